@@ -87,6 +87,12 @@ impl PodHook {
         }
     }
 
+    /// Whether a round may begin with the pass that changes the content.
+    pub(super) fn fires_at_once(&self) -> bool {
+        let timing = &self.hook.timing;
+        timing.debounce.min.is_zero() && timing.splay.is_zero()
+    }
+
     /// Whether both are the same hook with the same definition.
     pub(super) fn is_same(&self, other: &Self) -> bool {
         self.place == other.place
@@ -134,14 +140,11 @@ impl PodHooks {
         self.hooks.iter().any(|hook| hook.looks_at_part(part))
     }
 
-    /// Whether a hook selects content of the part, and a round may begin with the pass that changes it.
+    /// Whether a hook that [fires at once](PodHook::fires_at_once) selects content of the part.
     pub(super) fn fire_at_once(&self, part: &PartKey) -> bool {
         let mut hooks = self.hooks.iter();
         self.look_at_part(part)
-            && hooks.any(|hook| {
-                let timing = &hook.hook.timing;
-                timing.debounce.min.is_zero() && timing.splay.is_zero() && hook.looks_at_part(part)
-            })
+            && hooks.any(|hook| hook.fires_at_once() && hook.looks_at_part(part))
     }
 
     /// Whether a hook selects this item.

@@ -159,7 +159,7 @@ impl Attempt {
         SmolStr::new(self.pod.metadata.uid.as_deref().unwrap_or_default())
     }
 
-    fn hook(&self) -> &PodHook {
+    pub(super) fn hook(&self) -> &PodHook {
         &self.hooks.hooks[self.index]
     }
 

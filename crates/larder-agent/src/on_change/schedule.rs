@@ -169,11 +169,15 @@ impl Schedule {
         true
     }
 
-    /// Whether the record on disk covers an attempt that began with the last pass: its outcome is unknown as long as the
-    /// disk has the content of that pass, and before that changes, the record says that it is unknown in any case.
-    pub(super) fn covers_attempts(&self, uid: &str) -> bool {
+    /// Whether the record on disk covers those of `attempts` that are of this pod, which began with the pass that has just
+    /// ended: it says that their outcome is unknown as long as the disk has the content of that pass. Every pass that
+    /// changes the content of these hooks is announced, so the record then says that the outcome is unknown in any case.
+    pub(super) fn covers(&self, uid: &str, attempts: &[Attempt]) -> bool {
+        let mut of_pod = attempts.iter().filter(|attempt| attempt.uid() == uid);
         let pod = self.pods.get(uid);
         pod.is_some_and(|pod| pod.is_announced && !pod.is_changing)
+            && of_pod.clone().next().is_some()
+            && of_pod.all(|attempt| attempt.hook().fires_at_once())
     }
 
     /// The record could not be written.

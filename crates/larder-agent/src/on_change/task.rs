@@ -350,10 +350,9 @@ impl OnChange {
         schedule.take_hooks(&uid, pod, hooks, past, &parts, &key, time);
         schedule.pass(&uid, parts, &key, now, time);
         let (due, _) = schedule.due(now, time);
-        let begins = due.iter().any(|attempt| attempt.uid() == uid);
-        let is_covered = begins && schedule.covers_attempts(&uid);
+        let is_covered = schedule.covers(&uid, &due);
         drop(schedule);
-        // Before the first step (invariant 4 of the parent). No write lies between a swap that was announced and a signal.
+        // Before the first step. Nothing is written between an announced swap and a signal.
         if !is_covered {
             self.write_record(&uid);
         }

@@ -29,14 +29,19 @@ use crate::{
 /// Longest wait for a search.
 const PATIENCE: Duration = Duration::from_mins(1);
 const UID: &str = "00000000-0000-4000-8000-000000000001";
-const VOLUME: (&str, VolumeKind) = ("config", VolumeKind::ConfigMap);
+/// The volume that each hook looks at.
+const VOLUME: &str = "config";
+/// Another one.
+const OTHER: &str = "other";
+const KIND: VolumeKind = VolumeKind::ConfigMap;
 
 /// A machine on which agents run one after another.
 struct Machine {
     root: TempDir,
     /// A directory in memory; `None` if the machine has none, so that the key of an agent ends with it.
     memory: Option<TempDir>,
-    debounce: &'static str,
+    /// The hooks of the pod: the volumes and the quiet period of each.
+    hooks: Vec<(&'static [&'static str], &'static str)>,
     mount_point: PathBuf,
 }
 
@@ -45,7 +50,7 @@ impl Machine {
         Self {
             root: tempfile::tempdir().unwrap(),
             memory,
-            debounce,
+            hooks: vec![(&[VOLUME], debounce)],
             mount_point: "/etc/app".into(),
         }
     }
@@ -67,9 +72,15 @@ impl Machine {
     /// An agent that has not made a pass yet.
     fn start_agent(&self) -> Agent {
         let mut hooks = HookList::default();
-        hooks
-            .add(&json!({"pods": ["web/*"], "signal": "SIGHUP", "debounce": self.debounce}))
-            .unwrap();
+        for (volumes, debounce) in &self.hooks {
+            let hook = json!({
+                "pods": ["web/*"],
+                "signal": "SIGHUP",
+                "volumes": volumes,
+                "debounce": debounce,
+            });
+            hooks.add(&hook).unwrap();
+        }
         let memory = self.memory.iter().map(|memory| memory.path().to_owned());
         let on_change = OnChange::new(OnChangeParts {
             config: OnChangeConfig {
@@ -115,7 +126,7 @@ impl Machine {
     }
 }
 
-/// An agent with one pod, whose volume its only hook looks at.
+/// An agent with one pod.
 struct Agent {
     on_change: OnChange,
     pod: Arc<StoredPod>,
@@ -123,33 +134,39 @@ struct Agent {
 }
 
 impl Agent {
-    /// A pass until the volume is about to be written as `text`.
-    fn announce(&self, text: &str) -> Observer {
+    /// A pass until `volume` is about to be written as `text`.
+    fn announce_to(&self, volume: &str, text: &str) -> Observer {
         let is_new = self.on_change.statuses(UID).is_empty();
         let mut observer = self.on_change.observer(&self.pod, &self.hooks, is_new);
-        let (name, kind) = VOLUME;
-        let part = PartKey::Volume(name.into(), kind);
-        observer.begin(&self.pod.decode(), std::iter::once(part));
-        observer.before_volume(name, kind, &payload(text));
+        let parts = [VOLUME, OTHER].map(|name| PartKey::Volume(name.into(), KIND));
+        observer.begin(&self.pod.decode(), parts.into_iter());
+        observer.before_volume(volume, KIND, &payload(text));
         observer
     }
 
-    /// A pass up to its end, with the volume written as `text`.
-    fn swap(&self, text: &str) -> Observer {
-        let mut observer = self.announce(text);
-        let (name, kind) = VOLUME;
+    /// The same up to its end, with `volume` written as `text`.
+    fn swap_in(&self, name: &str, text: &str) -> Observer {
+        let mut observer = self.announce_to(name, text);
         let volume = PodVolume {
             pod_uid: UID,
             name,
-            kind,
+            kind: KIND,
             fs_group: None,
             size_limit: None,
             mount_points: &[],
         };
         let (payload, now) = (payload(text), Clock::system().now());
         let set_up = self.on_change.host().set_up(&volume, &payload, now);
-        observer.volume(name, kind, &payload, set_up.unwrap().written.swapped);
+        observer.volume(name, KIND, &payload, set_up.unwrap().written.swapped);
         observer
+    }
+
+    fn announce(&self, text: &str) -> Observer {
+        self.announce_to(VOLUME, text)
+    }
+
+    fn swap(&self, text: &str) -> Observer {
+        self.swap_in(VOLUME, text)
     }
 
     /// A whole pass, with the volume written as `text`.
@@ -175,8 +192,11 @@ fn pod(mount_point: &Path) -> Arc<StoredPod> {
     let pod = json!({
         "metadata": {"namespace": "web", "name": "nginx", "uid": UID},
         "spec": {
-            "containers": [{"name": "main", "volumeMounts": [{"name": VOLUME.0, "mountPath": mount_point}]}],
-            "volumes": [{"name": VOLUME.0, "configMap": {"name": "c"}}],
+            "containers": [{"name": "main", "volumeMounts": [{"name": VOLUME, "mountPath": mount_point}]}],
+            "volumes": [
+                {"name": VOLUME, "configMap": {"name": "c"}},
+                {"name": OTHER, "configMap": {"name": "d"}},
+            ],
         },
     });
     Arc::new(StoredPod::new(serde_json::from_value(pod).unwrap()).unwrap())
@@ -244,6 +264,26 @@ async fn crash_of_an_agent_that_put_the_content_back_leaves_the_attempt_uncertai
         drop(machine.start_agent().swap("1"));
         assert_eq!(machine.state_after_restart("1"), "Waiting");
     }
+}
+
+// on-change 59
+#[tokio::test(start_paused = true)]
+async fn attempt_that_was_due_when_another_hook_fired_is_uncertain_in_any_case() {
+    let mut machine = Machine::with_memory("30s");
+    machine.hooks.push((&[OTHER], "0s"));
+    let agent = machine.deliver();
+    agent.swap_in(OTHER, "1").finish(&agent.pod.decode());
+    agent.pass("2");
+    tokio::time::advance(Duration::from_secs(30)).await;
+    agent.swap_in(OTHER, "2").finish(&agent.pod.decode());
+    let states = agent.on_change.statuses(UID);
+    assert!(
+        states.iter().all(|hook| hook.state == "Running"),
+        "{states:?}"
+    );
+    // The first hook does not fire at once, so this change is not announced.
+    drop(agent.swap("1"));
+    assert_eq!(machine.state_after_restart("1"), "Waiting");
 }
 
 // on-change 59
@@ -331,8 +371,7 @@ async fn pass_itself_signals_a_known_process() {
         let at = at.path().canonicalize().unwrap();
         machine.mount_point.clone_from(&at);
         let agent = machine.deliver();
-        let (name, kind) = VOLUME;
-        let volume = agent.on_change.host().volume_path(UID, kind, name);
+        let volume = agent.on_change.host().volume_path(UID, KIND, VOLUME);
         let script = "mount --bind \"$0\" \"$1\" || exit; trap 'echo signaled' HUP; echo ready
         while read -r line; do echo \"$line\"; done";
         let started = Command::new("unshare")
