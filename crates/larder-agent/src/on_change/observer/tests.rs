@@ -70,7 +70,7 @@ impl Machine {
     }
 
     /// An agent that has not made a pass yet.
-    fn start_agent(&self) -> Agent {
+    fn start_agent(&self) -> OnePodAgent {
         let mut hooks = HookList::default();
         for (volumes, debounce) in &self.hooks {
             let hook = json!({
@@ -98,7 +98,7 @@ impl Machine {
         });
         let pod = pod(&self.mount_point);
         let hooks = on_change.hooks(&pod, None, None).unwrap();
-        Agent {
+        OnePodAgent {
             on_change,
             pod,
             hooks,
@@ -106,7 +106,7 @@ impl Machine {
     }
 
     /// An agent that has delivered `1`.
-    fn deliver(&self) -> Agent {
+    fn deliver(&self) -> OnePodAgent {
         let agent = self.start_agent();
         agent.pass("1");
         agent
@@ -127,13 +127,13 @@ impl Machine {
 }
 
 /// An agent with one pod.
-struct Agent {
+struct OnePodAgent {
     on_change: OnChange,
     pod: Arc<StoredPod>,
     hooks: Arc<PodHooks>,
 }
 
-impl Agent {
+impl OnePodAgent {
     /// A pass until `volume` is about to be written as `text`.
     fn announce_to(&self, volume: &str, text: &str) -> Observer {
         let is_new = self.on_change.statuses(UID).is_empty();
