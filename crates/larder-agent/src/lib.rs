@@ -1,6 +1,6 @@
 //! The larder node agent: from object events to swapped volumes.
 //!
-//! This crate joins the others and decides when things happen. Other crates cache objects and write volumes.
+//! This crate connects the others and decides when things happen; they cache objects and write volumes.
 
 pub mod agent;
 mod backoff;

@@ -23,7 +23,7 @@
 //! 3. A stored object is canonical: of its kind, with known fields only.
 //! 4. Unsupported requests are rejected (404, 405, 406, 415), never partly served.
 //! 5. The server runs no task unless it listens on TCP; reading the response of a watch drives it.
-//! 6. No input of a client ends the server, and the cost of a request grows with its size and no faster.
+//! 6. No client input takes the server down, and the cost of a request grows no faster than its size.
 //!
 //! The store is in memory only. It holds Secrets as JSON, as an API server without encryption at rest does. Bodies
 //! reach no log and no audit record, and no error quotes a Secret.

@@ -1,7 +1,7 @@
 //! End-to-end tests that run on either API server: the embedded one over TLS, or a real kube-apiserver.
 //!
-//! With `KUBEBUILDER_ASSETS` (the variable of Go's envtest) set to a folder with `etcd` and `kube-apiserver`, the suite
-//! starts these; otherwise it starts the embedded server. The tests are the same for both.
+//! With `KUBEBUILDER_ASSETS` (the variable of Go's envtest) set to a directory with `etcd` and `kube-apiserver`, the
+//! suite starts these; otherwise it starts the embedded server. The tests are the same for both.
 
 mod address;
 mod busy;

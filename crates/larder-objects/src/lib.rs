@@ -3,7 +3,7 @@
 //! This crate is the vocabulary that the others share. It knows no network, no disk layout and no clock.
 //!
 //! Invariants:
-//! 1. Secret bytes are zeroised when dropped, and neither `Debug` nor an error of this crate shows any of them.
+//! 1. Secret bytes are zeroized when dropped, and neither `Debug` nor an error of this crate shows any of them.
 //! 2. An object is decoded in full or rejected; a field of the wrong type never becomes an empty one.
 
 mod api_reference;

@@ -1,7 +1,7 @@
 //! Environment and volumes of a container, computed from a pod and the objects that it references, and written to disk.
 //!
-//! Two halves. The upper one is pure: pod and inputs in, environment and payload out, no I/O. The lower one takes a
-//! payload and makes a volume directory hold exactly that. Both are synchronous.
+//! The crate has two halves, both synchronous. The upper one is pure: pod and inputs in, environment and payload out,
+//! no I/O. The lower one takes a payload and makes a volume directory hold exactly that.
 //!
 //! Rules: Kubernetes 1.36; each module names the upstream source of its own.
 

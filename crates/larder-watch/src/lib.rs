@@ -1,8 +1,8 @@
 //! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
 //!
-//! An [`Engine`] watches *targets* (one name, or a collection) and reports *findings*: an object is there at a version,
-//! or absent; a request failed; and how fresh a state is. Who keeps the objects, and which readers wait for them, is
-//! not known here.
+//! An [`Engine`] watches *targets* (one name, or a collection) and reports *findings*: an object is present at a
+//! version, or absent; a request failed; and how fresh a state is. It does not know who keeps the objects, or which
+//! readers wait for them.
 //!
 //! ```text
 //! Collection, stores of the managers

@@ -2,8 +2,8 @@
 //!
 //! # The managers
 //!
-//! Register a pod, and every ConfigMap and Secret that it refers to can be read, stays up to date, and is forgotten
-//! with the last pod that refers to it:
+//! Register a pod, and every ConfigMap and Secret that it references can be read, stays up to date, and is forgotten
+//! with the last pod that references it:
 //!
 //! ```no_run
 //! use larder::{ConfigMapManager, SecretManager};
@@ -31,11 +31,11 @@
 //!
 //! They guarantee:
 //!
-//! - **One watch per object**, however many pods refer to it, by name, as the node authorizer demands; none after the
+//! - **One watch per object**, however many pods reference it, by name, as the node authorizer requires; none after the
 //!   last reference ([`ObjectManager::unregister_pod`]).
-//! - **A new pod never starts with old data**: a read for it returns nothing older than its registration, and says why
-//!   if that cannot be had. Running pods read on meanwhile ([`ObjectManager::get_for`], [`ObjectManager::registered`]).
-//! - **Versions never go back** for a reader, whichever API server answers; unless the cluster was restored.
+//! - **A new pod never starts with old data**: a read for it returns data no older than its registration, or an
+//!   error that says why. Running pods keep reading meanwhile ([`ObjectManager::get_for`], [`ObjectManager::registered`]).
+//! - **Versions never go backward** for a reader, whichever API server answers, unless the cluster was restored.
 //! - **Nothing polls**: waiting readers are woken, and [`ObjectManager::subscribe`] reports every change.
 //! - **Errors carry their cause**, and no error, log or metric carries a byte of an object.
 //!
