@@ -34,7 +34,8 @@
 //! - **One watch per object**, however many pods reference it, by name, as the node authorizer requires; none after the
 //!   last reference ([`ObjectManager::unregister_pod`]).
 //! - **A new pod never starts with old data**: a read for it returns data no older than its registration, or an
-//!   error that says why. Running pods keep reading meanwhile ([`ObjectManager::get_for`], [`ObjectManager::registered`]).
+//!   error that says why. Running pods keep reading meanwhile ([`ObjectManager::get_for`],
+//!   [`ObjectManager::registered`]).
 //! - **Versions never go backward** for a reader, whichever API server answers, unless the cluster was restored.
 //! - **Nothing polls**: waiting readers are woken, and [`ObjectManager::subscribe`] reports every change.
 //! - **Errors carry their cause**, and no error, log or metric carries a byte of an object.
