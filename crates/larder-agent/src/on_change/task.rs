@@ -8,11 +8,10 @@
 //!    one wins.
 //! 3. A worker may hand over a pass of a pod that was forgotten meanwhile. The worker forgets it, before it tears the
 //!    pod down.
-//! 4. A round without a quiet period begins with the pass that makes it due. The worker's thread writes the record
-//!    anyway, so it takes the round from the schedule, and the task runs its steps. If they only send signals, the
-//!    worker's thread polls the round once before: no switch of threads lies between a swap and a signal to a known
-//!    process. Such a poll waits for nothing and starts nothing. Whatever would have to wait, such as a search, is left
-//!    to the task.
+//! 4. A round without a quiet period begins with the pass that makes it due: the worker's thread takes it from the
+//!    schedule, and the task runs its steps. If they only send signals, the worker's thread polls the round once before:
+//!    neither a switch of threads nor a write lies between a swap and a signal to a known process. Such a poll waits for
+//!    nothing and starts nothing. Whatever would have to wait, such as a search, is left to the task.
 
 mod report;
 
