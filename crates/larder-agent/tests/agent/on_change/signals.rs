@@ -266,15 +266,16 @@ async fn restart_ends_the_container_and_the_next_one_starts_with_the_new_variabl
     }
     let (node, points) = (node(), MountPoints::new());
     let at = points.path("config");
-    let hook = "[{restart: {signal: SIGTERM, grace: 500ms}, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
+    let hook =
+        "[{restart: {signal: SIGTERM, grace: 1h}, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
     let mut web = container("web", &at);
     web["envFrom"] = json!([{"configMapRef": {"name": "env"}}]);
     node.apply(&config_map("env", &[("LEVEL", "1")]));
     let volume = created(&node, &pod_of("web", &[web], hook)).await;
     let env = PathBuf::from(node.pod("web").unwrap().path).join("containers/web/env.json");
-    // Says what its variables are when it is asked to end, and does not end.
+    // Says what the variables of its successor are when it is asked to end.
     let script = format!(
-        "trap 'cat {}' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done",
+        "trap 'cat {}; echo; exit 0' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done",
         env.display()
     );
     let mut first = Container::start(&[(&volume, &at)], &script);
@@ -284,6 +285,23 @@ async fn restart_ends_the_container_and_the_next_one_starts_with_the_new_variabl
     until_state_of(&node, "web", "Idle").await;
     let message = "container web: variable LEVEL changed";
     until_message(&node, "RestartedOnChange", message).await;
+}
+
+// on-change 54
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn container_that_does_not_end_is_killed_after_the_grace_period() {
+    if !permitted() {
+        return;
+    }
+    let (node, points) = (node(), MountPoints::new());
+    let at = points.path("config");
+    let hook = "[{restart: {signal: SIGTERM, grace: 50ms}, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
+    let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
+    let script = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done";
+    let mut web = Container::start(&[(&volume, &at)], script);
+    edit(&node, "1");
+    web.ended();
+    until_notified(&node, "web", "1").await;
 }
 
 // on-change 33

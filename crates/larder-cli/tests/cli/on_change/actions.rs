@@ -270,18 +270,37 @@ fn every_caller_has_hooks_and_fresh_sub_paths() {
 
 // on-change 54
 #[test]
-fn restart_has_a_signal_and_a_grace_period_of_its_own() {
+fn restart_has_a_signal_of_its_own() {
     if !may_mount() {
         return;
     }
     let desk = desk("");
-    let hook = "[{restart: {signal: SIGINT, grace: 50ms}}]";
-    let script = "trap 'echo INT $A' INT; trap 'exit 0' TERM; echo ready $A
+    let hook = "[{restart: {signal: SIGINT, grace: 1h}}]";
+    let script = "trap 'echo INT $A; exit 0' INT; trap 'exit 0' TERM; echo ready $A
         while :; do sleep 100 & wait $!; done";
     let mut running = Running::start(&desk, &["--on-change", hook], script);
     assert_eq!(running.line(), "ready 1");
     edit(&desk, "two", "2");
     assert_eq!(running.line(), "INT 1");
+    assert_eq!(running.line(), "ready 2");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+// on-change 54
+#[test]
+fn restart_has_a_grace_period_of_its_own() {
+    if !may_mount() {
+        return;
+    }
+    // The pod's own would be longer than this test waits.
+    let pod = "terminationGracePeriodSeconds: 86400";
+    let desk = desk(pod);
+    let hook = "[{restart: {signal: SIGINT, grace: 50ms}}]";
+    let script = "trap '' INT; trap 'exit 0' TERM; echo ready $A
+        while :; do sleep 100 & wait $!; done";
+    let mut running = Running::start(&desk, &["--on-change", hook], script);
+    assert_eq!(running.line(), "ready 1");
+    desk.replace("app.yaml", &manifest("two", "2", pod));
     assert_eq!(running.line(), "ready 2");
     assert_eq!(end(running), (String::new(), Some(0)));
 }
