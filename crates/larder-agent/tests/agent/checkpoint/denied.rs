@@ -2,6 +2,7 @@
 
 use std::{fs, time::Duration};
 
+use larder_agent::status::Phase;
 use larder_apiserver::Fault;
 use larder_e2e::pod_files;
 use serde_json::json;
@@ -129,15 +130,23 @@ async fn a_node_denied_after_copies_were_served_serves_them_to_no_new_pod() {
         reboot(&mut node).await;
         let away = node.server.faults().inject(Fault::on_any().status(503));
         node.run();
-        node.until("web", "tls", &[("key", CANARY)]).await;
+        node.wait("the pod from the checkpoint", |node| {
+            (node.pod("web")?.delivery.phase == Phase::Delivered).then_some(())
+        })
+        .await;
+        assert_eq!(node.files("web", "tls").unwrap()["key"], CANARY);
         let before = pod_files(node.path());
-        let away_problems = node.status().problems;
         node.server.faults().inject(Fault::on_any().status(code));
         away.lift();
         failing(&node, "web", "tls", "").await;
         node.wait("the denial of the pods", |node| {
+            let denied =
+                format!("failed to follow the pods of node {NODE}: fault injected: {code}");
             let problems = node.status().problems;
-            (!problems.is_empty() && problems != away_problems).then_some(())
+            let mut problems = problems.iter();
+            problems
+                .any(|problem| problem.contains(&denied))
+                .then_some(())
         })
         .await;
         node.static_pod(pod("late").config_map("cfg", "app").build());
