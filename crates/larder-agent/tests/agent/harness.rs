@@ -45,7 +45,7 @@ use tokio_util::sync::CancellationToken;
 use tower::{ServiceExt as _, service_fn};
 
 /// Longest wait before a test fails.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Pause between two reads of the agent's status.
 const LOOK: Duration = Duration::from_millis(2);
 

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn send(desk: &Desk, request: &str) -> UnixStream {
     let mut stream = UnixStream::connect(desk.path().join("root/agent.sock")).unwrap();

@@ -221,7 +221,7 @@ fn volumes_are_updated_while_the_command_runs() {
     }
     let desk = desk("");
     let script = "echo ready; i=0
-        while [ $i -lt 400 ] && [ $(cat /larder-test/config/key) = one ]; do i=$((i+1)); sleep 0.05; done
+        while [ $i -lt 2400 ] && [ $(cat /larder-test/config/key) = one ]; do i=$((i+1)); sleep 0.05; done
         cat /larder-test/config/key /etc/larder-test/key";
     let mut running = Running::start(&desk, &["--subpath-updates=false"], script);
     assert_eq!(running.line(), "ready");
@@ -277,7 +277,7 @@ fn volume_may_hide_the_followed_manifests() {
     write("one");
     let script = format!(
         "ls {directory}; i=0
-        while [ $i -lt 400 ] && [ $(cat {directory}/key) = one ]; do i=$((i+1)); sleep 0.05; done
+        while [ $i -lt 2400 ] && [ $(cat {directory}/key) = one ]; do i=$((i+1)); sleep 0.05; done
         cat {directory}/key"
     );
     let mut running = Running::start(&desk, &[], &script);
@@ -293,7 +293,7 @@ fn signal_on_change_reaches_the_command() {
     }
     let desk = desk("");
     let script = "trap 'cat /larder-test/config/key; exit 5' HUP; echo ready; i=0
-        while [ $i -lt 400 ]; do i=$((i+1)); sleep 0.05; done";
+        while [ $i -lt 2400 ]; do i=$((i+1)); sleep 0.05; done";
     let mut running = Running::start(&desk, &["--on-change", "signal:SIGHUP"], script);
     assert_eq!(running.line(), "ready");
     edit(&desk, "two", "1");
@@ -307,7 +307,7 @@ fn restart_on_change_updates_variables_and_sub_paths() {
         return;
     }
     let desk = desk("");
-    let script = "echo $A $(cat /etc/larder-test/key); exec sleep 60";
+    let script = "echo $A $(cat /etc/larder-test/key); exec sleep 600";
     let mut running = Running::start(&desk, &["--on-change", "restart"], script);
     assert_eq!(running.line(), "1 one");
     edit(&desk, "two", "1");
@@ -320,7 +320,7 @@ fn restart_on_change_updates_variables_and_sub_paths() {
 
 /// A process that has left the session, the process group and the parent of the command. What a command prints ends
 /// only when this one has ended, too; should it survive, it says so.
-const DAEMON: &str = "(setsid sh -c 'echo daemon; sleep 20; echo survived' & )";
+const DAEMON: &str = "(setsid sh -c 'echo daemon; sleep 120; echo survived' & )";
 
 #[test]
 fn all_processes_end_when_the_supervisor_is_killed() {
@@ -328,7 +328,7 @@ fn all_processes_end_when_the_supervisor_is_killed() {
         return;
     }
     let desk = desk("");
-    let script = format!("{DAEMON}; sleep 20; echo survived");
+    let script = format!("{DAEMON}; sleep 120; echo survived");
     let mut running = Running::start(&desk, &[], &script);
     assert_eq!(running.line(), "daemon");
     running.signal(Signal::KILL);
@@ -355,7 +355,7 @@ fn processes_of_a_command_end_before_its_restart() {
     }
     let desk = desk("");
     // The daemon of the first start would keep the lock from the second.
-    let script = "(setsid flock -n /larder-test/scratch/lock sh -c 'echo locked; exec sleep 20' || echo busy) & exec sleep 60";
+    let script = "(setsid flock -n /larder-test/scratch/lock sh -c 'echo locked; exec sleep 120' || echo busy) & exec sleep 600";
     let mut running = Running::start(&desk, &["--on-change", "restart"], script);
     assert_eq!(running.line(), "locked");
     edit(&desk, "two", "1");
@@ -647,7 +647,7 @@ fn endless_grace_period_does_not_break_a_restart() {
         return;
     }
     let desk = desk("terminationGracePeriodSeconds: 9223372036854775807");
-    let script = "echo $(cat /larder-test/config/key); exec sleep 60";
+    let script = "echo $(cat /larder-test/config/key); exec sleep 600";
     let mut running = Running::start(&desk, &["--on-change", "restart"], script);
     assert_eq!(running.line(), "one");
     edit(&desk, "two", "1");

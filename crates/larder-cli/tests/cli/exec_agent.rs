@@ -79,7 +79,7 @@ fn command_sees_what_the_agent_delivers() {
     let script =
         "cd /larder-test; echo $WORD $PASSWORD $(cat config/other) $(cat word) $(cat named) $(cat tls/password)
         echo no > config/new || echo read-only; echo kept > scratch/file; echo ready
-        i=0; while [ $i -lt 400 ] && [ $(cat word) = one ]; do i=$((i+1)); sleep 0.05; done
+        i=0; while [ $i -lt 2400 ] && [ $(cat word) = one ]; do i=$((i+1)); sleep 0.05; done
         echo $(cat config/word) $(cat word) $(cat config/other) $(cat scratch/file)";
     let mut running = Running::with(&desk, &WHERE, script);
     assert_eq!(running.line(), "one hunter2 x one 1 hunter2");
@@ -106,7 +106,7 @@ fn change_at_the_agent_signals_or_restarts_the_command() {
     let mut agent = serving(&desk);
     let args = [&WHERE[..], &["--on-change", "restart"]].concat();
     let script =
-        "echo $WORD $(cat /larder-test/word) $(cat /larder-test/config/other); exec sleep 60";
+        "echo $WORD $(cat /larder-test/word) $(cat /larder-test/config/other); exec sleep 600";
     let mut running = Running::with(&desk, &args, script);
     assert_eq!(running.line(), "one one x");
     put(&desk, "two", "x");
@@ -123,7 +123,7 @@ fn change_at_the_agent_signals_or_restarts_the_command() {
     assert_eq!(running.end(), (String::new(), Some(128 + 15)));
 
     let args = [&WHERE[..], &["--on-change", "signal:SIGHUP"]].concat();
-    let script = "trap 'cat /larder-test/config/other; exit 5' HUP; echo ready; i=0; while [ $i -lt 400 ]; do i=$((i+1)); sleep 0.05; done";
+    let script = "trap 'cat /larder-test/config/other; exit 5' HUP; echo ready; i=0; while [ $i -lt 2400 ]; do i=$((i+1)); sleep 0.05; done";
     let mut running = Running::with(&desk, &args, script);
     assert_eq!(running.line(), "ready");
     put(&desk, "two", "z");

@@ -24,7 +24,7 @@ use tokio::time::{Instant, sleep};
 use crate::Desk;
 
 /// Longest that anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(20);
 

@@ -13,7 +13,7 @@ use std::{
 use tempfile::TempDir;
 
 /// Longest wait for what a container does by itself.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Whether containers can be made here. CI must be able to.
 pub(super) fn permitted() -> bool {
