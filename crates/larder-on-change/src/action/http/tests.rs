@@ -9,7 +9,7 @@ use smol_str::SmolStr;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpSocket},
     task::JoinHandle,
 };
 use tokio_rustls::TlsAcceptor;
@@ -162,9 +162,10 @@ async fn status_decides_over_success() {
 // on-change 48
 #[tokio::test]
 async fn refused_connection_and_missing_answer_are_named() {
-    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = gone.local_addr().unwrap().port();
-    drop(gone);
+    // The port is taken, and nothing listens.
+    let taken = TcpSocket::new_v4().unwrap();
+    taken.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let port = taken.local_addr().unwrap().port();
     let call_gone = call(&format!("port: {port}"), "");
     let outcome = ask(&call_gone).await;
     let reason = "cannot connect: Connection refused (os error 111)";
