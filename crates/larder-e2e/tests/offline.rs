@@ -48,9 +48,12 @@ const CONFIG_MAPS: usize = 400;
 const SECRETS: usize = 100;
 /// Requests of the test at a time.
 const AT_ONCE: usize = 16;
-/// The budget of a start, after the wait for the API server. A build without optimization, on a busy machine, gets
-/// more.
-const BUDGET: Duration = Duration::from_secs(if cfg!(debug_assertions) { 20 } else { 1 });
+/// The budget of a start, after the wait for the API server. A build without optimization has none.
+const BUDGET: Option<Duration> = if cfg!(debug_assertions) {
+    None
+} else {
+    Some(Duration::from_secs(1))
+};
 
 /// An agent with a checkpoint.
 struct Offline {
@@ -282,7 +285,7 @@ async fn a_reboot_without_the_api_server_restores_a_full_node() {
         took.as_millis(),
         size / 1024
     ));
-    assert!(took <= BUDGET, "{took:?}");
+    assert!(BUDGET.is_none_or(|budget| took <= budget), "{took:?}");
     assert!(
         pod_files(root.path()) == before,
         "some file differs from before the reboot"
