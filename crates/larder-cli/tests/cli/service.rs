@@ -6,6 +6,8 @@ use std::{
     net::{SocketAddr, TcpStream},
     os::unix::net::UnixDatagram,
     process::Command,
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
@@ -18,32 +20,39 @@ use crate::{
 };
 
 /// Longest wait for a message.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Pods from manifests, and a configuration file.
 const ORIGIN: &str = "--manifests m --node-name n1 --config agent.yaml";
 
 /// A service manager that hears the agent of a desk.
 struct Manager {
-    socket: UnixDatagram,
+    messages: mpsc::Receiver<String>,
 }
 
 impl Manager {
     fn new(desk: &Desk) -> Self {
         let socket = UnixDatagram::bind(desk.path().join("notify")).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Self { socket }
+        let (sender, messages) = mpsc::channel();
+        // The kernel holds few messages, and the agent does not wait. The thread ends with the test's process.
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(length) = socket.recv(&mut buffer) {
+                let message = String::from_utf8_lossy(&buffer[..length]);
+                if sender.send(message.into_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { messages }
     }
 
     /// Reads messages up to one with this line.
     #[track_caller]
     fn until(&self, line: &str) -> String {
-        let mut buffer = [0; 4096];
         loop {
-            let length = self.socket.recv(&mut buffer).unwrap_or_else(|error| {
-                panic!("no message with {line}: {error}");
-            });
-            let message = String::from_utf8(buffer[..length].to_vec()).unwrap();
+            let message = self.messages.recv_timeout(PATIENCE);
+            let message = message.unwrap_or_else(|error| panic!("no message with {line}: {error}"));
             if message.lines().any(|found| found.starts_with(line)) {
                 return message;
             }

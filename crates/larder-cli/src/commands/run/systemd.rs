@@ -88,8 +88,8 @@ impl ServiceManager {
                 self.send("WATCHDOG=1");
             }
             let new = summary(&agent.status());
-            if new != line {
-                self.send(&format!("STATUS={new}"));
+            // Sent again if the manager has not read its earlier messages yet.
+            if new != line && self.send(&format!("STATUS={new}")) {
                 line = new;
             }
         }
@@ -112,11 +112,16 @@ impl ServiceManager {
         self.send("STOPPING=1\nSTATUS=shutting down, volumes stay in place");
     }
 
-    fn send(&self, message: &str) {
-        let Some(socket) = &self.socket else { return };
-        if let Err(error) = socket.send(message.as_bytes()) {
+    /// Returns whether the message was sent, or there is no service manager.
+    fn send(&self, message: &str) -> bool {
+        let Some(socket) = &self.socket else {
+            return true;
+        };
+        let sent = socket.send(message.as_bytes());
+        if let Err(error) = &sent {
             debug!(%error, "failed to notify the service manager");
         }
+        sent.is_ok()
     }
 }
 
@@ -190,6 +195,25 @@ mod tests {
             assert_eq!(watchdog(Some(nonsense.to_owned()), None), None);
         }
         assert_eq!(watchdog(None, None), None);
+    }
+
+    #[test]
+    fn manager_that_does_not_read_gets_no_more_messages() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notify");
+        let manager = UnixDatagram::bind(&path).unwrap();
+        let service = ServiceManager {
+            socket: Some(connect(&path.into_os_string()).unwrap()),
+            watchdog: None,
+        };
+        let sent = (0..100_000)
+            .take_while(|_| service.send("STATUS=old"))
+            .count();
+        assert!(sent > 0);
+        for _ in 0..sent {
+            manager.recv(&mut [0; 16]).unwrap();
+        }
+        assert!(service.send("STATUS=new"));
     }
 
     #[test]
