@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use crate::{
     api::Api,
     context::NodeContext,
-    driver::Finding,
-    engine::{Engine, Event, Limits},
+    engine::{Engine, Limits},
     error::{RequestError, RequestFailure},
+    report::{Event, Finding},
     target::{self, Target},
 };
 

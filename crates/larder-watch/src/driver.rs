@@ -10,7 +10,6 @@
 //!    marked incomplete, so an absence there means nothing.
 
 mod answers;
-mod finding;
 
 use std::{
     mem,
@@ -24,8 +23,6 @@ use larder_objects::ResourceVersion;
 use tokio::time::Instant;
 use tracing::trace;
 
-pub(crate) use self::finding::Progress;
-pub use self::finding::{Finding, Snapshot};
 use crate::{
     api::{Api, EventStream, Listed},
     error::RequestError,
@@ -33,6 +30,7 @@ use crate::{
     liveness::ANSWER_TIMEOUT,
     outages::Outages,
     reflector::{Freshness, Reflector, Request, Resume, WATCH_SLACK},
+    report::Report,
     sequence::RegistrationSeq,
     server::{MinVersion, ServerState},
     target::Target,
@@ -108,6 +106,8 @@ pub(crate) enum Activity {
 }
 
 pub(crate) struct Driver<T: Target> {
+    /// The number of the target.
+    id: u64,
     target: T,
     reflector: Reflector,
     phase: DriverPhase<T>,
@@ -122,9 +122,10 @@ pub(crate) struct Driver<T: Target> {
 }
 
 impl<T: Target + Clone> Driver<T> {
-    pub(crate) fn new(target: T, random: fastrand::Rng, outages: Outages) -> Self {
+    pub(crate) fn new(id: u64, target: T, random: fastrand::Rng, outages: Outages) -> Self {
         let now = Instant::now();
         Self {
+            id,
             target,
             reflector: Reflector::new(random, outages, now),
             phase: DriverPhase::Resting,
@@ -280,14 +281,14 @@ impl<T: Target + Clone> Driver<T> {
     }
 
     /// The [`deadline`](Self::deadline) has passed.
-    pub(crate) fn expired(&mut self, server: &mut ServerState) -> Progress<T> {
+    pub(crate) fn expired(&mut self, server: &mut ServerState) -> Report<T> {
         let now = Instant::now();
         match mem::replace(&mut self.phase, DriverPhase::Resting) {
             DriverPhase::BackingOff { resume, .. } => {
                 self.heard();
                 let request = self.reflector.resume(resume, now, server);
                 self.phase = DriverPhase::Queued(request, None);
-                Progress::default()
+                Report::new(self.id, None)
             }
             DriverPhase::Watching(_) => {
                 self.overdue = true;
@@ -301,7 +302,7 @@ impl<T: Target + Clone> Driver<T> {
             }
             phase => {
                 self.phase = phase;
-                Progress::default()
+                Report::new(self.id, None)
             }
         }
     }
@@ -311,9 +312,9 @@ impl<T: Target + Clone> Driver<T> {
         &mut self,
         context: &mut Context<'_>,
         server: &mut ServerState,
-    ) -> Poll<Progress<T>> {
+    ) -> Poll<Report<T>> {
         loop {
-            let progress = match mem::replace(&mut self.phase, DriverPhase::Resting) {
+            let report = match mem::replace(&mut self.phase, DriverPhase::Resting) {
                 DriverPhase::Opening(mut opening) => match opening.answer.poll_unpin(context) {
                     Poll::Pending => return self.pause(DriverPhase::Opening(opening)),
                     Poll::Ready(answer) => Some(self.opened(opening, answer, server)),
@@ -344,13 +345,13 @@ impl<T: Target + Clone> Driver<T> {
                     return self.pause(phase);
                 }
             };
-            if let Some(progress) = progress {
-                return Poll::Ready(progress);
+            if let Some(report) = report {
+                return Poll::Ready(report);
             }
         }
     }
 
-    fn pause(&mut self, phase: DriverPhase<T>) -> Poll<Progress<T>> {
+    fn pause(&mut self, phase: DriverPhase<T>) -> Poll<Report<T>> {
         self.phase = phase;
         Poll::Pending
     }

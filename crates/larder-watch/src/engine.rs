@@ -33,8 +33,8 @@ use tokio::{
 };
 use tokio_util::time::{DelayQueue, delay_queue};
 
-use self::checks::RunningCheck;
-pub use self::interface::{Event, Known, Limits, Need, OlderAnswer, Report, Start};
+use self::checks::FreshnessCheck;
+pub use self::interface::{Known, Limits, Need, OlderAnswer, Start};
 use crate::{
     api::Api,
     context::NodeContext,
@@ -43,6 +43,7 @@ use crate::{
     liveness::{EngineLiveness, REVIEW_PERIOD, SILENT_REVIEW_PERIOD},
     outages::Outages,
     ready::{ReadySet, ReadyWaker},
+    report::{Event, Report},
     sequence::SeqCounter,
     server::ServerState,
     target::Target,
@@ -102,7 +103,7 @@ pub struct Engine<T: Target> {
     api: Api,
     seqs: Arc<SeqCounter>,
     targets: BTreeMap<u64, Box<WatchedTarget<T>>>,
-    checks: BTreeMap<u64, Box<RunningCheck<T>>>,
+    checks: BTreeMap<u64, Box<FreshnessCheck<T>>>,
     ready: Arc<ReadySet<Part>>,
     timers: DelayQueue<Part>,
     /// Permits for requests.
@@ -179,7 +180,7 @@ impl<T: Target + Clone> Engine<T> {
     /// Adds a target under a number that no other one has had. Nothing is requested before it is started. A later state
     /// that is older than `version` counts as that of a restored API server.
     pub fn add(&mut self, id: u64, target: T, version: &ResourceVersion) {
-        let mut driver = Driver::new(target, self.random.fork(), self.outages.clone());
+        let mut driver = Driver::new(id, target, self.random.fork(), self.outages.clone());
         driver.saw(version);
         let watched = WatchedTarget {
             driver,
@@ -420,7 +421,7 @@ impl<T: Target + Clone> Engine<T> {
                 && let WatchSlot::Waiting = watched.slot
             {
                 watched.slot = WatchSlot::Held { _permit: permit };
-                self.reports.push_back(Report::of(id, Event::SlotGranted));
+                self.reports.push_back(Report::new(id, Event::SlotGranted));
             }
         }
     }
@@ -462,11 +463,11 @@ impl<T: Target + Clone> Engine<T> {
                 Wake::Timer(Part::Driver(id)) => {
                     if let Some(watched) = self.targets.get_mut(&id) {
                         watched.timer = Timer::default();
-                        let progress = watched.driver.expired(&mut self.server);
+                        let report = watched.driver.expired(&mut self.server);
                         if watched.driver.is_overdue() {
                             self.review.reset_after(SILENT_REVIEW_PERIOD);
                         }
-                        self.reports.extend(Report::of_progress(id, progress));
+                        self.reports.push_back(report);
                         self.settle(id, false);
                     }
                 }
@@ -483,9 +484,9 @@ impl<T: Target + Clone> Engine<T> {
         };
         let WatchedTarget { driver, waker, .. } = &mut **watched;
         let server = &mut self.server;
-        if let Poll::Ready(progress) = waker.poll(|context| driver.poll(context, server)) {
+        if let Poll::Ready(report) = waker.poll(|context| driver.poll(context, server)) {
             waker.wake_by_ref();
-            self.reports.extend(Report::of_progress(id, progress));
+            self.reports.push_back(report);
             self.settle(id, false);
         }
     }

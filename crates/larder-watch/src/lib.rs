@@ -19,7 +19,7 @@
 //!
 //! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `target`, `api` (requests;
 //! `buffer`, `list` and `stream` read the answers), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`,
-//! `reflector`, `driver`, `freshness`, `ready`, `engine`, `review`, [`collection`].
+//! `reflector`, `report`, `driver`, `ready`, `engine`, `review`, [`collection`].
 
 mod api;
 mod backoff;
@@ -28,12 +28,12 @@ mod context;
 mod driver;
 mod engine;
 mod error;
-mod freshness;
 mod limits;
 mod liveness;
 mod outages;
 mod ready;
 mod reflector;
+mod report;
 mod review;
 mod sequence;
 mod server;
@@ -45,12 +45,11 @@ pub use self::{
     api::{Api, REQUEST_TIMEOUT, merge_patch, request},
     backoff::RequestBackoff,
     context::NodeContext,
-    driver::{Finding, Snapshot},
-    engine::{Engine, Event, Known, Limits, Need, OlderAnswer, Report, Start},
+    engine::{Engine, Known, Limits, Need, OlderAnswer, Start},
     error::{RequestError, RequestFailure, RequestPhase},
-    freshness::Confirmed,
     liveness::SilentWatch,
     reflector::Restart,
+    report::{Confirmed, Event, Finding, Report, Snapshot},
     review::{Access, AccessReview},
     sequence::{RegistrationSeq, SeqCounter, SharedSeq},
     target::{ByName, Target, collection_path, metadata},

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use tokio::time::Instant;
 use tracing::debug;
 
-use super::{
-    Collecting, Driver, DriverPhase, Finding, InFlight, Opening, Progress, Snapshot, Watching,
-};
+use super::{Collecting, Driver, DriverPhase, InFlight, Opening, Watching};
 use crate::{
     api::{EventStream, Listed, WatchEvent},
     error::{RequestError, outcome_label},
     limits::Permit,
     reflector::{Decision, Freshness, Next, STREAMING_TIMEOUT, Synced},
+    report::{Event, Finding, Report, Snapshot},
     sequence::RegistrationSeq,
     server::ServerState,
     target::Target,
@@ -25,7 +24,7 @@ impl<T: Target + Clone> Driver<T> {
         opening: Opening<T>,
         answer: Result<EventStream<T>, RequestError>,
         server: &mut ServerState,
-    ) -> Progress<T> {
+    ) -> Report<T> {
         let now = self.heard();
         let label = outcome_label(&answer);
         let Opening {
@@ -35,7 +34,7 @@ impl<T: Target + Clone> Driver<T> {
             ..
         } = opening;
         let reflector = &mut self.reflector;
-        let progress = match (answer, freshness) {
+        let report = match (answer, freshness) {
             (Ok(stream), Some(freshness)) => {
                 reflector.opened();
                 self.phase = DriverPhase::Collecting(Box::new(Collecting {
@@ -47,7 +46,7 @@ impl<T: Target + Clone> Driver<T> {
                     deadline: now + STREAMING_TIMEOUT,
                     in_flight,
                 }));
-                Progress::default()
+                Report::new(self.id, None)
             }
             (Ok(stream), None) => {
                 reflector.opened();
@@ -57,7 +56,7 @@ impl<T: Target + Clone> Driver<T> {
                     timeout,
                     quiet: true,
                 });
-                Progress::found(Finding::Resumed)
+                Report::found(self.id, Finding::Resumed)
             }
             (Err(error), Some(freshness)) => {
                 let decision = reflector.state_failed(error, freshness, true, now, server);
@@ -68,7 +67,7 @@ impl<T: Target + Clone> Driver<T> {
                 self.decide(decision, Some(in_flight.permit))
             }
         };
-        progress.answered("watch", label)
+        report.answered("watch", label)
     }
 
     /// Takes in an event of a streaming list.
@@ -77,7 +76,7 @@ impl<T: Target + Clone> Driver<T> {
         mut collecting: Box<Collecting<T>>,
         event: Option<Result<WatchEvent<T>, RequestError>>,
         server: &mut ServerState,
-    ) -> Option<Progress<T>> {
+    ) -> Option<Report<T>> {
         let now = self.heard();
         let freshness = collecting.freshness;
         match event {
@@ -119,7 +118,7 @@ impl<T: Target + Clone> Driver<T> {
         synced: Synced,
         now: Instant,
         server: &mut ServerState,
-    ) -> Progress<T> {
+    ) -> Report<T> {
         let seq = collecting.in_flight.seq;
         // A plain list may come from the storage, behind which the API server's cache may lag for seconds. A streamed
         // state comes from the cache.
@@ -141,12 +140,12 @@ impl<T: Target + Clone> Driver<T> {
         in_flight: InFlight,
         answer: Result<Listed<T>, RequestError>,
         server: &mut ServerState,
-    ) -> Progress<T> {
+    ) -> Report<T> {
         let now = self.heard();
         let label = outcome_label(&answer);
         let InFlight { seq, permit } = in_flight;
         let reflector = &mut self.reflector;
-        let progress = match answer {
+        let report = match answer {
             Ok(Listed {
                 state,
                 version,
@@ -163,7 +162,7 @@ impl<T: Target + Clone> Driver<T> {
                 self.decide(decision, Some(permit))
             }
         };
-        progress.answered("list", label)
+        report.answered("list", label)
     }
 
     /// Takes in an event of the open watch.
@@ -172,7 +171,7 @@ impl<T: Target + Clone> Driver<T> {
         mut watching: Watching<T>,
         event: Option<Result<WatchEvent<T>, RequestError>>,
         server: &mut ServerState,
-    ) -> Option<Progress<T>> {
+    ) -> Option<Report<T>> {
         let now = self.heard();
         let reflector = &mut self.reflector;
         let (since, quiet) = (watching.since, watching.quiet);
@@ -213,7 +212,7 @@ impl<T: Target + Clone> Driver<T> {
         };
         watching.quiet = false;
         self.phase = DriverPhase::Watching(watching);
-        finding.map(Progress::found)
+        finding.map(|finding| Report::found(self.id, finding))
     }
 
     fn synced(
@@ -223,22 +222,25 @@ impl<T: Target + Clone> Driver<T> {
         state: T::State,
         incomplete: Option<Arc<RequestError>>,
         server: &mut ServerState,
-    ) -> Progress<T> {
+    ) -> Report<T> {
         if synced.reset {
             server.min_version_lost();
         }
-        Progress::found(Finding::Synced(Snapshot {
-            state,
-            version: synced.version,
-            fresh_as_of: synced.confirmed.then_some(seq),
-            request: self.state_requests,
-            reset: synced.reset,
-            incomplete,
-        }))
+        Report::found(
+            self.id,
+            Finding::Synced(Snapshot {
+                state,
+                version: synced.version,
+                fresh_as_of: synced.confirmed.then_some(seq),
+                request: self.state_requests,
+                reset: synced.reset,
+                incomplete,
+            }),
+        )
     }
 
     /// Carries out the reflector's decision; a request that follows at once keeps the permit.
-    pub(super) fn decide(&mut self, decision: Decision, permit: Option<Permit>) -> Progress<T> {
+    pub(super) fn decide(&mut self, decision: Decision, permit: Option<Permit>) -> Report<T> {
         let Decision {
             next,
             restart,
@@ -251,10 +253,10 @@ impl<T: Target + Clone> Driver<T> {
                 until: Instant::now() + delay,
             },
         };
-        Progress {
-            finding: failure.map(Finding::Failed),
+        let failed = failure.map(|failure| Event::Found(Finding::Failed(failure)));
+        Report {
             restart,
-            answered: None,
+            ..Report::new(self.id, failed)
         }
     }
 }

@@ -1,12 +1,4 @@
-//! The input that a store passes to an engine, and the engine's reports.
-
-use crate::{
-    driver::{Finding, Progress},
-    error::RequestFailure,
-    freshness::Confirmed,
-    reflector::Restart,
-    target::Target,
-};
+//! The input that a store passes to an engine, and the engine's answers.
 
 /// The limits of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -62,59 +54,8 @@ pub enum OlderAnswer {
     Restored,
 }
 
-/// An event of a target.
-#[derive(Debug)]
-pub struct Report<T: Target> {
-    /// The target that it is about.
-    pub target: u64,
-    /// Verb of a request that was answered, and its outcome as a label.
-    pub answered: Option<(&'static str, &'static str)>,
-    /// Why the watch must be opened again.
-    pub restart: Option<Restart>,
-    /// The object.
-    pub event: Option<Event<T>>,
-}
-
-/// A report that a store must act on.
-#[derive(Debug)]
-pub enum Event<T: Target> {
-    /// The finding about the target.
-    Found(Finding<T>),
-    /// A freshness check was answered.
-    Confirmed(Confirmed<T>),
-    /// The freshness check of this object failed, and is due again after a while.
-    CheckFailed(u64, RequestFailure),
-    /// The freshness check of this object is due again.
-    CheckDue(u64),
-    /// The target waited for a slot, and can be started.
-    SlotGranted,
-}
-
 impl Known {
     pub(super) fn is_present(self) -> bool {
         matches!(self, Self::Present | Self::Final)
-    }
-}
-
-impl<T: Target> Report<T> {
-    pub(super) fn of(target: u64, event: Event<T>) -> Self {
-        Self {
-            target,
-            answered: None,
-            restart: None,
-            event: Some(event),
-        }
-    }
-
-    /// The report of a progress, if there is anything to report.
-    pub(super) fn of_progress(target: u64, progress: Progress<T>) -> Option<Self> {
-        let report = Self {
-            target,
-            answered: progress.answered,
-            restart: progress.restart,
-            event: progress.finding.map(Event::Found),
-        };
-        let empty = report.answered.is_none() && report.restart.is_none() && report.event.is_none();
-        (!empty).then_some(report)
     }
 }
