@@ -81,9 +81,9 @@ pub async fn request<T: DeserializeOwned>(
     body: Option<&impl Serialize>,
 ) -> Result<T, RequestError> {
     let uri = path.parse().map_err(|_| PathError::InvalidName)?;
-    let body = body.map(json);
+    let body = body.map(|object| (JSON, json(object)));
     let api = Api::new(client.clone());
-    api.request(new_request(method, uri, JSON, body)).await
+    api.request(new_request(method, uri, body)).await
 }
 
 /// Changes one object that is not a Secret by the merge patch `patch`; the answer is read as `T`.
@@ -98,7 +98,7 @@ pub async fn merge_patch<T: DeserializeOwned>(
     uri: Uri,
     patch: &impl Serialize,
 ) -> Result<T, RequestError> {
-    let mut request = new_request(Method::PATCH, uri, MERGE_PATCH, Some(json(patch)));
+    let mut request = new_request(Method::PATCH, uri, Some((MERGE_PATCH, json(patch))));
     request.extensions_mut().insert(OwnRateLimit);
     Api::new(client.clone()).request(request).await
 }
@@ -259,7 +259,7 @@ impl Api {
             }},
         });
         let uri = REVIEWS.collection().uri(&Query::new())?;
-        let request = new_request(Method::POST, uri, JSON, Some(json(&review)));
+        let request = new_request(Method::POST, uri, Some((JSON, json(&review))));
         let review: Review = self.request(request).await?;
         Ok(review.status.allowed)
     }
@@ -280,14 +280,13 @@ impl Api {
 
     /// Sends a GET; an answer other than 2xx becomes an error.
     async fn send(&self, uri: Uri, stream: bool) -> Result<Body, RequestError> {
-        let mut request = Request::new(Body::empty());
-        *request.uri_mut() = uri;
-        let headers = request.headers_mut();
-        headers.insert(header::ACCEPT, HeaderValue::from_static(JSON));
+        let mut request = new_request(Method::GET, uri, None);
         if stream {
             // Since Kubernetes 1.37 a watch may be compressed event by event, which delays and complicates everything.
             let identity = HeaderValue::from_static("identity");
-            headers.insert(header::ACCEPT_ENCODING, identity);
+            request
+                .headers_mut()
+                .insert(header::ACCEPT_ENCODING, identity);
         }
         self.exchange(request).await
     }
@@ -314,18 +313,17 @@ impl Api {
     }
 }
 
-fn new_request(
-    method: Method,
-    uri: Uri,
-    content_type: &'static str,
-    body: Option<Vec<u8>>,
-) -> Request<Body> {
-    let mut request = Request::new(body.map_or_else(Body::empty, Body::from));
+/// A request with a body, which has its media type.
+fn new_request(method: Method, uri: Uri, body: Option<(&'static str, Vec<u8>)>) -> Request<Body> {
+    let mut request = Request::new(Body::empty());
     *request.method_mut() = method;
     *request.uri_mut() = uri;
     let headers = request.headers_mut();
     headers.insert(header::ACCEPT, HeaderValue::from_static(JSON));
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if let Some((media_type, body)) = body {
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
+        *request.body_mut() = Body::from(body);
+    }
     request
 }
 

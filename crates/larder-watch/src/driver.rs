@@ -246,7 +246,7 @@ impl<T: Target + Clone> Driver<T> {
     pub(crate) fn rebuild_request(&mut self, server: &ServerState, min: Option<&MinVersion>) {
         if let DriverPhase::Queued(request, _) = &mut self.phase {
             let now = Instant::now();
-            *request = self.reflector.rebuild_request(request, now, server, min);
+            *request = self.reflector.resume(request.phase(), now, server, min);
         }
     }
 
@@ -286,7 +286,7 @@ impl<T: Target + Clone> Driver<T> {
         match mem::replace(&mut self.phase, DriverPhase::Resting) {
             DriverPhase::BackingOff { resume, .. } => {
                 self.heard();
-                let request = self.reflector.resume(resume, now, server);
+                let request = self.reflector.resume(resume, now, server, None);
                 self.phase = DriverPhase::Queued(request, None);
                 Report::new(self.id, None)
             }

@@ -85,14 +85,7 @@ impl RequestError {
 
     /// 404 for a path and not for an object: the API server does not serve this part of the API.
     pub fn is_not_served(&self) -> bool {
-        matches!(
-            self,
-            Self::Status {
-                code: 404,
-                names_object: false,
-                ..
-            }
-        )
+        matches!(self, Self::Status { code: 404, names_object, .. } if !names_object)
     }
 
     /// 401: the API server does not accept the credentials of this client.
@@ -127,13 +120,7 @@ impl RequestError {
 
     /// The API server has not yet seen the requested version, or never will because it was restored from a backup.
     pub fn is_version_too_large(&self) -> bool {
-        matches!(
-            self,
-            Self::Status {
-                version_too_large: true,
-                ..
-            }
-        )
+        matches!(self, Self::Status { version_too_large, .. } if *version_too_large)
     }
 
     /// The API server did not answer: it may be gone, slow or unreachable.

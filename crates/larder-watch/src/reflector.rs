@@ -75,9 +75,17 @@ impl Request {
             Self::Watch(_) => None,
         }
     }
+
+    /// The phase that it belongs to.
+    pub(crate) fn phase(&self) -> Resume {
+        match self {
+            Self::StreamingList { .. } | Self::List { .. } => Resume::State,
+            Self::Watch(_) => Resume::Watch,
+        }
+    }
 }
 
-/// The phase after a back-off.
+/// The phase of a cycle, in which it goes on after a back-off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resume {
     /// A complete state.
@@ -242,26 +250,17 @@ impl Reflector {
         self.state_request(now, server, None)
     }
 
-    /// Rebuilds the request with the facts that became known while it waited. `min` is a version that is fresh enough.
-    pub(crate) fn rebuild_request(
+    /// The request of a phase: at the end of a back-off, and once more with the facts that became known while it waited
+    /// to be sent. `min` is a version that is fresh enough.
+    pub(crate) fn resume(
         &mut self,
-        request: &Request,
+        resume: Resume,
         now: Instant,
         server: &ServerState,
         min: Option<&MinVersion>,
     ) -> Request {
-        match request {
-            Request::StreamingList { .. } | Request::List { .. } => {
-                self.state_request(now, server, min)
-            }
-            Request::Watch(_) => self.watch_or_state(now, server),
-        }
-    }
-
-    /// The back-off is over.
-    pub(crate) fn resume(&mut self, resume: Resume, now: Instant, server: &ServerState) -> Request {
         match resume {
-            Resume::State => self.state_request(now, server, None),
+            Resume::State => self.state_request(now, server, min),
             Resume::Watch => self.watch_or_state(now, server),
         }
     }

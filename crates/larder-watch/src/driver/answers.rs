@@ -175,44 +175,42 @@ impl<T: Target + Clone> Driver<T> {
         let now = self.heard();
         let reflector = &mut self.reflector;
         let (since, quiet) = (watching.since, watching.quiet);
-        let finding = match event {
+        let result = match event {
             Some(Ok(WatchEvent::Changed(item))) => {
                 let news = reflector.event(T::version(&item));
-                news.then_some(Finding::Changed(item))
+                Ok(news.then_some(Finding::Changed(item)))
             }
             Some(Ok(WatchEvent::Deleted(gone, version))) => {
                 let news = reflector.event(&version);
-                news.then_some(Finding::Deleted(gone, version))
+                Ok(news.then_some(Finding::Deleted(gone, version)))
             }
             Some(Ok(WatchEvent::Bookmark { version, .. })) => {
                 reflector.saw(&version);
-                None
+                Ok(None)
             }
             // An object without a readable name cannot be attributed to the target.
             Some(Ok(WatchEvent::UnreadableItem(error))) => {
                 debug!(target = ?self.target, %error, "unreadable object in a watch event, ignored");
-                None
+                Ok(None)
             }
-            None => {
-                let decision = reflector.watch_ended(since, quiet, false, now, server);
-                return Some(self.decide(decision, None));
-            }
+            None => Err(reflector.watch_ended(since, quiet, false, now, server)),
             Some(Err(error)) if error.is_transport() => {
-                let decision = reflector.watch_ended(since, quiet, true, now, server);
-                return Some(self.decide(decision, None));
+                Err(reflector.watch_ended(since, quiet, true, now, server))
             }
             // A second request would get the same unusable answer. The object of an unreadable frame is unknown, and
             // only a new state makes up for it.
             Some(
                 Err(error) | Ok(WatchEvent::UnreadableFrame(error) | WatchEvent::Error(error)),
-            ) => {
-                let decision = reflector.watch_failed(error, now, server);
-                return Some(self.decide(decision, None));
-            }
+            ) => Err(reflector.watch_failed(error, now, server)),
         };
-        watching.quiet = false;
-        self.phase = DriverPhase::Watching(watching);
-        finding.map(|finding| Report::found(self.id, finding))
+        match result {
+            Ok(finding) => {
+                watching.quiet = false;
+                self.phase = DriverPhase::Watching(watching);
+                finding.map(|finding| Report::found(self.id, finding))
+            }
+            Err(decision) => Some(self.decide(decision, None)),
+        }
     }
 
     fn synced(

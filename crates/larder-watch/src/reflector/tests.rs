@@ -107,7 +107,7 @@ impl Scene {
     fn backed_off(&mut self) -> &mut Self {
         let (resume, delay) = self.resume.take().unwrap();
         self.now += delay;
-        let request = self.reflector.resume(resume, self.now, &self.server);
+        let request = self.reflector.resume(resume, self.now, &self.server, None);
         self.request(request);
         self
     }
@@ -427,7 +427,7 @@ async fn a_request_that_waited_takes_a_fresh_enough_version() {
             let request =
                 scene
                     .reflector
-                    .rebuild_request(&request, scene.now, &scene.server, min.as_ref());
+                    .resume(request.phase(), scene.now, &scene.server, min.as_ref());
             scene.request(request);
             scene.fails(status(504, "Too large resource version"));
         },
