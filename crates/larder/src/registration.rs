@@ -131,28 +131,25 @@ impl Registrations {
         names.dedup();
         let pod = PodRef::of(pod);
 
-        let found = self
-            .pods
-            .get_mut(pod.uid)
-            .and_then(|pods| pods.iter_mut().find(|known| known.is(pod)));
-        let Some(known) = found else {
+        // Not by `entry`, which needs the UID as an owned text.
+        let pods = match self.pods.get_mut(pod.uid) {
+            Some(pods) => pods,
+            None => self.pods.entry(pod.uid.into()).or_default(),
+        };
+        let at = pods.iter().position(|known| known.is(pod));
+        let at = at.unwrap_or_else(|| {
             self.last_holder += 1;
-            let holder = Holder(self.last_holder);
-            let mut known = Registered {
+            pods.push(Registered {
                 namespace: pod.namespace.into(),
                 name: pod.name.into(),
-                holder,
-                names: names.iter().map(SmolStr::new).collect(),
+                holder: Holder(self.last_holder),
+                names: SmallVec::new(),
                 plain: false,
                 guards: 0,
-            };
-            known.hold(hold);
-            self.pods.entry(pod.uid.into()).or_default().push(known);
-            for name in names {
-                change(holder, ReferenceChange::Add(name));
-            }
-            return;
-        };
+            });
+            pods.len() - 1
+        });
+        let known = &mut pods[at];
         known.hold(hold);
         if known.names.iter().eq(names.iter()) {
             return;
