@@ -27,7 +27,7 @@ use crate::{
 
 /// A namespace with references.
 pub(super) struct Namespace {
-    /// Distinguishes it from earlier and later ones of that name.
+    /// Its number, which distinguishes it from earlier and later ones of that name.
     id: u64,
     state: NamespaceState,
     /// The referenced objects.
@@ -45,13 +45,8 @@ enum NamespaceState {
     ByName,
 }
 
-/// The answer to the review of a namespace.
-pub(super) struct ReviewAnswer {
-    namespace: SmolStr,
-    id: u64,
-    review: AccessReview,
-    access: Access,
-}
+/// The answer to the review of the namespace with this number.
+pub(super) type ReviewAnswer = (u64, AccessReview, Access);
 
 impl<K: Object> WatchTask<K> {
     /// Adds an object to its namespace. Returns the target that covers it.
@@ -89,21 +84,16 @@ impl<K: Object> WatchTask<K> {
             let (api, resource) = (self.api.clone(), K::KIND.resource());
             let random = self.random.fork();
             let review = AccessReview::new(api, resource, name, &self.context, random);
-            self.review(name.clone(), id, review);
+            self.review(id, review);
         } else {
             self.watch_namespace(name);
         }
     }
 
-    fn review(&self, namespace: SmolStr, id: u64, mut review: AccessReview) {
+    fn review(&self, id: u64, mut review: AccessReview) {
         let answer = async move {
             let access = review.next().await;
-            ReviewAnswer {
-                namespace,
-                id,
-                review,
-                access,
-            }
+            (id, review, access)
         };
         self.reviews.push(answer.boxed());
     }
@@ -126,17 +116,10 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The review of a namespace was answered, or failed.
-    pub(super) fn reviewed(&mut self, answer: ReviewAnswer) {
-        let ReviewAnswer {
-            namespace: name,
-            id,
-            review,
-            access,
-        } = answer;
-        let known = self.namespaces.get(&name);
-        if known.is_none_or(|known| known.id != id) {
+    pub(super) fn reviewed(&mut self, (id, review, access): ReviewAnswer) {
+        let Some(name) = self.by_target.get(&id).cloned() else {
             return;
-        }
+        };
         let resource = K::KIND.resource();
         let reason = match access {
             Access::Granted => {
@@ -147,7 +130,7 @@ impl<K: Object> WatchTask<K> {
             }
             Access::Failed(error) => {
                 self.failed(id, &RequestFailure::new(RequestPhase::Review, error));
-                self.review(name, id, review);
+                self.review(id, review);
                 return;
             }
             Access::Denied(verb) => format!("may not {verb} {resource} of the namespace"),
