@@ -261,10 +261,7 @@ impl<K: Object> ObjectManager<K> {
     /// New references need an answer of the API server again. Copies that are served stay so until the API server has
     /// answered about them.
     pub fn end_stale(&self) {
-        let _registrations = self.inner.registrations.lock();
-        if let Some(store) = self.inner.store.watching() {
-            store.end_stale();
-        }
+        self.serve_stale(HashMap::new());
     }
 
     /// Of when the copy is that reads get; `None` if they get no copy.

@@ -259,17 +259,12 @@ impl<K: Object> WatchStore<K> {
         }
     }
 
-    /// Serves the copies to what is referenced now and later.
+    /// Serves these copies to what is referenced now and later, and no others from now on.
     pub(crate) fn serve_stale(&self, copies: HashMap<ObjectKey, StaleObject<K>>) {
         for entry in self.inner.entries.all() {
             self.inner.serve_copy(&entry, &copies);
         }
         *self.inner.stale.lock() = copies;
-    }
-
-    /// New references are not served from copies any more.
-    pub(crate) fn end_stale(&self) {
-        *self.inner.stale.lock() = HashMap::new();
     }
 
     /// Of when the copy is that reads get.
