@@ -13,22 +13,19 @@ pub(crate) mod watching;
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use larder_objects::{Object, ResourceVersion};
+use larder_objects::Object;
 use larder_watch::Api;
 use tokio::time::Instant;
 
 pub(crate) use self::entries::{Entries, Entry};
-use self::{
-    caching::CachingStore, entries::Facts, fake::FakeStore, simple::SimpleStore,
-    watching::WatchStore,
-};
+use self::{caching::CachingStore, fake::FakeStore, simple::SimpleStore, watching::WatchStore};
 use crate::{
     changes::Publisher,
     config::{ManagerConfig, Strategy},
     error::Error,
     metrics::Metrics,
     registration::{Holder, PodIdentity, ReferenceChange},
-    status::{ObjectState, ObjectStatus},
+    status::ObjectStatus,
 };
 
 /// One store per strategy.
@@ -144,18 +141,17 @@ impl<K: Object> Store<K> {
         pods: &HashMap<Holder, PodIdentity>,
         now: Instant,
     ) -> Vec<ObjectStatus> {
-        // Nothing is known where nothing is kept.
-        let unknown = |(): &()| Facts {
-            state: ObjectState::Pending,
-            version: ResourceVersion::default(),
-            age: Duration::ZERO,
-            failure: None,
-        };
         match self {
-            Self::Simple(store) => store.entries.status(pods, unknown),
-            Self::Caching(store) => store.inner.entries.status(pods, |cell| cell.facts(now)),
-            Self::Watching(store) => store.inner.entries.status(pods, |cell| cell.facts(now)),
-            Self::Fake(store) => store.entries.status(pods, unknown),
+            Self::Simple(store) => store.entries.status(pods, |(), _| {}),
+            Self::Caching(store) => {
+                let entries = &store.inner.entries;
+                entries.status(pods, |cell, status| cell.describe(status, now))
+            }
+            Self::Watching(store) => {
+                let entries = &store.inner.entries;
+                entries.status(pods, |cell, status| cell.describe(status, now))
+            }
+            Self::Fake(store) => store.entries.status(pods, |(), _| {}),
         }
     }
 

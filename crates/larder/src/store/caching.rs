@@ -31,7 +31,7 @@ use futures::{
     FutureExt,
     future::{BoxFuture, Shared, WeakShared},
 };
-use larder_objects::{Object, ResourceVersion};
+use larder_objects::Object;
 use larder_watch::{
     Api, ByName, RegistrationSeq, RequestBackoff, RequestError, RequestFailure, RequestPhase,
 };
@@ -39,14 +39,14 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::age::Age;
-use super::{Entries, Entry, entries::Facts, waiting::wait};
+use super::{Entries, Entry, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
     registration::Holder,
-    status::ObjectState,
+    status::{ObjectState, ObjectStatus},
 };
 
 /// A request that any number of readers wait for.
@@ -125,36 +125,36 @@ impl<K: Object> CacheEntry<K> {
         }))
     }
 
-    pub(crate) fn facts(&self, now: Instant) -> Facts {
+    pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
         let known = self.0.lock();
-        let (state, version) = match &known.answer {
-            Answer::Unknown => (ObjectState::Pending, ResourceVersion::default()),
-            Answer::NotFound => (ObjectState::Absent, ResourceVersion::default()),
-            Answer::Found(object) => (
-                ObjectState::Synced,
-                object.metadata().resource_version.clone(),
-            ),
-        };
-        Facts {
-            state,
-            version,
-            age: known.time.map(|time| now - time).unwrap_or_default(),
-            failure: known.failure.clone(),
+        match &known.answer {
+            Answer::Unknown => {}
+            Answer::NotFound => status.state = ObjectState::Absent,
+            Answer::Found(object) => {
+                status.state = ObjectState::Synced;
+                status.version = object.metadata().resource_version.clone();
+            }
         }
+        status.age = known.time.map(|time| now - time).unwrap_or_default();
+        status.failure.clone_from(&known.failure);
     }
 }
 
 impl<K: Object> CacheState<K> {
     /// The answer, if it is not in doubt and new enough for the reader.
     fn kept(&self, required: RegistrationSeq) -> Option<FreshAnswer<K>> {
+        let (object, time) = self.object_for(required)?;
+        (self.older == Older::No).then(|| FreshAnswer {
+            object: Arc::downgrade(object),
+            age: Age::since(time),
+        })
+    }
+
+    /// The object and when the API server gave it, if it is new enough for the reader.
+    fn object_for(&self, required: RegistrationSeq) -> Option<(&Arc<K>, Instant)> {
         match (&self.answer, self.time) {
-            (Answer::Found(object), Some(time))
-                if self.older == Older::No && self.fresh_as_of >= required =>
-            {
-                Some(FreshAnswer {
-                    object: Arc::downgrade(object),
-                    age: Age::since(time),
-                })
+            (Answer::Found(object), Some(time)) if self.fresh_as_of >= required => {
+                Some((object, time))
             }
             _ => None,
         }
@@ -167,15 +167,9 @@ impl<K: Object> CacheState<K> {
         max_stale: Option<Duration>,
         now: Instant,
     ) -> Option<Arc<K>> {
-        match (&self.answer, self.time) {
-            (Answer::Found(object), Some(time))
-                if self.fresh_as_of >= required
-                    && max_stale.is_none_or(|limit| now - time <= limit) =>
-            {
-                Some(Arc::clone(object))
-            }
-            _ => None,
-        }
+        let (object, time) = self.object_for(required)?;
+        let is_too_old = max_stale.is_some_and(|limit| now - time > limit);
+        (!is_too_old).then(|| Arc::clone(object))
     }
 
     /// Takes the answer to a request over that was made at `seq` (T8); returns an event if it is news.
@@ -200,12 +194,16 @@ impl<K: Object> CacheState<K> {
             changed = true;
         }
         self.older = Older::No;
+        self.keep(object, live, seq, now);
+        changed.then_some(ChangeKind::Updated)
+    }
+
+    fn keep(&mut self, object: Arc<K>, live: bool, seq: RegistrationSeq, now: Instant) {
         self.answer = Answer::Found(object);
         self.time = Some(now);
         if live {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
-        changed.then_some(ChangeKind::Updated)
     }
 
     /// Takes over the answer to a request over that was made at `seq` and that a newer request has overtaken, if it is
@@ -218,23 +216,19 @@ impl<K: Object> CacheState<K> {
         seq: RegistrationSeq,
         now: Instant,
     ) -> Option<ChangeKind> {
-        match &self.answer {
-            Answer::Unknown => {}
+        let is_news = match &self.answer {
+            Answer::Unknown => true,
             Answer::Found(known) => {
                 let version = &object.metadata().resource_version;
-                if !known.metadata().resource_version.is_older_than(version) {
-                    return None;
-                }
+                known.metadata().resource_version.is_older_than(version)
             }
             // Versions do not show what came after it.
-            Answer::NotFound => return None,
-        }
-        self.answer = Answer::Found(Arc::clone(object));
-        self.time = Some(now);
-        if live {
-            self.fresh_as_of = self.fresh_as_of.max(seq);
-        }
-        Some(ChangeKind::Updated)
+            Answer::NotFound => false,
+        };
+        is_news.then(|| {
+            self.keep(Arc::clone(object), live, seq, now);
+            ChangeKind::Updated
+        })
     }
 
     fn not_found(&mut self, seq: RegistrationSeq, now: Instant) -> Option<ChangeKind> {

@@ -15,19 +15,18 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 
 use hashbrown::Equivalent;
-use larder_objects::{ObjectKey, ResourceVersion};
-use larder_watch::{RegistrationSeq, RequestFailure, SeqCounter, SharedSeq};
+use larder_objects::ObjectKey;
+use larder_watch::{RegistrationSeq, SeqCounter, SharedSeq};
 use parking_lot::{Mutex, RwLock};
 
 use self::{readers::Readers, references::References};
 use crate::{
     error::{Error, ErrorKind},
     registration::{Holder, PodIdentity},
-    status::{ObjectState, ObjectStatus},
+    status::ObjectStatus,
 };
 
 type HashState = foldhash::fast::RandomState;
@@ -241,44 +240,22 @@ impl<C, S: Send> Entries<C, S> {
     }
 }
 
-/// What a store knows about one object, for its status.
-#[derive(Debug)]
-pub(crate) struct Facts {
-    pub(crate) state: ObjectState,
-    pub(crate) version: ResourceVersion,
-    pub(crate) age: Duration,
-    pub(crate) failure: Option<RequestFailure>,
-}
-
 impl<C, S: Send> Entries<C, S> {
-    /// The status of every object, in no order.
+    /// The status of every object, in no order. `known` sets what the store knows about one.
     pub(crate) fn status(
         &self,
         pods: &HashMap<Holder, PodIdentity>,
-        facts: impl Fn(&C) -> Facts,
+        known: impl Fn(&C, &mut ObjectStatus),
     ) -> Vec<ObjectStatus> {
         let status = |entry: Arc<Entry<C>>| {
             let holders: Vec<_> = entry.references.lock().holders().collect();
-            let mut pods: Vec<_> = holders
-                .iter()
-                .filter_map(|holder| pods.get(holder).cloned())
-                .collect();
-            pods.sort_unstable();
-            let Facts {
-                state,
-                version,
-                age,
-                failure,
-            } = facts(&entry.cell);
-            ObjectStatus {
-                key: entry.key.clone(),
-                state,
-                version,
-                age,
-                failure,
-                references: holders.len(),
-                pods,
-            }
+            let pods = holders.iter().filter_map(|holder| pods.get(holder));
+            let mut status = ObjectStatus::unknown(entry.key.clone());
+            status.references = holders.len();
+            status.pods = pods.cloned().collect();
+            status.pods.sort_unstable();
+            known(&entry.cell, &mut status);
+            status
         };
         self.all().into_iter().map(status).collect()
     }

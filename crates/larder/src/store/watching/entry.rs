@@ -18,8 +18,7 @@ use tokio::{
 use crate::{
     changes::ChangeKind,
     error::{Error, ErrorKind},
-    status::{KnownObject, ObjectState, StaleObject},
-    store::entries::Facts,
+    status::{KnownObject, ObjectState, ObjectStatus, StaleObject},
 };
 
 /// What the store knows about one object.
@@ -238,8 +237,7 @@ impl<K: Object> WatchEntry<K> {
         match known.state {
             ObjectState::Removed => Some(Err(ErrorKind::NotRegistered { key: key() }.into())),
             _ if !known.is_readable(required) => None,
-            ObjectState::Absent => Some(Err(ErrorKind::NotFound { kind, key: key() }.into())),
-            ObjectState::Stale(_) if known.object.is_none() => {
+            ObjectState::Absent | ObjectState::Stale(_) if known.object.is_none() => {
                 Some(Err(ErrorKind::NotFound { kind, key: key() }.into()))
             }
             _ => known.object.clone().map(Ok),
@@ -272,24 +270,20 @@ impl<K: Object> WatchEntry<K> {
         self.known.lock().failure()
     }
 
-    pub(crate) fn facts(&self, now: Instant) -> Facts {
+    pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
         let known = self.known.lock();
-        let state = match known.state {
+        status.state = match known.state {
             ObjectState::Pending | ObjectState::Synced | ObjectState::Absent if known.unwatched => {
                 ObjectState::Unwatched
             }
             state => state,
         };
-        let version = match (known.state, &known.object) {
+        status.version = match (known.state, &known.object) {
             (ObjectState::Stale(_), Some(copy)) => copy.metadata().resource_version.clone(),
             _ => known.version.clone(),
         };
-        Facts {
-            state,
-            version,
-            age: known.age(now),
-            failure: known.failure(),
-        }
+        status.age = known.age(now);
+        status.failure = known.failure();
     }
 
     /// What is known, for a copy that outlives this process.
