@@ -159,19 +159,17 @@ impl Pool {
                 reservation.map_or(PoolEvent::Abandoned, PoolEvent::Reserve)
             }
             () = self.changed.notified() => PoolEvent::Changed,
-            Some(dialed) = self.dials.join_next() => match dialed {
-                Ok((lane, result)) => PoolEvent::Dialed(lane, result),
-                Err(error) => bug(error),
-            },
+            Some(dialed) = self.dials.join_next() => {
+                let (lane, result) = dialed.unwrap_or_else(bug);
+                PoolEvent::Dialed(lane, result)
+            }
             Some(ended) = self.drivers.join_next_with_id() => match ended {
-                Ok((task, ())) => PoolEvent::Ended(task),
                 Err(error) if error.is_cancelled() => PoolEvent::Ended(error.id()),
-                Err(error) => bug(error),
+                ended => PoolEvent::Ended(ended.unwrap_or_else(bug).0),
             },
-            Some(checked) = self.checks.join_next() => match checked {
-                Ok(check) => PoolEvent::Checked(check),
-                Err(error) => bug(error),
-            },
+            Some(checked) = self.checks.join_next() => {
+                PoolEvent::Checked(checked.unwrap_or_else(bug))
+            }
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 PoolEvent::Deadline
             }
@@ -436,6 +434,6 @@ fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
 }
 
 /// A task of the worker has panicked; nothing cancels them while the worker runs.
-fn bug(error: JoinError) -> ! {
+fn bug<T>(error: JoinError) -> T {
     std::panic::resume_unwind(error.into_panic())
 }

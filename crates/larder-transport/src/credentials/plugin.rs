@@ -185,10 +185,9 @@ impl Plugin {
         })
     }
 
-    /// Name of the command, without its directory and without what looks like arguments.
+    /// Name of the command, for errors.
     pub(super) fn name(&self) -> &str {
-        let command = self.command.split_whitespace().next().unwrap_or_default();
-        command.rsplit('/').next().unwrap_or_default()
+        command_name(&self.command)
     }
 
     /// Runs the plugin.
@@ -293,6 +292,12 @@ impl Plugin {
             expires,
         })
     }
+}
+
+/// Name of a command, without its directory and without what looks like arguments.
+pub(super) fn command_name(command: &str) -> &str {
+    let command = command.split_whitespace().next().unwrap_or_default();
+    command.rsplit('/').next().unwrap_or_default()
 }
 
 /// Ends the processes of a plugin's group.

@@ -151,29 +151,14 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
         Part::Authority,
     )?;
     let headers = impersonation(&user)?;
+    let exec = user.exec.as_ref();
     let pem = match &authority {
-        Some(authority)
-            if user
-                .exec
-                .as_ref()
-                .is_some_and(|exec| exec.provide_cluster_info) =>
-        {
+        Some(authority) if exec.is_some_and(|exec| exec.provide_cluster_info) => {
             Some(authority.read(Part::Authority)?)
         }
         _ => None,
     };
-    let identity = identity(
-        material(
-            user.client_certificate_data.as_deref(),
-            user.client_certificate.as_ref(),
-            Part::ClientCertificate,
-        )?,
-        material(
-            user.client_key_data.as_deref(),
-            user.client_key.as_ref(),
-            Part::ClientKey,
-        )?,
-    )?;
+    let identity = identity(&user)?;
     Ok(Settings {
         server,
         tls_server_name: cluster
@@ -204,25 +189,16 @@ fn of_kube(config: &kube::Config) -> Result<Settings, SetupError> {
         let text = text.as_ref()?.expose_secret();
         Some(SecretText::from(text.to_owned()))
     };
-    let key_data = secret(&auth.client_key_data);
-    let identity = identity(
-        material(
-            auth.client_certificate_data.as_deref(),
-            auth.client_certificate.as_ref(),
-            Part::ClientCertificate,
-        )?,
-        material(
-            key_data.as_deref(),
-            auth.client_key.as_ref(),
-            Part::ClientKey,
-        )?,
-    )?;
     let text = |text: &Option<String>| text.clone().map(SecretText::from);
     let user = AuthInfo {
         username: text(&auth.username),
         password: secret(&auth.password),
         token: secret(&auth.token),
         token_file: auth.token_file.clone(),
+        client_certificate: auth.client_certificate.clone(),
+        client_certificate_data: text(&auth.client_certificate_data),
+        client_key: auth.client_key.clone(),
+        client_key_data: secret(&auth.client_key_data),
         impersonate: text(&auth.impersonate),
         impersonate_uid: text(&auth.impersonate_uid),
         impersonate_groups: auth
@@ -245,8 +221,8 @@ fn of_kube(config: &kube::Config) -> Result<Settings, SetupError> {
             command: exec.command.clone(),
             ..Default::default()
         }),
-        ..AuthInfo::default()
     };
+    let identity = identity(&user)?;
     let mut headers = impersonation(&user)?;
     headers.extend(config.headers.iter().cloned());
     Ok(Settings {
@@ -334,10 +310,18 @@ fn material(
     Ok(path.map(|path| Material::File(path.into())))
 }
 
-fn identity(
-    certificate: Option<Material>,
-    key: Option<Material>,
-) -> Result<Option<(Material, Material)>, SetupError> {
+/// The client's certificate and its key.
+fn identity(user: &AuthInfo) -> Result<Option<(Material, Material)>, SetupError> {
+    let certificate = material(
+        user.client_certificate_data.as_deref(),
+        user.client_certificate.as_ref(),
+        Part::ClientCertificate,
+    )?;
+    let key = material(
+        user.client_key_data.as_deref(),
+        user.client_key.as_ref(),
+        Part::ClientKey,
+    )?;
     let missing = |part| SetupError::Invalid {
         part,
         problem: "it is missing, and a client certificate needs its key",

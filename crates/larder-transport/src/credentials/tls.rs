@@ -92,18 +92,15 @@ impl TlsSettings {
             .rustls_client_config()
             .map_err(|_| SetupError::SystemAuthorities)?;
         let provider = Arc::clone(config.crypto_provider());
-        let key = match (&self.identity, issued) {
-            (Some((certificate, key)), _) => Some(certified_key(
-                &certificate.read(Part::ClientCertificate)?,
-                &key.read(Part::ClientKey)?,
-                &provider,
-            )?),
-            (None, Some(Identity { certificate, key })) => {
-                Some(certified_key(certificate, key, &provider)?)
-            }
-            (None, None) => None,
+        let identity = match &self.identity {
+            Some((certificate, key)) => Some(Identity {
+                certificate: certificate.read(Part::ClientCertificate)?,
+                key: key.read(Part::ClientKey)?,
+            }),
+            None => issued.cloned(),
         };
-        if let Some(key) = key {
+        if let Some(identity) = identity {
+            let key = certified_key(&identity, &provider)?;
             config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(key));
         }
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -141,18 +138,17 @@ impl TlsSettings {
 }
 
 fn certified_key(
-    certificate: &[u8],
-    key: &[u8],
+    identity: &Identity,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, SetupError> {
     let invalid = |part, problem| SetupError::Invalid { part, problem };
-    let chain: Vec<_> = CertificateDer::pem_slice_iter(certificate)
+    let chain: Vec<_> = CertificateDer::pem_slice_iter(&identity.certificate)
         .collect::<Result<_, _>>()
         .map_err(|_| invalid(Part::ClientCertificate, "malformed PEM"))?;
     if chain.is_empty() {
         return Err(invalid(Part::ClientCertificate, "it has no certificate"));
     }
-    let key = PrivateKeyDer::from_pem_slice(key)
+    let key = PrivateKeyDer::from_pem_slice(&identity.key)
         .map_err(|_| invalid(Part::ClientKey, "malformed PEM, or no private key"))?;
     CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
         rustls::Error::InconsistentKeys(_) => invalid(

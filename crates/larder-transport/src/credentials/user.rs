@@ -7,7 +7,7 @@ use http::{HeaderName, HeaderValue};
 use super::{
     Part, SetupError,
     kubeconfig::{AuthInfo, Exec},
-    plugin::{Plugin, PluginError},
+    plugin::{Plugin, PluginError, command_name},
     secret::{SecretText, basic, bearer},
 };
 
@@ -38,7 +38,11 @@ pub(super) fn user_of(
     }
     if let Some(name) = set(user.username) {
         let password = user.password.as_deref().unwrap_or_default();
-        return password_header(&name, password);
+        let header = basic(&name, password).ok_or(SetupError::Invalid {
+            part: Part::Password,
+            problem: "it is too long for a header",
+        });
+        return header.map(User::Password);
     }
     if let Some(provider) = user.auth_provider {
         let mut config = provider.config.unwrap_or_default();
@@ -47,7 +51,7 @@ pub(super) fn user_of(
     match user.exec {
         None => Ok(User::None),
         Some(exec) => {
-            let name = command_name(exec.command.as_deref());
+            let name = command_name(exec.command.as_deref().unwrap_or_default()).to_owned();
             let plugin = plugin(exec).map_err(|source| SetupError::Plugin { name, source })?;
             Ok(User::Plugin(Box::new(plugin)))
         }
@@ -60,14 +64,6 @@ fn token_header(token: &str) -> Result<User, SetupError> {
         problem: "it is empty or has a control character",
     });
     header.map(User::Token)
-}
-
-fn password_header(name: &str, password: &str) -> Result<User, SetupError> {
-    let header = basic(name, password).ok_or(SetupError::Invalid {
-        part: Part::Password,
-        problem: "it is too long for a header",
-    });
-    header.map(User::Password)
 }
 
 /// Of the providers of older configurations only `oidc` is left, with the token that it has stored.
@@ -118,13 +114,6 @@ pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderVa
         }
     }
     Ok(headers)
-}
-
-/// Name of a plugin's command for errors: without directory and without what looks like arguments.
-fn command_name(command: Option<&str>) -> String {
-    let command = command.unwrap_or_default();
-    let command = command.split_whitespace().next().unwrap_or_default();
-    command.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]
