@@ -241,7 +241,6 @@ impl PodLifecycle {
         let Some(tracked) = self.pods.get_mut(&uid) else {
             return self.first_seen(uid, pod);
         };
-        let terminates = pod.metadata.deletion_timestamp.is_some();
         if tracked.gone && matches!(tracked.life, PodLife::Retiring { .. }) {
             // The same UID again while the old pod terminates: one after the other.
             tracked.successor = Some(Arc::clone(pod));
@@ -252,19 +251,11 @@ impl PodLifecycle {
         match tracked.life {
             PodLife::Held(_) if pod.is_terminal() => {
                 tracked.life = PodLife::Finished;
-                let full_name = FullName::of(&pod.metadata);
-                let next = self.leave_queue(&full_name, &uid);
-                next.and_then(|next| self.start(&next))
-                    .into_iter()
-                    .collect()
+                self.start_next(&FullName::of(&pod.metadata), &uid)
             }
-            PodLife::Held(_) if terminates => {
+            PodLife::Held(_) if pod.metadata.deletion_timestamp.is_some() => {
                 tracked.life = PodLife::Held(HeldBecause::EndedUnstarted);
-                let full_name = FullName::of(&pod.metadata);
-                let next = self.leave_queue(&full_name, &uid);
-                next.and_then(|next| self.start(&next))
-                    .into_iter()
-                    .collect()
+                self.start_next(&FullName::of(&pod.metadata), &uid)
             }
             PodLife::Held(_) => self.start(&uid).into_iter().collect(),
             PodLife::Served if pod.is_terminal() => {
@@ -322,10 +313,7 @@ impl PodLifecycle {
             PodLife::Held(_) | PodLife::Finished => {
                 let full_name = FullName::of(&tracked.pod.metadata);
                 self.forget(uid);
-                let next = self.leave_queue(&full_name, uid);
-                next.and_then(|next| self.start(&next))
-                    .into_iter()
-                    .collect()
+                self.start_next(&full_name, uid)
             }
         }
     }
@@ -352,6 +340,13 @@ impl PodLifecycle {
             .then(|| LifecycleAction::Serve(Arc::clone(&tracked.pod)));
         self.recount(uid);
         action
+    }
+
+    /// Starts the pod that was waiting for the name of the one with `uid`, which does not need it any more.
+    fn start_next(&mut self, full_name: &FullName, uid: &ResolvedPodUid) -> Vec<LifecycleAction> {
+        let next = self.leave_queue(full_name, uid);
+        let started = next.and_then(|next| self.start(&next));
+        started.into_iter().collect()
     }
 
     fn forget(&mut self, uid: &ResolvedPodUid) {

@@ -241,7 +241,9 @@ impl HttpSource {
                 // The first response is bad, so the last good one of an earlier run counts.
                 if is_first
                     && outcome.pods.is_none()
-                    && let Some(text) = last_good.as_mut().and_then(LastGoodBody::take_recalled)
+                    && let Some(text) = last_good
+                        .as_mut()
+                        .and_then(|last_good| last_good.recalled.take())
                 {
                     outcome.pods = bodies.decode(&text).ok().flatten();
                 }
@@ -256,7 +258,7 @@ impl HttpSource {
                 subject: subject.clone(),
                 error,
             });
-            let copies = last_good.iter().flat_map(LastGoodBody::problems);
+            let copies = last_good.iter().flat_map(|body| body.copies.problems());
             let problems = problem.into_iter().chain(copies).collect();
             reporter.problems(problems).await?;
             time::sleep(self.check_frequency).await;
@@ -362,10 +364,6 @@ impl LastGoodBody {
         }
     }
 
-    fn take_recalled(&mut self) -> Option<String> {
-        self.recalled.take()
-    }
-
     /// Keeps `text` as the only copy.
     fn keep(&mut self, text: &str) {
         let place = self.place.as_bytes();
@@ -375,10 +373,6 @@ impl LastGoodBody {
 
     fn forget(&mut self) {
         self.copies.retain([]);
-    }
-
-    fn problems(&self) -> impl Iterator<Item = SourceProblem> {
-        self.copies.problems()
     }
 }
 
