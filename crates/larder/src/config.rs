@@ -70,9 +70,9 @@ pub enum WatchScope {
     /// namespace. The API server sends the other objects of the namespace too; they are dropped as they come in, and
     /// their bytes are wiped.
     Namespace,
-    /// `Namespace` where a self subject access review grants list and watch, else `Object`; decided when a namespace
-    /// gets its first reference, and again after its last; when the API server rejects the watch of a namespace later
-    /// on; and while it is `Object`, after 5 to 10 min, then ever more seldom, down to once in 40 to 80 min.
+    /// `Namespace` where a self subject access review grants list and watch, else `Object`. Decided when a namespace
+    /// gets its first reference, and again after it has lost its last one. When the API server rejects the watch of a
+    /// namespace later on, it is `Object` until then.
     Auto,
 }
 
