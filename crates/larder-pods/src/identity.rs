@@ -154,12 +154,9 @@ impl PodSource {
 
     /// The annotated source of the pod with `metadata`; `None` without annotation or with an unknown value.
     pub fn of(metadata: &ObjectMeta) -> Option<Self> {
-        match annotation(metadata, CONFIG_SOURCE)? {
-            "file" => Some(Self::File),
-            "http" => Some(Self::Http),
-            "api" => Some(Self::Api),
-            _ => None,
-        }
+        let source = annotation(metadata, CONFIG_SOURCE)?;
+        let all = [Self::File, Self::Http, Self::Api];
+        all.into_iter().find(|known| known.as_str() == source)
     }
 }
 
