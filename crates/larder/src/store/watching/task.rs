@@ -321,41 +321,17 @@ impl<K: Object> WatchTask<K> {
     pub(super) fn refresh(&mut self, target: u64) {
         let mut needs = Vec::new();
         let mut confirm = false;
-        let mut done = Vec::new();
-        for pending in self.pending.range((target, 0)..=(target, u64::MAX)) {
-            let (_, id) = *pending;
-            let Some(object) = self.objects.get(&id) else {
-                done.push(*pending);
-                continue;
-            };
-            let cell = &object.entry.cell;
-            let known = match cell.state() {
-                ObjectState::Removed => {
-                    done.push(*pending);
-                    continue;
-                }
-                ObjectState::Pending
-                | ObjectState::Stale(_)
-                | ObjectState::Idle
-                | ObjectState::Unwatched => Known::Nothing,
-                ObjectState::Synced => Known::Present,
-                ObjectState::Absent => Known::Absent,
-                ObjectState::Immutable => Known::Final,
-            };
-            if known != Known::Nothing && object.is_fresh() {
-                cell.clear_read_pending();
-                done.push(*pending);
-                // A registration meanwhile found the read still pending and sent no command.
-                if !object.is_fresh() {
-                    self.inner.note_pending_read(cell);
-                }
-                continue;
+        let pending = self.pending.range((target, 0)..=(target, u64::MAX));
+        for pending in pending.copied().collect::<Vec<_>>() {
+            let (_, id) = pending;
+            if let Some(object) = self.objects.get(&id)
+                && let Some(known) = self.insufficient(object)
+            {
+                confirm |= !object.is_fresh();
+                needs.push(Need { object: id, known });
+            } else {
+                self.pending.remove(&pending);
             }
-            confirm |= !object.is_fresh();
-            needs.push(Need { object: id, known });
-        }
-        for pending in done {
-            self.pending.remove(&pending);
         }
         if needs.is_empty() {
             return;
@@ -376,6 +352,30 @@ impl<K: Object> WatchTask<K> {
             self.overflow(target);
             self.refresh(target);
         }
+    }
+
+    /// The known state of an object with a pending read, unless it is enough for the read.
+    fn insufficient(&self, object: &WatchedObject<K>) -> Option<Known> {
+        let cell = &object.entry.cell;
+        let known = match cell.state() {
+            ObjectState::Removed => return None,
+            ObjectState::Pending
+            | ObjectState::Stale(_)
+            | ObjectState::Idle
+            | ObjectState::Unwatched => return Some(Known::Nothing),
+            ObjectState::Synced => Known::Present,
+            ObjectState::Absent => Known::Absent,
+            ObjectState::Immutable => Known::Final,
+        };
+        if !object.is_fresh() {
+            return Some(known);
+        }
+        cell.clear_read_pending();
+        // A registration meanwhile found the read still pending and sent no command.
+        if !object.is_fresh() {
+            self.inner.note_pending_read(cell);
+        }
+        None
     }
 
     /// The target is in use.
