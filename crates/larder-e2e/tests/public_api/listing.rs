@@ -5,8 +5,10 @@ use std::{
     fmt::Write as _,
 };
 
+use proc_macro2::{TokenStream, TokenTree};
 use syn::{
-    Attribute, Fields, File, Ident, ImplItem, Item, ItemImpl, ItemUse, Type, UseTree, parse_quote,
+    Attribute, Fields, File, Ident, ImplItem, Item, ItemImpl, ItemUse, Macro, Type, UseTree,
+    parse_quote,
 };
 
 use super::tree::{Module, is_left_out, is_public};
@@ -232,10 +234,25 @@ impl<'a> Listing<'a> {
             .push(text);
     }
 
-    /// Lists the public methods of the public types, and the traits that they implement.
+    /// Lists the public methods of the public types, and the traits that they implement. What a macro of the same module
+    /// writes is listed as the macro's call.
     fn implementations(&self, module: &Module, lines: &mut BTreeSet<String>) {
+        let mut macros = Vec::new();
         for item in &module.items {
-            let Item::Impl(block) = item else { continue };
+            let block = match item {
+                Item::Impl(block) => block,
+                Item::Macro(item) => {
+                    match &item.ident {
+                        Some(name) => macros.push(name),
+                        None if macros.iter().any(|name| item.mac.path.is_ident(*name)) => {
+                            lines.insert(call(&item.mac));
+                        }
+                        None => {}
+                    }
+                    continue;
+                }
+                _ => continue,
+            };
             let Type::Path(of) = &*block.self_ty else {
                 continue;
             };
@@ -281,6 +298,7 @@ fn method(item: &ImplItem) -> Option<String> {
             constant.expr = parse_quote!(_);
             block.items.push(ImplItem::Const(constant));
         }
+        ImplItem::Macro(item) => return Some(call(&item.mac)),
         _ => return None,
     }
     let text = one_line(&print(Item::Impl(block)));
@@ -290,6 +308,28 @@ fn method(item: &ImplItem) -> Option<String> {
         .trim_end_matches('}')
         .trim();
     Some(without_body(text))
+}
+
+/// A call of a macro, without the comments on what it writes.
+fn call(called: &Macro) -> String {
+    let mut tokens = Vec::new();
+    for token in called.tokens.clone() {
+        let is_comment =
+            matches!(&token, TokenTree::Group(group) if group.to_string().starts_with("[doc"));
+        if is_comment {
+            tokens.pop();
+        } else {
+            tokens.push(token);
+        }
+    }
+    let tokens: TokenStream = tokens.into_iter().collect();
+    let name = &called
+        .path
+        .segments
+        .last()
+        .expect("a path has a name")
+        .ident;
+    one_line(&format!("{name}! {{ {tokens} }}"))
 }
 
 fn without_body(text: &str) -> String {
