@@ -222,7 +222,7 @@ pub enum ConfigError {
         strategy: Strategy,
     },
     /// In the mode `Beside` pods come from an API server whose kubelet keeps their volumes.
-    #[error("mode Beside and {field} exclude each other")]
+    #[error("{field} cannot be combined with mode: Beside")]
     Beside {
         /// The field.
         field: &'static str,

@@ -56,7 +56,7 @@ impl PodDeleter {
         let path = match path {
             Ok(path) => path,
             Err(error) => {
-                warn!(%error, pod = %format_args!("{namespace}/{name}"), "deleted pod not ended");
+                warn!(%error, pod = %format_args!("{namespace}/{name}"), "failed to build the path of a deleted pod, ignoring it");
                 return;
             }
         };

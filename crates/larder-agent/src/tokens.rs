@@ -125,7 +125,7 @@ enum TokenRequestError {
     NoEndpoint,
     #[error("{message}")]
     Refused { message: String },
-    #[error("the answer holds no token")]
+    #[error("the response contains no token")]
     Answer,
     #[error("invalid namespace or service account")]
     Path(#[source] PathError),

@@ -22,17 +22,17 @@ pub(super) enum PodKey {
     P521(p521::SecretKey),
 }
 
-/// No key could be made.
+/// Why there is no key, or no request signed with it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PodKeyError {
     /// The type is unknown.
     #[error(
-        "there is no keyType {0:?}; there are RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 and ED25519"
+        "unsupported keyType {0:?}: expected one of RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 or ED25519"
     )]
     Type(String),
-    #[error("cannot make a key")]
+    #[error("cannot generate a key")]
     Generate(#[source] rcgen::Error),
-    #[error("cannot make an RSA key")]
+    #[error("cannot generate an RSA key")]
     Rsa(#[source] rsa::Error),
     #[error("cannot encode a key")]
     Encode(#[source] p521::pkcs8::Error),
@@ -95,7 +95,7 @@ fn rsa_key(bits: usize) -> Result<KeyPair, PodKeyError> {
 /// RFC 2986 section 4, signed by `ecdsa-with-SHA512`.
 fn p521_request(key: &p521::SecretKey) -> Result<Vec<u8>, PodKeyError> {
     const VERSION: &[u8] = &[0x02, 0x01, 0x00];
-    const NOBODY: &[u8] = &[SEQUENCE, 0x00];
+    const EMPTY_SUBJECT: &[u8] = &[SEQUENCE, 0x00];
     const NO_ATTRIBUTES: &[u8] = &[0xa0, 0x00];
     const ECDSA_WITH_SHA512: &[u8] = &[
         SEQUENCE, 0x0a, 0x06, 0x08, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x04,
@@ -104,7 +104,7 @@ fn p521_request(key: &p521::SecretKey) -> Result<Vec<u8>, PodKeyError> {
     let public = public.map_err(|error| PodKeyError::Encode(error.into()))?;
     let info = der(
         SEQUENCE,
-        &[VERSION, NOBODY, public.as_bytes(), NO_ATTRIBUTES],
+        &[VERSION, EMPTY_SUBJECT, public.as_bytes(), NO_ATTRIBUTES],
     );
     let signing = SigningKey::from_bytes(&key.to_bytes()).map_err(PodKeyError::Sign)?;
     let signed: Result<Signature, _> = signing.try_sign_with_rng(&mut OsRng, &info);
@@ -190,7 +190,7 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            r#"there is no keyType "RSA2048"; there are RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 and ED25519"#
+            r#"unsupported keyType "RSA2048": expected one of RSA3072, RSA4096, ECDSAP256, ECDSAP384, ECDSAP521 or ED25519"#
         );
     }
 }

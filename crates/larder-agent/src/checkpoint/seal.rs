@@ -125,7 +125,7 @@ pub(super) enum SealError {
     Version(u16),
     #[error("sealed with a key that is not configured")]
     UnknownKey,
-    #[error("damaged, or of another place, node or cluster")]
+    #[error("damaged, or sealed for another path, node or cluster")]
     Damaged,
 }
 

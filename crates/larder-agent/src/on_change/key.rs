@@ -23,8 +23,8 @@ const RAMFS_MAGIC: i64 = 0x8584_58f6;
 /// Why a directory cannot hold the key.
 #[derive(Debug, thiserror::Error)]
 enum DigestKeyError {
-    /// It is not in memory.
-    #[error("{} is not in memory", .0.display())]
+    /// Its files are kept on a disk.
+    #[error("{} is neither on a tmpfs nor on a ramfs", .0.display())]
     OnDisk(PathBuf),
     /// Others could replace or read the key.
     #[error("{} belongs to another user or is open to others", .0.display())]
@@ -49,7 +49,7 @@ pub(super) fn load(directories: &[PathBuf]) -> (DigestKey, Option<PathBuf>) {
     if !directories.is_empty() {
         warn!(
             error = reasons.join(", "),
-            "no directory in memory for the key of digests, hooks will compare with the files on disk after a restart"
+            "no usable tmpfs for the digest key, comparing with the files on disk after a restart"
         );
     }
     (DigestKey::from_bytes(&new_key()), None)

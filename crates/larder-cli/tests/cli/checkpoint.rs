@@ -366,7 +366,7 @@ async fn a_wrong_key_opens_nothing_and_no_key_is_unreadable_input() {
     assert_eq!((run.code, &*run.stdout), (1, "0 copies opened\n"));
     assert!(
         run.stderr
-            .contains("damaged, or of another place, node or cluster"),
+            .contains("damaged, or sealed for another path, node or cluster"),
         "{run:?}"
     );
     assert_eq!(files(&cluster.path()), before);

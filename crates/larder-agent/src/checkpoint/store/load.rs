@@ -41,7 +41,7 @@ pub(crate) enum Rejection {
     Foreign,
     #[error("cannot be read")]
     Io(#[source] io::Error),
-    #[error("its index does not open")]
+    #[error("its index cannot be read")]
     NoIndex,
     #[error("mode {0:04o} lets other users enter, expected 0700")]
     Exposed(u32),

@@ -90,7 +90,7 @@ fn another_nodes_or_clusters_checkpoint_is_rejected() {
         assert!(found.copies.is_empty());
         assert_eq!(
             reasons(&found.rejected)[0],
-            ": damaged, or of another place, node or cluster"
+            ": damaged, or sealed for another path, node or cluster"
         );
         assert_eq!(root.rejected().len(), 3, "index, page and copy");
         assert!(root.files().is_empty());
@@ -108,8 +108,8 @@ fn nothing_opens_without_its_key_and_the_reason_is_reported() {
     assert_eq!(
         reasons(&found.rejected),
         [
-            ": its index does not open",
-            ": its index does not open",
+            ": its index cannot be read",
+            ": its index cannot be read",
             ": sealed with a key that is not configured",
         ]
     );
@@ -215,7 +215,7 @@ fn directories_in_place_of_files_are_set_aside_each_time() {
         assert!(found.problem.is_none(), "{:?}", found.problem);
         assert_eq!(
             reasons(&found.rejected)[0],
-            ": its index does not open",
+            ": its index cannot be read",
             "{:?}",
             reasons(&found.rejected)
         );
