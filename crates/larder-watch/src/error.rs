@@ -41,16 +41,16 @@ pub enum RequestError {
     #[error("invalid path")]
     Path(#[from] PathError),
     /// The answer was longer than any object may be.
-    #[error("the answer is longer than {limit_bytes} bytes")]
+    #[error("the response is longer than {limit_bytes} bytes")]
     TooLong {
         /// The limit that was passed.
         limit_bytes: usize,
     },
     /// The answer was not what was requested.
-    #[error("{0} in the answer")]
+    #[error("{0} in the response")]
     Unexpected(&'static str),
     /// The object in the answer could not be decoded.
-    #[error("cannot decode the object in the answer")]
+    #[error("cannot decode the object in the response")]
     Decode(#[from] DecodeError),
 }
 

@@ -48,7 +48,7 @@ impl<K: Object> WatchTask<K> {
             let (kind, limit) = (K::KIND.as_str(), self.config.max_watches);
             warn!(
                 kind,
-                limit, "more objects are referenced than may be watched"
+                limit, "watch limit reached, fetching the remaining objects on read"
             );
         }
         self.answered(id);
