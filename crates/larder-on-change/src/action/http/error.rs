@@ -23,15 +23,15 @@ pub(super) enum HttpError {
         path: String,
         source: io::Error,
     },
-    #[error("no authorities in {path}")]
-    NoAuthorities { path: String },
+    #[error("no CA certificates in {path}")]
+    NoCaCertificates { path: String },
     #[error("cannot read {path}")]
-    Authorities { path: String, source: io::Error },
-    #[error("the system has no authorities")]
-    NoSystemAuthorities,
-    #[error("{name:?} is no name of a server")]
+    CaCertificates { path: String, source: io::Error },
+    #[error("no system CA certificates found")]
+    NoSystemCaCertificates,
+    #[error("invalid server name {name:?}")]
     ServerName { name: String },
-    #[error("cannot find the host")]
+    #[error("cannot resolve the host")]
     Lookup(#[source] io::Error),
     #[error("cannot connect")]
     Connect(#[source] io::Error),

@@ -62,7 +62,7 @@ impl Files<'_> {
             self.open(volume, path)
         };
         let read = open().and_then(|file| content(file, MAX_AUTHORITIES));
-        read.map_err(|source| HttpError::Authorities {
+        read.map_err(|source| HttpError::CaCertificates {
             path: path.to_owned(),
             source,
         })

@@ -513,7 +513,7 @@ async fn certificate_must_have_the_name_of_the_server() {
     let outcome = ask_tls(&volumes, &server, named).await;
     assert_eq!(outcome, StepOutcome::Succeeded);
     for (file, reason) in [
-        ("empty", "no authorities in trust/empty"),
+        ("empty", "no CA certificates in trust/empty"),
         ("../../etc/passwd", "cannot read trust/../../etc/passwd: "),
     ] {
         let call = HttpCall {

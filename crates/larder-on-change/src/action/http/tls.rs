@@ -47,14 +47,14 @@ async fn authorities(tls: &HttpTls, files: Files<'_>) -> Result<RootCertStore, H
         // As in Go's clients, an odd certificate leaves the others usable.
         store.add_parsable_certificates(CertificateDer::pem_slice_iter(&text).flatten());
         if store.is_empty() {
-            return Err(HttpError::NoAuthorities { path: path.clone() });
+            return Err(HttpError::NoCaCertificates { path: path.clone() });
         }
     } else {
         // Hundreds of files on some systems.
         let found = spawn_blocking(|| rustls_native_certs::load_native_certs().certs).await;
         store.add_parsable_certificates(found.unwrap_or_default());
         if store.is_empty() {
-            return Err(HttpError::NoSystemAuthorities);
+            return Err(HttpError::NoSystemCaCertificates);
         }
     }
     Ok(store)
