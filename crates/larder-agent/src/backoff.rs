@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// First delay and cap: kubelet 1.36, `pkg/util/goroutinemap/exponentialbackoff`, as used for volumes.
 const FIRST: Duration = Duration::from_millis(500);
-const LONGEST: Duration = Duration::from_secs(122);
+const MAX_DELAY: Duration = Duration::from_secs(122);
 
 /// Doubles with every failure. A success starts over with a new one.
 #[derive(Clone, Copy, Debug, Default)]
@@ -15,7 +15,7 @@ pub(crate) struct RetryBackoff {
 impl RetryBackoff {
     /// The delay after one more failure.
     pub(crate) fn next_delay(&mut self) -> Duration {
-        let delay = self.last.map_or(FIRST, |last| (last * 2).min(LONGEST));
+        let delay = self.last.map_or(FIRST, |last| (last * 2).min(MAX_DELAY));
         self.last = Some(delay);
         delay
     }

@@ -55,7 +55,7 @@ use crate::{
 /// kubelet.
 const REFRESH_JITTER: Duration = Duration::from_mins(5);
 /// Shortest time for which a certificate is used, whatever a wrong clock here or at the signer shows.
-const SHORTEST_USE: Duration = Duration::from_mins(1);
+const MIN_USE: Duration = Duration::from_mins(1);
 /// Time after which a request that the watch has not shown is abandoned, plus up to 50 % at random. As the kubelet.
 const UNSEEN: Duration = Duration::from_mins(10);
 
@@ -315,7 +315,7 @@ impl Node {
         let refresh_at = begin_refresh_at.saturating_add(jitter);
         let refresh_at = refresh_at.unwrap_or(begin_refresh_at);
         let age = Duration::try_from(refresh_at.duration_since(not_before)).unwrap_or_default();
-        let old = sleep(age.max(SHORTEST_USE));
+        let old = sleep(age.max(MIN_USE));
         if self.clock.now() >= refresh_at {
             return old.await;
         }

@@ -86,7 +86,7 @@ const COALESCE: Duration = Duration::from_millis(900);
 /// changed.
 const REFRESHES_PER_AGE: u32 = 8;
 /// Shortest time between two such writes.
-const SHORTEST_REFRESH: Duration = Duration::from_mins(1);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The settings of the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl CheckpointConfig {
     fn refresh(&self) -> Option<Duration> {
         let ages = [self.max_age_secrets, self.max_age_config_maps];
         let shortest = ages.into_iter().flatten().min()?;
-        Some((shortest / REFRESHES_PER_AGE).max(SHORTEST_REFRESH))
+        Some((shortest / REFRESHES_PER_AGE).max(MIN_REFRESH_INTERVAL))
     }
 }
 

@@ -56,7 +56,7 @@ const QUIET: Duration = Duration::from_secs(30);
 /// Longest wait for anything.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Pause between two reads of the status, and so the error of times that are read from it.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The limit of the command.
 const BLOCKING_THREADS: usize = 4;
 
@@ -401,7 +401,7 @@ impl Node {
                 return Ok(());
             }
             anyhow::ensure!(start.elapsed() < PATIENCE, "not everything was delivered");
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
@@ -535,6 +535,6 @@ async fn follow(handle: AgentHandle, verified: Arc<Mutex<BTreeMap<String, Vec<In
                 }
             }
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }

@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Pause between two checks.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 const PODS: usize = 110;
 const CONFIG_MAPS: usize = 400;
 const SECRETS: usize = 100;
@@ -102,7 +102,7 @@ impl Offline {
     async fn wait(&self, what: &str, mut look: impl FnMut(&AgentHandle) -> bool) {
         let waited = timeout(PATIENCE, async {
             while !look(&self.agent) {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         });
         let done = waited.await;

@@ -36,7 +36,7 @@ const CHANGED: usize = 100;
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A node with [`OBJECTS`] watches, all synced.
 struct Scene {
@@ -110,7 +110,7 @@ impl Scene {
         };
         let noticed = timeout(PATIENCE, async {
             while count() < failing {
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         });
         assert!(
@@ -150,7 +150,7 @@ impl Scene {
                 behind.len(),
                 behind[0]
             );
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
         let took = start.elapsed();
         for map in &listed {

@@ -29,7 +29,7 @@ use tokio_util::sync::CancellationToken;
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(2);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The static pod with the name of the node.
 const WEB: &str = "web-n0";
 
@@ -136,7 +136,7 @@ async fn until<T>(what: &str, look: impl AsyncFn() -> Option<T>) -> T {
             if let Some(found) = look().await {
                 return found;
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     });
     found

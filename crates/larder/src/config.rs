@@ -216,7 +216,7 @@ impl ManagerConfig {
     /// The same in nanoseconds, as many as fit: quicker to get and to compare.
     pub(crate) fn current_ttl_nanos(&self) -> u64 {
         match self.node_ttl.0.load(Ordering::Relaxed) {
-            UNSAID => nanos(self.default_ttl),
+            UNSET => nanos(self.default_ttl),
             nanos => nanos,
         }
     }
@@ -248,28 +248,28 @@ pub struct NodeTtl(Arc<AtomicU64>);
 
 /// Longest time to live that is taken from a Node. The TTL controller sets 300 s at most; a longer one is a
 /// mistake, and would overflow times that it is added to.
-const LONGEST_TTL: Duration = Duration::from_hours(24);
+const MAX_TTL: Duration = Duration::from_hours(24);
 
 /// Stands for a node that does not say; anything else is a number of nanoseconds, as many as fit.
-const UNSAID: u64 = u64::MAX;
+const UNSET: u64 = u64::MAX;
 
 impl Default for NodeTtl {
     fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(UNSAID)))
+        Self(Arc::new(AtomicU64::new(UNSET)))
     }
 }
 
 impl NodeTtl {
     /// Sets the node's TTL from now on.
     pub fn set(&self, ttl: Option<Duration>) {
-        let nanos = ttl.map_or(UNSAID, |ttl| nanos(ttl).min(UNSAID - 1));
+        let nanos = ttl.map_or(UNSET, |ttl| nanos(ttl).min(UNSET - 1));
         self.0.store(nanos, Ordering::Relaxed);
     }
 
     /// The last time to live that was set.
     pub fn get(&self) -> Option<Duration> {
         match self.0.load(Ordering::Relaxed) {
-            UNSAID => None,
+            UNSET => None,
             nanos => Some(Duration::from_nanos(nanos)),
         }
     }
@@ -283,7 +283,7 @@ impl NodeTtl {
             .parse()
             .ok()?;
         let ttl = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
-        Some(ttl.min(LONGEST_TTL))
+        Some(ttl.min(MAX_TTL))
     }
 }
 
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(ttl("0"), Some(Duration::ZERO));
         assert_eq!(ttl("+60"), Some(Duration::from_mins(1)));
         assert_eq!(ttl("-5"), Some(Duration::ZERO));
-        assert_eq!(ttl(&i64::MAX.to_string()), Some(LONGEST_TTL));
+        assert_eq!(ttl(&i64::MAX.to_string()), Some(MAX_TTL));
         let node = NodeTtl::default();
         assert_eq!(node.get(), None);
         for ttl in [Duration::MAX, Duration::ZERO] {

@@ -19,7 +19,7 @@ const SETTLE: Duration = Duration::from_millis(2);
 /// Time for a writer to continue, or for a file that was moved away to be replaced.
 pub(super) const PATIENCE: Duration = Duration::from_millis(100);
 /// Longest wait for a file that is written without a pause.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The files to look at, each with its time.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl ReadSchedule {
             Touch::Settled => SETTLE,
             Touch::Writing | Touch::Gone => PATIENCE,
         };
-        entry.due = (now + wait).min(entry.first + LONGEST);
+        entry.due = (now + wait).min(entry.first + MAX_WAIT);
     }
 
     /// When [`Self::take_due`] next returns a file.
@@ -106,14 +106,14 @@ mod tests {
         schedule.touch("a".into(), Touch::Gone, start);
         schedule.touch("a".into(), Touch::Settled, start + 5 * MS);
         assert_eq!(due(&mut schedule, start + 5 * MS + SETTLE), ["a"]);
-        assert_eq!(due(&mut schedule, start + LONGEST), [""; 0]);
+        assert_eq!(due(&mut schedule, start + MAX_WAIT), [""; 0]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_is_written_without_pause_is_still_read() {
         let (mut schedule, start) = (ReadSchedule::default(), Instant::now());
         let mut now = start;
-        while now < start + LONGEST {
+        while now < start + MAX_WAIT {
             schedule.touch("log".into(), Touch::Writing, now);
             assert_eq!(due(&mut schedule, now), [""; 0]);
             now += 50 * MS;

@@ -42,7 +42,7 @@ use crate::{
 };
 
 /// Longest wait for a repair pass: where a longer one is configured, tokio's clock might not count as far.
-const LONGEST_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
+const MAX_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
 
 /// The state of one part of the plan.
 #[derive(Debug)]
@@ -168,7 +168,7 @@ impl PodWorker {
     /// `pkg/kubelet/pod_workers.go`).
     fn schedule_repair(&mut self, now: Instant) {
         let period = *self.context.sync_frequency.lock();
-        let period = period.min(LONGEST_REPAIR_PERIOD);
+        let period = period.min(MAX_REPAIR_PERIOD);
         self.repair_at = now + period.mul_f64(1.0 + 0.5 * self.rng.f64());
     }
 

@@ -47,7 +47,7 @@ use tower::{ServiceExt as _, service_fn};
 /// Longest wait before a test fails.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Pause between two reads of the agent's status.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 pub(crate) const NODE: &str = "node-1";
 
@@ -347,7 +347,7 @@ impl Node {
                 "waited in vain for {what}; the agent says {:#?}",
                 self.status()
             );
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -98,11 +98,11 @@ impl ConnectionLimits {
     pub(super) fn connections(&self) -> usize {
         let connections = self.max_connections.unwrap_or_else(|| {
             let soft = process::getrlimit(process::Resource::Nofile).current;
-            let soft = soft.map_or(MOST_CONNECTIONS, |soft| {
-                usize::try_from(soft).unwrap_or(MOST_CONNECTIONS)
+            let soft = soft.map_or(MAX_CONNECTIONS, |soft| {
+                usize::try_from(soft).unwrap_or(MAX_CONNECTIONS)
             });
             soft.saturating_sub((soft / 4).max(MIN_RESERVE))
-                .min(MOST_CONNECTIONS)
+                .min(MAX_CONNECTIONS)
         });
         // One is always held for the next client.
         connections.max(2)
@@ -112,7 +112,7 @@ impl ConnectionLimits {
 /// Descriptors that stay for the rest of the process, whatever its limit.
 const MIN_RESERVE: usize = 32;
 /// Most connections by default: a bound on memory where descriptors are not scarce.
-const MOST_CONNECTIONS: usize = 16_384;
+const MAX_CONNECTIONS: usize = 16_384;
 
 /// Raises the soft limit of open files of this process to its hard limit and returns it, as Go's runtime does at
 /// startup. A limit that cannot be raised stays.

@@ -29,7 +29,7 @@ const STARTS: usize = 5;
 /// Pairs of series, with the checkpoint and without.
 const PAIRS: usize = 5;
 /// Pause between two reads of a directory.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Pause between two reads of a metric, since each answer costs the agent CPU time.
 const ASK: Duration = Duration::from_millis(10);
 /// `checkpoint.after`, which is not counted.
@@ -273,7 +273,7 @@ async fn first_write(checkpoint: &Path) -> anyhow::Result<Duration> {
                 return Ok(now - began);
             }
         }
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

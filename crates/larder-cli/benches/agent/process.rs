@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep};
 use crate::PATIENCE;
 
 /// Pause between two requests, since each answer costs the agent CPU time.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// `larder run`. Dropping it kills the process and removes its mounts.
 pub(crate) struct Agent {
@@ -99,7 +99,7 @@ impl Agent {
                 let status = self.get("/status").unwrap_or_default();
                 anyhow::bail!("the agent does not settle:\n{log}\n{status}");
             }
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

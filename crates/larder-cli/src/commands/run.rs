@@ -56,7 +56,7 @@ const SUMMARY: Duration = Duration::from_millis(1500);
 /// Time between two reports of a first pass that takes longer.
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Time between two checks whether everything is delivered.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Name of the one task that may end while the agent runs.
 const SUMMARY_TASK: &str = "summary";
 /// Time for shutdown: passes under way are finished.
@@ -342,7 +342,7 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<AgentOrigin, Fail
 async fn summarize(agent: AgentHandle) {
     let ready = async || {
         while !agent.is_ready() {
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     };
     // In both cases: the summary shows what is missing.

@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout_at};
 /// Time without events after which a file counts as written: editors write in several steps.
 const QUIET: Duration = Duration::from_millis(20);
 /// Longest wait for such a pause, for files that are written all the time.
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+const MAX_DELAY: Duration = Duration::from_millis(200);
 
 /// Follows files and directories.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Follower {
             self.next_event().await;
         }
         self.changed = true;
-        let end = Instant::now() + LONGEST_PAUSE;
+        let end = Instant::now() + MAX_DELAY;
         while let Ok(()) = timeout_at(end.min(Instant::now() + QUIET), self.next_event()).await {}
         self.changed = false;
     }

@@ -23,7 +23,7 @@ use crate::{Desk, Run};
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// An agent that is ended with the test, on the directory `m` of a desk, with the root directory `root`.
 pub(crate) struct Agent<'a> {
@@ -182,7 +182,7 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !done() {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -26,7 +26,7 @@ use crate::{Desk, run::unmount_all};
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The server's answer until it is changed, and the requests that it received.
 #[derive(Debug, Default)]
@@ -161,7 +161,7 @@ impl<'a> StaticUrlAgent<'a> {
                 Instant::now() < deadline,
                 "waited in vain for {what}: {status:#?}"
             );
-            sleep(LOOK).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -22,7 +22,7 @@ use crate::{
 /// How long it may take until everything is in place. Far more than any back-off.
 const PATIENCE: Duration = Duration::from_mins(3);
 /// Between two comparisons.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Waits until what lies on disk is what the API server's content says, nothing more, nothing less, and as many static
 /// pods have mirror pods; returns the pods.
@@ -54,7 +54,7 @@ pub(crate) async fn at_rest(
             agent.problems().join("\n"),
             agent.log(),
         );
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep};
 /// Longest wait for an expected event. No test judges speed by it.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);
 /// Pause between two checks of another process.
-const LOOK: Duration = Duration::from_millis(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(3);
 
 /// The whole test bed. Dropping it ends everything.
 pub(crate) struct Bed {
@@ -507,7 +507,7 @@ pub(crate) async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !holds().await {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        sleep(LOOK).await;
+        sleep(POLL_INTERVAL).await;
     }
 }
 

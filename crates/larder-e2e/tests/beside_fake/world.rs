@@ -45,8 +45,8 @@ pub(crate) const USER: &str = "system:node:node-1";
 /// Longest wait before a test fails.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Polling intervals for events that are due soon, and later.
-const LOOK: Duration = Duration::from_millis(1);
-const LATER_LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const LATER_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Longest wait that counts as soon.
 const SOON: Duration = Duration::from_secs(2);
 
@@ -300,7 +300,12 @@ impl World {
                 self.kubelet.journal(),
             );
             let is_soon = start.elapsed() < SOON;
-            sleep(if is_soon { LOOK } else { LATER_LOOK }).await;
+            sleep(if is_soon {
+                POLL_INTERVAL
+            } else {
+                LATER_POLL_INTERVAL
+            })
+            .await;
         }
         start.elapsed()
     }

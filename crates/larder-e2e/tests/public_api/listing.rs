@@ -40,7 +40,7 @@ pub(crate) fn of(root: &Module, name: &str) -> String {
 }
 
 /// Most imports between a re-export and its item. Without an end, imports that name each other would be followed.
-const MOST_STEPS: usize = 8;
+const MAX_STEPS: usize = 8;
 
 /// What a path leads to.
 enum Found<'a> {
@@ -85,7 +85,7 @@ impl<'a> Listing<'a> {
     /// Lists what a re-export in the module at `path` makes public.
     fn reexport(&mut self, reexport: &ItemUse, path: &[String], public: &str) {
         for (segments, name) in leaves(reexport) {
-            let target = |modules: &[String]| self.resolve(modules, path, MOST_STEPS);
+            let target = |modules: &[String]| self.resolve(modules, path, MAX_STEPS);
             if name == "*" {
                 match segments
                     .split_last()
@@ -96,7 +96,7 @@ impl<'a> Listing<'a> {
                 }
                 continue;
             }
-            for found in self.follow(&segments, path, MOST_STEPS) {
+            for found in self.follow(&segments, path, MAX_STEPS) {
                 match found {
                     Found::Item(item) => self.item(item, Some(&name), public),
                     Found::Module(path) => {

@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{hook::SignalTarget, signal::Signal};
 
-/// Pauses between two checks whether a process catches the signal.
-const LOOK: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
+/// The first and the longest pause between two checks whether a process catches the signal.
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
 impl Signal {
     /// The signal of the system.
@@ -111,7 +111,7 @@ async fn send(
     deadline: Instant,
 ) -> Result<(), String> {
     let number = signal.number();
-    let mut pause = LOOK.0;
+    let mut pause = POLL_INTERVALS.0;
     loop {
         let open = processes.open(process).map_err(|error| error.to_string())?;
         if !signal.kills_by_default() || open.handles(number) {
@@ -121,6 +121,6 @@ async fn send(
         if timeout_at(deadline, sleep(pause)).await.is_err() {
             return Err(format!("process {} does not handle {signal}", process.pid));
         }
-        pause = (pause * 2).min(LOOK.1);
+        pause = (pause * 2).min(POLL_INTERVALS.1);
     }
 }

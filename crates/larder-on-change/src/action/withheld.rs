@@ -13,7 +13,7 @@ use base64::{
 use zeroize::Zeroizing;
 
 /// Shorter texts are not searched for: they would withhold everything.
-const SHORTEST: usize = 4;
+const MIN_LENGTH: usize = 4;
 /// Lengths of the lines in which programs wrap Base64.
 const WRAPPED: [usize; 2] = [64, 76];
 /// Replacement for a withheld line.
@@ -32,7 +32,7 @@ impl Withheld {
     pub fn new<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut needles = Vec::new();
         let mut add = |needle: &[u8]| {
-            if needle.len() >= SHORTEST {
+            if needle.len() >= MIN_LENGTH {
                 needles.push(Zeroizing::new(needle.to_vec()));
             }
         };
@@ -74,7 +74,7 @@ impl Withheld {
 /// The texts in which `bytes` may appear in Base64. The first and last character are left out where they depend on
 /// other bytes as well.
 fn encoded(bytes: &[u8], add: &mut impl FnMut(&[u8])) {
-    if bytes.len() < SHORTEST {
+    if bytes.len() < MIN_LENGTH {
         return;
     }
     for before in 0..3 {

@@ -22,7 +22,7 @@ const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time for a command.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest grace period of a pod: a longer one could not be added to the present time.
-const LONGEST_GRACE: Duration = Duration::from_hours(365 * 24);
+const MAX_GRACE: Duration = Duration::from_hours(365 * 24);
 /// Longest time for a restart, beyond the grace period.
 const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -40,7 +40,7 @@ impl Timing {
 impl Restart {
     /// The time until KILL, at most a year; `grace` is the pod's grace period, which may be anything.
     pub fn grace_or(&self, grace: Duration) -> Duration {
-        self.grace.unwrap_or(grace).min(LONGEST_GRACE)
+        self.grace.unwrap_or(grace).min(MAX_GRACE)
     }
 }
 
@@ -94,16 +94,16 @@ impl Default for Retry {
 }
 
 /// A shorter [`Retry::min`] counts as this. Annotations may say zero, which would keep the node busy.
-const LEAST_PAUSE: Duration = Duration::from_millis(10);
+const MIN_PAUSE: Duration = Duration::from_millis(10);
 
 /// A shorter [`Retry::max`] counts as this.
-const LEAST_LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_MAX_PAUSE: Duration = Duration::from_secs(1);
 
 impl Retry {
     /// The pause after `failures` failures in a row, with `random` in [0, 1).
     pub(crate) fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        let (min, max) = (self.min.max(LEAST_PAUSE), self.max.max(LEAST_LONGEST_PAUSE));
+        let (min, max) = (self.min.max(MIN_PAUSE), self.max.max(MIN_MAX_PAUSE));
         let pause = min.saturating_mul(1 << doublings).min(max);
         pause.mul_f64(0.5 + random / 2.0)
     }

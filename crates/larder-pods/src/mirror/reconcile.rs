@@ -27,7 +27,7 @@ const RETRY: Duration = Duration::from_millis(200);
 const SETTLE: Duration = Duration::from_millis(250);
 
 /// The longest delay. It doubles while attempts fail, or while another client undoes them.
-const LONGEST: Duration = Duration::from_secs(30);
+const MAX_DELAY: Duration = Duration::from_secs(30);
 
 /// Number of undone actions in a row before delays grow: a user may be experimenting.
 const UNDELAYED: u32 = 16;
@@ -328,7 +328,7 @@ impl MirrorReconciler {
 /// `first`, doubled `times` times.
 fn doubled(first: Duration, times: u32) -> Duration {
     let factor = 1_u32.checked_shl(times).unwrap_or(u32::MAX);
-    first.saturating_mul(factor).min(LONGEST)
+    first.saturating_mul(factor).min(MAX_DELAY)
 }
 
 /// The pod as `namespace/name`.

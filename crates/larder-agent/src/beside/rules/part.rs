@@ -18,7 +18,7 @@ const OVERDUE: Duration = Duration::from_mins(3);
 /// First and longest wait of the kubelet between two attempts to set up a volume (kubelet 1.36,
 /// `pkg/util/goroutinemap/exponentialbackoff`).
 const FIRST_RETRY: Duration = Duration::from_millis(500);
-const LONGEST_RETRY: Duration = Duration::from_secs(122);
+const MAX_RETRY: Duration = Duration::from_secs(122);
 
 /// One part of a pod.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl TrackedPart {
         let had_one = self.payload.replace(payload).is_some();
         self.is_first &= !had_one;
         self.retries_by = self.failing_since.take().map(|since| {
-            let wait = (now - since + FIRST_RETRY).min(LONGEST_RETRY);
+            let wait = (now - since + FIRST_RETRY).min(MAX_RETRY);
             wall + wait
         });
         self.changed_at = look.changed_at;

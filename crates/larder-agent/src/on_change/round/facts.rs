@@ -19,7 +19,7 @@ use super::super::{OnChange, pod_hooks::PodHook};
 const GRACE: Duration = Duration::from_secs(30);
 /// Longest grace period that is taken from a pod. The API server admits any number of seconds, also one that no time
 /// can be added to.
-const LONGEST_GRACE: Duration = Duration::from_hours(24);
+const MAX_GRACE: Duration = Duration::from_hours(24);
 
 /// The facts about the pod that the steps of an attempt use.
 pub(in super::super) struct RoundFacts {
@@ -73,9 +73,7 @@ fn grace(pod: &Pod) -> Duration {
     let spec = pod.spec.as_ref();
     let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    seconds.map_or(GRACE, |seconds| {
-        Duration::from_secs(seconds).min(LONGEST_GRACE)
-    })
+    seconds.map_or(GRACE, |seconds| Duration::from_secs(seconds).min(MAX_GRACE))
 }
 
 /// Where the containers that may be the target of a hook mount volumes (rule F9).
@@ -148,6 +146,6 @@ mod tests {
         assert_eq!(of(None), GRACE);
         assert_eq!(of(Some(5)), Duration::from_secs(5));
         assert_eq!(of(Some(-5)), GRACE);
-        assert_eq!(of(Some(i64::MAX)), LONGEST_GRACE);
+        assert_eq!(of(Some(i64::MAX)), MAX_GRACE);
     }
 }

@@ -28,7 +28,7 @@ use crate::{
 /// Beginning of the stage's message that a command does not exist.
 const NOT_FOUND: &str = "larder: cannot run ";
 /// The first and the longest pause before a process is looked at again for a handler of a signal.
-const LOOK: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 /// A restart that a hook asks the supervisor for.
 pub(super) struct RestartRequest {
@@ -150,10 +150,10 @@ async fn send(
     send: impl FnOnce() -> std::io::Result<bool>,
 ) -> StepOutcome {
     let ready = async {
-        let mut pause = LOOK.0;
+        let mut pause = POLL_INTERVALS.0;
         while signal.kills_by_default() && handles() == Some(false) {
             sleep(pause).await;
-            pause = (pause * 2).min(LOOK.1);
+            pause = (pause * 2).min(POLL_INTERVALS.1);
         }
     };
     let pid = pid.as_raw_nonzero();

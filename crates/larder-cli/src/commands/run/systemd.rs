@@ -32,7 +32,7 @@ use tracing::debug;
 /// Longest time until the agent counts as started.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time between two checks before the agent has started.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time between two updates of the status line without a watchdog; also the longest with one.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -71,7 +71,7 @@ impl ServiceManager {
                     updated = Some(Instant::now());
                     self.send(&format!("STATUS={}", starting(&agent.status())));
                 }
-                sleep(LOOK).await;
+                sleep(POLL_INTERVAL).await;
             }
         };
         let is_ready = timeout(READY_TIMEOUT, ready).await.is_ok();

@@ -27,11 +27,11 @@ use super::{EXPIRY, mount_hashes::MountPrefixes, proc_directory::ListedProcess};
 /// How old a process must be to be known.
 pub(super) const SETTLING: Duration = Duration::from_secs(10);
 /// Most processes.
-const MOST_PROCESSES: usize = 32 * 1024;
+const MAX_PROCESSES: usize = 32 * 1024;
 /// Most namespaces.
-const MOST_NAMESPACES: usize = 4096;
+const MAX_NAMESPACES: usize = 4096;
 /// Most hashes of all namespaces: 1 MiB.
-const MOST_PREFIXES: usize = 256 * 1024;
+const MAX_PREFIXES: usize = 256 * 1024;
 
 /// What is known after a search.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ impl Known {
     }
 
     pub(super) fn add_process(&mut self, process: ListedProcess, namespace: u64) {
-        if self.processes.len() < MOST_PROCESSES {
+        if self.processes.len() < MAX_PROCESSES {
             self.processes.push((process, namespace));
         }
     }
@@ -81,8 +81,8 @@ impl Known {
     /// Adds a namespace, once.
     pub(super) fn add(&mut self, namespace: u64, known: &Arc<KnownNamespace>) {
         // Each takes some memory without any hash, too.
-        if self.prefixes + known.prefixes.len() <= MOST_PREFIXES
-            && self.namespaces.len() < MOST_NAMESPACES
+        if self.prefixes + known.prefixes.len() <= MAX_PREFIXES
+            && self.namespaces.len() < MAX_NAMESPACES
         {
             self.prefixes += known.prefixes.len();
             self.namespaces.insert(namespace, Arc::clone(known));
@@ -121,7 +121,7 @@ mod tests {
         let mut known = Known::default();
         // Two mounts may have the same hash.
         let large = prefixes(4096);
-        let room = (MOST_PREFIXES / large.len()) as u64;
+        let room = (MAX_PREFIXES / large.len()) as u64;
         let large = Arc::new(KnownNamespace {
             read_at: now,
             prefixes: large,
@@ -131,14 +131,14 @@ mod tests {
             assert_eq!(known.namespace(namespace, now).is_some(), namespace < room);
         }
         let mut known = Known::default();
-        for namespace in 0..=MOST_NAMESPACES as u64 {
+        for namespace in 0..=MAX_NAMESPACES as u64 {
             known.add_read(namespace, MountPrefixes::default(), now);
         }
-        assert_eq!(known.namespaces.len(), MOST_NAMESPACES);
-        for pid in 0..=i32::try_from(MOST_PROCESSES).unwrap() {
+        assert_eq!(known.namespaces.len(), MAX_NAMESPACES);
+        for pid in 0..=i32::try_from(MAX_PROCESSES).unwrap() {
             known.add_process(ListedProcess { pid, inode: 1 }, 0);
         }
-        assert_eq!(known.processes.len(), MOST_PROCESSES);
+        assert_eq!(known.processes.len(), MAX_PROCESSES);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::{
 use super::mount_table::MountLine;
 
 /// Most hashes of one namespace. A container of 30 mounts has about a hundred.
-const MOST: usize = 4096;
+const MAX_HASHES: usize = 4096;
 
 /// A hash of device, mount point, and the root of a mount or a directory above it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,7 +88,7 @@ impl NewPrefixes {
         hasher.prefixes(line.device, &line.mount_point(), &line.root(), |prefix| {
             prefixes.push(prefix);
         });
-        if prefixes.len() > MOST {
+        if prefixes.len() > MAX_HASHES {
             self.0 = None;
         }
     }
@@ -174,10 +174,10 @@ mod tests {
             let lines = (0..mounts).map(|number| format!("9 1 0:7 / /{number} rw\n"));
             lines.collect()
         };
-        assert!(prefixes(&hasher, table(MOST).as_bytes()).is_some());
-        assert!(prefixes(&hasher, table(MOST + 1).as_bytes()).is_none());
+        assert!(prefixes(&hasher, table(MAX_HASHES).as_bytes()).is_some());
+        assert!(prefixes(&hasher, table(MAX_HASHES + 1).as_bytes()).is_none());
         // A path can be as long as all of them.
-        let deep = format!("9 1 0:7 {} / rw\n", "/a".repeat(MOST + 1));
+        let deep = format!("9 1 0:7 {} / rw\n", "/a".repeat(MAX_HASHES + 1));
         assert!(prefixes(&hasher, deep.as_bytes()).is_none());
     }
 }

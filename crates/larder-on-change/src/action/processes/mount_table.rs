@@ -16,7 +16,7 @@ use super::proc_directory::{PAGE, number};
 
 /// Most bytes of a line that are looked at. The paths are in the first 33 KiB of the longest one; options of file
 /// systems follow.
-const LONGEST: u64 = 64 * 1024;
+const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 /// A mount.
 #[derive(Debug, PartialEq, Eq)]
@@ -62,7 +62,10 @@ pub(super) fn each_mount(table: impl Read, mut each: impl FnMut(&MountLine<'_>))
     let mut line = Vec::new();
     loop {
         line.clear();
-        table.by_ref().take(LONGEST).read_until(b'\n', &mut line)?;
+        table
+            .by_ref()
+            .take(MAX_LINE_BYTES)
+            .read_until(b'\n', &mut line)?;
         match line.last() {
             None => return Ok(()),
             Some(b'\n') => {}

@@ -32,7 +32,7 @@ use super::{
 };
 
 /// A longer table is read each time, so that it takes no memory between searches.
-const MOST_KEPT: usize = 4096;
+const MAX_KEPT: usize = 4096;
 
 /// The mounts of this process.
 #[derive(Debug, Default)]
@@ -127,7 +127,7 @@ impl KeptOwnMounts {
         each_mount(&file, |line| mounts.add(line))?;
         mounts.mounts.shrink_to_fit();
         let mounts = Arc::new(mounts);
-        if reports_changes(&file) && mounts.mounts.len() <= MOST_KEPT {
+        if reports_changes(&file) && mounts.mounts.len() <= MAX_KEPT {
             *kept = Some(KeptTable {
                 file,
                 namespace,

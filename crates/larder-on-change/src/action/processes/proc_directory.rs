@@ -6,7 +6,7 @@
 //! Invariants:
 //! 1. Nothing is opened, read or queried through a link of a process: a process chooses what `exe`, `cwd` and `root`
 //!    lead to, and a file system of its own might never answer. Links are only read.
-//! 2. No file is read beyond [`MOST`] bytes. `mountinfo` is read [line by line](super::mount_table).
+//! 2. No file is read beyond [`MAX_BYTES`] bytes. `mountinfo` is read [line by line](super::mount_table).
 
 use std::{
     fmt::{self, Write as _},
@@ -23,7 +23,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir, openat, readlinkat_raw, sta
 /// The kernel fills a buffer of this size with one read.
 pub(super) const PAGE: usize = 4096;
 /// Most bytes that are read of a file. The longest lines of `status` and `cgroup` take a tenth of it.
-const MOST: u64 = 16 << 20;
+const MAX_BYTES: u64 = 16 << 20;
 /// Takes the entries of a thousand processes with one call.
 const LISTING: usize = 32 * 1024;
 
@@ -80,7 +80,7 @@ impl ProcDirectory {
         let file = self.open(pid, file)?;
         let mut text = Vec::with_capacity(PAGE);
         // `read_to_end` of a file asks for its size and position first, that of `Take` does not.
-        file.take(MOST).read_to_end(&mut text)?;
+        file.take(MAX_BYTES).read_to_end(&mut text)?;
         Ok(text)
     }
 

@@ -328,14 +328,14 @@ async fn a_gone_mirror_pod_is_deleted_only_once() {
     // There is no reason to wait for what is missing then.
     assert_eq!(fixture.pass().await, ["create web new"]);
     for _ in 0..10 {
-        tokio::time::advance(LONGEST).await;
+        tokio::time::advance(MAX_DELAY).await;
         let writes = fixture.pass().await;
         assert!(!writes.concat().contains("delete"), "{writes:?}");
     }
     // What is known of one API server says nothing of the next, and the old pods may be there.
     fixture.script.lock().delete_code = 200;
     fixture.scope.epoch += 1;
-    tokio::time::advance(LONGEST).await;
+    tokio::time::advance(MAX_DELAY).await;
     let mut writes = fixture.pass().await;
     writes.sort();
     assert_eq!(
@@ -369,15 +369,15 @@ async fn a_mirror_pod_deleted_repeatedly_returns_with_growing_delays() {
         assert_eq!(due, Some(Instant::now() + wait));
         tokio::time::advance(wait).await;
         if round >= UNDELAYED {
-            wait = (wait * 2).min(LONGEST);
+            wait = (wait * 2).min(MAX_DELAY);
         }
     }
-    assert_eq!(wait, LONGEST);
+    assert_eq!(wait, MAX_DELAY);
     assert_eq!(fixture.pass().await, ["create web hash"]);
     // It stays for a while, and then all is forgotten: back at once.
     for _ in 0..2 {
         let mirror = shown(&mut fixture);
-        tokio::time::advance(2 * LONGEST + RETRY).await;
+        tokio::time::advance(2 * MAX_DELAY + RETRY).await;
         assert_eq!(fixture.pass().await, [""; 0]);
         fixture.manager.remove_pod(&mirror.stored());
         assert_eq!(fixture.pass().await, ["create web hash"]);
@@ -390,7 +390,7 @@ async fn a_new_manifest_or_api_server_resets_failures() {
     fixture.script.lock().create_code = 500;
     for _ in 0..10 {
         assert_eq!(fixture.pass().await, ["create web hash"]);
-        tokio::time::advance(LONGEST).await;
+        tokio::time::advance(MAX_DELAY).await;
     }
     assert_eq!(fixture.pass().await, ["create web hash"]);
     // Others wait, but not these.
@@ -419,7 +419,7 @@ async fn failures_are_retried_with_growing_delays() {
         let due = fixture.reconciler.pass(&fixture.scope.clone()).await;
         assert_eq!(due, Some(Instant::now() + delay));
         tokio::time::advance(delay).await;
-        delay = (delay * 2).min(LONGEST);
+        delay = (delay * 2).min(MAX_DELAY);
     }
     fixture.check_problem("failed to create mirror pod web_default");
     // The static pod goes, and its problem with it.
