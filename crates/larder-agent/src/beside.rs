@@ -6,7 +6,7 @@
 //!  plan, inputs ─► look: compute, compare ─► rules ─► queue ─► look ─► touch ─► API server ─► kubelet
 //!                          ▲      ▲            ▲                                                 │
 //!            changes ──────┘      └── swaps ◄──┼──────────────── ..data ◄────────────────────────┘
-//!            Node, lease, rights, lock ────────┘
+//!            Node, lease, permissions, lock ───┘
 //! ```
 //!
 //! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The rest of the agent depends on
@@ -31,8 +31,8 @@ mod metrics;
 pub(crate) mod node_state;
 mod objects;
 mod outdated;
+mod permissions;
 mod pod_view;
-mod rights;
 mod rules;
 mod settings;
 mod shared;

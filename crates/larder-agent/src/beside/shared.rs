@@ -29,7 +29,7 @@ use super::{
     metrics::BesideMetrics,
     node_state::{NodeState, follow_republishing_drivers, lease_renewed},
     objects::NodeObjects,
-    rights::{Right, Rights},
+    permissions::{Permission, Permissions},
     rules::Gate,
     swaps::Swaps,
     touch::Toucher,
@@ -96,7 +96,7 @@ pub(crate) struct Beside {
     view: watch::Sender<NodeView>,
     kubelet: watch::Sender<NodeState>,
     missing: watch::Sender<Option<String>>,
-    rights: Mutex<Rights>,
+    permissions: Mutex<Permissions>,
     /// Why the lock cannot be taken.
     lock_problem: Mutex<Option<String>>,
     /// Whether the last examined volume in memory was visible.
@@ -157,7 +157,7 @@ impl Beside {
             view,
             kubelet: watch::Sender::default(),
             missing: watch::Sender::new(None),
-            rights: Mutex::default(),
+            permissions: Mutex::default(),
             lock_problem: Mutex::default(),
             disk_visible: Mutex::default(),
             config,
@@ -207,7 +207,10 @@ impl Beside {
         });
         let this = Arc::clone(self);
         let rng = rng.fork();
-        tasks.spawn("permissions", async move { this.follow_rights(rng).await });
+        tasks.spawn(
+            "permissions",
+            async move { this.follow_permissions(rng).await },
+        );
     }
 
     /// Notes that the API server has denied a touch: `permission` is missing.
@@ -354,12 +357,12 @@ impl Beside {
     }
 
     /// Reviews the permissions at the start, and again while one is missing.
-    async fn follow_rights(&self, mut rng: Rng) {
+    async fn follow_permissions(&self, mut rng: Rng) {
         let mut missing = self.missing.subscribe();
         loop {
-            let rights = Rights::review(&self.client, &self.node_name).await;
-            let may_touch = rights.may(Right::Touch);
-            *self.rights.lock() = rights;
+            let permissions = Permissions::review(&self.client, &self.node_name).await;
+            let may_touch = permissions.may(Permission::Touch);
+            *self.permissions.lock() = permissions;
             if missing.borrow_and_update().is_some() && may_touch != Some(false) {
                 // Where reviews are not answered, the next touch shows it.
                 if may_touch == Some(true) {
@@ -377,13 +380,13 @@ impl Beside {
     /// The status of the mode.
     pub(crate) fn status(&self) -> BesideStatus {
         let kubelet = self.kubelet.borrow().clone();
-        let rights = self.rights.lock();
+        let permissions = self.permissions.lock();
         BesideStatus {
-            identity: rights.identity.clone(),
-            rights: rights
+            identity: permissions.identity.clone(),
+            rights: permissions
                 .all()
-                .map(|(right, granted)| RightStatus {
-                    right: right.as_str().to_owned(),
+                .map(|(permission, granted)| RightStatus {
+                    right: permission.as_str().to_owned(),
                     granted,
                 })
                 .collect(),

@@ -15,7 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A permission that the mode uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Right {
+pub(super) enum Permission {
     /// Touching pods.
     Touch,
     /// Reading the lease of the node (R13).
@@ -24,7 +24,7 @@ pub(super) enum Right {
     Drivers,
 }
 
-impl Right {
+impl Permission {
     const ALL: [Self; 3] = [Self::Touch, Self::Lease, Self::Drivers];
 
     pub(super) const fn as_str(self) -> &'static str {
@@ -51,10 +51,10 @@ impl Right {
 
 /// The result of the last review.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Rights {
+pub(super) struct Permissions {
     /// The user name; empty if unknown.
     pub(super) identity: String,
-    /// Whether each is granted, in the order of [`Right::ALL`]; `None` is unknown.
+    /// Whether each is granted, in the order of [`Permission::ALL`]; `None` is unknown.
     granted: [Option<bool>; 3],
 }
 
@@ -85,7 +85,7 @@ struct UserInfo {
     username: String,
 }
 
-impl Rights {
+impl Permissions {
     /// Asks the API server. A permission without an answer stays unknown.
     pub(super) async fn review(client: &Client, node_name: &str) -> Self {
         let subject =
@@ -97,11 +97,11 @@ impl Rights {
         )
         .await;
         let mut granted = [None; 3];
-        for (right, granted) in Right::ALL.into_iter().zip(&mut granted) {
+        for (permission, granted) in Permission::ALL.into_iter().zip(&mut granted) {
             let review = json!({
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": right.attributes(node_name)},
+                "spec": {"resourceAttributes": permission.attributes(node_name)},
             });
             let answer: Option<AccessReview> = post(
                 client,
@@ -119,15 +119,15 @@ impl Rights {
         }
     }
 
-    /// Whether the right is granted; `None` if that is unknown.
-    pub(super) fn may(&self, right: Right) -> Option<bool> {
+    /// Whether the permission is granted; `None` if that is unknown.
+    pub(super) fn may(&self, permission: Permission) -> Option<bool> {
         self.all()
-            .find(|(found, _)| *found == right)
+            .find(|(found, _)| *found == permission)
             .and_then(|(_, granted)| granted)
     }
 
-    pub(super) fn all(&self) -> impl Iterator<Item = (Right, Option<bool>)> {
-        Right::ALL.into_iter().zip(self.granted)
+    pub(super) fn all(&self) -> impl Iterator<Item = (Permission, Option<bool>)> {
+        Permission::ALL.into_iter().zip(self.granted)
     }
 }
 
@@ -180,9 +180,9 @@ mod tests {
             let body = StreamBody::new(frames);
             async move { Ok::<_, Infallible>(http::Response::new(body)) }
         });
-        let rights = Rights::review(&Client::new(service, "n"), "node-1").await;
-        assert_eq!(rights.identity, "");
-        assert!(rights.all().all(|(_, granted)| granted.is_none()));
+        let permissions = Permissions::review(&Client::new(service, "n"), "node-1").await;
+        assert_eq!(permissions.identity, "");
+        assert!(permissions.all().all(|(_, granted)| granted.is_none()));
         assert!(sent.load(Ordering::Relaxed) > 0);
     }
 }
