@@ -25,7 +25,7 @@ use super::{
     },
     outdated::{ObjectVersions, Variables},
     pod_view::{has_expression, has_sub_path},
-    rules::Sight,
+    rules::PartObservation,
     shared::Beside,
 };
 use crate::{
@@ -71,7 +71,7 @@ pub(super) enum SeenPart {
 
 /// The result of a look at a volume.
 pub(super) struct SeenVolume {
-    pub(super) sight: Sight,
+    pub(super) observation: PartObservation,
     /// Fingerprint of its computed files that come from objects.
     pub(super) payload: Option<ContentDigest>,
     /// Its directory and set, if they could be seen.
@@ -174,7 +174,7 @@ impl LookJob {
             Ok(projection) => projection,
             Err(error) => {
                 return SeenVolume {
-                    sight: Sight::Uncomputable(chain(&error)),
+                    observation: PartObservation::Uncomputable(chain(&error)),
                     payload: None,
                     place: None,
                     files: 0,
@@ -205,18 +205,18 @@ impl LookJob {
             (Err(_), _) => SeenContent::Absent,
             (_, None) => SeenContent::Unknown,
         };
-        let (sight, place) = match compared {
+        let (observation, place) = match compared {
             Ok(Comparison {
                 identity,
                 set,
                 differences,
-            }) => (self.sight(&differences), Some((identity, set))),
-            Err(Unseen::NotSetUp) => (Sight::NotMounted, None),
-            Err(_) if !self.has_started => (Sight::NotMounted, None),
-            Err(unseen) => (Sight::Invisible(chain(&unseen)), None),
+            }) => (self.observation(&differences), Some((identity, set))),
+            Err(Unseen::NotSetUp) => (PartObservation::NotMounted, None),
+            Err(_) if !self.has_started => (PartObservation::NotMounted, None),
+            Err(unseen) => (PartObservation::Invisible(chain(&unseen)), None),
         };
         SeenVolume {
-            sight,
+            observation,
             payload: Some(self.fingerprint(&volume.name, &projection)),
             place,
             files: projection.payload.len(),
@@ -226,17 +226,17 @@ impl LookJob {
         }
     }
 
-    fn sight(&self, differences: &Differences) -> Sight {
+    fn observation(&self, differences: &Differences) -> PartObservation {
         if differences.is_none() {
-            return Sight::Same;
+            return PartObservation::Same;
         }
         let text = shown(differences);
         match differences.reason() {
-            Some(TouchReason::Object) => Sight::Outdated(text),
+            Some(TouchReason::Object) => PartObservation::Outdated(text),
             Some(TouchReason::ClusterAuthority) if self.beside.config.refresh_cluster_cas => {
-                Sight::Outdated(text)
+                PartObservation::Outdated(text)
             }
-            Some(TouchReason::ClusterAuthority) | None => Sight::LeftToKubelet(text),
+            Some(TouchReason::ClusterAuthority) | None => PartObservation::LeftToKubelet(text),
         }
     }
 

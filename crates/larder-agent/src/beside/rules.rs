@@ -60,7 +60,7 @@ pub(super) enum PartName {
 
 /// The state of one part according to a look.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(super) enum PartObservation {
     /// One of its inputs has not been read yet; completes "waiting for".
     Unread(String),
     /// It cannot be computed: the kubelet's message.
@@ -79,7 +79,7 @@ pub(super) enum Sight {
     Outdated(String),
 }
 
-impl Sight {
+impl PartObservation {
     /// Phase and reason of a part that is not under the rules.
     pub(super) fn phase(&self) -> (Phase, String) {
         match self {
@@ -105,7 +105,7 @@ impl Sight {
 /// One look at one part.
 #[derive(Clone, Debug)]
 pub(super) struct Look {
-    pub(super) sight: Sight,
+    pub(super) observation: PartObservation,
     /// Fingerprint of the computed content; `None` if it could not be computed.
     pub(super) payload: Option<ContentDigest>,
     /// Whether the volume's directory was recreated since the last look (R22).
@@ -337,7 +337,10 @@ impl PodRules {
         now: Instant,
         wall: Timestamp,
     ) -> Vec<Notice> {
-        let (is_outdated, swapped) = (matches!(look.sight, Sight::Outdated(_)), look.swapped);
+        let (is_outdated, swapped) = (
+            matches!(look.observation, PartObservation::Outdated(_)),
+            look.swapped,
+        );
         let part = self.parts.entry(name.clone());
         let part = part.or_insert_with(|| TrackedPart::new(now));
         let is_under_way = self.under_way.is_some();

@@ -25,7 +25,7 @@ use super::{
     objects::PodObjects,
     outdated::Outdated,
     pod_view::{PodTraits, pod_view},
-    rules::{Look, Notice, PartName, PodRules, Sight},
+    rules::{Look, Notice, PartName, PartObservation, PodRules},
     shared::{Beside, NodeView},
     swaps::{PodSwaps, SwapSignal},
     touch::RefreshValue,
@@ -423,7 +423,7 @@ impl BesideWorker {
                 (None, _) => ready.push(index),
                 (Some(need), Some(name)) => {
                     let look = Look {
-                        sight: Sight::Unread(need.to_string()),
+                        observation: PartObservation::Unread(need.to_string()),
                         payload: None,
                         remade: false,
                         swapped: false,
@@ -434,7 +434,7 @@ impl BesideWorker {
                 }
                 (Some(need), None) => {
                     if matches!(part.kind, PartKind::Volume(..)) {
-                        let (phase, reason) = Sight::Unread(need.to_string()).phase();
+                        let (phase, reason) = PartObservation::Unread(need.to_string()).phase();
                         state.delivery.update(phase, &reason, wall);
                     }
                 }
@@ -453,7 +453,7 @@ impl BesideWorker {
         let changed_at = state.changed_at.take().unwrap_or(now);
         state.is_crowded = false;
         let mut look = Look {
-            sight: Sight::Same,
+            observation: PartObservation::Same,
             payload: None,
             remade: false,
             swapped: false,
@@ -464,7 +464,7 @@ impl BesideWorker {
         match (seen, &part.kind) {
             (SeenPart::Volume(seen), _) => {
                 let SeenVolume {
-                    sight,
+                    observation,
                     payload,
                     place,
                     files,
@@ -475,11 +475,13 @@ impl BesideWorker {
                 self.outdated.read(versions);
                 content = found;
                 look.payload = payload;
-                look.sight = self.pinned(part, plan).map_or(sight, Sight::Pinned);
+                look.observation = self
+                    .pinned(part, plan)
+                    .map_or(observation, PartObservation::Pinned);
                 let state = &mut self.parts[index];
                 state.files = files;
                 if name.is_none() {
-                    let (phase, reason) = look.sight.phase();
+                    let (phase, reason) = look.observation.phase();
                     state.delivery.update(phase, &reason, wall);
                 }
                 if let Some(place) = place {
@@ -502,7 +504,8 @@ impl BesideWorker {
                 }
                 content = seen.content;
                 look.payload = Some(seen.digest);
-                look.sight = Sight::Outdated("the container waits for its environment".to_owned());
+                look.observation =
+                    PartObservation::Outdated("the container waits for its environment".to_owned());
                 let state = &mut self.parts[index];
                 state.delivery.update(Phase::Delivered, "", wall);
             }
@@ -515,7 +518,7 @@ impl BesideWorker {
                 } else {
                     state.delivery.update(Phase::Failing, &reason, wall);
                 }
-                look.sight = Sight::Uncomputable(reason);
+                look.observation = PartObservation::Uncomputable(reason);
             }
         }
         let swapped = look.swapped;

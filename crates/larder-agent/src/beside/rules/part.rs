@@ -10,7 +10,7 @@ use larder_on_change::ContentDigest;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-use super::{Gate, Look, Notice, PartName, PodView, Sight, UNDER_WAY, Verification};
+use super::{Gate, Look, Notice, PartName, PartObservation, PodView, UNDER_WAY, Verification};
 use crate::status::Phase;
 
 /// Age of a change that was not delivered at which an event says so.
@@ -23,7 +23,7 @@ const MAX_RETRY: Duration = Duration::from_secs(122);
 /// One part of a pod.
 #[derive(Debug)]
 pub(super) struct TrackedPart {
-    sight: Sight,
+    observation: PartObservation,
     payload: Option<ContentDigest>,
     /// Whether this is the first payload since larder started.
     is_first: bool,
@@ -57,7 +57,7 @@ thread_local! {
 impl TrackedPart {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            sight: Sight::NotMounted,
+            observation: PartObservation::NotMounted,
             payload: None,
             is_first: true,
             changed_at: now,
@@ -89,26 +89,28 @@ impl TrackedPart {
         {
             notices.extend(self.detach(volume, view));
         }
-        match (&look.sight, look.payload) {
+        match (&look.observation, look.payload) {
             // The last known state stays until a look finds another one.
-            (Sight::Unread(_), _) if self.payload.is_some() || self.failing_since.is_some() => {
+            (PartObservation::Unread(_), _)
+                if self.payload.is_some() || self.failing_since.is_some() =>
+            {
                 return notices;
             }
-            (Sight::Uncomputable(_), _) => {
+            (PartObservation::Uncomputable(_), _) => {
                 self.failing_since.get_or_insert(now);
                 self.payload = None;
                 self.is_first = false;
                 self.verified = false;
             }
-            (sight, Some(payload)) => {
+            (observation, Some(payload)) => {
                 let is_new = self.computed(payload, &look, now, wall);
-                let is_invisible = matches!(sight, Sight::Invisible(_));
+                let is_invisible = matches!(observation, PartObservation::Invisible(_));
                 notices.extend((is_new && is_invisible).then_some(Notice::Unverified));
             }
             (_, None) => {}
         }
-        self.sight = look.sight;
-        if self.sight == Sight::Same && self.detached.is_empty() && !self.verified {
+        self.observation = look.observation;
+        if self.observation == PartObservation::Same && self.detached.is_empty() && !self.verified {
             notices.push(self.verify(name, is_under_way, now));
         }
         notices
@@ -197,9 +199,9 @@ impl TrackedPart {
     pub(super) fn is_outstanding(&self) -> bool {
         #[cfg(test)]
         ASKED.set(ASKED.get() + 1);
-        let is_reason = match self.sight {
-            Sight::Outdated(_) => true,
-            Sight::Invisible(_) => self.payload.is_some() && self.touches == 0,
+        let is_reason = match self.observation {
+            PartObservation::Outdated(_) => true,
+            PartObservation::Invisible(_) => self.payload.is_some() && self.touches == 0,
             _ => false,
         };
         is_reason && self.detached.is_empty()
@@ -207,18 +209,19 @@ impl TrackedPart {
 
     /// Whether its new content is on its way. A volume that the kubelet cannot refresh holds no other one back for ever.
     pub(super) fn is_to_come(&self, now: Instant) -> bool {
-        let is_outdated = matches!(self.sight, Sight::Outdated(_)) && self.detached.is_empty();
+        let is_outdated =
+            matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
         is_outdated && now < self.changed_at + OVERDUE
     }
 
     /// Whether it differs in content that is no reason to touch.
     pub(super) fn is_left_to_kubelet(&self) -> bool {
-        matches!(self.sight, Sight::LeftToKubelet(_))
+        matches!(self.observation, PartObservation::LeftToKubelet(_))
     }
 
     /// Whether the kubelet has everything to set the volume up, and has not done so.
     pub(super) fn is_being_set_up(&self) -> bool {
-        self.sight == Sight::NotMounted && self.payload.is_some()
+        self.observation == PartObservation::NotMounted && self.payload.is_some()
     }
 
     /// When the next touch for it is due; `None` if none is.
@@ -233,8 +236,8 @@ impl TrackedPart {
     /// The steps of the ladder that apply. A volume that cannot be verified and a waiting container get one touch (R23,
     /// R6).
     fn ladder<'a>(&self, name: &PartName, ladder: &'a [Duration]) -> &'a [Duration] {
-        match (name, &self.sight) {
-            (PartName::Environment(_), _) | (_, Sight::Invisible(_)) => &ladder[..1],
+        match (name, &self.observation) {
+            (PartName::Environment(_), _) | (_, PartObservation::Invisible(_)) => &ladder[..1],
             (PartName::Volume(_), _) => ladder,
         }
     }
@@ -272,7 +275,8 @@ impl TrackedPart {
         let is_volume = matches!(name, PartName::Volume(_));
         let ladder = self.ladder(name, ladder);
         let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= ladder.len());
-        let is_outdated = matches!(self.sight, Sight::Outdated(_)) && self.detached.is_empty();
+        let is_outdated =
+            matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
         let counts = is_volume && is_used_up && is_outdated && !self.is_overdue_noticed;
         let last = self.last_touch.filter(|_| counts)?;
         Some((self.changed_at + OVERDUE).max(last + UNDER_WAY))
@@ -300,7 +304,7 @@ impl TrackedPart {
     }
 
     pub(super) fn is_verified(&self) -> bool {
-        self.sight == Sight::Same && self.detached.is_empty()
+        self.observation == PartObservation::Same && self.detached.is_empty()
     }
 
     /// Phase and reason, in the words of section 16.
@@ -319,8 +323,8 @@ impl TrackedPart {
                 format!("Detached: torn down under running containers, restart {containers}"),
             );
         }
-        match &self.sight {
-            Sight::Outdated(what) => {
+        match &self.observation {
+            PartObservation::Outdated(what) => {
                 let reason = self.waiting(gate, problem, ttl, wall);
                 let reason = reason.unwrap_or_else(|| match gate {
                     Gate::DryRun => format!("would touch the pod: {what}"),
@@ -328,7 +332,7 @@ impl TrackedPart {
                 });
                 (Phase::Waiting, reason)
             }
-            sight => sight.phase(),
+            observation => observation.phase(),
         }
     }
 

@@ -47,9 +47,9 @@ fn container(name: &str, id: &str, volumes: &[&str]) -> RunningContainer {
 }
 
 /// A look at a part with this computed content, which neither was remade nor has swapped.
-fn look(sight: Sight, content: u8, changed_at: Instant) -> Look {
+fn look(observation: PartObservation, content: u8, changed_at: Instant) -> Look {
     Look {
-        sight,
+        observation,
         payload: Some(payload(content)),
         remade: false,
         swapped: false,
@@ -124,15 +124,15 @@ impl World {
 
     fn look(&mut self, name: &'static str, remade: bool, swapped: bool) {
         let computed = self.computed.get(name).copied().flatten();
-        let sight = match (computed, self.disk.get(name)) {
-            (None, _) => Sight::Uncomputable("configmap \"app\" not found".to_owned()),
-            (Some(_), _) if self.invisible => Sight::Invisible("no mount".to_owned()),
-            (Some(_), None) => Sight::NotMounted,
-            (Some(computed), Some(disk)) if computed == *disk => Sight::Same,
-            (Some(_), Some(_)) => Sight::Outdated("file".to_owned()),
+        let observation = match (computed, self.disk.get(name)) {
+            (None, _) => PartObservation::Uncomputable("configmap \"app\" not found".to_owned()),
+            (Some(_), _) if self.invisible => PartObservation::Invisible("no mount".to_owned()),
+            (Some(_), None) => PartObservation::NotMounted,
+            (Some(computed), Some(disk)) if computed == *disk => PartObservation::Same,
+            (Some(_), Some(_)) => PartObservation::Outdated("file".to_owned()),
         };
         let look = Look {
-            sight,
+            observation,
             payload: computed.map(payload),
             remade,
             swapped,

@@ -98,7 +98,7 @@ fn a_look_at_many_parts_asks_each_part_a_fixed_number_of_times() {
     part::ASKED.set(0);
     for number in 0..500 {
         let name = volume(&format!("v{number}"));
-        let look = look(Sight::Same, 1, now);
+        let look = look(PartObservation::Same, 1, now);
         rules.look(&name, look, now, Timestamp::UNIX_EPOCH);
     }
     assert_eq!(part::ASKED.get(), 2 * 500);
@@ -198,8 +198,8 @@ fn a_container_that_waits_for_its_environment_gets_one_touch_for_each_change() {
     world.rules.set_pod(world.view.clone(), &parts);
     for (at, content) in [(0, 1), (10_000, 1), (20_000, 2)] {
         world.until(at);
-        let sight = Sight::Outdated("waits for its environment".to_owned());
-        let look = look(sight, content, world.start);
+        let observation = PartObservation::Outdated("waits for its environment".to_owned());
+        let look = look(observation, content, world.start);
         world.rules.look(&part, look, world.now, world.wall());
         world.touch();
     }

@@ -151,8 +151,8 @@ fn a_constantly_changing_pod_gets_ten_touches_a_minute_then_one_every_15_s() {
 #[test]
 fn a_pinned_volume_is_held() {
     let mut world = World::new(NO_TTL);
-    let sight = Sight::Pinned("ConfigMap \"app\"".to_owned());
-    let look = look(sight, 2, world.now);
+    let observation = PartObservation::Pinned("ConfigMap \"app\"".to_owned());
+    let look = look(observation, 2, world.now);
     world
         .rules
         .look(&volume("a"), look, world.now, world.wall());
