@@ -4,7 +4,7 @@
 //! Rules are cited by their number in `docs/spec/beside-kubelet.md`.
 //!
 //! Invariants:
-//! 1. At most one touch of a pod is under way (R10).
+//! 1. At most one touch of a pod is in flight (R10).
 //! 2. A touch is due only for a part whose last look found a reason (R3, R4), and only while its payload can be
 //!    computed (R5).
 //! 3. For one payload of a part at most four touches are sent (R12), and only one if further ones could do harm or
@@ -30,8 +30,8 @@ use tokio::time::Instant;
 use self::part::TrackedPart;
 use crate::{backoff::RetryBackoff, status::Phase};
 
-/// How long a touch is under way unless it is verified earlier (R10).
-pub(super) const UNDER_WAY: Duration = Duration::from_millis(1500);
+/// How long a touch is in flight unless it is verified earlier (R10).
+pub(super) const IN_FLIGHT_TIME: Duration = Duration::from_millis(1500);
 /// How long the other volumes may take to follow the first swapped one: the kubelet sets up all volumes of a pod at the
 /// same time, and its reconciler looks for them every 100 ms.
 const FOLLOWERS: Duration = Duration::from_millis(200);
@@ -206,7 +206,7 @@ pub(super) enum Notice {
 pub(super) enum Verification {
     /// Without a touch.
     Same,
-    /// After a touch, while it was under way.
+    /// After a touch, while it was in flight.
     Swapped,
     /// After a touch, later.
     Late,
@@ -236,9 +236,9 @@ pub(super) enum TouchOutcome {
     },
 }
 
-/// A touch that is under way.
+/// A touch that is in flight.
 #[derive(Clone, Debug)]
-struct UnderWay {
+struct InFlightTouch {
     sent_at: Instant,
     /// When the first swapped volume was noticed.
     first_swap: Option<Instant>,
@@ -246,9 +246,9 @@ struct UnderWay {
     parts: BTreeSet<PartName>,
 }
 
-impl UnderWay {
+impl InFlightTouch {
     fn until(&self) -> Instant {
-        let end = self.sent_at + UNDER_WAY;
+        let end = self.sent_at + IN_FLIGHT_TIME;
         self.first_swap
             .map_or(end, |first| end.min(first + FOLLOWERS))
     }
@@ -264,7 +264,7 @@ pub(super) struct PodRules {
     gate: Gate,
     /// The time to live of objects that the kubelet may cache (R12).
     ttl: Duration,
-    under_way: Option<UnderWay>,
+    in_flight: Option<InFlightTouch>,
     /// The last touches, at most [`MAX_TOUCHES`].
     recent: VecDeque<Instant>,
     /// When the pod may be touched again, after a touch that was not accepted.
@@ -287,7 +287,7 @@ impl PodRules {
             view: PodView::default(),
             gate,
             ttl,
-            under_way: None,
+            in_flight: None,
             recent: VecDeque::new(),
             not_before: None,
             refused: None,
@@ -343,21 +343,21 @@ impl PodRules {
         );
         let part = self.parts.entry(name.clone());
         let part = part.or_insert_with(|| TrackedPart::new(now));
-        let is_under_way = self.under_way.is_some();
+        let is_in_flight = self.in_flight.is_some();
         let was_outstanding = part.is_outstanding();
-        let notices = part.look(name, look, &self.view, is_under_way, now, wall);
+        let notices = part.look(name, look, &self.view, is_in_flight, now, wall);
         self.outstanding_parts += usize::from(part.is_outstanding());
         self.outstanding_parts -= usize::from(was_outstanding);
-        if let Some(under_way) = &mut self.under_way {
+        if let Some(in_flight) = &mut self.in_flight {
             if swapped && is_outdated {
                 // The kubelet has read content that is outdated by now.
-                self.under_way = None;
+                self.in_flight = None;
             } else if swapped {
-                under_way.first_swap.get_or_insert(now);
+                in_flight.first_swap.get_or_insert(now);
             }
         }
         if self.outstanding_parts == 0 {
-            self.under_way = None;
+            self.in_flight = None;
         }
         notices
     }
@@ -418,9 +418,9 @@ impl PodRules {
         let due = due
             .filter_map(|(name, part)| part.due(name, &ladder))
             .min()?;
-        let under_way = self.under_way.as_ref().map(UnderWay::until);
+        let in_flight = self.in_flight.as_ref().map(InFlightTouch::until);
         let refused = self.refused.as_ref().map(|(until, _)| *until);
-        let limits = [under_way, refused, self.not_before];
+        let limits = [in_flight, refused, self.not_before];
         let due = limits.into_iter().flatten().fold(due, Instant::max);
         Some(due.max(self.limited_until(due)))
     }
@@ -446,7 +446,7 @@ impl PodRules {
                 parts.insert(name.clone());
             }
         }
-        self.under_way = Some(UnderWay {
+        self.in_flight = Some(InFlightTouch {
             sent_at: now,
             first_swap: None,
             parts,
@@ -486,9 +486,9 @@ impl PodRules {
             self.recent.pop_back();
         }
         let parts = self
-            .under_way
+            .in_flight
             .take()
-            .map(|under_way| under_way.parts)
+            .map(|in_flight| in_flight.parts)
             .unwrap_or_default();
         for name in &parts {
             if let Some(part) = self.parts.get_mut(name) {
@@ -568,7 +568,7 @@ impl PodRules {
     fn ladder(&self) -> Vec<Duration> {
         let mut ladder = vec![Duration::ZERO];
         if !self.view.republishes {
-            ladder.extend([UNDER_WAY, Duration::from_millis(4500)]);
+            ladder.extend([IN_FLIGHT_TIME, Duration::from_millis(4500)]);
             let expired = self.ttl.saturating_add(Duration::from_secs(1));
             ladder.extend((expired > ladder[2]).then_some(expired));
         }

@@ -10,7 +10,7 @@ use larder_on_change::ContentDigest;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-use super::{Gate, Look, Notice, PartName, PartObservation, PodView, UNDER_WAY, Verification};
+use super::{Gate, IN_FLIGHT_TIME, Look, Notice, PartName, PartObservation, PodView, Verification};
 use crate::status::Phase;
 
 /// Age of a change that was not delivered at which an event says so.
@@ -79,7 +79,7 @@ impl TrackedPart {
         name: &PartName,
         look: Look,
         view: &PodView,
-        is_under_way: bool,
+        is_in_flight: bool,
         now: Instant,
         wall: Timestamp,
     ) -> Vec<Notice> {
@@ -111,7 +111,7 @@ impl TrackedPart {
         }
         self.observation = look.observation;
         if self.observation == PartObservation::Same && self.detached.is_empty() && !self.verified {
-            notices.push(self.verify(name, is_under_way, now));
+            notices.push(self.verify(name, is_in_flight, now));
         }
         notices
     }
@@ -144,15 +144,15 @@ impl TrackedPart {
         true
     }
 
-    fn verify(&mut self, name: &PartName, is_under_way: bool, now: Instant) -> Notice {
+    fn verify(&mut self, name: &PartName, is_in_flight: bool, now: Instant) -> Notice {
         self.verified = true;
         self.retries_by = None;
         self.verified_in = (!self.is_first).then(|| now - self.changed_at);
         let how = match self.last_touch {
             // It shares the touch of another volume.
-            None if is_under_way => Verification::Swapped,
+            None if is_in_flight => Verification::Swapped,
             None => Verification::Same,
-            Some(at) if now < at + UNDER_WAY => Verification::Swapped,
+            Some(at) if now < at + IN_FLIGHT_TIME => Verification::Swapped,
             Some(_) => Verification::Late,
         };
         Notice::Verified {
@@ -279,7 +279,7 @@ impl TrackedPart {
             matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
         let counts = is_volume && is_used_up && is_outdated && !self.is_overdue_noticed;
         let last = self.last_touch.filter(|_| counts)?;
-        Some((self.changed_at + OVERDUE).max(last + UNDER_WAY))
+        Some((self.changed_at + OVERDUE).max(last + IN_FLIGHT_TIME))
     }
 
     pub(super) fn take_overdue(
