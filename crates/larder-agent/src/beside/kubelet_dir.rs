@@ -100,7 +100,7 @@ pub(crate) struct SetName(Box<str>);
 
 /// Why the content of a volume, or of a mount of it, is unknown.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Unseen {
+pub(crate) enum UnknownContent {
     /// The kubelet has not set it up yet, or has torn it down.
     #[error("not set up by the kubelet")]
     NotSetUp,
@@ -193,7 +193,7 @@ impl KubeletDir {
     ///
     /// It is not set up, or that cannot be seen.
     #[cfg(test)]
-    pub(crate) fn presence(&self, id: &VolumeId<'_>) -> Result<VolumeIdentity, Unseen> {
+    pub(crate) fn presence(&self, id: &VolumeId<'_>) -> Result<VolumeIdentity, UnknownContent> {
         let volume = self.open_volume(id)?;
         self.current_set(id, &volume)?;
         Ok(volume.identity)
@@ -209,7 +209,7 @@ impl KubeletDir {
         id: &VolumeId<'_>,
         volume: &Volume,
         projection: &Projection<'_>,
-    ) -> Result<Comparison, Unseen> {
+    ) -> Result<Comparison, UnknownContent> {
         for _ in 0..=READ_AGAIN {
             if let Some(comparison) = self.compare_once(id, volume, projection)? {
                 return Ok(comparison);
@@ -225,7 +225,7 @@ impl KubeletDir {
         id: &VolumeId<'_>,
         volume: &Volume,
         projection: &Projection<'_>,
-    ) -> Result<Option<Comparison>, Unseen> {
+    ) -> Result<Option<Comparison>, UnknownContent> {
         let path = self.volume_path(id).join(DATA);
         let mut comparer = Comparer::new(volume, projection, "", path.clone());
         let mut first: Option<(VolumeIdentity, SetName)> = None;
@@ -258,21 +258,21 @@ impl KubeletDir {
     }
 
     /// Opens the directory of a volume, if the kubelet has mounted it.
-    fn open_volume(&self, id: &VolumeId<'_>) -> Result<OpenVolume, Unseen> {
+    fn open_volume(&self, id: &VolumeId<'_>) -> Result<OpenVolume, UnknownContent> {
         let path = self.volume_path(id);
         let plugin = plugin_directory(id.kind);
         let parent = self.descend(&["pods", id.pod_uid, "volumes", &plugin], &path)?;
-        let parent = parent.ok_or(Unseen::NotSetUp)?;
+        let parent = parent.ok_or(UnknownContent::NotSetUp)?;
         let directory = sys::open_dir(parent.as_fd(), element(id.name)?);
-        let directory = directory.map_err(|errno| unseen(errno, "open", &path))?;
+        let directory = directory.map_err(|errno| unknown_content(errno, "open", &path))?;
         if self.mounts == Mounts::Required && id.kind.wants_memory() {
             let is_mount_point = sys::is_mount_point(parent.as_fd(), directory.as_fd());
             if !is_mount_point.map_err(ReadError::io("examine", &path))? {
                 // Without the marker, the kubelet is about to mount the volume, or has just unmounted it.
                 return Err(if self.is_marked_ready(id)? {
-                    Unseen::NotVisible
+                    UnknownContent::NotVisible
                 } else {
-                    Unseen::NotSetUp
+                    UnknownContent::NotSetUp
                 });
             }
         }
@@ -310,12 +310,16 @@ impl KubeletDir {
     }
 
     /// The set that `..data` of a volume leads to.
-    fn current_set(&self, id: &VolumeId<'_>, volume: &OpenVolume) -> Result<SetName, Unseen> {
+    fn current_set(
+        &self,
+        id: &VolumeId<'_>,
+        volume: &OpenVolume,
+    ) -> Result<SetName, UnknownContent> {
         let path = self.volume_path(id).join(DATA);
         let target = match sys::read_link(volume.directory.as_fd(), DATA) {
             Ok(target) => target,
             Err(Errno::INVAL) => return Err(ReadError::NotASet { path }.into()),
-            Err(errno) => return Err(unseen(errno, "read", &path)),
+            Err(errno) => return Err(unknown_content(errno, "read", &path)),
         };
         match target.to_str().map(element) {
             Ok(Ok(target)) => Ok(SetName(target.into())),
@@ -349,15 +353,15 @@ impl KubeletDir {
     }
 
     /// A handle that names the directory of a volume, for [`super::swaps`]. To be closed at once.
-    pub(super) fn volume_handle(&self, id: &VolumeId<'_>) -> Result<OwnedFd, Unseen> {
+    pub(super) fn volume_handle(&self, id: &VolumeId<'_>) -> Result<OwnedFd, UnknownContent> {
         Ok(self.open_volume(id)?.directory)
     }
 }
 
 /// Turns the failure of a system call into an error. An entry that does not exist means that the volume is not set up.
-fn unseen(errno: Errno, operation: &'static str, path: &Path) -> Unseen {
+fn unknown_content(errno: Errno, operation: &'static str, path: &Path) -> UnknownContent {
     match errno {
-        Errno::NOENT => Unseen::NotSetUp,
+        Errno::NOENT => UnknownContent::NotSetUp,
         errno => ReadError::io(operation, path)(errno).into(),
     }
 }

@@ -20,8 +20,8 @@ use smol_str::SmolStr;
 use super::{
     hooked::SeenContent,
     kubelet_dir::{
-        Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, Unseen, VolumeId,
-        VolumeIdentity, comparable,
+        Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, UnknownContent,
+        VolumeId, VolumeIdentity, comparable,
     },
     outdated::{ObjectVersions, Variables},
     pod_view::{has_expression, has_sub_path},
@@ -194,7 +194,7 @@ impl LookJob {
             // Other failures say nothing about the mounts that this process sees.
             match &compared {
                 Ok(_) => self.beside.note_visibility(true),
-                Err(Unseen::NotVisible) => self.beside.note_visibility(false),
+                Err(UnknownContent::NotVisible) => self.beside.note_visibility(false),
                 Err(_) => {}
             }
         }
@@ -211,9 +211,9 @@ impl LookJob {
                 set,
                 differences,
             }) => (self.observation(&differences), Some((identity, set))),
-            Err(Unseen::NotSetUp) => (PartObservation::NotMounted, None),
+            Err(UnknownContent::NotSetUp) => (PartObservation::NotMounted, None),
             Err(_) if !self.has_started => (PartObservation::NotMounted, None),
-            Err(unseen) => (PartObservation::Invisible(chain(&unseen)), None),
+            Err(unknown) => (PartObservation::Invisible(chain(&unknown)), None),
         };
         SeenVolume {
             observation,

@@ -33,7 +33,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::kubelet_dir::{KubeletDir, Unseen, VolumeId};
+use super::kubelet_dir::{KubeletDir, UnknownContent, VolumeId};
 use crate::blocking::blocking;
 
 /// Polling intervals by the time since the touch (R25). After the last one, [`SLOW_POLL`] applies.
@@ -205,7 +205,7 @@ impl PodSwaps {
     /// # Errors
     ///
     /// The directory of the volume cannot be seen. The volume is polled.
-    fn follow(&mut self, key: usize, id: &VolumeId<'_>) -> Result<(), Unseen> {
+    fn follow(&mut self, key: usize, id: &VolumeId<'_>) -> Result<(), UnknownContent> {
         self.unfollow(key);
         let Some(inotify) = &self.swaps.inotify else {
             self.polled.insert(key);
@@ -229,9 +229,9 @@ impl PodSwaps {
                 self.polled.insert(key);
                 Ok(())
             }
-            Err(unseen) => {
+            Err(unknown) => {
                 self.polled.insert(key);
-                Err(unseen)
+                Err(unknown)
             }
         }
     }

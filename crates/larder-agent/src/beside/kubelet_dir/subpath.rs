@@ -10,7 +10,8 @@ use larder_projection::{Projection, VolumePath};
 use rustix::fs::{FileType, Stat};
 
 use super::{
-    Differences, KubeletDir, Mounts, ReadError, Unseen, VolumeId, compare::Comparer, sys, unseen,
+    Differences, KubeletDir, Mounts, ReadError, UnknownContent, VolumeId, compare::Comparer, sys,
+    unknown_content,
 };
 
 /// Directory of these mounts, in that of the pod.
@@ -40,7 +41,7 @@ impl KubeletDir {
         id: &SubPathId<'_>,
         volume: &Volume,
         projection: &Projection<'_>,
-    ) -> Result<Differences, Unseen> {
+    ) -> Result<Differences, UnknownContent> {
         // Through `..data` it is the same file.
         let sub_path = id.sub_path.strip_prefix("..data/").unwrap_or(id.sub_path);
         let Ok(sub_path) = VolumePath::parse(sub_path) else {
@@ -72,24 +73,26 @@ impl KubeletDir {
         Ok(comparer.finish())
     }
 
-    fn open_subpath(&self, id: &SubPathId<'_>, path: &Path) -> Result<Target, Unseen> {
+    fn open_subpath(&self, id: &SubPathId<'_>, path: &Path) -> Result<Target, UnknownContent> {
         let volume = &id.volume;
         let elements = ["pods", volume.pod_uid, SUBPATHS, volume.name, id.container];
-        let parent = self.descend(&elements, path)?.ok_or(Unseen::NotSetUp)?;
+        let parent = self
+            .descend(&elements, path)?
+            .ok_or(UnknownContent::NotSetUp)?;
         let index = id.index.to_string();
         let stat = sys::stat_entry(parent.as_fd(), &*index);
-        let stat = stat.map_err(|errno| unseen(errno, "examine", path))?;
+        let stat = stat.map_err(|errno| unknown_content(errno, "examine", path))?;
         let opened = if sys::file_type(&stat) == FileType::Directory {
             sys::open_dir(parent.as_fd(), &*index).map(Target::Directory)
         } else {
             sys::open_file(parent.as_fd(), &*index).map(|(file, stat)| Target::File(file, stat))
         };
-        let opened = opened.map_err(|errno| unseen(errno, "open", path))?;
+        let opened = opened.map_err(|errno| unknown_content(errno, "open", path))?;
         if self.mounts == Mounts::Required {
             // The kubelet mounts on an empty file or directory.
             let is_mount_point = sys::is_mount_point(parent.as_fd(), opened.handle().as_fd());
             if !is_mount_point.map_err(ReadError::io("examine", path))? {
-                return Err(Unseen::NotVisible);
+                return Err(UnknownContent::NotVisible);
             }
         }
         Ok(opened)

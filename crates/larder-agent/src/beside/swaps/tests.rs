@@ -139,7 +139,7 @@ async fn recreated_directory_is_polled_until_it_is_followed_again() {
         while next(&mut pod).await != (0, SwapSignal::Gone) {}
         assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
         let error = pod.follow(0, &ID).unwrap_err();
-        assert!(matches!(error, Unseen::NotSetUp), "{error}");
+        assert!(matches!(error, UnknownContent::NotSetUp), "{error}");
         assert_eq!(next(&mut pod).await, (0, SwapSignal::Look));
         kubelet.swap(&ID);
         pod.follow(0, &ID).unwrap();

@@ -266,7 +266,7 @@ fn set_is_seen_whole_however_often_it_is_replaced() {
                     let count = found.differences.count();
                     assert!(count == 0 || count == names.len(), "{count}");
                 }
-                Err(Unseen::Unreadable(ReadError::Replaced { .. })) => {}
+                Err(UnknownContent::Unreadable(ReadError::Replaced { .. })) => {}
                 Err(error) => panic!("{error}"),
             }
         }
@@ -334,7 +334,7 @@ fn subpath_shows_what_the_container_started_with() {
     let error = directory
         .compare_subpath(&id(0, "a"), &config_map("c"), &Projection::default())
         .unwrap_err();
-    assert!(matches!(error, Unseen::NotVisible), "{error}");
+    assert!(matches!(error, UnknownContent::NotVisible), "{error}");
 }
 
 #[test]

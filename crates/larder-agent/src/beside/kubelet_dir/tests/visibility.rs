@@ -11,7 +11,12 @@ use super::{super::*, harness::*};
 fn volumes_without_a_set_are_not_set_up() {
     let kubelet = KubeletVolumes::new();
     let directory = kubelet.open(Mounts::NotExpected);
-    let is_not_set_up = || matches!(directory.presence(&CONFIG_MAP), Err(Unseen::NotSetUp));
+    let is_not_set_up = || {
+        matches!(
+            directory.presence(&CONFIG_MAP),
+            Err(UnknownContent::NotSetUp)
+        )
+    };
     assert!(is_not_set_up());
     fs::create_dir_all(kubelet.path(&CONFIG_MAP)).unwrap();
     assert!(is_not_set_up());
@@ -29,18 +34,18 @@ fn memory_volume_that_is_no_mount_point_is_not_visible() {
     kubelet.write(&CONFIG_MAP, &[("a", "1")]);
     let directory = kubelet.open(Mounts::Required);
     let error = directory.presence(&SECRET).unwrap_err();
-    assert!(matches!(error, Unseen::NotVisible), "{error}");
+    assert!(matches!(error, UnknownContent::NotVisible), "{error}");
     let volume = volume(serde_json::json!({"name": "v", "secret": {"secretName": "s"}}));
     let error = directory
         .compare(&SECRET, &volume, &Projection::default())
         .unwrap_err();
-    assert!(matches!(error, Unseen::NotVisible), "{error}");
+    assert!(matches!(error, UnknownContent::NotVisible), "{error}");
     directory.presence(&CONFIG_MAP).unwrap();
     // The kubelet has made the directory, and has not mounted it yet.
     let marker = "plugins/kubernetes.io~empty-dir/wrapped_v/ready";
     fs::remove_file(kubelet.root.path().join("pods").join(UID).join(marker)).unwrap();
     let error = directory.presence(&SECRET).unwrap_err();
-    assert!(matches!(error, Unseen::NotSetUp), "{error}");
+    assert!(matches!(error, UnknownContent::NotSetUp), "{error}");
 }
 
 #[test]
