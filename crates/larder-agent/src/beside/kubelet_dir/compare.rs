@@ -145,7 +145,7 @@ impl<'a> Comparer<'a> {
         budget: Duration,
     ) -> Result<bool, ReadError> {
         let end = Instant::now() + budget;
-        let mut way = Way::default();
+        let mut ancestors = OpenAncestors::default();
         loop {
             let more = match self.files.next() {
                 Some((path, file)) if path.as_str().starts_with(self.prefix) => {
@@ -157,7 +157,7 @@ impl<'a> Comparer<'a> {
                 _ => {
                     // The rest of the payload is not of this directory.
                     self.files = btree_map::Range::default();
-                    self.list_next(directory, &mut way, end)?
+                    self.list_next(directory, &mut ancestors, end)?
                 }
             };
             if !more {
@@ -209,12 +209,17 @@ impl<'a> Comparer<'a> {
     }
 
     /// Lists the next directory; after `end` it pauses in it. Returns whether there was one.
-    fn list_next(&mut self, set: &OwnedFd, way: &mut Way, end: Instant) -> Result<bool, ReadError> {
+    fn list_next(
+        &mut self,
+        set: &OwnedFd,
+        ancestors: &mut OpenAncestors,
+        end: Instant,
+    ) -> Result<bool, ReadError> {
         let Some(listed) = self.directories.pop() else {
             return Ok(false);
         };
         let from = mem::take(&mut self.listed_to);
-        let directory = match way.open(set.as_fd(), &listed) {
+        let directory = match ancestors.open(set.as_fd(), &listed) {
             Ok(directory) => directory,
             // Its files are missing, and are recorded as such.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV) => return Ok(true),
@@ -303,9 +308,9 @@ fn open_file_beneath(set: &OwnedFd, path: &str) -> rustix::io::Result<(OwnedFd, 
 /// Open directories on the path to the directory that was listed last. So a deep path is resolved once, and not again
 /// for each directory on it.
 #[derive(Default)]
-struct Way(Vec<(String, OwnedFd)>);
+struct OpenAncestors(Vec<(String, OwnedFd)>);
 
-impl Way {
+impl OpenAncestors {
     /// Elements between two directories that stay open.
     const STRIDE: usize = 64;
 

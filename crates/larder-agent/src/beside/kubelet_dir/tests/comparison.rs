@@ -340,7 +340,7 @@ fn subpath_shows_what_the_container_started_with() {
 #[test]
 fn deep_paths_are_compared_at_every_level() {
     let kubelet = KubeletVolumes::new();
-    // Deeper than the way that stays open.
+    // Deeper than the ancestors that stay open.
     let deep = "d/".repeat(300) + "f";
     kubelet.write(&CONFIG_MAP, &[(&deep, "1"), ("a/b", "1")]);
     let computed = projection(&[
