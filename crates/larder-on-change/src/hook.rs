@@ -265,8 +265,8 @@ mod tests {
     #[test]
     fn definition_changes_with_every_field() {
         let hook = |text: &str| {
-            let authority = crate::parse::Authority::Configuration;
-            let mut hooks = crate::parse::hooks(text, authority, None).unwrap();
+            let origin = crate::parse::HookOrigin::Configuration;
+            let mut hooks = crate::parse::hooks(text, origin, None).unwrap();
             hooks.remove(0).definition()
         };
         let one = hook("[{signal: SIGHUP, volumes: [a]}]");

@@ -1,6 +1,6 @@
 //! Reads hooks: the short form (`signal:SIGHUP`) and the long one, a YAML or JSON list.
 //!
-//! The source of a hook decides what it may do (rules S1 to S8), so every reader takes the [`Authority`]. With the
+//! The source of a hook decides what it may do (rules S1 to S8), so every reader takes the [`HookOrigin`]. With the
 //! facts of the pod at hand, names of volumes, containers and ports are checked as well.
 //!
 //! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
@@ -33,14 +33,14 @@ pub const MAX_TEXT: usize = 16 << 10;
 /// Most bytes of a request's body (rule H1).
 const MAX_BODY: usize = 64 << 10;
 
-/// The author of a hook, which decides what it may do.
+/// Where a hook was written, which decides what it may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Authority {
-    /// The caller of `larder exec`.
+pub enum HookOrigin {
+    /// The command line of `larder exec`.
     CommandLine,
-    /// The author of the pod; the node's configuration decides what is allowed.
+    /// An annotation of the pod; the node's configuration decides what is allowed.
     Annotation(AllowedActions),
-    /// The operator of the machine.
+    /// The configuration of the machine's operator.
     Configuration,
 }
 
@@ -79,8 +79,8 @@ impl Default for AllowedActions {
 }
 
 /// The default timing of a hook, by its source and its action.
-fn default_timing(authority: Authority, steps: &[Action]) -> Timing {
-    let debounce = if authority == Authority::CommandLine {
+fn default_timing(origin: HookOrigin, steps: &[Action]) -> Timing {
+    let debounce = if origin == HookOrigin::CommandLine {
         Debounce::NONE
     } else if steps.iter().any(|step| matches!(step, Action::Restart(_))) {
         Debounce::RESTART
@@ -99,10 +99,10 @@ fn default_timing(authority: Authority, steps: &[Action]) -> Timing {
 ///
 /// # Errors
 ///
-/// The text is malformed, or requests something that its authority may not do, or that the pod does not have.
+/// The text is malformed, or requests something that its origin does not permit, or that the pod does not have.
 pub fn hooks(
     text: &str,
-    authority: Authority,
+    origin: HookOrigin,
     facts: Option<&PodFacts>,
 ) -> Result<Vec<Hook>, HookError> {
     if text.len() > MAX_TEXT {
@@ -110,9 +110,9 @@ pub fn hooks(
     }
     let text = text.trim();
     let hooks = if text.starts_with(['-', '[', '{']) {
-        long::list(&yaml(text)?, authority, facts)?
+        long::list(&yaml(text)?, origin, facts)?
     } else {
-        short::hook(text, authority, facts)?.into_iter().collect()
+        short::hook(text, origin, facts)?.into_iter().collect()
     };
     check_together(&hooks)?;
     Ok(hooks)
@@ -124,7 +124,7 @@ pub fn hooks(
 ///
 /// As for [`hooks`].
 pub fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
-    long::hook(value, position, Authority::Configuration, None)
+    long::hook(value, position, HookOrigin::Configuration, None)
 }
 
 fn yaml(text: &str) -> Result<Value, HookError> {

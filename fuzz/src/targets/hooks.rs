@@ -2,7 +2,7 @@
 
 use larder_on_change::{
     Hook,
-    parse::{AllowedActions, Authority, MAX_HOOKS, hooks},
+    parse::{AllowedActions, HookOrigin, MAX_HOOKS, hooks},
 };
 
 use super::{Target, on_text};
@@ -31,17 +31,17 @@ pub(super) const TARGET: Target = Target {
 };
 
 fn run(text: &str) -> Outcome {
-    let (authority, text) = if let Some(text) = text.strip_prefix('c') {
-        (Authority::CommandLine, text)
+    let (origin, text) = if let Some(text) = text.strip_prefix('c') {
+        (HookOrigin::CommandLine, text)
     } else {
-        let allowed = Authority::Annotation(AllowedActions::default());
+        let allowed = HookOrigin::Annotation(AllowedActions::default());
         (allowed, text.strip_prefix('a').unwrap_or(text))
     };
-    match hooks(text, authority, None) {
+    match hooks(text, origin, None) {
         Ok(hooks) => {
             assert!(hooks.len() <= MAX_HOOKS);
             let runs_commands = hooks.iter().any(Hook::runs_commands);
-            assert!(authority == Authority::CommandLine || !runs_commands);
+            assert!(origin == HookOrigin::CommandLine || !runs_commands);
             let shown = hooks.iter().fold(Outcome::accepted(), |outcome, hook| {
                 outcome.with(&format!("{hook:?}"))
             });

@@ -5,7 +5,7 @@ use std::{fmt::Display, path::Path, time::Duration};
 use larder_objects::{chain, read_regular_file};
 use larder_on_change::{
     Debounce, Hook, PodFacts, Retry,
-    parse::{self, Authority, HookError, MAX_TEXT},
+    parse::{self, HookError, HookOrigin, MAX_TEXT},
 };
 
 use super::values::duration;
@@ -83,7 +83,7 @@ impl OnChangeArgs {
 
 impl HookText {
     fn hooks(&self, facts: Option<&PodFacts>) -> Result<Vec<Hook>, HookError> {
-        parse::hooks(&self.text, Authority::CommandLine, facts)
+        parse::hooks(&self.text, HookOrigin::CommandLine, facts)
     }
 
     /// Whether it is in the long form.

@@ -14,7 +14,7 @@ use larder_agent::{
 use larder_e2e::fake_kubelet::container_id;
 use larder_on_change::{
     Hook, Paths,
-    parse::{self, Authority},
+    parse::{self, HookOrigin},
 };
 use serde_json::json;
 use tokio::{sync::mpsc, time::sleep};
@@ -111,7 +111,7 @@ fn runs(world: &World, outcome: &str) -> f64 {
 #[tokio::test(start_paused = true)]
 async fn hook_of_the_configuration_fires_as_one_of_an_annotation_does() {
     let mut world = World::without_larder(Setup::default()).await;
-    let mut hooks = parse::hooks("[{signal: SIGHUP}]", Authority::Configuration, None).unwrap();
+    let mut hooks = parse::hooks("[{signal: SIGHUP}]", HookOrigin::Configuration, None).unwrap();
     world.configured.push(ConfiguredHook {
         pods: PodSelector::Names(Paths::default()),
         hook: hooks.remove(0).into(),
@@ -182,7 +182,7 @@ impl Rounds {
 /// Gives the world a hook that fires without a quiet period.
 fn with_rounds(world: &mut World) -> Rounds {
     let text = "[{name: test, signal: SIGHUP, debounce: 0s}]";
-    let hook: Hook = parse::hooks(text, Authority::Configuration, None)
+    let hook: Hook = parse::hooks(text, HookOrigin::Configuration, None)
         .unwrap()
         .remove(0);
     let (sender, receiver) = mpsc::unbounded_channel();

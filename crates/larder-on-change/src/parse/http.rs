@@ -6,7 +6,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    Authority, MAX_BODY,
+    HookOrigin, MAX_BODY,
     error::{HookError, Problem, at},
     fields::{Field, Fields},
     long::{check_volume, pairs},
@@ -19,11 +19,11 @@ use crate::{
 /// Reads the action.
 pub(super) fn http(
     field: &Field<'_>,
-    authority: Authority,
+    origin: HookOrigin,
     facts: Option<&PodFacts>,
 ) -> Result<HttpCall, HookError> {
     if let Some(target) = field.value.as_str() {
-        return http_call(&field.path, target, authority, facts);
+        return http_call(&field.path, target, origin, facts);
     }
     let mut fields = Fields::of(
         field.path.clone(),
@@ -50,7 +50,7 @@ pub(super) fn http(
         .transpose()?;
     let target = match (url, port) {
         (Some(url), None) if path.is_none() && scheme.is_none() => {
-            url_target(&url.path, url.text()?, authority)?
+            url_target(&url.path, url.text()?, origin)?
         }
         (None, Some(port)) => HttpTarget::Pod {
             port,
@@ -126,11 +126,11 @@ fn plain(target: HttpTarget) -> HttpCall {
 pub(super) fn http_call(
     field: &str,
     target: &str,
-    authority: Authority,
+    origin: HookOrigin,
     facts: Option<&PodFacts>,
 ) -> Result<HttpCall, HookError> {
     if target.starts_with("http://") || target.starts_with("https://") {
-        return Ok(plain(url_target(field, target, authority)?));
+        return Ok(plain(url_target(field, target, origin)?));
     }
     let (port_text, path) = target.split_at(target.find('/').unwrap_or(target.len()));
     let value = match port_text.parse::<u16>() {
@@ -151,8 +151,8 @@ pub(super) fn http_call(
     }))
 }
 
-fn url_target(field: &str, url: &str, authority: Authority) -> Result<HttpTarget, HookError> {
-    if let Authority::Annotation(_) = authority {
+fn url_target(field: &str, url: &str, origin: HookOrigin) -> Result<HttpTarget, HookError> {
+    if let HookOrigin::Annotation(_) = origin {
         return Err(at(field, Problem::UrlOfPod));
     }
     HttpUrl::parse(url)

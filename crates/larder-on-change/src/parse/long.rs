@@ -6,7 +6,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    Authority, default_timing,
+    HookOrigin, default_timing,
     error::{HookError, Problem, at},
     fields::{Field, Fields},
     http::http,
@@ -29,17 +29,17 @@ const MAX_ANNOTATED_PATTERNS: usize = 1 << 10;
 /// Reads a list of hooks; one mapping counts as a list of one.
 pub(super) fn list(
     value: &Value,
-    authority: Authority,
+    origin: HookOrigin,
     facts: Option<&PodFacts>,
 ) -> Result<Vec<Hook>, HookError> {
     match value {
         Value::Array(hooks) => {
             let hooks = hooks.iter().enumerate();
             hooks
-                .map(|(position, value)| hook(value, position, authority, facts))
+                .map(|(position, value)| hook(value, position, origin, facts))
                 .collect()
         }
-        Value::Object(_) => Ok(vec![hook(value, 0, authority, facts)?]),
+        Value::Object(_) => Ok(vec![hook(value, 0, origin, facts)?]),
         _ => Err(HookError::whole(Problem::Expected("a list of hooks"))),
     }
 }
@@ -48,7 +48,7 @@ pub(super) fn list(
 pub(super) fn hook(
     value: &Value,
     position: usize,
-    authority: Authority,
+    origin: HookOrigin,
     facts: Option<&PodFacts>,
 ) -> Result<Hook, HookError> {
     let path = format!("[{position}]");
@@ -63,7 +63,7 @@ pub(super) fn hook(
         .transpose()?;
     let paths = fields
         .take("paths")
-        .map(|field| paths(&field, authority))
+        .map(|field| paths(&field, origin))
         .transpose()?;
     let environment = fields
         .take("environment")
@@ -73,14 +73,14 @@ pub(super) fn hook(
         .take("container")
         .map(|field| container(&field, facts))
         .transpose()?;
-    let one = action(&mut fields, authority, container.as_ref(), facts)?;
+    let one = action(&mut fields, origin, container.as_ref(), facts)?;
     let steps = match (one, fields.take("steps")) {
         (Some(one), None) => vec![one],
         (Some(one), Some(_)) => {
             let (one, other) = (one.word(), "steps");
             return Err(at(path, Problem::TwoActions { one, other }));
         }
-        (None, Some(field)) => steps(&field, authority, container.as_ref(), facts)?,
+        (None, Some(field)) => steps(&field, origin, container.as_ref(), facts)?,
         (None, None) => {
             // A misspelled action is reported as an unknown field.
             read_rest(&mut fields);
@@ -88,9 +88,9 @@ pub(super) fn hook(
             return Err(at(path, Problem::NoAction));
         }
     };
-    let timing = timing(&mut fields, default_timing(authority, &steps))?;
+    let timing = timing(&mut fields, default_timing(origin, &steps))?;
     let restarts = steps.iter().any(|step| matches!(step, Action::Restart(_)));
-    if let (Authority::Annotation(_), Some(timeout), false) = (authority, timing.timeout, restarts)
+    if let (HookOrigin::Annotation(_), Some(timeout), false) = (origin, timing.timeout, restarts)
         && timeout > MAX_ANNOTATED_TIMEOUT
     {
         let problem = Problem::Expected("at most 5m in an annotation");
@@ -110,7 +110,7 @@ pub(super) fn hook(
         check_action(
             &field,
             &Action::Restart(Restart::default()),
-            authority,
+            origin,
             container.as_ref(),
             facts,
         )?;
@@ -191,10 +191,10 @@ fn name_of_hook(field: &Field<'_>) -> Result<String, HookError> {
     }
 }
 
-fn paths(field: &Field<'_>, authority: Authority) -> Result<Paths, HookError> {
+fn paths(field: &Field<'_>, origin: HookOrigin) -> Result<Paths, HookError> {
     let patterns = field.texts()?;
     let length: usize = patterns.iter().map(|pattern| pattern.len()).sum();
-    if matches!(authority, Authority::Annotation(_)) && length > MAX_ANNOTATED_PATTERNS {
+    if matches!(origin, HookOrigin::Annotation(_)) && length > MAX_ANNOTATED_PATTERNS {
         return Err(field.error(Problem::Expected("at most 1 KiB in an annotation")));
     }
     let patterns = patterns.into_iter().map(str::to_owned).collect();
@@ -223,14 +223,14 @@ fn container(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<SmolStr, Hoo
 
 fn steps(
     field: &Field<'_>,
-    authority: Authority,
+    origin: HookOrigin,
     container: Option<&SmolStr>,
     facts: Option<&PodFacts>,
 ) -> Result<Vec<Action>, HookError> {
     let mut steps = Vec::new();
     for item in field.items()? {
         let mut fields = Fields::of(item.path.clone(), item.value, "a step with one action")?;
-        let step = action(&mut fields, authority, container, facts)?;
+        let step = action(&mut fields, origin, container, facts)?;
         fields.finish()?;
         steps.push(step.ok_or_else(|| item.error(Problem::NoAction))?);
     }
@@ -243,7 +243,7 @@ fn steps(
 /// Takes the one action of a hook or step.
 fn action(
     fields: &mut Fields<'_>,
-    authority: Authority,
+    origin: HookOrigin,
     container: Option<&SmolStr>,
     facts: Option<&PodFacts>,
 ) -> Result<Option<Action>, HookError> {
@@ -262,11 +262,11 @@ fn action(
     };
     let action = match *name {
         "signal" => Action::Signal(signal(field)?),
-        "http" => Action::Http(http(field, authority, facts)?),
+        "http" => Action::Http(http(field, origin, facts)?),
         "restart" => Action::Restart(restart(field)?),
-        _ => Action::Exec(exec(field, authority)?),
+        _ => Action::Exec(exec(field, origin)?),
     };
-    check_action(&field.path, &action, authority, container, facts)?;
+    check_action(&field.path, &action, origin, container, facts)?;
     Ok(Some(action))
 }
 
@@ -274,11 +274,11 @@ fn action(
 pub(super) fn check_action(
     field: &str,
     action: &Action,
-    authority: Authority,
+    origin: HookOrigin,
     container: Option<&SmolStr>,
     facts: Option<&PodFacts>,
 ) -> Result<(), HookError> {
-    if let Authority::Annotation(allowed) = authority
+    if let HookOrigin::Annotation(allowed) = origin
         && !allowed.allows(action)
     {
         let problem = match action {
@@ -295,7 +295,7 @@ pub(super) fn check_action(
         let comes_back =
             facts.restart_policy == "Always" || named.is_some_and(|facts| facts.is_sidecar);
         // `larder exec` starts its command again by itself.
-        if !comes_back && authority != Authority::CommandLine {
+        if !comes_back && origin != HookOrigin::CommandLine {
             let policy = facts.restart_policy.to_string();
             return Err(at(field, Problem::NotRestarted { policy }));
         }
@@ -359,8 +359,8 @@ fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
     })
 }
 
-fn exec(field: &Field<'_>, authority: Authority) -> Result<Command, HookError> {
-    if let Authority::Annotation(_) = authority {
+fn exec(field: &Field<'_>, origin: HookOrigin) -> Result<Command, HookError> {
+    if let HookOrigin::Annotation(_) = origin {
         return Err(field.error(Problem::CommandOfPod));
     }
     let mut command = Command {
@@ -382,7 +382,7 @@ fn exec(field: &Field<'_>, authority: Authority) -> Result<Command, HookError> {
             .take("command")
             .ok_or_else(|| field.error(Problem::Expected("the field command")))?;
         if let Some(user) = fields.take("user") {
-            if authority == Authority::CommandLine {
+            if origin == HookOrigin::CommandLine {
                 // There a hook's command runs as the user of the main command.
                 return Err(user.error(Problem::OnlyFor("the agent's configuration")));
             }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use smol_str::SmolStr;
 
 use super::{
-    AllowedActions, Authority, MAX_HOOKS, MAX_TEXT,
+    AllowedActions, HookOrigin, MAX_HOOKS, MAX_TEXT,
     error::{HookError, Problem, at},
     hooks,
 };
@@ -67,7 +67,7 @@ fn annotation(
     allowed: AllowedActions,
     facts: &PodFacts,
 ) -> Result<Vec<Hook>, HookError> {
-    let mut hooks = hooks(text, Authority::Annotation(allowed), Some(facts))?;
+    let mut hooks = hooks(text, HookOrigin::Annotation(allowed), Some(facts))?;
     let Some(container) = key.strip_prefix(ANNOTATION_PREFIX) else {
         return Ok(hooks);
     };

@@ -1,7 +1,7 @@
 //! The short form: `none`, `restart`, `restart:environment`, `signal:NAME`, `http:TARGET`, `exec:PATH`.
 
 use super::{
-    Authority,
+    HookOrigin,
     error::{HookError, Problem, at},
     http::http_call,
     long::check_action,
@@ -14,7 +14,7 @@ use crate::{
 /// Reads one hook; `None` for `none`.
 pub(super) fn hook(
     text: &str,
-    authority: Authority,
+    origin: HookOrigin,
     facts: Option<&PodFacts>,
 ) -> Result<Option<Hook>, HookError> {
     let unknown = || {
@@ -38,8 +38,8 @@ pub(super) fn hook(
                 process: None,
             })
         }
-        Some(("http", target)) => Action::Http(http_call("", target, authority, facts)?),
-        Some(("exec", path)) if authority == Authority::CommandLine && !path.is_empty() => {
+        Some(("http", target)) => Action::Http(http_call("", target, origin, facts)?),
+        Some(("exec", path)) if origin == HookOrigin::CommandLine && !path.is_empty() => {
             Action::Exec(Command {
                 words: vec![path.to_owned()],
                 user: None,
@@ -48,12 +48,12 @@ pub(super) fn hook(
                 output: Output::default(),
             })
         }
-        Some(("exec", _)) if authority != Authority::CommandLine => {
+        Some(("exec", _)) if origin != HookOrigin::CommandLine => {
             return Err(at("exec", Problem::CommandOfPod));
         }
         _ => return Err(unknown()),
     };
-    check_action("", &action, authority, None, facts)?;
+    check_action("", &action, origin, None, facts)?;
     let environment_only = matches!(action, Action::Restart(restart) if restart.environment_only);
     let environment = matches!(action, Action::Restart(_));
     let steps = vec![action];
@@ -63,7 +63,7 @@ pub(super) fn hook(
         paths: Paths::default(),
         environment,
         container: None,
-        timing: super::default_timing(authority, &steps),
+        timing: super::default_timing(origin, &steps),
         steps,
         on_failure: OnFailure::default(),
         initial: false,

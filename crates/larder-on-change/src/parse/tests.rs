@@ -30,15 +30,15 @@ fn facts(restart_policy: &str) -> PodFacts {
     PodFacts::of(&pod)
 }
 
-const POD: Authority = Authority::Annotation(AllowedActions {
+const POD: HookOrigin = HookOrigin::Annotation(AllowedActions {
     signal: true,
     http: true,
     restart: true,
 });
 
 #[track_caller]
-fn check(text: &str, authority: Authority, message: Expect) {
-    let error = hooks(text, authority, Some(&facts("Always"))).unwrap_err();
+fn check(text: &str, origin: HookOrigin, message: Expect) {
+    let error = hooks(text, origin, Some(&facts("Always"))).unwrap_err();
     message.assert_eq(&error.to_string());
 }
 
@@ -71,7 +71,7 @@ fn short_forms_are_read() {
         }
     );
     assert!(call.is_expected(204) && !call.is_expected(301));
-    let exec = hooks("exec:/bin/true", Authority::CommandLine, None).unwrap();
+    let exec = hooks("exec:/bin/true", HookOrigin::CommandLine, None).unwrap();
     assert_eq!(exec[0].timing.debounce, Debounce::NONE);
 }
 
@@ -79,7 +79,8 @@ fn short_forms_are_read() {
 fn path_or_scheme_beside_a_url_is_rejected() {
     for (field, value) in [("path", "/x"), ("scheme", "https"), ("port", "80")] {
         let text = format!("[{{http: {{url: 'http://h/', {field}: {value}}}}}]");
-        let found = hooks(&text, Authority::Configuration, None).map_err(|error| error.to_string());
+        let found =
+            hooks(&text, HookOrigin::Configuration, None).map_err(|error| error.to_string());
         let message = "[0].http.url: expected either url, or port, path and scheme";
         assert_eq!(found, Err(message.to_owned()), "{field}");
     }
@@ -231,10 +232,10 @@ fn nodes_limit_what_annotations_may_do() {
     };
     check(
         "[{signal: SIGHUP}]",
-        Authority::Annotation(none),
+        HookOrigin::Annotation(none),
         expect!["[0].signal: this node does not allow it (onChangeFromPods)"],
     );
-    assert!(hooks("[{signal: SIGHUP}]", Authority::Configuration, None).is_ok());
+    assert!(hooks("[{signal: SIGHUP}]", HookOrigin::Configuration, None).is_ok());
 }
 
 // on-change 2, 4, 6
@@ -317,7 +318,7 @@ fn long_form_has_every_field() {
   onFailure: Ignore
   initial: true
 ";
-    let hook = hooks(text, Authority::Configuration, Some(&facts("Always")))
+    let hook = hooks(text, HookOrigin::Configuration, Some(&facts("Always")))
         .unwrap()
         .pop()
         .unwrap();
@@ -350,8 +351,8 @@ fn reserved_headers_and_split_lines_are_rejected() {
 #[test]
 fn signal_and_restart_exclude_each_other_unless_for_variables() {
     let both = [
-        hooks("signal:SIGHUP", Authority::CommandLine, None).unwrap(),
-        hooks("restart", Authority::CommandLine, None).unwrap(),
+        hooks("signal:SIGHUP", HookOrigin::CommandLine, None).unwrap(),
+        hooks("restart", HookOrigin::CommandLine, None).unwrap(),
     ];
     let named = |hooks: Vec<Vec<Hook>>| {
         let hooks = hooks.into_iter().flatten().enumerate();
@@ -364,8 +365,8 @@ fn signal_and_restart_exclude_each_other_unless_for_variables() {
     };
     assert!(check_together(&named(both.to_vec())).is_err());
     let apart = [
-        hooks("signal:SIGHUP", Authority::CommandLine, None).unwrap(),
-        hooks("restart:environment", Authority::CommandLine, None).unwrap(),
+        hooks("signal:SIGHUP", HookOrigin::CommandLine, None).unwrap(),
+        hooks("restart:environment", HookOrigin::CommandLine, None).unwrap(),
     ];
     assert!(check_together(&named(apart.to_vec())).is_ok());
 }

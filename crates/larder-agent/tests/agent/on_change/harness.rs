@@ -5,7 +5,7 @@ use std::time::Duration;
 use larder_agent::on_change::{ConfiguredHook, PodChange, PodSelector};
 use larder_on_change::{
     Debounce, Hook, Paths,
-    parse::{self, Authority},
+    parse::{self, HookOrigin},
 };
 use tokio::{
     sync::mpsc,
@@ -25,13 +25,13 @@ pub(super) struct Rounds(mpsc::UnboundedReceiver<ReceivedRound>);
 /// A hook as annotations write it, in the long form. Its signal is never sent: the test receives the round instead.
 pub(super) fn hook(fields: &str) -> Hook {
     let text = format!("[{{name: {HOOK}, signal: SIGHUP, {fields}}}]");
-    let mut hooks = parse::hooks(&text, Authority::Configuration, None).unwrap();
+    let mut hooks = parse::hooks(&text, HookOrigin::Configuration, None).unwrap();
     hooks.remove(0)
 }
 
 /// A hook of the agent's configuration for every pod, in the long form.
 pub(super) fn configured(text: &str) -> ConfiguredHook {
-    let mut hooks = parse::hooks(text, Authority::Configuration, None).unwrap();
+    let mut hooks = parse::hooks(text, HookOrigin::Configuration, None).unwrap();
     ConfiguredHook {
         pods: PodSelector::Names(Paths::default()),
         hook: hooks.remove(0).into(),

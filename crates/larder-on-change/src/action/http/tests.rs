@@ -18,13 +18,13 @@ use super::*;
 use crate::{
     action::{Changes, PodIdentity, RoundId, Withheld},
     hook::HttpTls,
-    parse::{Authority, hooks},
+    parse::{HookOrigin, hooks},
 };
 
 /// The request of a hook in the long form, with `fields` besides its target.
 fn call(target: &str, fields: &str) -> HttpCall {
     let text = format!("[{{http: {{{target}, {fields}}}}}]");
-    let hooks = hooks(&text, Authority::Configuration, None).unwrap();
+    let hooks = hooks(&text, HookOrigin::Configuration, None).unwrap();
     let crate::hook::Action::Http(call) = hooks.into_iter().next().unwrap().steps.remove(0) else {
         unreachable!("the text has one request")
     };

@@ -96,7 +96,7 @@ fn annotation_holds_no_place_for_hours() {
         expect!["[0].timeout: expected at most 5m in an annotation"],
     );
     let allowed = "[{signal: HUP, timeout: 6m}]";
-    assert!(hooks(allowed, Authority::Configuration, None).is_ok());
+    assert!(hooks(allowed, HookOrigin::Configuration, None).is_ok());
     let restart = "[{restart: {grace: 1h}, timeout: 2h}]";
     assert!(hooks(restart, POD, Some(&facts("Always"))).is_ok());
 }
@@ -110,7 +110,7 @@ fn patterns_of_an_annotation_are_short() {
         POD,
         expect!["[0].paths: expected at most 1 KiB in an annotation"],
     );
-    assert!(hooks(&text(1025), Authority::Configuration, None).is_ok());
+    assert!(hooks(&text(1025), HookOrigin::Configuration, None).is_ok());
 }
 
 #[test]
@@ -139,6 +139,9 @@ fn requests_that_could_not_be_sent_are_rejected() {
         "http:80/#x",
         "http:http://h:99999/",
     ] {
-        assert!(hooks(text, Authority::CommandLine, None).is_err(), "{text}");
+        assert!(
+            hooks(text, HookOrigin::CommandLine, None).is_err(),
+            "{text}"
+        );
     }
 }
