@@ -297,7 +297,7 @@ impl Attempt {
                 report.outcome
             }
             Action::Http(call) => {
-                let around = http::Surroundings {
+                let request = http::RequestContext {
                     hosts: http::Hosts::Pod(&scene.of_pod.ips),
                     facts: &scene.of_pod.facts,
                     files: http::Files {
@@ -305,7 +305,7 @@ impl Attempt {
                         any_authorities: hook.place == Place::Configuration,
                     },
                 };
-                http::run(call, &context, around).await
+                http::run(call, &context, request).await
             }
             Action::Exec(command) => {
                 let machine = on_change.machine();

@@ -42,7 +42,7 @@ const AGENT: &str = concat!("larder/", env!("CARGO_PKG_VERSION"));
 
 /// The inputs of a request besides its round.
 #[derive(Clone, Copy, Debug)]
-pub struct Surroundings<'a> {
+pub struct RequestContext<'a> {
     /// The addresses of the pod's ports.
     pub hosts: Hosts<'a>,
     /// The names of the pod's ports.
@@ -61,8 +61,8 @@ pub enum Hosts<'a> {
 }
 
 /// Sends the request, and waits for the status.
-pub async fn run(call: &HttpCall, step: &StepContext, around: Surroundings<'_>) -> StepOutcome {
-    match timeout(step.timeout, request(call, step, around)).await {
+pub async fn run(call: &HttpCall, step: &StepContext, context: RequestContext<'_>) -> StepOutcome {
+    match timeout(step.timeout, request(call, step, context)).await {
         Ok(Ok(())) => StepOutcome::Succeeded,
         Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, error.in_words())),
         Err(_) => {
@@ -77,13 +77,13 @@ pub async fn run(call: &HttpCall, step: &StepContext, around: Surroundings<'_>) 
 async fn request(
     call: &HttpCall,
     step: &StepContext,
-    around: Surroundings<'_>,
+    context: RequestContext<'_>,
 ) -> Result<(), HttpError> {
-    let target = Target::of(call, around).await?;
-    let request = target.request(call, step, around)?;
+    let target = Target::of(call, context).await?;
+    let request = target.request(call, step, context)?;
     let stream = connect(&target.addresses).await?;
     let status = if target.is_tls {
-        let (connector, name) = connector(&call.tls, &target.host, around.files).await?;
+        let (connector, name) = connector(&call.tls, &target.host, context.files).await?;
         let stream = connector.connect(name, stream).await;
         send(stream.map_err(HttpError::Tls)?, request).await?
     } else {
@@ -108,14 +108,14 @@ struct Target {
 }
 
 impl Target {
-    async fn of(call: &HttpCall, around: Surroundings<'_>) -> Result<Self, HttpError> {
+    async fn of(call: &HttpCall, context: RequestContext<'_>) -> Result<Self, HttpError> {
         match &call.target {
             HttpTarget::Pod { port, path, tls } => {
                 let port = match port {
                     Port::Number(number) => *number,
-                    Port::Name(name) => around.facts.port(name).ok_or(HttpError::UnknownPort)?,
+                    Port::Name(name) => context.facts.port(name).ok_or(HttpError::UnknownPort)?,
                 };
-                let addresses = around.hosts.addresses(port)?;
+                let addresses = context.hosts.addresses(port)?;
                 let first = addresses.first().ok_or(HttpError::NoAddress)?;
                 Ok(Self {
                     host: first.ip().to_string(),
@@ -147,7 +147,7 @@ impl Target {
         &self,
         call: &HttpCall,
         step: &StepContext,
-        around: Surroundings<'_>,
+        context: RequestContext<'_>,
     ) -> Result<Request<Full<Bytes>>, HttpError> {
         let body = Full::new(Bytes::copy_from_slice(call.body.as_bytes()));
         let mut request = Request::new(body);
@@ -168,7 +168,7 @@ impl Target {
         headers.insert(HOST, value(&self.authority)?);
         headers.insert("larder-round", value(&step.round.to_string())?);
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
-        if let Some(authorization) = authorization(call, around)? {
+        if let Some(authorization) = authorization(call, context)? {
             let value = HeaderValue::from_bytes(&authorization);
             let mut value = value.map_err(|_| HttpError::Credentials)?;
             value.set_sensitive(true);
@@ -181,7 +181,7 @@ impl Target {
 /// Credentials from files that are read for this request, or from the user in the URL.
 fn authorization(
     call: &HttpCall,
-    around: Surroundings<'_>,
+    context: RequestContext<'_>,
 ) -> Result<Option<Zeroizing<Vec<u8>>>, HttpError> {
     let basic = |user_and_password: &[u8]| {
         let text = Zeroizing::new(STANDARD.encode(user_and_password));
@@ -193,13 +193,13 @@ fn authorization(
             username,
             password,
         }) => {
-            let username = around.files.credential(volume, username)?;
-            let password = around.files.credential(volume, password)?;
+            let username = context.files.credential(volume, username)?;
+            let password = context.files.credential(volume, password)?;
             let both = Zeroizing::new([&**username, b":", &**password].concat());
             Ok(Some(basic(&both)))
         }
         Some(HttpAuth::Bearer { volume, path }) => {
-            let token = around.files.credential(volume, path)?;
+            let token = context.files.credential(volume, path)?;
             Ok(Some(Zeroizing::new([b"Bearer ", &**token].concat())))
         }
         None => {

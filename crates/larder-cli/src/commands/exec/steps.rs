@@ -7,7 +7,7 @@ use larder_on_change::{
     action::{
         PodIdentity, StepContext, StepOutcome,
         exec::{self, CHANGES, Launch, LaunchError, Launched, PATH},
-        http::{self, Files, Hosts, Surroundings},
+        http::{self, Files, Hosts, RequestContext},
     },
 };
 use rustix::process::Pid;
@@ -77,7 +77,7 @@ pub(super) async fn run(
             Action::Signal(target) => signal(target, &context, session).await,
             Action::Http(call) => {
                 let volumes = session.directories();
-                let surroundings = Surroundings {
+                let request = RequestContext {
                     hosts: Hosts::ThisMachine,
                     facts: &around.facts,
                     files: Files {
@@ -85,7 +85,7 @@ pub(super) async fn run(
                         any_authorities: true,
                     },
                 };
-                http::run(call, &context, surroundings).await
+                http::run(call, &context, request).await
             }
             Action::Restart(restart) => self::restart(*restart, &context, around, session).await,
             Action::Exec(command) => execute(command, &context, around, session).await,

@@ -68,7 +68,7 @@ impl Volumes {
     }
 
     async fn ask_in(&self, call: &HttpCall, hosts: Hosts<'_>, step: &StepContext) -> StepOutcome {
-        let around = Surroundings {
+        let context = RequestContext {
             hosts,
             facts: &PodFacts::default(),
             files: Files {
@@ -76,7 +76,7 @@ impl Volumes {
                 any_authorities: false,
             },
         };
-        run(call, step, around).await
+        run(call, step, context).await
     }
 }
 
