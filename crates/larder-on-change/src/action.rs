@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! 1. A step ends at its timeout, and what it has started with it (rule T7).
-//! 2. No reason and no output contains a value of [`StepContext::withheld`], a credential, or the user or query of a
+//! 2. No reason and no output contains a value of [`StepContext::redactor`], a credential, or the user or query of a
 //!    URL (rules S6, S7).
 
 pub mod cgroups;
@@ -19,16 +19,16 @@ mod changes;
 pub mod exec;
 pub mod http;
 pub mod processes;
+mod redactor;
 pub mod restart;
 pub mod signal;
 pub mod targets;
-mod withheld;
 
 use std::{fmt, time::Duration};
 
 pub use self::{
     changes::{Changes, VolumeChange},
-    withheld::Withheld,
+    redactor::Redactor,
 };
 
 /// The facts of a round that its steps use.
@@ -44,8 +44,8 @@ pub struct StepContext {
     pub pod: PodIdentity,
     /// The changes since the hook's last success.
     pub changes: Changes,
-    /// The values of Secrets that must not be logged.
-    pub withheld: Withheld,
+    /// Withholds the values of Secrets that must not be logged.
+    pub redactor: Redactor,
     /// The longest time for the step.
     pub timeout: Duration,
 }

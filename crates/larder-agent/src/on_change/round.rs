@@ -10,7 +10,7 @@ use larder_objects::SecretBytes;
 use larder_on_change::{
     Action, HookId, OnFailure, Restart,
     action::{
-        Changes, PodIdentity, RoundId, StepContext, StepOutcome, Withheld, exec, http, restart,
+        Changes, PodIdentity, Redactor, RoundId, StepContext, StepOutcome, exec, http, restart,
         signal, targets::TargetQuery,
     },
 };
@@ -113,7 +113,7 @@ struct Scene {
     volumes: Option<BTreeSet<SmolStr>>,
     variables: BTreeSet<SmolStr>,
     swapped: Option<Duration>,
-    withheld: Withheld,
+    redactor: Redactor,
 }
 
 impl Attempt {
@@ -279,7 +279,7 @@ impl Attempt {
             attempt: self.number,
             pod: self.identity(),
             changes: scene.changes.clone(),
-            withheld: scene.withheld.clone(),
+            redactor: scene.redactor.clone(),
             timeout: hook.hook.timing.timeout_of(step, scene.of_pod.grace),
         };
         let processes = on_change.processes();
@@ -344,13 +344,13 @@ impl Attempt {
         let key = on_change.key();
         let hook = self.hook();
         let uid = self.uid();
-        let mut withheld = Withheld::default();
+        let mut redactor = Redactor::default();
         let of_pod = if let Some(known) = pod_facts {
             known
         } else {
             let pod = Box::new(self.pod.decode());
             if hook.hook.runs_commands() {
-                withheld = self.withheld(on_change, &uid, &pod).await;
+                redactor = self.redactor(on_change, &uid, &pod).await;
             }
             RoundFacts::of(on_change, &uid, &pod, hook)
         };
@@ -379,12 +379,12 @@ impl Attempt {
             volumes,
             variables,
             swapped,
-            withheld,
+            redactor,
         }
     }
 
-    /// The values of Secrets that a command could print: the present files of volumes that may contain some.
-    async fn withheld(&self, on_change: &OnChange, uid: &SmolStr, pod: &Pod) -> Withheld {
+    /// Finds the values of Secrets that a command could print: the present files of volumes that may contain some.
+    async fn redactor(&self, on_change: &OnChange, uid: &SmolStr, pod: &Pod) -> Redactor {
         let volumes = pod
             .spec
             .iter()
@@ -401,7 +401,7 @@ impl Attempt {
                     values.push(SecretBytes::new(bytes.to_vec()));
                 });
             }
-            Withheld::new(values.iter().map(|value| &**value))
+            Redactor::new(values.iter().map(|value| &**value))
         })
         .await
     }

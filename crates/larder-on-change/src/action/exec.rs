@@ -231,7 +231,7 @@ impl Running {
             self.end(&mut tail).await;
             StepOutcome::timed_out(step.timeout)
         };
-        (outcome, tail.text(&step.withheld))
+        (outcome, tail.text(&step.redactor))
     }
 
     /// Ends the group: TERM, and KILL when its time is up or no process of it seems to be left.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_on_change::{ContentDigest, DigestKey, Digester, Hook, Items, action::Withheld};
+use larder_on_change::{ContentDigest, DigestKey, Digester, Hook, Items, action::Redactor};
 use larder_projection::VolumeKind;
 use zeroize::Zeroizing;
 
@@ -22,7 +22,7 @@ pub(super) struct Content {
     /// Everything else that the command is started with. A restart hook compares it, too.
     start: Zeroizing<Vec<u8>>,
     /// The values of Secrets.
-    pub(super) withheld: Withheld,
+    pub(super) redactor: Redactor,
 }
 
 /// One file of a volume.
@@ -65,9 +65,9 @@ impl Content {
             files,
             variables,
             start,
-            withheld: Withheld::default(),
+            redactor: Redactor::default(),
         };
-        content.withheld = Withheld::new(content.secrets(target, directories));
+        content.redactor = Redactor::new(content.secrets(target, directories));
         Ok(content)
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use larder_on_change::{
     DigestKey, Hook, HookEngine, HookState, Items, Outcome, Start,
-    action::{Changes, RoundId, StepOutcome, Withheld},
+    action::{Changes, Redactor, RoundId, StepOutcome},
 };
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ pub(super) struct Rounds {
     hooks: Vec<TrackedHook>,
     key: DigestKey,
     random: fastrand::Rng,
-    withheld: Withheld,
+    redactor: Redactor,
 }
 
 /// A hook, and the content that it has succeeded for.
@@ -41,7 +41,7 @@ pub(super) struct DueRound {
     pub(super) attempt: u32,
     /// Without the directories of volumes.
     pub(super) changes: Changes,
-    pub(super) withheld: Withheld,
+    pub(super) redactor: Redactor,
 }
 
 impl Rounds {
@@ -65,7 +65,7 @@ impl Rounds {
             hooks: hooks.collect(),
             key: DigestKey::from_bytes(&DigestKey::generate()?),
             random: fastrand::Rng::new(),
-            withheld: Withheld::default(),
+            redactor: Redactor::default(),
         })
     }
 
@@ -91,7 +91,7 @@ impl Rounds {
 
     /// Everything that has changed together is in place (rule F1).
     pub(super) fn observe(&mut self, content: &Content, now: Instant) {
-        self.withheld = content.withheld.clone();
+        self.redactor = content.redactor.clone();
         for tracked in &mut self.hooks {
             let (digest, items) = content.of(&tracked.hook, &self.key);
             tracked.present = items;
@@ -128,7 +128,7 @@ impl Rounds {
                 round: tracked.round,
                 attempt: round.attempt,
                 changes,
-                withheld: self.withheld.clone(),
+                redactor: self.redactor.clone(),
             });
         }
         due

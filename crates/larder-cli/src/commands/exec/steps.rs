@@ -68,7 +68,7 @@ pub(super) async fn run(
         attempt: due.attempt,
         pod: around.pod.clone(),
         changes,
-        withheld: due.withheld,
+        redactor: due.redactor,
         timeout: Duration::ZERO,
     };
     for step in &due.hook.steps {

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, convert::Infallible, future::pending};
 
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 
-use super::super::withheld::{WITHHELD, Withheld};
+use super::super::redactor::{Redactor, WITHHELD};
 
 /// Most bytes that are kept (rule X5).
 const KEPT: usize = 8 << 10;
@@ -56,7 +56,7 @@ impl Tail {
     }
 
     /// The lines, without those that hold a secret text.
-    pub(super) fn text(mut self, withheld: &Withheld) -> String {
+    pub(super) fn text(mut self, redactor: &Redactor) -> String {
         let kept = &*self.kept.make_contiguous();
         let mut lines = kept.split(|&byte| byte == b'\n');
         let mut text = String::new();
@@ -64,7 +64,7 @@ impl Tail {
             && let Some(first) = lines.next()
         {
             // A value may have been cut in two: the rest of its line cannot be searched for it.
-            if withheld.is_empty() {
+            if redactor.is_empty() {
                 text.push_str(&String::from_utf8_lossy(first));
             } else {
                 text.push_str(WITHHELD);
@@ -72,7 +72,7 @@ impl Tail {
             text.push('\n');
         }
         for line in lines {
-            if withheld.holds(line) {
+            if redactor.matches(line) {
                 text.push_str(WITHHELD);
             } else {
                 text.push_str(&String::from_utf8_lossy(line));

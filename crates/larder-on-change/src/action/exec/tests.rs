@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::action::{Changes, PodIdentity, RoundId, VolumeChange, Withheld};
+use crate::action::{Changes, PodIdentity, Redactor, RoundId, VolumeChange};
 
 /// Longest wait for a process that was killed.
 const A_MINUTE: Timespec = Timespec {
@@ -43,7 +43,7 @@ fn step() -> StepContext {
             uid: "4711".to_owned(),
         },
         changes: Changes::default(),
-        withheld: Withheld::default(),
+        redactor: Redactor::default(),
         timeout: Duration::from_mins(1),
     }
 }
@@ -157,7 +157,7 @@ async fn command_has_an_empty_input_and_a_group_of_its_own() {
 #[tokio::test]
 async fn lines_with_a_secret_are_withheld() {
     let mut step = step();
-    step.withheld = Withheld::new([&b"hunter2"[..]]);
+    step.redactor = Redactor::new([&b"hunter2"[..]]);
     let script =
         "echo before; echo hunter2; printf hunter2 | base64; echo \"x=hunter2;\"; echo after >&2";
     let report = run_here(&shell(script), &step).await;
@@ -169,7 +169,7 @@ async fn lines_with_a_secret_are_withheld() {
 #[tokio::test]
 async fn secret_that_is_cut_in_two_is_withheld() {
     let mut step = step();
-    step.withheld = Withheld::new([&b"hunter2"[..]]);
+    step.redactor = Redactor::new([&b"hunter2"[..]]);
     // The last 8 KiB begin within the value.
     let script = "printf hunter2; head -c 8188 /dev/zero | tr '\\0' x";
     let report = run_here(&shell(script), &step).await;

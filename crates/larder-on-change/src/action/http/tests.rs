@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 use crate::{
-    action::{Changes, PodIdentity, RoundId, Withheld},
+    action::{Changes, PodIdentity, Redactor, RoundId},
     hook::HttpTls,
     parse::{HookOrigin, hooks},
 };
@@ -38,7 +38,7 @@ fn step() -> StepContext {
         attempt: 1,
         pod: PodIdentity::default(),
         changes: Changes::default(),
-        withheld: Withheld::default(),
+        redactor: Redactor::default(),
         timeout: Duration::from_secs(30),
     }
 }

@@ -1,4 +1,4 @@
-//! Values of Secrets that must not appear in the logged output of a command.
+//! Withholds lines with values of Secrets from the logged output of a command.
 //!
 //! A line is withheld if it contains a value, one of the lines of a value, or either of them in Base64, whole or
 //! wrapped as by `base64` and PEM. Other bytes may precede the encoded value, as in a basic authorization, so all three
@@ -19,16 +19,16 @@ const WRAPPED: [usize; 2] = [64, 76];
 /// Replacement for a withheld line.
 pub(super) const WITHHELD: &str = "(withheld)";
 
-/// The texts to withhold. Cheap to clone; `Debug` shows none of them.
+/// Finds the lines to withhold. Cheap to clone; `Debug` shows none of the texts that it searches for.
 #[derive(Clone, Default)]
-pub struct Withheld {
+pub struct Redactor {
     /// Sorted, and none begins with another. So the only one with which a text can begin is the last that is not
     /// greater.
     needles: Arc<[Zeroizing<Vec<u8>>]>,
 }
 
-impl Withheld {
-    /// Withholds these values.
+impl Redactor {
+    /// Withholds lines with these values.
     pub fn new<'a>(values: impl IntoIterator<Item = &'a [u8]>) -> Self {
         let mut needles = Vec::new();
         let mut add = |needle: &[u8]| {
@@ -58,8 +58,8 @@ impl Withheld {
         self.needles.is_empty()
     }
 
-    /// Whether a line holds one of the texts.
-    pub fn holds(&self, line: &[u8]) -> bool {
+    /// Whether a line contains one of the values.
+    pub fn matches(&self, line: &[u8]) -> bool {
         (0..line.len()).any(|start| {
             let rest = &line[start..];
             let following = self
@@ -95,9 +95,9 @@ fn encoded(bytes: &[u8], add: &mut impl FnMut(&[u8])) {
     }
 }
 
-impl fmt::Debug for Withheld {
+impl fmt::Debug for Redactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Withheld({})", self.needles.len())
+        write!(f, "Redactor({})", self.needles.len())
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
     // on-change 43
     #[test]
     fn values_are_found_plain_encoded_and_within_a_line() {
-        let withheld = Withheld::new([&b"hunter2"[..], b"abc"]);
+        let redactor = Redactor::new([&b"hunter2"[..], b"abc"]);
         for line in [
             "hunter2",
             "password=hunter2;",
@@ -118,13 +118,13 @@ mod tests {
             "bWU6aHVudGVyMg==",
             "eDpodW50ZXIyCg==",
         ] {
-            assert!(withheld.holds(line.as_bytes()), "{line}");
+            assert!(redactor.matches(line.as_bytes()), "{line}");
         }
         for line in ["", "abc", "hunter", "password=", "aHVudGVy"] {
-            assert!(!withheld.holds(line.as_bytes()), "{line}");
+            assert!(!redactor.matches(line.as_bytes()), "{line}");
         }
-        assert!(Withheld::default().is_empty() && !withheld.is_empty());
-        assert!(!format!("{withheld:?}").contains("hunter2"));
+        assert!(Redactor::default().is_empty() && !redactor.is_empty());
+        assert!(!format!("{redactor:?}").contains("hunter2"));
     }
 
     // on-change 43
@@ -132,11 +132,11 @@ mod tests {
     fn each_line_of_a_longer_value_is_found() {
         let key: Vec<u8> = (0..200u8).map(|byte| b'!' + byte % 90).collect();
         let pem = format!("-----BEGIN KEY-----\n{}\nshort", "QUJD".repeat(16));
-        let withheld = Withheld::new([&key[..], pem.as_bytes()]);
-        assert!(withheld.holds(format!("> {}", "QUJD".repeat(16)).as_bytes()));
+        let redactor = Redactor::new([&key[..], pem.as_bytes()]);
+        assert!(redactor.matches(format!("> {}", "QUJD".repeat(16)).as_bytes()));
         let text = STANDARD_NO_PAD.encode(&key);
         for line in text.as_bytes().chunks(76).chain(text.as_bytes().chunks(64)) {
-            assert!(withheld.holds(line));
+            assert!(redactor.matches(line));
         }
     }
 }
