@@ -41,7 +41,7 @@ impl Object for Secret {
     }
 }
 
-/// Bytes that must not leak: zeroised on drop, and `Debug` shows the length only.
+/// Bytes that must not leak: zeroized on drop, and `Debug` shows the length only.
 #[derive(Clone, Default, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub struct SecretBytes(Vec<u8>);
 
@@ -99,7 +99,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// Decodes standard base64, line breaks ignored, as Go does it. What a failed attempt leaves behind is zeroised.
+/// Decodes standard base64, line breaks ignored, as Go does it. What a failed attempt leaves behind is zeroized.
 pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
     if text.contains(['\r', '\n']) {
         let mut packed = Zeroizing::new(String::with_capacity(text.len()));

@@ -5,7 +5,7 @@ use std::{fmt, ops::Deref};
 use serde_json::Value;
 use zeroize::Zeroize as _;
 
-/// An object as JSON. `Debug` shows its name only, and the text of a Secret is zeroised on drop.
+/// An object as JSON. `Debug` shows its name only, and the text of a Secret is zeroized on drop.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RawObject(Value);
 
