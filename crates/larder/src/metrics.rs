@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 #[cfg(feature = "metrics")]
 pub use self::prometheus::ManagerMetrics;
 #[cfg(feature = "metrics")]
-pub(crate) use self::prometheus::{Census, Count, KindMetrics};
+pub(crate) use self::prometheus::{Count, CountObjects, KindMetrics};
 
 /// Takes in what a manager does.
 pub(crate) trait Metrics: fmt::Debug + Send + Sync {

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::{Inner, ObjectManager};
 use crate::{
     config::{ConfigError, ManagerConfig},
-    metrics::{Census, Count, KindMetrics, ManagerMetrics},
+    metrics::{Count, CountObjects, KindMetrics, ManagerMetrics},
 };
 
 impl<K: Object> ObjectManager<K> {
@@ -37,7 +37,7 @@ impl<K: Object> ObjectManager<K> {
     }
 }
 
-impl<K: Object> Census for Inner<K> {
+impl<K: Object> CountObjects for Inner<K> {
     fn count(&self) -> Count {
         Count {
             kind: K::KIND.as_str(),

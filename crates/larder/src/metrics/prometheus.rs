@@ -103,7 +103,7 @@ impl ManagerMetrics {
     }
 
     /// Counts the objects of `manager` from now on, for as long as it lives.
-    pub(crate) fn add(&self, manager: Weak<dyn Census>) {
+    pub(crate) fn add(&self, manager: Weak<dyn CountObjects>) {
         let mut managers = self.managers.0.lock();
         managers.retain(|manager| manager.strong_count() > 0);
         managers.push(manager);
@@ -172,12 +172,12 @@ pub(crate) struct Count {
 }
 
 /// Something whose objects can be counted.
-pub(crate) trait Census: Send + Sync {
+pub(crate) trait CountObjects: Send + Sync {
     fn count(&self) -> Count;
 }
 
 #[derive(Clone, Default)]
-struct Managers(Arc<Mutex<Vec<Weak<dyn Census>>>>);
+struct Managers(Arc<Mutex<Vec<Weak<dyn CountObjects>>>>);
 
 impl fmt::Debug for Managers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
