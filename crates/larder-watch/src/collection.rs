@@ -147,7 +147,7 @@ struct Objects<K> {
 
 impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Arc<Objects<K>> {
     type Item = Found<K>;
-    type Gone = ObjectMeta;
+    type Tombstone = ObjectMeta;
     type State = BTreeMap<ObjectKey, Found<K>>;
 
     const KIND: &'static str = K::KIND;

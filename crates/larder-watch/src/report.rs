@@ -19,7 +19,7 @@ pub enum Finding<T: Target> {
     /// An object was added or modified.
     Changed(T::Item),
     /// An object was deleted, at this version.
-    Deleted(T::Gone, ResourceVersion),
+    Deleted(T::Tombstone, ResourceVersion),
     /// The watch continues after an interruption: the known state is in sync again.
     Resumed,
     /// A request failed and will be repeated; the known state may be stale from now on.

@@ -14,7 +14,7 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// One object, as an answer brings it.
     type Item: Send + fmt::Debug;
     /// The remains of a deleted object.
-    type Gone: Send + fmt::Debug;
+    type Tombstone: Send + fmt::Debug;
     /// Everything that the target stands for.
     type State: Default + Send + fmt::Debug;
 
@@ -54,7 +54,7 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     fn read(&self, json: &[u8]) -> Result<Option<Self::Item>, RequestError>;
 
     /// What remains of the deleted object with this metadata; `None` if the target does not cover it.
-    fn gone(&self, metadata: ObjectMeta) -> Option<Self::Gone>;
+    fn gone(&self, metadata: ObjectMeta) -> Option<Self::Tombstone>;
 
     /// The version of an item.
     fn version(item: &Self::Item) -> &ResourceVersion;
@@ -68,7 +68,7 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     fn add(state: &mut Self::State, item: Self::Item);
 
     /// Removes a deleted object from the state.
-    fn remove(state: &mut Self::State, gone: &Self::Gone);
+    fn remove(state: &mut Self::State, gone: &Self::Tombstone);
 
     /// The item of a state that holds one at most.
     fn into_item(state: Self::State) -> Option<Self::Item>;
@@ -97,7 +97,7 @@ impl<K> fmt::Debug for ByName<K> {
 
 impl<K: Object> Target for ByName<K> {
     type Item = Arc<K>;
-    type Gone = ();
+    type Tombstone = ();
     type State = Option<Arc<K>>;
 
     const KIND: &'static str = K::KIND.as_str();

@@ -25,7 +25,7 @@ pub(crate) enum WatchEvent<T: Target> {
     /// `ADDED` or `MODIFIED`.
     Changed(T::Item),
     /// `DELETED`, at this version.
-    Deleted(T::Gone, ResourceVersion),
+    Deleted(T::Tombstone, ResourceVersion),
     /// `BOOKMARK`: nothing happened up to this version.
     Bookmark {
         version: ResourceVersion,

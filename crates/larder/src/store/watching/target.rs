@@ -74,7 +74,7 @@ impl<K: Object> WatchTarget<K> {
 
 impl<K: Object> Target for WatchTarget<K> {
     type Item = SeenObject<K>;
-    type Gone = u64;
+    type Tombstone = u64;
     type State = BTreeMap<u64, Decoded<K>>;
 
     const KIND: &'static str = K::KIND.as_str();
