@@ -178,7 +178,7 @@ async fn a_link_to_a_file_that_is_swapped_is_followed() {
 }
 
 #[tokio::test]
-async fn what_is_no_directory_is_refused() {
+async fn path_that_is_not_a_directory_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let missing = directory.path().join("missing");
     let error = ManifestDir::open(&missing).await.unwrap_err();

@@ -171,7 +171,7 @@ mod tests {
 
     // on-change 63
     #[test]
-    fn record_that_larder_has_not_written_is_none() {
+    fn foreign_record_is_ignored() {
         let written = Record::new(&DigestKey::from_bytes(&[1; 32]), std::iter::empty()).text();
         let text = String::from_utf8(written).unwrap();
         assert!(Record::read(text.as_bytes()).is_some());

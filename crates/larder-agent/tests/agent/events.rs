@@ -40,7 +40,7 @@ async fn event(node: &Node, reason: &str, count: i32) -> Event {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_delivered_is_told_in_the_kubelets_words() {
+async fn failed_delivery_is_reported_in_the_kubelets_words() {
     let mut node = node();
     node.apply(&secret("login", &[("password", "hunter2")]));
     let key = json!({"name": "P", "valueFrom": {"secretKeyRef": {"name": "login", "key": "none"}}});

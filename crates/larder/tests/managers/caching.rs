@@ -301,7 +301,7 @@ async fn a_new_reference_makes_reads_live() {
 
 // managers 19
 #[tokio::test(start_paused = true)]
-async fn what_is_not_registered_is_not_asked_for() {
+async fn unregistered_objects_are_not_requested() {
     let (manager, mut script, _node) = manager();
     let error = r#"object "n"/"a" not registered"#;
     assert_eq!(cached(&manager, &mut script).await, error);

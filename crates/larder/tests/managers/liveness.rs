@@ -86,7 +86,7 @@ async fn bookmarks_and_resumed_watches_are_signs_of_life() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_away_leaves_no_watch_silent() {
+async fn no_watch_is_silent_during_an_outage() {
     let context = NodeContext::default();
     let (_manager, mut script, request) = started(&context).await;
     drop(request);

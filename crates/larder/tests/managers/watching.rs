@@ -250,7 +250,7 @@ async fn a_formerly_immutable_object_is_watched_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_proof_that_finds_nothing_leads_to_a_list() {
+async fn a_freshness_check_that_finds_nothing_leads_to_a_list() {
     let (manager, mut script) = registered();
     let _late = script.next().await.synced(7, Some(&object(7, "old")));
     assert_eq!(value(&manager).await, "old");

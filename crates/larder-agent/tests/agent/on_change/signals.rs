@@ -227,7 +227,7 @@ async fn container_that_started_after_the_swap_is_skipped() {
 
 // on-change 40
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn containers_with_the_same_mounts_are_told_together_or_not_at_all() {
+async fn containers_with_the_same_mounts_are_signaled_together_or_not_at_all() {
     if !permitted() {
         return;
     }

@@ -89,7 +89,7 @@ fn names_are_short_and_printable() {
 }
 
 #[test]
-fn annotation_holds_no_place_for_hours() {
+fn annotated_timeout_is_limited() {
     check(
         "[{signal: HUP, timeout: 6m}]",
         POD,

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clock_of_the_system_is_told_from_a_paused_one() {
+    async fn system_clock_is_distinguished_from_a_paused_one() {
         assert!(Age::since(Instant::now()).coarse.is_some());
         tokio::time::pause();
         assert!(Age::since(Instant::now()).coarse.is_none());
