@@ -516,7 +516,7 @@ async fn defaults_are_filled_and_broken_rules_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_change_is_rejected_over_http_and_recreated_from_a_manifest() {
+async fn immutable_fields_are_rejected_over_http_and_recreated_from_a_manifest() {
     let server = server();
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let pods: Api<Pod> = Api::default_namespaced(client(&server));

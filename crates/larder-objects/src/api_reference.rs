@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_no_api_server_passes() {
+    fn pods_without_api_objects_pass() {
         // managers 65
         check(json!({}), None);
         check_volume(json!({"hostPath": {"path": "/x"}}), None);

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_blocks_are_decoded() {
         for length in [0, 1, 47, 48, 49, 96, 500] {
             let der = vec![7; length];
             let text = encode_certificate(&der);

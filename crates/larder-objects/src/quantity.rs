@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_finer_than_a_billionth_is_rounded_away_from_zero() {
+    fn fractions_below_a_billionth_are_rounded_away_from_zero() {
         for (text, expected) in [
             ("0.1n", 1),
             ("1.1n", 2),

@@ -236,7 +236,7 @@ mod tests {
 
     // managers 2
     #[test]
-    fn what_names_no_object_is_no_reference() {
+    fn sources_without_an_object_name_are_not_references() {
         check(
             r#"{"serviceAccountName":"sa","imagePullSecrets":[{"name":""},{}],
                 "containers":[{"name":"c","envFrom":[{"secretRef":{"name":""}},{"configMapRef":{}},{"prefix":"P"}],

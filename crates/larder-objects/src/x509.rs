@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_followed_by_more_is_refused() {
+    fn truncated_input_and_trailing_bytes_are_rejected() {
         for whole in [der(ROOT), der(LEAF), der(REQUEST)] {
             for length in 0..whole.len() {
                 assert_eq!(Certificate::parse(&whole[..length]), None);

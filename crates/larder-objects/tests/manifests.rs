@@ -232,7 +232,7 @@ data: {p: [256]}
 }
 
 #[test]
-fn what_the_api_server_would_refuse_is_refused_with_every_field() {
+fn invalid_objects_are_rejected_with_every_invalid_field() {
     check(
         "
 apiVersion: apps/v1

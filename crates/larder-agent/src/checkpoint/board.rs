@@ -253,7 +253,7 @@ mod tests {
     use crate::checkpoint::codec::CopyKind;
 
     #[test]
-    fn what_is_too_large_is_named_without_a_long_list() {
+    fn copies_that_are_too_large_are_named_without_a_long_list() {
         let id = |name: &str| CopyId {
             kind: CopyKind::ConfigMap,
             namespace: "prod".into(),

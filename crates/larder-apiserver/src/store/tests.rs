@@ -76,7 +76,7 @@ fn an_object_that_enters_or_leaves_the_selector_is_added_or_deleted() {
 }
 
 #[test]
-fn what_was_read_before_another_write_cannot_be_written() {
+fn writes_based_on_a_stale_read_are_rejected() {
     let store = store(LIMITS);
     let a = store.create(KIND, object("a", "1")).unwrap();
     assert_eq!(store.create(KIND, object("a", "1")).unwrap_err(), Changed);

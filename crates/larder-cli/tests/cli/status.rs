@@ -89,7 +89,7 @@ fn wait_starts_before_the_agent_and_ends_with_delivery() {
 }
 
 #[test]
-fn wait_tells_who_is_waited_for_and_why_once_for_each_change() {
+fn wait_reports_pending_pods_and_reasons_once_per_change() {
     let desk = desk();
     put(&desk, "late.yaml", &pod("late", "missing"));
     let mut waiting = Command::new(env!("CARGO_BIN_EXE_larder"))

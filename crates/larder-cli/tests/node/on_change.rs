@@ -175,7 +175,7 @@ async fn until(what: &str, machine: &Machine, mut is_so: impl FnMut() -> bool) {
 
 // on-change 58 to 60: real processes, and an agent that dies at any moment.
 #[tokio::test]
-async fn every_process_is_told_of_its_last_content_whenever_the_agent_dies() {
+async fn every_process_is_notified_of_its_last_content_whenever_the_agent_dies() {
     let probe = Command::new("unshare")
         .args(["-m", "-p", "-f", "true"])
         .output();

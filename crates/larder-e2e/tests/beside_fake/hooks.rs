@@ -306,7 +306,7 @@ async fn restart_of_larder_fires_only_for_what_has_changed_meanwhile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hooks_run_in_one_larder_of_the_node_and_in_none_that_only_tells() {
+async fn hooks_run_in_one_larder_of_the_node_and_not_in_a_dry_run() {
     for dry_run in [false, true] {
         let (mut world, mut rounds) = with_two_volumes().await;
         let mut second = with_rounds(&mut world);

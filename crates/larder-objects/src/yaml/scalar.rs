@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_looks_like_a_number_is_text() {
+    fn text_that_resembles_a_number_stays_text() {
         for text in [
             "12:30",
             "2026-03-01",

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_is_overwritten() {
+    fn leftovers_of_a_crash_are_overwritten() {
         let root = TempDir::new().unwrap();
         let host = VolumeHost::open_without_mounts(root.path()).unwrap();
         let directory = root.path().join("pods/u1/containers/web");

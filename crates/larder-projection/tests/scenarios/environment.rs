@@ -331,7 +331,7 @@ fn variables_come_from_env_files_unexpanded() {
 }
 
 #[test]
-fn what_an_env_file_lacks_fails_unless_optional() {
+fn missing_env_file_keys_fail_unless_optional() {
     // projection 61, 63; on purpose different: optional covers a missing file.
     let text = "environment variable key \"K\" not found in file \"/host/env\"";
     for content in ["OTHER='v'", "K=''"] {

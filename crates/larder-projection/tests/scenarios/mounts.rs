@@ -86,7 +86,7 @@ fn mount_paths_become_absolute_and_modes_are_kept() {
 }
 
 #[test]
-fn what_cannot_be_mounted_is_refused() {
+fn invalid_mounts_are_rejected() {
     // projection 66
     let check = |entry: Value, text: &str| {
         let mut entry = entry;

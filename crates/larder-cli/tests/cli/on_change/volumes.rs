@@ -79,7 +79,7 @@ const SEVERAL: &str =
 
 // on-change 19, 20
 #[test]
-fn volumes_that_change_together_are_told_together() {
+fn volumes_that_change_together_send_one_signal() {
     if !may_mount() {
         return;
     }

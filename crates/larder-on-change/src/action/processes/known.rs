@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_is_limited() {
+    fn remembered_processes_and_namespaces_are_limited() {
         let now = Instant::now();
         let mut known = Known::default();
         // Two mounts may have the same hash.

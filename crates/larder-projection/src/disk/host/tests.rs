@@ -287,7 +287,7 @@ fn only_what_the_pod_still_has_is_retained() {
 }
 
 #[test]
-fn what_others_have_in_the_directory_of_a_pod_stays() {
+fn foreign_files_in_the_directory_of_a_pod_stay() {
     let root = TempDir::new().unwrap();
     let host = VolumeHost::open_without_mounts(root.path()).unwrap();
     host.set_up(&config("cfg"), &files([("a", "1")]), noon())

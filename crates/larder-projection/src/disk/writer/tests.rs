@@ -237,7 +237,7 @@ fn an_empty_payload_is_a_set_too() {
 }
 
 #[test]
-fn what_the_payload_no_longer_has_is_gone() {
+fn files_removed_from_the_payload_are_deleted() {
     // projection 14
     let mut volume = TestVolume::holding(&files([
         ("foo.txt", "f"),
