@@ -9,7 +9,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    hash::{BuildHasher as _, RandomState},
     sync::Arc,
     time::Duration,
 };
@@ -44,7 +43,6 @@ pub(super) struct Schedule {
     queue: RoundQueue,
     last_id: u64,
     rng: Rng,
-    hasher: RandomState,
     /// The agent ends: no further round begins.
     is_closed: bool,
 }
@@ -60,8 +58,6 @@ pub(super) struct PodSchedule {
     pub(super) tracked: Box<[TrackedHook]>,
     /// Whether the record on disk may be out of date.
     is_dirty: bool,
-    /// Hash of the record on disk; `None` if it is unknown.
-    recorded: Option<u64>,
     /// A pass is about to change the content.
     is_changing: bool,
     /// The record on disk says so: it covers attempts that begin when the content has changed.
@@ -99,7 +95,6 @@ impl Schedule {
             queue: RoundQueue::new(parallelism),
             last_id: 0,
             rng,
-            hasher: RandomState::new(),
             is_closed: false,
         }
     }
@@ -136,8 +131,8 @@ impl Schedule {
         }
     }
 
-    /// The record of a pod, if the one on disk is another; from now on it counts as written. `keeps_key` says whether
-    /// the next agent has the same key.
+    /// The record of a pod, if the one on disk may be out of date; from now on it counts as written. `keeps_key` says
+    /// whether the next agent has the same key.
     pub(super) fn record(
         &mut self,
         uid: &str,
@@ -154,9 +149,7 @@ impl Schedule {
             let lacks_notification = tracked.pending().changed_at.is_some() && !keeps_key;
             (hook, tracked, pod.is_changing || lacks_notification)
         });
-        let text = Record::new(key, record).text();
-        let hash = self.hasher.hash_one(&text);
-        (pod.recorded.replace(hash) != Some(hash)).then_some(text)
+        Some(Record::new(key, record).text())
     }
 
     /// The content of a pod is about to change. Returns whether the pod is known.
@@ -185,7 +178,6 @@ impl Schedule {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.is_dirty = true;
             pod.is_announced = false;
-            pod.recorded = None;
         }
     }
 
@@ -311,7 +303,6 @@ impl Schedule {
             unconfirmed,
             tracked: tracked.into(),
             is_dirty: true,
-            recorded: None,
             is_changing: false,
             is_announced: false,
             restarts,
