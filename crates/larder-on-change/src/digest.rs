@@ -13,7 +13,7 @@ use ring::{hmac, rand};
 
 use crate::action::{Changes, VolumeChange};
 
-/// The key of all digests of a machine. `Debug` does not show it.
+/// The digest key of a machine. `Debug` does not show it.
 #[derive(Clone)]
 pub struct DigestKey {
     key: hmac::Key,

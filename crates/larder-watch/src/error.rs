@@ -40,16 +40,16 @@ pub enum RequestError {
     /// A namespace or name cannot be part of a path, so nothing was sent.
     #[error("invalid path")]
     Path(#[from] PathError),
-    /// The answer was longer than any object may be.
+    /// The response was longer than any object may be.
     #[error("the response is longer than {limit_bytes} bytes")]
     TooLong {
         /// The limit that was passed.
         limit_bytes: usize,
     },
-    /// The answer was not what was requested.
+    /// The response was not what was requested.
     #[error("{0} in the response")]
     Unexpected(&'static str),
-    /// The object in the answer could not be decoded.
+    /// The object in the response could not be decoded.
     #[error("cannot decode the object in the response")]
     Decode(#[from] DecodeError),
 }

@@ -1,8 +1,8 @@
 //! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
 //!
 //! An [`Engine`] watches *targets* (one name, or a collection) and reports *findings*: an object is present at a
-//! version, or absent; a request failed; and how fresh a state is. It does not know who keeps the objects, or which
-//! readers wait for them.
+//! version, an object is absent, or a request failed. It also reports how fresh a state is. It knows nothing of who
+//! stores the objects, or of the readers that wait for them.
 //!
 //! ```text
 //! Collection, stores of the managers

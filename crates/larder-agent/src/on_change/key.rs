@@ -1,4 +1,4 @@
-//! The key of all digests, in memory only (rule P2).
+//! The digest key, in memory only (rule P2).
 //!
 //! It is in a file on a tmpfs, so that it outlives the agent but not a reboot. The first agent that needs it creates
 //! it; agents that start at the same time agree on one. If no such directory can be used, the key lives as long as the

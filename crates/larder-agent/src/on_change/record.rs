@@ -17,7 +17,7 @@ use super::{
 const VERSION: u32 = 1;
 
 /// The length of a text is a multiple of this. So the records of a pod mostly have one length, and a file that held one
-/// holds the next without being cut off, which would delay a signal.
+/// holds the next without being cut off, which would delay a swap or a round.
 const LENGTH: usize = 256;
 
 /// The record of a pod.

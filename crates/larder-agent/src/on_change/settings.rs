@@ -25,7 +25,7 @@ pub struct OnChangeConfig {
     pub parallelism: usize,
     /// The operator's hooks. `onChange`; none by default.
     pub hooks: Vec<ConfiguredHook>,
-    /// Directories in memory for the key of all digests, in order of preference; one that is not in memory is skipped.
+    /// Directories in memory for the digest key, in order of preference; one that is not in memory is skipped.
     /// Defaults to `beside.lockDir` beside a kubelet, then `/run/larder` for root, `$XDG_RUNTIME_DIR/larder` for others,
     /// then the root directory.
     pub key_dirs: Vec<PathBuf>,

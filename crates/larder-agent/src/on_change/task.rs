@@ -89,7 +89,7 @@ struct Shared {
     events: Option<Arc<Events>>,
     metrics: RoundMetrics,
     processes: Processes,
-    /// The key of all digests, and a directory in memory; made for the first pod with hooks.
+    /// The digest key, and a directory in memory; made for the first pod with hooks.
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
     schedule: Mutex<Schedule>,
