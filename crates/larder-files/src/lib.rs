@@ -1,0 +1,9 @@
+#![doc = include_str!("../README.md")]
+
+pub mod faults;
+pub mod sys;
+
+pub mod beneath;
+pub mod ownership;
+pub mod regular_file;
+pub mod replace;
