@@ -11,7 +11,7 @@ use std::{
 
 use ring::{hmac, rand};
 
-use crate::action::{Changes, VolumeChange};
+use crate::changes::{Changes, VolumeChange};
 
 /// The digest key of a machine. `Debug` does not show it.
 #[derive(Clone)]

@@ -8,8 +8,8 @@
 //!
 //! A [`Hook`] is a filter, one or several [`Action`]s, and timing. [`parse`] reads hooks from the command line, from
 //! pod annotations and from the agent's configuration, and checks which actions each source may request. [`HookEngine`]
-//! decides when a hook fires. It is pure: time and random numbers are passed in. [`action`] runs the steps of a round
-//! that need nothing but the system: commands and HTTP requests.
+//! decides when a hook fires. It is pure: time and random numbers are passed in. The crate
+//! `larder-actions` runs the steps of a round.
 //!
 //! The contract is `docs/spec/on-change.md`; tests cite its scenarios as `// on-change 12`.
 //!
@@ -21,15 +21,18 @@
 //! 3. Every change reaches the application at least once. Across restarts this holds if the caller stores what
 //!    [`HookEngine::notified`] returns, and creates the hook's next engine with it.
 
-pub mod action;
+mod changes;
 mod digest;
 mod engine;
 mod facts;
 mod hook;
 pub mod parse;
+mod pod_identity;
 mod queue;
+mod round_id;
 mod signal;
 
+pub use changes::{Changes, VolumeChange};
 pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
 pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
@@ -38,5 +41,7 @@ pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, Timing};
 pub use hook::url::{HttpUrl, HttpUrlError};
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Output, Restart, SignalTarget};
+pub use pod_identity::PodIdentity;
 pub use queue::{HookId, RoundQueue};
+pub use round_id::RoundId;
 pub use signal::Signal;

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use larder_on_change::{ContentDigest, ContentTag, DigestKey, Digester, action::Changes};
+use larder_on_change::{Changes, ContentDigest, ContentTag, DigestKey, Digester};
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;
 

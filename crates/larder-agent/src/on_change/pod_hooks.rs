@@ -4,9 +4,9 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use larder_actions::targets::KnownContainers;
 use larder_on_change::{
     Hook, OnFailure, PodFacts,
-    action::targets::KnownContainers,
     parse::{ANNOTATION, ANNOTATION_PREFIX, annotated_hooks},
 };
 use larder_pods::StoredPod;

@@ -6,14 +6,11 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::SecretBytes;
-use larder_on_change::{
-    Action, HookId, OnFailure, Restart,
-    action::{
-        Changes, PodIdentity, Redactor, RoundId, StepContext, StepOutcome, exec, http, restart,
-        signal, targets::TargetQuery,
-    },
+use larder_actions::{
+    Redactor, StepContext, StepOutcome, exec, http, restart, signal, targets::TargetQuery,
 };
+use larder_objects::SecretBytes;
+use larder_on_change::{Action, Changes, HookId, OnFailure, PodIdentity, Restart, RoundId};
 use larder_pods::StoredPod;
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;

@@ -15,7 +15,7 @@ use std::{
 
 use fastrand::Rng;
 use jiff::Timestamp;
-use larder_on_change::{DigestKey, HookId, HookState, Outcome, RoundQueue, action::RoundId};
+use larder_on_change::{DigestKey, HookId, HookState, Outcome, RoundId, RoundQueue};
 use larder_pods::StoredPod;
 use smol_str::SmolStr;
 use tokio::time::Instant;

@@ -27,11 +27,9 @@ use std::{
 use fastrand::Rng;
 use futures::{FutureExt as _, future::BoxFuture};
 use k8s_openapi::api::core::v1::Pod;
+use larder_actions::{exec::Machine, processes::Processes};
 use larder_objects::chain;
-use larder_on_change::{
-    DigestKey,
-    action::{exec::Machine, processes::Processes},
-};
+use larder_on_change::DigestKey;
 use larder_pods::StoredPod;
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
-use larder_on_change::{DigestKey, HookEngine, HookId, HookState, Start, action::RoundId};
+use larder_on_change::{DigestKey, HookEngine, HookId, HookState, RoundId, Start};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

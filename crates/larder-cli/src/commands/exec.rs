@@ -32,8 +32,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use larder_on_change::PodFacts;
-use larder_on_change::action::PodIdentity;
+use larder_on_change::{PodFacts, PodIdentity};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use self::{

@@ -22,6 +22,7 @@ fn public_api_matches_the_record() {
     let docs = crates.join("../docs/api").canonicalize().unwrap();
     for library in [
         "larder",
+        "larder-actions",
         "larder-agent",
         "larder-apiserver",
         "larder-objects",

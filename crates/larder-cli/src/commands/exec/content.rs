@@ -6,7 +6,8 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_on_change::{ContentDigest, DigestKey, Digester, Hook, Items, action::Redactor};
+use larder_actions::Redactor;
+use larder_on_change::{ContentDigest, DigestKey, Digester, Hook, Items};
 use larder_projection::VolumeKind;
 use zeroize::Zeroizing;
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use larder_actions::{Redactor, StepOutcome};
 use larder_on_change::{
-    DigestKey, Hook, HookEngine, HookState, Items, Outcome, Start,
-    action::{Changes, Redactor, RoundId, StepOutcome},
+    Changes, DigestKey, Hook, HookEngine, HookState, Items, Outcome, RoundId, Start,
 };
 use tokio::time::Instant;
 

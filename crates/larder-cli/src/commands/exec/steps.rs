@@ -2,14 +2,13 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use larder_on_change::{
-    Action, Command, PodFacts, Restart, Signal, SignalTarget,
-    action::{
-        PodIdentity, StepContext, StepOutcome,
-        exec::{self, CHANGES, Launch, LaunchError, Launched, PATH},
-        http::{self, Files, Hosts, RequestContext},
-    },
+use larder_actions::{
+    StepContext, StepOutcome,
+    exec::{self, CHANGES, Launch, LaunchError, Launched, PATH},
+    http::{self, Files, Hosts, RequestContext},
+    signal::number,
 };
+use larder_on_change::{Action, Command, PodFacts, PodIdentity, Restart, Signal, SignalTarget};
 use rustix::process::Pid;
 use tokio::{
     sync::{mpsc::UnboundedSender, oneshot},
@@ -253,19 +252,4 @@ fn environment(started: &Started, own: Vec<(String, String)>) -> Vec<(String, Ve
             .map(|(name, value)| (name, value.into_bytes())),
     );
     all.into_iter().collect()
-}
-
-/// The number of a signal.
-pub(super) fn number(signal: Signal) -> rustix::process::Signal {
-    use rustix::process::Signal as Number;
-    match signal {
-        Signal::Hup => Number::HUP,
-        Signal::Int => Number::INT,
-        Signal::Quit => Number::QUIT,
-        Signal::Term => Number::TERM,
-        Signal::Usr1 => Number::USR1,
-        Signal::Usr2 => Number::USR2,
-        Signal::Winch => Number::WINCH,
-        Signal::Cont => Number::CONT,
-    }
 }

@@ -12,7 +12,8 @@ use futures::{
     future::{FutureExt as _, LocalBoxFuture},
     stream::FuturesUnordered,
 };
-use larder_on_change::{Restart, action::StepOutcome};
+use larder_actions::{StepOutcome, signal::number};
+use larder_on_change::Restart;
 use rustix::process::Signal;
 use tokio::{
     sync::{mpsc::UnboundedReceiver, oneshot},
@@ -23,7 +24,7 @@ use tokio::{
 use super::{
     rounds::Rounds,
     session::Session,
-    steps::{self, RestartRequest, Surrounding, number},
+    steps::{self, RestartRequest, Surrounding},
 };
 use crate::{
     output,

@@ -103,8 +103,8 @@ impl Known {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::action::processes::mount_hashes::{MountHasher, NewPrefixes};
-    use crate::action::processes::mount_table::each_mount;
+    use crate::processes::mount_hashes::{MountHasher, NewPrefixes};
+    use crate::processes::mount_table::each_mount;
 
     /// The hashes of that many mounts.
     fn prefixes(mounts: usize) -> MountPrefixes {

@@ -8,12 +8,13 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::{
+use crate::{
     StepContext, StepOutcome,
     processes::{FoundContainer, Processes, SignalProcessError},
+    signal::number,
     targets::TargetQuery,
 };
-use crate::hook::Restart;
+use larder_on_change::Restart;
 
 /// A container that started at least this long after its variables were put in place has read them. Before that, the
 /// runtime may have read the old ones (rule R3).
@@ -108,7 +109,7 @@ async fn end(
         Err(SignalProcessError::Ended { .. }) => return Ok(true),
         Err(error) => return Err(error),
     };
-    match open.send(restart.signal.number()) {
+    match open.send(number(restart.signal)) {
         Ok(()) => {}
         Err(SignalProcessError::Ended { .. }) => return Ok(true),
         Err(error) => return Err(error),

@@ -33,14 +33,14 @@ const LISTING: usize = 32 * 1024;
 /// a number is the same one if the inode is, unless the kernel kept the entry of one that has ended, which it does not
 /// rule out. If the kernel was short of memory, the same process may have another inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) struct ListedProcess {
-    pub(in super::super) pid: i32,
+pub(crate) struct ListedProcess {
+    pub(crate) pid: i32,
     pub(super) inode: u64,
 }
 
 /// The directory.
 #[derive(Debug)]
-pub(in super::super) struct ProcDirectory {
+pub(crate) struct ProcDirectory {
     path: PathBuf,
     /// Opened by the first use.
     directory: OnceLock<OwnedFd>,
@@ -76,7 +76,7 @@ impl ProcDirectory {
     }
 
     /// Reads a file of a process. Such files have no size, so `fs::read` would make several small reads.
-    pub(in super::super) fn read(&self, pid: i32, file: &str) -> io::Result<Vec<u8>> {
+    pub(crate) fn read(&self, pid: i32, file: &str) -> io::Result<Vec<u8>> {
         let file = self.open(pid, file)?;
         let mut text = Vec::with_capacity(PAGE);
         // `read_to_end` of a file asks for its size and position first, that of `Take` does not.
@@ -119,7 +119,7 @@ impl ProcDirectory {
     }
 
     /// All processes.
-    pub(in super::super) fn list(&self) -> io::Result<Vec<ListedProcess>> {
+    pub(crate) fn list(&self) -> io::Result<Vec<ListedProcess>> {
         // A listing has its own descriptor, since the position belongs to it.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let listed = openat(self.directory()?.as_fd(), c".", flags, Mode::empty())?;

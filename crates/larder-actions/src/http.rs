@@ -29,11 +29,8 @@ use zeroize::Zeroizing;
 
 pub use self::files::Files;
 use self::{error::HttpError, tls::connector};
-use super::{StepContext, StepOutcome};
-use crate::{
-    facts::PodFacts,
-    hook::{HttpAuth, HttpCall, HttpTarget, Port},
-};
+use crate::{StepContext, StepOutcome};
+use larder_on_change::{HttpAuth, HttpCall, HttpTarget, PodFacts, Port};
 
 /// Most bytes of an answer that are read (rule H4).
 const MAX_ANSWER: usize = 64 << 10;

@@ -63,7 +63,7 @@ pub use self::{
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
 };
-use super::cgroups::ContainerId;
+use crate::cgroups::ContainerId;
 
 /// How long a search may rely on what an earlier one has read.
 const EXPIRY: Duration = Duration::from_mins(10);

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, convert::Infallible, future::pending};
 
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 
-use super::super::redactor::{Redactor, WITHHELD};
+use crate::redactor::{Redactor, WITHHELD};
 
 /// Most bytes that are kept (rule X5).
 const KEPT: usize = 8 << 10;

@@ -118,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::action::processes::mount_table::each_mount;
+    use crate::processes::mount_table::each_mount;
 
     /// What is kept of a table.
     fn prefixes(hasher: &MountHasher, table: &[u8]) -> Option<MountPrefixes> {

@@ -12,7 +12,7 @@ use tokio::task::spawn_blocking;
 use tokio_rustls::TlsConnector;
 
 use super::{Files, HttpError};
-use crate::hook::HttpTls;
+use larder_on_change::HttpTls;
 
 /// The connector for one request, and the name that the certificate must have. Reads files.
 pub(super) async fn connector(

@@ -9,12 +9,12 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{task::spawn_blocking, time::Instant};
 
-use super::{
+use crate::{
     cgroups::ContainerId,
     processes::{FoundContainer, Owner, PodMounts, Processes},
 };
 
-/// The facts of a round that a signal or a restart uses, besides the [context](super::StepContext).
+/// The facts of a round that a signal or a restart uses, besides the [context](crate::StepContext).
 #[derive(Clone, Debug)]
 pub struct TargetQuery<'a> {
     /// The mount points of the pod's volumes in its containers.

@@ -17,7 +17,7 @@ use std::{
 
 use smol_str::SmolStr;
 
-use super::processes::{FoundContainer, FoundProcess, ListedProcess, Owner, Processes};
+use crate::processes::{FoundContainer, FoundProcess, ListedProcess, Owner, Processes};
 
 /// Names of control groups that systemd makes for containers, before the ID.
 const SCOPES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];

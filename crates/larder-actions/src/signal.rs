@@ -4,29 +4,27 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::{
+use crate::{
     StepContext, StepOutcome,
     processes::{FoundContainer, FoundProcess, Processes},
     targets::TargetQuery,
 };
-use crate::{hook::SignalTarget, signal::Signal};
+use larder_on_change::{Signal, SignalTarget};
 
 /// The first and the longest pause between two checks whether a process catches the signal.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-impl Signal {
-    /// The signal of the system.
-    pub(super) const fn number(self) -> rustix::process::Signal {
-        match self {
-            Self::Hup => rustix::process::Signal::HUP,
-            Self::Int => rustix::process::Signal::INT,
-            Self::Quit => rustix::process::Signal::QUIT,
-            Self::Term => rustix::process::Signal::TERM,
-            Self::Usr1 => rustix::process::Signal::USR1,
-            Self::Usr2 => rustix::process::Signal::USR2,
-            Self::Winch => rustix::process::Signal::WINCH,
-            Self::Cont => rustix::process::Signal::CONT,
-        }
+/// The number that the system gives the signal.
+pub const fn number(signal: Signal) -> rustix::process::Signal {
+    match signal {
+        Signal::Hup => rustix::process::Signal::HUP,
+        Signal::Int => rustix::process::Signal::INT,
+        Signal::Quit => rustix::process::Signal::QUIT,
+        Signal::Term => rustix::process::Signal::TERM,
+        Signal::Usr1 => rustix::process::Signal::USR1,
+        Signal::Usr2 => rustix::process::Signal::USR2,
+        Signal::Winch => rustix::process::Signal::WINCH,
+        Signal::Cont => rustix::process::Signal::CONT,
     }
 }
 
@@ -110,7 +108,7 @@ async fn send(
     processes: &Processes,
     deadline: Instant,
 ) -> Result<(), String> {
-    let number = signal.number();
+    let number = self::number(signal);
     let mut pause = POLL_INTERVALS.0;
     loop {
         let open = processes.open(process).map_err(|error| error.to_string())?;

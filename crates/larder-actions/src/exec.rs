@@ -33,8 +33,8 @@ use tokio::{
 
 pub use self::machine::Machine;
 use self::tail::Tail;
-use super::{StepContext, StepOutcome};
-use crate::hook::{Command, Output};
+use crate::{StepContext, StepOutcome};
+use larder_on_change::{Command, Output};
 
 /// Time from TERM to KILL (rule X7).
 const GRACE: Duration = Duration::from_secs(5);

@@ -15,9 +15,9 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::{
-    action::{Changes, PodIdentity, Redactor, RoundId},
-    hook::HttpTls,
+use crate::Redactor;
+use larder_on_change::{
+    Action, Changes, HttpTls, PodIdentity, RoundId,
     parse::{HookOrigin, hooks},
 };
 
@@ -25,7 +25,7 @@ use crate::{
 fn call(target: &str, fields: &str) -> HttpCall {
     let text = format!("[{{http: {{{target}, {fields}}}}}]");
     let hooks = hooks(&text, HookOrigin::Configuration, None).unwrap();
-    let crate::hook::Action::Http(call) = hooks.into_iter().next().unwrap().steps.remove(0) else {
+    let Action::Http(call) = hooks.into_iter().next().unwrap().steps.remove(0) else {
         unreachable!("the text has one request")
     };
     call

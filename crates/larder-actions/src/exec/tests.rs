@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::action::{Changes, PodIdentity, Redactor, RoundId, VolumeChange};
+use crate::Redactor;
+use larder_on_change::{Changes, PodIdentity, RoundId, VolumeChange};
 
 /// Longest wait for a process that was killed.
 const A_MINUTE: Timespec = Timespec {

@@ -1,6 +1,6 @@
 //! Actions: the steps of a hook, and their outcomes.
 //!
-//! The pure part of this crate decides when a round begins. Its owner then runs the steps one by one, each with the
+//! `larder-on-change` decides when a round begins. Its owner then runs the steps one by one, each with the
 //! same [`StepContext`], until one fails (rule T6):
 //!
 //! | action | where |
@@ -15,7 +15,6 @@
 //!    URL (rules S6, S7).
 
 pub mod cgroups;
-mod changes;
 pub mod exec;
 pub mod http;
 pub mod processes;
@@ -24,12 +23,11 @@ pub mod restart;
 pub mod signal;
 pub mod targets;
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-pub use self::{
-    changes::{Changes, VolumeChange},
-    redactor::Redactor,
-};
+use larder_on_change::{Changes, PodIdentity, RoundId};
+
+pub use self::redactor::Redactor;
 
 /// The facts of a round that its steps use.
 #[derive(Clone, Debug)]
@@ -48,38 +46,6 @@ pub struct StepContext {
     pub redactor: Redactor,
     /// The longest time for the step.
     pub timeout: Duration,
-}
-
-/// Namespace, name and UID of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodIdentity {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-    /// Its UID.
-    pub uid: String,
-}
-
-/// Identifies a round, so that a receiver recognizes its retries. Shown as a UUID.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RoundId([u8; 16]);
-
-impl RoundId {
-    /// The identifier with these random bits.
-    pub const fn from_random(random: u128) -> Self {
-        // Version 4 and variant 1 of RFC 9562.
-        let cleared = random & !(0xf << 76) & !(0b11 << 62);
-        Self((cleared | 0x4 << 76 | 0b10 << 62).to_be_bytes())
-    }
-}
-
-impl fmt::Display for RoundId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{:032x}", u128::from_be_bytes(self.0));
-        let (a, b, c) = (&digits[..8], &digits[8..12], &digits[12..16]);
-        write!(f, "{a}-{b}-{c}-{}-{}", &digits[16..20], &digits[20..])
-    }
 }
 
 /// The outcome of a step, with the reason as text unless it succeeded.
@@ -122,18 +88,5 @@ impl StepOutcome {
     /// The outcome of a step that did not end within `timeout`.
     pub fn timed_out(timeout: Duration) -> Self {
         Self::TimedOut(format!("timed out after {timeout:?}"))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn round_is_shown_as_a_random_uuid() {
-        let shown = RoundId::from_random(u128::MAX).to_string();
-        assert_eq!(shown, "ffffffff-ffff-4fff-bfff-ffffffffffff");
-        let shown = RoundId::from_random(0x1234).to_string();
-        assert_eq!(shown, "00000000-0000-4000-8000-000000001234");
     }
 }
