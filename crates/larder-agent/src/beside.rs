@@ -9,7 +9,8 @@
 //!            Node, lease, permissions, lock ───┘
 //! ```
 //!
-//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The rest of the agent depends on
+//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. What deals with the kubelet alone is
+//! in [`larder_kubelet`]; this module joins it with managers, plans and hooks. The rest of the agent depends on
 //! the mode in one place: the reconciler starts a `BesideWorker` for each pod instead of a worker that writes.
 //!
 //! Invariants:
@@ -21,30 +22,11 @@
 
 mod hooked;
 pub(crate) mod host_lock;
-pub(crate) mod kubelet_dir;
-pub mod kubelet_kubeconfig;
-#[cfg(test)]
-mod kubelet_volumes;
-pub mod landlock;
 mod look;
 mod metrics;
-pub(crate) mod node_state;
-mod objects;
-mod outdated;
-mod permissions;
-mod pod_view;
-mod rules;
 mod settings;
 mod shared;
-pub(crate) mod swaps;
-pub(crate) mod touch;
-pub(crate) mod touch_limiter;
-mod touch_queue;
 mod worker;
 
-pub use self::{
-    kubelet_dir::{Mounts, ReadError as KubeletDirError},
-    settings::{BesideConfig, OverlapError},
-    swaps::SwapDetection,
-};
+pub use self::settings::{BesideConfig, OverlapError};
 pub(crate) use self::{shared::Beside, worker::BesideWorker};

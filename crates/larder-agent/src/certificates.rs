@@ -27,6 +27,7 @@ use fastrand::Rng;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCertificateProjection;
 use kube::Client;
+use larder_kubelet::backoff::RetryBackoff;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{PodCertificate, SourceKey, Unavailable};
@@ -47,9 +48,7 @@ use self::{
         follow_requests,
     },
 };
-use crate::{
-    backoff::RetryBackoff, blocking::blocking, clock::Clock, served_version::ServedResource,
-};
+use crate::{blocking::blocking, clock::Clock, served_version::ServedResource};
 
 /// Longest random delay of a refresh after the time that the signer asks for, so that many do not coincide. As the
 /// kubelet.

@@ -47,6 +47,7 @@ use std::{
 
 use futures::FutureExt as _;
 use larder::Changes;
+use larder_kubelet::backoff::RetryBackoff;
 use larder_objects::chain;
 use larder_pods::Pods;
 use rustix::io::Errno;
@@ -72,10 +73,7 @@ use self::{
     seal::{Owner, digest},
     store::{Contents, Found, RejectedFile, Store, open_parent},
 };
-use crate::{
-    backoff::RetryBackoff, blocking::blocking, config::Config, reconcile::AgentContext,
-    root_dir::RootDir,
-};
+use crate::{blocking::blocking, config::Config, reconcile::AgentContext, root_dir::RootDir};
 
 /// The directory of the sealed files, in the root directory of the agent.
 pub(crate) const DEFAULT_DIR: &str = "checkpoint";

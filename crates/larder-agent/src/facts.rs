@@ -16,6 +16,7 @@ use k8s_openapi::{
 };
 use kube::Client;
 use larder::NodeTtl;
+use larder_kubelet::node_state::NodeState;
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
@@ -27,10 +28,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 use tracing::{debug, warn};
 
-use crate::{
-    beside::node_state::NodeState,
-    served_version::{ServedCollection, ServedResource},
-};
+use crate::served_version::{ServedCollection, ServedResource};
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICES: Resource = Resource::core("services");
@@ -117,8 +115,10 @@ async fn follow_node(
         let annotations = node
             .as_ref()
             .and_then(|node| node.metadata.annotations.as_ref());
-        node_ttl.set(annotations.and_then(NodeTtl::of_annotations));
-        let state = node.as_ref().map(NodeState::new).unwrap_or_default();
+        let ttl = annotations.and_then(NodeTtl::of_annotations);
+        node_ttl.set(ttl);
+        let state = node.as_ref().map(|node| NodeState::new(node, ttl));
+        let state = state.unwrap_or_default();
         node_state.send_if_modified(|known| mem::replace(known, state.clone()) != state);
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
         set(facts, |facts| &mut facts.node, node);

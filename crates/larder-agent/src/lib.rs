@@ -3,7 +3,6 @@
 //! This crate connects the others and decides when things happen; they cache objects and write volumes.
 
 pub mod agent;
-mod backoff;
 pub mod beside;
 mod blocking;
 mod certificates;

@@ -15,6 +15,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Limited};
 use jiff::Timestamp;
 use kube::Client;
+use larder_kubelet::backoff::RetryBackoff;
 use larder_objects::{SecretBytes, chain};
 use larder_pods::StoredPod;
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
@@ -26,7 +27,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
-use crate::{backoff::RetryBackoff, clock::Clock};
+use crate::clock::Clock;
 
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 

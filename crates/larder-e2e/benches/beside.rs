@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use kube::{Client, client::Body};
 use larder_agent::{
     agent::{Agent, AgentHandle},
-    beside::{BesideConfig, Mounts},
+    beside::BesideConfig,
     clock::Clock,
     config::{Config, Flags, Host},
     root_dir::RootDir,
@@ -28,6 +28,7 @@ use larder_e2e::{
     fake_kubelet::{FakeKubelet, KubeletOptions, Stage, USER_AGENT},
     figures::Quantiles,
 };
+use larder_kubelet::kubelet_dir::Mounts;
 use larder_projection::disk::VolumeHost;
 use larder_transport::{Metrics, Source};
 use parking_lot::Mutex;

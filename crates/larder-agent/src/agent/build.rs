@@ -6,6 +6,8 @@ use fastrand::Rng;
 use futures::FutureExt as _;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
+use larder_actions::processes::Processes;
+use larder_kubelet::kubelet_dir::ReadError;
 use larder_on_change::Hook;
 use larder_pods::{
     PodManager, PodMetrics, PodSource,
@@ -19,7 +21,7 @@ use tokio::sync::watch;
 
 use super::{Agent, AgentHandle, handle::AgentInfo};
 use crate::{
-    beside::{Beside, KubeletDirError, OverlapError},
+    beside::{Beside, OverlapError},
     certificates::Certificates,
     checkpoint::{CheckpointBoard, ClusterId},
     clock::Clock,
@@ -55,7 +57,7 @@ pub enum BuildError {
     StaticPodUrl(#[source] HttpSourceError),
     /// The kubelet's root directory, in the mode `Beside`.
     #[error("cannot read the kubelet's root directory")]
-    KubeletDir(#[source] KubeletDirError),
+    KubeletDir(#[source] ReadError),
     /// The directories of the mode `Beside`.
     #[error("invalid directories of the mode Beside")]
     Overlap(#[source] OverlapError),
@@ -221,17 +223,16 @@ impl AgentBuilder {
             &node_context,
         );
         let metrics = Metrics::register(&mut registry, clock.now());
-        let events = (pod_deletion == PodDeletion::External).then(|| {
-            let (client, node) = (client.clone(), &config.node_name);
-            Arc::new(Events::new(client, node, metrics.clone()))
-        });
+        let post = || Events::new(client.clone(), &config.node_name, metrics.clone());
+        let events = (pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let host = Arc::new(host);
         let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),
             program: hooks,
             host: Arc::clone(&host),
-            beside: beside.as_deref(),
+            kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
+            processes: processes(&config),
             clock: clock.clone(),
             events: events.clone(),
             registry: &mut registry,
@@ -306,6 +307,14 @@ fn check_root_dir(config: &Config, host: &VolumeHost) -> Result<(), BuildError> 
     Err(BuildError::ServedVolumes {
         path: host.path().to_owned(),
         pods: served.len(),
+    })
+}
+
+/// The processes of the node, as hooks find them.
+fn processes(config: &Config) -> Processes {
+    let beside = config.beside.as_ref();
+    beside.map_or_else(Processes::default, |beside| {
+        Processes::new(&beside.processes)
     })
 }
 

@@ -217,7 +217,7 @@ impl AgentHandle {
         self.context.on_change.count_hooks();
         let pods = self.context.board.pods();
         if let Some(beside) = &self.context.beside {
-            beside.observe(&pods);
+            beside.observe();
         }
         let phases = pods.iter().map(|pod| pod.delivery.phase);
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());

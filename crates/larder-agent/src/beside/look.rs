@@ -3,31 +3,26 @@
 //!
 //! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    sync::Arc,
-};
+use std::{collections::HashMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use larder_objects::{Kind, SecretBytes, chain};
-use larder_on_change::{ContentDigest, Digester};
-use larder_projection::{
-    ContainerView, Environment, Inputs, Mount, Needs, Origin, PodCertificate, Projection,
-    RuntimeFeatures, Unavailable, VolumeKind, containers, environment, mounts, project,
-};
-use smol_str::SmolStr;
-
-use super::{
-    hooked::SeenContent,
+use larder_kubelet::{
+    fingerprint::Fingerprint,
     kubelet_dir::{
-        Comparison, DifferenceKind, Differences, SetName, SubPathId, TouchReason, UnknownContent,
-        VolumeId, VolumeIdentity, comparable,
+        Comparison, Differences, SetName, TouchReason, UnknownContent, VolumeId, VolumeIdentity,
+        comparable,
     },
-    outdated::{ObjectVersions, Variables},
-    pod_view::{has_expression, has_sub_path},
+    outdated::{ObjectVersions, OutdatedMount, SourceObject, Variables, versions_of},
     rules::PartObservation,
-    shared::Beside,
+    sub_path_mounts::SubPathMounts,
 };
+use larder_objects::{SecretBytes, chain};
+use larder_projection::{
+    ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, Unavailable, VolumeKind,
+    containers, environment, project,
+};
+
+use super::{hooked::SeenContent, shared::Beside};
 use crate::{
     on_change::{ContentTagger, OnChange, PartKey, PartTags, PodHooks},
     reconcile::plan::{PartKind, PodPlan},
@@ -73,32 +68,23 @@ pub(super) enum SeenPart {
 pub(super) struct SeenVolume {
     pub(super) observation: PartObservation,
     /// Fingerprint of its computed files that come from objects.
-    pub(super) payload: Option<ContentDigest>,
+    pub(super) payload: Option<Fingerprint>,
     /// Its directory and set, if they could be seen.
     pub(super) place: Option<(VolumeIdentity, SetName)>,
     /// Number of computed files.
     pub(super) files: usize,
-    pub(super) sub_paths: Vec<SeenSubPath>,
+    /// The mounts with `subPath` through which containers see other content.
+    pub(super) outdated: Vec<OutdatedMount>,
     /// Of the objects of its files.
     pub(super) versions: ObjectVersions,
     /// For hooks.
     pub(super) content: SeenContent,
 }
 
-/// A mount with `subPath` of a container.
-pub(super) struct SeenSubPath {
-    pub(super) container: SmolStr,
-    pub(super) mount_path: String,
-    /// Whether the container sees content that differs from the computed one.
-    pub(super) is_outdated: bool,
-    /// The objects that the volume is made of, if it is out of date.
-    pub(super) objects: SmolStr,
-}
-
 /// The computed variables of a container.
 pub(super) struct SeenEnvironment {
-    pub(super) digest: ContentDigest,
-    /// For each variable from an object: the fingerprint of its value, and the object.
+    /// Fingerprint of the variables that a container may wait for.
+    pub(super) payload: Fingerprint,
     pub(super) variables: Variables,
     /// Of the objects of its variables.
     pub(super) versions: ObjectVersions,
@@ -178,7 +164,7 @@ impl LookJob {
                     payload: None,
                     place: None,
                     files: 0,
-                    sub_paths: Vec::new(),
+                    outdated: Vec::new(),
                     versions: ObjectVersions::new(),
                     content: SeenContent::Unknown,
                 };
@@ -217,10 +203,10 @@ impl LookJob {
         };
         SeenVolume {
             observation,
-            payload: Some(self.fingerprint(&volume.name, &projection)),
+            payload: Some(self.fingerprint(&projection)),
             place,
             files: projection.payload.len(),
-            sub_paths: self.sub_paths(id, volume, &projection, mounts),
+            outdated: mounts.outdated(&self.beside.directory, id, volume, &projection),
             versions: versions_of(projection.origins.values()),
             content,
         }
@@ -230,7 +216,7 @@ impl LookJob {
         if differences.is_none() {
             return PartObservation::Same;
         }
-        let text = shown(differences);
+        let text = differences.to_string();
         match differences.reason() {
             Some(TouchReason::Object) => PartObservation::Outdated(text),
             Some(TouchReason::ClusterAuthority) if self.beside.config.refresh_cluster_cas => {
@@ -241,54 +227,13 @@ impl LookJob {
     }
 
     /// Fingerprint of the files that can be a reason to touch.
-    fn fingerprint(&self, volume: &str, projection: &Projection<'_>) -> ContentDigest {
-        let mut digester = Digester::new(&self.beside.key);
-        for (path, file) in &projection.payload {
-            let origin = projection.origins.get(path);
-            if matches!(origin, Some(Origin::Key { .. } | Origin::TrustBundle)) {
-                digester.file(volume, path.as_str(), &file.data);
-            }
-        }
-        digester.finish()
-    }
-
-    /// The mounts of the volume with `subPath`, as containers see them (section 7).
-    fn sub_paths(
-        &self,
-        id: VolumeId<'_>,
-        volume: &Volume,
-        projection: &Projection<'_>,
-        mounts: &SubPathMounts<'_>,
-    ) -> Vec<SeenSubPath> {
-        let mut seen = Vec::new();
-        let mut objects = None;
-        for (container, mount) in mounts.of_volume(&volume.name) {
-            let id = SubPathId {
-                volume: id,
-                container,
-                index: mount.index,
-                sub_path: mount.sub_path.as_deref().unwrap_or_default(),
-            };
-            let compared = self
-                .beside
-                .directory
-                .compare_subpath(&id, volume, projection);
-            let Ok(differences) = compared else { continue };
-            let is_outdated = differences.reason().is_some();
-            let objects = if is_outdated {
-                let objects = objects.get_or_insert_with(|| objects_of(projection));
-                objects.clone()
-            } else {
-                SmolStr::default()
-            };
-            seen.push(SeenSubPath {
-                container: (*container).into(),
-                mount_path: mount.mount_path.clone(),
-                is_outdated,
-                objects,
-            });
-        }
-        seen
+    fn fingerprint(&self, projection: &Projection<'_>) -> Fingerprint {
+        let files = projection.payload.iter().filter(|(path, _)| {
+            let origin = projection.origins.get(*path);
+            matches!(origin, Some(Origin::Key { .. } | Origin::TrustBundle))
+        });
+        let files = files.map(|(path, file)| (path.as_str(), &*file.data));
+        self.beside.key.of(files)
     }
 
     fn environment(
@@ -299,21 +244,17 @@ impl LookJob {
     ) -> Result<SeenEnvironment, String> {
         let environment =
             environment(pod, container, &self.inputs).map_err(|error| chain(&error))?;
-        let mut digester = Digester::new(&self.beside.key);
-        let mut variables = BTreeMap::new();
-        for (name, variable) in environment.iter() {
-            let object = match &variable.origin {
-                Origin::Key { kind, name, .. } => Some(object_name(*kind, name)),
-                // A file is no object, but a container may wait for what it says (R6).
-                Origin::EnvFile { .. } => None,
-                _ => continue,
-            };
-            let tag = self.beside.key.tag(&variable.value);
-            digester.variable_tag(container.name, name, tag);
-            if let Some(object) = object {
-                variables.insert(SmolStr::new(name), (tag, object));
-            }
-        }
+        let key = &self.beside.key;
+        // A file is no object, but a container may wait for what it says (R6).
+        let awaited = environment.iter().filter(|(_, variable)| {
+            matches!(variable.origin, Origin::Key { .. } | Origin::EnvFile { .. })
+        });
+        let payload = key.of(awaited.map(|(name, variable)| (name, &*variable.value)));
+        let variables = environment.iter().filter_map(|(name, variable)| {
+            let object = SourceObject::of(&variable.origin)?;
+            Some((name.into(), (key.of([&*variable.value]), object)))
+        });
+        let variables = variables.collect();
         let content = tags.map_or(SeenContent::Unknown, |tags| {
             let part = PartKey::Environment(container.name.into());
             let of_objects = environment.iter().filter_map(|(name, variable)| {
@@ -322,7 +263,7 @@ impl LookJob {
             SeenContent::Verified(tags.tagger.tags(&part, of_objects))
         });
         Ok(SeenEnvironment {
-            digest: digester.finish(),
+            payload,
             variables,
             versions: versions_of(environment.iter().map(|(_, variable)| &variable.origin)),
             content,
@@ -369,90 +310,6 @@ fn uid(pod: &Pod) -> &str {
     pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
-/// The objects that files of a projection come from, as `ConfigMap app`; sorted, each once.
-fn objects_of(projection: &Projection<'_>) -> SmolStr {
-    let origins = projection.origins.values();
-    let objects = origins.filter_map(|origin| match origin {
-        Origin::Key { kind, name, .. } => Some((*kind, *name)),
-        _ => None,
-    });
-    let objects: BTreeSet<(Kind, &str)> = objects.collect();
-    let shown = objects.iter().map(|(kind, name)| object_name(*kind, name));
-    shown.collect::<Vec<_>>().join(", ").into()
-}
-
-/// The versions of the objects among `origins`.
-fn versions_of<'o>(origins: impl Iterator<Item = &'o Origin<'o>>) -> ObjectVersions {
-    let objects = origins.filter_map(|origin| match origin {
-        Origin::Key {
-            kind,
-            name,
-            resource_version,
-            ..
-        } => Some((
-            object_name(*kind, name),
-            SmolStr::new(resource_version.as_str()),
-        )),
-        _ => None,
-    });
-    objects.collect()
-}
-
-fn object_name(kind: Kind, name: &str) -> SmolStr {
-    SmolStr::new(format!("{kind} {name}"))
-}
-
-/// The mounts with `subPath` of a pod, by volume. The environment and the mounts of a container are computed once for
-/// all volumes of a look.
-#[derive(Default)]
-struct SubPathMounts<'a> {
-    by_volume: HashMap<&'a str, Vec<(&'a str, Mount<'a>)>>,
-    #[cfg(test)]
-    computed: usize,
-}
-
-impl<'a> SubPathMounts<'a> {
-    /// The mounts of `volumes`. Containers whose mounts are wrong have not started, and are left out.
-    fn of(pod: &'a Pod, inputs: &Inputs, volumes: &HashSet<&str>) -> Self {
-        let mut found = Self::default();
-        for container in containers(pod) {
-            let mut entries = container.volume_mounts.iter();
-            if !entries.any(|entry| has_sub_path(entry) && volumes.contains(entry.name.as_str())) {
-                continue;
-            }
-            #[cfg(test)]
-            {
-                found.computed += 1;
-            }
-            // Other mounts are known even if an object of the environment was not read, or is gone.
-            let environment = if has_expression(&container) {
-                environment(pod, container, inputs)
-            } else {
-                Ok(Environment::of_values([]))
-            };
-            let Ok(environment) = environment else {
-                continue;
-            };
-            let Ok(table) = mounts(pod, container, &environment, RuntimeFeatures::default()) else {
-                continue;
-            };
-            for mount in table {
-                let volume: &'a Volume = mount.volume;
-                if mount.sub_path.is_some() && volumes.contains(volume.name.as_str()) {
-                    let of_volume = found.by_volume.entry(volume.name.as_str()).or_default();
-                    of_volume.push((container.name, mount));
-                }
-            }
-        }
-        found
-    }
-
-    /// The mounts of `volume`, each with the name of its container.
-    fn of_volume(&self, volume: &str) -> &[(&'a str, Mount<'a>)] {
-        self.by_volume.get(volume).map_or(&[], Vec::as_slice)
-    }
-}
-
 /// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist.
 fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
     let needs = Needs::of_pod(pod);
@@ -468,70 +325,5 @@ fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
         inputs
             .pod_certificates
             .insert(key, Ok(Arc::new(certificate)));
-    }
-}
-
-/// The first differences, as text.
-fn shown(differences: &Differences) -> String {
-    let named = differences.named().iter().map(|(path, kind)| match kind {
-        DifferenceKind::Missing => format!("{path} is missing"),
-        DifferenceKind::Changed => format!("{path} differs"),
-        DifferenceKind::Extra => format!("{path} is left over"),
-    });
-    let mut texts: Vec<_> = named.collect();
-    let others = differences.count().saturating_sub(texts.len());
-    if others > 0 {
-        texts.push(format!("{others} more"));
-    }
-    texts.join(", ")
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn mounts_of_a_container_are_computed_once_for_all_its_volumes() {
-        let names: Vec<_> = (0..50).map(|number| format!("v{number}")).collect();
-        let volumes: Vec<_> = names
-            .iter()
-            .map(|name| json!({"name": name, "configMap": {"name": "app"}}))
-            .collect();
-        let mounts = |sub_path: &str| -> Vec<_> {
-            let mount =
-                |name| json!({"name": name, "mountPath": format!("/{name}"), "subPath": sub_path});
-            names.iter().map(mount).collect()
-        };
-        let pod = json!({
-            "metadata": {"namespace": "n", "name": "web", "uid": "u"},
-            "spec": {"enableServiceLinks": true, "volumes": volumes, "containers": [
-                // A look at volumes has not read what its variables come from.
-                {"name": "a", "image": "i", "volumeMounts": mounts("key"),
-                    "envFrom": [{"secretRef": {"name": "unread"}}]},
-                {"name": "b", "image": "i", "volumeMounts": mounts("other")},
-                {"name": "whole", "image": "i", "volumeMounts": mounts("")},
-            ]},
-        });
-        let pod: Pod = serde_json::from_value(pod).unwrap();
-        let inputs = Inputs {
-            services: Some([].into()),
-            ..Inputs::default()
-        };
-        let due = names.iter().map(String::as_str);
-        let found = SubPathMounts::of(&pod, &inputs, &due.collect());
-        assert_eq!(found.computed, 2);
-        for name in &names {
-            let containers: Vec<_> = found
-                .of_volume(name)
-                .iter()
-                .map(|(name, _)| *name)
-                .collect();
-            assert_eq!(containers, ["a", "b"]);
-        }
-        // Volumes that are not looked at cost nothing.
-        let found = SubPathMounts::of(&pod, &inputs, &HashSet::new());
-        assert_eq!((found.computed, found.by_volume.len()), (0, 0));
     }
 }

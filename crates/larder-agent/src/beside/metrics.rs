@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_kubelet::{outdated::OutdatedKind, rules::PartState};
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
@@ -12,17 +13,6 @@ use prometheus_client::{
 const TOUCHES: [&str; 6] = ["ok", "noop", "forbidden", "refused", "throttled", "error"];
 /// Results of verifications.
 const VERIFICATIONS: [&str; 5] = ["same", "swapped", "late", "detached", "unverified"];
-/// States of volumes: the phases, and the reasons of `Held`.
-pub(super) const STATES: [&str; 6] = [
-    "Delivered",
-    "Waiting",
-    "Failing",
-    "Pinned",
-    "Detached",
-    "Unverified",
-];
-/// Kinds of what is out of date in a container.
-pub(super) const KINDS: [&str; 2] = ["env", "subPath"];
 
 /// Metrics of the mode. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -75,6 +65,8 @@ impl BesideMetrics {
                     .get_or_create(&ResultLabels { result }),
             );
         }
+        // Every label appears, before there is a pod.
+        metrics.of_pod().set(PodCounts::default());
         registry.register(
             "touches",
             "Touches of pods, by the API server's answer",
@@ -131,17 +123,58 @@ impl BesideMetrics {
         self.touches_per_delivery.observe(touches.into());
     }
 
-    /// Sets what is read at each scrape: the number of volumes in each of [`STATES`], that of outdated mounts of each
-    /// of [`KINDS`], and the rate limit.
-    pub(super) fn observe(&self, volumes: [i64; 6], outdated: [i64; 2], rate: u32) {
-        for (state, count) in STATES.into_iter().zip(volumes) {
-            self.volumes
-                .get_or_create(&StateLabels { state })
-                .set(count);
-        }
-        for (kind, count) in KINDS.into_iter().zip(outdated) {
-            self.outdated.get_or_create(&KindLabels { kind }).set(count);
-        }
+    /// Sets the rate limit, which is read at each scrape.
+    pub(super) fn observe(&self, rate: u32) {
         self.rate_limit.set(rate.into());
+    }
+
+    /// A pod without volumes.
+    pub(super) fn of_pod(&self) -> PodGauges {
+        PodGauges {
+            metrics: self.clone(),
+            counts: PodCounts::default(),
+        }
+    }
+}
+
+/// What the gauges count of one pod.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PodCounts {
+    /// Volumes by their state, in the order of [`PartState::ALL`].
+    pub(super) volumes: [i64; PartState::ALL.len()],
+    /// Variables and mounts that are out of date, in the order of [`OutdatedKind::ALL`].
+    pub(super) outdated: [i64; OutdatedKind::ALL.len()],
+}
+
+/// The share of one pod in the gauges, until it is dropped.
+#[derive(Debug)]
+pub(super) struct PodGauges {
+    metrics: BesideMetrics,
+    counts: PodCounts,
+}
+
+impl PodGauges {
+    pub(super) fn set(&mut self, counts: PodCounts) {
+        for state in PartState::ALL {
+            let change = counts.volumes[state as usize] - self.counts.volumes[state as usize];
+            let labels = StateLabels {
+                state: state.as_str(),
+            };
+            self.metrics.volumes.get_or_create(&labels).inc_by(change);
+        }
+        for kind in OutdatedKind::ALL {
+            let change = counts.outdated[kind as usize] - self.counts.outdated[kind as usize];
+            let labels = KindLabels {
+                kind: kind.as_str(),
+            };
+            self.metrics.outdated.get_or_create(&labels).inc_by(change);
+        }
+        self.counts = counts;
+    }
+}
+
+impl Drop for PodGauges {
+    fn drop(&mut self) {
+        self.set(PodCounts::default());
     }
 }

@@ -5,9 +5,8 @@ use std::{
     path::{self, Path, PathBuf},
 };
 
+use larder_kubelet::{kubelet_dir::Mounts, swaps::SwapDetection};
 use larder_pods::StoredPod;
-
-use super::{Mounts, SwapDetection};
 
 /// The annotation with which a pod excludes itself (R8), and its only value.
 const POLICY: (&str, &str) = ("larder.dev/refresh-policy", "never");

@@ -10,9 +10,18 @@ use fastrand::Rng;
 use futures::{FutureExt as _, future::Fuse};
 use jiff::Timestamp;
 use kube::Client;
-use larder_actions::processes::Processes;
+use larder_kubelet::{
+    fingerprint::FingerprintKey,
+    kubelet_dir::{KubeletDir, ReadError},
+    node_state::{NodeState, follow_republishing_drivers, lease_renewed},
+    objects::NodeObjects,
+    permissions::{Permission, Permissions},
+    rules::Gate,
+    swaps::Swaps,
+    touch::Toucher,
+    touch_queue::TouchQueue,
+};
 use larder_objects::chain;
-use larder_on_change::DigestKey;
 use larder_projection::disk::VolumeHost;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
@@ -23,22 +32,10 @@ use tokio::{
 };
 use tracing::{debug, info, warn};
 
-use super::{
-    BesideConfig,
-    host_lock::HostLock,
-    kubelet_dir::{KubeletDir, ReadError},
-    metrics::BesideMetrics,
-    node_state::{NodeState, follow_republishing_drivers, lease_renewed},
-    objects::NodeObjects,
-    permissions::{Permission, Permissions},
-    rules::Gate,
-    swaps::Swaps,
-    touch::Toucher,
-    touch_queue::TouchQueue,
-};
+use super::{BesideConfig, host_lock::HostLock, metrics::BesideMetrics};
 use crate::{
     clock::Clock,
-    status::{BesideStatus, PodStatus, RightStatus},
+    status::{BesideStatus, RightStatus},
     tasks::Tasks,
 };
 
@@ -88,8 +85,8 @@ pub(crate) struct Beside {
     pub(super) queue: TouchQueue,
     pub(super) objects: NodeObjects,
     pub(super) metrics: BesideMetrics,
-    /// Key of the fingerprints of payloads, in memory only.
-    pub(super) key: DigestKey,
+    /// Key of the fingerprints of payloads.
+    pub(super) key: FingerprintKey,
     pub(super) node: watch::Receiver<NodeView>,
     client: Client,
     node_name: String,
@@ -133,10 +130,6 @@ impl Beside {
                 path: config.kubelet_root_dir.clone(),
                 source: std::io::Error::other(error),
             })?;
-        let mut key = [0; DigestKey::BYTES];
-        rng.fill(&mut key);
-        // Fingerprints are compared and never shown, so even a key that can be guessed reveals nothing.
-        let key = DigestKey::generate().unwrap_or(key);
         let initial = NodeView {
             gate: Gate::Unknown,
             ..NodeView::default()
@@ -150,7 +143,7 @@ impl Beside {
             queue: TouchQueue::new(rng.fork()),
             objects: NodeObjects::default(),
             metrics: BesideMetrics::register(registry),
-            key: DigestKey::from_bytes(&key),
+            key: FingerprintKey::default(),
             node: view.subscribe(),
             client,
             node_name: node_name.to_owned(),
@@ -168,11 +161,6 @@ impl Beside {
     /// The volumes below the kubelet's root directory, to be read.
     pub(crate) fn volumes(&self) -> &Arc<VolumeHost> {
         &self.volumes
-    }
-
-    /// The processes of the node.
-    pub(crate) fn processes(&self) -> Processes {
-        Processes::new(&self.config.processes)
     }
 
     /// The kubelet's root directory.
@@ -409,28 +397,8 @@ impl Beside {
     }
 
     /// Sets the metrics that are read at each scrape.
-    pub(crate) fn observe(&self, pods: &[PodStatus]) {
-        let (mut volumes, mut outdated) = ([0; 6], [0; 2]);
-        for volume in pods.iter().flat_map(|pod| &pod.volumes) {
-            let delivery = &volume.delivery;
-            let held = delivery.reason.split(':').next().unwrap_or_default();
-            let phase = delivery.phase.as_str();
-            let state = super::metrics::STATES.iter();
-            let state = state
-                .zip(&mut volumes)
-                .find(|(state, _)| [phase, held].contains(*state));
-            if let Some((_, count)) = state {
-                *count += 1;
-            }
-        }
-        let containers = pods.iter().flat_map(|pod| &pod.containers);
-        for found in containers.flat_map(|container| &container.outdated) {
-            let kinds = super::metrics::KINDS.iter().zip(&mut outdated);
-            for (_, count) in kinds.filter(|(kind, _)| **kind == found.kind) {
-                *count += 1;
-            }
-        }
-        self.metrics.observe(volumes, outdated, self.queue.rate());
+    pub(crate) fn observe(&self) {
+        self.metrics.observe(self.queue.rate());
     }
 
     /// Why the pod is never touched; `None` if it may be touched (R8).
@@ -446,7 +414,7 @@ mod tests {
     use tokio::task::JoinSet;
 
     use super::*;
-    use crate::beside::{Mounts, SwapDetection};
+    use larder_kubelet::{kubelet_dir::Mounts, swaps::SwapDetection};
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_is_not_answered_delays_no_other_news() {

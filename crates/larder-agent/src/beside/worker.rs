@@ -19,17 +19,9 @@ use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
 use self::touching::Touching;
 use super::{
     hooked::{HookedParts, SeenContent},
-    kubelet_dir::{SetName, VolumeIdentity},
     look::{LookJob, SeenPart, SeenVolume},
-    node_state::has_volume_of,
-    objects::PodObjects,
-    outdated::Outdated,
-    pod_view::{PodTraits, pod_view},
-    rules::{Look, Notice, PartName, PartObservation, PodRules},
+    metrics::{PodCounts, PodGauges},
     shared::{Beside, NodeView},
-    swaps::{PodSwaps, SwapSignal},
-    touch::RefreshValue,
-    touch_limiter::{longest_spread, spread},
 };
 use crate::{
     blocking::blocking,
@@ -43,7 +35,19 @@ use crate::{
     status::{Delivery, Phase},
 };
 use fastrand::Rng;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use larder_kubelet::{
+    kubelet_dir::{SetName, VolumeIdentity},
+    node_state::has_volume_of,
+    objects::PodObjects,
+    outdated::Outdated,
+    pod_view::{PodTraits, pod_view},
+    rules::{Look, Notice, PartName, PartObservation, PartState, PodRules},
+    swaps::{PodSwaps, SwapSignal},
+    touch::RefreshValue,
+    touch_limiter::{longest_spread, spread},
+};
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -70,8 +74,9 @@ struct ComparedPart {
     /// Directory and set of the volume at the last look.
     place: Option<(VolumeIdentity, SetName)>,
     files: usize,
+    state: PartState,
     delivery: Delivery,
-    last_swap: Option<jiff::Timestamp>,
+    last_swap: Option<Timestamp>,
 }
 
 /// The worker of one pod.
@@ -87,6 +92,7 @@ pub(crate) struct BesideWorker {
     objects: PodObjects,
     /// States of the plan's parts, in their order.
     parts: Vec<ComparedPart>,
+    gauges: PodGauges,
     gathering: Gathering,
     rules: PodRules,
     outdated: Outdated,
@@ -116,6 +122,7 @@ impl BesideWorker {
         Self {
             rules: PodRules::new(view.gate.clone(), view.cache_ttl()),
             swaps: beside.swaps.of_pod(),
+            gauges: beside.metrics.of_pod(),
             context,
             beside,
             inbox,
@@ -163,6 +170,7 @@ impl BesideWorker {
             self.wake_parts(&arrived);
             let Some(plan) = self.plan.clone() else {
                 self.touching = Touching::Idle;
+                self.gauges.set(PodCounts::default());
                 self.end_hooks().await;
                 let now = self.context.clock.now();
                 self.entry.publish(Phase::Ended, "", Vec::new(), now);
@@ -434,8 +442,7 @@ impl BesideWorker {
                 }
                 (Some(need), None) => {
                     if matches!(part.kind, PartKind::Volume(..)) {
-                        let (phase, reason) = PartObservation::Unread(need.to_string()).phase();
-                        state.delivery.update(phase, &reason, wall);
+                        state.show(PartObservation::Unread(need.to_string()).state(), wall);
                     }
                 }
             }
@@ -468,7 +475,7 @@ impl BesideWorker {
                     payload,
                     place,
                     files,
-                    sub_paths,
+                    outdated,
                     versions,
                     content: found,
                 } = seen;
@@ -481,8 +488,7 @@ impl BesideWorker {
                 let state = &mut self.parts[index];
                 state.files = files;
                 if name.is_none() {
-                    let (phase, reason) = look.observation.phase();
-                    state.delivery.update(phase, &reason, wall);
+                    state.show(look.observation.state(), wall);
                 }
                 if let Some(place) = place {
                     if let Some((identity, set)) = state.place.replace(place.clone()) {
@@ -494,7 +500,7 @@ impl BesideWorker {
                     }
                 }
                 if let PartKind::Volume(volume, _) = &part.kind {
-                    self.outdated.sub_paths(&volume.as_str().into(), sub_paths);
+                    self.outdated.sub_paths(&volume.as_str().into(), outdated);
                 }
             }
             (SeenPart::Environment(Ok(seen)), kind) => {
@@ -503,21 +509,20 @@ impl BesideWorker {
                     self.outdated.computed(container, seen.variables);
                 }
                 content = seen.content;
-                look.payload = Some(seen.digest);
+                look.payload = Some(seen.payload);
                 look.observation =
                     PartObservation::Outdated("the container waits for its environment".to_owned());
-                let state = &mut self.parts[index];
-                state.delivery.update(Phase::Delivered, "", wall);
+                self.parts[index].show((PartState::Delivered, String::new()), wall);
             }
             (SeenPart::Environment(Err(reason)), kind) => {
                 // A container that runs has its variables.
                 let runs = matches!(kind, PartKind::Environment(name, _) if self.traits.running.contains(name.as_str()));
-                let state = &mut self.parts[index];
-                if runs {
-                    state.delivery.update(Phase::Delivered, "", wall);
+                let state = if runs {
+                    (PartState::Delivered, String::new())
                 } else {
-                    state.delivery.update(Phase::Failing, &reason, wall);
-                }
+                    (PartState::Failing, reason.clone())
+                };
+                self.parts[index].show(state, wall);
                 look.observation = PartObservation::Uncomputable(reason);
             }
         }
@@ -604,7 +609,7 @@ enum MissingInput {
 }
 
 impl ComparedPart {
-    fn new(now: jiff::Timestamp) -> Self {
+    fn new(now: Timestamp) -> Self {
         Self {
             due: true,
             lacks: MissingInput::None,
@@ -612,9 +617,22 @@ impl ComparedPart {
             is_crowded: false,
             place: None,
             files: 0,
+            state: PartState::Waiting,
             delivery: Delivery::new(Phase::Waiting, "", now),
             last_swap: None,
         }
+    }
+
+    /// Shows this state, with its reason. Returns whether it is news.
+    fn show(&mut self, (state, reason): (PartState, String), now: Timestamp) -> bool {
+        self.state = state;
+        let phase = match state {
+            PartState::Delivered => Phase::Delivered,
+            PartState::Waiting => Phase::Waiting,
+            PartState::Failing => Phase::Failing,
+            PartState::Pinned | PartState::Detached | PartState::Unverified => Phase::Held,
+        };
+        self.delivery.update(phase, &reason, now)
     }
 }
 

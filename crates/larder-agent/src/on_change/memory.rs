@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use allocation_counter::measure;
 use fastrand::Rng;
+use larder_actions::processes::Processes;
 use larder_pods::StoredPod;
 use larder_projection::{File, FileData, VolumeKind, VolumePath, disk::VolumeHost};
 use prometheus_client::registry::Registry;
@@ -44,7 +45,8 @@ fn on_change(root: &Path) -> OnChange {
         },
         program: Vec::new(),
         host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
-        beside: None,
+        kubelet: None,
+        processes: Processes::default(),
         clock: Clock::system(),
         events: None,
         registry: &mut Registry::default(),

@@ -54,7 +54,7 @@ use super::{
     round::{Attempt, AttemptReport},
     schedule::Schedule,
 };
-use crate::{beside::Beside, clock::Clock, events::Events};
+use crate::{clock::Clock, events::Events};
 
 /// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);
@@ -67,8 +67,9 @@ pub(crate) struct OnChangeParts<'a> {
     pub(crate) program: Vec<ProgramHook>,
     /// Where larder writes volumes, and the records of hooks.
     pub(crate) host: Arc<VolumeHost>,
-    /// A kubelet runs the pods and writes their volumes; `None` if larder does.
-    pub(crate) beside: Option<&'a Beside>,
+    /// Where a kubelet runs the pods and writes their volumes; `None` if larder does.
+    pub(crate) kubelet: Option<Arc<VolumeHost>>,
+    pub(crate) processes: Processes,
     pub(crate) clock: Clock,
     pub(crate) events: Option<Arc<Events>>,
     pub(crate) registry: &'a mut Registry,
@@ -122,7 +123,8 @@ impl OnChange {
             config,
             program,
             host,
-            beside,
+            kubelet,
+            processes,
             clock,
             events,
             registry,
@@ -133,10 +135,10 @@ impl OnChange {
             metrics: RoundMetrics::register(registry),
             sources: HookSources::new(config, program),
             host,
-            kubelet: beside.map(|beside| Arc::clone(beside.volumes())),
+            kubelet,
             clock,
             events,
-            processes: beside.map(Beside::processes).unwrap_or_default(),
+            processes,
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),

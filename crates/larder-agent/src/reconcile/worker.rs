@@ -20,6 +20,7 @@ use std::{collections::BTreeSet, mem, ops::ControlFlow, sync::Arc, time::Duratio
 
 use fastrand::Rng;
 use jiff::Timestamp;
+use larder_kubelet::backoff::RetryBackoff;
 use larder_objects::chain;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -35,7 +36,6 @@ use super::{
     write_limiter::WriteLimiter,
 };
 use crate::{
-    backoff::RetryBackoff,
     blocking::blocking,
     on_change::{Observer, PodHooks},
     status::{Delivery, Phase},

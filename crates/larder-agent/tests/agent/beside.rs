@@ -2,9 +2,10 @@
 //! the periods of a kubelet are in `larder-e2e`.
 
 use larder_agent::{
-    beside::{BesideConfig, Mounts, SwapDetection},
+    beside::BesideConfig,
     status::{Phase, VolumeStatus},
 };
+use larder_kubelet::{kubelet_dir::Mounts, swaps::SwapDetection};
 use larder_projection::{
     File, FileData, Payload, VolumePath,
     disk::{PodVolume, VolumeHost, VolumeKind},

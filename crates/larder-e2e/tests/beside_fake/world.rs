@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle},
-    beside::{BesideConfig, Mounts, SwapDetection},
+    beside::BesideConfig,
     clock::Clock,
     config::{Config, Flags, Host},
     on_change::{ConfiguredHook, PodChange, PodSelector},
@@ -28,6 +28,7 @@ use larder_e2e::{
     fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT},
     pods::PodBuilder,
 };
+use larder_kubelet::{kubelet_dir::Mounts, swaps::SwapDetection};
 use larder_on_change::{Hook, Paths};
 use larder_projection::{VolumeKind, disk::VolumeHost};
 use serde_json::{Value, json};

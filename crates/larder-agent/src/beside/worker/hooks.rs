@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use larder_kubelet::rules::PartName;
 use tokio::time::Instant;
 
 use super::BesideWorker;
 use crate::{
-    beside::{hooked::SeenContent, look::HookedLook, rules::PartName},
+    beside::{hooked::SeenContent, look::HookedLook},
     blocking::blocking,
     on_change::PartKey,
     reconcile::plan::{PartKind, PodPlan},

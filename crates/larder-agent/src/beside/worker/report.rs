@@ -1,20 +1,24 @@
 //! Metrics, log messages, events and status of a worker's pod.
 
+use std::collections::BTreeSet;
+
+use larder_kubelet::{
+    kubelet_dir::VolumeId,
+    outdated::{OutdatedContent, SourceObject},
+    rules::{Notice, PartName, PartState, Verification},
+};
 use tracing::{info, warn};
 
 use super::BesideWorker;
 use crate::{
-    beside::{
-        kubelet_dir::VolumeId,
-        rules::{Notice, PartName, Verification},
-    },
+    beside::metrics::PodCounts,
     events::{BesideEvent, EventSubject},
     reconcile::{
         board::PartStatus,
         plan::{PartKind, PodPlan},
         type_name,
     },
-    status::{ContainerStatus, Phase, VolumeStatus},
+    status::{ContainerStatus, OutdatedStatus, Phase, VolumeStatus},
 };
 
 impl BesideWorker {
@@ -78,6 +82,7 @@ impl BesideWorker {
     pub(super) fn publish(&mut self, plan: &PodPlan) {
         let wall = self.context.clock.now();
         if let Some(reason) = self.beside.excludes(&plan.pod) {
+            self.gauges.set(PodCounts::default());
             self.entry
                 .publish(Phase::Excluded, reason, Vec::new(), wall);
             return;
@@ -85,16 +90,21 @@ impl BesideWorker {
         let (mut worst, mut reason) = (Phase::Delivered, String::new());
         let mut statuses = Vec::new();
         let (mut is_tried, mut restart_needed) = (true, Vec::new());
+        let mut counts = PodCounts::default();
         for (index, part) in plan.parts.iter().enumerate() {
             let name = self.part_name(part);
             let state = &mut self.parts[index];
             match &part.kind {
                 PartKind::Volume(volume, kind) => {
-                    match name.as_ref().map(|name| self.rules.phase(name, wall)) {
-                        Some(Some((phase, text))) => {
-                            let is_news = state.delivery.update(phase, &text, wall);
-                            if is_news && self.beside.config.dry_run && phase == Phase::Waiting {
-                                info!(pod = %self.entry.name, %volume, reason = text, "dry run");
+                    match name.as_ref().map(|name| self.rules.state(name, wall)) {
+                        Some(Some(shown)) => {
+                            let is_news = state.show(shown, wall);
+                            if is_news
+                                && self.beside.config.dry_run
+                                && state.state == PartState::Waiting
+                            {
+                                let reason = &state.delivery.reason;
+                                info!(pod = %self.entry.name, %volume, reason, "dry run");
                             }
                         }
                         Some(None) => is_tried = false,
@@ -105,6 +115,7 @@ impl BesideWorker {
                                 delivery.phase != Phase::Waiting || !delivery.reason.is_empty();
                         }
                     }
+                    counts.volumes[state.state as usize] += 1;
                     if state.delivery.phase > worst {
                         worst = state.delivery.phase;
                         reason = format!("{}: {}", part.kind, state.delivery.reason);
@@ -133,9 +144,11 @@ impl BesideWorker {
                     if self.beside.config.restart_events {
                         let objects = self.outdated.announce(container, &outdated);
                         if !objects.is_empty() {
-                            let objects: Vec<_> = objects.into_iter().collect();
-                            restart_needed.push((container.clone(), objects.join(", ")));
+                            restart_needed.push((container.clone(), names(&objects)));
                         }
+                    }
+                    for found in &outdated {
+                        counts.outdated[found.kind as usize] += 1;
                     }
                     statuses.push(PartStatus::Container(ContainerStatus {
                         name: container.clone(),
@@ -143,11 +156,12 @@ impl BesideWorker {
                         delivery: state.delivery.clone(),
                         last_swap: None,
                         stale_as_of: None,
-                        outdated,
+                        outdated: outdated.into_iter().map(outdated_status).collect(),
                     }));
                 }
             }
         }
+        self.gauges.set(counts);
         if is_tried {
             self.entry.settle();
         }
@@ -159,4 +173,18 @@ impl BesideWorker {
             self.post(plan, BesideEvent::RestartNeeded, &message);
         }
     }
+}
+
+fn outdated_status(found: OutdatedContent) -> OutdatedStatus {
+    OutdatedStatus {
+        kind: found.kind.as_str().to_owned(),
+        name: found.name,
+        object: names(&found.objects),
+        since: found.since,
+    }
+}
+
+fn names(objects: &BTreeSet<SourceObject>) -> String {
+    let names: Vec<_> = objects.iter().map(SourceObject::to_string).collect();
+    names.join(", ")
 }

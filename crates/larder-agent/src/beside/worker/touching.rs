@@ -3,18 +3,18 @@
 use std::{future, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
+use larder_kubelet::{
+    rules::TouchOutcome,
+    touch::{PodToTouch, REFRESH, RefreshValue, TouchAnswer},
+    touch_limiter::Urgency,
+    touch_queue::{Permit, QueuedTouch},
+};
 use larder_watch::RequestError;
 use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 use tracing::{debug, warn};
 
 use super::BesideWorker;
-use crate::beside::{
-    rules::TouchOutcome,
-    touch::{PodToTouch, REFRESH, RefreshValue, TouchAnswer},
-    touch_limiter::Urgency,
-    touch_queue::{Permit, QueuedTouch},
-};
 
 /// Longest wait for the answer to a touch.
 const TIMEOUT: Duration = Duration::from_secs(10);

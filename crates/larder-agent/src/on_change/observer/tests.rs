@@ -7,6 +7,7 @@ use std::{
 };
 
 use fastrand::Rng;
+use larder_actions::processes::Processes;
 use larder_projection::{
     File, FileData, VolumePath,
     disk::{PodVolume, VolumeHost},
@@ -90,7 +91,8 @@ impl Machine {
             },
             program: Vec::new(),
             host: Arc::new(VolumeHost::open_without_mounts(self.root.path()).unwrap()),
-            beside: None,
+            kubelet: None,
+            processes: Processes::default(),
             clock: Clock::system(),
             events: None,
             registry: &mut Registry::default(),

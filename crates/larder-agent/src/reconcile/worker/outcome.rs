@@ -1,12 +1,12 @@
 //! The outcome of a delivery: recorded, counted, logged, posted as an event, and published.
 
+use larder_kubelet::backoff::RetryBackoff;
 use larder_projection::{VolumeKind, disk::VolumeHost};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
 use super::{PodWorker, Tidying, states};
 use crate::{
-    backoff::RetryBackoff,
     metrics::DeliveryOutcome,
     reconcile::{
         board::PartStatus,

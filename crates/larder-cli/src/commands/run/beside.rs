@@ -3,13 +3,10 @@
 use std::{env, fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path};
 
 use anyhow::Context as _;
-use larder_agent::{
-    beside::{
-        BesideConfig,
-        kubelet_kubeconfig::KubeletFiles,
-        landlock::{WriteProtection, forbid_writes},
-    },
-    config::Config,
+use larder_agent::{beside::BesideConfig, config::Config};
+use larder_kubelet::{
+    kubeconfig::KubeletFiles,
+    landlock::{WriteProtection, forbid_writes},
 };
 use larder_objects::chain;
 use tracing::{info, warn};

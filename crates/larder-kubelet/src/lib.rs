@@ -1,0 +1,40 @@
+//! A kubelet, seen by a neighbor: the volumes that it has written, compared with computed content, and the *touch* of a
+//! pod that makes it write them anew at once.
+//!
+//! ```text
+//!  computed files ─► kubelet_dir: compare ─► rules ─► touch_queue ─► touch ─► API server ─► kubelet
+//!                          ▲                   ▲                                              │
+//!                          └── swaps ◄─────────┼──────────────── ..data ◄─────────────────────┘
+//!                          node_state, pod_view, outdated
+//! ```
+//!
+//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The crate computes no content and
+//! knows no hook: its caller passes in projections, pods and time.
+//!
+//! Invariants:
+//! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
+//! 2. The [rules] own every decision about time. They are pure.
+//! 3. No content is kept after a comparison, only [keyed fingerprints](fingerprint).
+
+pub mod backoff;
+pub mod fingerprint;
+pub mod kubeconfig;
+pub mod landlock;
+
+pub mod kubelet_dir;
+pub mod swaps;
+
+pub mod node_state;
+pub mod objects;
+pub mod outdated;
+pub mod permissions;
+pub mod pod_view;
+pub mod rules;
+pub mod sub_path_mounts;
+
+pub mod touch;
+pub mod touch_limiter;
+pub mod touch_queue;
+
+#[cfg(test)]
+mod kubelet_volumes;

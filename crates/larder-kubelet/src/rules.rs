@@ -1,0 +1,650 @@
+//! Decides when to touch a pod, and tracks the state of each of its volumes. Pure: takes in time, results of looks and
+//! answers; returns touches, phases and notices.
+//!
+//! Rules are cited by their number in `docs/spec/beside-kubelet.md`.
+//!
+//! Invariants:
+//! 1. At most one touch of a pod is in flight (R10).
+//! 2. A touch is due only for a part whose last look found a reason (R3, R4), and only while its payload can be
+//!    computed (R5).
+//! 3. For one payload of a part at most four touches are sent (R12), and only one if further ones could do harm or
+//!    cannot help (R15, R23, R6).
+//! 4. A touch that was not accepted is sent again when the answer allows it. One that had no effect counts for R14, and
+//!    several of them in a row count as a rejection (R18). So no answer makes touches endless.
+
+mod part;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use smol_str::SmolStr;
+use tokio::time::Instant;
+
+use self::part::TrackedPart;
+use crate::{backoff::RetryBackoff, fingerprint::Fingerprint};
+
+/// How long a touch is in flight unless it is verified earlier (R10).
+pub const IN_FLIGHT_TIME: Duration = Duration::from_millis(1500);
+/// How long the other volumes may take to follow the first swapped one: the kubelet sets up all volumes of a pod at the
+/// same time, and its reconciler looks for them every 100 ms.
+const FOLLOWERS: Duration = Duration::from_millis(200);
+/// Within this time after the Node has become Ready the kubelet catches up by itself (R13).
+const CATCH_UP: Duration = Duration::from_secs(5);
+/// Touches of a pod per minute, and the interval of further ones (R14).
+const MAX_TOUCHES: usize = 10;
+const MINUTE: Duration = Duration::from_mins(1);
+const FURTHER: Duration = Duration::from_secs(15);
+/// How long a pod is not touched after admission has rejected a touch (R18).
+const REFUSED: Duration = Duration::from_mins(10);
+/// Pause after the first touch that had no effect; the further ones back off.
+const AGAIN: Duration = Duration::from_millis(50);
+/// So many touches in a row without effect count as a rejection.
+const MAX_WITHOUT_EFFECT: u32 = 4;
+/// Pause after 429 without `Retry-After`.
+const THROTTLED: Duration = Duration::from_secs(1);
+
+/// A part of a pod that may be a reason to touch it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartName {
+    /// A volume, by its name in the pod.
+    Volume(SmolStr),
+    /// A container that waits for an object of its environment (R6).
+    Environment(SmolStr),
+}
+
+/// The state of one part according to a look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PartObservation {
+    /// One of its inputs has not been read yet; completes "waiting for".
+    Unread(String),
+    /// It cannot be computed: the kubelet's message.
+    Uncomputable(String),
+    /// The kubelet has not set it up.
+    NotMounted,
+    /// Its files cannot be read (R23): why.
+    Invisible(String),
+    /// The kubelet serves this immutable object, which was deleted (R26).
+    Pinned(String),
+    /// Its files are as computed.
+    Same,
+    /// Only content differs that is no reason to touch (R3, R7). Names it.
+    LeftToKubelet(String),
+    /// Its files differ from the computed ones. Names the differences.
+    Outdated(String),
+}
+
+/// The state of one part, as it is shown and counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PartState {
+    /// The computed content is in place.
+    Delivered,
+    /// It is on its way, or nothing is done about it at present.
+    Waiting,
+    /// It cannot be computed.
+    Failing,
+    /// The kubelet serves an immutable object that was deleted (R26).
+    Pinned,
+    /// The volume was torn down under running containers (R22).
+    Detached,
+    /// The files of the kubelet cannot be read (R23).
+    Unverified,
+}
+
+impl PartState {
+    /// Every state.
+    pub const ALL: [Self; 6] = [
+        Self::Delivered,
+        Self::Waiting,
+        Self::Failing,
+        Self::Pinned,
+        Self::Detached,
+        Self::Unverified,
+    ];
+
+    /// The state as the label of a metric.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Delivered => "Delivered",
+            Self::Waiting => "Waiting",
+            Self::Failing => "Failing",
+            Self::Pinned => "Pinned",
+            Self::Detached => "Detached",
+            Self::Unverified => "Unverified",
+        }
+    }
+}
+
+impl PartObservation {
+    /// State and reason of a part that is not under the rules.
+    pub fn state(&self) -> (PartState, String) {
+        match self {
+            Self::Unread(what) => (PartState::Waiting, format!("waiting for {what}")),
+            Self::Uncomputable(why) => (PartState::Failing, why.clone()),
+            Self::NotMounted => (
+                PartState::Waiting,
+                "the kubelet has not set it up yet".to_owned(),
+            ),
+            Self::Invisible(why) => (PartState::Unverified, format!("Unverified: {why}")),
+            Self::Pinned(object) => (
+                PartState::Pinned,
+                format!("Pinned: the kubelet serves the immutable {object} that was deleted"),
+            ),
+            Self::Same => (PartState::Delivered, String::new()),
+            Self::LeftToKubelet(what) | Self::Outdated(what) => {
+                (PartState::Waiting, format!("left to the kubelet: {what}"))
+            }
+        }
+    }
+}
+
+/// One look at one part.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// What it found.
+    pub observation: PartObservation,
+    /// Fingerprint of the computed content; `None` if it could not be computed.
+    pub payload: Option<Fingerprint>,
+    /// Whether the volume's directory was recreated since the last look (R22).
+    pub remade: bool,
+    /// Whether the volume has been swapped since the last look.
+    pub swapped: bool,
+    /// Arrival of the change that led to this look.
+    pub changed_at: Instant,
+    /// How long a first touch waits (R20).
+    pub delay: Duration,
+}
+
+/// What the rules read of a pod.
+#[derive(Clone, Debug, Default)]
+pub struct PodView {
+    /// Those that run.
+    pub containers: Vec<RunningContainer>,
+    /// Whether it has a CSI volume of a driver that requires republishing (R15).
+    pub republishes: bool,
+    /// Whether it is terminating or has terminated, so its content is frozen (R2).
+    pub ending: bool,
+}
+
+/// A container that has started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunningContainer {
+    /// Its name.
+    pub name: SmolStr,
+    /// Its ID, which a restart changes.
+    pub id: SmolStr,
+    /// The volumes that it mounts.
+    pub volumes: BTreeSet<SmolStr>,
+}
+
+/// Whether any pod of the node may be touched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    /// It may.
+    #[default]
+    Open,
+    /// The Node has not been read yet.
+    Unknown,
+    /// The kubelet does not run (R13): since when, if known.
+    KubeletNotReady(Option<Timestamp>),
+    /// This identity may not touch pods (R18). Names the missing permission.
+    Forbidden(String),
+    /// Another larder touches the pods of this node (R28).
+    Locked,
+    /// Nothing is touched at all: `--dry-run`.
+    DryRun,
+}
+
+impl Gate {
+    /// Whether this larder is the one that acts on the pods of the node, so that hooks run.
+    pub const fn acts(&self) -> bool {
+        match self {
+            Self::Open | Self::KubeletNotReady(_) | Self::Forbidden(_) => true,
+            Self::Unknown | Self::Locked | Self::DryRun => false,
+        }
+    }
+}
+
+/// Why no pod is touched; empty for an open gate.
+impl fmt::Display for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open => Ok(()),
+            Self::Unknown => f.write_str("waiting for the Node"),
+            Self::KubeletNotReady(Some(since)) => write!(f, "kubelet not ready since {since:.0}"),
+            Self::KubeletNotReady(None) => f.write_str("kubelet not ready"),
+            Self::Forbidden(permission) => write!(f, "permission is missing: {permission}"),
+            Self::Locked => f.write_str("another larder on this node touches the pods"),
+            Self::DryRun => f.write_str("dry run: no pod is touched"),
+        }
+    }
+}
+
+/// Something to count, log or post.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The computed content of a part is in place.
+    Verified {
+        /// The part.
+        part: PartName,
+        /// How it arrived.
+        how: Verification,
+        /// Time since the change; `None` for a change before larder's start.
+        delay: Option<Duration>,
+        /// Touches sent for it.
+        touches: u32,
+    },
+    /// The volume was torn down under these running containers.
+    Detached {
+        /// The volume.
+        volume: SmolStr,
+        /// The containers.
+        containers: Vec<SmolStr>,
+    },
+    /// The content of the volume cannot be verified (R23).
+    Unverified,
+    /// R12 is used up, and the change is three minutes old.
+    NotRefreshed {
+        /// The volume.
+        volume: SmolStr,
+    },
+}
+
+/// How the computed content arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verification {
+    /// Without a touch.
+    Same,
+    /// After a touch, while it was in flight.
+    Swapped,
+    /// After a touch, later.
+    Late,
+}
+
+/// How a touch ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TouchOutcome {
+    /// The API server has a new version of the pod.
+    Touched,
+    /// Nothing has changed, or another client has changed the pod: send again (R9, R17). Completes "the API server
+    /// refused the touch:" where it stays so.
+    Again(&'static str),
+    /// The pod is gone (R17).
+    Gone,
+    /// The API server has too many requests, and asks to wait this long.
+    Throttled(Option<Duration>),
+    /// Authorization denies it: the missing permission. The gate closes.
+    Forbidden(String),
+    /// Admission rejects it, with this text.
+    Refused(String),
+    /// No answer, or the API server's own failure.
+    Failed {
+        /// Completes "failed to touch the pod:".
+        why: &'static str,
+        /// Uniform in `[0, 1)`: the pods of a node are not to retry at one moment.
+        random: f64,
+    },
+}
+
+/// A touch that is in flight.
+#[derive(Clone, Debug)]
+struct InFlightTouch {
+    sent_at: Instant,
+    /// When the first swapped volume was noticed.
+    first_swap: Option<Instant>,
+    /// The parts that it was sent for.
+    parts: BTreeSet<PartName>,
+}
+
+impl InFlightTouch {
+    fn until(&self) -> Instant {
+        let end = self.sent_at + IN_FLIGHT_TIME;
+        self.first_swap
+            .map_or(end, |first| end.min(first + FOLLOWERS))
+    }
+}
+
+/// The rules applied to one pod.
+#[derive(Debug)]
+pub struct PodRules {
+    parts: BTreeMap<PartName, TrackedPart>,
+    /// How many of them are outstanding.
+    outstanding_parts: usize,
+    view: PodView,
+    gate: Gate,
+    /// The time to live of objects that the kubelet may cache (R12).
+    ttl: Duration,
+    in_flight: Option<InFlightTouch>,
+    /// The last touches, at most [`MAX_TOUCHES`].
+    recent: VecDeque<Instant>,
+    /// When the pod may be touched again, after a touch that was not accepted.
+    not_before: Option<Instant>,
+    /// Admission's text, and until when it applies.
+    refused: Option<(Instant, String)>,
+    /// Why the last touch got no usable answer.
+    failed: Option<&'static str>,
+    backoff: RetryBackoff,
+    /// Touches without effect since the last one that had one, or was rejected.
+    without_effect: u32,
+    gone: bool,
+}
+
+impl PodRules {
+    /// The rules of a pod without parts. `ttl` is the time to live of objects that the kubelet may cache (R12).
+    pub fn new(gate: Gate, ttl: Duration) -> Self {
+        Self {
+            parts: BTreeMap::new(),
+            outstanding_parts: 0,
+            view: PodView::default(),
+            gate,
+            ttl,
+            in_flight: None,
+            recent: VecDeque::new(),
+            not_before: None,
+            refused: None,
+            failed: None,
+            backoff: RetryBackoff::default(),
+            without_effect: 0,
+            gone: false,
+        }
+    }
+
+    /// Sets the view of the pod, and forgets every part that is not in `parts`.
+    pub fn set_pod(&mut self, view: PodView, parts: &BTreeSet<PartName>) {
+        self.view = view;
+        self.parts.retain(|name, _| parts.contains(name));
+        for (name, part) in &mut self.parts {
+            part.reattach(name, &self.view);
+        }
+        self.count_outstanding();
+    }
+
+    /// Sets whether pods of the node may be touched. Touches that became due while the kubelet did not run are left to
+    /// the kubelet for a while (R13).
+    pub fn set_gate(&mut self, gate: Gate, now: Instant) {
+        let was_not_ready = matches!(self.gate, Gate::KubeletNotReady(_));
+        self.gate = gate;
+        if was_not_ready && self.gate == Gate::Open {
+            let ladder = self.ladder();
+            for part in self.parts.values_mut() {
+                part.postpone(&ladder, now + CATCH_UP);
+            }
+        }
+    }
+
+    /// Sets whether the pod has a CSI volume of a driver that requires republishing (R15).
+    pub fn set_republishes(&mut self, republishes: bool) {
+        self.view.republishes = republishes;
+    }
+
+    /// Sets the time to live of objects that the kubelet may cache (R12).
+    pub fn set_ttl(&mut self, ttl: Duration) {
+        self.ttl = ttl;
+    }
+
+    /// Takes in a look. The caller has read the disk at `now`, which the wall clock shows as `wall`.
+    pub fn look(
+        &mut self,
+        name: &PartName,
+        look: Look,
+        now: Instant,
+        wall: Timestamp,
+    ) -> Vec<Notice> {
+        let (is_outdated, swapped) = (
+            matches!(look.observation, PartObservation::Outdated(_)),
+            look.swapped,
+        );
+        let part = self.parts.entry(name.clone());
+        let part = part.or_insert_with(|| TrackedPart::new(now));
+        let is_in_flight = self.in_flight.is_some();
+        let was_outstanding = part.is_outstanding();
+        let notices = part.look(name, look, &self.view, is_in_flight, now, wall);
+        self.outstanding_parts += usize::from(part.is_outstanding());
+        self.outstanding_parts -= usize::from(was_outstanding);
+        if let Some(in_flight) = &mut self.in_flight {
+            if swapped && is_outdated {
+                // The kubelet has read content that is outdated by now.
+                self.in_flight = None;
+            } else if swapped {
+                in_flight.first_swap.get_or_insert(now);
+            }
+        }
+        if self.outstanding_parts == 0 {
+            self.in_flight = None;
+        }
+        notices
+    }
+
+    /// The parts to read before the next touch: those that would be its reason (R4).
+    pub fn outstanding(&self) -> impl Iterator<Item = &PartName> {
+        let parts = self.parts.iter();
+        parts
+            .filter(|(_, part)| part.is_outstanding())
+            .map(|(name, _)| name)
+    }
+
+    /// The parts whose next swap is awaited: those, and volumes that the kubelet is setting up. For a pod with hooks also
+    /// volumes that are left to the kubelet.
+    pub fn awaited(&self, has_hooks: bool) -> impl Iterator<Item = &PartName> {
+        let may_come = self.gate == Gate::Open && !self.view.ending && !self.gone;
+        let parts = self.parts.iter();
+        parts
+            .filter(move |(_, part)| {
+                part.is_outstanding()
+                    || may_come && part.is_being_set_up()
+                    || has_hooks && part.is_left_to_kubelet()
+            })
+            .map(|(name, _)| name)
+    }
+
+    /// Whether the last look has found the computed bytes, under containers that see them.
+    pub fn is_verified(&self, name: &PartName) -> bool {
+        self.parts.get(name).is_some_and(TrackedPart::is_verified)
+    }
+
+    /// Whether a container that mounts this volume waits for another one, too (R29).
+    pub fn is_awaited_with(&self, volume: &SmolStr, now: Instant) -> bool {
+        let mut mounting = self.view.containers.iter();
+        mounting.any(|container| container.volumes.contains(volume) && self.waits(container, now))
+    }
+
+    /// Whether this container waits for a volume (R29).
+    pub fn is_awaited_by(&self, container: &SmolStr, now: Instant) -> bool {
+        let mut containers = self.view.containers.iter();
+        containers.any(|found| found.name == *container && self.waits(found, now))
+    }
+
+    fn waits(&self, container: &RunningContainer, now: Instant) -> bool {
+        container.volumes.iter().any(|volume| {
+            let part = self.parts.get(&PartName::Volume(volume.clone()));
+            part.is_some_and(|part| part.is_to_come(now))
+        })
+    }
+
+    /// When a touch of the pod is due; `None` if none is, as far as is known.
+    pub fn wanted_at(&self) -> Option<Instant> {
+        if self.gone || self.view.ending || self.gate != Gate::Open {
+            return None;
+        }
+        let ladder = self.ladder();
+        let due = self.parts.iter();
+        let due = due
+            .filter_map(|(name, part)| part.due(name, &ladder))
+            .min()?;
+        let in_flight = self.in_flight.as_ref().map(InFlightTouch::until);
+        let refused = self.refused.as_ref().map(|(until, _)| *until);
+        let limits = [in_flight, refused, self.not_before];
+        let due = limits.into_iter().flatten().fold(due, Instant::max);
+        Some(due.max(self.limited_until(due)))
+    }
+
+    /// Whether a touch of the pod is due now.
+    pub fn wants_touch(&self, now: Instant) -> bool {
+        self.wanted_at().is_some_and(|at| at <= now)
+    }
+
+    /// Whether the touch is only for content that was out of date when larder started (R27).
+    pub fn is_catching_up(&self) -> bool {
+        let mut outstanding = self.parts.values().filter(|part| part.is_outstanding());
+        outstanding.all(TrackedPart::is_first)
+    }
+
+    /// A touch was sent.
+    pub fn sent(&mut self, now: Instant, wall: Timestamp) {
+        let ladder = self.ladder();
+        let mut parts = BTreeSet::new();
+        for (name, part) in &mut self.parts {
+            if part.due(name, &ladder).is_some() {
+                part.touched(now, wall);
+                parts.insert(name.clone());
+            }
+        }
+        self.in_flight = Some(InFlightTouch {
+            sent_at: now,
+            first_swap: None,
+            parts,
+        });
+        self.count_outstanding();
+        if self.recent.len() == MAX_TOUCHES {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(now);
+    }
+
+    /// The API server has answered the last touch.
+    pub fn answered(&mut self, answer: TouchOutcome, now: Instant) {
+        (self.not_before, self.failed) = (None, None);
+        let had_effect = !matches!(answer, TouchOutcome::Again(_));
+        match answer {
+            TouchOutcome::Touched => {
+                self.refused = None;
+                self.backoff = RetryBackoff::default();
+                self.without_effect = 0;
+                return;
+            }
+            TouchOutcome::Again(why) => self.without_effect(why, now),
+            TouchOutcome::Gone => self.gone = true,
+            TouchOutcome::Throttled(after) => {
+                self.not_before = Some(now + after.unwrap_or(THROTTLED));
+            }
+            // The node records it, too, and opens the gate again.
+            TouchOutcome::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
+            TouchOutcome::Refused(text) => self.refused = Some((now + REFUSED, text)),
+            TouchOutcome::Failed { why, random } => {
+                let delay = self.backoff.next_delay().mul_f64(1.0 + random);
+                (self.not_before, self.failed) = (Some(now + delay), Some(why));
+            }
+        }
+        if had_effect {
+            self.recent.pop_back();
+        }
+        let parts = self
+            .in_flight
+            .take()
+            .map(|in_flight| in_flight.parts)
+            .unwrap_or_default();
+        for name in &parts {
+            if let Some(part) = self.parts.get_mut(name) {
+                part.not_touched();
+            }
+        }
+        self.count_outstanding();
+    }
+
+    fn count_outstanding(&mut self) {
+        let parts = self.parts.values();
+        self.outstanding_parts = parts.filter(|part| part.is_outstanding()).count();
+    }
+
+    /// An outage of the API server is over (R17): a touch that had no usable answer is sent again at `at`, unless it is due
+    /// earlier.
+    pub fn outage_over(&mut self, at: Instant) {
+        if self.failed.is_some() {
+            self.not_before = self.not_before.map(|not_before| not_before.min(at));
+        }
+    }
+
+    /// The last touch had no effect, because of `why`. Once is chance, and several times in a row are a policy or a
+    /// webhook.
+    fn without_effect(&mut self, why: &'static str, now: Instant) {
+        self.without_effect += 1;
+        match self.without_effect {
+            1 => self.not_before = Some(now + AGAIN),
+            MAX_WITHOUT_EFFECT.. => {
+                self.without_effect = 0;
+                self.backoff = RetryBackoff::default();
+                self.refused = Some((now + REFUSED, why.to_owned()));
+            }
+            _ => self.not_before = Some(now + self.backoff.next_delay()),
+        }
+    }
+
+    /// Notices that are due because time has passed.
+    pub fn overdue(&mut self, now: Instant) -> Vec<Notice> {
+        if self.gate != Gate::Open || self.refused.is_some() {
+            return Vec::new();
+        }
+        let ladder = self.ladder();
+        let parts = self.parts.iter_mut();
+        let overdue = parts.filter_map(|(name, part)| part.take_overdue(name, &ladder, now));
+        overdue.collect()
+    }
+
+    /// When the rules need to run again without a change.
+    pub fn next_wake(&self) -> Option<Instant> {
+        let ladder = self.ladder();
+        let parts = self.parts.iter();
+        let overdue = parts.filter_map(|(name, part)| part.overdue_at(name, &ladder));
+        let overdue = overdue
+            .min()
+            .filter(|_| self.gate == Gate::Open && self.refused.is_none());
+        [self.wanted_at(), overdue].into_iter().flatten().min()
+    }
+
+    /// State and reason of a part; `None` if there has been no look at it.
+    pub fn state(&self, name: &PartName, wall: Timestamp) -> Option<(PartState, String)> {
+        let part = self.parts.get(name)?;
+        let problem = match (&self.refused, self.failed) {
+            (Some((_, text)), _) => Some(format!("the API server refused the touch: {text}")),
+            (None, Some(why)) => Some(format!("failed to touch the pod, will retry: {why}")),
+            (None, None) => None,
+        };
+        Some(part.state(&self.gate, problem, self.ttl, wall))
+    }
+
+    /// Time from the last change of a volume to its verification, if it is verified.
+    pub fn verified_in(&self, name: &PartName) -> Option<Duration> {
+        self.parts.get(name)?.verified_in()
+    }
+
+    /// The times after the first touch at which further ones follow (R12, R15).
+    fn ladder(&self) -> Vec<Duration> {
+        let mut ladder = vec![Duration::ZERO];
+        if !self.view.republishes {
+            ladder.extend([IN_FLIGHT_TIME, Duration::from_millis(4500)]);
+            let expired = self.ttl.saturating_add(Duration::from_secs(1));
+            ladder.extend((expired > ladder[2]).then_some(expired));
+        }
+        ladder
+    }
+
+    /// The earliest time of a touch that is due at `due`, by R14.
+    fn limited_until(&self, due: Instant) -> Instant {
+        match (self.recent.front(), self.recent.back()) {
+            (Some(&first), Some(&last)) if self.recent.len() == MAX_TOUCHES => {
+                if due < first + MINUTE {
+                    // At the end of the minute at the latest.
+                    due.max((last + FURTHER).min(first + MINUTE))
+                } else {
+                    due
+                }
+            }
+            _ => due,
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! One part of a pod under the rules: its payload, the touches for it, and its state.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use smol_str::SmolStr;
+use tokio::time::Instant;
+
+use super::{
+    Gate, IN_FLIGHT_TIME, Look, Notice, PartName, PartObservation, PartState, PodView, Verification,
+};
+use crate::fingerprint::Fingerprint;
+
+/// Age of a change that was not delivered at which an event says so.
+const OVERDUE: Duration = Duration::from_mins(3);
+/// First and longest wait of the kubelet between two attempts to set up a volume (kubelet 1.36,
+/// `pkg/util/goroutinemap/exponentialbackoff`).
+const FIRST_RETRY: Duration = Duration::from_millis(500);
+const MAX_RETRY: Duration = Duration::from_secs(122);
+
+/// One part of a pod.
+#[derive(Debug)]
+pub(super) struct TrackedPart {
+    observation: PartObservation,
+    payload: Option<Fingerprint>,
+    /// Whether this is the first payload since larder started.
+    is_first: bool,
+    changed_at: Instant,
+    /// The first touch for the payload, or the time at which it is due.
+    first_touch: Instant,
+    /// Touches sent for the payload.
+    touches: u32,
+    /// When the first and the last of them were sent.
+    told: Option<(Timestamp, Timestamp)>,
+    last_touch: Option<Instant>,
+    /// Whether the payload was found in place, and a notice says so.
+    verified: bool,
+    verified_in: Option<Duration>,
+    /// Whether an event has reported that the payload does not arrive.
+    is_overdue_noticed: bool,
+    /// Since when it cannot be computed.
+    failing_since: Option<Instant>,
+    /// When the kubelet tries again at the latest, after it could not set up the volume.
+    retries_by: Option<Timestamp>,
+    /// The IDs of the containers that the volume was torn down under, by their name (R22).
+    detached: BTreeMap<SmolStr, SmolStr>,
+}
+
+impl TrackedPart {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            observation: PartObservation::NotMounted,
+            payload: None,
+            is_first: true,
+            changed_at: now,
+            first_touch: now,
+            touches: 0,
+            told: None,
+            last_touch: None,
+            verified: false,
+            verified_in: None,
+            is_overdue_noticed: false,
+            failing_since: None,
+            retries_by: None,
+            detached: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn look(
+        &mut self,
+        name: &PartName,
+        look: Look,
+        view: &PodView,
+        is_in_flight: bool,
+        now: Instant,
+        wall: Timestamp,
+    ) -> Vec<Notice> {
+        let mut notices = Vec::new();
+        if look.remade
+            && let PartName::Volume(volume) = name
+        {
+            notices.extend(self.detach(volume, view));
+        }
+        match (&look.observation, look.payload) {
+            // The last known state stays until a look finds another one.
+            (PartObservation::Unread(_), _)
+                if self.payload.is_some() || self.failing_since.is_some() =>
+            {
+                return notices;
+            }
+            (PartObservation::Uncomputable(_), _) => {
+                self.failing_since.get_or_insert(now);
+                self.payload = None;
+                self.is_first = false;
+                self.verified = false;
+            }
+            (observation, Some(payload)) => {
+                let is_new = self.computed(payload, &look, now, wall);
+                let is_invisible = matches!(observation, PartObservation::Invisible(_));
+                notices.extend((is_new && is_invisible).then_some(Notice::Unverified));
+            }
+            (_, None) => {}
+        }
+        self.observation = look.observation;
+        if self.observation == PartObservation::Same && self.detached.is_empty() && !self.verified {
+            notices.push(self.verify(name, is_in_flight, now));
+        }
+        notices
+    }
+
+    /// Takes in the payload of a look. A new one resets the touches. Returns whether it is new.
+    fn computed(
+        &mut self,
+        payload: Fingerprint,
+        look: &Look,
+        now: Instant,
+        wall: Timestamp,
+    ) -> bool {
+        if self.payload == Some(payload) {
+            return false;
+        }
+        let had_one = self.payload.replace(payload).is_some();
+        self.is_first &= !had_one;
+        self.retries_by = self.failing_since.take().map(|since| {
+            let wait = (now - since + FIRST_RETRY).min(MAX_RETRY);
+            wall + wait
+        });
+        self.changed_at = look.changed_at;
+        self.first_touch = now + look.delay;
+        self.touches = 0;
+        self.told = None;
+        self.last_touch = None;
+        self.verified = false;
+        self.verified_in = None;
+        self.is_overdue_noticed = false;
+        true
+    }
+
+    fn verify(&mut self, name: &PartName, is_in_flight: bool, now: Instant) -> Notice {
+        self.verified = true;
+        self.retries_by = None;
+        self.verified_in = (!self.is_first).then(|| now - self.changed_at);
+        let how = match self.last_touch {
+            // It shares the touch of another volume.
+            None if is_in_flight => Verification::Swapped,
+            None => Verification::Same,
+            Some(at) if now < at + IN_FLIGHT_TIME => Verification::Swapped,
+            Some(_) => Verification::Late,
+        };
+        Notice::Verified {
+            part: name.clone(),
+            how,
+            delay: self.verified_in,
+            touches: self.touches,
+        }
+    }
+
+    /// The volume was torn down and set up again. Containers that had mounted it see unknown content from now on.
+    fn detach(&mut self, volume: &SmolStr, view: &PodView) -> Option<Notice> {
+        let mounting = view.containers.iter();
+        let mounting = mounting.filter(|container| container.volumes.contains(volume));
+        let before = self.detached.len();
+        for container in mounting {
+            let known = self.detached.entry(container.name.clone());
+            known.or_insert_with(|| container.id.clone());
+        }
+        let containers = self.detached.keys().cloned().collect();
+        (before == 0 && !self.detached.is_empty()).then(|| Notice::Detached {
+            volume: volume.clone(),
+            containers,
+        })
+    }
+
+    /// Ends the state *detached* for the containers that were restarted or are gone.
+    pub(super) fn reattach(&mut self, name: &PartName, view: &PodView) {
+        if self.detached.is_empty() {
+            return;
+        }
+        let running: BTreeSet<_> = view
+            .containers
+            .iter()
+            .map(|container| (&container.name, &container.id))
+            .collect();
+        self.detached
+            .retain(|container, id| running.contains(&(container, id)));
+        // The next look at it counts as its verification.
+        self.verified &= !(self.detached.is_empty() && matches!(name, PartName::Volume(_)));
+    }
+
+    /// Whether a touch could help.
+    pub(super) fn is_outstanding(&self) -> bool {
+        let is_reason = match self.observation {
+            PartObservation::Outdated(_) => true,
+            PartObservation::Invisible(_) => self.payload.is_some() && self.touches == 0,
+            _ => false,
+        };
+        is_reason && self.detached.is_empty()
+    }
+
+    /// Whether its new content is on its way. A volume that the kubelet cannot refresh holds no other one back for ever.
+    pub(super) fn is_to_come(&self, now: Instant) -> bool {
+        let is_outdated =
+            matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
+        is_outdated && now < self.changed_at + OVERDUE
+    }
+
+    /// Whether it differs in content that is no reason to touch.
+    pub(super) fn is_left_to_kubelet(&self) -> bool {
+        matches!(self.observation, PartObservation::LeftToKubelet(_))
+    }
+
+    /// Whether the kubelet has everything to set the volume up, and has not done so.
+    pub(super) fn is_being_set_up(&self) -> bool {
+        self.observation == PartObservation::NotMounted && self.payload.is_some()
+    }
+
+    /// When the next touch for it is due; `None` if none is.
+    pub(super) fn due(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
+        let ladder = self.ladder(name, ladder);
+        let next = usize::try_from(self.touches).ok()?;
+        let after = ladder.get(next).filter(|_| self.is_outstanding())?;
+        // A time that cannot be represented never comes.
+        self.first_touch.checked_add(*after)
+    }
+
+    /// The steps of the ladder that apply. A volume that cannot be verified and a waiting container get one touch (R23,
+    /// R6).
+    fn ladder<'a>(&self, name: &PartName, ladder: &'a [Duration]) -> &'a [Duration] {
+        match (name, &self.observation) {
+            (PartName::Environment(_), _) | (_, PartObservation::Invisible(_)) => &ladder[..1],
+            (PartName::Volume(_), _) => ladder,
+        }
+    }
+
+    /// Lets the next touch be due at `at` at the earliest.
+    pub(super) fn postpone(&mut self, ladder: &[Duration], at: Instant) {
+        let next = usize::try_from(self.touches).unwrap_or(usize::MAX);
+        let after = ladder.get(next).copied().unwrap_or_default();
+        self.first_touch = self.first_touch.max(at.checked_sub(after).unwrap_or(at));
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.is_first && self.touches == 0
+    }
+
+    pub(super) fn touched(&mut self, now: Instant, wall: Timestamp) {
+        if self.touches == 0 {
+            self.first_touch = now;
+        }
+        self.touches += 1;
+        self.last_touch = Some(now);
+        self.told = Some((self.told.map_or(wall, |(first, _)| first), wall));
+    }
+
+    /// The last touch was not accepted.
+    pub(super) fn not_touched(&mut self) {
+        self.touches = self.touches.saturating_sub(1);
+        if self.touches == 0 {
+            (self.told, self.last_touch) = (None, None);
+        }
+    }
+
+    /// When an event is due because the payload does not arrive.
+    pub(super) fn overdue_at(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
+        let is_volume = matches!(name, PartName::Volume(_));
+        let ladder = self.ladder(name, ladder);
+        let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= ladder.len());
+        let is_outdated =
+            matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
+        let counts = is_volume && is_used_up && is_outdated && !self.is_overdue_noticed;
+        let last = self.last_touch.filter(|_| counts)?;
+        Some((self.changed_at + OVERDUE).max(last + IN_FLIGHT_TIME))
+    }
+
+    pub(super) fn take_overdue(
+        &mut self,
+        name: &PartName,
+        ladder: &[Duration],
+        now: Instant,
+    ) -> Option<Notice> {
+        let at = self.overdue_at(name, ladder)?;
+        match name {
+            PartName::Volume(volume) if at <= now => {
+                self.is_overdue_noticed = true;
+                let volume = volume.clone();
+                Some(Notice::NotRefreshed { volume })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn verified_in(&self) -> Option<Duration> {
+        self.verified_in.filter(|_| self.is_verified())
+    }
+
+    pub(super) fn is_verified(&self) -> bool {
+        self.observation == PartObservation::Same && self.detached.is_empty()
+    }
+
+    /// State and reason, in the words of section 16.
+    pub(super) fn state(
+        &self,
+        gate: &Gate,
+        problem: Option<String>,
+        ttl: Duration,
+        wall: Timestamp,
+    ) -> (PartState, String) {
+        if !self.detached.is_empty() {
+            let containers: Vec<_> = self.detached.keys().map(SmolStr::as_str).collect();
+            let containers = containers.join(", ");
+            return (
+                PartState::Detached,
+                format!("Detached: torn down under running containers, restart {containers}"),
+            );
+        }
+        match &self.observation {
+            PartObservation::Outdated(what) => {
+                let reason = self.waiting(gate, problem, ttl, wall);
+                let reason = reason.unwrap_or_else(|| match gate {
+                    Gate::DryRun => format!("would touch the pod: {what}"),
+                    _ => format!("out of date: {what}"),
+                });
+                (PartState::Waiting, reason)
+            }
+            observation => observation.state(),
+        }
+    }
+
+    /// The reason why an outdated part waits; `None` for the first touch.
+    fn waiting(
+        &self,
+        gate: &Gate,
+        problem: Option<String>,
+        ttl: Duration,
+        wall: Timestamp,
+    ) -> Option<String> {
+        match gate {
+            Gate::Open => {}
+            Gate::DryRun => return None,
+            closed => return Some(closed.to_string()),
+        }
+        if problem.is_some() {
+            return problem;
+        }
+        let (first, last) = self.told?;
+        let mut clauses = vec![format!(
+            "told the kubelet at {last:.3}, attempt {}",
+            self.touches
+        )];
+        let cached_until = first.checked_add(ttl).unwrap_or(Timestamp::MAX);
+        if self.touches > 1 && cached_until > wall {
+            clauses.push(format!(
+                "kubelet serves a cached object until {cached_until:.0}"
+            ));
+        }
+        if let Some(by) = self.retries_by.filter(|by| *by > wall) {
+            clauses.push(format!("kubelet retries at {by:.0} at the latest"));
+        }
+        Some(clauses.join("; "))
+    }
+}

@@ -1,0 +1,241 @@
+//! The touch: one annotation of a pod, patched through `pods/status`, which makes the kubelet sync the pod at once
+//! (beside-kubelet 4, R9, R17, R18).
+//!
+//! Invariants:
+//! 1. The body is `metadata.uid` and the annotation, nothing else. With the UID, a touch never reaches another pod of
+//!    the same name.
+//! 2. The value is a time: it reveals nothing about any payload.
+//! 3. One call is one request. The caller repeats it if the answer says so, since each request counts for the limiter.
+//! 4. Texts of the API server are passed on with limited length and without control characters.
+
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use larder_transport::path::{PathError, Query, Resource};
+use larder_watch::{RequestError, merge_patch};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use smol_str::SmolStr;
+
+const PODS: Resource = Resource::core("pods");
+
+/// The annotation that a touch sets.
+pub const REFRESH: &str = "larder.dev/refresh";
+
+/// The owner of the annotation in `metadata.managedFields`.
+const FIELD_MANAGER: &str = "larder";
+
+/// The permission that a touch needs, as an administrator grants it.
+const PERMISSION: &str = "patch pods/status";
+
+/// Longest text of the API server that is shown, in bytes.
+const MAX_TEXT: usize = 512;
+
+/// Precision of the annotation.
+const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
+
+/// The pod of a touch, as last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodToTouch {
+    /// `metadata.namespace`.
+    pub namespace: SmolStr,
+    /// `metadata.name`.
+    pub name: SmolStr,
+    /// `metadata.uid`.
+    pub uid: SmolStr,
+    /// `metadata.resourceVersion`.
+    pub resource_version: SmolStr,
+}
+
+/// A value of the annotation: `2026-11-22T04:34:06.987Z`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RefreshValue(String);
+
+impl RefreshValue {
+    /// The value for a touch at `now`. Whatever the clock shows, it differs from `previous`, the pod's value or the one
+    /// sent last: the kubelet does not sync a pod whose value stays the same.
+    pub fn next(now: Timestamp, previous: Option<&str>) -> Self {
+        let value = Self::of(now);
+        if previous != Some(value.as_str()) {
+            return value;
+        }
+        // At the end of time there is no later one.
+        let later = now.checked_add(MILLISECOND);
+        Self::of(later.unwrap_or_else(|_| now - MILLISECOND))
+    }
+
+    /// The value of the annotation.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    fn of(time: Timestamp) -> Self {
+        Self(time.strftime("%Y-%m-%dT%H:%M:%S.%3fZ").to_string())
+    }
+}
+
+/// The answer to a touch.
+#[derive(Debug)]
+pub enum TouchAnswer {
+    /// The pod has the annotation, and this version.
+    Touched {
+        /// `metadata.resourceVersion`.
+        resource_version: SmolStr,
+    },
+    /// The pod had the value before, so nothing happened: send a later one (R9).
+    NoOp,
+    /// Another client has changed the pod meanwhile: send it again (R17).
+    Conflict,
+    /// The pod was deleted, or another pod has its name (R17).
+    Gone,
+    /// The API server has too many requests (R17).
+    Throttled {
+        /// How long it asks to wait.
+        retry_after: Option<Duration>,
+    },
+    /// This identity may not touch any pod (R18).
+    Forbidden {
+        /// The permission that is missing, and where.
+        permission: String,
+    },
+    /// Admission rejects the touch of this pod (R18).
+    Refused {
+        /// The text of the policy or webhook.
+        message: String,
+    },
+    /// No usable answer. [`RequestError::is_outage`] tells an outage from the rest.
+    Failed(RequestError),
+}
+
+impl TouchAnswer {
+    /// The answer as the label `result` of a metric.
+    pub fn label(&self) -> &'static str {
+        match self {
+            Self::Touched { .. } => "ok",
+            Self::NoOp => "noop",
+            Self::Forbidden { .. } => "forbidden",
+            Self::Refused { .. } => "refused",
+            Self::Throttled { .. } => "throttled",
+            Self::Conflict | Self::Gone | Self::Failed(_) => "error",
+        }
+    }
+}
+
+/// Sends touches.
+#[derive(Clone)]
+pub struct Toucher {
+    client: Client,
+}
+
+impl std::fmt::Debug for Toucher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Toucher")
+    }
+}
+
+/// The part of the answer that is read.
+#[derive(Deserialize)]
+struct PatchedPod {
+    metadata: PatchedMetadata,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PatchedMetadata {
+    resource_version: SmolStr,
+}
+
+impl Toucher {
+    /// Touches pods through `client`. Touches have a rate limit of their own, [`crate::touch_limiter`] (R19).
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    /// Sets the annotation of `pod` to `value`: one request.
+    pub async fn send(&self, pod: &PodToTouch, value: &RefreshValue) -> TouchAnswer {
+        match self.patch(pod, value).await {
+            Ok(version) if version == pod.resource_version => TouchAnswer::NoOp,
+            Ok(resource_version) => TouchAnswer::Touched { resource_version },
+            Err(error) => answer_of(error, pod),
+        }
+    }
+
+    async fn patch(&self, pod: &PodToTouch, value: &RefreshValue) -> Result<SmolStr, RequestError> {
+        let path = PODS
+            .in_namespace(&pod.namespace)
+            .and_then(|pods| pods.object(&pod.name))
+            .map(|path| path.subresource("status"));
+        let query = Query::new().with("fieldManager", FIELD_MANAGER);
+        let uri = path.and_then(|path| path.uri(&query));
+        let uri = uri.map_err(|error: PathError| RequestError::from(error))?;
+        let patched: PatchedPod = merge_patch(&self.client, uri, &body(pod, value)).await?;
+        Ok(patched.metadata.resource_version)
+    }
+}
+
+fn body(pod: &PodToTouch, value: &RefreshValue) -> Value {
+    json!({"metadata": {"uid": &*pod.uid, "annotations": {REFRESH: value.as_str()}}})
+}
+
+fn answer_of(error: RequestError, pod: &PodToTouch) -> TouchAnswer {
+    let RequestError::Status { code, message, .. } = &error else {
+        return TouchAnswer::Failed(error);
+    };
+    match code {
+        404 => TouchAnswer::Gone,
+        // A status update checks the UID as an immutable field, other updates as a precondition.
+        409 if message.contains("Precondition failed: UID in precondition") => TouchAnswer::Gone,
+        422 if names_uid(message, pod) => TouchAnswer::Gone,
+        409 => TouchAnswer::Conflict,
+        429 => TouchAnswer::Throttled {
+            retry_after: error.retry_after(),
+        },
+        403 if is_from_authorizer(message, pod) => TouchAnswer::Forbidden {
+            permission: format!("{PERMISSION} in the namespace {:?}", &*pod.namespace),
+        },
+        400..=499 if *code != 401 => TouchAnswer::Refused {
+            message: shown(message),
+        },
+        _ => TouchAnswer::Failed(error),
+    }
+}
+
+/// Whether the message of a 422 is about the UID: `Pod "NAME" is invalid: metadata.uid: …`. Policies and webhooks begin
+/// otherwise.
+fn names_uid(message: &str, pod: &PodToTouch) -> bool {
+    let problems = message.strip_prefix(&format!("Pod {:?} is invalid: ", &*pod.name));
+    problems.is_some_and(|problems| {
+        let problems = problems.strip_prefix('[').unwrap_or(problems);
+        problems.starts_with("metadata.uid:")
+    })
+}
+
+/// Whether the message of a 403 is that of an authorizer: `pods "NAME" is forbidden: User "…" cannot patch resource …`
+/// (kube-apiserver 1.36, `endpoints/handlers/responsewriters/errors.go`). Admission begins otherwise.
+fn is_from_authorizer(message: &str, pod: &PodToTouch) -> bool {
+    let start = format!("pods {:?} is forbidden: User \"", &*pod.name);
+    message.starts_with(&start) && message.contains(" cannot patch resource \"pods/status\"")
+}
+
+/// The first [`MAX_TEXT`] bytes of `message`, without control characters.
+fn shown(message: &str) -> String {
+    let mut shown = String::new();
+    for character in message.chars() {
+        let start = shown.len();
+        if character.is_control() {
+            shown.extend(character.escape_default());
+        } else {
+            shown.push(character);
+        }
+        if shown.len() > MAX_TEXT {
+            shown.truncate(start);
+            shown.push('…');
+            break;
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests;

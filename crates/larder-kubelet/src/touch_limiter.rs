@@ -1,0 +1,284 @@
+//! Rate and order of the touches that this node sends (beside-kubelet R19, R20, R27).
+//!
+//! Pure: time and random numbers are passed in.
+//!
+//! Invariants:
+//! 1. At most [`IN_FLIGHT`] touches are under way, and none is sent before its time.
+//! 2. The rate is between [`MIN_RATE`] and [`MAX_RATE`] per second. After a change of the rate, the burst is two
+//!    seconds' worth, and larger only at full rate, so that halving takes effect at once.
+//! 3. While `Retry-After` holds, nothing is sent.
+//! 4. Of the touches that are due, the pod with the highest priority comes first. Pods of equal priority come in random
+//!    order. Touches that catch up come after all others.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    fmt,
+    hash::Hash,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use larder_transport::TokenBucket;
+use tokio::time::Instant;
+
+/// Most touches under way.
+const IN_FLIGHT: usize = 8;
+/// Touches per second.
+const MAX_RATE: u32 = 50;
+/// Touches per second after many failures.
+const MIN_RATE: u32 = 2;
+/// Burst after a quiet time: the pods of a node.
+const BURST: u32 = 110;
+/// Touches per second that catch up with changes before the start (R27).
+const CATCH_UP_RATE: u32 = 10;
+/// The rate is doubled after a time without trouble.
+const QUIET: Duration = Duration::from_mins(1);
+/// The API server is overloaded if the 90th percentile of its answers takes longer.
+const SLOW: Duration = Duration::from_millis(500);
+/// Number of answers for a percentile.
+const WINDOW: usize = 20;
+/// Wait after a 429 without `Retry-After`.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// When a touch may be sent, and its priority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Urgency {
+    /// `spec.priority` of the pod.
+    pub priority: i32,
+    /// Not before this time.
+    pub not_before: Instant,
+    /// Whether the change may have happened before the start of larder (R27).
+    pub is_catch_up: bool,
+}
+
+/// What to do now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextTouch<K> {
+    /// Send this touch, and call [`TouchLimiter::answered`].
+    Send(K),
+    /// Call again at this time, or earlier when a touch is added or answered.
+    At(Instant),
+    /// Nothing can be sent before a touch is added or answered.
+    Idle,
+}
+
+/// A touch was answered with 429.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Throttled {
+    /// How long the API server asks to wait.
+    pub retry_after: Option<Duration>,
+}
+
+/// Place in the order: the lowest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank {
+    /// Highest priority first.
+    priority: std::cmp::Reverse<i32>,
+    random: u64,
+}
+
+/// A touch that waits.
+#[derive(Clone, Copy, Debug)]
+struct Waiting {
+    rank: Rank,
+    urgency: Urgency,
+}
+
+/// The touches of a node that wait, and the rate at which they are sent. `K` names a touch.
+pub struct TouchLimiter<K> {
+    random: Rng,
+    waiting: HashMap<K, Waiting>,
+    /// Touches that are not due yet, by the time at which they are.
+    later: BTreeSet<(Instant, Rank, K)>,
+    /// Touches that are due; those that catch up come after all others.
+    due: BTreeSet<(bool, Rank, K)>,
+    in_flight: usize,
+    rate: u32,
+    bucket: TokenBucket,
+    catch_up: TokenBucket,
+    /// Durations of the last answers.
+    answers: VecDeque<Duration>,
+    /// Time of the last change of the rate, or of the last trouble.
+    calm_since: Instant,
+    /// No touch is sent before this time, by the API server's `Retry-After`.
+    silent_until: Instant,
+}
+
+impl<K> fmt::Debug for TouchLimiter<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TouchLimiter")
+            .field("waiting", &self.waiting.len())
+            .field("in_flight", &self.in_flight)
+            .field("rate", &self.rate)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
+    /// A full burst, and no touch that waits.
+    pub fn new(random: Rng, now: Instant) -> Self {
+        Self {
+            random,
+            waiting: HashMap::new(),
+            later: BTreeSet::new(),
+            due: BTreeSet::new(),
+            in_flight: 0,
+            rate: MAX_RATE,
+            bucket: bucket(MAX_RATE, BURST, now),
+            catch_up: bucket(CATCH_UP_RATE, 1, now),
+            answers: VecDeque::new(),
+            calm_since: now,
+            silent_until: now,
+        }
+    }
+
+    /// Adds a touch, or replaces the urgency of one that waits; that one keeps its place among equals.
+    pub fn enqueue(&mut self, touch: K, urgency: Urgency) {
+        let random = match self.cancel(touch) {
+            Some(waiting) => waiting.rank.random,
+            None => self.random.u64(..),
+        };
+        let rank = Rank {
+            priority: std::cmp::Reverse(urgency.priority),
+            random,
+        };
+        self.waiting.insert(touch, Waiting { rank, urgency });
+        self.later.insert((urgency.not_before, rank, touch));
+    }
+
+    /// Removes a touch that has not been sent.
+    pub fn remove(&mut self, touch: K) {
+        self.cancel(touch);
+    }
+
+    fn cancel(&mut self, touch: K) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&touch)?;
+        self.later
+            .remove(&(waiting.urgency.not_before, waiting.rank, touch));
+        self.due
+            .remove(&(waiting.urgency.is_catch_up, waiting.rank, touch));
+        Some(waiting)
+    }
+
+    /// What to do at `now`.
+    pub fn next(&mut self, now: Instant) -> NextTouch<K> {
+        self.recover(now);
+        while let Some(&(at, rank, touch)) = self.later.first()
+            && at <= now
+        {
+            self.later.pop_first();
+            let is_catch_up = self.waiting[&touch].urgency.is_catch_up;
+            self.due.insert((is_catch_up, rank, touch));
+        }
+        if self.in_flight >= IN_FLIGHT {
+            return NextTouch::Idle;
+        }
+        let later = self.later.first().map(|(at, ..)| *at);
+        let Some(&(is_catch_up, rank, touch)) = self.due.first() else {
+            return later.map_or(NextTouch::Idle, NextTouch::At);
+        };
+        let mut at = self.silent_until.max(now + self.bucket.wait(now));
+        if is_catch_up {
+            at = at.max(now + self.catch_up.wait(now));
+        }
+        if at > now {
+            return NextTouch::At(later.map_or(at, |later| at.min(later)));
+        }
+        self.bucket.take(now);
+        if is_catch_up {
+            self.catch_up.take(now);
+        }
+        self.due.remove(&(is_catch_up, rank, touch));
+        self.waiting.remove(&touch);
+        self.in_flight += 1;
+        NextTouch::Send(touch)
+    }
+
+    /// Records that a touch was answered or given up after `took`.
+    pub fn answered(&mut self, now: Instant, took: Duration, throttled: Option<Throttled>) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let Some(Throttled { retry_after }) = throttled {
+            let until = now + retry_after.unwrap_or(DEFAULT_RETRY_AFTER);
+            self.silent_until = self.silent_until.max(until);
+            self.halve(now);
+            return;
+        }
+        if self.answers.len() == WINDOW {
+            self.answers.pop_front();
+        }
+        self.answers.push_back(took);
+        if self.answers.len() == WINDOW && self.percentile_90() > SLOW {
+            self.halve(now);
+        }
+    }
+
+    /// Records that a touch was not sent after all, because the pod no longer needs it. It does not count.
+    pub fn not_sent(&mut self, is_catch_up: bool) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        self.bucket.give_back();
+        if is_catch_up {
+            self.catch_up.give_back();
+        }
+    }
+
+    /// Touches per second.
+    pub fn rate(&self) -> u32 {
+        self.rate
+    }
+
+    fn percentile_90(&self) -> Duration {
+        let mut answers: Vec<_> = self.answers.iter().copied().collect();
+        let (_, at, _) = answers.select_nth_unstable(WINDOW * 9 / 10 - 1);
+        *at
+    }
+
+    fn halve(&mut self, now: Instant) {
+        // The next decision needs answers of its own.
+        self.answers.clear();
+        self.calm_since = now;
+        self.set_rate((self.rate / 2).max(MIN_RATE), now);
+    }
+
+    /// Doubles the rate for each quiet minute.
+    fn recover(&mut self, now: Instant) {
+        while self.rate < MAX_RATE && now >= self.calm_since + QUIET {
+            self.calm_since += QUIET;
+            self.set_rate((self.rate * 2).min(MAX_RATE), now);
+        }
+    }
+
+    fn set_rate(&mut self, rate: u32, now: Instant) {
+        if rate == self.rate {
+            return;
+        }
+        self.rate = rate;
+        let burst = if rate == MAX_RATE { BURST } else { rate * 2 };
+        self.bucket = bucket(rate, burst, now);
+        self.bucket.empty(now);
+    }
+}
+
+fn bucket(rate: u32, burst: u32, now: Instant) -> TokenBucket {
+    TokenBucket::new(Duration::from_secs(1) / rate, burst, now)
+}
+
+/// The longest wait of a touch in a cluster whose nodes have this TTL, which reflects its size (R20): for pods of
+/// DaemonSets, and for changes that concern more than ten pods of the node.
+pub fn longest_spread(ttl: Option<Duration>) -> Duration {
+    let secs = match ttl.map_or(0, |ttl| ttl.as_secs()) {
+        0 => 0,
+        1..=15 => 1,
+        16..=30 => 2,
+        31..=60 => 5,
+        _ => 20,
+    };
+    Duration::from_secs(secs)
+}
+
+/// A random wait of at most `longest`.
+pub fn spread(longest: Duration, random: &mut Rng) -> Duration {
+    longest.mul_f64(random.f64())
+}
+
+#[cfg(test)]
+mod tests;
