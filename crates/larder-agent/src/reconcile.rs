@@ -13,16 +13,7 @@
 //! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to
 //!    [`unregister`](Reconciler::unregister).
 
-pub(crate) mod board;
-mod deliver;
-mod fetch;
-pub(crate) mod gathering;
-pub(crate) mod inbox;
-pub(crate) mod journal;
-pub(crate) mod plan;
 mod readers;
-mod worker;
-mod write_limiter;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -43,26 +34,22 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
 
-pub(crate) use self::{
-    board::Board,
-    worker::{add_paths, type_name},
-};
-use self::{
-    board::BoardEntry,
-    inbox::{DesiredState, Inbox},
-    plan::{Need, PodPlan},
-    readers::ObjectReaders,
-    worker::PodWorker,
-};
+use self::readers::ObjectReaders;
 use crate::{
     beside::{Beside, BesideWorker},
     certificates::{Certificates, SourceId},
     checkpoint::CheckpointBoard,
     clock::Clock,
+    delivery::{
+        inbox::{DesiredState, Inbox},
+        plan::{Need, PodPlan},
+        pod_statuses::{PodStatusEntry, PodStatuses},
+    },
     events::Events,
     facts::Facts,
     metrics::Metrics,
     on_change::OnChange,
+    serving::ServingWorker,
     status::Phase,
     tasks::TaskError,
     tokens::Tokens,
@@ -89,7 +76,7 @@ pub(crate) struct AgentContext {
     pub(crate) beside: Option<Arc<Beside>>,
     pub(crate) metrics: Metrics,
     pub(crate) on_change: OnChange,
-    pub(crate) board: Board,
+    pub(crate) statuses: PodStatuses,
     pub(crate) checkpoint: CheckpointBoard,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,
@@ -200,7 +187,7 @@ impl Reconciler {
         let plan = Arc::new(plan);
         // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
         let registration = decoded.map(|pod| Registration::new(&self.context, &pod));
-        let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
+        let entry = PodStatusEntry::of(pod, self.context.volumes(), self.context.clock.now());
         let desired = DesiredState::Serve(Arc::clone(&plan));
         let tracked = self.set_desired(&uid, desired, entry);
         if registration.is_some() || is_excluded {
@@ -218,7 +205,7 @@ impl Reconciler {
     /// Tears down the volumes of `pod`, which [`Self::worker_ended`] then returns.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
+        let entry = PodStatusEntry::of(pod, self.context.volumes(), self.context.clock.now());
         self.context.on_change.forget(uid.as_str());
         self.set_desired(&uid, DesiredState::Retire, entry);
         self.set_plan(&uid, None);
@@ -238,18 +225,18 @@ impl Reconciler {
 
     /// Publishes a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &StoredPod, reason: &str) {
-        let entry = BoardEntry::of(pod, self.context.volumes(), self.context.clock.now());
+        let entry = PodStatusEntry::of(pod, self.context.volumes(), self.context.clock.now());
         self.publish(entry, Phase::Held, reason);
     }
 
-    fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> BoardEntry {
+    fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> PodStatusEntry {
         let now = self.context.clock.now();
-        BoardEntry::found(uid.clone(), name, self.context.volumes(), now)
+        PodStatusEntry::found(uid.clone(), name, self.context.volumes(), now)
     }
 
-    fn publish(&self, entry: BoardEntry, phase: Phase, reason: &str) {
+    fn publish(&self, entry: PodStatusEntry, phase: Phase, reason: &str) {
         entry.publish(phase, reason, Vec::new(), self.context.clock.now());
-        self.context.board.insert(Arc::new(entry));
+        self.context.statuses.insert(Arc::new(entry));
     }
 
     /// Ends the registration of a pod whose volumes are gone, and forgets what was issued to it.
@@ -266,9 +253,9 @@ impl Reconciler {
         }
     }
 
-    /// Removes a pod from the board.
+    /// Removes the status of a pod.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
-        self.context.board.remove(uid);
+        self.context.statuses.remove(uid);
     }
 
     /// An object was created, changed or deleted, or cannot be read.
@@ -317,7 +304,7 @@ impl Reconciler {
             let plan = Arc::new(plan);
             let desired = DesiredState::Serve(Arc::clone(&plan));
             let (root, now) = (self.context.volumes(), self.context.clock.now());
-            let entry = BoardEntry::of(&plan.pod, root, now);
+            let entry = PodStatusEntry::of(&plan.pod, root, now);
             self.set_desired(&uid, desired, entry);
             self.set_plan(&uid, Some(plan));
         }
@@ -374,7 +361,7 @@ impl Reconciler {
         &mut self,
         uid: &ResolvedPodUid,
         desired: DesiredState,
-        entry: BoardEntry,
+        entry: PodStatusEntry,
     ) -> &mut TrackedPod {
         let desired = match self.pods.get(uid) {
             Some(tracked) => tracked.inbox.set_desired(desired).err(),
@@ -402,17 +389,17 @@ impl Reconciler {
         &mut self,
         uid: &ResolvedPodUid,
         desired: DesiredState,
-        entry: BoardEntry,
+        entry: PodStatusEntry,
     ) -> Arc<Inbox> {
         let (inbox, entry) = (Arc::new(Inbox::new(desired)), Arc::new(entry));
-        self.context.board.insert(Arc::clone(&entry));
+        self.context.statuses.insert(Arc::clone(&entry));
         let (context, rng) = (Arc::clone(&self.context), self.rng.fork());
         let (shutdown, left) = (self.shutdown.clone(), uid.clone());
         let (work, span) = (Arc::clone(&inbox), info_span!("pod", uid = %uid));
         // The modes differ only here: in the worker that updates the volumes.
         match context.beside.clone() {
             None => {
-                let worker = PodWorker::new(context, work, entry, rng);
+                let worker = ServingWorker::new(context, work, entry, rng);
                 self.workers
                     .spawn(worker.run(shutdown).map(|()| left).instrument(span));
             }

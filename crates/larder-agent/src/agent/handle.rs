@@ -18,7 +18,9 @@ use tokio::sync::watch;
 
 use crate::{
     config::Config,
-    reconcile::{AgentContext, add_paths, journal::Journal},
+    delivery::journal::Journal,
+    reconcile::AgentContext,
+    serving::add_paths,
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
@@ -64,7 +66,7 @@ pub(super) struct AgentInfo {
 /// The state of the sources.
 #[derive(Debug)]
 pub(super) struct Sources {
-    /// Whether all have reported and their pods are on the board.
+    /// Whether all have reported and their pods have a status.
     pub(super) ready: bool,
     pub(super) silent: Vec<PodSource>,
     pub(super) problems: BTreeMap<PodSource, Vec<String>>,
@@ -107,7 +109,7 @@ impl AgentHandle {
 
     /// Whether every source has reported and every pod was tried.
     pub fn is_ready(&self) -> bool {
-        self.sources.lock().ready && self.context.board.is_settled()
+        self.sources.lock().ready && self.context.statuses.is_settled()
     }
 
     /// When the agent started, and the current time, both by its clock.
@@ -117,7 +119,7 @@ impl AgentHandle {
 
     /// The changes of pods.
     pub(crate) fn journal(&self) -> &Journal {
-        &self.context.board.journal
+        &self.context.statuses.journal
     }
 
     /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::Field::reloads):
@@ -182,7 +184,7 @@ impl AgentHandle {
     }
 
     pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
-        let mut statuses = self.context.board.pods();
+        let mut statuses = self.context.statuses.pods();
         for status in &mut statuses {
             if self.context.beside.is_none() {
                 add_paths(status, &self.context.host);
@@ -215,7 +217,7 @@ impl AgentHandle {
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.context.on_change.count_hooks();
-        let pods = self.context.board.pods();
+        let pods = self.context.statuses.pods();
         if let Some(beside) = &self.context.beside {
             beside.observe();
         }

@@ -24,8 +24,8 @@ use larder_projection::{
 
 use super::{hooked::SeenContent, shared::Beside};
 use crate::{
+    delivery::plan::{PartKind, PodPlan},
     on_change::{ContentTagger, OnChange, PartKey, PartTags, PodHooks},
-    reconcile::plan::{PartKind, PodPlan},
 };
 
 /// Placeholder for tokens and certificates, which are not compared.

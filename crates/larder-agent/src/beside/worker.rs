@@ -25,13 +25,13 @@ use super::{
 };
 use crate::{
     blocking::blocking,
-    reconcile::{
-        AgentContext,
-        board::BoardEntry,
+    delivery::{
         gathering::Gathering,
         inbox::{DesiredState, Inbox},
         plan::{Need, Part, PartKind, PodPlan},
+        pod_statuses::PodStatusEntry,
     },
+    reconcile::AgentContext,
     status::{Delivery, Phase},
 };
 use fastrand::Rng;
@@ -84,7 +84,7 @@ pub(crate) struct BesideWorker {
     context: Arc<AgentContext>,
     beside: Arc<Beside>,
     inbox: Arc<Inbox>,
-    entry: Arc<BoardEntry>,
+    entry: Arc<PodStatusEntry>,
     rng: Rng,
     /// `None` once the pod has ended.
     plan: Option<Arc<PodPlan>>,
@@ -114,7 +114,7 @@ impl BesideWorker {
         context: Arc<AgentContext>,
         beside: Arc<Beside>,
         inbox: Arc<Inbox>,
-        entry: Arc<BoardEntry>,
+        entry: Arc<PodStatusEntry>,
         rng: Rng,
     ) -> Self {
         let mut node = beside.node.clone();

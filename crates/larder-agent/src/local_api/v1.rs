@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{openapi, program::Program};
 use crate::{
-    agent::AgentHandle, blocking::blocking, reconcile::journal::JournalEntry, status::PodStatus,
+    agent::AgentHandle, blocking::blocking, delivery::journal::JournalEntry, status::PodStatus,
 };
 
 /// Largest body of a projection: a full node's manifests are a tenth of it.

@@ -9,8 +9,8 @@ use super::BesideWorker;
 use crate::{
     beside::{hooked::SeenContent, look::HookedLook},
     blocking::blocking,
+    delivery::plan::{PartKind, PodPlan},
     on_change::PartKey,
-    reconcile::plan::{PartKind, PodPlan},
 };
 
 impl BesideWorker {

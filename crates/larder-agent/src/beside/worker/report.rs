@@ -12,12 +12,12 @@ use tracing::{info, warn};
 use super::BesideWorker;
 use crate::{
     beside::metrics::PodCounts,
-    events::{BesideEvent, EventSubject},
-    reconcile::{
-        board::PartStatus,
+    delivery::{
         plan::{PartKind, PodPlan},
-        type_name,
+        pod_statuses::PartStatus,
     },
+    events::{BesideEvent, EventSubject},
+    serving::type_name,
     status::{ContainerStatus, OutdatedStatus, Phase, VolumeStatus},
 };
 

@@ -166,7 +166,7 @@ impl PodPlan {
     }
 
     /// The same plan with these hooks; `None` if it has them.
-    pub(super) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
+    pub(crate) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
         let is_same = match (&self.hooks, &hooks) {
             (Some(before), Some(hooks)) => before.is_same(hooks),
             (None, None) => true,

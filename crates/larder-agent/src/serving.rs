@@ -10,11 +10,11 @@
 //! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
 //! 2. A part that waits or fails delays no other part.
 //! 3. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then
-//!    is the pod unregistered. Both are done by the [reconciler](super::Reconciler).
+//!    is the pod unregistered. Both are done by the reconciler.
 
+mod deliver;
 mod outcome;
-
-pub(crate) use self::outcome::{add_paths, type_name};
+mod write_limiter;
 
 use std::{collections::BTreeSet, mem, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -26,18 +26,21 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{
-    AgentContext,
-    board::BoardEntry,
+pub(crate) use self::outcome::{add_paths, type_name};
+use self::{
     deliver::{Job, JobReport},
-    gathering::Gathering,
-    inbox::{DesiredState, Inbox},
-    plan::{Need, Part, PodPlan},
     write_limiter::WriteLimiter,
 };
 use crate::{
     blocking::blocking,
+    delivery::{
+        gathering::Gathering,
+        inbox::{DesiredState, Inbox},
+        plan::{Need, Part, PodPlan},
+        pod_statuses::PodStatusEntry,
+    },
     on_change::{Observer, PodHooks},
+    reconcile::AgentContext,
     status::{Delivery, Phase},
 };
 
@@ -89,10 +92,10 @@ struct Tidying {
 }
 
 /// The worker of one pod.
-pub(super) struct PodWorker {
+pub(crate) struct ServingWorker {
     context: Arc<AgentContext>,
     inbox: Arc<Inbox>,
-    entry: Arc<BoardEntry>,
+    entry: Arc<PodStatusEntry>,
     rng: Rng,
     /// `None` while the volumes are being torn down.
     plan: Option<Arc<PodPlan>>,
@@ -111,11 +114,11 @@ pub(super) struct PodWorker {
     teardown: Option<(RetryBackoff, Instant)>,
 }
 
-impl PodWorker {
-    pub(super) fn new(
+impl ServingWorker {
+    pub(crate) fn new(
         context: Arc<AgentContext>,
         inbox: Arc<Inbox>,
-        entry: Arc<BoardEntry>,
+        entry: Arc<PodStatusEntry>,
         rng: Rng,
     ) -> Self {
         let now = Instant::now();
@@ -139,7 +142,7 @@ impl PodWorker {
     }
 
     /// Works until the volumes of the pod are torn down, or until `shutdown`, which ends it between two passes.
-    pub(super) async fn run(mut self, shutdown: CancellationToken) {
+    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let wake = self.next_wake();
             // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan.

@@ -15,11 +15,10 @@ use larder_projection::Inputs;
 use smol_str::SmolStr;
 
 use super::{
-    AgentContext,
     fetch::{Fetched, fetch, inputs},
     plan::{Need, PodPlan},
 };
-use crate::facts::Facts;
+use crate::{facts::Facts, reconcile::AgentContext};
 
 /// The inputs of one pod.
 #[derive(Default)]

@@ -8,11 +8,8 @@ use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use super::{
-    AgentContext,
-    plan::{Need, PodPlan},
-};
-use crate::facts::Facts;
+use super::plan::{Need, PodPlan};
+use crate::{facts::Facts, reconcile::AgentContext};
 
 /// Longest wait for the Node, the Services or the trust bundles. The managers wait as long for an object (kubelet 1.36,
 /// `pkg/kubelet/util/manager/watch_based_manager.go`).

@@ -15,8 +15,10 @@ use larder_projection::{
     environment, fs_group, memory_limit, nested_mount_points, project,
 };
 
-use super::plan::{PartKind, PodPlan};
-use crate::on_change::Observer;
+use crate::{
+    delivery::plan::{PartKind, PodPlan},
+    on_change::Observer,
+};
 
 /// One delivery and its inputs.
 pub(super) struct Job {

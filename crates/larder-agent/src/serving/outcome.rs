@@ -5,18 +5,21 @@ use larder_projection::{VolumeKind, disk::VolumeHost};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
-use super::{PodWorker, Tidying, states};
+use super::{
+    ServingWorker, Tidying,
+    deliver::{Delivered, DeliveryFailure},
+    states,
+};
 use crate::{
-    metrics::DeliveryOutcome,
-    reconcile::{
-        board::PartStatus,
-        deliver::{Delivered, DeliveryFailure},
+    delivery::{
         plan::{Need, PartKind, PodPlan},
+        pod_statuses::PartStatus,
     },
+    metrics::DeliveryOutcome,
     status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus},
 };
 
-impl PodWorker {
+impl ServingWorker {
     /// Records the delivery of one part; returns whether content that a reader may have seen was replaced.
     pub(super) fn record(
         &mut self,

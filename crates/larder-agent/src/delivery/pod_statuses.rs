@@ -1,4 +1,4 @@
-//! The board: the published status of every pod, for `larder status` and the readiness check.
+//! The published status of every pod, for `larder status` and the readiness check.
 
 use std::{
     collections::BTreeMap,
@@ -17,16 +17,16 @@ use parking_lot::Mutex;
 use super::journal::Journal;
 use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
 
-/// The entry of one pod on the board, written by the pod's worker.
+/// The published status of one pod, written by the pod's worker.
 #[derive(Debug)]
-pub(crate) struct BoardEntry {
+pub(crate) struct PodStatusEntry {
     pub(crate) uid: ResolvedPodUid,
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
     pub(crate) name: ObjectKey,
     status: Mutex<PodStatus>,
     /// Whether the pod was tried, although it may wait for a kubelet.
     is_settled: AtomicBool,
-    /// Set when the entry is put on the board.
+    /// Set when the entry is inserted.
     journal: OnceLock<Arc<Journal>>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum PartStatus {
     Container(ContainerStatus),
 }
 
-impl BoardEntry {
+impl PodStatusEntry {
     pub(crate) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
         let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
@@ -121,13 +121,13 @@ impl BoardEntry {
 
 /// All entries, by UID.
 #[derive(Debug)]
-pub(crate) struct Board {
-    entries: Mutex<BTreeMap<ResolvedPodUid, Arc<BoardEntry>>>,
+pub(crate) struct PodStatuses {
+    entries: Mutex<BTreeMap<ResolvedPodUid, Arc<PodStatusEntry>>>,
     pub(crate) journal: Arc<Journal>,
 }
 
-impl Board {
-    /// The empty board of an agent that starts at `now`.
+impl PodStatuses {
+    /// The statuses of an agent that starts at `now`.
     pub(crate) fn new(now: Timestamp) -> Self {
         Self {
             entries: Mutex::default(),
@@ -135,9 +135,9 @@ impl Board {
         }
     }
 
-    pub(crate) fn insert(&self, entry: Arc<BoardEntry>) {
+    pub(crate) fn insert(&self, entry: Arc<PodStatusEntry>) {
         let uid = entry.uid.clone();
-        // An entry is put on one board, once.
+        // An entry is inserted once.
         let _ = entry.journal.set(Arc::clone(&self.journal));
         self.entries.lock().insert(uid.clone(), entry);
         self.journal.note_change(&uid);

@@ -3,7 +3,7 @@
 //! Invariants:
 //! 1. Each change has a sequence number greater than all before it, also those of an earlier agent: numbers begin with
 //!    the time of the start in microseconds.
-//! 2. Of a pod on the board the journal keeps the last change only, so it grows with the number of pods. Of removed
+//! 2. Of a pod with a status the journal keeps the last change only, so it grows with the number of pods. Of removed
 //!    pods it keeps [`MAX_REMOVED`]; a client that is further behind has to list all pods again.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 /// Removed pods that are kept.
 const MAX_REMOVED: usize = 1024;
 
-/// The changes of the pods of one board.
+/// The changes of the pods of one agent.
 #[derive(Debug)]
 pub(crate) struct Journal {
     state: Mutex<JournalState>,
@@ -37,9 +37,9 @@ struct JournalState {
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JournalEntry {
-    /// The pod is on the board, with the status that it has now.
+    /// The pod has a status, which is read when the entry is.
     Changed(u64, ResolvedPodUid),
-    /// The pod has left the board.
+    /// The pod has no status any more.
     Removed(u64, ResolvedPodUid, ObjectKey),
 }
 
@@ -92,7 +92,7 @@ impl Journal {
         });
     }
 
-    /// Notes that a pod has left the board.
+    /// Notes that the status of a pod was removed.
     pub(super) fn note_removal(&self, uid: &ResolvedPodUid, name: &ObjectKey) {
         self.note(|state, sequence| {
             if let Some(earlier) = state.sequence_by_pod.remove(uid) {

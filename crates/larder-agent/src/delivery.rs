@@ -1,0 +1,15 @@
+//! What every worker of a pod is made of, whatever it does with the content: the plan of the pod, the inbox, the inputs
+//! of its parts, and the published status.
+//!
+//! ```text
+//!  plan: parts, and what each reads ─┐
+//!  inbox: changes ───────────────────┼─► worker ─► status, journal
+//!  gathering: fetched inputs ────────┘
+//! ```
+
+mod fetch;
+pub(crate) mod gathering;
+pub(crate) mod inbox;
+pub(crate) mod journal;
+pub(crate) mod plan;
+pub(crate) mod pod_statuses;
