@@ -41,8 +41,8 @@ use crate::{
     blocking::blocking,
     certificates::{self, SourceId},
     checkpoint::{CheckpointConfig, ClusterId, StaleNode},
+    cluster_state::ClusterState,
     config::Config,
-    facts::Facts,
     on_change::OnChange,
     pod_deleter::PodDeleter,
     reconcile::Reconciler,
@@ -63,7 +63,7 @@ pub struct Agent {
     node_context: NodeContext,
     pod_deletion: PodDeletion,
     http: Option<HttpSource>,
-    facts: watch::Sender<Facts>,
+    cluster_state: watch::Sender<ClusterState>,
     /// For the strategy `Cache`.
     node_ttl: NodeTtl,
     manager: PodManager,
@@ -89,7 +89,7 @@ impl fmt::Debug for Agent {
 enum AgentEvent {
     Report(SourceReport),
     Object(Kind, ObjectKey),
-    Facts,
+    Cluster,
     Certificate(SourceId),
     ClockJumped,
     HooksReloaded,
@@ -128,21 +128,24 @@ impl Agent {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), TaskError> {
         // Workers end with this one, which a failure cancels as well.
         let shutdown = shutdown.child_token();
-        warn_of_exposed_secrets(&self.handle.context.host);
+        warn_of_exposed_secrets(&self.handle.host);
         self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = Tasks::default();
-        let expected = self.start_sources(reports, &mut tasks);
+        let wants_trust_bundles = watch::Sender::new(false);
+        let wanted = wants_trust_bundles.subscribe();
+        let expected = self.start_sources(reports, wanted, &mut tasks);
         let mirrors = self.start_mirrors(&mut tasks);
 
-        let context = self.handle.context.clone();
-        let mut config_maps = context.config_maps.subscribe();
-        let mut secrets = context.secrets.subscribe();
-        let mut facts = context.facts.clone();
-        let mut jumps = context.clock.jumps();
-        tasks.spawn("clock", context.clock.clone().follow_machine());
-        tasks.spawn("hooks", context.on_change.clone().run(shutdown.clone()));
-        if let Some(events) = context.events.clone() {
+        let handle = self.handle.clone();
+        let inputs = Arc::clone(&handle.inputs);
+        let mut config_maps = inputs.config_maps.subscribe();
+        let mut secrets = inputs.secrets.subscribe();
+        let mut cluster = inputs.cluster.clone();
+        let mut jumps = inputs.clock.jumps();
+        tasks.spawn("clock", inputs.clock.clone().follow_machine());
+        tasks.spawn("hooks", handle.on_change.clone().run(shutdown.clone()));
+        if let Some(events) = handle.reports.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
         let late_pods = self.follow_manifests(&mut tasks);
@@ -162,7 +165,14 @@ impl Agent {
             manager: self.manager,
             merge: PodMerge::new(expected),
             lifecycle: PodLifecycle::new(true),
-            reconciler: Reconciler::new(context.clone(), self.rng, shutdown.clone()),
+            reconciler: Reconciler::new(
+                handle.worker_factory(),
+                (inputs, Arc::clone(&handle.reports)),
+                handle.on_change.clone(),
+                wants_trust_bundles,
+                self.rng,
+                shutdown.clone(),
+            ),
             deleter: PodDeleter::new(
                 (self.pod_deletion == PodDeletion::ByAgent).then_some(self.client),
             ),
@@ -173,10 +183,10 @@ impl Agent {
             rescan: false,
             known: ApiState {
                 node: false,
-                incomplete: context.facts.borrow().incomplete,
+                incomplete: cluster.borrow().incomplete,
             },
             epoch: 0,
-            facts: self.facts,
+            cluster_state: self.cluster_state,
             contact,
             changed,
         };
@@ -193,10 +203,10 @@ impl Agent {
                 Some(report) = inbox.recv() => AgentEvent::Report(report),
                 change = config_maps.next() => object_event(Kind::ConfigMap, change),
                 change = secrets.next() => object_event(Kind::Secret, change),
-                Ok(()) = facts.changed() => AgentEvent::Facts,
+                Ok(()) = cluster.changed() => AgentEvent::Cluster,
                 Some(source) = certificates.recv() => AgentEvent::Certificate(source),
                 Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
-                () = context.on_change.reloaded() => AgentEvent::HooksReloaded,
+                () = handle.on_change.reloaded() => AgentEvent::HooksReloaded,
                 Some(stale) = checkpoint.stale.recv() => AgentEvent::Stale(Box::new(stale)),
                 Some(found) = &mut scan => AgentEvent::Scanned(found),
                 ended = node.reconciler.worker_ended() => match ended {
@@ -209,7 +219,7 @@ impl Agent {
                 AgentEvent::Failed(error) => break Err(error),
                 AgentEvent::Report(report) => node.report(report),
                 AgentEvent::Object(kind, key) => node.reconciler.object_changed(kind, &key),
-                AgentEvent::Facts => node.facts_changed(),
+                AgentEvent::Cluster => node.cluster_changed(),
                 AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
                 AgentEvent::ClockJumped => node.reconciler.clock_jumped(),
                 AgentEvent::HooksReloaded => node.reconciler.hooks_changed(),
@@ -221,13 +231,13 @@ impl Agent {
                 AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
             }
             if node.becomes_ready() || node.may_rescan() {
-                let found = left_behind(context.host.clone(), late_pods.clone());
+                let found = left_behind(handle.host.clone(), late_pods.clone());
                 scan = Some(found.boxed()).into();
             }
         };
         shutdown.cancel();
         checkpoint.finish().await;
-        end(node.reconciler, &context.on_change, tasks, result).await
+        end(node.reconciler, &handle.on_change, tasks, result).await
     }
 }
 

@@ -11,7 +11,7 @@
 //!
 //! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. What deals with the kubelet alone is
 //! in [`larder_kubelet`]; this module joins it with managers, plans and hooks. The rest of the agent depends on
-//! the mode in one place: the reconciler starts a `BesideWorker` for each pod instead of a worker that writes.
+//! the mode in one place: the reconciler has another factory of workers, `BesideNode`.
 //!
 //! Invariants:
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
@@ -29,4 +29,4 @@ mod shared;
 mod worker;
 
 pub use self::settings::{BesideConfig, OverlapError};
-pub(crate) use self::{shared::Beside, worker::BesideWorker};
+pub(crate) use self::{shared::Beside, worker::BesideNode};

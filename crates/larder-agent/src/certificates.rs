@@ -143,7 +143,7 @@ impl Certificates {
             return Err(none);
         };
         let id = SourceId {
-            pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            pod_uid: pod.uid().into(),
             key: key.clone(),
         };
         let mut held = self.held.lock();
@@ -342,8 +342,7 @@ impl Node {
         let name = create(&self.client, &self.served, &self.name, pod, source, &key)
             .await
             .map_err(NotIssued::Failed)?;
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let id = ObjectKey::new(namespace, name);
+        let id = ObjectKey::new(pod.key().namespace, name);
         let unseen = Instant::now() + UNSEEN.mul_f64(1.0 + 0.5 * rng.f64());
         let mut seen = false;
         loop {

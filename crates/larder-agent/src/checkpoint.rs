@@ -73,7 +73,10 @@ use self::{
     seal::{Owner, digest},
     store::{Contents, Found, RejectedFile, Store, open_parent},
 };
-use crate::{blocking::blocking, config::Config, reconcile::AgentContext, root_dir::RootDir};
+use crate::{
+    blocking::blocking, cluster_state::ClusterState, delivery::inputs::NodeInputs,
+    root_dir::RootDir,
+};
 
 /// The directory of the sealed files, in the root directory of the agent.
 pub(crate) const DEFAULT_DIR: &str = "checkpoint";
@@ -149,13 +152,10 @@ pub(crate) struct CheckpointDir {
 }
 
 impl CheckpointDir {
-    /// The directory of `config`, whose agent has locked `root`.
-    pub(crate) fn new(config: &Config, root: &RootDir) -> Self {
-        match &config.checkpoint_dir {
-            Some(path) => Self {
-                root: None,
-                path: path.clone(),
-            },
+    /// The directory `path`; without one, the default in `root`.
+    pub(crate) fn new(path: Option<PathBuf>, root: &RootDir) -> Self {
+        match path {
+            Some(path) => Self { root: None, path },
             None => Self {
                 root: Some(root.directory()),
                 path: root.path().join(DEFAULT_DIR),
@@ -183,7 +183,8 @@ pub(crate) struct Checkpoint {
     pub(crate) cluster: ClusterId,
     pub(crate) node: String,
     pub(crate) directory: CheckpointDir,
-    pub(crate) context: Arc<AgentContext>,
+    pub(crate) inputs: Arc<NodeInputs>,
+    pub(crate) board: Arc<CheckpointBoard>,
     pub(crate) pods: Pods,
     /// Changes whenever the pods may have changed.
     pub(crate) pods_changed: watch::Receiver<()>,
@@ -198,7 +199,7 @@ pub(crate) struct Checkpoint {
 struct Wakes {
     config_maps: Changes,
     secrets: Changes,
-    facts: watch::Receiver<crate::facts::Facts>,
+    cluster: watch::Receiver<ClusterState>,
     pods: watch::Receiver<()>,
 }
 
@@ -208,7 +209,7 @@ impl Wakes {
         tokio::select! {
             Some(_) = self.config_maps.next() => {}
             Some(_) = self.secrets.next() => {}
-            Ok(()) = self.facts.changed() => {}
+            Ok(()) = self.cluster.changed() => {}
             Ok(()) = self.pods.changed() => {}
             else => std::future::pending().await,
         }
@@ -218,7 +219,7 @@ impl Wakes {
     fn clear(&mut self) {
         while let Some(Some(_)) = self.config_maps.next().now_or_never() {}
         while let Some(Some(_)) = self.secrets.next().now_or_never() {}
-        self.facts.mark_unchanged();
+        self.cluster.mark_unchanged();
         self.pods.mark_unchanged();
     }
 }
@@ -227,14 +228,12 @@ impl Checkpoint {
     /// Serves and records until `shutdown`, and then writes the times of the freshness checks. Returns only when
     /// dropped.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        let context = Arc::clone(&self.context);
         let mut wakes = Wakes {
-            config_maps: context.config_maps.subscribe(),
-            secrets: context.secrets.subscribe(),
-            facts: context.facts.clone(),
+            config_maps: self.inputs.config_maps.subscribe(),
+            secrets: self.inputs.secrets.subscribe(),
+            cluster: self.inputs.cluster.clone(),
             pods: self.pods_changed.clone(),
         };
-        let board = &context.checkpoint;
         let mut recorder = None;
         let work = async {
             let found = self.open_and_serve().await;
@@ -246,7 +245,8 @@ impl Checkpoint {
             {
                 return;
             }
-            board.stop_serving();
+            self.board.stop_serving();
+            self.inputs.expired.lock().clear();
             recorder = Some(Recorder::new(found));
             self.record(&mut recorder, &mut wakes).await;
         };
@@ -271,11 +271,7 @@ impl Checkpoint {
             match self.open().await {
                 Ok(found) => break found,
                 Err(error) => {
-                    if self
-                        .context
-                        .checkpoint
-                        .failed(error.reason(), &chain(&error))
-                    {
+                    if self.board.failed(error.reason(), &chain(&error)) {
                         warn!(error = chain(&error), "checkpoint is off, will retry");
                     }
                     sleep(backoff.next_delay()).await;
@@ -283,7 +279,7 @@ impl Checkpoint {
             }
         };
         log_rejected(&rejected);
-        self.context.checkpoint.opened(&store, &rejected);
+        self.board.opened(&store, &rejected);
         if let Some(error) = problem {
             warn!(
                 error = chain(&error),
@@ -302,9 +298,7 @@ impl Checkpoint {
             match read {
                 Ok(contents) => self.serve(&store, contents).await,
                 Err(error) => {
-                    self.context
-                        .checkpoint
-                        .failed(error.label(), &chain(&error));
+                    self.board.failed(error.label(), &chain(&error));
                     warn!(
                         error = chain(&error),
                         "failed to read the checkpoint, serving nothing from it"
@@ -328,7 +322,7 @@ impl Checkpoint {
     /// Hands the copies to the agent.
     async fn serve(&self, store: &Store, Contents { copies, rejected }: Contents) {
         log_rejected(&rejected);
-        let now = self.context.clock.now();
+        let now = self.inputs.clock.now();
         let newest = store.newest_proof();
         let stale = StaleNode::new(copies, newest, now, &self.config);
         if now < newest {
@@ -383,14 +377,14 @@ impl Checkpoint {
         let Some(mut writing) = recorder.take() else {
             return Ok(());
         };
-        let snapshot = Snapshot::of(&self.context, &self.pods);
-        let now = self.context.clock.now();
+        let snapshot = Snapshot::of(&self.inputs, &self.pods);
+        let now = self.inputs.clock.now();
         let (writing, written) = blocking(move || {
             let written = writing.write(snapshot, now, refresh);
             (writing, written)
         })
         .await;
-        let board = &self.context.checkpoint;
+        let board = &self.board;
         let result = match written {
             Ok(written) => {
                 if let Some(problem) = board.written(writing.store(), written) {

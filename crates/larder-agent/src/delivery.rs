@@ -10,6 +10,9 @@
 mod fetch;
 pub(crate) mod gathering;
 pub(crate) mod inbox;
+pub(crate) mod inputs;
 pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod pod_statuses;
+pub(crate) mod registration;
+pub(crate) mod worker;

@@ -3,7 +3,7 @@
 //! ```text
 //!  pods ────► serve, retire ─┐                              ┌─► worker of pod A ─► disk
 //!  objects ─► changed ───────┼─► which pods read it? ─inbox─┼─► worker of pod B ─► disk
-//!  facts ───► changed ───────┘                              └─► …
+//!  cluster ─► changed ───────┘                              └─► …
 //! ```
 //!
 //! Invariants:
@@ -17,96 +17,35 @@ mod readers;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     sync::Arc,
-    time::Duration,
 };
 
 use fastrand::Rng;
 use futures::FutureExt as _;
-use k8s_openapi::api::core::v1::Pod;
-use larder::{ConfigMapManager, RegisteredPod, SecretManager};
-use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
-use larder_pods::{PodUid, ResolvedPodUid, StoredPod};
-use larder_projection::disk::VolumeHost;
-use parking_lot::Mutex;
+use larder_objects::{Kind, ObjectKey};
+use larder_pods::{ResolvedPodUid, StoredPod};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
 
 use self::readers::ObjectReaders;
 use crate::{
-    beside::{Beside, BesideWorker},
-    certificates::{Certificates, SourceId},
-    checkpoint::CheckpointBoard,
-    clock::Clock,
+    certificates::SourceId,
     delivery::{
         inbox::{DesiredState, Inbox},
+        inputs::{NodeInputs, Reports},
         plan::{Need, PodPlan},
-        pod_statuses::{PodStatusEntry, PodStatuses},
+        pod_statuses::PodStatusEntry,
+        registration::Registration,
+        worker::{WorkerFactory, WorkerSeat},
     },
-    events::Events,
-    facts::Facts,
-    metrics::Metrics,
     on_change::OnChange,
-    serving::ServingWorker,
     status::Phase,
     tasks::TaskError,
-    tokens::Tokens,
 };
 
 /// Name of the workers' tasks in errors.
 const WORKER: &str = "pod worker";
-
-/// The state that all workers use.
-#[derive(Debug)]
-pub(crate) struct AgentContext {
-    pub(crate) config_maps: ConfigMapManager,
-    pub(crate) secrets: SecretManager,
-    pub(crate) tokens: Tokens,
-    pub(crate) certificates: Certificates,
-    /// `None` if events are not posted.
-    pub(crate) events: Option<Arc<Events>>,
-    pub(crate) facts: watch::Receiver<Facts>,
-    /// Whether any pod reads ClusterTrustBundles; only then are they watched.
-    pub(crate) wants_trust_bundles: watch::Sender<bool>,
-    pub(crate) clock: Clock,
-    pub(crate) host: Arc<VolumeHost>,
-    /// The state that workers beside a kubelet share; `None` in the other mode.
-    pub(crate) beside: Option<Arc<Beside>>,
-    pub(crate) metrics: Metrics,
-    pub(crate) on_change: OnChange,
-    pub(crate) statuses: PodStatuses,
-    pub(crate) checkpoint: CheckpointBoard,
-    /// Time between two repair passes, before jitter; a reload may change it.
-    pub(crate) sync_frequency: Mutex<Duration>,
-}
-
-impl AgentContext {
-    /// The root directory of the volumes.
-    pub(crate) fn volumes(&self) -> &Path {
-        match &self.beside {
-            Some(beside) => beside.path(),
-            None => self.host.path(),
-        }
-    }
-}
-
-/// The registration of one pod with both managers; dropping it ends it.
-#[derive(Debug)]
-struct Registration {
-    _config_maps: RegisteredPod<ConfigMap>,
-    _secrets: RegisteredPod<Secret>,
-}
-
-impl Registration {
-    fn new(context: &AgentContext, pod: &Pod) -> Self {
-        Self {
-            _config_maps: context.config_maps.registered(pod),
-            _secrets: context.secrets.registered(pod),
-        }
-    }
-}
 
 /// A pod that is served or being torn down.
 #[derive(Debug)]
@@ -116,7 +55,7 @@ struct TrackedPod {
     /// `None` while the pod is being torn down.
     plan: Option<Arc<PodPlan>>,
     /// `None` for a pod of which only the directory was found.
-    registration: Option<Registration>,
+    registration: Option<Arc<Registration>>,
 }
 
 impl TrackedPod {
@@ -138,7 +77,12 @@ impl TrackedPod {
 /// Routes every change to the workers of the pods that it concerns.
 #[derive(Debug)]
 pub(crate) struct Reconciler {
-    context: Arc<AgentContext>,
+    factory: Arc<dyn WorkerFactory>,
+    inputs: Arc<NodeInputs>,
+    reports: Arc<Reports>,
+    on_change: OnChange,
+    /// Whether any pod reads ClusterTrustBundles; only then are they watched.
+    wants_trust_bundles: watch::Sender<bool>,
     pods: BTreeMap<ResolvedPodUid, TrackedPod>,
     readers: ObjectReaders,
     /// Number of pods that read ClusterTrustBundles.
@@ -149,9 +93,21 @@ pub(crate) struct Reconciler {
 }
 
 impl Reconciler {
-    pub(crate) fn new(context: Arc<AgentContext>, rng: Rng, shutdown: CancellationToken) -> Self {
+    /// Without pods. `wants_trust_bundles` follows whether any pod reads ClusterTrustBundles.
+    pub(crate) fn new(
+        factory: Arc<dyn WorkerFactory>,
+        (inputs, reports): (Arc<NodeInputs>, Arc<Reports>),
+        on_change: OnChange,
+        wants_trust_bundles: watch::Sender<bool>,
+        rng: Rng,
+        shutdown: CancellationToken,
+    ) -> Self {
         Self {
-            context,
+            factory,
+            inputs,
+            reports,
+            on_change,
+            wants_trust_bundles,
             pods: BTreeMap::new(),
             readers: ObjectReaders::default(),
             trust_bundle_readers: 0,
@@ -163,7 +119,7 @@ impl Reconciler {
 
     /// Serves `pod`, which is new or has changed.
     pub(crate) fn serve(&mut self, pod: &Arc<StoredPod>) {
-        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+        let uid = ResolvedPodUid::of(&pod.metadata);
         let tracked = self.pods.get(&uid);
         let known = tracked.and_then(|tracked| tracked.plan.as_ref());
         let is_excluded = self.is_excluded(pod);
@@ -177,36 +133,35 @@ impl Reconciler {
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
         if !is_excluded {
-            plan.hooks = self.context.on_change.hooks(
+            plan.hooks = self.on_change.hooks(
                 pod,
                 decoded.as_ref(),
                 known.map(|known| (&*known.pod, known.hooks.as_ref())),
             );
-            self.context.on_change.updated(pod);
+            self.on_change.updated(pod);
+        }
+        // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
+        if let Some(pod) = decoded {
+            plan.registration = Some(Arc::new(Registration::new(&self.inputs, &pod)));
         }
         let plan = Arc::new(plan);
-        // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
-        let registration = decoded.map(|pod| Registration::new(&self.context, &pod));
-        let entry = PodStatusEntry::of(pod, self.context.volumes(), self.context.clock.now());
+        let entry = PodStatusEntry::of(pod, self.factory.volumes(), self.inputs.clock.now());
         let desired = DesiredState::Serve(Arc::clone(&plan));
         let tracked = self.set_desired(&uid, desired, entry);
-        if registration.is_some() || is_excluded {
-            tracked.registration = registration;
-        }
+        tracked.registration.clone_from(&plan.registration);
         self.set_plan(&uid, Some(plan));
     }
 
     /// Whether the settings or the pod itself exclude it, so that nothing of it is read.
     fn is_excluded(&self, pod: &StoredPod) -> bool {
-        let beside = self.context.beside.as_ref();
-        beside.is_some_and(|beside| beside.excludes(pod).is_some())
+        self.factory.excludes(pod).is_some()
     }
 
     /// Tears down the volumes of `pod`, which [`Self::worker_ended`] then returns.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
-        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let entry = PodStatusEntry::of(pod, self.context.volumes(), self.context.clock.now());
-        self.context.on_change.forget(uid.as_str());
+        let uid = ResolvedPodUid::of(&pod.metadata);
+        let entry = PodStatusEntry::of(pod, self.factory.volumes(), self.inputs.clock.now());
+        self.on_change.forget(uid.as_str());
         self.set_desired(&uid, DesiredState::Retire, entry);
         self.set_plan(&uid, None);
     }
@@ -225,18 +180,18 @@ impl Reconciler {
 
     /// Publishes a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &StoredPod, reason: &str) {
-        let entry = PodStatusEntry::of(pod, self.context.volumes(), self.context.clock.now());
+        let entry = PodStatusEntry::of(pod, self.factory.volumes(), self.inputs.clock.now());
         self.publish(entry, Phase::Held, reason);
     }
 
     fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> PodStatusEntry {
-        let now = self.context.clock.now();
-        PodStatusEntry::found(uid.clone(), name, self.context.volumes(), now)
+        let now = self.inputs.clock.now();
+        PodStatusEntry::found(uid.clone(), name, self.factory.volumes(), now)
     }
 
     fn publish(&self, entry: PodStatusEntry, phase: Phase, reason: &str) {
-        entry.publish(phase, reason, Vec::new(), self.context.clock.now());
-        self.context.statuses.insert(Arc::new(entry));
+        entry.publish(phase, reason, Vec::new(), self.inputs.clock.now());
+        self.reports.statuses.insert(Arc::new(entry));
     }
 
     /// Ends the registration of a pod whose volumes are gone, and forgets what was issued to it.
@@ -246,16 +201,16 @@ impl Reconciler {
         }
         self.forget_left(uid);
         let uid = uid.as_str();
-        self.context.tokens.forget(uid);
-        self.context.certificates.forget(uid);
-        if let Some(events) = &self.context.events {
+        self.inputs.tokens.forget(uid);
+        self.inputs.certificates.forget(uid);
+        if let Some(events) = &self.reports.events {
             events.forget(uid);
         }
     }
 
     /// Removes the status of a pod.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
-        self.context.statuses.remove(uid);
+        self.reports.statuses.remove(uid);
     }
 
     /// An object was created, changed or deleted, or cannot be read.
@@ -297,13 +252,13 @@ impl Reconciler {
             if self.is_excluded(&plan.pod) {
                 continue;
             }
-            let hooks = (self.context.on_change).reloaded_hooks(&plan.pod, plan.hooks.as_ref());
+            let hooks = (self.on_change).reloaded_hooks(&plan.pod, plan.hooks.as_ref());
             let Some(plan) = plan.with_other_hooks(hooks) else {
                 continue;
             };
             let plan = Arc::new(plan);
             let desired = DesiredState::Serve(Arc::clone(&plan));
-            let (root, now) = (self.context.volumes(), self.context.clock.now());
+            let (root, now) = (self.factory.volumes(), self.inputs.clock.now());
             let entry = PodStatusEntry::of(&plan.pod, root, now);
             self.set_desired(&uid, desired, entry);
             self.set_plan(&uid, Some(plan));
@@ -311,7 +266,7 @@ impl Reconciler {
     }
 
     /// The Node, the Services or the trust bundles have changed.
-    pub(crate) fn facts_changed(&self) {
+    pub(crate) fn cluster_changed(&self) {
         for tracked in self.pods.values() {
             tracked.note_changes(|need| {
                 matches!(need, Need::Node | Need::Services | Need::TrustBundles)
@@ -392,23 +347,15 @@ impl Reconciler {
         entry: PodStatusEntry,
     ) -> Arc<Inbox> {
         let (inbox, entry) = (Arc::new(Inbox::new(desired)), Arc::new(entry));
-        self.context.statuses.insert(Arc::clone(&entry));
-        let (context, rng) = (Arc::clone(&self.context), self.rng.fork());
-        let (shutdown, left) = (self.shutdown.clone(), uid.clone());
-        let (work, span) = (Arc::clone(&inbox), info_span!("pod", uid = %uid));
-        // The modes differ only here: in the worker that updates the volumes.
-        match context.beside.clone() {
-            None => {
-                let worker = ServingWorker::new(context, work, entry, rng);
-                self.workers
-                    .spawn(worker.run(shutdown).map(|()| left).instrument(span));
-            }
-            Some(beside) => {
-                let worker = BesideWorker::new(context, beside, work, entry, rng);
-                self.workers
-                    .spawn(worker.run(shutdown).map(|()| left).instrument(span));
-            }
-        }
+        self.reports.statuses.insert(Arc::clone(&entry));
+        let seat = WorkerSeat {
+            inbox: Arc::clone(&inbox),
+            entry,
+            rng: self.rng.fork(),
+        };
+        let worker = Arc::clone(&self.factory).worker(seat, self.shutdown.clone());
+        let (left, span) = (uid.clone(), info_span!("pod", uid = %uid));
+        self.workers.spawn(worker.map(|()| left).instrument(span));
         inbox
     }
 
@@ -442,7 +389,7 @@ impl Reconciler {
         self.trust_bundle_readers -= usize::from(before.as_ref().is_some_and(reads_bundles));
         self.trust_bundle_readers += usize::from(plan.as_ref().is_some_and(reads_bundles));
         let wanted = self.trust_bundle_readers > 0;
-        let wants = &self.context.wants_trust_bundles;
-        wants.send_if_modified(|wants| std::mem::replace(wants, wanted) != wanted);
+        self.wants_trust_bundles
+            .send_if_modified(|wants| std::mem::replace(wants, wanted) != wanted);
     }
 }

@@ -16,12 +16,15 @@ mod deliver;
 mod outcome;
 mod write_limiter;
 
-use std::{collections::BTreeSet, mem, ops::ControlFlow, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, mem, ops::ControlFlow, path::Path, sync::Arc, time::Duration};
 
 use fastrand::Rng;
+use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use larder_kubelet::backoff::RetryBackoff;
 use larder_objects::chain;
+use larder_pods::StoredPod;
+use larder_projection::disk::VolumeHost;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -36,11 +39,12 @@ use crate::{
     delivery::{
         gathering::Gathering,
         inbox::{DesiredState, Inbox},
+        inputs::{NodeInputs, Reports},
         plan::{Need, Part, PodPlan},
         pod_statuses::PodStatusEntry,
+        worker::{WorkerFactory, WorkerSeat},
     },
-    on_change::{Observer, PodHooks},
-    reconcile::AgentContext,
+    on_change::{Observer, OnChange, PodHooks},
     status::{Delivery, Phase},
 };
 
@@ -91,9 +95,36 @@ struct Tidying {
     failure: String,
 }
 
+/// What the workers of the mode `Serve` share.
+#[derive(Debug)]
+pub(crate) struct ServingNode {
+    pub(crate) inputs: Arc<NodeInputs>,
+    pub(crate) reports: Arc<Reports>,
+    pub(crate) host: Arc<VolumeHost>,
+    pub(crate) on_change: OnChange,
+}
+
+impl WorkerFactory for ServingNode {
+    fn volumes(&self) -> &Path {
+        self.host.path()
+    }
+
+    fn excludes(&self, _: &StoredPod) -> Option<&'static str> {
+        None
+    }
+
+    fn worker(
+        self: Arc<Self>,
+        seat: WorkerSeat,
+        shutdown: CancellationToken,
+    ) -> BoxFuture<'static, ()> {
+        ServingWorker::new(self, seat).run(shutdown).boxed()
+    }
+}
+
 /// The worker of one pod.
-pub(crate) struct ServingWorker {
-    context: Arc<AgentContext>,
+struct ServingWorker {
+    node: Arc<ServingNode>,
     inbox: Arc<Inbox>,
     entry: Arc<PodStatusEntry>,
     rng: Rng,
@@ -115,15 +146,11 @@ pub(crate) struct ServingWorker {
 }
 
 impl ServingWorker {
-    pub(crate) fn new(
-        context: Arc<AgentContext>,
-        inbox: Arc<Inbox>,
-        entry: Arc<PodStatusEntry>,
-        rng: Rng,
-    ) -> Self {
+    fn new(node: Arc<ServingNode>, seat: WorkerSeat) -> Self {
+        let WorkerSeat { inbox, entry, rng } = seat;
         let now = Instant::now();
         let mut worker = Self {
-            context,
+            node,
             inbox,
             entry,
             rng,
@@ -142,7 +169,7 @@ impl ServingWorker {
     }
 
     /// Works until the volumes of the pod are torn down, or until `shutdown`, which ends it between two passes.
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+    async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let wake = self.next_wake();
             // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan.
@@ -170,7 +197,7 @@ impl ServingWorker {
     /// Sets the time of the next repair pass: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36,
     /// `pkg/kubelet/pod_workers.go`).
     fn schedule_repair(&mut self, now: Instant) {
-        let period = *self.context.sync_frequency.lock();
+        let period = *self.node.inputs.sync_frequency.lock();
         let period = period.min(MAX_REPAIR_PERIOD);
         self.repair_at = now + period.mul_f64(1.0 + 0.5 * self.rng.f64());
     }
@@ -204,7 +231,7 @@ impl ServingWorker {
     /// Takes over a plan. A part that the previous plan had keeps its history. Every part is due, since each reads the
     /// pod itself.
     fn set_plan(&mut self, plan: Arc<PodPlan>) {
-        let now = self.context.clock.now();
+        let now = self.node.inputs.clock.now();
         let before = self.plan.replace(Arc::clone(&plan));
         let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
         if !before.as_ref().is_some_and(is_same) {
@@ -290,13 +317,14 @@ impl ServingWorker {
             .filter(|(_, state)| state.due)
             .flat_map(|(part, _)| &part.reads)
             .collect();
-        self.gathering.fetch(&self.context, plan, reads.into_iter());
+        self.gathering
+            .fetch(&self.node.inputs, plan, reads.into_iter());
         self.collect();
     }
 
     /// Returns the due parts that can be delivered, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
-        let now = self.context.clock.now();
+        let now = self.node.inputs.clock.now();
         let mut ready = Vec::new();
         for (index, (part, state)) in plan.parts.iter().zip(&mut self.parts).enumerate() {
             if !mem::take(&mut state.due) {
@@ -328,12 +356,12 @@ impl ServingWorker {
         let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {
             plan: Arc::clone(plan),
-            inputs: self.gathering.inputs(&self.context.facts.borrow()),
+            inputs: self.gathering.inputs(&self.node.inputs.cluster.borrow()),
             parts: ready.clone(),
             tidy: mem::take(&mut self.tidying.due),
             name: self.entry.name.clone(),
-            host: Arc::clone(&self.context.host),
-            now: self.context.clock.now(),
+            host: Arc::clone(&self.node.host),
+            now: self.node.inputs.clock.now(),
             observer,
         };
         let JobReport { parts, tidied } = blocking(move || job.run()).await;
@@ -351,7 +379,7 @@ impl ServingWorker {
         if replaced {
             self.write_limiter.spend(began);
             if let Some(changed_at) = changed_at {
-                self.context.metrics.delayed(changed_at.elapsed());
+                self.node.reports.metrics.delayed(changed_at.elapsed());
             }
         }
     }
@@ -362,7 +390,7 @@ impl ServingWorker {
             (None, None) => return None,
             _ => mem::replace(&mut self.observed, plan.hooks.clone()),
         };
-        let on_change = &self.context.on_change;
+        let on_change = &self.node.on_change;
         let Some(hooks) = &plan.hooks else {
             let (on_change, uid) = (on_change.clone(), self.entry.uid.clone());
             blocking(move || on_change.drop_hooks(uid.as_str())).await;
@@ -388,9 +416,9 @@ impl ServingWorker {
         if at > Instant::now() {
             return ControlFlow::Continue(());
         }
-        let (host, uid) = (Arc::clone(&self.context.host), self.entry.uid.clone());
+        let (host, uid) = (Arc::clone(&self.node.host), self.entry.uid.clone());
         if self.observed.take().is_some() {
-            self.context.on_change.forget(uid.as_str());
+            self.node.on_change.forget(uid.as_str());
         }
         let pod = &self.entry.name;
         let name = pod.clone();
@@ -404,7 +432,7 @@ impl ServingWorker {
             errors
         });
         let errors = removed.await;
-        let now = self.context.clock.now();
+        let now = self.node.inputs.clock.now();
         if errors.is_empty() {
             info!(%pod, "volumes removed");
             self.teardown = None;

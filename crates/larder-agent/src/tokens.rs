@@ -149,7 +149,7 @@ impl Tokens {
         request: &TokenRequest,
     ) -> Result<Arc<SecretBytes>, Unavailable> {
         let key = Key {
-            pod_uid: pod.metadata.uid.as_deref().unwrap_or_default().into(),
+            pod_uid: pod.uid().into(),
             account: pod.service_account().into(),
             request: request.clone(),
         };
@@ -212,9 +212,8 @@ impl Tokens {
     }
 
     async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, TokenRequestError> {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let path = SERVICE_ACCOUNTS
-            .in_namespace(namespace)
+            .in_namespace(&pod.key().namespace)
             .and_then(|accounts| accounts.object(&key.account))
             .map_err(TokenRequestError::Path)?
             .subresource("token");

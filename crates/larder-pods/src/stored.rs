@@ -17,6 +17,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
+use larder_objects::ObjectKey;
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, DeserializeOwned},
@@ -88,6 +89,17 @@ impl StoredPod {
                 .map(|status| encoded("status", &status))
                 .transpose()?,
         })
+    }
+
+    /// Namespace and name; empty where the pod has none.
+    pub fn key(&self) -> ObjectKey {
+        let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
+        ObjectKey::new(text(&self.metadata.namespace), text(&self.metadata.name))
+    }
+
+    /// The UID; empty if the pod has none.
+    pub fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
     }
 
     /// The whole pod.

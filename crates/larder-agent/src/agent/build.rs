@@ -16,6 +16,7 @@ use larder_pods::{
 };
 use larder_projection::disk::{DiskError, VolumeHost};
 use larder_watch::NodeContext;
+use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
@@ -25,13 +26,15 @@ use crate::{
     certificates::Certificates,
     checkpoint::{CheckpointBoard, ClusterId},
     clock::Clock,
+    cluster_state::ClusterState,
     config::Config,
-    delivery::pod_statuses::PodStatuses,
+    delivery::{
+        inputs::{NodeInputs, Reports},
+        pod_statuses::PodStatuses,
+    },
     events::Events,
-    facts::Facts,
     metrics::Metrics,
     on_change::{OnChange, OnChangeParts, PodChange, PodSelector, ProgramHook},
-    reconcile::AgentContext,
     root_dir::RootDir,
     tokens::Tokens,
 };
@@ -215,7 +218,7 @@ impl AgentBuilder {
         // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let facts = initial_facts(incomplete.as_ref());
+        let cluster_state = initial_state(incomplete.as_ref());
         let (certificates, issuer) = Certificates::new(
             client.clone(),
             clock.clone(),
@@ -239,35 +242,39 @@ impl AgentBuilder {
             registry: &mut registry,
             rng: rng.fork(),
         });
-        let context = AgentContext {
+        let checkpoint_board = CheckpointBoard::default();
+        let checkpoint = config.checkpoint.clone().zip(cluster);
+        checkpoint_board.start(checkpoint.as_ref(), &mut registry);
+        let inputs = Arc::new(NodeInputs {
             config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             tokens: Tokens::new(client.clone(), clock.clone(), rng.fork()),
             certificates,
-            events,
-            facts: facts.subscribe(),
-            wants_trust_bundles: watch::Sender::new(false),
-            host,
-            beside,
-            metrics,
-            on_change,
-            statuses: PodStatuses::new(clock.now()),
-            checkpoint: CheckpointBoard::default(),
+            cluster: cluster_state.subscribe(),
+            expired: Mutex::default(),
             sync_frequency: config.sync_frequency.into(),
-            clock,
-        };
-        let checkpoint = config.checkpoint.clone().zip(cluster);
-        context.checkpoint.start(checkpoint.as_ref(), &mut registry);
+            clock: clock.clone(),
+        });
+        let reports = Arc::new(Reports {
+            statuses: PodStatuses::new(clock.now()),
+            events,
+            metrics,
+        });
         let info = AgentInfo {
             node: config.node_name.clone(),
-            started: context.clock.now(),
+            started: clock.now(),
             change_detection: config.change_detection.to_string(),
             watch_scope: config.watch_scope.to_string(),
         };
         let handle = AgentHandle {
-            context: Arc::new(context),
+            inputs,
+            reports,
+            host,
+            beside,
+            on_change,
+            checkpoint: Arc::new(checkpoint_board),
             node_context: node_context.clone(),
             pods: manager.reader(),
             sources: Arc::default(),
@@ -280,7 +287,7 @@ impl AgentBuilder {
             node_context,
             pod_deletion,
             http,
-            facts,
+            cluster_state,
             node_ttl,
             manager,
             pod_metrics,
@@ -347,11 +354,11 @@ fn beside(
     Ok(Some(Arc::new(beside)))
 }
 
-/// The facts before the first report.
-fn initial_facts(incomplete: Option<&watch::Receiver<bool>>) -> watch::Sender<Facts> {
-    watch::Sender::new(Facts {
+/// The state before the first report.
+fn initial_state(incomplete: Option<&watch::Receiver<bool>>) -> watch::Sender<ClusterState> {
+    watch::Sender::new(ClusterState {
         incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
-        ..Facts::default()
+        ..ClusterState::default()
     })
 }
 

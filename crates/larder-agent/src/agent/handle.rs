@@ -8,6 +8,7 @@ use larder_objects::{Object, chain};
 use larder_pods::{
     PodSource, Pods, ResolvedPodUid, identity::is_static_pod, mirror::MirrorProblems,
 };
+use larder_projection::disk::VolumeHost;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -17,17 +18,29 @@ use prometheus_client::{
 use tokio::sync::watch;
 
 use crate::{
+    beside::{Beside, BesideNode},
+    checkpoint::CheckpointBoard,
     config::Config,
-    delivery::journal::Journal,
-    reconcile::AgentContext,
-    serving::add_paths,
+    delivery::{
+        inputs::{NodeInputs, Reports},
+        journal::Journal,
+        worker::WorkerFactory,
+    },
+    on_change::OnChange,
+    serving::{ServingNode, add_paths},
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
 /// Shows the state of a running agent. Cloning is cheap.
 #[derive(Clone, Debug)]
 pub struct AgentHandle {
-    pub(super) context: Arc<AgentContext>,
+    pub(super) inputs: Arc<NodeInputs>,
+    pub(super) reports: Arc<Reports>,
+    pub(super) host: Arc<VolumeHost>,
+    /// `None` in the mode `Serve`.
+    pub(super) beside: Option<Arc<Beside>>,
+    pub(super) on_change: OnChange,
+    pub(super) checkpoint: Arc<CheckpointBoard>,
     /// Shared by all managers and collections.
     pub(super) node_context: NodeContext,
     pub(super) pods: Pods,
@@ -54,7 +67,7 @@ impl Health {
     }
 }
 
-/// Facts about the agent that do not change while it runs.
+/// What is known of the agent and does not change while it runs.
 #[derive(Debug)]
 pub(super) struct AgentInfo {
     pub(super) node: String,
@@ -90,6 +103,27 @@ impl Default for Sources {
 }
 
 impl AgentHandle {
+    /// The workers of the agent's mode.
+    pub(super) fn worker_factory(&self) -> Arc<dyn WorkerFactory> {
+        let (inputs, reports) = (Arc::clone(&self.inputs), Arc::clone(&self.reports));
+        let (host, on_change) = (Arc::clone(&self.host), self.on_change.clone());
+        match self.beside.clone() {
+            None => Arc::new(ServingNode {
+                inputs,
+                reports,
+                host,
+                on_change,
+            }),
+            Some(beside) => Arc::new(BesideNode {
+                inputs,
+                reports,
+                host,
+                on_change,
+                beside,
+            }),
+        }
+    }
+
     /// Adds the problems of a feed of the API server, such as a [`Feed`](crate::feed::Feed), to the status.
     pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
         self.sources.lock().feeds.push(problems);
@@ -109,25 +143,25 @@ impl AgentHandle {
 
     /// Whether every source has reported and every pod was tried.
     pub fn is_ready(&self) -> bool {
-        self.sources.lock().ready && self.context.statuses.is_settled()
+        self.sources.lock().ready && self.reports.statuses.is_settled()
     }
 
     /// When the agent started, and the current time, both by its clock.
     pub(crate) fn started_and_now(&self) -> (Timestamp, Timestamp) {
-        (self.info.started, self.context.clock.now())
+        (self.info.started, self.inputs.clock.now())
     }
 
     /// The changes of pods.
     pub(crate) fn journal(&self) -> &Journal {
-        &self.context.statuses.journal
+        &self.reports.statuses.journal
     }
 
     /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::Field::reloads):
     /// `syncFrequency`, from the next repair pass of each pod on, and the settings of hooks. An unchanged hook keeps
     /// the record of its notifications. Watches and volumes are not affected.
     pub fn reload(&self, config: &Config) {
-        *self.context.sync_frequency.lock() = config.sync_frequency;
-        self.context.on_change.reload(&config.on_change);
+        *self.inputs.sync_frequency.lock() = config.sync_frequency;
+        self.on_change.reload(&config.on_change);
     }
 
     /// The status of the agent and of everything it serves.
@@ -162,34 +196,34 @@ impl AgentHandle {
             .cloned()
             .collect();
         drop(sources);
-        let objects = objects(&self.context.config_maps)
-            .chain(objects(&self.context.secrets))
+        let objects = objects(&self.inputs.config_maps)
+            .chain(objects(&self.inputs.secrets))
             .collect();
         AgentStatus {
             node: self.info.node.clone(),
-            root_dir: self.context.host.path().display().to_string(),
+            root_dir: self.host.path().display().to_string(),
             started: self.info.started,
             change_detection: self.info.change_detection.clone(),
             watch_scope: self.info.watch_scope.clone(),
-            watch_scopes: watch_scopes(&self.context.config_maps)
-                .chain(watch_scopes(&self.context.secrets))
+            watch_scopes: watch_scopes(&self.inputs.config_maps)
+                .chain(watch_scopes(&self.inputs.secrets))
                 .collect(),
             silent_sources,
             problems,
-            checkpoint: self.context.checkpoint.status(),
-            beside: self.context.beside.as_ref().map(|beside| beside.status()),
+            checkpoint: self.checkpoint.status(),
+            beside: self.beside.as_ref().map(|beside| beside.status()),
             pods: self.pod_statuses(),
             objects,
         }
     }
 
     pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
-        let mut statuses = self.context.statuses.pods();
+        let mut statuses = self.reports.statuses.pods();
         for status in &mut statuses {
-            if self.context.beside.is_none() {
-                add_paths(status, &self.context.host);
+            if self.beside.is_none() {
+                add_paths(status, &self.host);
             }
-            status.on_change = self.context.on_change.statuses(&status.uid);
+            status.on_change = self.on_change.statuses(&status.uid);
             let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
             let Some(pod) = pod else { continue };
             let deleted = pod.metadata.deletion_timestamp.as_ref();
@@ -216,14 +250,14 @@ impl AgentHandle {
 
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        self.context.on_change.count_hooks();
-        let pods = self.context.statuses.pods();
-        if let Some(beside) = &self.context.beside {
+        self.on_change.count_hooks();
+        let pods = self.reports.statuses.pods();
+        if let Some(beside) = &self.beside {
             beside.observe();
         }
         let phases = pods.iter().map(|pod| pod.delivery.phase);
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
-        self.context.metrics.observe(phases, healthy, ready);
+        self.reports.metrics.observe(phases, healthy, ready);
         let mut text = String::new();
         let written = self
             .registries

@@ -4,8 +4,7 @@ use std::{mem, sync::Arc};
 
 use larder_objects::{ObjectKey, chain};
 use larder_pods::{
-    Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, ResolvedPodUid, SourcePods,
-    StoredPod,
+    Operation, PodManager, PodMerge, PodMetrics, PodSource, ResolvedPodUid, SourcePods, StoredPod,
     identity::is_mirror_pod,
     lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
     mirror::MirrorScope,
@@ -18,7 +17,7 @@ use tracing::{error, info, warn};
 use super::AgentHandle;
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
-    facts::Facts,
+    cluster_state::ClusterState,
     pod_deleter::PodDeleter,
     reconcile::Reconciler,
 };
@@ -40,7 +39,7 @@ pub(super) struct NodePods {
     pub(super) known: ApiState,
     /// See [`MirrorScope::epoch`].
     pub(super) epoch: u64,
-    pub(super) facts: watch::Sender<Facts>,
+    pub(super) cluster_state: watch::Sender<ClusterState>,
     /// The API server's strongest answer about the pods.
     pub(super) contact: watch::Sender<ApiContact>,
     /// Changes whenever the pods may have changed.
@@ -86,20 +85,20 @@ impl NodePods {
     /// Records an answer of the API server. Once it has reported pods, or denied them, no copies are served to new
     /// pods.
     fn note_contact(&self, contact: ApiContact) {
-        let context = &self.handle.context;
+        let inputs = &self.handle.inputs;
         let is_news = self.contact.send_if_modified(|known| {
             let is_news = contact > *known;
             *known = contact.max(*known);
             is_news
         });
         if is_news && contact >= ApiContact::Denied {
-            context.config_maps.end_stale();
-            context.secrets.end_stale();
+            inputs.config_maps.end_stale();
+            inputs.secrets.end_stale();
         }
     }
 
     fn merge_pods(&mut self, source: PodSource, pods: SourcePods) {
-        let now = self.handle.context.clock.now();
+        let now = self.handle.inputs.clock.now();
         let merged = self.merge.merge(source, pods, now);
         for duplicate in merged.duplicates {
             warn!(error = %duplicate, "pod rejected, not served");
@@ -117,16 +116,17 @@ impl NodePods {
         if *self.contact.borrow() >= ApiContact::Denied {
             return;
         }
-        let context = Arc::clone(&self.handle.context);
+        let inputs = &self.handle.inputs;
         let since = self.handle.info.started;
-        context.checkpoint.serving(&stale, since);
-        context.config_maps.serve_stale(stale.config_maps);
-        context.secrets.serve_stale(stale.secrets);
-        self.facts.send_if_modified(|facts| {
-            let before = (facts.node.is_some(), facts.services.is_some());
-            facts.node = facts.node.take().or(stale.node);
-            facts.services = facts.services.take().or(stale.services);
-            before != (facts.node.is_some(), facts.services.is_some())
+        self.handle.checkpoint.serving(&stale, since);
+        *inputs.expired.lock() = stale.expired;
+        inputs.config_maps.serve_stale(stale.config_maps);
+        inputs.secrets.serve_stale(stale.secrets);
+        self.cluster_state.send_if_modified(|state| {
+            let before = (state.node.is_some(), state.services.is_some());
+            state.node = state.node.take().or(stale.node);
+            state.services = state.services.take().or(stale.services);
+            before != (state.node.is_some(), state.services.is_some())
         });
         for pod in stale.pods {
             self.merge_pods(PodSource::Api, SourcePods::One(Box::new(pod)));
@@ -134,13 +134,13 @@ impl NodePods {
         self.publish();
     }
 
-    pub(super) fn facts_changed(&mut self) {
-        self.reconciler.facts_changed();
+    pub(super) fn cluster_changed(&mut self) {
+        self.reconciler.cluster_changed();
         let known = {
-            let facts = self.handle.context.facts.borrow();
+            let state = self.handle.inputs.cluster.borrow();
             ApiState {
-                node: facts.node.is_some(),
-                incomplete: facts.incomplete,
+                node: state.node.is_some(),
+                incomplete: state.incomplete,
             }
         };
         let before = mem::replace(&mut self.known, known);
@@ -161,7 +161,7 @@ impl NodePods {
     }
 
     fn handle_pod(&mut self, operation: Operation, pod: &Arc<StoredPod>) {
-        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
+        let uid = ResolvedPodUid::of(&pod.metadata);
         // A UID becomes the name of a directory, and the API server is not trusted.
         if !is_directory_name(uid.as_str()) {
             if operation == Operation::Remove {
@@ -248,7 +248,7 @@ impl NodePods {
     /// server is incomplete, such pods may still exist, and their volumes are kept.
     pub(super) fn sweep(&mut self, on_disk: Result<Vec<PodOnDisk>, DiskError>) {
         // Beside a kubelet the root directory holds no volumes.
-        if self.handle.context.beside.is_some() {
+        if self.handle.beside.is_some() {
             return;
         }
         match on_disk {

@@ -3,6 +3,8 @@
 use std::{fs, io, sync::Arc, time::Duration};
 
 use fastrand::Rng;
+use k8s_openapi::api::core::v1::Node;
+use larder::NodeTtl;
 use larder_objects::chain;
 use larder_pods::{
     PodSource,
@@ -21,8 +23,8 @@ use super::{Agent, AgentHandle, build::static_pods};
 use crate::{
     blocking::blocking,
     checkpoint::{ApiContact, Checkpoint, CheckpointConfig, CheckpointDir, ClusterId, StaleNode},
+    cluster_state::{follow_cluster, follow_incomplete, follow_trust_bundles},
     config::Config,
-    facts::{follow_facts, follow_incomplete, follow_trust_bundles},
     node,
     root_dir::RootDir,
     tasks::Tasks,
@@ -37,7 +39,7 @@ impl Agent {
     /// Removes leftovers of an earlier agent: links to missing directories of pods, and copies of the manifests of a
     /// source that is now disabled.
     pub(super) async fn tidy(&self) {
-        let host = self.handle.context.host.clone();
+        let host = self.handle.host.clone();
         let sources = [
             (PodSource::File, self.config.static_pod_path.is_none()),
             (PodSource::Http, self.config.static_pod_url.is_none()),
@@ -64,24 +66,31 @@ impl Agent {
     pub(super) fn start_sources(
         &mut self,
         reports: mpsc::Sender<SourceReport>,
+        trust_bundles_wanted: watch::Receiver<bool>,
         tasks: &mut Tasks,
     ) -> Vec<PodSource> {
         let (client, node_name) = (&self.client, &self.config.node_name);
-        let beside = self.handle.context.beside.as_ref();
-        let node_state = beside.map(|beside| beside.kubelet()).unwrap_or_default();
-        let facts = follow_facts(
+        let (node_ttl, beside) = (self.node_ttl.clone(), self.handle.beside.clone());
+        let seen = move |node: Option<&Node>| {
+            let annotations = node.and_then(|node| node.metadata.annotations.as_ref());
+            let ttl = annotations.and_then(NodeTtl::of_annotations);
+            node_ttl.set(ttl);
+            if let Some(beside) = &beside {
+                beside.node_seen(node, ttl);
+            }
+        };
+        let cluster = follow_cluster(
             client.clone(),
             node_name.clone(),
-            self.facts.clone(),
-            self.node_ttl.clone(),
-            node_state,
+            self.cluster_state.clone(),
+            seen,
             self.node_context.clone(),
         );
-        tasks.spawn("facts", facts);
+        tasks.spawn("facts", cluster);
         let trust_bundles = follow_trust_bundles(
             client.clone(),
-            self.handle.context.wants_trust_bundles.subscribe(),
-            self.facts.clone(),
+            trust_bundles_wanted,
+            self.cluster_state.clone(),
             self.node_context.clone(),
         );
         tasks.spawn("trust bundles", trust_bundles);
@@ -89,7 +98,7 @@ impl Agent {
         let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
         tasks.spawn("pod source api", source.run(reports.clone()));
         // Static pods belong to the kubelet, and reference no objects.
-        if let Some(beside) = &self.handle.context.beside {
+        if let Some(beside) = &self.handle.beside {
             beside.start(tasks, &self.node_context, self.rng.fork());
             return expected;
         }
@@ -111,7 +120,7 @@ impl Agent {
     pub(super) fn start_mirrors(&mut self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
         let scope = watch::Sender::new(MirrorScope::default());
         // Mirror pods and the Node belong to the kubelet.
-        if self.handle.context.beside.is_some() {
+        if self.handle.beside.is_some() {
             return scope;
         }
         let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
@@ -134,7 +143,7 @@ impl Agent {
         let incomplete = self.incomplete.take()?;
         tasks.spawn(
             "manifests",
-            follow_incomplete(incomplete, self.facts.clone()),
+            follow_incomplete(incomplete, self.cluster_state.clone()),
         );
         let source = ApiSource::new(self.client.clone(), &self.config.node_name);
         Some(source.with_context(&self.node_context))
@@ -175,8 +184,9 @@ pub(super) fn start_checkpoint(
             config: settings,
             cluster,
             node: config.node_name.clone(),
-            directory: CheckpointDir::new(config, root),
-            context: Arc::clone(&handle.context),
+            directory: CheckpointDir::new(config.checkpoint_dir.clone(), root),
+            inputs: Arc::clone(&handle.inputs),
+            board: Arc::clone(&handle.checkpoint),
             pods: handle.pods.clone(),
             pods_changed,
             contact,

@@ -9,6 +9,7 @@ use std::{collections::BTreeSet, fmt, path::Path, pin::pin, sync::Arc, time::Dur
 use fastrand::Rng;
 use futures::{FutureExt as _, future::Fuse};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use larder_kubelet::{
     fingerprint::FingerprintKey,
@@ -168,9 +169,18 @@ impl Beside {
         self.directory.path()
     }
 
-    /// Where the state of the Node is published.
-    pub(crate) fn kubelet(&self) -> watch::Sender<NodeState> {
-        self.kubelet.clone()
+    /// Takes in the Node and the TTL that it states; `None` if there is none.
+    pub(crate) fn node_seen(&self, node: Option<&Node>, ttl: Option<Duration>) {
+        let state = node.map(|node| NodeState::new(node, ttl));
+        self.kubelet_seen(state.unwrap_or_default());
+    }
+
+    fn kubelet_seen(&self, state: NodeState) {
+        self.kubelet.send_if_modified(|known| {
+            let is_news = *known != state;
+            *known = state;
+            is_news
+        });
     }
 
     /// Starts the tasks of the mode.
@@ -450,7 +460,7 @@ mod tests {
             ready: true,
             ..NodeState::default()
         };
-        beside.kubelet().send_replace(state.clone());
+        beside.kubelet_seen(state.clone());
         tokio::task::yield_now().await;
         assert_eq!(node.borrow_and_update().gate, Gate::Unknown);
         beside.forbidden("patch pods/status");

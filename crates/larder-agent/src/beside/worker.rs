@@ -14,7 +14,7 @@ mod hooks;
 mod report;
 mod touching;
 
-use std::{collections::BTreeSet, mem, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 
 use self::touching::Touching;
 use super::{
@@ -28,13 +28,16 @@ use crate::{
     delivery::{
         gathering::Gathering,
         inbox::{DesiredState, Inbox},
+        inputs::{NodeInputs, Reports},
         plan::{Need, Part, PartKind, PodPlan},
         pod_statuses::PodStatusEntry,
+        worker::{WorkerFactory, WorkerSeat},
     },
-    reconcile::AgentContext,
+    on_change::OnChange,
     status::{Delivery, Phase},
 };
 use fastrand::Rng;
+use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder_kubelet::{
@@ -48,6 +51,8 @@ use larder_kubelet::{
     touch::RefreshValue,
     touch_limiter::{longest_spread, spread},
 };
+use larder_pods::StoredPod;
+use larder_projection::disk::VolumeHost;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -79,9 +84,38 @@ struct ComparedPart {
     last_swap: Option<Timestamp>,
 }
 
+/// What the workers of the mode share.
+#[derive(Debug)]
+pub(crate) struct BesideNode {
+    pub(crate) inputs: Arc<NodeInputs>,
+    pub(crate) reports: Arc<Reports>,
+    /// The root directory of larder, which has the records of hooks.
+    pub(crate) host: Arc<VolumeHost>,
+    pub(crate) on_change: OnChange,
+    pub(crate) beside: Arc<Beside>,
+}
+
+impl WorkerFactory for BesideNode {
+    fn volumes(&self) -> &Path {
+        self.beside.path()
+    }
+
+    fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
+        self.beside.excludes(pod)
+    }
+
+    fn worker(
+        self: Arc<Self>,
+        seat: WorkerSeat,
+        shutdown: CancellationToken,
+    ) -> BoxFuture<'static, ()> {
+        BesideWorker::new(self, seat).run(shutdown).boxed()
+    }
+}
+
 /// The worker of one pod.
-pub(crate) struct BesideWorker {
-    context: Arc<AgentContext>,
+struct BesideWorker {
+    context: Arc<BesideNode>,
     beside: Arc<Beside>,
     inbox: Arc<Inbox>,
     entry: Arc<PodStatusEntry>,
@@ -110,13 +144,9 @@ pub(crate) struct BesideWorker {
 }
 
 impl BesideWorker {
-    pub(crate) fn new(
-        context: Arc<AgentContext>,
-        beside: Arc<Beside>,
-        inbox: Arc<Inbox>,
-        entry: Arc<PodStatusEntry>,
-        rng: Rng,
-    ) -> Self {
+    fn new(context: Arc<BesideNode>, seat: WorkerSeat) -> Self {
+        let WorkerSeat { inbox, entry, rng } = seat;
+        let beside = Arc::clone(&context.beside);
         let mut node = beside.node.clone();
         let view = node.borrow_and_update().clone();
         Self {
@@ -145,7 +175,7 @@ impl BesideWorker {
     }
 
     /// Works until the pod has ended, or until `shutdown`.
-    pub(crate) async fn run(mut self, shutdown: CancellationToken) {
+    async fn run(mut self, shutdown: CancellationToken) {
         self.schedule_repair();
         loop {
             let wake = self.next_wake();
@@ -172,7 +202,7 @@ impl BesideWorker {
                 self.touching = Touching::Idle;
                 self.gauges.set(PodCounts::default());
                 self.end_hooks().await;
-                let now = self.context.clock.now();
+                let now = self.context.inputs.clock.now();
                 self.entry.publish(Phase::Ended, "", Vec::new(), now);
                 if self.inbox.leave() {
                     return;
@@ -200,7 +230,7 @@ impl BesideWorker {
     }
 
     fn schedule_repair(&mut self) {
-        let period = (*self.context.sync_frequency.lock()).min(Duration::from_hours(24));
+        let period = (*self.context.inputs.sync_frequency.lock()).min(Duration::from_hours(24));
         self.repair_at = Instant::now() + period.mul_f64(1.0 + 0.5 * self.rng.f64());
     }
 
@@ -231,7 +261,7 @@ impl BesideWorker {
             self.gathering.forget(need);
         }
         if let Some(plan) = &self.plan {
-            let namespace = &plan.identity.namespace;
+            let namespace = &plan.key.namespace;
             for (part, state) in plan.parts.iter().zip(&mut self.parts) {
                 let affected = part
                     .reads
@@ -264,7 +294,7 @@ impl BesideWorker {
 
     /// Takes over a plan. A part that the previous plan had keeps its history.
     fn set_plan(&mut self, plan: Arc<PodPlan>) {
-        let now = self.context.clock.now();
+        let now = self.context.inputs.clock.now();
         let before = self.plan.replace(Arc::clone(&plan));
         let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
         if !before.as_ref().is_some_and(is_same) {
@@ -374,7 +404,8 @@ impl BesideWorker {
             })
             .filter(|need| is_read(need))
             .collect();
-        self.gathering.fetch(&self.context, plan, reads.into_iter());
+        self.gathering
+            .fetch(&self.context.inputs, plan, reads.into_iter());
         let arrived = self.gathering.collect();
         self.wake_parts(&arrived);
         let complete = self.ready(plan);
@@ -382,7 +413,7 @@ impl BesideWorker {
             let job = LookJob {
                 beside: Arc::clone(&self.beside),
                 plan: Arc::clone(plan),
-                inputs: self.gathering.inputs(&self.context.facts.borrow()),
+                inputs: self.gathering.inputs(&self.context.inputs.cluster.borrow()),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,
                 hooks: self.hooked_look(),
@@ -408,7 +439,7 @@ impl BesideWorker {
 
     /// Returns the due parts that can be computed, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
-        let (now, wall) = (Instant::now(), self.context.clock.now());
+        let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
         let mut ready = Vec::new();
         for (index, part) in plan.parts.iter().enumerate() {
             let name = self.part_name(part);
@@ -452,7 +483,7 @@ impl BesideWorker {
 
     /// Takes in the result of a look at a part.
     fn seen(&mut self, plan: &PodPlan, index: usize, seen: SeenPart) -> Vec<Notice> {
-        let (now, wall) = (Instant::now(), self.context.clock.now());
+        let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
         let part = &plan.parts[index];
         let name = self.part_name(part);
         let delay = self.delay(index);
@@ -550,7 +581,7 @@ impl BesideWorker {
         let mut pinned = None;
         for (kind, name) in objects {
             if let Some((uid, is_immutable)) = self.gathering.identity(kind, name) {
-                let namespace = plan.identity.namespace.clone();
+                let namespace = plan.key.namespace.clone();
                 let key = (
                     kind,
                     larder_objects::ObjectKey::new(namespace, name.clone()),

@@ -99,10 +99,11 @@ pub(super) async fn create(
     key: &PodKey,
 ) -> Result<String, CertificateRequestError> {
     let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    let namespace = text(&pod.metadata.namespace);
+    let pod_key = pod.key();
+    let namespace = pod_key.namespace.as_str();
     let account = pod.service_account();
     let path = SERVICE_ACCOUNTS
-        .in_namespace(&namespace)
+        .in_namespace(namespace)
         .and_then(|accounts| accounts.object(account))
         .map_err(CertificateRequestError::Path)?;
     let held = request::<ServiceAccount>(client, Method::GET, path.as_str(), NO_BODY)
@@ -116,14 +117,14 @@ pub(super) async fn create(
     let owner = OwnerReference {
         api_version: "v1".to_owned(),
         kind: "Pod".to_owned(),
-        name: text(&pod.metadata.name),
-        uid: text(&pod.metadata.uid),
+        name: pod_key.name.to_string(),
+        uid: pod.uid().to_owned(),
         ..OwnerReference::default()
     };
     let wanted = PodCertificateRequest {
         metadata: ObjectMeta {
             generate_name: Some("req-".to_owned()),
-            namespace: Some(namespace.clone()),
+            namespace: Some(namespace.to_owned()),
             owner_references: Some(vec![owner]),
             ..ObjectMeta::default()
         },
@@ -131,8 +132,8 @@ pub(super) async fn create(
             max_expiration_seconds: source.max_expiration_seconds,
             node_name: node_name.to_owned(),
             node_uid: text(&node.metadata.uid),
-            pod_name: text(&pod.metadata.name),
-            pod_uid: text(&pod.metadata.uid),
+            pod_name: pod_key.name.to_string(),
+            pod_uid: pod.uid().to_owned(),
             service_account_name: account.to_owned(),
             service_account_uid: text(&held.metadata.uid),
             signer_name: source.signer_name.clone(),
@@ -144,7 +145,7 @@ pub(super) async fn create(
         },
         status: None,
     };
-    let created = served.create::<CreatedRequest>(client, &namespace, &wanted);
+    let created = served.create::<CreatedRequest>(client, namespace, &wanted);
     match created.await {
         Ok(created) => Ok(text(&created.metadata.name)),
         Err(error) if error.is_not_served() => Err(CertificateRequestError::NotServed),

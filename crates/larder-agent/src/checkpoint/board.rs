@@ -1,9 +1,8 @@
 //! Status and metrics of the checkpoint.
 
-use std::{collections::HashMap, mem};
+use std::mem;
 
 use jiff::Timestamp;
-use larder_objects::{Kind, ObjectKey};
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -23,8 +22,6 @@ use crate::status::{CheckpointStatus, ServingStatus};
 pub(crate) struct CheckpointBoard {
     /// `None`: there is no checkpoint.
     status: Mutex<Option<CheckpointStatus>>,
-    /// Copies that were too old to be served, until the API server has answered.
-    expired: Mutex<HashMap<(Kind, ObjectKey), Timestamp>>,
     metrics: CheckpointMetrics,
 }
 
@@ -121,11 +118,6 @@ impl CheckpointBoard {
         self.status.lock().clone()
     }
 
-    /// The last freshness check of an object's copy that is too old to serve, if there is one.
-    pub(crate) fn expired(&self, kind: Kind, key: &ObjectKey) -> Option<Timestamp> {
-        self.expired.lock().get(&(kind, key.clone())).copied()
-    }
-
     fn show_key(&self, first: &KeySource) {
         let source = match first {
             KeySource::Credential(_) => "credential",
@@ -172,7 +164,6 @@ impl CheckpointBoard {
     /// The checkpoint is served from now on; the API server has been unreachable since `since`.
     pub(crate) fn serving(&self, stale: &StaleNode, since: Timestamp) {
         self.metrics.serving.set(1);
-        self.expired.lock().clone_from(&stale.expired);
         self.update(|status| {
             status.serving = Some(ServingStatus {
                 away_since: since,
@@ -184,7 +175,6 @@ impl CheckpointBoard {
 
     pub(super) fn stop_serving(&self) {
         self.metrics.serving.set(0);
-        *self.expired.lock() = HashMap::new();
         self.update(|status| status.serving = None);
     }
 

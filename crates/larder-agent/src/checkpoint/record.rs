@@ -11,7 +11,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use larder::{KnownObject, ObjectState};
-use larder_objects::{ConfigMap, Object, ObjectMeta, Secret};
+use larder_objects::{ConfigMap, Object, ObjectKey, ObjectMeta, Secret};
 use larder_pods::{
     PodUid, Pods, StoredPod,
     identity::{is_mirror_pod, is_static_pod},
@@ -25,7 +25,7 @@ use super::{
     seal::digest,
     store::{Store, StoreError, WantedCopy, WantedState, Written},
 };
-use crate::reconcile::AgentContext;
+use crate::delivery::inputs::NodeInputs;
 
 /// The known state at one time.
 pub(super) struct Snapshot {
@@ -38,20 +38,20 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// The state known now. Takes no longer than one read of each object.
-    pub(super) fn of(context: &AgentContext, pods: &Pods) -> Self {
+    pub(super) fn of(inputs: &NodeInputs, pods: &Pods) -> Self {
         let mut pods = pods.pods();
         pods.retain(|pod| {
             let metadata = &pod.metadata;
             // A terminated pod needs no copy.
             !is_mirror_pod(metadata) && !pod.is_terminal()
         });
-        let facts = context.facts.borrow();
+        let cluster = inputs.cluster.borrow();
         Self {
             pods,
-            config_maps: context.config_maps.known(),
-            secrets: context.secrets.known(),
-            node: facts.node.clone(),
-            services: facts.services.clone(),
+            config_maps: inputs.config_maps.known(),
+            secrets: inputs.secrets.known(),
+            node: cluster.node.clone(),
+            services: cluster.services.clone(),
         }
     }
 }
@@ -159,12 +159,12 @@ fn services_of<'a>(
 }
 
 fn wanted_pod(pod: Arc<StoredPod>, version: Version) -> WantedCopy {
-    let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
+    let ObjectKey { namespace, name } = pod.key();
     WantedCopy {
         id: CopyId {
             kind: CopyKind::Pod,
-            namespace: text(&pod.metadata.namespace),
-            name: text(&pod.metadata.name),
+            namespace,
+            name,
         },
         state: WantedState::Present {
             version,

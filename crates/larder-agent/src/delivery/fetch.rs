@@ -8,12 +8,15 @@ use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use super::plan::{Need, PodPlan};
-use crate::{facts::Facts, reconcile::AgentContext};
+use super::{
+    inputs::NodeInputs,
+    plan::{Need, PodPlan},
+};
+use crate::cluster_state::ClusterState;
 
 /// Longest wait for the Node, the Services or the trust bundles. The managers wait as long for an object (kubelet 1.36,
 /// `pkg/kubelet/util/manager/watch_based_manager.go`).
-const FACTS_TIMEOUT: Duration = Duration::from_secs(1);
+const CLUSTER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The result of fetching one [`Need`].
 #[derive(Debug)]
@@ -23,37 +26,42 @@ pub(crate) enum Fetched {
     Secret(Result<Arc<Secret>, Unavailable>, Option<Timestamp>),
     Token(Result<Arc<SecretBytes>, Unavailable>),
     PodCertificate(Result<Arc<PodCertificate>, Unavailable>),
-    /// Node, Services and trust bundles are known. They are read from the facts when they are used.
-    Facts,
+    /// Node, Services and trust bundles are known. They are read from the state of the cluster when they are used.
+    Cluster,
 }
 
 /// Fetches `need` for the pod of `plan`. Ready at once when it is in memory.
 ///
 /// An object is as fresh as the registration of this pod requires: the registration of another pod never makes it wait.
 pub(crate) async fn fetch(
-    context: Arc<AgentContext>,
+    inputs: Arc<NodeInputs>,
     plan: Arc<PodPlan>,
     need: Need,
 ) -> (Need, Fetched) {
     let unavailable = |kind, name: &SmolStr, error| {
-        let key = ObjectKey::new(plan.identity.namespace.clone(), name.clone());
-        let expired = context.checkpoint.expired(kind, &key);
-        unavailable(&error, context.facts.borrow().incomplete, expired)
+        let key = ObjectKey::new(plan.key.namespace.clone(), name.clone());
+        let expired = inputs.expired.lock().get(&(kind, key)).copied();
+        unavailable(&error, inputs.cluster.borrow().incomplete, expired)
     };
-    let namespace = &plan.identity.namespace;
+    let registration = || {
+        let registration = plan.registration.as_ref();
+        registration
+            .expect("a plan with parts gets its registration before its worker gets the plan")
+    };
+    let namespace = &plan.key.namespace;
     let fetched = match &need {
         // The mark is read before the object, so the object may be newer than its mark, never older.
         Need::Object(kind @ Kind::ConfigMap, name) => {
-            let stale = context.config_maps.stale_as_of(namespace, name);
-            let object = context.config_maps.get_for(&plan.identity, name).await;
+            let stale = inputs.config_maps.stale_as_of(namespace, name);
+            let object = registration().config_maps.get(name).await;
             Fetched::ConfigMap(
                 object.map_err(|error| unavailable(*kind, name, error)),
                 stale,
             )
         }
         Need::Object(kind @ Kind::Secret, name) => {
-            let stale = context.secrets.stale_as_of(namespace, name);
-            let object = context.secrets.get_for(&plan.identity, name).await;
+            let stale = inputs.secrets.stale_as_of(namespace, name);
+            let object = registration().secrets.get(name).await;
             Fetched::Secret(
                 object.map_err(|error| unavailable(*kind, name, error)),
                 stale,
@@ -61,24 +69,24 @@ pub(crate) async fn fetch(
         }
         // Boxed: the request is large, and an agent that starts waits for hundreds of objects.
         Need::Token(request) => {
-            Fetched::Token(Box::pin(context.tokens.get(&plan.pod, request)).await)
+            Fetched::Token(Box::pin(inputs.tokens.get(&plan.pod, request)).await)
         }
         Need::PodCertificate(key) => {
             let source = plan.certificates.get(key);
-            Fetched::PodCertificate(context.certificates.get(&plan.pod, key, source))
+            Fetched::PodCertificate(inputs.certificates.get(&plan.pod, key, source))
         }
-        Need::TrustBundles => wait(&context, |facts| facts.trust_bundles.is_some()).await,
-        Need::Services => wait(&context, |facts| facts.services.is_some()).await,
-        Need::Node => wait(&context, |facts| facts.node.is_some()).await,
+        Need::TrustBundles => wait(&inputs, |cluster| cluster.trust_bundles.is_some()).await,
+        Need::Services => wait(&inputs, |cluster| cluster.services.is_some()).await,
+        Need::Node => wait(&inputs, |cluster| cluster.node.is_some()).await,
     };
     (need, fetched)
 }
 
-async fn wait(context: &AgentContext, is_known: impl FnMut(&Facts) -> bool) -> Fetched {
-    let mut facts = context.facts.clone();
+async fn wait(inputs: &NodeInputs, is_known: impl FnMut(&ClusterState) -> bool) -> Fetched {
+    let mut cluster = inputs.cluster.clone();
     // If it is still unknown, the projection fails with the kubelet's message.
-    let _ = timeout(FACTS_TIMEOUT, facts.wait_for(is_known)).await;
-    Fetched::Facts
+    let _ = timeout(CLUSTER_TIMEOUT, cluster.wait_for(is_known)).await;
+    Fetched::Cluster
 }
 
 impl Fetched {
@@ -86,7 +94,7 @@ impl Fetched {
     pub(crate) fn stale_as_of(&self) -> Option<Timestamp> {
         match self {
             Self::ConfigMap(_, stale) | Self::Secret(_, stale) => *stale,
-            Self::Token(_) | Self::PodCertificate(_) | Self::Facts => None,
+            Self::Token(_) | Self::PodCertificate(_) | Self::Cluster => None,
         }
     }
 }
@@ -109,11 +117,11 @@ fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestam
 }
 
 /// The inputs of a projection that reads no more than `fetched`.
-pub(crate) fn inputs(fetched: &BTreeMap<Need, Fetched>, facts: &Facts) -> Inputs {
+pub(crate) fn inputs(fetched: &BTreeMap<Need, Fetched>, cluster: &ClusterState) -> Inputs {
     let mut inputs = Inputs {
-        services: facts.services.clone(),
-        node: facts.node.clone(),
-        trust_bundles: facts
+        services: cluster.services.clone(),
+        node: cluster.node.clone(),
+        trust_bundles: cluster
             .trust_bundles
             .clone()
             .unwrap_or(TrustBundles::NotSynced),

@@ -16,9 +16,10 @@ use smol_str::SmolStr;
 
 use super::{
     fetch::{Fetched, fetch, inputs},
+    inputs::NodeInputs,
     plan::{Need, PodPlan},
 };
-use crate::{facts::Facts, reconcile::AgentContext};
+use crate::cluster_state::ClusterState;
 
 /// The inputs of one pod.
 #[derive(Default)]
@@ -32,13 +33,13 @@ impl Gathering {
     /// Starts to fetch each of `needs` that is neither fetched nor being fetched.
     pub(crate) fn fetch<'a>(
         &mut self,
-        context: &Arc<AgentContext>,
+        inputs: &Arc<NodeInputs>,
         plan: &Arc<PodPlan>,
         needs: impl Iterator<Item = &'a Need>,
     ) {
         for need in needs {
             if !self.fetched.contains_key(need) && self.in_flight.insert(need.clone()) {
-                let fetch = fetch(Arc::clone(context), Arc::clone(plan), need.clone());
+                let fetch = fetch(Arc::clone(inputs), Arc::clone(plan), need.clone());
                 self.fetching.push(fetch.boxed());
             }
         }
@@ -89,8 +90,8 @@ impl Gathering {
     }
 
     /// The inputs of a projection that reads only fetched needs.
-    pub(crate) fn inputs(&self, facts: &Facts) -> Inputs {
-        inputs(&self.fetched, facts)
+    pub(crate) fn inputs(&self, cluster: &ClusterState) -> Inputs {
+        inputs(&self.fetched, cluster)
     }
 
     /// Forgets the value of `need`, which has changed.

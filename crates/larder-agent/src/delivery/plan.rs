@@ -10,7 +10,6 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
-use larder::PodIdentity;
 use larder_objects::{Kind, ObjectKey};
 use larder_pods::StoredPod;
 use larder_projection::{
@@ -18,6 +17,7 @@ use larder_projection::{
 };
 use smol_str::SmolStr;
 
+use super::registration::Registration;
 use crate::{
     events::EventSubject,
     on_change::{PartKey, PodHooks},
@@ -117,13 +117,16 @@ pub(crate) struct Part {
 #[derive(Clone, Debug)]
 pub(crate) struct PodPlan {
     pub(crate) pod: Arc<StoredPod>,
-    pub(crate) identity: PodIdentity,
+    /// Namespace and name of the pod.
+    pub(crate) key: ObjectKey,
     /// Volumes in the order of the pod, then environments: init, regular, ephemeral containers.
     pub(crate) parts: Arc<[Part]>,
     /// The sources of projected volumes that certificates are issued for.
     pub(crate) certificates: Arc<BTreeMap<SourceKey, PodCertificateProjection>>,
     /// The hooks of the pod, if it has any; set by the reconciler.
     pub(crate) hooks: Option<Arc<PodHooks>>,
+    /// Through which objects are read; set by the reconciler if the plan has parts.
+    pub(crate) registration: Option<Arc<Registration>>,
 }
 
 impl PodPlan {
@@ -132,7 +135,7 @@ impl PodPlan {
         let needs = Needs::of_pod(decoded);
         let certificates = needs.pod_certificates.into_iter();
         Self {
-            identity: identity(&pod),
+            key: pod.key(),
             pod,
             parts: parts(decoded).into(),
             certificates: Arc::new(
@@ -141,23 +144,26 @@ impl PodPlan {
                     .collect(),
             ),
             hooks: None,
+            registration: None,
         }
     }
 
     /// The plan of a pod of which nothing is computed.
     pub(crate) fn without_parts(pod: Arc<StoredPod>) -> Self {
         Self {
-            identity: identity(&pod),
+            key: pod.key(),
             pod,
             parts: Arc::default(),
             certificates: Arc::default(),
             hooks: None,
+            registration: None,
         }
     }
 
     /// The plan of `pod` if it is the same pod with the same specification.
     pub(crate) fn updated(&self, pod: &Arc<StoredPod>) -> Option<Self> {
-        let is_same = self.identity == identity(pod) && self.pod.same_spec(pod);
+        let is_same = self.pod.uid() == pod.uid() && self.key == pod.key();
+        let is_same = is_same && self.pod.same_spec(pod);
         is_same.then(|| Self {
             pod: Arc::clone(pod),
             hooks: None,
@@ -206,7 +212,7 @@ impl PodPlan {
 
     /// The objects that the parts read.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
-        let namespace = &self.identity.namespace;
+        let namespace = &self.key.namespace;
         self.reads().into_iter().filter_map(move |need| match need {
             Need::Object(kind, name) => {
                 Some((*kind, ObjectKey::new(namespace.clone(), name.clone())))
@@ -217,15 +223,6 @@ impl PodPlan {
             | Need::Services
             | Need::Node => None,
         })
-    }
-}
-
-fn identity(pod: &StoredPod) -> PodIdentity {
-    let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
-    PodIdentity {
-        namespace: text(&pod.metadata.namespace),
-        name: text(&pod.metadata.name),
-        uid: text(&pod.metadata.uid),
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use larder_objects::ObjectKey;
-use larder_pods::{PodSource, PodUid, ResolvedPodUid, StoredPod};
+use larder_pods::{PodSource, ResolvedPodUid, StoredPod};
 use parking_lot::Mutex;
 
 use super::journal::Journal;
@@ -38,10 +38,14 @@ pub(crate) enum PartStatus {
 
 impl PodStatusEntry {
     pub(crate) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
-        let uid = ResolvedPodUid::new(PodUid::of(&pod.metadata).as_str());
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let name = ObjectKey::new(text(&pod.metadata.namespace), text(&pod.metadata.name));
-        Self::new(uid, Some(name), PodSource::of(&pod.metadata), root, now)
+        let uid = ResolvedPodUid::of(&pod.metadata);
+        Self::new(
+            uid,
+            Some(pod.key()),
+            PodSource::of(&pod.metadata),
+            root,
+            now,
+        )
     }
 
     /// The entry of a pod of which only the directory was found, and perhaps a link with its name.

@@ -27,9 +27,9 @@ impl ServingWorker {
         index: usize,
         result: Result<Delivered, DeliveryFailure>,
     ) -> bool {
-        let now = self.context.clock.now();
+        let now = self.node.inputs.clock.now();
         let (part, state) = (&plan.parts[index], &mut self.parts[index]);
-        self.context.metrics.delivered(
+        self.node.reports.metrics.delivered(
             part.kind.label(),
             match &result {
                 Ok(delivered) if delivered.swapped => DeliveryOutcome::Swapped,
@@ -45,7 +45,7 @@ impl ServingWorker {
                 state.backoff = RetryBackoff::default();
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if part.reads.iter().any(reads_token) {
-                    state.retry_at = self.context.tokens.renewal(self.entry.uid.as_str());
+                    state.retry_at = self.node.inputs.tokens.renewal(self.entry.uid.as_str());
                 }
                 state.files = delivered.files;
                 state.delivery.update(Phase::Delivered, "", now);
@@ -61,7 +61,7 @@ impl ServingWorker {
             }
             Err(failure) => {
                 state.retry_at = Some(Instant::now() + state.backoff.next_delay());
-                if let Some(events) = &self.context.events {
+                if let Some(events) = &self.node.reports.events {
                     let (metadata, subject) = (&plan.pod.metadata, part.kind.event_subject());
                     events.failed(metadata, subject, &failure.reason, now);
                 }
@@ -128,7 +128,7 @@ impl ServingWorker {
                 outdated: Vec::new(),
             }),
         });
-        let now = self.context.clock.now();
+        let now = self.node.inputs.clock.now();
         self.entry.publish(phase, &reason, parts.collect(), now);
     }
 }

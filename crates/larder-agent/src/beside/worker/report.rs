@@ -71,8 +71,8 @@ impl BesideWorker {
     }
 
     fn post(&self, plan: &PodPlan, event: BesideEvent, message: &str) {
-        if let Some(events) = &self.context.events {
-            let now = self.context.clock.now();
+        if let Some(events) = &self.context.reports.events {
+            let now = self.context.inputs.clock.now();
             let subject = EventSubject::Beside(event);
             events.failed(&plan.pod.metadata, subject, message, now);
         }
@@ -80,7 +80,7 @@ impl BesideWorker {
 
     /// Publishes the status of every part. The pod's own phase is that of the volume that needs attention most.
     pub(super) fn publish(&mut self, plan: &PodPlan) {
-        let wall = self.context.clock.now();
+        let wall = self.context.inputs.clock.now();
         if let Some(reason) = self.beside.excludes(&plan.pod) {
             self.gauges.set(PodCounts::default());
             self.entry

@@ -79,7 +79,7 @@ impl BesideWorker {
 
     fn send(&mut self, mut permit: Permit) {
         let Some(plan) = &self.plan else { return };
-        let (now, wall) = (Instant::now(), self.context.clock.now());
+        let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
         let metadata = &plan.pod.metadata;
         let annotations = metadata.annotations.as_ref();
         let present = annotations.and_then(|found| found.get(REFRESH));

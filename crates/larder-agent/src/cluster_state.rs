@@ -1,4 +1,5 @@
-//! Facts that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod references any.
+//! The state of the cluster that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
+//! references any.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,8 +16,6 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 use kube::Client;
-use larder::NodeTtl;
-use larder_kubelet::node_state::NodeState;
 use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
@@ -56,9 +55,9 @@ impl From<ClusterTrustBundle> for TrustBundle {
     }
 }
 
-/// The last known facts; `None` until one was read.
+/// The last known state; `None` until one was read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Facts {
+pub(crate) struct ClusterState {
     pub(crate) node: Option<Arc<NodeFacts>>,
     pub(crate) services: Option<Arc<[ServiceFacts]>>,
     pub(crate) trust_bundles: Option<TrustBundles>,
@@ -66,14 +65,13 @@ pub(crate) struct Facts {
     pub(crate) incomplete: bool,
 }
 
-/// Keeps `facts`, the TTL of the node's annotation and the state of its kubelet in sync with the API server. Ends only
-/// when dropped.
-pub(crate) async fn follow_facts(
+/// Keeps the Node and the Services of `state` in sync with the API server, and reports each Node to `seen`; `None` if
+/// there is none. Ends only when dropped.
+pub(crate) async fn follow_cluster(
     client: Client,
     node_name: String,
-    facts: watch::Sender<Facts>,
-    node_ttl: NodeTtl,
-    node_state: watch::Sender<NodeState>,
+    state: watch::Sender<ClusterState>,
+    seen: impl Fn(Option<&Node>),
     context: NodeContext,
 ) {
     let selector = field_selector("metadata.name", &node_name);
@@ -85,16 +83,15 @@ pub(crate) async fn follow_facts(
     );
     let services = Collection::new(client, SERVICES.collection(), None, &context);
     tokio::join!(
-        follow_node(node, &facts, node_ttl, node_state),
-        follow_services(services, &facts)
+        follow_node(node, &state, seen),
+        follow_services(services, &state)
     );
 }
 
 async fn follow_node(
     mut nodes: Collection<Node>,
-    facts: &watch::Sender<Facts>,
-    node_ttl: NodeTtl,
-    node_state: watch::Sender<NodeState>,
+    state: &watch::Sender<ClusterState>,
+    seen: impl Fn(Option<&Node>),
 ) {
     loop {
         let found = match nodes.next().await {
@@ -112,20 +109,13 @@ async fn follow_node(
             Some(Some(node)) => Some(node),
             None => None,
         };
-        let annotations = node
-            .as_ref()
-            .and_then(|node| node.metadata.annotations.as_ref());
-        let ttl = annotations.and_then(NodeTtl::of_annotations);
-        node_ttl.set(ttl);
-        let state = node.as_ref().map(|node| NodeState::new(node, ttl));
-        let state = state.unwrap_or_default();
-        node_state.send_if_modified(|known| mem::replace(known, state.clone()) != state);
+        seen(node.as_ref());
         let node = node.map(|node| Arc::new(NodeFacts::new(&node)));
-        set(facts, |facts| &mut facts.node, node);
+        set(state, |state| &mut state.node, node);
     }
 }
 
-async fn follow_services(mut services: Collection<Service>, facts: &watch::Sender<Facts>) {
+async fn follow_services(mut services: Collection<Service>, state: &watch::Sender<ClusterState>) {
     let mut by_name = BTreeMap::new();
     loop {
         let changed = match services.next().await {
@@ -159,33 +149,33 @@ async fn follow_services(mut services: Collection<Service>, facts: &watch::Sende
             };
         }
         let services: Arc<[_]> = by_name.values().cloned().collect();
-        set(facts, |facts| &mut facts.services, Some(services));
+        set(state, |state| &mut state.services, Some(services));
     }
 }
 
-/// Copies into `facts` whether the API server is incomplete: filled from manifests, some of which cannot be read. Ends
+/// Copies into `state` whether the API server is incomplete: filled from manifests, some of which cannot be read. Ends
 /// when the sender is dropped.
 pub(crate) async fn follow_incomplete(
     mut incomplete: watch::Receiver<bool>,
-    facts: watch::Sender<Facts>,
+    state: watch::Sender<ClusterState>,
 ) {
     loop {
         let now = *incomplete.borrow_and_update();
-        facts.send_if_modified(|facts| mem::replace(&mut facts.incomplete, now) != now);
+        state.send_if_modified(|state| mem::replace(&mut state.incomplete, now) != now);
         if incomplete.changed().await.is_err() {
             return;
         }
     }
 }
 
-/// Keeps the trust bundles of `facts` in sync with the API server while they are `wanted`. Ends only when dropped.
+/// Keeps the trust bundles of `state` in sync with the API server while they are `wanted`. Ends only when dropped.
 pub(crate) async fn follow_trust_bundles(
     client: Client,
     mut wanted: watch::Receiver<bool>,
-    facts: watch::Sender<Facts>,
+    state: watch::Sender<ClusterState>,
     context: NodeContext,
 ) {
-    let publish = |bundles| set(&facts, |facts| &mut facts.trust_bundles, bundles);
+    let publish = |bundles| set(&state, |state| &mut state.trust_bundles, bundles);
     let served = ServedResource::of::<ClusterTrustBundle>();
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         let bundles = ServedCollection::new(&client, &served, None, &context);
@@ -258,16 +248,16 @@ fn log_failure<K>(change: &CollectionEvent<K>) {
     }
 }
 
-/// Sets one fact, and notifies only if it differs: a Node is updated every few minutes without a change that matters.
+/// Sets one field, and notifies only if it differs: a Node is updated every few minutes without a change that matters.
 fn set<T: PartialEq>(
-    facts: &watch::Sender<Facts>,
-    fact: impl Fn(&mut Facts) -> &mut Option<T>,
+    state: &watch::Sender<ClusterState>,
+    field: impl Fn(&mut ClusterState) -> &mut Option<T>,
     value: Option<T>,
 ) {
-    facts.send_if_modified(|facts| {
-        let fact = fact(facts);
-        let changed = *fact != value;
-        *fact = value;
+    state.send_if_modified(|state| {
+        let field = field(state);
+        let changed = *field != value;
+        *field = value;
         changed
     });
 }

@@ -1,0 +1,39 @@
+//! What the workers of all pods read, and where they report.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use larder::{ConfigMapManager, SecretManager};
+use larder_objects::{Kind, ObjectKey};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use super::pod_statuses::PodStatuses;
+use crate::{
+    certificates::Certificates, clock::Clock, cluster_state::ClusterState, events::Events,
+    metrics::Metrics, tokens::Tokens,
+};
+
+/// What workers read.
+#[derive(Debug)]
+pub(crate) struct NodeInputs {
+    pub(crate) config_maps: ConfigMapManager,
+    pub(crate) secrets: SecretManager,
+    pub(crate) tokens: Tokens,
+    pub(crate) certificates: Certificates,
+    pub(crate) cluster: watch::Receiver<ClusterState>,
+    /// The last freshness checks of copies that were too old to be served, until the API server has answered.
+    pub(crate) expired: Mutex<HashMap<(Kind, ObjectKey), Timestamp>>,
+    pub(crate) clock: Clock,
+    /// Time between two repair passes, before jitter; a reload may change it.
+    pub(crate) sync_frequency: Mutex<Duration>,
+}
+
+/// Where workers report.
+#[derive(Debug)]
+pub(crate) struct Reports {
+    pub(crate) statuses: PodStatuses,
+    /// `None` if events are not posted.
+    pub(crate) events: Option<Arc<Events>>,
+    pub(crate) metrics: Metrics,
+}
