@@ -143,11 +143,7 @@ impl Agent {
         let mut secrets = inputs.secrets.subscribe();
         let mut cluster = inputs.cluster.clone();
         let mut jumps = inputs.clock.jumps();
-        tasks.spawn("clock", inputs.clock.clone().follow_machine());
-        tasks.spawn("hooks", handle.on_change.clone().run(shutdown.clone()));
-        if let Some(events) = handle.reports.events.clone() {
-            tasks.spawn("events", async move { events.run().await });
-        }
+        handle.start_tasks(&mut tasks, &shutdown);
         let late_pods = self.follow_manifests(&mut tasks);
         let mut certificates = self.issuer.changes();
         tasks.spawn("pod certificates", self.issuer.run());
@@ -165,14 +161,7 @@ impl Agent {
             manager: self.manager,
             merge: PodMerge::new(expected),
             lifecycle: PodLifecycle::new(true),
-            reconciler: Reconciler::new(
-                handle.worker_factory(),
-                (inputs, Arc::clone(&handle.reports)),
-                handle.on_change.clone(),
-                wants_trust_bundles,
-                self.rng,
-                shutdown.clone(),
-            ),
+            reconciler: handle.reconciler(wants_trust_bundles, self.rng, shutdown.clone()),
             deleter: PodDeleter::new(
                 (self.pod_deletion == PodDeletion::ByAgent).then_some(self.client),
             ),

@@ -262,12 +262,6 @@ impl AgentBuilder {
             events,
             metrics,
         });
-        let info = AgentInfo {
-            node: config.node_name.clone(),
-            started: clock.now(),
-            change_detection: config.change_detection.to_string(),
-            watch_scope: config.watch_scope.to_string(),
-        };
         let handle = AgentHandle {
             inputs,
             reports,
@@ -279,7 +273,7 @@ impl AgentBuilder {
             pods: manager.reader(),
             sources: Arc::default(),
             registries: Arc::new([registry, kubelets]),
-            info: Arc::new(info),
+            info: Arc::new(AgentInfo::new(&config, clock.now())),
         };
         Ok(Agent {
             config,

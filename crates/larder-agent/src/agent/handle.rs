@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use fastrand::Rng;
 use jiff::Timestamp;
 use larder::ObjectManager;
 use larder_objects::{Object, chain};
@@ -16,6 +17,7 @@ use prometheus_client::{
     registry::Registry,
 };
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     beside::{Beside, BesideNode},
@@ -27,6 +29,7 @@ use crate::{
         worker::WorkerFactory,
     },
     on_change::OnChange,
+    reconcile::Reconciler,
     serving::{ServingNode, add_paths},
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
@@ -76,6 +79,17 @@ pub(super) struct AgentInfo {
     pub(super) watch_scope: String,
 }
 
+impl AgentInfo {
+    pub(super) fn new(config: &Config, started: Timestamp) -> Self {
+        Self {
+            node: config.node_name.clone(),
+            started,
+            change_detection: config.change_detection.to_string(),
+            watch_scope: config.watch_scope.to_string(),
+        }
+    }
+}
+
 /// The state of the sources.
 #[derive(Debug)]
 pub(super) struct Sources {
@@ -103,8 +117,26 @@ impl Default for Sources {
 }
 
 impl AgentHandle {
-    /// The workers of the agent's mode.
-    pub(super) fn worker_factory(&self) -> Arc<dyn WorkerFactory> {
+    /// A reconciler with the workers of the agent's mode.
+    pub(super) fn reconciler(
+        &self,
+        wants_trust_bundles: watch::Sender<bool>,
+        rng: Rng,
+        shutdown: CancellationToken,
+    ) -> Reconciler {
+        let on_change = self.on_change.clone();
+        let shared = (Arc::clone(&self.inputs), Arc::clone(&self.reports));
+        Reconciler::new(
+            self.worker_factory(),
+            shared,
+            on_change,
+            wants_trust_bundles,
+            rng,
+            shutdown,
+        )
+    }
+
+    fn worker_factory(&self) -> Arc<dyn WorkerFactory> {
         let (inputs, reports) = (Arc::clone(&self.inputs), Arc::clone(&self.reports));
         let (host, on_change) = (Arc::clone(&self.host), self.on_change.clone());
         match self.beside.clone() {

@@ -150,6 +150,17 @@ impl Agent {
     }
 }
 
+impl AgentHandle {
+    /// Starts the tasks of what the workers share.
+    pub(super) fn start_tasks(&self, tasks: &mut Tasks, shutdown: &CancellationToken) {
+        tasks.spawn("clock", self.inputs.clock.clone().follow_machine());
+        tasks.spawn("hooks", self.on_change.clone().run(shutdown.clone()));
+        if let Some(events) = self.reports.events.clone() {
+            tasks.spawn("events", async move { events.run().await });
+        }
+    }
+}
+
 /// The ends of the checkpoint's task.
 pub(super) struct RunningCheckpoint {
     pub(super) stale: mpsc::Receiver<StaleNode>,
