@@ -15,11 +15,11 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::backoff::ConnectBackoff;
+use crate::{backoff::Backoff, connect_backoff::ConnectBackoff};
 
 /// Delay after the first 401, and the longest delay, before jitter. Short, because a file often has new credentials by
 /// then.
-const DELAYS: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+const DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 
 /// How long other requests wait for the answer to the probe.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ impl Access {
     pub(super) fn new(random: fastrand::Rng) -> Self {
         Self {
             state: AccessState::Granted,
-            backoff: ConnectBackoff::new(DELAYS.0, DELAYS.1, random),
+            backoff: ConnectBackoff::new(DELAYS, random),
         }
     }
 

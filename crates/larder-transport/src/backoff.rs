@@ -1,79 +1,39 @@
-//! Back-off between attempts to connect.
+//! Delays that double.
 
 use std::time::Duration;
 
-use tokio::time::Instant;
-
-/// Doubling delays between failed attempts. Jitter keeps nodes that lost the same server from returning together.
-#[derive(Debug)]
-pub(super) struct ConnectBackoff {
-    base: Duration,
+/// Delays between attempts that fail: each is twice the one before, up to a cap. Users add jitter.
+///
+/// ```
+/// use std::time::Duration;
+///
+/// let mut backoff = larder_transport::Backoff::new(Duration::from_secs(1), Duration::from_secs(3));
+/// let delays = [(); 4].map(|()| backoff.next_delay().as_secs());
+/// assert_eq!(delays, [1, 2, 3, 3]);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    first: Duration,
     cap: Duration,
-    random: fastrand::Rng,
-    failures: u32,
-    not_before: Option<Instant>,
+    next: Duration,
 }
 
-impl ConnectBackoff {
-    pub(super) fn new(base: Duration, cap: Duration, random: fastrand::Rng) -> Self {
-        Self {
-            base,
-            cap,
-            random,
-            failures: 0,
-            not_before: None,
-        }
+impl Backoff {
+    /// Starts with `first`.
+    pub const fn new(first: Duration, cap: Duration) -> Self {
+        let next = first;
+        Self { first, cap, next }
     }
 
-    /// Notes a failure at `now`. Returns the delay until the next attempt.
-    pub(super) fn failed(&mut self, now: Instant) -> Duration {
-        let doubled = self
-            .base
-            .saturating_mul(1_u32.checked_shl(self.failures).unwrap_or(u32::MAX));
-        let delay = doubled.min(self.cap).mul_f64(0.5 + self.random.f64());
-        self.failures = self.failures.saturating_add(1);
-        self.not_before = Some(now + delay);
+    /// The delay after one more failure.
+    pub fn next_delay(&mut self) -> Duration {
+        let delay = self.next.min(self.cap);
+        self.next = delay.saturating_mul(2);
         delay
     }
 
-    pub(super) fn succeeded(&mut self) {
-        self.failures = 0;
-        self.not_before = None;
-    }
-
-    pub(super) fn has_failed(&self) -> bool {
-        self.failures > 0
-    }
-
-    /// The earliest time of the next attempt, if it lies in the future.
-    pub(super) fn pause(&self, now: Instant) -> Option<Instant> {
-        self.not_before.filter(|instant| *instant > now)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn delays_double_up_to_the_cap_and_success_resets_them() {
-        let now = Instant::now();
-        let mut backoff = ConnectBackoff::new(
-            Duration::from_millis(100),
-            Duration::from_secs(5),
-            fastrand::Rng::with_seed(1),
-        );
-        for middle in [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0] {
-            let delay = backoff.failed(now);
-            assert!((middle * 0.5..=middle * 1.5).contains(&delay.as_secs_f64()));
-            assert_eq!(backoff.pause(now), Some(now + delay));
-            assert_eq!(backoff.pause(now + delay), None);
-        }
-        for _ in 0..100 {
-            assert!(backoff.failed(now) <= Duration::from_millis(7500));
-        }
-        backoff.succeeded();
-        assert_eq!(backoff.pause(now), None);
-        assert!(backoff.failed(now) <= Duration::from_millis(150));
+    /// Starts over, after a success.
+    pub fn reset(&mut self) {
+        self.next = self.first;
     }
 }

@@ -48,98 +48,40 @@ pub struct Config {
     pub http2_prior_knowledge: bool,
     /// `User-Agent` of requests that have none. Defaults to `larder/VERSION`.
     pub user_agent: String,
+    /// Seed of all random delays, so that a test can be repeated. Defaults to a random one.
+    pub seed: Option<u64>,
+}
+
+/// One method for each field, which it sets.
+macro_rules! setters {
+    ($($field:ident: $type:ty)+) => {
+        $(
+            #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field;
+                self
+            }
+        )+
+    };
 }
 
 impl Config {
-    /// Sets [`rate_limit`](Self#structfield.rate_limit).
-    #[must_use]
-    pub fn rate_limit(mut self, rate_limit: RateLimit) -> Self {
-        self.rate_limit = rate_limit;
-        self
-    }
-
-    /// Sets [`connector`](Self#structfield.connector).
-    #[must_use]
-    pub fn connector(mut self, connector: Connector) -> Self {
-        self.connector = connector;
-        self
-    }
-
-    /// Sets [`connect_timeout`](Self#structfield.connect_timeout).
-    #[must_use]
-    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
-        self.connect_timeout = connect_timeout;
-        self
-    }
-
-    /// Sets [`keep_alive_interval`](Self#structfield.keep_alive_interval).
-    #[must_use]
-    pub fn keep_alive_interval(mut self, keep_alive_interval: Duration) -> Self {
-        self.keep_alive_interval = keep_alive_interval;
-        self
-    }
-
-    /// Sets [`keep_alive_timeout`](Self#structfield.keep_alive_timeout).
-    #[must_use]
-    pub fn keep_alive_timeout(mut self, keep_alive_timeout: Duration) -> Self {
-        self.keep_alive_timeout = keep_alive_timeout;
-        self
-    }
-
-    /// Sets [`idle_timeout`](Self#structfield.idle_timeout).
-    #[must_use]
-    pub fn idle_timeout(mut self, idle_timeout: Duration) -> Self {
-        self.idle_timeout = idle_timeout;
-        self
-    }
-
-    /// Sets [`backoff_base`](Self#structfield.backoff_base).
-    #[must_use]
-    pub fn backoff_base(mut self, backoff_base: Duration) -> Self {
-        self.backoff_base = backoff_base;
-        self
-    }
-
-    /// Sets [`backoff_cap`](Self#structfield.backoff_cap).
-    #[must_use]
-    pub fn backoff_cap(mut self, backoff_cap: Duration) -> Self {
-        self.backoff_cap = backoff_cap;
-        self
-    }
-
-    /// Sets [`max_streams_per_connection`](Self#structfield.max_streams_per_connection).
-    #[must_use]
-    pub fn max_streams_per_connection(mut self, max_streams_per_connection: u32) -> Self {
-        self.max_streams_per_connection = max_streams_per_connection;
-        self
-    }
-
-    /// Sets [`watch_window`](Self#structfield.watch_window).
-    #[must_use]
-    pub fn watch_window(mut self, watch_window: u32) -> Self {
-        self.watch_window = watch_window;
-        self
-    }
-
-    /// Sets [`request_window`](Self#structfield.request_window).
-    #[must_use]
-    pub fn request_window(mut self, request_window: u32) -> Self {
-        self.request_window = request_window;
-        self
-    }
-
-    /// Sets [`credentials_check_interval`](Self#structfield.credentials_check_interval).
-    #[must_use]
-    pub fn credentials_check_interval(mut self, credentials_check_interval: Duration) -> Self {
-        self.credentials_check_interval = credentials_check_interval;
-        self
-    }
-
-    /// Sets [`http2_prior_knowledge`](Self#structfield.http2_prior_knowledge).
-    #[must_use]
-    pub fn http2_prior_knowledge(mut self, http2_prior_knowledge: bool) -> Self {
-        self.http2_prior_knowledge = http2_prior_knowledge;
-        self
+    setters! {
+        rate_limit: RateLimit
+        connector: Connector
+        connect_timeout: Duration
+        keep_alive_interval: Duration
+        keep_alive_timeout: Duration
+        idle_timeout: Duration
+        backoff_base: Duration
+        backoff_cap: Duration
+        max_streams_per_connection: u32
+        watch_window: u32
+        request_window: u32
+        credentials_check_interval: Duration
+        http2_prior_knowledge: bool
+        seed: Option<u64>
     }
 
     /// Sets [`user_agent`](Self#structfield.user_agent).
@@ -167,6 +109,7 @@ impl Default for Config {
             credentials_check_interval: Duration::from_secs(10),
             http2_prior_knowledge: false,
             user_agent: concat!("larder/", env!("CARGO_PKG_VERSION")).to_owned(),
+            seed: None,
         }
     }
 }

@@ -11,15 +11,18 @@ mod send;
 
 use std::{
     future::Future,
+    mem,
+    ops::BitOrAssign,
     pin::Pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use parking_lot::Mutex;
@@ -39,21 +42,42 @@ pub(super) struct Connection {
     open: AtomicUsize,
     /// Most streams that may be open; follows the server's SETTINGS.
     limit: AtomicUsize,
-    /// No new streams: GOAWAY, renewed credentials, or broken.
-    closing: AtomicBool,
-    /// A response has arrived, so the server does more than accept connections.
-    proven: AtomicBool,
-    /// The server has answered 401 since [`Self::take_unauthorized`].
-    unauthorized: AtomicBool,
-    /// A probe was answered with another status since [`Self::take_granted`].
-    granted: AtomicBool,
-    /// The silence after which the driver declared the peer dead.
-    dead_after: Mutex<Option<Duration>>,
+    state: Mutex<ConnectionState>,
     /// The limit has dropped below the number of open streams.
     shrunk: Notify,
     /// Wakes the pool.
     changed: Arc<Notify>,
     metrics: Metrics,
+}
+
+#[derive(Debug, Default)]
+struct ConnectionState {
+    /// No new streams: GOAWAY, renewed credentials, or broken.
+    closing: bool,
+    /// The silence after which the driver declared the peer dead.
+    dead_after: Option<Duration>,
+    /// A response has arrived, so the server does more than accept connections.
+    proven: bool,
+    events: ConnectionEvents,
+}
+
+/// What the responses on a connection have shown since the pool looked last.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ConnectionEvents {
+    /// The first response has arrived.
+    pub(super) proven: bool,
+    /// The server has answered 401.
+    pub(super) unauthorized: bool,
+    /// A probe was answered with another status.
+    pub(super) granted: bool,
+}
+
+impl BitOrAssign for ConnectionEvents {
+    fn bitor_assign(&mut self, other: Self) {
+        self.proven |= other.proven;
+        self.unauthorized |= other.unauthorized;
+        self.granted |= other.granted;
+    }
 }
 
 enum Sender {
@@ -93,11 +117,7 @@ impl Connection {
                 sender,
                 open: AtomicUsize::new(0),
                 limit: AtomicUsize::new(limit),
-                closing: AtomicBool::new(false),
-                proven: AtomicBool::new(false),
-                unauthorized: AtomicBool::new(false),
-                granted: AtomicBool::new(false),
-                dead_after: Mutex::new(None),
+                state: Mutex::default(),
                 shrunk: Notify::new(),
                 changed,
                 metrics,
@@ -158,11 +178,11 @@ impl Connection {
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Acquire)
+        self.state.lock().closing
     }
 
     pub(super) fn is_proven(&self) -> bool {
-        self.proven.load(Ordering::Acquire)
+        self.state.lock().proven
     }
 
     pub(super) fn protocol(&self) -> Protocol {
@@ -172,23 +192,40 @@ impl Connection {
         }
     }
 
-    /// Whether the server has answered 401 since the last call.
-    pub(super) fn take_unauthorized(&self) -> bool {
-        self.unauthorized.swap(false, Ordering::AcqRel)
+    /// What has happened since the last call.
+    pub(super) fn take_events(&self) -> ConnectionEvents {
+        mem::take(&mut self.state.lock().events)
     }
 
-    /// Whether a probe was answered with a status other than 401 since the last call.
-    pub(super) fn take_granted(&self) -> bool {
-        self.granted.swap(false, Ordering::AcqRel)
+    /// Notes a response with that status.
+    fn responded(&self, status: StatusCode, to_probe: bool) {
+        let mut state = self.state.lock();
+        let unauthorized = status == StatusCode::UNAUTHORIZED;
+        let events = ConnectionEvents {
+            proven: !mem::replace(&mut state.proven, true),
+            unauthorized,
+            granted: to_probe && !unauthorized,
+        };
+        state.events |= events;
+        drop(state);
+        if events.proven || events.unauthorized || events.granted {
+            self.changed.notify_one();
+        }
     }
 
     /// Takes no more streams from now on. Returns whether it took some before.
     pub(super) fn close(&self) -> bool {
-        let first = !self.closing.swap(true, Ordering::AcqRel);
+        let first = !mem::replace(&mut self.state.lock().closing, true);
         if first {
             self.changed.notify_one();
         }
         first
+    }
+
+    /// The peer has been silent for `waited`.
+    fn died(&self, waited: Duration) {
+        self.state.lock().dead_after = Some(waited);
+        self.metrics.dead_peers.inc();
     }
 
     fn set_limit(&self, limit: usize) {
@@ -203,7 +240,7 @@ impl Connection {
     /// A failure of a stream, as callers see it.
     pub(super) fn http2_error(&self, source: h2::Error) -> Error {
         let server = Arc::clone(&self.server);
-        match *self.dead_after.lock() {
+        match self.state.lock().dead_after {
             Some(waited) => Error::Dead { server, waited },
             None => Error::Broken {
                 server,

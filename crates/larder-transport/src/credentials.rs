@@ -39,14 +39,14 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub(crate) use self::source::{Settings, environment, without_credentials};
+pub use self::source::Source;
+pub(crate) use self::source::{Settings, environment};
 use self::{
     file::Stamp,
     plugin::{Issued, Plugin},
     user::User,
 };
-pub use self::{kubeconfig::KubeconfigError, plugin::PluginError, source::Source};
-use crate::error::{Part, SetupError};
+use crate::setup_error::{Part, SetupError};
 
 /// How long before the expiry of its credentials a plugin runs again.
 const RENEW_BEFORE: Duration = Duration::from_mins(1);

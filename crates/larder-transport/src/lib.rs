@@ -21,8 +21,8 @@
 //! - Servers without HTTP/2 get HTTP/1.1, with one connection per request under way.
 //! - [`path`] builds the paths of requests, with every name escaped.
 //!
-//! Features: `client`, on by default, is the transport itself. Without it [`path`], [`TokenBucket`] and
-//! [`OwnRateLimit`] remain, which need next to no dependencies.
+//! Features: `client`, on by default, is the transport itself. Without it [`path`], [`TokenBucket`],
+//! [`Backoff`] and [`OwnRateLimit`] remain, which need next to no dependencies.
 //!
 //! h2 is used directly, without hyper's client on top. Its errors identify the streams that were not processed, and a
 //! stream needs no task or channel, which keeps a watch well under 2 KiB.
@@ -35,13 +35,14 @@
 
 #[cfg(feature = "client")]
 mod access;
-#[cfg(feature = "client")]
 mod backoff;
 #[cfg(feature = "client")]
 mod body;
 mod bucket;
 #[cfg(feature = "client")]
 mod config;
+#[cfg(feature = "client")]
+mod connect_backoff;
 #[cfg(feature = "client")]
 mod connection;
 #[cfg(feature = "client")]
@@ -65,18 +66,24 @@ mod proxy;
 #[cfg(feature = "client")]
 mod rate_limit;
 #[cfg(feature = "client")]
+mod setup_error;
+#[cfg(feature = "client")]
 mod transport;
+#[cfg(feature = "client")]
+mod url;
 
+pub use backoff::Backoff;
 pub use bucket::TokenBucket;
 pub use own_rate_limit::OwnRateLimit;
 #[cfg(feature = "client")]
 pub use {
     body::Body,
     config::Config,
-    credentials::{KubeconfigError, PluginError, Source},
+    credentials::Source,
     dial::Connector,
-    error::{ConnectError, Error, Part, SetupError, StreamError},
+    error::{ConnectError, Error, StreamError},
     metrics::Metrics,
     rate_limit::{InvalidRateLimit, RateLimit},
+    setup_error::{KubeconfigError, Part, PluginError, SetupError},
     transport::{ConnectionStatus, Lane, Protocol, Transport, connect},
 };

@@ -25,10 +25,10 @@ use tokio::{
 
 use self::lane::{LaneState, Member};
 use super::{
-    Config, ConnectError, Error, Lane, Metrics,
+    Backoff, Config, ConnectError, Error, Lane, Metrics,
     access::{Access, Pass},
-    backoff::ConnectBackoff,
-    connection::{Connection, StreamPermit},
+    connect_backoff::ConnectBackoff,
+    connection::{Connection, ConnectionEvents, StreamPermit},
     credentials::{Check, Credentials},
     dial::{Dialed, dial},
     endpoint::Endpoint,
@@ -98,6 +98,9 @@ impl Pool {
         reservations: mpsc::UnboundedReceiver<Reservation>,
         live: Live,
     ) -> Self {
+        let mut random = config
+            .seed
+            .map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
         let checked_at = Instant::now();
         let next_check = checked_at + config.credentials_check_interval;
         let lane = |lane| LaneState {
@@ -112,11 +115,10 @@ impl Pool {
             watches: lane(Lane::Watch),
             requests: lane(Lane::Request),
             backoff: ConnectBackoff::new(
-                config.backoff_base,
-                config.backoff_cap,
-                fastrand::Rng::new(),
+                Backoff::new(config.backoff_base, config.backoff_cap),
+                random.fork(),
             ),
-            access: Access::new(fastrand::Rng::new()),
+            access: Access::new(random),
             config,
             credentials,
             metrics,
@@ -191,24 +193,22 @@ impl Pool {
     /// Does all that can be done now. Returns when there is more to do even without an event.
     fn settle(&mut self, now: Instant) -> Option<Instant> {
         let idle_timeout = self.config.idle_timeout;
-        let (mut proven, mut unauthorized, mut granted) = (false, false, false);
+        let mut seen = ConnectionEvents::default();
         let mut deadline = None;
         for lane in self.lanes() {
             for member in &mut lane.members {
-                proven |= member.newly_proven();
-                unauthorized |= member.connection.take_unauthorized();
-                granted |= member.connection.take_granted();
+                seen |= member.connection.take_events();
                 deadline = earliest(deadline, member.retire(now, idle_timeout));
             }
             lane.waiting.retain(|reply| !reply.is_closed());
         }
-        if proven {
+        if seen.proven {
             self.backoff.succeeded();
         }
-        if granted {
+        if seen.granted {
             self.access.granted();
         }
-        if unauthorized {
+        if seen.unauthorized {
             self.unauthorized = true;
             self.check_soon();
             self.access.refused(now);
@@ -373,7 +373,6 @@ impl Pool {
         state.members.push(Member {
             connection,
             driver,
-            proven: false,
             idle_since: None,
             retired: false,
         });

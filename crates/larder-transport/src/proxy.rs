@@ -12,9 +12,14 @@ use std::{fmt, net::IpAddr};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::Uri;
+use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use super::{ConnectError, SetupError, endpoint::port};
+use crate::{
+    error::ConnectError,
+    setup_error::SetupError,
+    url::{port, without_credentials},
+};
 
 /// Reads a variable of the environment.
 pub(crate) type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -45,13 +50,16 @@ impl Proxy {
     /// It is not `http://HOST`. SOCKS and TLS to the proxy are not supported.
     pub(super) fn new(url: &Uri) -> Result<Self, SetupError> {
         let refused = || SetupError::Proxy {
-            url: crate::credentials::without_credentials(url),
+            url: without_credentials(url),
         };
         let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
             return Err(refused());
         };
         let user = authority.as_str().rsplit_once('@').map(|(user, _)| user);
-        let plain = |text: &str| percent_decoded(text).ok_or_else(refused);
+        let plain = |text| {
+            let decoded = percent_decode_str(text).decode_utf8();
+            decoded.map_err(|_| refused())
+        };
         let authorization = match user {
             None => None,
             Some(user) => {
@@ -155,22 +163,6 @@ impl Proxy {
             ))),
         }
     }
-}
-
-/// Decodes `%41` as `A`; `None` if the text is malformed or not UTF-8.
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut plain = Vec::new();
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        plain.push(match byte {
-            b'%' => {
-                let digits = [bytes.next()?, bytes.next()?];
-                u8::from_str_radix(str::from_utf8(&digits).ok()?, 16).ok()?
-            }
-            byte => byte,
-        });
-    }
-    String::from_utf8(plain).ok()
 }
 
 /// Whether `exceptions`, the value of `NO_PROXY`, cover the server. The loopback is always covered.

@@ -1,50 +1,29 @@
-//! The requests to the API server: get of one name, list and watch of a [`Target`], and what this identity may do.
-//!
-//! Built by hand over [`kube::Client::send`], because the typed methods of `kube` log the body of an answer that they
-//! cannot decode, and that body may be a Secret.
+//! The requests of the engine: get of one name, list and watch of a [`Target`], and what this identity may do.
 //!
 //! Invariants:
 //! 1. Only the target decides what a list or watch may request.
-//! 2. An answer is held in a [`Buffer`]: bounded, and wiped when it held a Secret. Of a list, one item at a time is
-//!    held.
+//! 2. Of a list, one item at a time is held.
 //! 3. Dropping the future or the stream ends the request.
 
-mod buffer;
 pub mod fuzzing;
 mod list;
 mod stream;
 
 use std::{fmt, time::Duration};
 
-use bytes::Bytes;
-use futures::FutureExt as _;
-use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
-use http_body_util::BodyExt;
-use kube::client::Body;
+use http::Method;
 use larder_objects::ResourceVersion;
-use larder_transport::{
-    OwnRateLimit,
-    path::{PathError, Query, Resource, field_selector},
-};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use larder_transport::path::{Query, Resource, field_selector};
+use serde::Deserialize;
 use serde_json::json;
-use smol_str::SmolStr;
-use tokio::time::timeout;
 
+use self::list::{ListMeta, Splitter};
 pub(crate) use self::stream::{EventStream, WatchEvent};
-use self::{
-    buffer::Buffer,
-    list::{ListMeta, Splitter},
+use crate::{
+    error::RequestError,
+    request::{data, get, open, request, within},
+    target::Target,
 };
-use crate::{error::RequestError, target::Target};
-
-/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a
-/// Secret's base64 in JSON and its managed fields stay below twice that.
-const ANSWER_LIMIT: usize = 3 << 20;
-
-/// Longest wait for the answer to a get, for the head of another answer, and for the next bytes of a list (API server's
-/// own limit: 60 s).
-pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Most pages of a list, so that a server that never ends one is noticed: five million objects.
 const MAX_PAGES: usize = 10_000;
@@ -52,55 +31,12 @@ const MAX_PAGES: usize = 10_000;
 /// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
 
-/// Longest `Retry-After` that is taken seriously.
-const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
-
-const JSON: &str = "application/json";
-const MERGE_PATCH: &str = "application/merge-patch+json";
-
 const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
 
 /// Client of the requests. Cloning is cheap.
 #[derive(Clone)]
 pub struct Api {
     client: kube::Client,
-}
-
-/// Makes one request for an object that is not a Secret, with `body` as JSON; the answer is read as `T`. `path` is
-/// percent-encoded, as [`larder_transport::path`] builds it.
-///
-/// For objects that larder does not watch. Neither the answer nor the body is logged, whatever goes wrong.
-///
-/// # Errors
-///
-/// The API server rejected the request or did not answer, or its answer is not a `T`.
-pub async fn request<T: DeserializeOwned>(
-    client: &kube::Client,
-    method: Method,
-    path: &str,
-    body: Option<&impl Serialize>,
-) -> Result<T, RequestError> {
-    let uri = path.parse().map_err(|_| PathError::InvalidName)?;
-    let body = body.map(|object| (JSON, json(object)));
-    let api = Api::new(client.clone());
-    api.request(new_request(method, uri, body)).await
-}
-
-/// Changes one object that is not a Secret by the merge patch `patch`; the answer is read as `T`.
-///
-/// The request does not count for the client's rate limit: the caller limits it. Otherwise as [`request`].
-///
-/// # Errors
-///
-/// As of [`request`].
-pub async fn merge_patch<T: DeserializeOwned>(
-    client: &kube::Client,
-    uri: Uri,
-    patch: &impl Serialize,
-) -> Result<T, RequestError> {
-    let mut request = new_request(Method::PATCH, uri, Some((MERGE_PATCH, json(patch))));
-    request.extensions_mut().insert(OwnRateLimit);
-    Api::new(client.clone()).request(request).await
 }
 
 /// The result of a list.
@@ -153,13 +89,9 @@ impl Api {
         }
         let path = target.path()?.object(target.name().unwrap_or_default())?;
         let uri = path.uri(&query)?;
-        within(async {
-            let body = self.send(uri, false).await?;
-            let body = read_answer(body, T::SECRET).await?;
-            let item = target.read(&body)?;
-            item.ok_or(RequestError::Unexpected("another object"))
-        })
-        .await
+        let body = get(&self.client, uri, T::SECRET).await?;
+        let item = target.read(&body)?;
+        item.ok_or(RequestError::Unexpected("another object"))
     }
 
     /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than
@@ -221,7 +153,7 @@ impl Api {
         mut take: impl FnMut(Result<T::Item, RequestError>),
     ) -> Result<ListMeta, RequestError> {
         let uri = target.path()?.uri(query)?;
-        let mut body = within(self.send(uri, false)).await?;
+        let mut body = open(&self.client, uri, false).await?;
         let mut splitter = Splitter::new(T::SECRET);
         while let Some(data) = within(data(&mut body)).await? {
             splitter.push(&data, |item| {
@@ -240,7 +172,7 @@ impl Api {
         watch: &Watch,
     ) -> Result<EventStream<T>, RequestError> {
         let uri = target.path()?.uri(&watch.query(&target))?;
-        let body = within(self.send(uri, true)).await?;
+        let body = open(&self.client, uri, true).await?;
         Ok(EventStream::new(body, target))
     }
 
@@ -258,109 +190,14 @@ impl Api {
                 "verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": namespace,
             }},
         });
-        let uri = REVIEWS.collection().uri(&Query::new())?;
-        let request = new_request(Method::POST, uri, Some((JSON, json(&review))));
-        let review: Review = self.request(request).await?;
+        let path = REVIEWS.collection();
+        let review = request(&self.client, Method::POST, path.as_str(), Some(&review)).await;
+        let review: Review = review?;
         Ok(review.status.allowed)
     }
-
-    /// Makes one request for an object that is not a Secret; the answer is read as `T`.
-    async fn request<T: DeserializeOwned>(
-        &self,
-        request: Request<Body>,
-    ) -> Result<T, RequestError> {
-        within(async {
-            let body = self.exchange(request).await?;
-            let answer = read_answer(body, false).await?;
-            serde_json::from_slice(&answer)
-                .map_err(|_| RequestError::Unexpected("no usable object"))
-        })
-        .await
-    }
-
-    /// Sends a GET; an answer other than 2xx becomes an error.
-    async fn send(&self, uri: Uri, stream: bool) -> Result<Body, RequestError> {
-        let mut request = new_request(Method::GET, uri, None);
-        if stream {
-            // Since Kubernetes 1.37 a watch may be compressed event by event, which delays and complicates everything.
-            let identity = HeaderValue::from_static("identity");
-            request
-                .headers_mut()
-                .insert(header::ACCEPT_ENCODING, identity);
-        }
-        self.exchange(request).await
-    }
-
-    /// Sends a request; an answer other than 2xx becomes an error.
-    async fn exchange(&self, request: Request<Body>) -> Result<Body, RequestError> {
-        let answer = self
-            .client
-            .send(request)
-            .await
-            .map_err(RequestError::unanswered)?;
-        let (head, body) = answer.into_parts();
-        if head.status.is_success() {
-            return Ok(body);
-        }
-        let retry_after = head
-            .headers
-            .get(header::RETRY_AFTER)
-            .and_then(|value| value.to_str().ok()?.trim().parse().ok())
-            .map(Duration::from_secs);
-        // A proxy in place of the API server may repeat anything: wiped like a Secret.
-        let body = read_answer(body, true).await?;
-        Err(status_error(head.status, retry_after, &body))
-    }
 }
 
-/// A request with a body, which has its media type.
-fn new_request(method: Method, uri: Uri, body: Option<(&'static str, Vec<u8>)>) -> Request<Body> {
-    let mut request = Request::new(Body::empty());
-    *request.method_mut() = method;
-    *request.uri_mut() = uri;
-    let headers = request.headers_mut();
-    headers.insert(header::ACCEPT, HeaderValue::from_static(JSON));
-    if let Some((media_type, body)) = body {
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
-        *request.body_mut() = Body::from(body);
-    }
-    request
-}
-
-fn json(object: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(object).expect("objects of the API have a JSON form")
-}
-
-/// Not an async function, which would hold the request twice: as it was given and as it is awaited.
-fn within<T>(
-    request: impl Future<Output = Result<T, RequestError>>,
-) -> impl Future<Output = Result<T, RequestError>> {
-    timeout(REQUEST_TIMEOUT, request)
-        .map(|answer| answer.unwrap_or(Err(RequestError::Timeout(REQUEST_TIMEOUT))))
-}
-
-async fn read_answer(mut body: Body, secret: bool) -> Result<Buffer, RequestError> {
-    let mut buffer = Buffer::new(secret, ANSWER_LIMIT);
-    while let Some(data) = data(&mut body).await? {
-        buffer.push(&data)?;
-    }
-    Ok(buffer)
-}
-
-/// The next bytes of a body.
-async fn data(body: &mut Body) -> Result<Option<Bytes>, RequestError> {
-    while let Some(frame) = body.frame().await {
-        if let Ok(data) = frame
-            .map_err(|error| RequestError::Transport(Box::new(error)))?
-            .into_data()
-        {
-            return Ok(Some(data));
-        }
-    }
-    Ok(None)
-}
-
-/// The answer to a self subject access review.
+/// The response to a self subject access review.
 #[derive(Deserialize)]
 struct Review {
     status: ReviewStatus,
@@ -369,58 +206,6 @@ struct Review {
 #[derive(Deserialize)]
 struct ReviewStatus {
     allowed: bool,
-}
-
-/// The `Status` of a failed request, as far as it is used.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Status {
-    code: u16,
-    reason: SmolStr,
-    message: String,
-    details: Option<StatusDetails>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct StatusDetails {
-    name: SmolStr,
-    retry_after_seconds: u64,
-    causes: Option<Vec<StatusCause>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct StatusCause {
-    reason: SmolStr,
-}
-
-/// The error that the body of a failure describes, or what the head alone says when the body is something else.
-fn status_error(code: StatusCode, retry_after: Option<Duration>, body: &[u8]) -> RequestError {
-    let status: Status = serde_json::from_slice(body).unwrap_or_default();
-    of_status(code, retry_after, status)
-}
-
-fn of_status(code: StatusCode, retry_after: Option<Duration>, status: Status) -> RequestError {
-    let details = status.details.unwrap_or_default();
-    let retry_after_details =
-        (details.retry_after_seconds > 0).then(|| Duration::from_secs(details.retry_after_seconds));
-    let mut causes = details.causes.iter().flatten();
-    RequestError::Status {
-        code: code.as_u16(),
-        version_too_large: causes.any(|cause| cause.reason == "ResourceVersionTooLarge")
-            || status.message.contains("Too large resource version"),
-        reason: status.reason,
-        message: if status.message.is_empty() {
-            format!("the API server answered {code}")
-        } else {
-            status.message
-        },
-        retry_after: retry_after
-            .or(retry_after_details)
-            .map(|asked| asked.min(RETRY_AFTER_MAX)),
-        names_object: !details.name.is_empty(),
-    }
 }
 
 impl Watch {
@@ -453,6 +238,8 @@ fn query_of(target: &impl Target) -> Query {
 
 #[cfg(test)]
 mod tests {
+    use http::Request;
+    use kube::client::Body;
     use larder_objects::{ConfigMap, ObjectKey};
 
     use super::*;
@@ -468,33 +255,6 @@ mod tests {
         );
     }
 
-    #[test]
-    fn a_status_has_code_reason_and_retry_after() {
-        let body = br#"{"kind":"Status","code":504,"reason":"Timeout","message":"Too large resource version: 9, current: 5",
-            "details":{"retryAfterSeconds":1,"causes":[{"reason":"ResourceVersionTooLarge"}]}}"#;
-        let error = status_error(StatusCode::GATEWAY_TIMEOUT, None, body);
-        assert!(error.is_version_too_large());
-        assert_eq!(error.retry_after(), Some(Duration::from_secs(1)));
-        assert_eq!(
-            error.to_string(),
-            "Too large resource version: 9, current: 5"
-        );
-    }
-
-    #[test]
-    fn a_failure_without_a_status_has_the_code() {
-        assert!(status_error(StatusCode::NOT_FOUND, None, b"404 page not found").is_not_served());
-        let of_an_object = br#"{"kind":"Status","code":404,"details":{"name":"a","kind":"pods"}}"#;
-        assert!(!status_error(StatusCode::NOT_FOUND, None, of_an_object).is_not_served());
-        let error = status_error(
-            StatusCode::BAD_GATEWAY,
-            Some(Duration::from_secs(3)),
-            b"<html>",
-        );
-        assert_eq!(error.to_string(), "the API server answered 502 Bad Gateway");
-        assert_eq!(error.retry_after(), Some(Duration::from_secs(3)));
-    }
-
     #[tokio::test]
     async fn a_list_that_repeats_its_page_is_an_error() {
         let page = r#"{"metadata":{"resourceVersion":"5","continue":"again"},"items":[]}"#;
@@ -507,14 +267,5 @@ mod tests {
         let target = ByName::<ConfigMap>::new(ObjectKey::new("n", "a"));
         let error = api.list(&target, None).await.unwrap_err();
         assert!(matches!(error, RequestError::Unexpected(_)), "{error}");
-    }
-
-    #[test]
-    fn an_absurd_retry_after_is_cut_to_an_hour() {
-        let body = br#"{"code":429,"details":{"retryAfterSeconds":18446744073709551615}}"#;
-        for header in [None, Some(Duration::MAX)] {
-            let error = status_error(StatusCode::TOO_MANY_REQUESTS, header, body);
-            assert_eq!(error.retry_after(), Some(RETRY_AFTER_MAX));
-        }
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     engine::{Engine, Limits},
     error::{RequestError, RequestFailure},
     report::{Event, Finding},
-    target::{self, Target},
+    target::{Head, Target},
 };
 
 /// Watches the objects of type `K` at one path. They are not kept.
@@ -166,14 +166,14 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Target for Ar
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<Found<K>>, RequestError> {
-        let metadata = target::metadata(json);
+        let metadata = Head::of(json).metadata;
         let object =
             serde_json::from_slice(json).map_err(|error| DecodeError::new(K::KIND, &error));
         Ok(Some(Found { metadata, object }))
     }
 
-    fn gone(&self, metadata: ObjectMeta) -> Option<ObjectMeta> {
-        Some(metadata)
+    fn gone(&self, head: Head) -> Option<ObjectMeta> {
+        Some(head.metadata)
     }
 
     fn version(found: &Found<K>) -> &ResourceVersion {

@@ -27,6 +27,8 @@ pub enum RequestError {
         version_too_large: bool,
         /// Whether it names an object that it is about.
         names_object: bool,
+        /// Whether it says that the namespace is being deleted.
+        namespace_terminating: bool,
     },
     /// The API server was not reached, or the connection broke.
     #[error("failed to talk to the API server")]
@@ -70,7 +72,8 @@ impl RequestError {
         }
     }
 
-    fn code(&self) -> Option<u16> {
+    /// The HTTP status code, where the API server answered with a failure.
+    pub fn code(&self) -> Option<u16> {
         match self {
             Self::Status { code, .. } => Some(*code),
             Self::Unauthorized(_) => Some(401),
@@ -96,6 +99,11 @@ impl RequestError {
     /// 403: the API server does not permit the request.
     pub fn is_forbidden(&self) -> bool {
         self.code() == Some(403)
+    }
+
+    /// The namespace is being deleted, and accepts nothing new.
+    pub fn is_namespace_terminating(&self) -> bool {
+        matches!(self, Self::Status { namespace_terminating, .. } if *namespace_terminating)
     }
 
     /// 409: another client was faster, or the precondition does not hold.

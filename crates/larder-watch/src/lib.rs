@@ -17,12 +17,13 @@
 //!       Api ─────────► API server
 //! ```
 //!
-//! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `target`, `api` (requests;
-//! `buffer`, `list` and `stream` read the answers), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`,
+//! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `buffer`, `request`, `target`,
+//! `api` (`list` and `stream` read the responses), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`,
 //! `reflector`, `report`, `driver`, `ready`, `engine`, `review`, [`collection`].
 
 mod api;
 mod backoff;
+mod buffer;
 pub mod collection;
 mod context;
 mod driver;
@@ -34,6 +35,7 @@ mod outages;
 mod ready;
 mod reflector;
 mod report;
+mod request;
 mod review;
 mod sequence;
 mod server;
@@ -42,7 +44,7 @@ mod target;
 #[doc(hidden)]
 pub use self::api::fuzzing;
 pub use self::{
-    api::{Api, REQUEST_TIMEOUT, merge_patch, request},
+    api::Api,
     backoff::RequestBackoff,
     context::NodeContext,
     engine::{Engine, Known, Limits, Need, OlderAnswer, Start},
@@ -50,7 +52,8 @@ pub use self::{
     liveness::SilentWatch,
     reflector::Restart,
     report::{Confirmed, Event, Finding, Report, Snapshot},
+    request::{REQUEST_TIMEOUT, merge_patch, request, request_secret},
     review::{Access, AccessReview},
     sequence::{RegistrationSeq, SeqCounter, SharedSeq},
-    target::{ByName, Target, collection_path, metadata},
+    target::{ByName, Head, Target, collection_path},
 };

@@ -6,6 +6,7 @@ use larder_objects::{Kind, Object, ObjectKey, ObjectMeta, ResourceVersion};
 use larder_transport::path::{CollectionPath, Resource};
 use serde::Deserialize;
 use serde_json::Value;
+use smol_str::SmolStr;
 
 use crate::{error::RequestError, sequence::RegistrationSeq};
 
@@ -53,8 +54,8 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// It cannot be said which object this is.
     fn read(&self, json: &[u8]) -> Result<Option<Self::Item>, RequestError>;
 
-    /// What remains of the deleted object with this metadata; `None` if the target does not cover it.
-    fn gone(&self, metadata: ObjectMeta) -> Option<Self::Tombstone>;
+    /// What remains of the deleted object with this head; `None` if the target does not cover it.
+    fn gone(&self, head: Head) -> Option<Self::Tombstone>;
 
     /// The version of an item.
     fn version(item: &Self::Item) -> &ResourceVersion;
@@ -113,11 +114,16 @@ impl<K: Object> Target for ByName<K> {
 
     fn read(&self, json: &[u8]) -> Result<Option<Arc<K>>, RequestError> {
         let object = K::from_json(json)?;
-        Ok((object.metadata().name == self.key.name).then(|| Arc::new(object)))
+        if object.metadata().name != self.key.name {
+            return Ok(None);
+        }
+        Head::of(json).check::<K>(&self.key.namespace)?;
+        Ok(Some(Arc::new(object)))
     }
 
-    fn gone(&self, metadata: ObjectMeta) -> Option<()> {
-        (metadata.name == self.key.name).then_some(())
+    fn gone(&self, head: Head) -> Option<()> {
+        head.check::<K>(&self.key.namespace).ok()?;
+        (head.metadata.name == self.key.name).then_some(())
     }
 
     fn version(item: &Arc<K>) -> &ResourceVersion {
@@ -146,41 +152,113 @@ pub fn collection_path(kind: Kind, namespace: &str) -> Result<CollectionPath, Re
     Ok(Resource::core(kind.resource()).in_namespace(namespace)?)
 }
 
-/// Only the metadata of an object.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Head<M> {
-    metadata: M,
+/// What an object says of which one it is. What cannot be read of it is empty.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Head {
+    /// Group and version. Empty in a list, like the kind.
+    pub api_version: SmolStr,
+    /// Kind, as written in a manifest.
+    pub kind: SmolStr,
+    /// Name, identity and version.
+    pub metadata: ObjectMeta,
 }
 
-/// The metadata of any object. What cannot be read of it is empty, so that the object can be named as far as possible.
-pub fn metadata(json: &[u8]) -> ObjectMeta {
-    if let Ok(Head { metadata }) = serde_json::from_slice(json) {
-        return metadata;
+impl Head {
+    /// The head of any object, as far as it can be read, so that the object can be named.
+    pub fn of(json: &[u8]) -> Self {
+        #[derive(Default, Deserialize)]
+        #[serde(default)]
+        struct Named {
+            metadata: Value,
+        }
+        if let Ok(head) = serde_json::from_slice(json) {
+            return head;
+        }
+        let Named { metadata } = serde_json::from_slice(json).unwrap_or_default();
+        let text = |field: &str| metadata[field].as_str().unwrap_or_default();
+        Self {
+            metadata: ObjectMeta {
+                namespace: text("namespace").into(),
+                name: text("name").into(),
+                uid: text("uid").into(),
+                resource_version: ResourceVersion::new(text("resourceVersion")),
+            },
+            ..Self::default()
+        }
     }
-    let head: Head<Value> = serde_json::from_slice(json).unwrap_or_default();
-    let text = |field: &str| head.metadata[field].as_str().unwrap_or_default();
-    ObjectMeta {
-        namespace: text("namespace").into(),
-        name: text("name").into(),
-        uid: text("uid").into(),
-        resource_version: ResourceVersion::new(text("resourceVersion")),
+
+    /// Checks that the object is a `K` of `namespace`, as far as it says. A name alone would let an object of another
+    /// namespace or kind take its place.
+    ///
+    /// # Errors
+    ///
+    /// [`RequestError::Unexpected`].
+    pub fn check<K: Object>(&self, namespace: &str) -> Result<(), RequestError> {
+        let differs = |stated: &str, expected: &str| !stated.is_empty() && stated != expected;
+        if differs(&self.api_version, "v1") || differs(&self.kind, K::KIND.as_str()) {
+            return Err(RequestError::Unexpected("an object of another kind"));
+        }
+        if differs(&self.metadata.namespace, namespace) {
+            return Err(RequestError::Unexpected("an object of another namespace"));
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use larder_objects::Secret;
+
     use super::*;
 
     #[test]
     fn broken_metadata_is_read_as_far_as_possible() {
         let json = br#"{"metadata":{"name":"a","namespace":7,"resourceVersion":"5","uid":[]}}"#;
-        let metadata = metadata(json);
+        let metadata = Head::of(json).metadata;
         assert_eq!(metadata.name, "a");
         assert_eq!(metadata.namespace, "");
         assert_eq!(metadata.resource_version.as_str(), "5");
         for json in ["", "[]", "{", r#"{"metadata":7}"#, "7"] {
-            assert_eq!(super::metadata(json.as_bytes()).name, "");
+            assert_eq!(Head::of(json.as_bytes()).metadata.name, "");
+        }
+    }
+
+    #[test]
+    fn an_object_of_another_namespace_or_kind_does_not_take_a_names_place() {
+        let target = ByName::<Secret>::new(ObjectKey::new("n", "a"));
+        for (json, expected) in [
+            (r#"{"metadata":{"name":"a"}}"#, "read"),
+            (r#"{"metadata":{"name":"a","namespace":"n"}}"#, "read"),
+            (
+                r#"{"apiVersion":"v1","kind":"Secret","metadata":{"name":"a","namespace":"n"}}"#,
+                "read",
+            ),
+            (
+                r#"{"metadata":{"name":"b","namespace":"n"}}"#,
+                "not covered",
+            ),
+            (
+                r#"{"metadata":{"name":"a","namespace":"m"}}"#,
+                "an object of another namespace in the response",
+            ),
+            (
+                r#"{"kind":"ConfigMap","metadata":{"name":"a","namespace":"n"}}"#,
+                "an object of another kind in the response",
+            ),
+            (
+                r#"{"apiVersion":"x/v1","kind":"Secret","metadata":{"name":"a","namespace":"n"}}"#,
+                "an object of another kind in the response",
+            ),
+        ] {
+            let read = match target.read(json.as_bytes()) {
+                Ok(Some(_)) => "read".to_owned(),
+                Ok(None) => "not covered".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            assert_eq!(read, expected, "{json}");
+            let gone = target.gone(Head::of(json.as_bytes()));
+            assert_eq!(gone.is_some(), expected == "read", "{json}");
         }
     }
 }

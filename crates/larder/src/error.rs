@@ -212,6 +212,7 @@ pub(crate) mod tests {
             retry_after: None,
             version_too_large: false,
             names_object: true,
+            namespace_terminating: false,
         }
     }
 

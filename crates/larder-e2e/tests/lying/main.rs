@@ -35,6 +35,7 @@ use larder_pods::{
 use larder_transport::{Config, Metrics, Source};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use tokio::{sync::mpsc, task::JoinSet};
 
 use liar::Liar;
@@ -131,6 +132,8 @@ struct Node {
     pods: Arc<Mutex<BTreeMap<FullName, PodUid>>>,
     tasks: JoinSet<()>,
     panics: Arc<AtomicUsize>,
+    /// Has the kubeconfig.
+    _directory: TempDir,
 }
 
 impl Node {
@@ -139,8 +142,13 @@ impl Node {
         let config = Config::default()
             .connector(liar.connector())
             .http2_prior_knowledge(http2);
-        let kube = kube::Config::new("http://server:6443".parse().unwrap());
-        let source = Source::Config(Box::new(kube));
+        let directory = TempDir::new().unwrap();
+        let path = directory.path().join("kubeconfig");
+        let kubeconfig = r#"{"current-context": "c", "contexts": [{"name": "c", "context": {"cluster": "c"}}],
+            "clusters": [{"name": "c", "cluster": {"server": "http://localhost:6443"}}]}"#;
+        fs::write(&path, kubeconfig).unwrap();
+        let context = None;
+        let source = Source::Kubeconfig { path, context };
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, _) = connected.await.unwrap();
         let configs = [WatchScope::Object, WatchScope::Namespace]
@@ -160,6 +168,7 @@ impl Node {
             pods,
             tasks,
             panics,
+            _directory: directory,
         };
         for index in 0..OBJECTS {
             let pod: Pod = serde_json::from_value(pod(index)).unwrap();

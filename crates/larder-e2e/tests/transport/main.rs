@@ -23,7 +23,7 @@ use tempfile::TempDir;
 use crate::{
     api_server::Running,
     certificates::Authority,
-    client::{Client, chain, config, within},
+    client::{Client, chain, config, kubeconfig, within},
 };
 
 /// A server with ConfigMaps `object-0` and up, and a manager whose pods reference them.
@@ -34,17 +34,23 @@ struct Node {
     client: Client,
     manager: ConfigMapManager,
     objects: usize,
+    /// Has the kubeconfig.
+    directory: Option<TempDir>,
 }
 
 impl Node {
     async fn with_objects(objects: usize) -> Self {
         let authority = Authority::new();
+        let mut directory = None;
         let source = |url: String| {
             let mut kube = kube::Config::new(url.parse().unwrap());
             kube.root_cert = Some(vec![authority.der()]);
-            Source::Config(Box::new(kube))
+            let (files, source) = kubeconfig(&kube);
+            directory = Some(files);
+            source
         };
-        Self::start(objects, &authority, source).await
+        let node = Self::start(objects, &authority, source).await;
+        Self { directory, ..node }
     }
 
     /// With a server whose certificate is of that authority.
@@ -68,6 +74,7 @@ impl Node {
             client,
             manager,
             objects,
+            directory: None,
         };
         node.set_all("first");
         for index in 0..objects {

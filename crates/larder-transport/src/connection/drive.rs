@@ -47,8 +47,7 @@ pub(super) async fn http2(
             tracing::debug!(%error, id = connection.id, "HTTP/2 connection ended");
         },
         () = until_dead(ping, received, interval, timeout) => {
-            *connection.dead_after.lock() = Some(timeout);
-            connection.metrics.dead_peers.inc();
+            connection.died(timeout);
             tracing::warn!(
                 server = %connection.server,
                 waited = ?timeout,

@@ -3,11 +3,11 @@
 use std::{
     future::{Future as _, poll_fn},
     pin::pin,
-    sync::{Arc, atomic::Ordering},
+    sync::Arc,
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request};
+use http::{Request, Response, request};
 use http_body_util::Full;
 use hyper::client::conn::http1;
 use parking_lot::Mutex;
@@ -44,16 +44,7 @@ impl StreamPermit {
             Sender::Http2(sender) => self.send_http2(sender.clone(), head, body).await?,
             Sender::Http1(sender) => self.send_http1(sender, head, body).await?,
         };
-        if !connection.proven.swap(true, Ordering::AcqRel) {
-            connection.changed.notify_one();
-        }
-        if response.status() == StatusCode::UNAUTHORIZED {
-            connection.unauthorized.store(true, Ordering::Release);
-            connection.changed.notify_one();
-        } else if is_probe {
-            connection.granted.store(true, Ordering::Release);
-            connection.changed.notify_one();
-        }
+        connection.responded(response.status(), is_probe);
         Ok(response)
     }
 

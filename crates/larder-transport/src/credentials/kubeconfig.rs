@@ -9,45 +9,7 @@ use serde::Deserialize;
 use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError};
 
 use super::secret::SecretText;
-
-/// Why a kubeconfig cannot be used. Nothing from the file is quoted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum KubeconfigError {
-    /// The file cannot be read.
-    #[error("failed to read the file")]
-    Read(#[source] std::io::Error),
-    /// It is not YAML.
-    #[error("line {line}: malformed YAML")]
-    Malformed {
-        /// Line of the mistake, from 1; 0 if unknown.
-        line: u64,
-    },
-    /// A field has a value of another type than a kubeconfig's.
-    #[error("line {line}: not what a kubeconfig has here")]
-    UnexpectedValue {
-        /// Line of the value, from 1; 0 if unknown.
-        line: u64,
-    },
-    /// It is nested too deeply, has too many values, or uses anchors.
-    #[error("line {line}: too complex, or YAML anchors are used")]
-    TooComplex {
-        /// Line at which the limit was reached, from 1; 0 if unknown.
-        line: u64,
-    },
-    /// No context is chosen: neither by the caller nor as `current-context`.
-    #[error("no current context")]
-    NoContext,
-    /// The context is not in the file.
-    #[error("the context is missing")]
-    ContextMissing,
-    /// The context's cluster is not in the file.
-    #[error("the cluster of the context is missing")]
-    ClusterMissing,
-    /// The cluster has no `server`.
-    #[error("the cluster has no server")]
-    NoServer,
-}
+use crate::setup_error::KubeconfigError;
 
 /// A kubeconfig.
 #[derive(Debug, Default, Deserialize)]

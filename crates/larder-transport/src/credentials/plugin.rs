@@ -8,7 +8,7 @@
 //! 1. Arguments, environment and output of a plugin reach no error.
 //! 2. A plugin ends, with the processes of its group, when its answer is late, too long or no longer wanted.
 
-use std::{collections::BTreeMap, fmt, io, process::ExitStatus, process::Stdio, time::Duration};
+use std::{collections::BTreeMap, fmt, process::Stdio, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::HeaderValue;
@@ -28,6 +28,7 @@ use super::{
     secret::{SecretText, bearer},
     tls::Identity,
 };
+use crate::setup_error::PluginError;
 
 /// Time that a plugin has to print its credentials and exit.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -36,45 +37,6 @@ const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// Name of the cluster extension that configures plugins.
 const EXTENSION: &str = "client.authentication.k8s.io/exec";
 
-/// Why an exec plugin gave no credentials. Neither its arguments and environment nor its output are quoted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PluginError {
-    /// The configuration names no command.
-    #[error("no command is configured")]
-    NoCommand,
-    /// The plugin needs a terminal: `interactiveMode: Always`.
-    #[error("it needs a terminal, which larder does not give to a plugin")]
-    Interactive,
-    /// It cannot be started.
-    #[error("failed to start it")]
-    Start(#[source] io::Error),
-    /// Its output cannot be read.
-    #[error("failed to read its output")]
-    Read(#[source] io::Error),
-    /// It failed. Run it by hand to see its output, which is not logged because it may have credentials in it.
-    #[error("it failed ({0}); its output is not shown")]
-    Failed(ExitStatus),
-    /// It did not answer in time.
-    #[error("no answer after {0:?}")]
-    Timeout(Duration),
-    /// It printed more than an answer may have.
-    #[error("its output is longer than {limit_bytes} bytes")]
-    TooLong {
-        /// The limit.
-        limit_bytes: usize,
-    },
-    /// Its output is no ExecCredential.
-    #[error("its output is not an ExecCredential")]
-    Malformed,
-    /// It answered with another `apiVersion` than the configured one.
-    #[error("it answered with another apiVersion than the configured one")]
-    Version,
-    /// Its answer has neither a token nor a client certificate with its key, or they are unusable.
-    #[error("its answer has no usable token and no client certificate with key")]
-    NoCredentials,
-}
-
 /// An exec plugin as configured.
 #[derive(Clone)]
 pub(super) struct Plugin {
@@ -82,7 +44,6 @@ pub(super) struct Plugin {
     command: String,
     args: Vec<SecretText>,
     env: Vec<Variable>,
-    drop_env: Vec<String>,
     /// The API server, for plugins that ask for it.
     cluster: Option<Value>,
 }
@@ -149,39 +110,7 @@ impl Plugin {
                 .ok_or(PluginError::NoCommand)?,
             args: exec.args.unwrap_or_default(),
             env: exec.env.unwrap_or_default(),
-            drop_env: Vec::new(),
             cluster: info,
-        })
-    }
-
-    /// The plugin of a configuration that was made with `kube`.
-    pub(super) fn of_kube(exec: &kube::config::ExecConfig) -> Result<Self, PluginError> {
-        if exec.interactive_mode == Some(kube::config::ExecInteractiveMode::Always) {
-            return Err(PluginError::Interactive);
-        }
-        let cluster = exec.provide_cluster_info.then_some(()).map(|()| {
-            let cluster = exec.cluster.as_ref();
-            serde_json::to_value(cluster).unwrap_or_default()
-        });
-        let pair = |variable: &std::collections::HashMap<String, String>| {
-            Some(Variable {
-                name: variable.get("name")?.clone(),
-                value: variable.get("value")?.clone().into(),
-            })
-        };
-        Ok(Self {
-            api_version: exec.api_version.clone(),
-            command: exec.command.clone().ok_or(PluginError::NoCommand)?,
-            args: exec
-                .args
-                .iter()
-                .flatten()
-                .cloned()
-                .map(Into::into)
-                .collect(),
-            env: exec.env.iter().flatten().filter_map(pair).collect(),
-            drop_env: exec.drop_env.clone().unwrap_or_default(),
-            cluster,
         })
     }
 
@@ -219,9 +148,6 @@ impl Plugin {
             }
         }
         command.env("KUBERNETES_EXEC_INFO", info.to_string());
-        for name in &self.drop_env {
-            command.env_remove(name);
-        }
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

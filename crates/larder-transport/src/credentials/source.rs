@@ -8,14 +8,17 @@ use std::{
 use http::{HeaderName, HeaderValue, Uri};
 
 use super::{
-    Part, SetupError, file,
+    file,
     kubeconfig::{AuthInfo, Kubeconfig, Selected},
-    plugin::{Plugin, PluginError},
-    secret::{SecretText, from_base64},
+    secret::from_base64,
     tls::{Authority, Material, TlsSettings},
     user::{User, impersonation, user_of},
 };
-use crate::{endpoint::port_text, proxy::Environment};
+use crate::{
+    proxy::Environment,
+    setup_error::{Part, SetupError},
+    url::shown_url,
+};
 
 /// The mount point of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -44,9 +47,6 @@ pub enum Source {
         /// `https://HOST:PORT`.
         server: String,
     },
-    /// A configuration made elsewhere. Files that it names for certificates and a token are followed. Its proxy is
-    /// used; the environment's is not.
-    Config(Box<kube::Config>),
 }
 
 impl fmt::Debug for Source {
@@ -63,10 +63,6 @@ impl fmt::Debug for Source {
                 .field("directory", directory)
                 .field("server", &shown_url(server))
                 .finish(),
-            Self::Config(config) => f
-                .debug_struct("Config")
-                .field("server", &without_credentials(&config.cluster_url))
-                .finish_non_exhaustive(),
         }
     }
 }
@@ -76,10 +72,8 @@ pub(crate) struct Settings {
     pub(crate) server: Uri,
     pub(crate) tls_server_name: Option<String>,
     pub(crate) proxy: Option<Uri>,
-    /// Whether the environment may name a proxy.
-    pub(crate) environment_proxy: bool,
     pub(crate) namespace: String,
-    /// Headers of every request: impersonation, and those of a configuration made elsewhere.
+    /// Headers of every request, which name the user to impersonate.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
     pub(super) tls: TlsSettings,
     pub(super) user: User,
@@ -97,7 +91,6 @@ impl Source {
         let authority = match &settings.tls.authority {
             Authority::System => Vec::new(),
             Authority::Pem(material) => material.read(Part::Authority)?.to_vec(),
-            Authority::Der(certificates) => certificates.concat(),
         };
         let host = settings.server.host().unwrap_or_default();
         let name = settings.tls_server_name.unwrap_or_else(|| host.to_owned());
@@ -118,7 +111,6 @@ impl Source {
             }
             Self::InCluster => in_cluster(Path::new(SERVICE_ACCOUNT), &environment),
             Self::ServiceAccount { directory, server } => service_account(directory, server),
-            Self::Config(config) => of_kube(config),
         }
     }
 }
@@ -166,7 +158,6 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
             .clone()
             .filter(|name| !name.is_empty()),
         proxy,
-        environment_proxy: true,
         namespace: namespace.unwrap_or_else(|| "default".to_owned()),
         headers,
         tls: TlsSettings {
@@ -174,77 +165,7 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
             accept_invalid_certs: cluster.insecure_skip_tls_verify.unwrap_or(false),
             identity,
         },
-        user: user_of(user, |exec| {
-            Plugin::new(exec, &cluster, pem.as_ref().map(|pem| pem.as_slice()))
-        })?,
-    })
-}
-
-/// A configuration made elsewhere.
-fn of_kube(config: &kube::Config) -> Result<Settings, SetupError> {
-    use secrecy::ExposeSecret as _;
-
-    let auth = &config.auth_info;
-    let secret = |text: &Option<secrecy::SecretString>| {
-        let text = text.as_ref()?.expose_secret();
-        Some(SecretText::from(text.to_owned()))
-    };
-    let text = |text: &Option<String>| text.clone().map(SecretText::from);
-    let user = AuthInfo {
-        username: text(&auth.username),
-        password: secret(&auth.password),
-        token: secret(&auth.token),
-        token_file: auth.token_file.clone(),
-        client_certificate: auth.client_certificate.clone(),
-        client_certificate_data: text(&auth.client_certificate_data),
-        client_key: auth.client_key.clone(),
-        client_key_data: secret(&auth.client_key_data),
-        impersonate: text(&auth.impersonate),
-        impersonate_uid: text(&auth.impersonate_uid),
-        impersonate_groups: auth
-            .impersonate_groups
-            .as_ref()
-            .map(|groups| groups.iter().cloned().map(SecretText::from).collect()),
-        impersonate_extra: auth.impersonate_user_extra.as_ref().map(|extra| {
-            let values = |values: &Vec<String>| values.iter().cloned().map(Into::into).collect();
-            let pairs = extra.iter().map(|(key, all)| (key.clone(), values(all)));
-            pairs.collect()
-        }),
-        auth_provider: auth.auth_provider.as_ref().map(|provider| {
-            let config = provider.config.clone().into_iter();
-            super::kubeconfig::AuthProvider {
-                name: provider.name.clone(),
-                config: Some(config.map(|(key, value)| (key, value.into())).collect()),
-            }
-        }),
-        exec: auth.exec.as_ref().map(|exec| super::kubeconfig::Exec {
-            command: exec.command.clone(),
-            ..Default::default()
-        }),
-    };
-    let identity = identity(&user)?;
-    let mut headers = impersonation(&user)?;
-    headers.extend(config.headers.iter().cloned());
-    Ok(Settings {
-        server: config.cluster_url.clone(),
-        tls_server_name: config.tls_server_name.clone(),
-        proxy: config.proxy_url.clone(),
-        environment_proxy: false,
-        namespace: config.default_namespace.clone(),
-        headers,
-        tls: TlsSettings {
-            authority: match (&config.root_cert_file, &config.root_cert) {
-                (Some(path), _) => Authority::Pem(Material::File(path.clone())),
-                (None, Some(certificates)) => Authority::Der(certificates.clone()),
-                (None, None) => Authority::System,
-            },
-            accept_invalid_certs: config.accept_invalid_certs,
-            identity,
-        },
-        user: user_of(user, |_| match &auth.exec {
-            Some(exec) => Plugin::of_kube(exec),
-            None => Err(PluginError::NoCommand),
-        })?,
+        user: user_of(user, &cluster, pem.as_ref().map(|pem| pem.as_slice()))?,
     })
 }
 
@@ -279,7 +200,6 @@ fn service_account(directory: &Path, server: &str) -> Result<Settings, SetupErro
         })?,
         tls_server_name: None,
         proxy: None,
-        environment_proxy: true,
         namespace: namespace
             .filter(|namespace| !namespace.is_empty())
             .unwrap_or_else(|| "default".to_owned()),
@@ -334,25 +254,6 @@ fn identity(user: &AuthInfo) -> Result<Option<(Material, Material)>, SetupError>
     }
 }
 
-/// Scheme, host and port of a URL: no user, password, path or query.
-pub(crate) fn without_credentials(url: &Uri) -> String {
-    match (url.scheme_str(), url.authority()) {
-        (Some(scheme), Some(authority)) => match (authority.host(), port_text(authority)) {
-            (host, "") => format!("{scheme}://{host}"),
-            (host, port) => format!("{scheme}://{host}:{port}"),
-        },
-        _ => "(without scheme or host)".to_owned(),
-    }
-}
-
-/// As [`without_credentials`], for text that may be no URL.
-fn shown_url(text: &str) -> String {
-    text.parse().map_or_else(
-        |_| "(malformed)".to_owned(),
-        |url| without_credentials(&url),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -375,17 +276,5 @@ mod tests {
             error.to_string().contains("KUBERNETES_SERVICE_HOST"),
             "{error}"
         );
-    }
-
-    #[test]
-    fn a_url_is_shown_without_user_path_and_query() {
-        for (url, shown) in [
-            ("https://u:c4n4ry@h:1/c4n4ry?c4n4ry", "https://h:1"),
-            ("http://h", "http://h"),
-            ("c4n4ry", "(without scheme or host)"),
-            ("https://c4n4ry c4n4ry", "(malformed)"),
-        ] {
-            assert_eq!(shown_url(url), shown);
-        }
     }
 }

@@ -11,7 +11,8 @@ use rustls::{
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use zeroize::Zeroizing;
 
-use super::{Part, SetupError, file};
+use super::file;
+use crate::setup_error::{Part, SetupError};
 
 /// Certificates or a key, or the file with them. PEM.
 #[derive(Clone)]
@@ -54,7 +55,6 @@ pub(super) enum Authority {
     /// Those that the system trusts.
     System,
     Pem(Material),
-    Der(Vec<Vec<u8>>),
 }
 
 /// Everything that TLS depends on, not yet read.
@@ -71,7 +71,7 @@ impl TlsSettings {
     pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
         let authority = match &self.authority {
             Authority::Pem(material) => material.path(),
-            Authority::System | Authority::Der(_) => None,
+            Authority::System => None,
         };
         let identity = self.identity.iter();
         let identity = identity.flat_map(|(certificate, key)| [certificate.path(), key.path()]);
@@ -116,7 +116,6 @@ impl TlsSettings {
         };
         let certificates: Vec<Vec<u8>> = match &self.authority {
             Authority::System => return Ok(None),
-            Authority::Der(certificates) => certificates.clone(),
             Authority::Pem(material) => {
                 let pem = material.read(Part::Authority)?;
                 CertificateDer::pem_slice_iter(&pem)

@@ -5,11 +5,11 @@ use std::{fmt::Write as _, path::PathBuf};
 use http::{HeaderName, HeaderValue};
 
 use super::{
-    Part, SetupError,
-    kubeconfig::{AuthInfo, Exec},
-    plugin::{Plugin, PluginError, command_name},
+    kubeconfig::{AuthInfo, Cluster},
+    plugin::{Plugin, command_name},
     secret::{SecretText, basic, bearer},
 };
+use crate::setup_error::{Part, SetupError};
 
 /// Prefix of a header with extra information about an impersonated user; the key follows.
 const IMPERSONATE_EXTRA: &str = "impersonate-extra-";
@@ -24,10 +24,12 @@ pub(super) enum User {
     Plugin(Box<Plugin>),
 }
 
-/// The user of a configuration. A file takes precedence over a token beside it, as in client-go.
+/// The user of a configuration, for a cluster whose authorities are `authority` in PEM. A file takes precedence over a
+/// token beside it, as in client-go.
 pub(super) fn user_of(
     user: AuthInfo,
-    plugin: impl FnOnce(Exec) -> Result<Plugin, PluginError>,
+    cluster: &Cluster,
+    authority: Option<&[u8]>,
 ) -> Result<User, SetupError> {
     let set = |text: Option<SecretText>| text.filter(|text| !text.is_empty());
     if let Some(path) = user.token_file.filter(|path| !path.is_empty()) {
@@ -52,7 +54,8 @@ pub(super) fn user_of(
         None => Ok(User::None),
         Some(exec) => {
             let name = command_name(exec.command.as_deref().unwrap_or_default()).to_owned();
-            let plugin = plugin(exec).map_err(|source| SetupError::Plugin { name, source })?;
+            let plugin = Plugin::new(exec, cluster, authority);
+            let plugin = plugin.map_err(|source| SetupError::Plugin { name, source })?;
             Ok(User::Plugin(Box::new(plugin)))
         }
     }

@@ -32,8 +32,6 @@ pub(super) struct LaneState {
 pub(super) struct Member {
     pub(super) connection: Arc<Connection>,
     pub(super) driver: AbortHandle,
-    /// Its first response has been counted as a success for the back-off.
-    pub(super) proven: bool,
     /// When it ran out of streams.
     pub(super) idle_since: Option<Instant>,
     /// The pool has ended it.
@@ -94,11 +92,6 @@ impl LaneState {
 }
 
 impl Member {
-    pub(super) fn newly_proven(&mut self) -> bool {
-        let before = std::mem::replace(&mut self.proven, self.connection.is_proven());
-        self.proven && !before
-    }
-
     /// Ends the connection if it is closing or idle for too long. Returns when to check again.
     pub(super) fn retire(&mut self, now: Instant, idle_timeout: Duration) -> Option<Instant> {
         if self.connection.open() > 0 {

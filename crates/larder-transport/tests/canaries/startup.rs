@@ -214,16 +214,6 @@ async fn hostile_files_are_errors_within_bounds() {
 
 #[test]
 fn configurations_show_no_credentials_as_debug() {
-    let mut kube = kube::Config::new("https://u:c4n4ry@127.0.0.1:1".parse().unwrap());
-    kube.proxy_url = Some("http://u:c4n4ry@proxy".parse().unwrap());
-    let user = serde_json::json!({
-        "username": CANARY, "password": CANARY, "token": CANARY, "client-key-data": CANARY,
-        "client-certificate-data": CANARY,
-        "exec": {"command": "c", "args": [CANARY], "env": [{"name": "n", "value": CANARY}]},
-        "auth-provider": {"name": "gcp", "config": {"access-token": CANARY}},
-    });
-    kube.auth_info = serde_json::from_value(user).unwrap();
-    check_debug(&Source::Config(Box::new(kube)));
     check_debug(&Source::ServiceAccount {
         directory: "/nowhere".into(),
         server: format!("https://u:{CANARY}@h/{CANARY}"),

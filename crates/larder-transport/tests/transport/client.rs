@@ -1,24 +1,64 @@
 //! A client on the transport, with the helpers that tests need.
 
-use std::{future::Future, time::Duration};
+use std::{fs, future::Future, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
+use k8s_openapi::ByteString;
 use kube::client::Body;
 use larder_transport::{Config, ConnectionStatus, Metrics, RateLimit, Source, Transport};
 use prometheus_client::registry::Registry;
+use serde_json::json;
+use tempfile::TempDir;
 
 /// A client and its transport, with the helpers that tests need.
 pub(crate) struct Client {
     pub(crate) kube: kube::Client,
     pub(crate) transport: Transport,
     registry: Registry,
+    /// Has the kubeconfig.
+    _directory: Option<TempDir>,
+}
+
+/// A kubeconfig with server, trust, proxy and user of `kube`, in a directory of its own.
+pub(crate) fn kubeconfig(kube: &kube::Config) -> (TempDir, Source) {
+    let base64 = |bytes: &[u8]| serde_json::to_value(ByteString(bytes.to_vec())).unwrap();
+    let pem = |der: &Vec<u8>| {
+        let body = base64(der);
+        let body = body.as_str().unwrap();
+        format!("-----BEGIN CERTIFICATE-----\n{body}\n-----END CERTIFICATE-----\n")
+    };
+    let authorities = kube.root_cert.as_ref();
+    let authorities = authorities.map(|all| all.iter().map(pem).collect::<String>());
+    let text = json!({
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {
+            "server": kube.cluster_url.to_string(),
+            "certificate-authority-data": authorities.map(|pem| base64(pem.as_bytes())),
+            "insecure-skip-tls-verify": kube.accept_invalid_certs,
+            "tls-server-name": kube.tls_server_name,
+            "proxy-url": kube.proxy_url.as_ref().map(ToString::to_string),
+        }}],
+        "users": [{"name": "u", "user": kube.auth_info}],
+    });
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("kubeconfig");
+    fs::write(&path, text.to_string()).unwrap();
+    let context = None;
+    (directory, Source::Kubeconfig { path, context })
 }
 
 impl Client {
+    /// With a kubeconfig that says the same as `kube`.
     pub(crate) async fn new(kube: kube::Config, config: Config) -> Self {
-        Self::from(Source::Config(Box::new(kube)), config).await
+        let (directory, source) = kubeconfig(&kube);
+        let client = Self::from(source, config).await;
+        Self {
+            _directory: Some(directory),
+            ..client
+        }
     }
 
     pub(crate) async fn from(source: Source, config: Config) -> Self {
@@ -30,6 +70,7 @@ impl Client {
             kube,
             transport,
             registry,
+            _directory: None,
         }
     }
 

@@ -6,7 +6,13 @@ use larder_transport::{Config, Error, Metrics, SetupError, Source};
 use tempfile::TempDir;
 
 use crate::{
-    Client, certificates::Authority, certificates::Identity, chain, config, server::Server, within,
+    Client,
+    certificates::{Authority, Identity},
+    chain,
+    client::kubeconfig,
+    config,
+    server::Server,
+    within,
 };
 
 /// Checks the files before every request.
@@ -201,7 +207,7 @@ async fn an_unusable_configuration_fails_at_setup() {
         let mut kube = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
         kube.root_cert = Some(vec![Authority::new().der()]);
         change(&mut kube);
-        let source = Source::Config(Box::new(kube));
+        let (_directory, source) = kubeconfig(&kube);
         let connected = larder_transport::connect(source, config(), Metrics::default());
         within(connected).await.map(|_| ()).unwrap_err()
     };

@@ -3,8 +3,7 @@
 use larder_objects::ResourceVersion;
 use serde::{Deserialize, de::IgnoredAny};
 
-use super::{ANSWER_LIMIT, Buffer};
-use crate::error::RequestError;
+use crate::{buffer::Buffer, error::RequestError, request::RESPONSE_LIMIT};
 
 /// Longest list without its items: kind, version, the token of the next page.
 const FRAME_LIMIT: usize = 64 << 10;
@@ -56,7 +55,7 @@ impl Splitter {
     pub(super) fn new(secret: bool) -> Self {
         Self {
             frame: Buffer::new(secret, FRAME_LIMIT),
-            item: Buffer::new(secret, ANSWER_LIMIT),
+            item: Buffer::new(secret, RESPONSE_LIMIT),
             depth: 0,
             in_string: false,
             escaped: false,
@@ -240,7 +239,7 @@ mod tests {
 
     #[test]
     fn an_endless_item_is_rejected() {
-        let text = format!("{{\"items\":[{{\"a\":\"{}", "x".repeat(ANSWER_LIMIT));
+        let text = format!("{{\"items\":[{{\"a\":\"{}", "x".repeat(RESPONSE_LIMIT));
         let error = split(&text, 1 << 16).unwrap_err();
         assert!(matches!(error, RequestError::TooLong { .. }), "{error:?}");
     }

@@ -13,10 +13,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
-use super::{ANSWER_LIMIT, Buffer, Status, of_status};
 use crate::{
+    buffer::Buffer,
     error::RequestError,
-    target::{self, Target},
+    request::{RESPONSE_LIMIT, Status},
+    target::{Head, Target},
 };
 
 /// One event of a watch.
@@ -54,7 +55,7 @@ impl<T: Target> EventStream<T> {
         Self {
             body,
             target,
-            buffer: Buffer::new(T::SECRET, ANSWER_LIMIT),
+            buffer: Buffer::new(T::SECRET, RESPONSE_LIMIT),
             scanned: 0,
         }
     }
@@ -142,9 +143,9 @@ fn decode<T: Target>(line: &[u8], target: &T) -> Option<WatchEvent<T>> {
             Err(error) => Some(WatchEvent::UnreadableItem(error)),
         },
         "DELETED" => {
-            let metadata = target::metadata(object.as_bytes());
-            let version = metadata.resource_version.clone();
-            let gone = target.gone(metadata)?;
+            let head = Head::of(object.as_bytes());
+            let version = head.metadata.resource_version.clone();
+            let gone = target.gone(head)?;
             Some(WatchEvent::Deleted(gone, version))
         }
         "BOOKMARK" => match serde_json::from_str(object) {
@@ -160,7 +161,7 @@ fn decode<T: Target>(line: &[u8], target: &T) -> Option<WatchEvent<T>> {
             let status: Status = serde_json::from_str(object).unwrap_or_default();
             let code =
                 StatusCode::from_u16(status.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-            Some(WatchEvent::Error(of_status(code, None, status)))
+            Some(WatchEvent::Error(status.error(code, None)))
         }
         _ => None,
     }

@@ -31,6 +31,7 @@ fn status(code: u16, message: &str) -> RequestError {
         retry_after: None,
         version_too_large: message.contains("Too large"),
         names_object: true,
+        namespace_terminating: false,
     }
 }
 
@@ -448,25 +449,10 @@ async fn the_end_of_an_outage_shortens_no_retry_after() {
     assert_eq!(scene.reflector.retry_early(now + minute, now), Some(now));
     // Once for each failure.
     assert_eq!(scene.reflector.retry_early(now + minute, now), None);
-    let RequestError::Status {
-        code,
-        reason,
-        message,
-        version_too_large,
-        names_object,
-        ..
-    } = status(429, "")
-    else {
-        unreachable!()
-    };
-    let throttled = RequestError::Status {
-        code,
-        reason,
-        message,
-        retry_after: Some(Duration::from_secs(20)),
-        version_too_large,
-        names_object,
-    };
+    let mut throttled = status(429, "");
+    if let RequestError::Status { retry_after, .. } = &mut throttled {
+        *retry_after = Some(Duration::from_secs(20));
+    }
     scene.fails(throttled);
     let early = scene.reflector.retry_early(now + minute, now).unwrap();
     let asked = Duration::from_secs(20)..=Duration::from_secs(30);

@@ -4,15 +4,16 @@ use std::{fs, ops::Range, path::Path, sync::Arc, time::Duration};
 
 use larder::{ChangeKind, ConfigMapManager, ErrorKind, ObjectState, RequestPhase, WatchScope};
 use larder_apiserver::{ApiServer, Fault, User, Verb};
-use larder_transport::{Connector, Metrics, Source, Transport};
+use larder_transport::{Connector, Metrics, Transport};
 use parking_lot::Mutex;
+use tempfile::TempDir;
 use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::SCOPE;
 use crate::{
     cluster::Cluster,
-    scripted::{pod_with, watching},
+    scripted::{kubeconfig, pod_with, watching},
 };
 
 async fn value(manager: &ConfigMapManager) -> String {
@@ -171,6 +172,8 @@ struct Piped {
     cluster: Cluster,
     manager: ConfigMapManager,
     transport: Transport,
+    /// Has the kubeconfig.
+    _directory: TempDir,
 }
 
 impl Piped {
@@ -183,13 +186,10 @@ impl Piped {
     async fn with_token(file: Option<&Path>) -> Self {
         let cluster = Cluster::new();
         cluster.set("a", "one", false);
-        let url = "http://server:6443".parse().unwrap();
         let config = larder_transport::Config::default()
             .connector(pipes(cluster.server.clone()))
             .http2_prior_knowledge(true);
-        let mut kube = kube::Config::new(url);
-        kube.auth_info.token_file = file.map(|file| file.to_str().unwrap().to_owned());
-        let source = Source::Config(Box::new(kube));
+        let (directory, source) = kubeconfig("http://localhost:6443", file);
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
         let manager = watching(SCOPE, client);
@@ -201,6 +201,7 @@ impl Piped {
             cluster,
             manager,
             transport,
+            _directory: directory,
         }
     }
 

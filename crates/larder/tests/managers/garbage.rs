@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::ConfigMap as ApiConfigMap;
-use larder::{ChangeKind, RequestPhase, WatchScope};
+use larder::{ChangeKind, ConfigMapManager, ManagerConfig, RequestPhase, Strategy, WatchScope};
 use larder_transport::path::Resource;
 use larder_watch::{
     NodeContext,
@@ -43,6 +43,59 @@ async fn an_unreadable_object_keeps_its_last_good_state() {
     assert_eq!(value(&manager, "a").await, "two");
     assert!(manager.objects()[0].failure.is_none());
     script.silence(Duration::from_mins(1)).await;
+}
+
+/// ConfigMap `n/a` with other words in place of some.
+fn foreign(version: u64, from: &str, to: &str) -> String {
+    let other = object(version, "hunter2").replacen(from, to, 1);
+    assert_ne!(other, object(version, "hunter2"));
+    other
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_object_of_another_namespace_or_kind_is_not_served_under_the_name() {
+    let others = [
+        (r#""namespace":"n""#, r#""namespace":"m""#),
+        ("{", r#"{"apiVersion":"v1","kind":"Secret","#),
+        ("{", r#"{"apiVersion":"example.com/v1","kind":"ConfigMap","#),
+    ];
+    for scope in [WatchScope::Object, WatchScope::Namespace] {
+        for (from, to) in others {
+            let (client, mut script) = Script::new();
+            let manager = watching(scope, client);
+            manager.register_pod(&pod_with("p1", &["a"]));
+            let stream = script.next().await.synced(5, Some(&object(5, "one")));
+            assert_eq!(value(&manager, "a").await, "one");
+            let mut changes = manager.subscribe();
+            stream.event("MODIFIED", &foreign(6, from, to));
+            let ChangeKind::Failed(failure) = changes.next().await.unwrap().kind else {
+                panic!("it is reported");
+            };
+            let error = failure.error.to_string();
+            assert!(error.starts_with("an object of another "), "{error}");
+            stream.event("DELETED", &foreign(7, from, to));
+            settle().await;
+            assert_eq!(value(&manager, "a").await, "one", "{to}");
+            // A freshness check gets no other object either.
+            manager.register_pod(&pod_with("p2", &["a"]));
+            let answer = async { script.next().await.prove(8, &foreign(8, from, to)) };
+            let (read, ()) = tokio::join!(manager.get("n", "a"), answer);
+            let error = larder_objects::chain(&read.unwrap_err());
+            assert!(error.contains("an object of another "), "{error}");
+        }
+    }
+    for strategy in [Strategy::Get, Strategy::Cache] {
+        for (from, to) in others {
+            let (client, mut script) = Script::new();
+            let config = ManagerConfig::default().strategy(strategy);
+            let manager = ConfigMapManager::new(client, &config).unwrap();
+            manager.register_pod(&pod_with("p1", &["a"]));
+            let answer = async { script.next().await.answer(200, &foreign(5, from, to)) };
+            let (read, ()) = tokio::join!(manager.get("n", "a"), answer);
+            let error = larder_objects::chain(&read.unwrap_err());
+            assert!(error.contains("an object of another "), "{error}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

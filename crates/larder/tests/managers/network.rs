@@ -20,7 +20,7 @@ use larder::{
 };
 use larder_apiserver::User;
 use larder_objects::ConfigMap;
-use larder_transport::{Connector, Lane, Metrics, Source, Transport};
+use larder_transport::{Connector, Lane, Metrics, Transport};
 use tokio::{
     task::{JoinSet, yield_now},
     time::sleep,
@@ -33,7 +33,7 @@ use turmoil::{
 
 use crate::{
     cluster::{Cluster, request_trace, rounds},
-    scripted::pod_with,
+    scripted::{kubeconfig, pod_with},
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -220,14 +220,14 @@ struct Node {
 
 impl Node {
     async fn start(world: Rc<World>, setting: Setting, random: &mut fastrand::Rng) -> Self {
-        let url = format!("http://server:{PORT}").parse().unwrap();
         let config = larder_transport::Config::default()
-            .connector(Connector::new(|host, port| {
-                TcpStream::connect((host, port))
-            }))
+            .connector(Connector::new(|_, _| TcpStream::connect(("server", PORT))))
+            // Reading files takes real time.
+            .credentials_check_interval(Duration::from_hours(1_000))
+            .seed(Some(random.u64(..)))
             .http2_prior_knowledge(setting.http2)
             .max_streams_per_connection(random.u32(1..4));
-        let source = Source::Config(Box::new(kube::Config::new(url)));
+        let (_directory, source) = kubeconfig(&format!("http://localhost:{PORT}"), None);
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
         let max_watches = if random.u8(..4) == 0 { 2 } else { 100 };

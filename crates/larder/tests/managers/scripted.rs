@@ -1,6 +1,6 @@
 //! An API server whose every answer is the test's: for orders of events that no real server can be made to produce.
 
-use std::{convert::Infallible, time::Duration};
+use std::{convert::Infallible, path::Path, time::Duration};
 
 use bytes::Bytes;
 use futures::channel::mpsc as body;
@@ -10,6 +10,8 @@ use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use larder::{ConfigMapManager, ManagerConfig, WatchScope};
+use larder_transport::Source;
+use tempfile::TempDir;
 use tokio::sync::{mpsc, oneshot};
 
 type ScriptedAnswer = Response<UnsyncBoxBody<Bytes, Infallible>>;
@@ -235,6 +237,21 @@ pub(crate) async fn value(manager: &ConfigMapManager, name: &str) -> String {
         Ok(map) => map.data["k"].to_string(),
         Err(error) => error.to_string(),
     }
+}
+
+/// A kubeconfig for that server, with the token in that file, in a directory of its own.
+pub(crate) fn kubeconfig(server: &str, token_file: Option<&Path>) -> (TempDir, Source) {
+    let text = serde_json::json!({
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": {"tokenFile": token_file}}],
+    });
+    let directory = TempDir::new().unwrap();
+    let path = directory.path().join("kubeconfig");
+    std::fs::write(&path, text.to_string()).unwrap();
+    let context = None;
+    (directory, Source::Kubeconfig { path, context })
 }
 
 /// Lets everything that is ready happen.

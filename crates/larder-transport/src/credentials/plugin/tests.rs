@@ -14,7 +14,6 @@ fn shell(script: &str) -> Plugin {
             name: "SECRET".to_owned(),
             value: CANARY.to_owned().into(),
         }],
-        drop_env: Vec::new(),
         cluster: None,
     }
 }

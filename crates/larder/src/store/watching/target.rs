@@ -2,9 +2,9 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use larder_objects::{Kind, Object, ObjectMeta, ResourceVersion};
+use larder_objects::{Kind, Object, ResourceVersion};
 use larder_transport::path::CollectionPath;
-use larder_watch::{RegistrationSeq, RequestError, Target, collection_path, metadata};
+use larder_watch::{Head, RegistrationSeq, RequestError, Target, collection_path};
 use smol_str::SmolStr;
 
 use super::{WatchEntry, WatchStoreInner};
@@ -99,36 +99,31 @@ impl<K: Object> Target for WatchTarget<K> {
     }
 
     fn read(&self, json: &[u8]) -> Result<Option<SeenObject<K>>, RequestError> {
-        // Of a namespace, most objects are dropped: only their metadata is read.
-        let decoded = match self {
-            Self::Object(_) => Some(K::from_json(json)),
-            Self::Namespace(..) => None,
-        };
-        let metadata = match &decoded {
-            Some(Ok(object)) => object.metadata().clone(),
-            _ => metadata(json),
-        };
-        let Some(entry) = self.entry(&metadata.name) else {
+        // Of a namespace, most objects are dropped: only their heads are read.
+        let head = Head::of(json);
+        let Some(entry) = self.entry(&head.metadata.name) else {
             // One without a name may be any.
-            return if metadata.name.is_empty() {
+            return if head.metadata.name.is_empty() {
                 Err(RequestError::Unexpected("an object without a name"))
             } else {
                 Ok(None)
             };
         };
-        let object = match decoded.unwrap_or_else(|| K::from_json(json)) {
+        let checked = head.check::<K>(self.namespace());
+        let object = match checked.and_then(|()| Ok(K::from_json(json)?)) {
             Ok(object) => Ok(entry.cell.shared(object)),
             Err(error) => Err(Box::new(UnreadableObject {
-                version: metadata.resource_version,
-                error: Arc::new(error.into()),
+                version: head.metadata.resource_version,
+                error: Arc::new(error),
             })),
         };
         let id = entry.cell.id;
         Ok(Some(SeenObject { id, object }))
     }
 
-    fn gone(&self, metadata: ObjectMeta) -> Option<u64> {
-        Some(self.entry(&metadata.name)?.cell.id)
+    fn gone(&self, head: Head) -> Option<u64> {
+        head.check::<K>(self.namespace()).ok()?;
+        Some(self.entry(&head.metadata.name)?.cell.id)
     }
 
     fn version(seen: &SeenObject<K>) -> &ResourceVersion {

@@ -1,4 +1,4 @@
-//! Bytes of an answer: bounded, and wiped if they may be a Secret's.
+//! Bytes of a response: bounded, and wiped if they may be a Secret's.
 
 use std::{mem, ops::Deref};
 
@@ -8,14 +8,14 @@ use crate::error::RequestError;
 
 /// A growing buffer that leaves no copy of a Secret in freed memory.
 #[derive(Debug)]
-pub(super) struct Buffer {
+pub(crate) struct Buffer {
     bytes: Vec<u8>,
     limit: usize,
     secret: bool,
 }
 
 impl Buffer {
-    pub(super) fn new(secret: bool, limit: usize) -> Self {
+    pub(crate) fn new(secret: bool, limit: usize) -> Self {
         Self {
             bytes: Vec::new(),
             limit,
@@ -28,7 +28,7 @@ impl Buffer {
     /// # Errors
     ///
     /// The limit is passed; nothing was appended.
-    pub(super) fn push(&mut self, data: &[u8]) -> Result<(), RequestError> {
+    pub(crate) fn push(&mut self, data: &[u8]) -> Result<(), RequestError> {
         let length = self.bytes.len() + data.len();
         if length > self.limit {
             return Err(RequestError::TooLong {
@@ -47,7 +47,7 @@ impl Buffer {
     }
 
     /// Forgets the first `count` bytes; an emptied buffer gives its memory back.
-    pub(super) fn consume(&mut self, count: usize) {
+    pub(crate) fn consume(&mut self, count: usize) {
         if count == self.bytes.len() {
             self.wipe();
             self.bytes = Vec::new();
@@ -59,6 +59,11 @@ impl Buffer {
             }
             self.bytes.truncate(rest);
         }
+    }
+
+    /// The bytes, which the caller wipes if they are a Secret's.
+    pub(crate) fn into_bytes(mut self) -> Vec<u8> {
+        mem::take(&mut self.bytes)
     }
 
     fn wipe(&mut self) {
