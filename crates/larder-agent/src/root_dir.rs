@@ -33,6 +33,8 @@ const LOCK: &str = "agent.lock";
 const SOCKET: &str = "agent.sock";
 /// Copies of the last good manifests of static pods, by source.
 const MANIFESTS: &str = "static-pods";
+/// The record of a pod's hooks, in the directory of the pod.
+pub(crate) const HOOK_RECORD: &str = "on-change.json";
 /// Permissions that let others put files in the agent's way. The sticky bit does not help: it lets them create new
 /// ones.
 const WRITABLE_BY_OTHERS: u32 = 0o022;

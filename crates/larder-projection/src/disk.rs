@@ -22,9 +22,9 @@ mod host;
 mod layout;
 mod names;
 mod ownership;
+mod pod_file;
 mod read_back;
 mod subpath;
-mod sys;
 #[cfg(test)]
 mod testing;
 mod tmpfs;

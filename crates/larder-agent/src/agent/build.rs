@@ -35,7 +35,7 @@ use crate::{
     events::Events,
     metrics::Metrics,
     on_change::{OnChange, OnChangeParts, PodChange, PodSelector, ProgramHook},
-    root_dir::RootDir,
+    root_dir::{HOOK_RECORD, RootDir},
     tokens::Tokens,
 };
 
@@ -229,7 +229,7 @@ impl AgentBuilder {
         let metrics = Metrics::register(&mut registry, clock.now());
         let post = || Events::new(client.clone(), &config.node_name, metrics.clone());
         let events = (pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
-        let host = Arc::new(host);
+        let host = Arc::new(host.with_pod_files(&[HOOK_RECORD]));
         let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),

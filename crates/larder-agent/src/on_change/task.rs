@@ -54,7 +54,7 @@ use super::{
     round::{Attempt, AttemptReport},
     schedule::Schedule,
 };
-use crate::{clock::Clock, events::Events};
+use crate::{clock::Clock, events::Events, root_dir::HOOK_RECORD};
 
 /// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);
@@ -216,7 +216,7 @@ impl OnChange {
     pub(crate) fn drop_hooks(&self, uid: &str) {
         self.forget(uid);
         let _writer = self.writer(uid).lock();
-        if let Err(error) = self.0.host.remove_record(uid) {
+        if let Err(error) = self.0.host.remove_pod_file(uid, HOOK_RECORD) {
             warn!(
                 pod.uid = uid,
                 error = chain(&error),
@@ -383,7 +383,7 @@ impl OnChange {
 
     /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
     pub(super) fn read_record(&self, uid: &str) -> Option<Record> {
-        match self.0.host.read_record(uid) {
+        match self.0.host.read_pod_file(uid, HOOK_RECORD) {
             Ok(None) => None,
             Ok(Some(text)) => {
                 let record = Record::read(&text);
@@ -437,7 +437,7 @@ impl OnChange {
 
     /// Returns whether the record was written.
     fn replace_record(&self, uid: &str, text: &[u8]) -> bool {
-        let written = self.0.host.write_record(uid, text);
+        let written = self.0.host.write_pod_file(uid, HOOK_RECORD, text);
         if let Err(error) = &written {
             warn!(
                 pod.uid = uid,

@@ -115,7 +115,7 @@ impl OnChange {
     ) {
         let uid = pod.metadata.uid.as_deref().unwrap_or_default();
         let past = on_disk.map(|on_disk| {
-            if let Err(error) = self.host().ensure_record_directory(uid) {
+            if let Err(error) = self.host().ensure_pod_directory(uid) {
                 warn!(
                     pod.uid = uid,
                     error = chain(&error),

@@ -18,6 +18,7 @@ use larder_projection::{
 use crate::{
     delivery::plan::{PartKind, PodPlan},
     on_change::Observer,
+    root_dir::HOOK_RECORD,
 };
 
 /// One delivery and its inputs.
@@ -290,7 +291,7 @@ impl Job {
             .unwrap_or_default();
         if self.plan.hooks.is_none() {
             // Records of hooks that were removed while no agent ran.
-            errors.extend(self.host.remove_record(uid).err());
+            errors.extend(self.host.remove_pod_file(uid, HOOK_RECORD).err());
         }
         let link = self
             .host

@@ -5,6 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use larder_files::sys;
 use rustix::{
     fs::{CWD, FileType},
     io::Errno,
@@ -12,8 +13,9 @@ use rustix::{
 
 use super::{
     error::{DiskError, DiskOperation},
+    layout::aside,
     ownership::{self, Group},
-    sys, tree,
+    tree,
 };
 
 /// An open directory. What is named in it is a single element, and never followed if it is a link.
@@ -134,6 +136,12 @@ impl Directory {
     pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {
         tree::remove(self.fd.as_fd(), name.as_bytes())
             .map_err(self.failed(DiskOperation::Remove, name))
+    }
+
+    /// Removes the file `name`, and what an interrupted replacement of it has left.
+    pub(crate) fn remove_replaceable(&self, name: &str) -> Result<(), DiskError> {
+        self.remove(name)?;
+        self.remove(&aside(name))
     }
 
     /// Removes the directory `name` unless it holds something; returns whether it is gone.

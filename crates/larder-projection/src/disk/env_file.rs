@@ -9,6 +9,7 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
 };
 
+use larder_files::sys;
 use larder_objects::SecretBytes;
 use rustix::{
     fs::{self, FileType, Mode, OFlags},
@@ -21,7 +22,6 @@ use super::{
     error::DiskOperation,
     layout::{self, element},
     subpath::resolve,
-    sys,
 };
 use crate::{EnvFile, EnvFileRef};
 

@@ -7,8 +7,9 @@ use std::{collections::BTreeMap, os::fd::AsFd};
 
 use base64::Engine as _;
 use base64::{display::Base64Display, engine::general_purpose::STANDARD as BASE64};
+use larder_files::{replace::replace_file, sys};
 use larder_objects::SecretBytes;
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
 use zeroize::Zeroizing;
 
@@ -19,7 +20,6 @@ use super::{
     host::mount_memory,
     layout::{self, element},
     ownership::{self, Group},
-    sys,
 };
 
 /// The new file, before it is renamed over the old one.
@@ -51,12 +51,8 @@ impl VolumeHost {
         if holds(&directory, &text) {
             return Ok(false);
         }
-        let written = replace(&directory, &text);
-        if written.is_err() {
-            // The error names the failed operation; what cannot be removed now is overwritten next time.
-            let _ = sys::remove_file(directory.as_fd(), TMP);
-        }
-        written.map_err(directory.failed(DiskOperation::WriteFile, layout::ENVIRONMENT))?;
+        replace_file(directory.as_fd(), layout::ENVIRONMENT, TMP, MODE, &text)
+            .map_err(directory.failed(DiskOperation::WriteFile, layout::ENVIRONMENT))?;
         Ok(true)
     }
 }
@@ -112,17 +108,6 @@ fn holds(directory: &Directory, text: &[u8]) -> bool {
         Ok(sys::read(&file, &mut buffer)? == text.len() && **buffer == *text)
     };
     found().unwrap_or(false)
-}
-
-fn replace(directory: &Directory, text: &[u8]) -> Result<()> {
-    match sys::remove_file(directory.as_fd(), TMP) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(errno) => return Err(errno),
-    }
-    let file = sys::create_file(directory.as_fd(), TMP, MODE)?;
-    sys::write(&file, text)?;
-    ownership::settle(&file, None, Group::default(), MODE)?;
-    sys::rename(directory.as_fd(), TMP, layout::ENVIRONMENT)
 }
 
 fn encode(variables: &BTreeMap<&str, &[u8]>) -> Zeroizing<Vec<u8>> {
@@ -224,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_failure_keeps_the_old_file() {
-        use crate::disk::sys::faults::{Fault, during};
+        use larder_files::faults::{Fault, during};
+        use rustix::io::Errno;
         let old: BTreeMap<&str, &[u8]> = [("A", &b"1"[..])].into();
         let new: BTreeMap<&str, &[u8]> = [("A", &b"2"[..])].into();
         for at in 0.. {

@@ -85,8 +85,8 @@ pub enum DiskOperation {
     ReadEnvFile,
     /// Bind-mount the target of a `subPath`.
     BindSubPath,
-    /// Read the record of a pod.
-    ReadRecord,
+    /// Read a file of the caller.
+    ReadFile,
     /// Read the link `..data`.
     ReadCurrent,
     /// List the directory of a volume.
@@ -128,7 +128,7 @@ impl fmt::Display for DiskOperation {
             Self::ReadEnvFile => "read env file",
             Self::BindSubPath => "bind-mount on",
             Self::ReadCurrent => "read link",
-            Self::ReadRecord => "read record",
+            Self::ReadFile => "read file",
             Self::ListVolume => "list volume",
             Self::RemoveLeftover => "remove leftover",
             Self::SetOwner => "set owner of",

@@ -14,6 +14,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use larder_files::sys;
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
@@ -23,7 +24,7 @@ use super::{
     error::DiskOperation,
     layout::{self, element},
     ownership::{self, Group},
-    read_back, subpath, sys,
+    subpath,
     tmpfs::{self, Memory},
     tree,
 };
@@ -38,6 +39,8 @@ const GROUP_ROOT: u32 = 0o2770;
 pub struct VolumeHost {
     root: Directory,
     memory: Memory,
+    /// Files of the caller in the directories of pods.
+    pod_files: &'static [&'static str],
     /// Held while `by-name` is changed, which all pods share.
     pub(super) names: Mutex<()>,
 }
@@ -162,8 +165,17 @@ impl VolumeHost {
         Ok(Self {
             root,
             memory,
+            pod_files: &[],
             names: Mutex::new(()),
         })
+    }
+
+    /// This host, for a caller that keeps files of these names in the directories of pods; see
+    /// [`Self::write_pod_file`]. They are removed with the pod.
+    #[must_use]
+    pub fn with_pod_files(mut self, names: &'static [&'static str]) -> Self {
+        self.pod_files = names;
+        self
     }
 
     /// The medium of Secrets.
@@ -279,7 +291,7 @@ impl VolumeHost {
                     }
                     Err(error) => note(Err(error)),
                 }
-                note(remove_rest(&pod));
+                note(remove_rest(&pod, self.pod_files));
                 note(self.remove_if_empty(pod_uid));
             }
             Ok(None) => {}
@@ -506,11 +518,13 @@ fn retain_environments(pod: &Directory, containers: &HashSet<&str>) -> Result<()
 }
 
 /// Removes what a pod has besides volumes, and every directory that is empty then.
-fn remove_rest(pod: &Directory) -> Result<(), DiskError> {
+fn remove_rest(pod: &Directory, files: &[&str]) -> Result<(), DiskError> {
     tmpfs::unmount(pod.as_fd(), layout::CONTAINERS)
         .map_err(pod.failed(DiskOperation::Unmount, layout::CONTAINERS))?;
     pod.remove(layout::CONTAINERS)?;
-    read_back::remove_record(pod)?;
+    for name in files {
+        pod.remove_replaceable(name)?;
+    }
     if let Some(volumes) = pod.child(layout::VOLUMES)? {
         for kind in VolumeKind::ALL {
             volumes.remove_if_empty(kind.directory())?;

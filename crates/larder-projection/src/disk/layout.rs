@@ -1,12 +1,13 @@
 //! Names in the kubelet's directory layout (kubelet 1.36, `pkg/kubelet/kubelet_getters.go` and the volume plugins).
 //!
 //! ```text
-//! <root>/pods/<pod UID>/ volumes/kubernetes.io~configmap/<volume>/           a directory on disk
-//! volumes/kubernetes.io~secret/<volume>/              a tmpfs; likewise projected and downward-api
-//! volumes/kubernetes.io~empty-dir/<volume>/           of others; env files are read from there
-//! plugins/kubernetes.io~empty-dir/wrapped_<volume>/ready volume-subpaths/<volume>/<container>/<index>        targets
-//! of bind mounts for subPath containers/<container>/env.json                     ours: the environment, mode 0600
-//! on-change.json                      ours: the record of the agent's hooks, mode 0600
+//! <root>/pods/<pod UID>/
+//!   volumes/kubernetes.io~configmap/<volume>/           a directory on disk
+//!   volumes/kubernetes.io~secret/<volume>/              a tmpfs; likewise projected and downward-api
+//!   volumes/kubernetes.io~empty-dir/<volume>/           of others; env files are read from there
+//!   plugins/kubernetes.io~empty-dir/wrapped_<volume>/ready
+//!   volume-subpaths/<volume>/<container>/<index>        targets of bind mounts for subPath
+//!   containers/<container>/env.json                     ours: the environment, mode 0600
 //! <root>/by-name/<namespace>/<pod> -> ../../pods/<pod UID>     ours
 //! ```
 
@@ -70,6 +71,11 @@ impl VolumeKind {
 /// Directory of an `emptyDir` volume of the pod whose directory is `pod`, whether there is one or not.
 pub fn empty_dir_path(pod: &Path, volume: &str) -> PathBuf {
     pod.join(VOLUMES).join(EMPTY_DIR).join(volume)
+}
+
+/// The file that is renamed over `name` to replace it.
+pub(crate) fn aside(name: &str) -> String {
+    format!("..{name}_tmp")
 }
 
 const WRAPPED: &str = "wrapped_";

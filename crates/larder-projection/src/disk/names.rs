@@ -4,6 +4,7 @@
 
 use std::{collections::HashMap, os::fd::AsFd};
 
+use larder_files::sys;
 use rustix::{fs::FileType, io::Errno};
 
 use super::{
@@ -11,7 +12,6 @@ use super::{
     directory::Directory,
     error::DiskOperation,
     layout::{self, element},
-    sys,
 };
 
 /// Mode of the directories: what the links lead to is protected by itself.

@@ -6,9 +6,8 @@
 
 use std::os::fd::AsFd;
 
+use larder_files::sys;
 use rustix::io::{Errno, Result};
-
-use super::sys;
 
 /// Added to the mode of files when there is a group.
 const GROUP_FILE: u32 = 0o440;

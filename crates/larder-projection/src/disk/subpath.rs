@@ -14,6 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use larder_files::sys;
 use rustix::{
     fs::{self, FileType, Mode, OFlags, ResolveFlags},
     io::{Errno, Result},
@@ -25,7 +26,7 @@ use super::{
     directory::Directory,
     error::DiskOperation,
     layout::{self, element},
-    sys, tmpfs, writer,
+    tmpfs, writer,
 };
 use crate::VolumeKind;
 

@@ -15,12 +15,11 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
+use larder_files::{beneath, sys};
 use rustix::{
     fs::FileType,
     io::{Errno, Result},
 };
-
-use super::sys;
 
 /// Volumes are rarely deeper, so few removals ever need `..`.
 const MAX_OPEN: usize = 8;
@@ -60,7 +59,6 @@ pub(crate) fn remove_dir_all(dir: BorrowedFd<'_>, name: &[u8]) -> Result<()> {
 /// As [`remove_dir_all`].
 pub(crate) fn remove_opened(dir: BorrowedFd<'_>, name: &[u8], opened: OwnedFd) -> Result<()> {
     let name = CString::new(name).map_err(|_| Errno::INVAL)?;
-    sys::rewind(&opened)?;
     let mut removal = Removal::of(dir, Vec::new());
     let entered = removal.enter_opened(name, opened);
     removal.note(entered);
@@ -243,10 +241,10 @@ impl<'t> Removal<'t> {
 
 /// Opens the directory `name` of `parent` so that it can be emptied: a missing permission of the owner is added.
 fn open(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd> {
-    match sys::open_dir_beneath(parent, name.to_bytes()) {
+    match beneath::open_dir(parent, name.to_bytes()) {
         Err(Errno::ACCESS) => {
-            let unreadable = sys::open_dir_path(parent, name.to_bytes())?;
-            sys::set_mode_by_path(&unreadable, REMOVABLE)?;
+            let unreadable = beneath::open_place(parent, name.to_bytes())?;
+            sys::set_mode_of_place(&unreadable, REMOVABLE)?;
             sys::open_dir(unreadable.as_fd(), c".")
         }
         opened => opened,

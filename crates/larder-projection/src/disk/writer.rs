@@ -55,6 +55,7 @@ use std::{
 };
 
 use jiff::{Timestamp, tz::Offset};
+use larder_files::{beneath, sys};
 use rustix::{
     fs::{CWD, FileType},
     io::Errno,
@@ -69,7 +70,7 @@ use self::{
 use super::{
     error::{DiskError, DiskOperation},
     ownership::{self, Group},
-    sys, tree,
+    tree,
 };
 use crate::Payload;
 
@@ -263,7 +264,7 @@ impl AtomicWriter {
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
             Err(errno) => return Err(self.failed(DiskOperation::ReadCurrent, DATA)(errno)),
         };
-        match sys::open_dir_beneath(volume, name.as_bytes()) {
+        match beneath::open_dir(volume, name.as_bytes()) {
             Ok(dir) => Ok(Some(Set { name, dir })),
             // Missing, or something else has its name: there is nothing to keep.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
@@ -275,7 +276,6 @@ impl AtomicWriter {
     fn list_root(&self) -> Result<Root, DiskError> {
         let fails = |errno| DiskError::new(DiskOperation::ListVolume, &self.path, errno);
         // Listed by the pass before, perhaps.
-        sys::rewind(&self.volume).map_err(fails)?;
         let mut root = Root::default();
         sys::list(&self.volume, |name, kind| root.add(name, kind)).map_err(fails)?;
         Ok(root)

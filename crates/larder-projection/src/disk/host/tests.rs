@@ -7,15 +7,13 @@ use std::{
 };
 
 use expect_test::expect;
+use larder_files::faults::{Fault, during};
 use tempfile::TempDir;
 
 use super::*;
 use crate::{
     File,
-    disk::{
-        sys::faults::{Fault, during},
-        testing::{as_ordinary_user, as_root_with_mounts, file, files, noon, show},
-    },
+    disk::testing::{as_ordinary_user, as_root_with_mounts, file, files, noon, show},
 };
 
 fn volume(kind: VolumeKind, name: &str) -> PodVolume<'_> {

@@ -215,20 +215,3 @@ fn a_directory_moved_away_meanwhile_ends_the_removal() {
     assert_eq!(removal.run(), Err(Errno::STALE));
     assert!(victim.join("d/kept").exists());
 }
-
-#[test]
-fn element_by_element_opening_crosses_no_mount_either() {
-    as_root_with_mounts(|| {
-        let root = TempDir::new().unwrap();
-        for path in ["a/b", "outside/c"] {
-            fs::create_dir_all(root.path().join(path)).unwrap();
-        }
-        let top = open_path(root.path());
-        let open = |path: &[u8]| sys::open_by_elements(top.as_fd(), path, sys::DIRECTORY).map(drop);
-        assert_eq!(open(b"a/b"), Ok(()));
-        mount_bind(root.path().join("outside"), root.path().join("a")).unwrap();
-        assert_eq!(open(b"a"), Err(Errno::XDEV));
-        assert_eq!(open(b"a/c"), Err(Errno::XDEV));
-        assert_eq!(open(b"outside/../outside"), Err(Errno::XDEV));
-    });
-}

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use larder_files::{beneath, sys};
 use rustix::{
     fs::{FileType, Stat},
     io::Result,
@@ -14,10 +15,7 @@ use zeroize::Zeroizing;
 use super::plan::Plan;
 use crate::{
     File,
-    disk::{
-        ownership::{self, Group, PERMISSIONS},
-        sys,
-    },
+    disk::ownership::{self, Group, PERMISSIONS},
 };
 
 /// At most so much of a file is in memory at a time.
@@ -48,7 +46,7 @@ impl Misowned<'_> {
         let (dir, name) = match self.path.rsplit_once('/') {
             None => (set.as_fd(), self.path),
             Some((directory, name)) => {
-                parent = sys::open_dir_beneath(set.as_fd(), directory.as_bytes())?;
+                parent = beneath::open_dir(set.as_fd(), directory.as_bytes())?;
                 (parent.as_fd(), name)
             }
         };
@@ -103,7 +101,7 @@ impl<'p> Walk<'_, 'p> {
                 Some((opened.as_fd(), name))
             });
             let (parent, name) = below.unwrap_or((set.as_fd(), directory));
-            let opened = sys::open_dir_beneath(parent, name.as_bytes())?;
+            let opened = beneath::open_dir(parent, name.as_bytes())?;
             files = match (files, self.directory(&opened, directory)?) {
                 (Some(files), Some(more)) => Some(files + more),
                 _ => return Ok(false),

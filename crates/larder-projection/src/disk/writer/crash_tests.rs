@@ -10,15 +10,13 @@ use std::{
     process::Command,
 };
 
+use larder_files::faults::{Fault, during};
 use proptest::prelude::*;
 
 use super::*;
 use crate::{
     File,
-    disk::{
-        sys::faults::{Fault, during},
-        testing::{TestVolume, file, files, noon, show},
-    },
+    disk::testing::{TestVolume, file, files, noon, show},
 };
 
 /// The payload of a volume before a pass, and the one to be written.

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use jiff::Timestamp;
+use larder_files::{beneath, sys};
 use rustix::fs::FileType;
 
 use super::{AtomicWriter, DATA, DATA_TMP, Root, Set, Written, compare::Misowned, plan::Plan};
@@ -11,7 +12,7 @@ use crate::{
     disk::{
         error::{DiskError, DiskOperation},
         ownership::{self, Group},
-        sys, tree,
+        tree,
     },
 };
 
@@ -195,7 +196,7 @@ impl<'s> Parents<'s> {
         };
         let opened = match self.last.take() {
             Some((last, opened)) if last == parent => opened,
-            _ => sys::open_dir_beneath(self.set, parent.as_bytes())?,
+            _ => beneath::open_dir(self.set, parent.as_bytes())?,
         };
         let (_, opened) = self.last.insert((parent, opened));
         Ok((OwnedFd::as_fd(opened), name))
