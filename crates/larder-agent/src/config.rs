@@ -26,7 +26,7 @@ use std::{
 };
 
 use larder::{ManagerConfig, Strategy, WatchScope};
-use larder_objects::read_regular_file;
+use larder_files::regular_file::read_regular_text;
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 
@@ -258,11 +258,12 @@ impl Config {
         let (text, path) = match file {
             None => (String::new(), Path::new("")),
             Some(path) => {
-                let text = read_text(path).map_err(|source| ConfigError::Read {
+                let text = read_regular_text(path, MAX_BYTES);
+                let mut text = text.map_err(|error| ConfigError::Read {
                     path: path.to_owned(),
-                    source,
+                    source: error.into(),
                 })?;
-                (text, path)
+                (mem::take(&mut *text), path)
             }
         };
         let (mut config, warning) =
@@ -445,12 +446,6 @@ impl Config {
 
 /// A configuration of this many bytes is rejected. One with every field takes a few KiB.
 const MAX_BYTES: u64 = 1 << 20;
-
-fn read_text(path: &Path) -> io::Result<String> {
-    let mut bytes = read_regular_file(path, MAX_BYTES)?;
-    String::from_utf8(mem::take(&mut *bytes))
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "not UTF-8"))
-}
 
 /// The settings of hooks. An error in a hook names the line on which the hook begins.
 fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {

@@ -8,6 +8,7 @@
 use std::{
     fs::{self, FileType, OpenOptions},
     io::{self, Read},
+    mem,
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _},
     path::Path,
 };
@@ -47,6 +48,9 @@ pub enum RegularFileError {
         /// The limit.
         max_bytes: u64,
     },
+    /// It is not text.
+    #[error("not UTF-8")]
+    NotText,
 }
 
 impl From<RegularFileError> for io::Error {
@@ -80,6 +84,24 @@ pub fn read_regular_file(
     let metadata = file.metadata().map_err(failed("stat"))?;
     regular(metadata.file_type())?;
     read_bounded(file, metadata.len(), max_bytes)
+}
+
+/// Reads the text in the regular file at `path`; see [`read_regular_file`].
+///
+/// # Errors
+///
+/// Those of [`read_regular_file`], or the content is not UTF-8.
+pub fn read_regular_text(
+    path: &Path,
+    max_bytes: u64,
+) -> Result<Zeroizing<String>, RegularFileError> {
+    let mut bytes = read_regular_file(path, max_bytes)?;
+    String::from_utf8(mem::take(&mut *bytes))
+        .map(Zeroizing::new)
+        .map_err(|error| {
+            drop(Zeroizing::new(error.into_bytes()));
+            RegularFileError::NotText
+        })
 }
 
 fn regular(kind: FileType) -> Result<(), RegularFileError> {
@@ -189,6 +211,10 @@ mod tests {
             let error = read_regular_file(&path, 4).unwrap_err();
             assert_eq!(error.to_string(), problem, "{}", path.display());
         }
+        assert_eq!(**read_regular_text(&at("file"), 5).unwrap(), *"text");
+        fs::write(at("binary"), [0xff]).unwrap();
+        let error = read_regular_text(&at("binary"), 5).unwrap_err();
+        assert_eq!(error.to_string(), "not UTF-8");
         let error = read_regular_file(&at("none"), 4).unwrap_err();
         assert_eq!(io::Error::from(error).kind(), io::ErrorKind::NotFound);
     }

@@ -9,8 +9,9 @@ use std::{
     path::Path,
 };
 
+use larder_files::regular_file::RegularFileError;
 use larder_objects::{
-    RegularFileError, chain,
+    chain,
     manifest::{Loader, MAX_MANIFEST_BYTES, Manifests, read_manifest},
 };
 use rustix::fs::{CWD, FileType, Mode, mknodat};

@@ -1,8 +1,9 @@
 //! Flags that select the action after a change: texts with hooks, and the timing of short ones.
 
-use std::{fmt::Display, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
-use larder_objects::{chain, read_regular_file};
+use larder_files::regular_file::read_regular_text;
+use larder_objects::chain;
 use larder_on_change::{
     Debounce, Hook, PodFacts, Retry,
     parse::{self, HookError, HookOrigin, MAX_TEXT},
@@ -128,10 +129,9 @@ fn hook_text(text: &str) -> Result<HookText, String> {
 }
 
 fn read(path: &str) -> Result<String, String> {
-    let failed = |error: &dyn Display| format!("cannot read {path}: {error}");
-    let text = read_regular_file(Path::new(path), MAX_TEXT as u64 + 1)
-        .map_err(|error| failed(&chain(&error)))?;
-    String::from_utf8(text.to_vec()).map_err(|_| failed(&"not UTF-8"))
+    let text = read_regular_text(Path::new(path), MAX_TEXT as u64 + 1);
+    let text = text.map_err(|error| format!("cannot read {path}: {}", chain(&error)))?;
+    Ok(text.to_string())
 }
 
 /// Parses `MIN[:MAX]`.

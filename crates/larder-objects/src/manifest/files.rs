@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use larder_files::regular_file::{RegularFileError, read_bounded, read_regular_file};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags, fcntl_setfl},
@@ -19,7 +20,6 @@ use rustix::{
 use zeroize::Zeroizing;
 
 use super::{Loader, ManifestError};
-use crate::regular_file::{RegularFileError, read_bounded, read_regular_file};
 
 /// Name under which standard input appears in errors.
 const STDIN: &str = "standard input";

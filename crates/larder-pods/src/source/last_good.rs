@@ -16,26 +16,22 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    ffi::OsStr,
-    fs::File,
-    io::{self, Read as _, Write as _},
-    os::fd::OwnedFd,
+    io,
+    os::fd::{AsFd as _, OwnedFd},
     path::{Component, Path, PathBuf},
     sync::Arc,
 };
 
+use larder_files::{regular_file::read_open, replace::replace_file, sys};
 use larder_objects::StableHash;
-use rustix::{
-    fs::{AtFlags, CWD, Dir, Mode, OFlags, fchmod, mkdirat, openat, renameat, unlinkat},
-    io::Errno,
-};
+use rustix::{fs::CWD, io::Errno};
 
 use super::SourceProblem;
 
 /// First field of a copy: its format and version.
 const FORM: &[u8] = b"larder/last-good/1";
 /// Longest copy that is read, in bytes: the longest manifest and room for the other fields.
-const MAX_COPY_BYTES: u64 = 11 << 20;
+const MAX_COPY_BYTES: usize = 11 << 20;
 /// A copy that is being written. Copies have hashes for names.
 const ASIDE: &str = "aside";
 
@@ -150,11 +146,11 @@ impl LastGood {
             }
             let path = directory.join(name);
             let removed = match handle {
-                Some(handle) => unlinkat(&*handle, name, AtFlags::empty()),
+                Some(handle) => sys::remove_file(handle.as_fd(), name.as_str()),
                 None => Ok(()),
             };
-            match removed {
-                Ok(()) | Err(Errno::NOENT) => {
+            match sys::may_be_missing(removed) {
+                Ok(()) => {
                     problems.remove(&path);
                     false
                 }
@@ -188,34 +184,27 @@ impl LastGood {
             handle => handle.map_err(failed)?,
         };
         let mut names = Vec::new();
-        for entry in Dir::read_from(&handle).map_err(failed)? {
-            let name = entry.map_err(failed)?.file_name().to_owned();
-            if ![c".", c".."].contains(&&*name) {
-                names.push(name.to_string_lossy().into_owned());
-            }
-        }
+        sys::list(&handle, |name, _| {
+            names.push(name.to_string_lossy().into_owned());
+        })
+        .map_err(failed)?;
         self.handle = Some(handle);
         Ok(names)
     }
 
     fn read(&self, name: &str) -> Result<Remembered, LastGoodError> {
-        let failed = |source| LastGoodError::Io {
-            step: "read",
-            source,
-        };
         let handle = self.handle.as_ref().ok_or(Errno::NOENT);
-        // Opening never waits, whatever the file is.
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let opened = handle.and_then(|handle| openat(handle, name, flags, Mode::empty()));
-        let file = File::from(opened.map_err(|errno| failed(errno.into()))?);
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(LastGoodError::Damaged);
+        let read = handle
+            .and_then(|handle| sys::open_regular(handle.as_fd(), name))
+            .and_then(|(file, stat)| read_open(&file, &stat, MAX_COPY_BYTES));
+        match read {
+            Ok(bytes) => parse(&bytes).ok_or(LastGoodError::Damaged),
+            Err(Errno::INVAL | Errno::FBIG) => Err(LastGoodError::Damaged),
+            Err(errno) => Err(LastGoodError::Io {
+                step: "read",
+                source: errno.into(),
+            }),
         }
-        let mut bytes = Vec::new();
-        file.take(MAX_COPY_BYTES)
-            .read_to_end(&mut bytes)
-            .map_err(failed)?;
-        parse(&bytes).ok_or(LastGoodError::Damaged)
     }
 
     fn write(&mut self, name: &str, place: &[u8], text: &str) -> io::Result<()> {
@@ -224,14 +213,7 @@ impl LastGood {
             None => open_directory(&self.directory, true)?,
         };
         let handle = self.handle.insert(handle);
-        fchmod(&*handle, Mode::RWXU)?;
-        match unlinkat(&*handle, ASIDE, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(errno.into()),
-        }
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let mut file = File::from(openat(&*handle, ASIDE, flags, mode)?);
+        sys::set_mode(&*handle, 0o700)?;
         let copy = [
             FORM,
             place,
@@ -239,41 +221,31 @@ impl LastGood {
             text.as_bytes(),
         ]
         .join(&0);
-        fchmod(&file, mode)
-            .map_err(io::Error::from)
-            .and_then(|()| file.write_all(&copy))
-            .and_then(|()| Ok(renameat(&*handle, ASIDE, &*handle, name)?))
-            // Its remains would block the next attempt.
-            .inspect_err(|_| {
-                let _ = unlinkat(&*handle, ASIDE, AtFlags::empty());
-            })
+        Ok(replace_file(handle.as_fd(), name, ASIDE, 0o600, &copy)?)
     }
 }
 
 /// Opens the directory `path` without following a link; with `create`, missing components are created with mode 0700.
 fn open_directory(path: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
-    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let open = |dir: &OwnedFd, name: &OsStr| openat(dir, name, flags | OFlags::PATH, Mode::empty());
     let start = if path.is_absolute() { "/" } else { "." };
-    let mut reached = openat(CWD, start, flags | OFlags::PATH, Mode::empty())?;
+    let mut reached = sys::open_place(CWD, start)?;
     for element in path.components() {
-        let name = match element {
-            Component::Normal(name) => name,
-            Component::ParentDir => OsStr::new(".."),
-            Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
-        };
-        reached = match open(&reached, name) {
+        if !matches!(element, Component::Normal(_) | Component::ParentDir) {
+            continue;
+        }
+        let name = element.as_os_str();
+        reached = match sys::open_place(reached.as_fd(), name) {
             Err(Errno::NOENT) if create => {
-                match mkdirat(&reached, name, Mode::RWXU) {
+                match sys::make_dir(reached.as_fd(), name, 0o700) {
                     Ok(()) | Err(Errno::EXIST) => {}
                     Err(errno) => return Err(errno),
                 }
-                open(&reached, name)?
+                sys::open_place(reached.as_fd(), name)?
             }
             opened => opened?,
         };
     }
-    openat(&reached, ".", flags | OFlags::RDONLY, Mode::empty())
+    sys::open_dir(reached.as_fd(), ".")
 }
 
 fn hash(text: &str) -> StableHash {

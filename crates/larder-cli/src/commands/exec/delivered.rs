@@ -14,10 +14,8 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
-use larder_objects::{
-    read_regular_file,
-    validation::{is_label, is_subdomain},
-};
+use larder_files::regular_file::read_regular_file;
+use larder_objects::validation::{is_label, is_subdomain};
 use larder_projection::{
     MAX_ENVIRONMENT_BYTES, VolumeKind, containers,
     disk::{empty_dir_path, read_environment},

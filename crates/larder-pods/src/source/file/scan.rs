@@ -3,16 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fs, io, mem,
+    fs, io,
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use larder_objects::{
-    RegularFileError, StableHash,
-    manifest::{MAX_MANIFEST_BYTES, read_manifest},
-};
+use larder_files::regular_file::{RegularFileError, read_regular_text};
+use larder_objects::{StableHash, manifest::MAX_MANIFEST_BYTES};
 use zeroize::Zeroizing;
 
 use super::Touched;
@@ -306,15 +304,13 @@ impl Scanner {
 
 /// The text of the file at `path`.
 fn read_text(path: &Path) -> Result<Zeroizing<String>, FileSourceError> {
-    let mut bytes = read_manifest(path).map_err(|error| match error {
+    read_regular_text(path, MAX_MANIFEST_BYTES).map_err(|error| match error {
         RegularFileError::Io { step, source } => FileSourceError::Read { step, source },
         RegularFileError::Directory => FileSourceError::Nested,
         RegularFileError::TooLong { .. } => FileSourceError::TooLong,
+        RegularFileError::NotText => FileSourceError::NotText,
         _ => FileSourceError::NotAFile,
-    })?;
-    let text = String::from_utf8(mem::take(&mut *bytes));
-    text.map(Zeroizing::new)
-        .map_err(|_| FileSourceError::NotText)
+    })
 }
 
 /// Whether a directory entry is meant to be a manifest: any name that is neither hidden nor that of a backup.
