@@ -1,8 +1,8 @@
 //! The cost of a manager for its callers, compared with the kubelet's own manager (Kubernetes 1.36, the same kind of
-//! machine) and with larder's budget.
+//! machine) and with larder's budget. The node has 50 pods with 10 references each; each pod reads through its guard.
 //!
 //! The time of atomic operations depends on the machine, and varies on a virtual one. So the first row is a baseline:
-//! two of them, in the same run. A read has three: it leaves the map, and takes and returns a reference to the object.
+//! two of them, in the same run. A read has four: it takes and releases the object's lock and a reference to the object.
 //!
 //! Measured in CPU time of the thread, the slower one of two, so that other work on the machine disturbs little. On a
 //! busy machine two threads seldom run at the same time. `best` is the quickest sample.
@@ -26,7 +26,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
-use larder::{ConfigMapManager, NodeTtl};
+use larder::{ConfigMap, ConfigMapManager, NodeTtl, RegisteredPod};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
@@ -81,18 +81,50 @@ fn names() -> impl Iterator<Item = String> {
     (0..OBJECTS).map(|number| format!("config-{number}"))
 }
 
-/// A manager that knows all objects.
-fn synced(manager: ConfigMapManager, runtime: &Runtime) -> ConfigMapManager {
-    manager.register_pod(&pod("all", names()));
-    runtime.block_on(async {
-        for name in names() {
-            manager.get("n", &name).await.unwrap();
-        }
-    });
-    manager
+/// A manager that knows all objects, and each object's name with the guard of the pod that refers to it.
+struct Node {
+    manager: ConfigMapManager,
+    guards: Vec<(RegisteredPod<ConfigMap>, Vec<String>)>,
 }
 
-fn read(manager: &ConfigMapManager, name: &str) {
+impl Node {
+    fn synced(manager: ConfigMapManager, runtime: &Runtime) -> Self {
+        let names: Vec<_> = names().collect();
+        let pods = names.chunks(10).enumerate().map(|(number, names)| {
+            let pod = pod(&format!("pod-{number}"), names.iter().cloned());
+            (manager.registered(&pod), names.to_vec())
+        });
+        let guards = pods.collect();
+        runtime.block_on(async {
+            for name in &names {
+                manager.get("n", name).await.unwrap();
+            }
+        });
+        Self { manager, guards }
+    }
+
+    /// What `read` makes of objects, one after the other.
+    fn reads<'a>(
+        &'a self,
+        count: u64,
+        read: impl Fn(&'a ConfigMapManager, &'a RegisteredPod<ConfigMap>, &'a str),
+    ) -> Duration {
+        let objects = self
+            .guards
+            .iter()
+            .flat_map(|(guard, names)| names.iter().map(move |name| (guard, name.as_str())));
+        let objects: Vec<_> = objects.collect();
+        let objects = objects.iter().cycle().take(usize::try_from(count).unwrap());
+        cpu_time(|| objects.for_each(|(guard, name)| read(&self.manager, guard, name)))
+    }
+}
+
+fn read_by_guard(_: &ConfigMapManager, guard: &RegisteredPod<ConfigMap>, name: &str) {
+    let read = black_box(guard).get(black_box(name)).now_or_never();
+    drop(black_box(read.unwrap().unwrap()));
+}
+
+fn read_by_name(manager: &ConfigMapManager, _: &RegisteredPod<ConfigMap>, name: &str) {
     let read = black_box(manager).get("n", black_box(name)).now_or_never();
     drop(black_box(read.unwrap().unwrap()));
 }
@@ -108,7 +140,7 @@ fn yardstick(c: &mut Criterion) {
 
 /// A measurement, with the kubelet's figure and larder's budget, in nanoseconds.
 struct Row {
-    name: &'static str,
+    name: String,
     kubelet: f64,
     budget: f64,
 }
@@ -117,7 +149,7 @@ impl Row {
     /// Measures `run`, which repeats its work a given number of times and returns how long that took.
     fn measure(&self, c: &mut Criterion, mut run: impl FnMut(u64) -> Duration) {
         let mut best = f64::INFINITY;
-        c.bench_function(self.name, |b| {
+        c.bench_function(&self.name, |b| {
             b.iter_custom(|count| {
                 let time = run(count);
                 // The first rounds are short and cold.
@@ -146,58 +178,52 @@ fn cpu_time(work: impl FnOnce()) -> Duration {
     now().saturating_sub(start)
 }
 
-fn reads(c: &mut Criterion, manager: &ConfigMapManager, one: &Row, two: &Row) {
-    let names: Vec<_> = names().collect();
-    let many = |count: u64| {
-        let names = names.iter().cycle().take(usize::try_from(count).unwrap());
-        cpu_time(|| names.for_each(|name| read(manager, name)))
+fn reads(c: &mut Criterion, node: &Node, strategy: &str, kubelet: f64, budget: f64) {
+    let row = |what: &str, budget| Row {
+        name: format!("read, {strategy}{what}"),
+        kubelet,
+        budget,
     };
-    one.measure(c, many);
-    two.measure(c, |count| {
+    row("", budget).measure(c, |count| node.reads(count, read_by_guard));
+    row(", two threads", budget).measure(c, |count| {
         thread::scope(|scope| {
-            let threads = [(); 2].map(|()| scope.spawn(move || many(count)));
-            threads
-                .map(|thread| thread.join().unwrap())
-                .into_iter()
-                .max()
+            let threads = [(); 2].map(|()| scope.spawn(|| node.reads(count, read_by_guard)));
+            let times = threads.map(|thread| thread.join().unwrap());
+            times.into_iter().max()
         })
         .unwrap()
     });
+    row(", by name", kubelet).measure(c, |count| node.reads(count, read_by_name));
 }
 
 fn managers(c: &mut Criterion) {
     yardstick(c);
     let runtime = Runtime::new().unwrap();
     let _entered = runtime.enter();
-    let row = |name, kubelet, budget| Row {
-        name,
+    let watching = Node::synced(ConfigMapManager::watching(client()), &runtime);
+    reads(c, &watching, "Watch", 258.0, 30.0);
+    let caching = ConfigMapManager::caching(client(), NodeTtl::default());
+    reads(c, &Node::synced(caching, &runtime), "Cache", 100.0, 100.0);
+
+    let row = |name: &str, kubelet, budget| Row {
+        name: name.to_owned(),
         kubelet,
         budget,
     };
-    let watching = synced(ConfigMapManager::watching(client()), &runtime);
-    let (one, two) = ("read, Watch", "read, Watch, two threads");
-    let (one, two) = (row(one, 258.0, 30.0), row(two, 258.0, 30.0));
-    reads(c, &watching, &one, &two);
-
-    let caching = ConfigMapManager::caching(client(), NodeTtl::default());
-    let caching = synced(caching, &runtime);
-    let (one, two) = ("read, Cache", "read, Cache, two threads");
-    let (one, two) = (row(one, 100.0, 100.0), row(two, 100.0, 100.0));
-    reads(c, &caching, &one, &two);
-
+    let manager = &watching.manager;
     let pod_of_one = pod("one", names().take(1));
     row("register + unregister", 1733.0, 300.0).measure(c, |count| {
         cpu_time(|| {
             for _ in 0..count {
-                watching.register_pod(black_box(&pod_of_one));
-                watching.unregister_pod(black_box(&pod_of_one));
+                manager.register_pod(black_box(&pod_of_one));
+                manager.unregister_pod(black_box(&pod_of_one));
             }
         })
     });
     let pod_of_ten = pod("ten", names().take(10));
-    watching.register_pod(&pod_of_ten);
+    manager.register_pod(&pod_of_ten);
     row("register again, 10 references", 2894.0, 500.0).measure(c, |count| {
-        cpu_time(|| (0..count).for_each(|_| watching.register_pod(black_box(&pod_of_ten))))
+        cpu_time(|| (0..count).for_each(|_| manager.register_pod(black_box(&pod_of_ten))))
     });
 }
 

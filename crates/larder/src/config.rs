@@ -213,14 +213,6 @@ impl ManagerConfig {
         self.node_ttl.get().unwrap_or(self.default_ttl)
     }
 
-    /// The same in nanoseconds, as many as fit: quicker to get and to compare.
-    pub(crate) fn current_ttl_nanos(&self) -> u64 {
-        match self.node_ttl.0.load(Ordering::Relaxed) {
-            UNSET => nanos(self.default_ttl),
-            nanos => nanos,
-        }
-    }
-
     /// How long a watch lives without being read: five sync periods, at least 60 s.
     pub fn max_idle(&self) -> Duration {
         self.sync_frequency
@@ -262,6 +254,7 @@ impl Default for NodeTtl {
 impl NodeTtl {
     /// Sets the node's TTL from now on.
     pub fn set(&self, ttl: Option<Duration>) {
+        let nanos = |ttl: Duration| u64::try_from(ttl.as_nanos()).unwrap_or(UNSET);
         let nanos = ttl.map_or(UNSET, |ttl| nanos(ttl).min(UNSET - 1));
         self.0.store(nanos, Ordering::Relaxed);
     }
@@ -287,11 +280,6 @@ impl NodeTtl {
     }
 }
 
-/// As many nanoseconds of `time` as fit.
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
 /// A setting that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -310,19 +298,6 @@ pub enum ConfigError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ttl_in_nanoseconds_is_the_current_one() {
-        let config = ManagerConfig::default().default_ttl(Duration::from_secs(7));
-        let said = [None, Some(Duration::ZERO), Some(Duration::from_mins(5))];
-        for ttl in said {
-            config.node_ttl.set(ttl);
-            let nanos = config.current_ttl_nanos();
-            assert_eq!(Duration::from_nanos(nanos), config.current_ttl());
-        }
-        let endless = ManagerConfig::default().default_ttl(Duration::MAX);
-        assert_eq!(endless.current_ttl_nanos(), u64::MAX);
-    }
 
     #[test]
     fn strategies_are_spelled_as_the_kubelet_spells_them() {

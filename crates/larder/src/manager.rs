@@ -17,9 +17,9 @@ use crate::{
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::{Error, ErrorKind},
     metrics::Metrics,
-    registration::{Hold, PodIdentity, PodRef, Registrations},
+    registration::{Hold, PodIdentity, PodRef, PodReferences, Registrations},
     status::{KnownObject, NamespaceScope, ObjectStatus, StaleObject},
-    store::{Store, fake::FakeObjects, watching::WatchStore},
+    store::{Reference, Store, fake::FakeObjects, watching::WatchStore},
 };
 
 /// The manager of ConfigMaps.
@@ -54,8 +54,9 @@ pub struct ObjectManager<K: Object> {
 }
 
 struct Inner<K: Object> {
-    /// Which pods are registered. Held while the references of one pod change; never by a read that succeeds at once.
-    registrations: Mutex<Registrations>,
+    /// Which pods are registered. Locked while the references of one pod change; by a read only if it waits, or if it
+    /// names its pod instead of holding the guard.
+    registrations: Mutex<Registrations<Reference<K>>>,
     store: Store<K>,
     read_timeout: Duration,
 }
@@ -156,7 +157,7 @@ impl<K: Object> ObjectManager<K> {
     /// Never waits. Call it again whenever the pod has changed: references that are new are added, those that are gone
     /// are dropped, and nothing happens to the others.
     pub fn register_pod(&self, pod: &Pod) {
-        self.register(pod, Hold::Plain);
+        self.register(pod, Hold::Plain, |_| ());
     }
 
     /// Ends the registration of the pod with the namespace, name and UID of `pod`, whatever else `pod` says.
@@ -169,10 +170,13 @@ impl<K: Object> ObjectManager<K> {
     /// Registers `pod` for as long as the returned guard lives, whatever else is registered or unregistered meanwhile.
     ///
     /// The guard's reads are those of this pod: they never see data older than its registration, and a registration
-    /// of another pod never makes them wait.
+    /// of another pod never makes them wait. They are also the quickest, since the guard holds the pod's references.
     pub fn registered(&self, pod: &Pod) -> RegisteredPod<K> {
-        self.register(pod, Hold::Guard);
         RegisteredPod {
+            references: self.register(pod, Hold::Guard, |registrations| {
+                let references = registrations.references(PodRef::of(pod));
+                Arc::clone(references.expect("the pod has just been registered"))
+            }),
             manager: self.clone(),
             pod: PodRef::of(pod).into(),
         }
@@ -191,16 +195,8 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// Dropping the future loses nothing; what is under way goes on for the next read.
     pub async fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, Error> {
-        // Not through `get_within`: each future in another one makes a read slower.
-        let Inner {
-            store,
-            read_timeout,
-            ..
-        } = &*self.inner;
-        if let Some(object) = store.get_now(namespace, name) {
-            return Ok(object);
-        }
-        store.get(namespace, name, None, *read_timeout).await
+        let within = self.inner.read_timeout;
+        self.get_within(namespace, name, within).await
     }
 
     /// [`get`](Self::get) that waits at most for `within`.
@@ -214,10 +210,11 @@ impl<K: Object> ObjectManager<K> {
         name: &str,
         within: Duration,
     ) -> Result<Arc<K>, Error> {
-        if let Some(object) = self.inner.store.get_now(namespace, name) {
-            return Ok(object);
+        let store = &self.inner.store;
+        match store.read_now(namespace, name) {
+            Some(object) => Ok(object),
+            None => store.get(namespace, name, None, within).await,
         }
-        self.inner.store.get(namespace, name, None, within).await
     }
 
     /// The object as `pod` may see it: not older than the pod's own registration.
@@ -234,13 +231,21 @@ impl<K: Object> ObjectManager<K> {
     }
 
     async fn get_as(&self, pod: PodRef<'_>, name: &str, within: Duration) -> Result<Arc<K>, Error> {
-        let holder = self.inner.registrations.lock().holder(pod);
-        if holder.is_none() && self.inner.store.needs_registration() {
+        let reference = {
+            let registrations = self.inner.registrations.lock();
+            let references = registrations.references(pod);
+            references.and_then(|references| references.find(name).cloned())
+        };
+        let store = &self.inner.store;
+        if reference.is_none() && store.needs_registration() {
             let key = ObjectKey::new(pod.namespace, name);
             return Err(ErrorKind::NotRegistered { key }.into());
         }
-        let store = &self.inner.store;
-        store.get(pod.namespace, name, holder, within).await
+        if let Some(object) = reference.as_ref().and_then(Reference::read_now) {
+            return Ok(object);
+        }
+        let required = reference.map(|reference| reference.since);
+        store.get(pod.namespace, name, required, within).await
     }
 
     /// Serves copies that an earlier process kept: for a start while the API server cannot be reached.
@@ -264,7 +269,7 @@ impl<K: Object> ObjectManager<K> {
         self.serve_stale(HashMap::new());
     }
 
-    /// Of when the copy is that reads get; `None` if they get no copy.
+    /// When the copy that reads get was made; `None` if they get no copy.
     ///
     /// Ask before the read: an object never becomes stale, so what is read after `None` is no copy.
     pub fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
@@ -286,8 +291,14 @@ impl<K: Object> ObjectManager<K> {
 
     /// Every referenced object with its state and the pods that refer to it, sorted by name.
     pub fn objects(&self) -> Vec<ObjectStatus> {
-        let pods = self.inner.registrations.lock().pods().collect();
-        let mut objects = self.inner.store.status(&pods, Instant::now());
+        let mut pods = HashMap::<_, Vec<_>>::new();
+        for (pod, names) in self.inner.registrations.lock().pods() {
+            for name in names {
+                let key = ObjectKey::new(pod.namespace.clone(), name.clone());
+                pods.entry(key).or_default().push(pod.clone());
+            }
+        }
+        let mut objects = self.inner.store.status(pods, Instant::now());
         objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         objects
     }
@@ -302,7 +313,7 @@ impl<K: Object> ObjectManager<K> {
     /// The registered pods, sorted.
     pub fn pods(&self) -> Vec<PodIdentity> {
         let registrations = self.inner.registrations.lock();
-        let mut pods: Vec<_> = registrations.pods().map(|(_, pod)| pod).collect();
+        let mut pods: Vec<_> = registrations.pods().map(|(pod, _)| pod).collect();
         pods.sort_unstable();
         pods
     }
@@ -316,25 +327,26 @@ impl<K: Object> ObjectManager<K> {
         }
     }
 
-    fn register(&self, pod: &Pod, hold: Hold) {
+    fn register<T>(
+        &self,
+        pod: &Pod,
+        hold: Hold,
+        then: impl FnOnce(&Registrations<Reference<K>>) -> T,
+    ) -> T {
         let namespace = PodRef::of(pod).namespace;
         let store = &self.inner.store;
-        self.inner
-            .registrations
-            .lock()
-            .register(pod, K::KIND, hold, |holder, change| {
-                store.change(namespace, holder, change);
-            });
+        let add = |name: &str| store.add_reference(namespace, name);
+        let release = |reference: &_| store.drop_reference(reference);
+        let mut registrations = self.inner.registrations.lock();
+        registrations.register(pod, K::KIND, hold, add, release);
+        then(&registrations)
     }
 
     fn unregister(&self, pod: PodRef<'_>, hold: Hold) {
         let store = &self.inner.store;
-        self.inner
-            .registrations
-            .lock()
-            .unregister(pod, hold, |holder, change| {
-                store.change(pod.namespace, holder, change);
-            });
+        let release = |reference: &_| store.drop_reference(reference);
+        let mut registrations = self.inner.registrations.lock();
+        registrations.unregister(pod, hold, release);
     }
 }
 
@@ -343,6 +355,7 @@ impl<K: Object> ObjectManager<K> {
 pub struct RegisteredPod<K: Object> {
     manager: ObjectManager<K>,
     pod: PodIdentity,
+    references: Arc<PodReferences<Reference<K>>>,
 }
 
 impl<K: Object> fmt::Debug for RegisteredPod<K> {
@@ -372,7 +385,19 @@ impl<K: Object> RegisteredPod<K> {
     ///
     /// As for `get`.
     pub async fn get_within(&self, name: &str, within: Duration) -> Result<Arc<K>, Error> {
-        self.manager.get_as((&self.pod).into(), name, within).await
+        let reference = self.references.current(name);
+        match reference.and_then(Reference::read_now) {
+            Some(object) => Ok(object),
+            None => self.manager.get_as((&self.pod).into(), name, within).await,
+        }
+    }
+
+    /// [`ObjectManager::stale_as_of`] of the object `name` in the pod's namespace.
+    pub fn stale_as_of(&self, name: &str) -> Option<Timestamp> {
+        match self.references.current(name) {
+            Some(reference) => reference.entry.cell.stale_as_of(),
+            None => self.manager.stale_as_of(&self.pod.namespace, name),
+        }
     }
 }
 

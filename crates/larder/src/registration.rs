@@ -9,8 +9,15 @@
 //! 2. A pod holds one reference on a name, however often it mentions it.
 //! 3. Registering or unregistering a second time changes nothing.
 //! 4. A pod that a guard holds stays registered, whatever else is called.
+//! 5. References that guards share are marked before one of them is dropped.
 
-use std::collections::HashMap;
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::Kind;
@@ -75,19 +82,6 @@ impl From<PodRef<'_>> for PodIdentity {
     }
 }
 
-/// Holder of a reference: one registration of one pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Holder(pub(crate) u64);
-
-/// A reference that a registration adds or drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ReferenceChange<'a> {
-    /// The pod newly refers to this name.
-    Add(&'a str),
-    /// The pod no longer refers to this name.
-    Drop(&'a str),
-}
-
 /// The guard that keeps a pod registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
@@ -97,33 +91,81 @@ pub(crate) enum Hold {
     Guard,
 }
 
+/// The references of one registered pod, by name; `R` is the store's reference. Shared with the pod's guards.
 #[derive(Debug)]
-struct Registered {
+pub(crate) struct PodReferences<R> {
+    /// Sorted by name, each once.
+    by_name: SmallVec<[(SmolStr, R); 1]>,
+    /// The pod refers to other objects now.
+    replaced: AtomicBool,
+}
+
+impl<R> PodReferences<R> {
+    fn new(by_name: SmallVec<[(SmolStr, R); 1]>) -> Arc<Self> {
+        Arc::new(Self {
+            by_name,
+            replaced: AtomicBool::new(false),
+        })
+    }
+
+    /// The reference on the object `name`, unless the pod has been registered with other references since.
+    #[inline]
+    pub(crate) fn current(&self, name: &str) -> Option<&R> {
+        let is_current = !self.replaced.load(Ordering::Acquire);
+        is_current.then(|| self.find(name)).flatten()
+    }
+
+    /// Not by bisection: comparing for equality is that much quicker for the few names of a pod.
+    #[inline]
+    pub(crate) fn find(&self, name: &str) -> Option<&R> {
+        let found = self.by_name.iter().find(|(known, _)| known == name);
+        found.map(|(_, reference)| reference)
+    }
+
+    fn names(&self) -> impl Iterator<Item = &SmolStr> {
+        self.by_name.iter().map(|(name, _)| name)
+    }
+
+    fn refers_to(&self, name: &str) -> bool {
+        self.by_name
+            .binary_search_by(|(known, _)| known.as_str().cmp(name))
+            .is_ok()
+    }
+}
+
+#[derive(Debug)]
+struct Registered<R> {
     namespace: SmolStr,
     name: SmolStr,
-    holder: Holder,
-    /// Sorted, each once.
-    names: SmallVec<[SmolStr; 1]>,
+    references: Arc<PodReferences<R>>,
     plain: bool,
     guards: u32,
 }
 
 /// All registered pods of a manager.
-#[derive(Debug, Default)]
-pub(crate) struct Registrations {
+#[derive(Debug)]
+pub(crate) struct Registrations<R> {
     /// By UID. Several pods of one UID are a broken client's, but no reason to mix them up.
-    pods: HashMap<SmolStr, Box<SmallVec<[Registered; 1]>>, foldhash::fast::RandomState>,
-    last_holder: u64,
+    pods: HashMap<SmolStr, SmallVec<[Registered<R>; 1]>, foldhash::fast::RandomState>,
 }
 
-impl Registrations {
-    /// Registers `pod` with what it refers to now, and passes each difference from before to `change`.
+impl<R> Default for Registrations<R> {
+    fn default() -> Self {
+        let pods = HashMap::default();
+        Self { pods }
+    }
+}
+
+impl<R: Clone> Registrations<R> {
+    /// Registers `pod` with what it refers to now: `add` makes the references that are new, `release` takes those back
+    /// that are gone.
     pub(crate) fn register(
         &mut self,
         pod: &Pod,
         kind: Kind,
         hold: Hold,
-        mut change: impl FnMut(Holder, ReferenceChange<'_>),
+        mut add: impl FnMut(&str) -> R,
+        release: impl FnMut(&R),
     ) {
         let mut names = SmallVec::<[&str; 16]>::new();
         references::visit(pod, kind, &mut |name| names.push(name));
@@ -138,12 +180,11 @@ impl Registrations {
         };
         let at = pods.iter().position(|known| known.is(pod));
         let at = at.unwrap_or_else(|| {
-            self.last_holder += 1;
+            let references = names.iter().map(|name| (SmolStr::new(name), add(name)));
             pods.push(Registered {
                 namespace: pod.namespace.into(),
                 name: pod.name.into(),
-                holder: Holder(self.last_holder),
-                names: SmallVec::new(),
+                references: PodReferences::new(references.collect()),
                 plain: false,
                 guards: 0,
             });
@@ -151,34 +192,13 @@ impl Registrations {
         });
         let known = &mut pods[at];
         known.hold(hold);
-        if known.names.iter().eq(names.iter()) {
-            return;
-        }
-        // Added before dropped, so that nothing that stays is ever without reference.
-        for name in &names {
-            if known
-                .names
-                .binary_search_by(|old| old.as_str().cmp(name))
-                .is_err()
-            {
-                change(known.holder, ReferenceChange::Add(name));
-            }
-        }
-        let old = std::mem::replace(&mut known.names, names.iter().map(SmolStr::new).collect());
-        for name in &old {
-            if names.binary_search(&name.as_str()).is_err() {
-                change(known.holder, ReferenceChange::Drop(name));
-            }
+        if !known.references.names().eq(names.iter()) {
+            known.replace_references(&names, add, release);
         }
     }
 
-    /// Ends one hold of `pod`; the last one ends the registration and all its references.
-    pub(crate) fn unregister(
-        &mut self,
-        pod: PodRef<'_>,
-        hold: Hold,
-        mut change: impl FnMut(Holder, ReferenceChange<'_>),
-    ) {
+    /// Ends one hold of `pod`; the last one ends the registration, and `release` takes all its references back.
+    pub(crate) fn unregister(&mut self, pod: PodRef<'_>, hold: Hold, release: impl FnMut(&R)) {
         let Some(pods) = self.pods.get_mut(pod.uid) else {
             return;
         };
@@ -192,19 +212,21 @@ impl Registrations {
         if pods.is_empty() {
             self.pods.remove(pod.uid);
         }
-        for name in &known.names {
-            change(known.holder, ReferenceChange::Drop(name));
-        }
+        let references = known.references.by_name.iter();
+        references.map(|(_, reference)| reference).for_each(release);
     }
 
-    /// The holder of `pod`, if it is registered.
-    pub(crate) fn holder(&self, pod: PodRef<'_>) -> Option<Holder> {
+    /// The references of `pod`, if it is registered.
+    pub(crate) fn references(&self, pod: PodRef<'_>) -> Option<&Arc<PodReferences<R>>> {
         let pods = self.pods.get(pod.uid)?;
-        Some(pods.iter().find(|known| known.is(pod))?.holder)
+        let known = pods.iter().find(|known| known.is(pod))?;
+        Some(&known.references)
     }
 
-    /// Every registered pod.
-    pub(crate) fn pods(&self) -> impl Iterator<Item = (Holder, PodIdentity)> {
+    /// Every registered pod, with the names it refers to.
+    pub(crate) fn pods(
+        &self,
+    ) -> impl Iterator<Item = (PodIdentity, impl Iterator<Item = &SmolStr>)> {
         self.pods.iter().flat_map(|(uid, pods)| {
             pods.iter().map(move |known| {
                 let pod = PodIdentity {
@@ -212,13 +234,37 @@ impl Registrations {
                     name: known.name.clone(),
                     uid: uid.clone(),
                 };
-                (known.holder, pod)
+                (pod, known.references.names())
             })
         })
     }
 }
 
-impl Registered {
+impl<R: Clone> Registered<R> {
+    /// From now on the pod refers to `names`, which are sorted.
+    fn replace_references(
+        &mut self,
+        names: &[&str],
+        mut add: impl FnMut(&str) -> R,
+        mut release: impl FnMut(&R),
+    ) {
+        let kept_or_added = names.iter().map(|name| {
+            let kept = self.references.find(name).cloned();
+            (SmolStr::new(name), kept.unwrap_or_else(|| add(name)))
+        });
+        // Added before dropped, so that nothing that stays is ever without reference.
+        let references = PodReferences::new(kept_or_added.collect());
+        let old = std::mem::replace(&mut self.references, references);
+        old.replaced.store(true, Ordering::Release);
+        for (name, reference) in &old.by_name {
+            if !self.references.refers_to(name) {
+                release(reference);
+            }
+        }
+    }
+}
+
+impl<R> Registered<R> {
     fn is(&self, pod: PodRef<'_>) -> bool {
         self.namespace == pod.namespace && self.name == pod.name
     }
@@ -242,7 +288,7 @@ impl Registered {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::collections::BTreeMap;
+    use std::{cell::RefCell, collections::BTreeMap};
 
     use k8s_openapi::{
         api::core::v1::{Container, EnvFromSource, PodSpec, SecretEnvSource},
@@ -281,17 +327,25 @@ pub(crate) mod tests {
     /// Registrations together with the references that they lead to.
     #[derive(Default)]
     struct Counted {
-        registrations: Registrations,
-        counts: BTreeMap<String, BTreeMap<Holder, i32>>,
+        registrations: Registrations<String>,
+        counts: RefCell<BTreeMap<String, BTreeMap<String, i32>>>,
     }
 
     impl Counted {
-        fn register(&mut self, pod: &Pod) {
-            let counts = &mut self.counts;
-            self.registrations
-                .register(pod, Kind::Secret, Hold::Plain, |holder, change| {
-                    apply(counts, holder, change);
-                });
+        fn register(&mut self, pod: &Pod) -> Arc<PodReferences<String>> {
+            self.hold(pod, Hold::Plain)
+        }
+
+        fn hold(&mut self, pod: &Pod, hold: Hold) -> Arc<PodReferences<String>> {
+            let (counts, identity) = (&self.counts, PodIdentity::from(pod));
+            let add = |name: &str| {
+                count(counts, &identity, name, 1);
+                name.to_owned()
+            };
+            let release = |name: &String| count(counts, &identity, name, -1);
+            let registrations = &mut self.registrations;
+            registrations.register(pod, Kind::Secret, hold, add, release);
+            Arc::clone(registrations.references(PodRef::of(pod)).unwrap())
         }
 
         fn unregister(&mut self, pod: &Pod) {
@@ -299,40 +353,34 @@ pub(crate) mod tests {
         }
 
         fn release(&mut self, pod: &Pod, hold: Hold) {
-            let counts = &mut self.counts;
+            let (counts, identity) = (&self.counts, PodIdentity::from(pod));
+            let release = |name: &String| count(counts, &identity, name, -1);
             self.registrations
-                .unregister(PodRef::of(pod), hold, |holder, change| {
-                    apply(counts, holder, change);
-                });
+                .unregister(PodRef::of(pod), hold, release);
         }
 
         /// `expected` reads `name count` for every name ever mentioned.
         #[track_caller]
         fn check(&self, expected: &str) {
-            let counts = self
-                .counts
+            let counts = self.counts.borrow();
+            let counts = counts
                 .iter()
                 .map(|(name, holders)| format!("{name} {}", holders.values().sum::<i32>()));
             assert_eq!(counts.collect::<Vec<_>>().join(", "), expected);
         }
     }
 
-    fn apply(
-        counts: &mut BTreeMap<String, BTreeMap<Holder, i32>>,
-        holder: Holder,
-        change: ReferenceChange<'_>,
+    fn count(
+        counts: &RefCell<BTreeMap<String, BTreeMap<String, i32>>>,
+        pod: &PodIdentity,
+        name: &str,
+        difference: i32,
     ) {
-        let (name, difference) = match change {
-            ReferenceChange::Add(name) => (name, 1),
-            ReferenceChange::Drop(name) => (name, -1),
-        };
-        let count = counts
-            .entry(name.into())
-            .or_default()
-            .entry(holder)
-            .or_default();
+        let mut counts = counts.borrow_mut();
+        let holders = counts.entry(name.into()).or_default();
+        let count = holders.entry(format!("{pod:?}")).or_default();
         *count += difference;
-        assert!((0..=1).contains(count), "{name} of {holder:?}: {count}");
+        assert!((0..=1).contains(count), "{name} of {pod:?}: {count}");
     }
 
     // managers 3
@@ -417,20 +465,45 @@ pub(crate) mod tests {
         counted.check("a 1");
     }
 
+    // managers 33, 34
+    #[test]
+    fn a_stranger_drops_no_reference() {
+        let mut counted = Counted::default();
+        counted.unregister(&pod("p2", "u2", &["s"]));
+        counted.register(&pod("p1", "u1", &["s"]));
+        counted.unregister(&pod("p2", "u2", &["s"]));
+        counted.unregister(&pod("p1", "u2", &["s"]));
+        counted.check("s 1");
+        // B4: no −1 is left behind that would keep the object.
+        counted.unregister(&pod("p1", "u1", &["s"]));
+        counted.check("s 0");
+    }
+
     #[test]
     fn a_guard_outlives_unregistration() {
         let mut counted = Counted::default();
         let p = pod("p", "u", &["a"]);
         counted.register(&p);
-        counted
-            .registrations
-            .register(&p, Kind::Secret, Hold::Guard, |_, change| {
-                panic!("{change:?}")
-            });
+        counted.hold(&p, Hold::Guard);
         counted.unregister(&p);
         counted.unregister(&p);
         counted.check("a 1");
         counted.release(&p, Hold::Guard);
         counted.check("a 0");
+    }
+
+    #[test]
+    fn a_guard_reads_no_reference_that_its_pod_has_replaced() {
+        let mut counted = Counted::default();
+        let first = counted.hold(&pod("p", "u", &["a", "b"]), Hold::Guard);
+        assert!(first.current("a").is_some() && first.current("c").is_none());
+        assert!(Arc::ptr_eq(
+            &first,
+            &counted.register(&pod("p", "u", &["b", "a"]))
+        ));
+        let second = counted.hold(&pod("p", "u", &["b", "c"]), Hold::Guard);
+        assert!(first.current("a").is_none() && first.current("b").is_none());
+        assert!(second.current("b").is_some() && second.current("c").is_some());
+        counted.check("a 0, b 1, c 1");
     }
 }

@@ -10,27 +10,27 @@ pub(crate) mod simple;
 mod waiting;
 pub(crate) mod watching;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use larder_objects::Object;
-use larder_watch::Api;
+use larder_objects::{Object, ObjectKey};
+use larder_watch::{Api, RegistrationSeq};
 use tokio::time::Instant;
 
-pub(crate) use self::entries::{Entries, Entry};
+pub(crate) use self::entries::{Cell, Entries, Entry, Reference};
 use self::{caching::CachingStore, fake::FakeStore, simple::SimpleStore, watching::WatchStore};
 use crate::{
     changes::Publisher,
     config::{ManagerConfig, Strategy},
     error::Error,
     metrics::Metrics,
-    registration::{Holder, PodIdentity, ReferenceChange},
+    registration::PodIdentity,
     status::ObjectStatus,
 };
 
 /// One store per strategy.
 pub(crate) enum Store<K: Object> {
-    Simple(Box<SimpleStore>),
+    Simple(Box<SimpleStore<K>>),
     Caching(CachingStore<K>),
     Watching(WatchStore<K>),
     Fake(Arc<FakeStore<K>>),
@@ -50,58 +50,53 @@ impl<K: Object> Store<K> {
         }
     }
 
-    /// Adds or drops a reference of `holder`.
-    pub(crate) fn change(&self, namespace: &str, holder: Holder, change: ReferenceChange<'_>) {
-        match change {
-            ReferenceChange::Add(name) => self.add_reference(namespace, name, holder),
-            ReferenceChange::Drop(name) => self.delete_reference(namespace, name, holder),
-        }
-    }
-
-    fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
+    /// Adds a reference.
+    pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
         match self {
-            Self::Simple(store) => drop(store.entries.add(namespace, name, holder, || ())),
-            Self::Caching(store) => store.add_reference(namespace, name, holder),
-            Self::Watching(store) => store.add_reference(namespace, name, holder),
-            Self::Fake(store) => drop(store.entries.add(namespace, name, holder, || ())),
+            Self::Simple(store) => store.entries.add(namespace, name, Unkept::new).reference(),
+            Self::Caching(store) => store.add_reference(namespace, name),
+            Self::Watching(store) => store.add_reference(namespace, name),
+            Self::Fake(store) => store.entries.add(namespace, name, Unkept::new).reference(),
         }
     }
 
-    fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
+    /// Drops a reference.
+    pub(crate) fn drop_reference(&self, reference: &Reference<K>) {
+        let entry = &reference.entry;
         match self {
-            Self::Simple(store) => drop(store.entries.remove(namespace, name, holder)),
-            Self::Caching(store) => store.delete_reference(namespace, name, holder),
-            Self::Watching(store) => store.delete_reference(namespace, name, holder),
-            Self::Fake(store) => drop(store.entries.remove(namespace, name, holder)),
+            Self::Simple(store) => drop(store.entries.remove(entry)),
+            Self::Caching(store) => store.drop_reference(entry),
+            Self::Watching(store) => store.drop_reference(entry),
+            Self::Fake(store) => drop(store.entries.remove(entry)),
         }
     }
 
-    #[inline]
-    pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
+    /// The object, if it can be had without waiting by the newest reference.
+    pub(crate) fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
         match self {
             Self::Simple(_) | Self::Fake(_) => None,
-            Self::Caching(store) => store.get_now(namespace, name),
-            Self::Watching(store) => store.get_now(namespace, name),
+            Self::Caching(store) => store.inner.entries.read_now(namespace, name),
+            Self::Watching(store) => store.inner.entries.read_now(namespace, name),
         }
     }
 
-    /// The object, waited for at most for `within`, as new as the strategy promises to `holder`, or to everybody.
+    /// The object, waited for at most for `within`, as new as the strategy promises to a reference that began with
+    /// `required`, or to everybody.
     ///
     /// Each future is boxed by itself: hundreds wait when a node starts, and one that only waits is a fraction of one
-    /// that asks. Cold, since nearly all reads get what they want from [`get_now`](Self::get_now).
-    #[cold]
+    /// that asks. Nearly all reads get what they want from [`read_now`](Self::read_now).
     pub(crate) fn get<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-        holder: Option<Holder>,
+        required: Option<RegistrationSeq>,
         within: Duration,
     ) -> BoxFuture<'a, Result<Arc<K>, Error>> {
         match self {
             Self::Simple(store) => store.get(namespace, name, within).boxed(),
-            Self::Caching(store) => store.get(namespace, name, holder, within).boxed(),
-            Self::Watching(store) => store.get(namespace, name, holder, within).boxed(),
-            Self::Fake(store) => ready(store.get(namespace, name, holder)).boxed(),
+            Self::Caching(store) => store.get(namespace, name, required, within).boxed(),
+            Self::Watching(store) => store.get(namespace, name, required, within).boxed(),
+            Self::Fake(store) => ready(store.get(namespace, name)).boxed(),
         }
     }
 
@@ -138,11 +133,11 @@ impl<K: Object> Store<K> {
 
     pub(crate) fn status(
         &self,
-        pods: &HashMap<Holder, PodIdentity>,
+        pods: HashMap<ObjectKey, Vec<PodIdentity>>,
         now: Instant,
     ) -> Vec<ObjectStatus> {
         match self {
-            Self::Simple(store) => store.entries.status(pods, |(), _| {}),
+            Self::Simple(store) => store.entries.status(pods, |_, _| {}),
             Self::Caching(store) => {
                 let entries = &store.inner.entries;
                 entries.status(pods, |cell, status| cell.describe(status, now))
@@ -151,7 +146,7 @@ impl<K: Object> Store<K> {
                 let entries = &store.inner.entries;
                 entries.status(pods, |cell, status| cell.describe(status, now))
             }
-            Self::Fake(store) => store.entries.status(pods, |(), _| {}),
+            Self::Fake(store) => store.entries.status(pods, |_, _| {}),
         }
     }
 
@@ -162,4 +157,18 @@ impl<K: Object> Store<K> {
             Self::Simple(_) | Self::Caching(_) | Self::Fake(_) => None,
         }
     }
+}
+
+/// The cell of an object of which a store keeps nothing.
+#[derive(Debug)]
+pub(crate) struct Unkept<K>(PhantomData<fn() -> K>);
+
+impl<K> Unkept<K> {
+    fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<K: Object> Cell for Unkept<K> {
+    type Object = K;
 }

@@ -41,7 +41,7 @@ impl<K: Object> CountObjects for Inner<K> {
     fn count(&self) -> Count {
         Count {
             kind: K::KIND.as_str(),
-            objects: self.store.status(&HashMap::new(), Instant::now()),
+            objects: self.store.status(HashMap::new(), Instant::now()),
             hits: self.store.hits(),
         }
     }

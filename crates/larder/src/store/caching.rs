@@ -18,14 +18,11 @@
 //! Invariants:
 //! 1. The cell's lock is held for plans and results, never across a request (I5), and by no read that need not wait.
 //! 2. A request ends with the last reader that waits for it.
-//! 3. Before the lock of a state that has changed is released, what reads have kept of the old answer is outdated.
+//! 3. Events are published under the lock of the state, so that none follows the removal.
 
 mod age;
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::{
     FutureExt,
@@ -39,13 +36,12 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use self::age::Age;
-use super::{Entries, Entry, waiting::wait};
+use super::{Cell, Entries, Entry, Reference, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
-    registration::Holder,
     status::{ObjectState, ObjectStatus},
 };
 
@@ -54,28 +50,17 @@ type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct CacheEntry<K>(Mutex<CacheState<K>>);
-
-/// An answer that is not in doubt: what reads may have while it is fresh.
-#[derive(Debug)]
-pub(crate) struct FreshAnswer<K> {
-    object: Weak<K>,
-    age: Age,
-}
-
-impl<K> FreshAnswer<K> {
-    /// The object, if the answer is still good (T6).
-    fn fresh(&self, ttl_nanos: u64) -> Option<Arc<K>> {
-        let fresh = self.age.is_below(ttl_nanos);
-        fresh.then(|| self.object.upgrade()).flatten()
-    }
+pub(crate) struct CacheEntry<K> {
+    config: Arc<ManagerConfig>,
+    state: Mutex<CacheState<K>>,
 }
 
 #[derive(Debug)]
 struct CacheState<K> {
     answer: Answer<K>,
-    /// When the API server gave the answer.
-    time: Option<Instant>,
+    /// How long ago the API server gave the answer.
+    age: Option<Age>,
+    hits: u64,
     /// The answer is as fresh as this registration, so references up to it may read it.
     fresh_as_of: RegistrationSeq,
     /// The newest registration when the last request was made.
@@ -98,6 +83,8 @@ enum Answer<K> {
     Found(Arc<K>),
     /// Remembered for status; every read asks again.
     NotFound,
+    /// The last reference is gone. Final.
+    Removed,
 }
 
 /// Whether the last answer was older than the one before.
@@ -111,10 +98,11 @@ enum Older {
 }
 
 impl<K: Object> CacheEntry<K> {
-    fn new() -> Self {
-        Self(Mutex::new(CacheState {
+    fn new(config: Arc<ManagerConfig>) -> Self {
+        let state = Mutex::new(CacheState {
             answer: Answer::Unknown,
-            time: None,
+            age: None,
+            hits: 0,
             fresh_as_of: RegistrationSeq::default(),
             tried: RegistrationSeq::default(),
             failure: None,
@@ -122,39 +110,58 @@ impl<K: Object> CacheEntry<K> {
             not_before: None,
             older: Older::No,
             flight: None,
-        }))
+        });
+        Self { config, state }
     }
 
     pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
-        let known = self.0.lock();
+        let known = self.state.lock();
         match &known.answer {
-            Answer::Unknown => {}
+            Answer::Unknown | Answer::Removed => {}
             Answer::NotFound => status.state = ObjectState::Absent,
             Answer::Found(object) => {
                 status.state = ObjectState::Synced;
                 status.version = object.metadata().resource_version.clone();
             }
         }
-        status.age = known.time.map(|time| now - time).unwrap_or_default();
+        status.age = known.age.map(|age| age.at(now)).unwrap_or_default();
         status.failure.clone_from(&known.failure);
     }
 }
 
-impl<K: Object> CacheState<K> {
-    /// The answer, if it is not in doubt and new enough for the reader.
-    fn kept(&self, required: RegistrationSeq) -> Option<FreshAnswer<K>> {
-        let (object, time) = self.object_for(required)?;
-        (self.older == Older::No).then(|| FreshAnswer {
-            object: Arc::downgrade(object),
-            age: Age::since(time),
-        })
+impl<K: Object> Cell for CacheEntry<K> {
+    type Object = K;
+
+    fn read_now(&self, required: RegistrationSeq) -> Option<Arc<K>> {
+        self.state.lock().read_now(required, &self.config)
     }
 
-    /// The object and when the API server gave it, if it is new enough for the reader.
-    fn object_for(&self, required: RegistrationSeq) -> Option<(&Arc<K>, Instant)> {
-        match (&self.answer, self.time) {
-            (Answer::Found(object), Some(time)) if self.fresh_as_of >= required => {
-                Some((object, time))
+    fn hits(&self) -> u64 {
+        self.state.lock().hits
+    }
+
+    fn remove(&self) {
+        self.state.lock().answer = Answer::Removed;
+    }
+}
+
+impl<K: Object> CacheState<K> {
+    /// The object, if the answer is still good (T6), not in doubt, and new enough for the reader.
+    fn read_now(&mut self, required: RegistrationSeq, config: &ManagerConfig) -> Option<Arc<K>> {
+        let (object, age) = self.object_for(required)?;
+        if self.older != Older::No || !age.is_below(config.current_ttl()) {
+            return None;
+        }
+        let object = Arc::clone(object);
+        self.hits += 1;
+        Some(object)
+    }
+
+    /// The object and how old the answer is, if it is new enough for the reader.
+    fn object_for(&self, required: RegistrationSeq) -> Option<(&Arc<K>, Age)> {
+        match (&self.answer, self.age) {
+            (Answer::Found(object), Some(age)) if self.fresh_as_of >= required => {
+                Some((object, age))
             }
             _ => None,
         }
@@ -167,8 +174,8 @@ impl<K: Object> CacheState<K> {
         max_stale: Option<Duration>,
         now: Instant,
     ) -> Option<Arc<K>> {
-        let (object, time) = self.object_for(required)?;
-        let is_too_old = max_stale.is_some_and(|limit| now - time > limit);
+        let (object, age) = self.object_for(required)?;
+        let is_too_old = max_stale.is_some_and(|limit| age.at(now) > limit);
         (!is_too_old).then(|| Arc::clone(object))
     }
 
@@ -200,7 +207,7 @@ impl<K: Object> CacheState<K> {
 
     fn keep(&mut self, object: Arc<K>, live: bool, seq: RegistrationSeq, now: Instant) {
         self.answer = Answer::Found(object);
-        self.time = Some(now);
+        self.age = Some(Age::since(now));
         if live {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
@@ -223,7 +230,7 @@ impl<K: Object> CacheState<K> {
                 known.metadata().resource_version.is_older_than(version)
             }
             // Versions do not show what came after it.
-            Answer::NotFound => false,
+            Answer::NotFound | Answer::Removed => false,
         };
         is_news.then(|| {
             self.keep(Arc::clone(object), live, seq, now);
@@ -236,7 +243,7 @@ impl<K: Object> CacheState<K> {
         changed |= !matches!(self.answer, Answer::NotFound);
         self.older = Older::No;
         self.answer = Answer::NotFound;
-        self.time = Some(now);
+        self.age = Some(Age::since(now));
         self.fresh_as_of = self.fresh_as_of.max(seq);
         changed.then_some(ChangeKind::Deleted)
     }
@@ -269,17 +276,16 @@ impl<K: Object> CacheState<K> {
 #[derive(Debug)]
 pub(crate) struct CachingStore<K: Object> {
     pub(super) inner: Arc<CachingStoreInner<K>>,
-    config: ManagerConfig,
 }
 
 /// What requests under way share with the store.
 #[derive(Debug)]
 pub(super) struct CachingStoreInner<K: Object> {
-    pub(super) entries: Entries<CacheEntry<K>, FreshAnswer<K>>,
+    pub(super) entries: Entries<CacheEntry<K>>,
     pub(super) changes: Publisher,
     metrics: Arc<dyn Metrics>,
     api: Api,
-    max_stale: Option<Duration>,
+    config: Arc<ManagerConfig>,
     /// For the delays after failures. Locked after a state.
     random: Mutex<fastrand::Rng>,
 }
@@ -303,58 +309,43 @@ impl<K: Object> CachingStore<K> {
                 changes: Publisher::default(),
                 metrics,
                 api,
-                max_stale: config.max_stale,
+                config: Arc::new(config.clone()),
                 random: Mutex::new(random),
             }),
-            config: config.clone(),
         }
     }
 
-    pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        let entries = &self.inner.entries;
-        drop(entries.add(namespace, name, holder, CacheEntry::new));
+    pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
+        let make = || CacheEntry::new(Arc::clone(&self.inner.config));
+        self.inner.entries.add(namespace, name, make).reference()
     }
 
-    pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        if let Some(entry) = self.inner.entries.remove(namespace, name, holder) {
-            entry.cell.0.lock().answer = Answer::Unknown;
+    pub(crate) fn drop_reference(&self, entry: &Entry<dyn Cell<Object = K>>) {
+        if let Some(entry) = self.inner.entries.remove(entry) {
             self.inner.changes.forget(&entry.key);
         }
-    }
-
-    /// The object, if it can be had without waiting.
-    pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let look =
-            |entry: &Entry<CacheEntry<K>>| entry.cell.0.lock().kept(entry.newest_reference());
-        let entries = &self.inner.entries;
-        entries.read(namespace, name, look, |kept| {
-            kept.fresh(self.config.current_ttl_nanos())
-        })
     }
 
     pub(crate) async fn get(
         &self,
         namespace: &str,
         name: &str,
-        holder: Option<Holder>,
+        required: Option<RegistrationSeq>,
         within: Duration,
     ) -> Result<Arc<K>, Error> {
-        let (entry, required) = self.inner.entries.require(namespace, name, holder)?;
+        let entry = self.inner.entries.require(namespace, name)?;
+        let required = required.unwrap_or_else(|| entry.newest_reference());
         let flight = match self.plan(&entry, required) {
-            Plan::Answer(result) => {
-                if result.is_ok() {
-                    self.inner.entries.count_hit();
-                }
-                return result;
-            }
+            Plan::Answer(result) => return result,
             Plan::Wait(flight) => flight,
         };
-        let failure = || entry.cell.0.lock().failure.clone();
+        let failure = || entry.cell.state.lock().failure.clone();
         let result = wait(&entry.key, within, &*self.inner.metrics, flight, failure).await;
         match result {
             Err(error) if !error.is_not_found() => {
-                let state = entry.cell.0.lock();
-                let last_good = state.serve_stale(required, self.inner.max_stale, Instant::now());
+                let state = entry.cell.state.lock();
+                let last_good =
+                    state.serve_stale(required, self.inner.config.max_stale, Instant::now());
                 last_good.ok_or(error)
             }
             result => result,
@@ -363,9 +354,8 @@ impl<K: Object> CachingStore<K> {
 
     fn plan(&self, entry: &Arc<Entry<CacheEntry<K>>>, required: RegistrationSeq) -> Plan<K> {
         let now = Instant::now();
-        let mut state = entry.cell.0.lock();
-        let kept = state.kept(required);
-        if let Some(object) = kept.and_then(|kept| kept.fresh(self.config.current_ttl_nanos())) {
+        let mut state = entry.cell.state.lock();
+        if let Some(object) = state.read_now(required, &entry.cell.config) {
             return Plan::Answer(Ok(object));
         }
         let under_way = state.flight.as_ref();
@@ -382,10 +372,11 @@ impl<K: Object> CachingStore<K> {
             && tried
             && state.not_before.is_some_and(|time| now < time)
         {
-            let last_good = state.serve_stale(required, self.inner.max_stale, now);
+            let failure = failure.clone();
+            let last_good = state.serve_stale(required, self.inner.config.max_stale, now);
+            state.hits += u64::from(last_good.is_some());
             return Plan::Answer(
-                last_good
-                    .ok_or_else(|| Error::of_failure(K::KIND, entry.key.clone(), failure.clone())),
+                last_good.ok_or_else(|| Error::of_failure(K::KIND, entry.key.clone(), failure)),
             );
         }
         let seq = self.inner.entries.current_seq();
@@ -419,9 +410,9 @@ impl<K: Object> CachingStoreInner<K> {
         let outcome = result.as_ref().err().map_or("ok", RequestError::label);
         self.metrics.requested("get", outcome);
         let now = Instant::now();
-        let mut state = entry.cell.0.lock();
+        let mut state = entry.cell.state.lock();
         // Nothing is known any more to compare the answer with.
-        if entry.references.lock().is_empty() {
+        if let Answer::Removed = state.answer {
             let key = entry.key.clone();
             return Err(ErrorKind::NotRegistered { key }.into());
         }
@@ -440,7 +431,7 @@ impl<K: Object> CachingStoreInner<K> {
                 // Perhaps a newer one that was known before.
                 let known = match &state.answer {
                     Answer::Found(known) => Arc::clone(known),
-                    Answer::Unknown | Answer::NotFound => object,
+                    Answer::Unknown | Answer::NotFound | Answer::Removed => object,
                 };
                 (event, Ok(known))
             }
@@ -453,11 +444,7 @@ impl<K: Object> CachingStoreInner<K> {
                 (state.failed(&failure, now, random), failed(failure))
             }
         };
-        self.entries.changed();
-        drop(state);
-        if let Some(event) = event
-            && !entry.references.lock().is_empty()
-        {
+        if let Some(event) = event {
             self.changes.publish(&entry.key, &event);
         }
         answer

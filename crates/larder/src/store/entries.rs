@@ -1,100 +1,140 @@
-//! The referenced objects of a store, and what reads of each may have without waiting.
+//! The referenced objects of a store, the references on them, and the path of nearly all reads.
 //!
 //! Invariants:
 //! 1. An entry exists exactly while something refers to its object. A removed entry never comes back: the next
 //!    reference makes another one (I2).
 //! 2. Only the registration layer adds and removes, one call at a time, under its lock.
-//! 3. A read that finds what it read before takes no lock; see [`readers`].
-
-mod readers;
-mod references;
+//! 3. A read of a known object locks the cell of that object, for some nanoseconds, and nothing else if it holds the
+//!    [`Reference`]; a read by name shares the lock of the map.
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
 };
 
 use hashbrown::Equivalent;
+use jiff::Timestamp;
 use larder_objects::ObjectKey;
 use larder_watch::{RegistrationSeq, SeqCounter, SharedSeq};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
-use self::{readers::Readers, references::References};
 use crate::{
     error::{Error, ErrorKind},
-    registration::{Holder, PodIdentity},
+    registration::PodIdentity,
     status::ObjectStatus,
 };
 
-type HashState = foldhash::fast::RandomState;
+/// What a store knows about one object.
+pub(crate) trait Cell: fmt::Debug + Send + Sync + 'static {
+    /// The object's type.
+    type Object;
+
+    /// The object, if it can be had without waiting by a reference that began with `required`. Counts as an access and
+    /// as a hit.
+    fn read_now(&self, _required: RegistrationSeq) -> Option<Arc<Self::Object>> {
+        None
+    }
+
+    /// Of when the copy is that reads get.
+    fn stale_as_of(&self) -> Option<Timestamp> {
+        None
+    }
+
+    /// How many reads were answered without waiting.
+    fn hits(&self) -> u64 {
+        0
+    }
+
+    /// The last reference is gone: no read gets anything from now on.
+    fn remove(&self) {}
+}
 
 /// One referenced object.
 #[derive(Debug)]
-pub(crate) struct Entry<C> {
-    /// The newest registration that refers to the object: its pod must not see older data.
-    newest: SharedSeq,
-    /// There was a read or a new reference since the store looked last.
-    accessed: AtomicBool,
-    /// What the store knows about it.
-    pub(crate) cell: C,
+pub(crate) struct Entry<C: ?Sized> {
     /// Its name.
     pub(crate) key: ObjectKey,
-    /// The holders that refer to it.
-    pub(crate) references: Mutex<References>,
+    /// The newest registration that refers to the object: its pod must not see older data.
+    newest: SharedSeq,
+    references: AtomicUsize,
+    /// What the store knows about it.
+    pub(crate) cell: C,
 }
 
-impl<C> Entry<C> {
+impl<C: ?Sized> Entry<C> {
     /// The newest registration that refers to the object.
     pub(crate) fn newest_reference(&self) -> RegistrationSeq {
         self.newest.load()
     }
+}
 
-    /// Notes an access. Looks before it writes, so that readers on several processors do not fight over the cache line.
-    pub(crate) fn touch(&self) {
-        if !self.accessed.load(Ordering::Relaxed) {
-            self.accessed.store(true, Ordering::Relaxed);
+/// One pod's claim on one object.
+#[derive(Debug)]
+pub(crate) struct Reference<K> {
+    pub(crate) entry: Arc<Entry<dyn Cell<Object = K>>>,
+    /// The registration that it began with.
+    pub(crate) since: RegistrationSeq,
+}
+
+impl<K> Clone for Reference<K> {
+    fn clone(&self) -> Self {
+        Self {
+            entry: Arc::clone(&self.entry),
+            since: self.since,
         }
     }
+}
 
-    /// Whether there was an access since the last call.
-    pub(crate) fn take_accessed(&self) -> bool {
-        self.accessed.swap(false, Ordering::Relaxed)
+impl<K: 'static> Reference<K> {
+    /// The object, if it can be had without waiting.
+    #[inline]
+    pub(crate) fn read_now(&self) -> Option<Arc<K>> {
+        self.entry.cell.read_now(self.since)
     }
 }
 
-/// The referenced objects by name. `S` is what a read keeps of an object that it may have.
+/// The referenced objects by name.
 #[derive(Debug)]
-pub(crate) struct Entries<C, S: Send = ()> {
-    by_name: RwLock<hashbrown::HashMap<ObjectKey, Arc<Entry<C>>, HashState>>,
+pub(crate) struct Entries<C> {
+    by_name: RwLock<hashbrown::HashMap<ObjectKey, Arc<Entry<C>>, foldhash::fast::RandomState>>,
     seqs: Arc<SeqCounter>,
-    readers: Readers<S>,
+    /// The hits of removed entries. Changes under the lock of the map, so that no sum misses any.
+    past_hits: AtomicU64,
 }
 
-impl<C, S: Send> Default for Entries<C, S> {
+impl<C> Default for Entries<C> {
     fn default() -> Self {
         Self {
             by_name: RwLock::default(),
             seqs: Arc::default(),
-            readers: Readers::default(),
+            past_hits: AtomicU64::new(0),
         }
     }
 }
 
 /// What [`Entries::add`] did.
 #[derive(Debug)]
-pub(crate) enum Added<C> {
+pub(crate) struct Added<C> {
+    pub(crate) entry: Arc<Entry<C>>,
+    pub(crate) since: RegistrationSeq,
     /// The object had no reference before.
-    Entry(Arc<Entry<C>>),
-    /// It has one holder more.
-    Holder(Arc<Entry<C>>),
-    /// The holder had one before.
-    Count,
+    pub(crate) is_first: bool,
 }
 
-impl<C, S: Send> Entries<C, S> {
+impl<C: Cell> Added<C> {
+    pub(crate) fn reference(self) -> Reference<C::Object> {
+        Reference {
+            entry: self.entry,
+            since: self.since,
+        }
+    }
+}
+
+impl<C: Cell> Entries<C> {
     /// The entry of an object, if something refers to it.
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Entry<C>>> {
         self.by_name
@@ -103,64 +143,31 @@ impl<C, S: Send> Entries<C, S> {
             .cloned()
     }
 
-    /// The entry of an object, and how fresh its state must be for a read: as `holder`'s registration, or as the
-    /// newest.
+    /// The entry of an object.
     ///
     /// # Errors
     ///
-    /// `NotRegistered`: nothing refers to the object, or `holder` does not.
-    pub(crate) fn require(
-        &self,
-        namespace: &str,
-        name: &str,
-        holder: Option<Holder>,
-    ) -> Result<(Arc<Entry<C>>, RegistrationSeq), Error> {
-        let found = self.get(namespace, name).and_then(|entry| {
-            let required = match holder {
-                Some(holder) => entry.references.lock().since(holder)?,
-                None => entry.newest_reference(),
-            };
-            Some((entry, required))
-        });
-        found.ok_or_else(|| {
+    /// `NotRegistered`: nothing refers to the object.
+    pub(crate) fn require(&self, namespace: &str, name: &str) -> Result<Arc<Entry<C>>, Error> {
+        self.get(namespace, name).ok_or_else(|| {
             let key = ObjectKey::new(namespace, name);
             ErrorKind::NotRegistered { key }.into()
         })
     }
 
-    /// What `take` makes of what `look` finds: the path of nearly all reads. What was found is kept, and found again
-    /// without looking, until something [changes](Self::changed).
-    #[inline]
-    pub(crate) fn read<T>(
-        &self,
-        namespace: &str,
-        name: &str,
-        look: impl FnOnce(&Entry<C>) -> Option<S>,
-        take: impl Fn(&S) -> Option<T>,
-    ) -> Option<T> {
-        self.readers.read(&KeyRef { namespace, name }, take, || {
-            let entry = self.get(namespace, name)?;
-            let found = look(&entry)?;
-            entry.touch();
-            Some((entry.key.clone(), found))
-        })
-    }
-
-    /// Makes every read look its object up again, because what it kept may be outdated, or to notice which objects are
-    /// still read. Call this before the change is published, and before the lock under which reads look is released.
-    pub(crate) fn changed(&self) {
-        self.readers.changed();
-    }
-
-    /// Counts a read that was answered without waiting, but not by [`read`](Self::read).
-    pub(crate) fn count_hit(&self) {
-        self.readers.count_hit();
+    /// The object, if it can be had without waiting by its newest reference.
+    pub(crate) fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<C::Object>> {
+        let by_name = self.by_name.read();
+        let entry = by_name.get(&KeyRef { namespace, name })?;
+        entry.cell.read_now(entry.newest_reference())
     }
 
     /// How many reads were answered without waiting.
     #[cfg(feature = "metrics")]
     pub(crate) fn hits(&self) -> u64 {
-        self.readers.hits.sum()
+        let by_name = self.by_name.read();
+        let hits = by_name.values().map(|entry| entry.cell.hits());
+        hits.sum::<u64>() + self.past_hits.load(Ordering::Relaxed)
     }
 
     /// All entries, in no order.
@@ -183,76 +190,60 @@ impl<C, S: Send> Entries<C, S> {
         &self.seqs
     }
 
-    /// Adds a reference of `holder`; `make` makes the cell of an object that had none.
-    pub(crate) fn add(
-        &self,
-        namespace: &str,
-        name: &str,
-        holder: Holder,
-        make: impl FnOnce() -> C,
-    ) -> Added<C> {
-        if let Some(entry) = self.by_name.read().get(&KeyRef { namespace, name }) {
-            let mut references = entry.references.lock();
-            let seq = self.seqs.advance();
-            if !references.add(holder, seq) {
-                return Added::Count;
-            }
-            entry.newest.store(seq);
-            self.changed();
-            drop(references);
-            return Added::Holder(Arc::clone(entry));
+    /// Adds a reference; `make` makes the cell of an object that had none.
+    pub(crate) fn add(&self, namespace: &str, name: &str, make: impl FnOnce() -> C) -> Added<C> {
+        let since = self.seqs.advance();
+        if let Some(entry) = self.get(namespace, name) {
+            entry.references.fetch_add(1, Ordering::Relaxed);
+            entry.newest.store(since);
+            return Added {
+                entry,
+                since,
+                is_first: false,
+            };
         }
-        let seq = self.seqs.advance();
-        let mut references = References::default();
-        references.add(holder, seq);
         let entry = Arc::new(Entry {
-            newest: SharedSeq::new(seq),
-            accessed: AtomicBool::new(false),
-            cell: make(),
             key: ObjectKey::new(namespace, name),
-            references: Mutex::new(references),
+            newest: SharedSeq::new(since),
+            references: AtomicUsize::new(1),
+            cell: make(),
         });
         let key = entry.key.clone();
         let before = self.by_name.write().insert(key, Arc::clone(&entry));
         debug_assert!(before.is_none(), "one registration at a time");
-        Added::Entry(entry)
+        Added {
+            entry,
+            since,
+            is_first: true,
+        }
     }
 
-    /// Drops a reference of `holder`; the entry if it was the object's last one.
+    /// Drops a reference on `entry`, which is one of these; returns it if that was the last one.
     pub(crate) fn remove(
         &self,
-        namespace: &str,
-        name: &str,
-        holder: Holder,
+        entry: &Entry<dyn Cell<Object = C::Object>>,
     ) -> Option<Arc<Entry<C>>> {
-        let key = KeyRef { namespace, name };
-        {
-            let entries = self.by_name.read();
-            let mut references = entries.get(&key)?.references.lock();
-            references.remove(holder);
-            if !references.is_empty() {
-                return None;
-            }
+        if entry.references.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return None;
         }
-        let entry = self.by_name.write().remove(&key)?;
-        self.changed();
-        Some(entry)
+        let mut by_name = self.by_name.write();
+        let removed = by_name.remove(&entry.key)?;
+        removed.cell.remove();
+        let hits = removed.cell.hits();
+        self.past_hits.fetch_add(hits, Ordering::Relaxed);
+        Some(removed)
     }
-}
 
-impl<C, S: Send> Entries<C, S> {
-    /// The status of every object, in no order. `known` sets what the store knows about one.
+    /// The status of every object, in no order, with the pods that refer to it. `known` sets what the store knows.
     pub(crate) fn status(
         &self,
-        pods: &HashMap<Holder, PodIdentity>,
+        mut pods: HashMap<ObjectKey, Vec<PodIdentity>>,
         known: impl Fn(&C, &mut ObjectStatus),
     ) -> Vec<ObjectStatus> {
         let status = |entry: Arc<Entry<C>>| {
-            let holders: Vec<_> = entry.references.lock().holders().collect();
-            let pods = holders.iter().filter_map(|holder| pods.get(holder));
             let mut status = ObjectStatus::unknown(entry.key.clone());
-            status.references = holders.len();
-            status.pods = pods.cloned().collect();
+            status.references = entry.references.load(Ordering::Relaxed);
+            status.pods = pods.remove(&entry.key).unwrap_or_default();
             status.pods.sort_unstable();
             known(&entry.cell, &mut status);
             status

@@ -5,29 +5,23 @@ use std::{collections::HashMap, sync::Arc};
 use larder_objects::{Object, ObjectKey};
 use parking_lot::Mutex;
 
-use super::Entries;
+use super::{Entries, Unkept};
 use crate::{
     changes::{ChangeKind, Publisher},
     error::{Error, ErrorKind},
-    registration::Holder,
 };
 
 /// The store of a fake manager.
 #[derive(Debug)]
 pub(crate) struct FakeStore<K> {
-    pub(crate) entries: Entries<()>,
+    pub(crate) entries: Entries<Unkept<K>>,
     pub(crate) changes: Publisher,
     objects: Mutex<HashMap<ObjectKey, Result<Arc<K>, Error>>>,
 }
 
 impl<K: Object> FakeStore<K> {
-    pub(crate) fn get(
-        &self,
-        namespace: &str,
-        name: &str,
-        holder: Option<Holder>,
-    ) -> Result<Arc<K>, Error> {
-        let (entry, _) = self.entries.require(namespace, name, holder)?;
+    pub(crate) fn get(&self, namespace: &str, name: &str) -> Result<Arc<K>, Error> {
+        let entry = self.entries.require(namespace, name)?;
         let objects = self.objects.lock();
         objects.get(&entry.key).cloned().unwrap_or_else(|| {
             let (kind, key) = (K::KIND, entry.key.clone());

@@ -6,20 +6,20 @@ use larder_objects::{Object, ObjectKey};
 use larder_watch::{Api, ByName, RequestError, RequestFailure, RequestPhase};
 use tokio::time::timeout;
 
-use super::Entries;
+use super::{Entries, Unkept};
 use crate::{changes::Publisher, error::Error, metrics::Metrics};
 
 /// The store of strategy `Get`. References are kept for status only.
 #[derive(Debug)]
-pub(crate) struct SimpleStore {
-    pub(crate) entries: Entries<()>,
+pub(crate) struct SimpleStore<K> {
+    pub(crate) entries: Entries<Unkept<K>>,
     /// Nothing ever changes unasked here.
     pub(crate) changes: Publisher,
     metrics: Arc<dyn Metrics>,
     api: Api,
 }
 
-impl SimpleStore {
+impl<K: Object> SimpleStore<K> {
     pub(crate) fn new(api: Api, metrics: Arc<dyn Metrics>) -> Self {
         Self {
             entries: Entries::default(),
@@ -29,7 +29,7 @@ impl SimpleStore {
         }
     }
 
-    pub(crate) async fn get<K: Object>(
+    pub(crate) async fn get(
         &self,
         namespace: &str,
         name: &str,

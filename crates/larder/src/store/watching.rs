@@ -11,8 +11,7 @@
 //! Invariants:
 //! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock). Stale
 //!    copies are the exception: the store puts them into entries of which nothing is known.
-//! 2. Before the entry's lock is released, what reads have kept of an object that is known better now is outdated (I3).
-//! 3. No lock is held across an await (I5).
+//! 2. No lock is held across an await (I5).
 
 mod entry;
 mod overflow;
@@ -24,7 +23,7 @@ use std::{
     collections::{BTreeMap, HashMap},
     pin::pin,
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -45,20 +44,19 @@ use self::{
     entry::ObjectFinding,
     task::{Command, WatchTask},
 };
-use super::{Entries, Entry, entries::Added, waiting::wait};
+use super::{Cell, Entries, Entry, Reference, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
-    registration::Holder,
     status::{KnownObject, NamespaceScope, ObjectState, ScopeChoice, StaleObject},
 };
 
 /// What store and task share.
 #[derive(Debug)]
 pub(crate) struct WatchStoreInner<K: Object> {
-    pub(crate) entries: Entries<WatchEntry<K>, Weak<K>>,
+    pub(crate) entries: Entries<WatchEntry<K>>,
     pub(crate) changes: Publisher,
     pub(crate) metrics: Arc<dyn Metrics>,
     /// For the task of the store.
@@ -126,7 +124,6 @@ impl<K: Object> WatchStoreInner<K> {
         let mut changed = known.take(finding);
         changed |= confirms && cell.missed.swap(false, Ordering::AcqRel);
         let event = known.event();
-        self.entries.changed();
         drop(known);
         cell.changed.notify_waiters();
         self.notify(entry, changed.then_some(event));
@@ -148,9 +145,6 @@ impl<K: Object> WatchStoreInner<K> {
     ) -> bool {
         let mut known = entry.cell.known.lock();
         let withdrawn = is_denied && known.withdraw();
-        if withdrawn {
-            self.entries.changed();
-        }
         let event = known.failed(failure, now);
         drop(known);
         let event = event.or_else(|| withdrawn.then(|| ChangeKind::Failed(failure.clone())));
@@ -169,28 +163,10 @@ impl<K: Object> WatchStoreInner<K> {
         let mut known = entry.cell.known.lock();
         let event = known.serve_copy(copy, entry.newest_reference());
         if event.is_some() {
-            self.entries.changed();
             drop(known);
             entry.cell.changed.notify_waiters();
             self.notify(entry, event);
         }
-    }
-
-    /// The watch was stopped: of the known state, only the version still counts.
-    fn idle(&self, entry: &Entry<WatchEntry<K>>) {
-        let mut known = entry.cell.known.lock();
-        if known.state != ObjectState::Removed {
-            known.state = ObjectState::Idle;
-            known.object = None;
-            self.entries.changed();
-        }
-    }
-
-    /// What is known has expired for every reader. Returns how fresh it was.
-    fn expire(&self, entry: &Entry<WatchEntry<K>>) -> RegistrationSeq {
-        let mut known = entry.cell.known.lock();
-        self.entries.changed();
-        std::mem::take(&mut known.fresh_as_of)
     }
 }
 
@@ -232,28 +208,25 @@ impl<K: Object> WatchStore<K> {
         }
     }
 
-    pub(crate) fn add_reference(&self, namespace: &str, name: &str, holder: Holder) {
+    pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
         let make = || WatchEntry::new(self.last_id.fetch_add(1, Ordering::Relaxed));
-        let added = self.inner.entries.add(namespace, name, holder, make);
-        if let Added::Entry(entry) | Added::Holder(entry) = &added {
-            self.inner.serve_copy(entry, &self.inner.stale.lock());
-        }
-        match added {
-            Added::Entry(entry) => self.inner.send(Command::Added(entry)),
-            Added::Holder(entry) => {
-                entry.touch();
-                // A new pod may have brought the permission that was missing.
-                if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
-                    self.inner.send(Command::Referenced(entry.cell.id));
-                }
+        let added = self.inner.entries.add(namespace, name, make);
+        let entry = &added.entry;
+        self.inner.serve_copy(entry, &self.inner.stale.lock());
+        if added.is_first {
+            self.inner.send(Command::Added(Arc::clone(entry)));
+        } else {
+            entry.cell.touch();
+            // A new pod may have brought the permission that was missing.
+            if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
+                self.inner.send(Command::Referenced(entry.cell.id));
             }
-            Added::Count => {}
         }
+        added.reference()
     }
 
-    pub(crate) fn delete_reference(&self, namespace: &str, name: &str, holder: Holder) {
-        if let Some(entry) = self.inner.entries.remove(namespace, name, holder) {
-            entry.cell.remove();
+    pub(crate) fn drop_reference(&self, entry: &Entry<dyn Cell<Object = K>>) {
+        if let Some(entry) = self.inner.entries.remove(entry) {
             self.inner.changes.forget(&entry.key);
             self.inner.send(Command::Removed(entry.cell.id));
         }
@@ -267,13 +240,10 @@ impl<K: Object> WatchStore<K> {
         *self.inner.stale.lock() = copies;
     }
 
-    /// Of when the copy is that reads get.
+    /// When the copy that reads get was made.
     pub(crate) fn stale_as_of(&self, namespace: &str, name: &str) -> Option<Timestamp> {
         let entry = self.inner.entries.get(namespace, name)?;
-        match entry.cell.state() {
-            ObjectState::Stale(as_of) => Some(as_of),
-            _ => None,
-        }
+        entry.cell.stale_as_of()
     }
 
     /// What is known of every object, in no order.
@@ -294,28 +264,22 @@ impl<K: Object> WatchStore<K> {
         scopes.iter().map(scope).collect()
     }
 
-    /// The object, if it can be had without waiting: the path of nearly all reads.
-    pub(crate) fn get_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        let look = |entry: &Entry<WatchEntry<K>>| entry.cell.readable(entry.newest_reference());
-        let entries = &self.inner.entries;
-        entries.read(namespace, name, look, Weak::upgrade)
-    }
-
-    /// The object, as fresh as `holder`'s registration, or as the newest one.
+    /// The object, as fresh as a reference that began with `required`, or as the newest one.
     pub(crate) async fn get(
         &self,
         namespace: &str,
         name: &str,
-        holder: Option<Holder>,
+        required: Option<RegistrationSeq>,
         within: Duration,
     ) -> Result<Arc<K>, Error> {
-        let (entry, required) = self.inner.entries.require(namespace, name, holder)?;
-        entry.touch();
+        let entry = self.inner.entries.require(namespace, name)?;
+        let required = required.unwrap_or_else(|| entry.newest_reference());
+        entry.cell.touch();
         let cell = &entry.cell;
         let mut changed = pin!(cell.changed.notified());
         changed.as_mut().enable();
         if let Some(answer) = self.inner.look(&entry, required) {
-            self.inner.entries.count_hit();
+            cell.count_hit();
             return answer;
         }
         let answer = async {
@@ -348,7 +312,7 @@ impl<K: Object> WatchStore<K> {
         }
         for entry in self.inner.entries.all() {
             if entry.cell.state() != ObjectState::Immutable {
-                self.inner.idle(&entry);
+                entry.cell.idle();
             }
             entry.cell.changed.notify_waiters();
         }

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use larder::{
-    ChangeKind, ConfigMapManager, ErrorKind, ManagerConfig, ObjectState, Strategy, WatchScope,
+    ChangeKind, ConfigMap, ConfigMapManager, ErrorKind, ManagerConfig, ObjectState, RegisteredPod,
+    Strategy, WatchScope,
 };
 
 use super::SCOPE;
 use crate::{
     cluster::{Cluster, rounds},
-    scripted::{self, Script, Stream, immutable, object, pod, pod_with, watching},
+    scripted::{self, Script, Stream, immutable, object, pod, pod_with, settle, watching},
 };
 
 fn manager() -> (ConfigMapManager, Script) {
@@ -86,8 +88,6 @@ async fn all_pods_share_one_watch_that_ends_with_the_last() {
 #[tokio::test(start_paused = true)]
 async fn a_new_pod_never_reads_data_older_than_its_registration() {
     let (manager, mut script, _stream) = synced(5, Some(&object(5, "old"))).await;
-    // The second one finds what the thread has kept of the first.
-    assert_eq!(value(&manager).await, "old");
     assert_eq!(value(&manager).await, "old");
 
     manager.register_pod(&pod("p2"));
@@ -113,6 +113,45 @@ async fn a_new_pod_never_reads_data_older_than_its_registration() {
     assert_eq!(value(&manager).await, "new");
     script.silence(Duration::from_secs(10)).await;
     assert_eq!(manager.objects()[0].state, ObjectState::Synced);
+}
+
+/// What the guard's pod reads without waiting.
+fn now(guard: &RegisteredPod<ConfigMap>) -> Option<String> {
+    let read = guard.get("a").now_or_never()?;
+    Some(match read {
+        Ok(map) => map.data["k"].to_string(),
+        Err(error) => error.to_string(),
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_reads_at_once_what_its_own_pod_may_see() {
+    let (manager, mut script, stream) = synced(5, Some(&object(5, "old"))).await;
+    let running = manager.registered(&pod("p1"));
+    assert_eq!(value(&manager).await, "old");
+    let new = manager.registered(&pod("p2"));
+    assert_eq!(now(&running).as_deref(), Some("old"));
+    assert_eq!(now(&new), None);
+    settle().await;
+    script.next().await.prove(6, &object(6, "new"));
+    settle().await;
+    assert_eq!(now(&new).as_deref(), Some("new"));
+    assert_eq!(now(&running).as_deref(), Some("new"));
+    stream.event("MODIFIED", &object(7, "newest"));
+    settle().await;
+    assert_eq!(now(&new).as_deref(), Some("newest"));
+
+    // The pod no longer refers to it, although another one does, and although the guard lives on.
+    let changed = manager.registered(&pod_with("p2", &[]));
+    let not_registered = Some(r#"object "n"/"a" not registered"#);
+    assert_eq!(now(&new).as_deref(), not_registered);
+    assert_eq!(now(&changed).as_deref(), not_registered);
+    assert_eq!(now(&running).as_deref(), Some("newest"));
+    drop((new, changed));
+    // The first guard of `p1` is not the only hold on it.
+    drop(running);
+    assert_eq!(value(&manager).await, "newest");
+    script.none();
 }
 
 // managers 26

@@ -3,10 +3,11 @@
 //! A reader looks whether that is fresh enough for it; the task that watches does all else.
 
 use std::sync::{
-    Arc, Weak,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
 
+use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
 use larder_watch::{RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
@@ -19,6 +20,7 @@ use crate::{
     changes::ChangeKind,
     error::{Error, ErrorKind},
     status::{KnownObject, ObjectState, ObjectStatus, StaleObject},
+    store::Cell,
 };
 
 /// What the store knows about one object.
@@ -49,6 +51,9 @@ pub(super) struct KnownState<K> {
     interruption: Option<Box<Interruption>>,
     /// There are more objects than watches may be open, and this one has none.
     unwatched: bool,
+    /// There was a read or a new reference since the task looked last.
+    accessed: bool,
+    hits: u64,
 }
 
 /// What keeps the state from being in sync.
@@ -215,15 +220,25 @@ impl<K: Object> WatchEntry<K> {
                 stale_for: RegistrationSeq::default(),
                 interruption: None,
                 unwatched: false,
+                accessed: false,
+                hits: 0,
             }),
         }
     }
 
-    /// The object, if it is as fresh as `required`.
-    pub(super) fn readable(&self, required: RegistrationSeq) -> Option<Weak<K>> {
-        let known = self.known.lock();
-        let object = known.object.as_ref().map(Arc::downgrade);
-        object.filter(|_| known.is_readable(required))
+    /// Notes an access.
+    pub(super) fn touch(&self) {
+        self.known.lock().accessed = true;
+    }
+
+    /// Whether there was an access since the last call.
+    pub(super) fn take_accessed(&self) -> bool {
+        std::mem::take(&mut self.known.lock().accessed)
+    }
+
+    /// A read was answered without waiting, but not by [`Cell::read_now`].
+    pub(super) fn count_hit(&self) {
+        self.known.lock().hits += 1;
     }
 
     /// The answer to a read that needs a state as fresh as `required`, if it is known.
@@ -336,13 +351,50 @@ impl<K: Object> WatchEntry<K> {
         self.known.lock().interrupt(now);
     }
 
+    /// The watch was stopped: of the known state, only the version still counts.
+    pub(super) fn idle(&self) {
+        let mut known = self.known.lock();
+        if known.state != ObjectState::Removed {
+            known.state = ObjectState::Idle;
+            known.object = None;
+        }
+    }
+
+    /// What is known has expired for every reader. Returns how fresh it was.
+    pub(super) fn expire(&self) -> RegistrationSeq {
+        std::mem::take(&mut self.known.lock().fresh_as_of)
+    }
+
     /// Whether the object has a watch, for the status.
     pub(crate) fn set_watched(&self, watched: bool) {
         self.known.lock().unwatched = !watched;
     }
+}
 
-    /// The last reference is gone.
-    pub(super) fn remove(&self) {
+impl<K: Object> Cell for WatchEntry<K> {
+    type Object = K;
+
+    fn read_now(&self, required: RegistrationSeq) -> Option<Arc<K>> {
+        let mut known = self.known.lock();
+        let readable = known.is_readable(required);
+        let object = known.object.clone().filter(|_| readable)?;
+        known.accessed = true;
+        known.hits += 1;
+        Some(object)
+    }
+
+    fn stale_as_of(&self) -> Option<Timestamp> {
+        match self.state() {
+            ObjectState::Stale(as_of) => Some(as_of),
+            _ => None,
+        }
+    }
+
+    fn hits(&self) -> u64 {
+        self.known.lock().hits
+    }
+
+    fn remove(&self) {
         let mut known = self.known.lock();
         known.state = ObjectState::Removed;
         known.object = None;

@@ -86,7 +86,7 @@ impl<K: Object> WatchTask<K> {
         if let Some(object) = self.objects.get_mut(&id)
             && let Some(overflow) = &mut object.overflow
         {
-            let seq = self.inner.expire(&object.entry);
+            let seq = object.entry.cell.expire();
             overflow.expired = Some(overflow.expired.unwrap_or_default().max(seq));
         }
     }

@@ -407,12 +407,10 @@ impl<K: Object> WatchTask<K> {
     /// Stops the watches that no reader has used for longer than `max_idle`.
     fn stop_idle_watches(&mut self) {
         let (now, max_idle) = (Instant::now(), self.config.max_idle());
-        let mut accessed = false;
         let mut idle: BTreeSet<u64> = BTreeSet::new();
         for (id, object) in &mut self.objects {
-            if object.entry.take_accessed() {
+            if object.entry.cell.take_accessed() {
                 object.last_read = now;
-                accessed = true;
             }
             if object.target == Some(*id) {
                 // An object that has not synced yet is not idle, however long it takes. An immutable one is not
@@ -442,15 +440,11 @@ impl<K: Object> WatchTask<K> {
                 idle.insert(*target);
             }
         }
-        if accessed {
-            // Further reads are noticed again.
-            self.inner.entries.changed();
-        }
         for target in idle {
             debug!(kind = K::KIND.as_str(), target = %self.name(target), "stop idle watch");
             for object in self.members(target) {
                 if object.entry.cell.state() != ObjectState::Immutable {
-                    self.inner.idle(&object.entry);
+                    object.entry.cell.idle();
                 }
             }
             self.rest(target);
