@@ -21,7 +21,6 @@
 mod compare;
 mod content;
 mod subpath;
-mod sys;
 #[cfg(test)]
 mod tests;
 
@@ -33,6 +32,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
+use larder_files::{beneath, sys};
 use larder_projection::{Projection, VolumeKind};
 use rustix::io::Errno;
 
@@ -223,7 +223,7 @@ impl KubeletDir {
                 return Ok(None);
             }
             let (identity, set) = current;
-            let directory = match sys::open_dir(open.directory.as_fd(), &*set.0) {
+            let directory = match sys::open_place(open.directory.as_fd(), &*set.0) {
                 Ok(directory) => directory,
                 Err(Errno::NOENT) => return Ok(None),
                 Err(Errno::NOTDIR | Errno::LOOP) => return Err(ReadError::NotASet { path }.into()),
@@ -250,10 +250,10 @@ impl KubeletDir {
         let plugin = plugin_directory(id.kind);
         let parent = self.descend(&["pods", id.pod_uid, "volumes", &plugin], &path)?;
         let parent = parent.ok_or(UnknownContent::NotSetUp)?;
-        let directory = sys::open_dir(parent.as_fd(), element(id.name)?);
+        let directory = sys::open_place(parent.as_fd(), element(id.name)?);
         let directory = directory.map_err(|errno| unknown_content(errno, "open", &path))?;
         if self.mounts == Mounts::Required && id.kind.wants_memory() {
-            let is_mount_point = sys::is_mount_point(parent.as_fd(), directory.as_fd());
+            let is_mount_point = beneath::is_mount_point(parent.as_fd(), directory.as_fd());
             if !is_mount_point.map_err(ReadError::io("examine", &path))? {
                 // Without the marker, the kubelet is about to mount the volume, or has just unmounted it.
                 return Err(if self.is_marked_ready(id)? {
@@ -319,7 +319,7 @@ impl KubeletDir {
         let mut reached: Option<OwnedFd> = None;
         for name in elements {
             let parent = reached.as_ref().unwrap_or(&self.root);
-            match sys::open_dir(parent.as_fd(), element(name)?) {
+            match sys::open_place(parent.as_fd(), element(name)?) {
                 Ok(directory) => reached = Some(directory),
                 Err(Errno::NOENT) => return Ok(None),
                 Err(errno) => return Err(ReadError::io("open", path)(errno)),

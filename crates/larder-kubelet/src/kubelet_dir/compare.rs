@@ -17,6 +17,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
+use larder_files::{beneath, sys};
 use larder_objects::Kind;
 use larder_projection::{File, Origin, Projection, VolumePath};
 use rustix::{
@@ -28,7 +29,6 @@ use tokio::time::Instant;
 use super::{
     ReadError,
     content::{Buffer, Rule},
-    sys,
 };
 
 /// ConfigMaps that each namespace of a cluster has, and that most pods mount (beside-kubelet R7).
@@ -244,7 +244,7 @@ impl<'a> Comparer<'a> {
             }
             Ok(extra.is_none())
         };
-        let found = sys::list(&directory, from, visit, || Instant::now() >= end);
+        let found = sys::list_from(&directory, from, visit, || Instant::now() >= end);
         match found {
             Ok(None) => {}
             Ok(Some(position)) => {
@@ -307,10 +307,10 @@ enum ListedEntry {
 /// Opens the file `path` beneath `set`.
 fn open_file_beneath(set: &OwnedFd, path: &str) -> rustix::io::Result<(OwnedFd, Stat)> {
     match path.rsplit_once('/') {
-        None => sys::open_file(set.as_fd(), path),
+        None => sys::open_regular(set.as_fd(), path),
         Some((parent, name)) => {
-            let parent = sys::open_dir_beneath(set.as_fd(), parent)?;
-            sys::open_file(parent.as_fd(), name)
+            let parent = beneath::open_place(set.as_fd(), parent.as_bytes())?;
+            sys::open_regular(parent.as_fd(), name)
         }
     }
 }
@@ -333,11 +333,11 @@ impl OpenAncestors {
         };
         let rest = rest.trim_end_matches('/');
         if rest.is_empty() {
-            return sys::open_dir(parent, c".");
+            return sys::open_place(parent, c".");
         }
-        let directory = sys::open_dir_beneath(parent, rest)?;
+        let directory = beneath::open_place(parent, rest.as_bytes())?;
         if rest.split('/').count() >= Self::STRIDE {
-            let again = sys::open_dir(directory.as_fd(), c".")?;
+            let again = sys::open_place(directory.as_fd(), c".")?;
             self.0.push((path.to_owned(), again));
         }
         Ok(directory)

@@ -2,6 +2,7 @@
 
 use std::{borrow::Cow, collections::HashSet, os::fd::OwnedFd};
 
+use larder_files::sys;
 use larder_objects::pem;
 use larder_projection::Origin;
 use rustix::{
@@ -9,8 +10,6 @@ use rustix::{
     io::{Errno, Result},
 };
 use zeroize::Zeroizing;
-
-use super::sys;
 
 /// Bytes that are compared at a time.
 const CHUNK: usize = 16 << 10;

@@ -6,11 +6,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
+use larder_files::{beneath, sys};
 use larder_projection::{Projection, VolumePath};
 use rustix::fs::{FileType, Stat};
 
 use super::{
-    Differences, KubeletDir, Mounts, ReadError, UnknownContent, VolumeId, compare::Comparer, sys,
+    Differences, KubeletDir, Mounts, ReadError, UnknownContent, VolumeId, compare::Comparer,
     unknown_content,
 };
 
@@ -83,14 +84,14 @@ impl KubeletDir {
         let stat = sys::stat_entry(parent.as_fd(), &*index);
         let stat = stat.map_err(|errno| unknown_content(errno, "examine", path))?;
         let opened = if sys::file_type(&stat) == FileType::Directory {
-            sys::open_dir(parent.as_fd(), &*index).map(Target::Directory)
+            sys::open_place(parent.as_fd(), &*index).map(Target::Directory)
         } else {
-            sys::open_file(parent.as_fd(), &*index).map(|(file, stat)| Target::File(file, stat))
+            sys::open_regular(parent.as_fd(), &*index).map(|(file, stat)| Target::File(file, stat))
         };
         let opened = opened.map_err(|errno| unknown_content(errno, "open", path))?;
         if self.mounts == Mounts::Required {
             // The kubelet mounts on an empty file or directory.
-            let is_mount_point = sys::is_mount_point(parent.as_fd(), opened.handle().as_fd());
+            let is_mount_point = beneath::is_mount_point(parent.as_fd(), opened.handle().as_fd());
             if !is_mount_point.map_err(ReadError::io("examine", path))? {
                 return Err(UnknownContent::NotVisible);
             }

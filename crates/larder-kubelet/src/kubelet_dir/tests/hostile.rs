@@ -158,23 +158,3 @@ fn many_extra_files_end_the_search_at_the_first() {
     let found = kubelet.compare(&CONFIG_MAP, &config_map("c"), &computed);
     assert_eq!((found.count, found.named.len()), (1, 1));
 }
-
-#[test]
-fn directories_are_opened_beneath_without_openat2_too() {
-    let root = tempfile::tempdir().unwrap();
-    fs::create_dir_all(root.path().join("a/b")).unwrap();
-    symlink("a", root.path().join("link")).unwrap();
-    let directory = sys::open_root(root.path()).unwrap();
-    for open in [sys::open_dir_beneath, sys::open_by_elements] {
-        let errno = |path| open(directory.as_fd(), path).map(drop).err();
-        assert_eq!(errno("a/b"), None);
-        assert_eq!(errno("a/c"), Some(Errno::NOENT));
-        assert_eq!(errno("../a"), Some(Errno::XDEV));
-        assert!(matches!(errno("link/b"), Some(Errno::LOOP | Errno::NOTDIR)));
-    }
-    let system = sys::open_root(Path::new("/")).unwrap();
-    for open in [sys::open_dir_beneath, sys::open_by_elements] {
-        let crossed = open(system.as_fd(), "proc/self");
-        assert!(crossed.is_err(), "{crossed:?}");
-    }
-}
