@@ -1,7 +1,6 @@
 //! The description of the socket's API in OpenAPI 3.1. `docs/openapi.json` is this document; the socket serves it, too.
 //!
-//! Objects of the agent have no other fields than those described, so a test of the answers detects a field without a
-//! description.
+//! Objects of the agent have no other fields than those described. A test of [`v1`](super::v1) compares both.
 
 use serde_json::{Map, Value, json};
 
@@ -112,13 +111,21 @@ fn schemas() -> Value {
             ("lastSwap", false, time("When its content last changed under this agent.")),
             ("files", true, integer("Number of its files.")),
             ("staleAsOf", false, time("Its content is from a checkpoint of that time, and may be out of date.")),
+            ("verifiedInMs", false, integer("Beside a kubelet: milliseconds from its last change until its content was verified.")),
         ])),
         "ContainerStatus": object(&with_delivery(&[
             ("name", true, string("")),
-            ("path", true, string("A file of mode 0600 with the variables of the container: one JSON object with a string for each name.")),
+            ("path", true, string("A file of mode 0600 with the variables of the container: one JSON object with a string for each name. Empty beside a kubelet.")),
             ("lastSwap", false, time("When its variables last changed under this agent.")),
             ("staleAsOf", false, time("Its variables are from a checkpoint of that time, and may be out of date.")),
+            ("outdated", false, list(reference("OutdatedStatus"))),
         ])),
+        "OutdatedStatus": object(&[
+            ("kind", true, string("What the container sees only after a restart: `env` or `subPath`.")),
+            ("name", true, string("Name of the variable, or path of the mount.")),
+            ("object", true, string("The object that has changed, as in `ConfigMap app`.")),
+            ("since", true, time("Since when it is out of date.")),
+        ]),
         "Phase": {
             "type": "string",
             "enum": ["Delivered", "Ended", "Excluded", "Held", "Waiting", "Failing", "Removing"],

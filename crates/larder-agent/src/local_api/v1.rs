@@ -206,3 +206,6 @@ async fn project(
         Err(problem) => (StatusCode::UNPROCESSABLE_ENTITY, problem + "\n").into_response(),
     }
 }
+
+#[cfg(test)]
+mod tests;
