@@ -151,7 +151,7 @@ pub struct Look {
     /// Fingerprint of the computed content; `None` if it could not be computed.
     pub payload: Option<Fingerprint>,
     /// Whether the volume's directory was recreated since the last look (R22).
-    pub remade: bool,
+    pub recreated: bool,
     /// Whether the volume has been swapped since the last look.
     pub swapped: bool,
     /// Arrival of the change that led to this look.
@@ -370,9 +370,9 @@ impl PodRules {
         let was_not_ready = matches!(self.gate, Gate::KubeletNotReady(_));
         self.gate = gate;
         if was_not_ready && self.gate == Gate::Open {
-            let ladder = self.ladder();
+            let schedule = self.retry_schedule();
             for part in self.parts.values_mut() {
-                part.postpone(&ladder, now + CATCH_UP);
+                part.postpone(&schedule, now + CATCH_UP);
             }
         }
     }
@@ -471,10 +471,10 @@ impl PodRules {
         if self.gone || self.view.ending || self.gate != Gate::Open {
             return None;
         }
-        let ladder = self.ladder();
+        let schedule = self.retry_schedule();
         let due = self.parts.iter();
         let due = due
-            .filter_map(|(name, part)| part.due(name, &ladder))
+            .filter_map(|(name, part)| part.due(name, &schedule))
             .min()?;
         let in_flight = self.in_flight.as_ref().map(InFlightTouch::until);
         let refused = self.refused.as_ref().map(|(until, _)| *until);
@@ -496,10 +496,10 @@ impl PodRules {
 
     /// A touch was sent.
     pub fn sent(&mut self, now: Instant, wall: Timestamp) {
-        let ladder = self.ladder();
+        let schedule = self.retry_schedule();
         let mut parts = BTreeSet::new();
         for (name, part) in &mut self.parts {
-            if part.due(name, &ladder).is_some() {
+            if part.due(name, &schedule).is_some() {
                 part.touched(now, wall);
                 parts.insert(name.clone());
             }
@@ -584,22 +584,39 @@ impl PodRules {
         }
     }
 
+    /// In a dry run, why a touch would be sent now; `None` if none would be. A change is returned once.
+    pub fn would_touch(&mut self) -> Option<String> {
+        if self.gate != Gate::DryRun || self.view.ending {
+            return None;
+        }
+        let parts = self.parts.iter_mut();
+        let reasons = parts.filter_map(|(name, part)| {
+            let reason = part.would_touch()?;
+            Some(match name {
+                PartName::Volume(volume) => format!("volume {volume}: {reason}"),
+                PartName::Environment(container) => format!("container {container}: {reason}"),
+            })
+        });
+        let reasons: Vec<_> = reasons.collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
+
     /// Notices that are due because time has passed.
     pub fn overdue(&mut self, now: Instant) -> Vec<Notice> {
         if self.gate != Gate::Open || self.refused.is_some() {
             return Vec::new();
         }
-        let ladder = self.ladder();
+        let schedule = self.retry_schedule();
         let parts = self.parts.iter_mut();
-        let overdue = parts.filter_map(|(name, part)| part.take_overdue(name, &ladder, now));
+        let overdue = parts.filter_map(|(name, part)| part.take_overdue(name, &schedule, now));
         overdue.collect()
     }
 
     /// When the rules need to run again without a change.
     pub fn next_wake(&self) -> Option<Instant> {
-        let ladder = self.ladder();
+        let schedule = self.retry_schedule();
         let parts = self.parts.iter();
-        let overdue = parts.filter_map(|(name, part)| part.overdue_at(name, &ladder));
+        let overdue = parts.filter_map(|(name, part)| part.overdue_at(name, &schedule));
         let overdue = overdue
             .min()
             .filter(|_| self.gate == Gate::Open && self.refused.is_none());
@@ -623,14 +640,14 @@ impl PodRules {
     }
 
     /// The times after the first touch at which further ones follow (R12, R15).
-    fn ladder(&self) -> Vec<Duration> {
-        let mut ladder = vec![Duration::ZERO];
+    fn retry_schedule(&self) -> Vec<Duration> {
+        let mut schedule = vec![Duration::ZERO];
         if !self.view.republishes {
-            ladder.extend([IN_FLIGHT_TIME, Duration::from_millis(4500)]);
+            schedule.extend([IN_FLIGHT_TIME, Duration::from_millis(4500)]);
             let expired = self.ttl.saturating_add(Duration::from_secs(1));
-            ladder.extend((expired > ladder[2]).then_some(expired));
+            schedule.extend((expired > schedule[2]).then_some(expired));
         }
-        ladder
+        schedule
     }
 
     /// The earliest time of a touch that is due at `due`, by R14.

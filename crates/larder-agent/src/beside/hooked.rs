@@ -13,7 +13,7 @@ use crate::on_change::{PartKey, PartTags, PodHooks, WrittenPart};
 
 /// What a look found of a part that a hook looks at.
 #[derive(Clone, Debug)]
-pub(super) enum SeenContent {
+pub(super) enum FoundContent {
     /// It cannot be computed, or not yet.
     Unknown,
     /// It is not there, or cannot be read.
@@ -96,7 +96,7 @@ impl HookedParts {
     }
 
     /// Takes in a look at a part, which was swapped since the last one or not.
-    pub(super) fn seen(&mut self, part: &PartKey, seen: SeenContent, swapped: bool) {
+    pub(super) fn seen(&mut self, part: &PartKey, seen: FoundContent, swapped: bool) {
         let Some(state) = self.parts.get_mut(part) else {
             return;
         };
@@ -104,10 +104,10 @@ impl HookedParts {
             state.swapped = Some(WrittenPart::now());
         }
         let (tags, is_verified) = match seen {
-            SeenContent::Unknown => return,
-            SeenContent::Absent => (None, false),
-            SeenContent::OnDisk(tags) => (tags, false),
-            SeenContent::Verified(tags) => (tags, true),
+            FoundContent::Unknown => return,
+            FoundContent::Absent => (None, false),
+            FoundContent::OnDisk(tags) => (tags, false),
+            FoundContent::Verified(tags) => (tags, true),
         };
         state.is_known = true;
         let Some(tags) = tags else { return };

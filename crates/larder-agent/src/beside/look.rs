@@ -22,7 +22,7 @@ use larder_projection::{
     containers, environment, project,
 };
 
-use super::{hooked::SeenContent, shared::Beside};
+use super::{hooked::FoundContent, shared::Beside};
 use crate::{
     delivery::plan::{PartKind, PodPlan},
     on_change::{ContentTagger, OnChange, PartKey, PartTags, PodHooks},
@@ -32,7 +32,7 @@ use crate::{
 const PLACEHOLDER: &str = "placeholder";
 
 /// A look at some parts of a pod.
-pub(super) struct LookJob {
+pub(super) struct CompareJob {
     pub(super) beside: Arc<Beside>,
     pub(super) plan: Arc<PodPlan>,
     pub(super) inputs: Inputs,
@@ -41,31 +41,31 @@ pub(super) struct LookJob {
     /// Whether any container has started: before that, a volume without files is being set up.
     pub(super) has_started: bool,
     /// For a pod whose hooks run.
-    pub(super) hooks: Option<HookedLook>,
+    pub(super) hooks: Option<HookInputs>,
 }
 
-/// What a look for hooks needs.
-pub(super) struct HookedLook {
+/// What the comparison for a pod with hooks needs in addition.
+pub(super) struct HookInputs {
     pub(super) on_change: OnChange,
     pub(super) hooks: Arc<PodHooks>,
     /// Whether what is on disk counts even where it is not as computed.
     pub(super) wants_disk: bool,
 }
 
-/// The same, for the pod that is decoded.
+/// What becomes of [`HookInputs`] once the pod is decoded.
 struct HookTags {
     tagger: ContentTagger,
     wants_disk: bool,
 }
 
 /// The result of a look at a part.
-pub(super) enum SeenPart {
-    Volume(SeenVolume),
-    Environment(Result<SeenEnvironment, String>),
+pub(super) enum PartComparison {
+    Volume(VolumeComparison),
+    Environment(Result<EnvironmentComparison, String>),
 }
 
 /// The result of a look at a volume.
-pub(super) struct SeenVolume {
+pub(super) struct VolumeComparison {
     pub(super) observation: PartObservation,
     /// Fingerprint of its computed files that come from objects.
     pub(super) payload: Option<Fingerprint>,
@@ -75,26 +75,26 @@ pub(super) struct SeenVolume {
     pub(super) files: usize,
     /// The mounts with `subPath` through which containers see other content.
     pub(super) outdated: Vec<OutdatedMount>,
-    /// Of the objects of its files.
+    /// The versions of the objects that its files come from.
     pub(super) versions: ObjectVersions,
     /// For hooks.
-    pub(super) content: SeenContent,
+    pub(super) content: FoundContent,
 }
 
 /// The computed variables of a container.
-pub(super) struct SeenEnvironment {
+pub(super) struct EnvironmentComparison {
     /// Fingerprint of the variables that a container may wait for.
     pub(super) payload: Fingerprint,
     pub(super) variables: Variables,
-    /// Of the objects of its variables.
+    /// The versions of the objects that its variables come from.
     pub(super) versions: ObjectVersions,
     /// For hooks: the variables that come from objects.
-    pub(super) content: SeenContent,
+    pub(super) content: FoundContent,
 }
 
-impl LookJob {
+impl CompareJob {
     /// Looks at the parts; the result has their order.
-    pub(super) fn run(mut self) -> Vec<SeenPart> {
+    pub(super) fn run(mut self) -> Vec<PartComparison> {
         let pod = self.plan.pod.decode();
         add_placeholders(&pod, &mut self.inputs);
         self.read_env_files(&pod);
@@ -125,12 +125,12 @@ impl LookJob {
             PartKind::Volume(name, kind) => {
                 let volume = volumes.get(name.as_str());
                 let volume = volume.expect("the plan was made from the same specification");
-                SeenPart::Volume(self.volume(&pod, volume, *kind, &mounts, tags))
+                PartComparison::Volume(self.volume(&pod, volume, *kind, &mounts, tags))
             }
             PartKind::Environment(name, _) => {
                 let container = by_name.get(name.as_str());
                 let container = container.expect("the plan was made from the same specification");
-                SeenPart::Environment(self.environment(&pod, *container, tags))
+                PartComparison::Environment(self.environment(&pod, *container, tags))
             }
         });
         seen.collect()
@@ -155,18 +155,18 @@ impl LookJob {
         kind: VolumeKind,
         mounts: &SubPathMounts<'_>,
         tags: Option<&HookTags>,
-    ) -> SeenVolume {
+    ) -> VolumeComparison {
         let projection = match project(pod, volume, &self.inputs) {
             Ok(projection) => projection,
             Err(error) => {
-                return SeenVolume {
+                return VolumeComparison {
                     observation: PartObservation::Uncomputable(chain(&error)),
                     payload: None,
                     place: None,
                     files: 0,
                     outdated: Vec::new(),
                     versions: ObjectVersions::new(),
-                    content: SeenContent::Unknown,
+                    content: FoundContent::Unknown,
                 };
             }
         };
@@ -188,8 +188,8 @@ impl LookJob {
             (Ok(compared), Some(tags)) => {
                 seen_content(tags, &id, &projection, compared.differences.is_none())
             }
-            (Err(_), _) => SeenContent::Absent,
-            (_, None) => SeenContent::Unknown,
+            (Err(_), _) => FoundContent::Absent,
+            (_, None) => FoundContent::Unknown,
         };
         let (observation, place) = match compared {
             Ok(Comparison {
@@ -201,7 +201,7 @@ impl LookJob {
             Err(_) if !self.has_started => (PartObservation::NotMounted, None),
             Err(unknown) => (PartObservation::Invisible(chain(&unknown)), None),
         };
-        SeenVolume {
+        VolumeComparison {
             observation,
             payload: Some(self.fingerprint(&projection)),
             place,
@@ -241,7 +241,7 @@ impl LookJob {
         pod: &Pod,
         container: ContainerView<'_>,
         tags: Option<&HookTags>,
-    ) -> Result<SeenEnvironment, String> {
+    ) -> Result<EnvironmentComparison, String> {
         let environment =
             environment(pod, container, &self.inputs).map_err(|error| chain(&error))?;
         let key = &self.beside.key;
@@ -255,14 +255,14 @@ impl LookJob {
             Some((name.into(), (key.of([&*variable.value]), object)))
         });
         let variables = variables.collect();
-        let content = tags.map_or(SeenContent::Unknown, |tags| {
+        let content = tags.map_or(FoundContent::Unknown, |tags| {
             let part = PartKey::Environment(container.name.into());
             let of_objects = environment.iter().filter_map(|(name, variable)| {
                 matches!(variable.origin, Origin::Key { .. }).then_some((name, &*variable.value))
             });
-            SeenContent::Verified(tags.tagger.tags(&part, of_objects))
+            FoundContent::Verified(tags.tagger.tags(&part, of_objects))
         });
-        Ok(SeenEnvironment {
+        Ok(EnvironmentComparison {
             payload,
             variables,
             versions: versions_of(environment.iter().map(|(_, variable)| &variable.origin)),
@@ -278,17 +278,17 @@ fn seen_content(
     id: &VolumeId<'_>,
     projection: &Projection<'_>,
     is_same: bool,
-) -> SeenContent {
+) -> FoundContent {
     let part = PartKey::Volume(id.name.into(), id.kind);
     if is_same {
         let files = projection.payload.iter().map(|(path, file)| {
             let origin = projection.origins.get(path);
             (path.as_str(), comparable(origin, &file.data))
         });
-        return SeenContent::Verified(tags.tagger.tags(&part, files));
+        return FoundContent::Verified(tags.tagger.tags(&part, files));
     }
     if !tags.wants_disk {
-        return SeenContent::OnDisk(None);
+        return FoundContent::OnDisk(None);
     }
     let no_files = std::iter::empty::<(&str, &[u8])>();
     let mut found = Vec::from_iter(tags.tagger.tags(&part, no_files));
@@ -301,9 +301,9 @@ fn seen_content(
         });
     // It is being replaced; the look that follows sees it.
     if !is_read {
-        return SeenContent::Unknown;
+        return FoundContent::Unknown;
     }
-    SeenContent::OnDisk(PartTags::joined(found))
+    FoundContent::OnDisk(PartTags::joined(found))
 }
 
 fn uid(pod: &Pod) -> &str {

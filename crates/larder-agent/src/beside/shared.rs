@@ -79,7 +79,7 @@ impl NodeView {
 pub(crate) struct Beside {
     pub(super) config: BesideConfig,
     pub(super) directory: Arc<KubeletDir>,
-    /// The same directory, as hooks read it.
+    /// Its volumes, as hooks read them.
     volumes: Arc<VolumeHost>,
     pub(super) swaps: Swaps,
     pub(super) toucher: Toucher,

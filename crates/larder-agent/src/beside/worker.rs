@@ -18,8 +18,8 @@ use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 
 use self::touching::Touching;
 use super::{
-    hooked::{HookedParts, SeenContent},
-    look::{LookJob, SeenPart, SeenVolume},
+    hooked::{FoundContent, HookedParts},
+    look::{CompareJob, PartComparison, VolumeComparison},
     metrics::{PodCounts, PodGauges},
     shared::{Beside, NodeView},
 };
@@ -58,6 +58,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
+use tracing::info;
 
 /// Changes of objects that more than this number of pods read are spread over time (R20).
 const MANY_READERS: usize = 10;
@@ -70,8 +71,8 @@ const RETRY_SPREAD: Duration = Duration::from_secs(1);
 struct ComparedPart {
     /// Due for a look.
     due: bool,
-    /// It is due when such an input arrives.
-    lacks: MissingInput,
+    /// It is due when one of these inputs arrives.
+    waiting_for: MissingInputs,
     /// Arrival of the oldest change since the last look.
     changed_at: Option<Instant>,
     /// Whether many pods read the changed object.
@@ -224,6 +225,9 @@ impl BesideWorker {
             self.hand_over(&plan).await;
             let overdue = self.rules.overdue(Instant::now());
             self.handle(&plan, overdue);
+            if let Some(reason) = self.rules.would_touch() {
+                info!(pod = %self.entry.name, reason, "dry run: would touch the pod");
+            }
             self.follow_swaps(&plan).await;
             self.publish(&plan);
         }
@@ -373,10 +377,10 @@ impl BesideWorker {
             return;
         };
         for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-            state.due |= match state.lacks {
-                MissingInput::None => false,
-                MissingInput::OfPart => part.reads.iter().any(|need| arrived.contains(need)),
-                MissingInput::OfMounts => {
+            state.due |= match state.waiting_for {
+                MissingInputs::None => false,
+                MissingInputs::PartInputs => part.reads.iter().any(|need| arrived.contains(need)),
+                MissingInputs::MountInputs => {
                     let mut reads = reads_of_mounts(&self.traits, plan, part);
                     reads.any(|need| arrived.contains(need))
                 }
@@ -410,13 +414,13 @@ impl BesideWorker {
         self.wake_parts(&arrived);
         let complete = self.ready(plan);
         if !complete.is_empty() {
-            let job = LookJob {
+            let job = CompareJob {
                 beside: Arc::clone(&self.beside),
                 plan: Arc::clone(plan),
                 inputs: self.gathering.inputs(&self.context.inputs.cluster.borrow()),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,
-                hooks: self.hooked_look(),
+                hooks: self.hook_inputs(),
             };
             let seen = blocking(move || job.run()).await;
             for (index, seen) in complete.into_iter().zip(seen) {
@@ -427,10 +431,10 @@ impl BesideWorker {
         let parts = plan.parts.iter().zip(&self.parts);
         let lacking = |missing| {
             let parts = parts.clone();
-            parts.filter(move |(_, state)| state.lacks == missing)
+            parts.filter(move |(_, state)| state.waiting_for == missing)
         };
-        let waiting = lacking(MissingInput::OfPart);
-        let lacking = lacking(MissingInput::OfMounts);
+        let waiting = lacking(MissingInputs::PartInputs);
+        let lacking = lacking(MissingInputs::MountInputs);
         let reads = waiting.flat_map(|(part, _)| &part.reads);
         let of_mounts = lacking.flat_map(|(part, _)| reads_of_mounts(&self.traits, plan, part));
         let reads: BTreeSet<_> = reads.chain(of_mounts).collect();
@@ -451,12 +455,12 @@ impl BesideWorker {
             let missing = missing.find(|need| !self.gathering.has(need));
             let of_mounts = reads_of_mounts(&self.traits, plan, part);
             let mut of_mounts = of_mounts.filter(|need| is_read(need));
-            state.lacks = if missing.is_some() {
-                MissingInput::OfPart
+            state.waiting_for = if missing.is_some() {
+                MissingInputs::PartInputs
             } else if of_mounts.any(|need| !self.gathering.has(need)) {
-                MissingInput::OfMounts
+                MissingInputs::MountInputs
             } else {
-                MissingInput::None
+                MissingInputs::None
             };
             match (missing, name) {
                 (None, _) => ready.push(index),
@@ -464,7 +468,7 @@ impl BesideWorker {
                     let look = Look {
                         observation: PartObservation::Unread(need.to_string()),
                         payload: None,
-                        remade: false,
+                        recreated: false,
                         swapped: false,
                         changed_at: now,
                         delay: Duration::ZERO,
@@ -482,7 +486,7 @@ impl BesideWorker {
     }
 
     /// Takes in the result of a look at a part.
-    fn seen(&mut self, plan: &PodPlan, index: usize, seen: SeenPart) -> Vec<Notice> {
+    fn seen(&mut self, plan: &PodPlan, index: usize, seen: PartComparison) -> Vec<Notice> {
         let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
         let part = &plan.parts[index];
         let name = self.part_name(part);
@@ -493,15 +497,15 @@ impl BesideWorker {
         let mut look = Look {
             observation: PartObservation::Same,
             payload: None,
-            remade: false,
+            recreated: false,
             swapped: false,
             changed_at,
             delay,
         };
-        let mut content = SeenContent::Unknown;
+        let mut content = FoundContent::Unknown;
         match (seen, &part.kind) {
-            (SeenPart::Volume(seen), _) => {
-                let SeenVolume {
+            (PartComparison::Volume(seen), _) => {
+                let VolumeComparison {
                     observation,
                     payload,
                     place,
@@ -523,8 +527,8 @@ impl BesideWorker {
                 }
                 if let Some(place) = place {
                     if let Some((identity, set)) = state.place.replace(place.clone()) {
-                        look.remade = identity != place.0;
-                        look.swapped = look.remade || set != place.1;
+                        look.recreated = identity != place.0;
+                        look.swapped = look.recreated || set != place.1;
                     }
                     if look.swapped {
                         state.last_swap = Some(wall);
@@ -534,7 +538,7 @@ impl BesideWorker {
                     self.outdated.sub_paths(&volume.as_str().into(), outdated);
                 }
             }
-            (SeenPart::Environment(Ok(seen)), kind) => {
+            (PartComparison::Environment(Ok(seen)), kind) => {
                 if let PartKind::Environment(container, _) = kind {
                     self.outdated.read(seen.versions);
                     self.outdated.computed(container, seen.variables);
@@ -545,7 +549,7 @@ impl BesideWorker {
                     PartObservation::Outdated("the container waits for its environment".to_owned());
                 self.parts[index].show((PartState::Delivered, String::new()), wall);
             }
-            (SeenPart::Environment(Err(reason)), kind) => {
+            (PartComparison::Environment(Err(reason)), kind) => {
                 // A container that runs has its variables.
                 let runs = matches!(kind, PartKind::Environment(name, _) if self.traits.running.contains(name.as_str()));
                 let state = if runs {
@@ -629,21 +633,21 @@ impl BesideWorker {
     }
 }
 
-/// An input that a part lacked when it was due. It is being fetched.
+/// The inputs that a part lacked when it was due. They are being fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MissingInput {
+enum MissingInputs {
     None,
-    /// One of its own. The part was not looked at.
-    OfPart,
-    /// One that the paths of its mounts depend on.
-    OfMounts,
+    /// Its own. The part was not compared.
+    PartInputs,
+    /// Those that the paths of its mounts depend on.
+    MountInputs,
 }
 
 impl ComparedPart {
     fn new(now: Timestamp) -> Self {
         Self {
             due: true,
-            lacks: MissingInput::None,
+            waiting_for: MissingInputs::None,
             changed_at: None,
             is_crowded: false,
             place: None,
@@ -654,8 +658,8 @@ impl ComparedPart {
         }
     }
 
-    /// Shows this state, with its reason. Returns whether it is news.
-    fn show(&mut self, (state, reason): (PartState, String), now: Timestamp) -> bool {
+    /// Shows this state, with its reason.
+    fn show(&mut self, (state, reason): (PartState, String), now: Timestamp) {
         self.state = state;
         let phase = match state {
             PartState::Delivered => Phase::Delivered,
@@ -663,7 +667,7 @@ impl ComparedPart {
             PartState::Failing => Phase::Failing,
             PartState::Pinned | PartState::Detached | PartState::Unverified => Phase::Held,
         };
-        self.delivery.update(phase, &reason, now)
+        self.delivery.update(phase, &reason, now);
     }
 }
 

@@ -20,7 +20,6 @@ use larder::Strategy;
 use larder_agent::{
     TaskError,
     agent::{Agent, AgentHandle, PodDeletion},
-    beside::BesideConfig,
     checkpoint::{CheckpointConfig, ClusterId},
     clock::Clock,
     config::{Config, Flags, Host},
@@ -81,8 +80,6 @@ pub(crate) struct Node {
     pub(crate) checkpoint: Option<CheckpointConfig>,
     /// The directory of the checkpoint, if it is not the default.
     pub(crate) checkpoint_dir: Option<PathBuf>,
-    /// Beside a kubelet, the settings of the mode.
-    pub(crate) beside: Option<BesideConfig>,
     pub(crate) clock: Clock,
     /// How far the wall clock of the node is ahead of tokio's, in seconds.
     clock_offset: Arc<AtomicI64>,
@@ -151,7 +148,6 @@ impl Node {
             memory: tempfile::tempdir_in("/dev/shm").unwrap(),
             checkpoint: None,
             checkpoint_dir: None,
-            beside: None,
             clock,
             clock_offset,
             running: None,
@@ -180,7 +176,6 @@ impl Node {
         config.on_change = self.on_change.clone();
         config.checkpoint.clone_from(&self.checkpoint);
         config.checkpoint_dir.clone_from(&self.checkpoint_dir);
-        config.beside.clone_from(&self.beside);
         config
     }
 

@@ -6,7 +6,6 @@
 )]
 
 mod api;
-mod beside;
 mod certificates;
 mod checkpoint;
 mod delivery;

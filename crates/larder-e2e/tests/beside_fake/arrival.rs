@@ -47,8 +47,18 @@ async fn a_change_is_one_touch_and_arrives_within_300_ms() {
         assert_eq!(world.touches(), 1);
         let shown = world.volume("web", "v").unwrap();
         assert!(shown.verified_in_ms.unwrap() <= 420, "{shown:?}");
-        let accepted = world.metric("beside_touches_total{result=\"ok\"} ");
-        assert_eq!(accepted, Some(1.0));
+        for line in [
+            "beside_touches_total{result=\"ok\"} ",
+            "beside_verifications_total{result=\"swapped\"} ",
+            "beside_volumes{state=\"Delivered\"} ",
+            "beside_delivery_seconds_count ",
+        ] {
+            assert_eq!(world.metric(line), Some(1.0), "{line}");
+        }
+        let mode = world.status().beside.unwrap();
+        assert_eq!((&*mode.kubelet_version, mode.ttl_secs), ("v1.36.2", 0));
+        // larder's own directory contains no files of pods.
+        assert!(!world.larder_root().join("by-name").exists());
     }
 }
 

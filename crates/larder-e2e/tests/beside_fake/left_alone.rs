@@ -1,10 +1,11 @@
 //! Cases without a reason to touch a pod.
 
+use larder_agent::status::Phase;
 use larder_apiserver::Kind;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::world::{World, millis, on_touch, pod, secs};
+use crate::world::{Setup, World, millis, on_touch, pod, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_shows_the_touch_is_no_reason_for_another() {
@@ -35,6 +36,40 @@ async fn a_volume_that_shows_the_touch_is_no_reason_for_another() {
     sleep(secs(60)).await;
     assert_eq!(world.touches(), 1);
     world.until_delivered("web").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_that_excludes_itself_is_not_watched() {
+    let world = World::start().await;
+    world.config_map("app", &[("n", "0")]);
+    let never = json!({"larder.dev/refresh-policy": "never"});
+    world.apply(
+        &pod("web")
+            .config_map("v", "app")
+            .set("/metadata/annotations", never)
+            .build(),
+    );
+    let is_excluded = || {
+        let pods = world.status().pods;
+        pods.iter().any(|pod| pod.delivery.phase == Phase::Excluded)
+    };
+    world.until("the pod to be excluded", is_excluded).await;
+    assert_eq!(world.status().objects, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dry_run_shows_what_it_would_touch() {
+    let mut world = World::without_larder(Setup::default()).await;
+    world.dry_run = true;
+    world.start_larder();
+    world.config_map("app", &[("n", "0")]);
+    world.run(pod("web").config_map("v", "app")).await;
+    world.config_map("app", &[("n", "1")]);
+    let reason = "would touch the pod: n differs";
+    world.until_phase("web", "v", Phase::Waiting, reason).await;
+    world.until_file("web", "v", "n", "1").await;
+    world.until_delivered("web").await;
+    assert_eq!(world.touches(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -172,10 +207,10 @@ async fn daemon_sets_wait_in_a_large_cluster_and_others_do_not() {
     // beside-kubelet 25
     let mut waits = Vec::new();
     for seed in 0..8 {
-        let setup = crate::world::Setup {
+        let setup = Setup {
             ttl: Some(60),
             seed,
-            ..crate::world::Setup::default()
+            ..Setup::default()
         };
         let world = World::with(setup).await;
         world.config_map("one", &[("n", "0")]);

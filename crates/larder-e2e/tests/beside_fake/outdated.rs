@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use larder_agent::status::Phase;
 use serde_json::json;
 
 use crate::world::{World, pod};
@@ -50,4 +51,22 @@ async fn mounts_with_a_sub_path_are_listed_whatever_the_environment_comes_from()
         let outdated: Vec<_> = outdated.iter().map(|found| found.name.as_str()).collect();
         assert_eq!(outdated, [path]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_mounted_by_sub_path_only_is_not_touched() {
+    // beside-kubelet 32
+    let world = World::start().await;
+    world.config_map("app", &[("n", "0")]);
+    let mounts = json!([{"name": "v", "mountPath": "/n", "subPath": "n"}]);
+    let web = pod("web")
+        .config_map("v", "app")
+        .set("/spec/containers/0/volumeMounts", mounts);
+    world.run(web).await;
+    world.config_map("app", &[("n", "1")]);
+    let reason = "left to the kubelet: n differs";
+    world.until_phase("web", "v", Phase::Waiting, reason).await;
+    world.until_file("web", "v", "n", "1").await;
+    world.until_delivered("web").await;
+    assert_eq!(world.touches(), 0);
 }

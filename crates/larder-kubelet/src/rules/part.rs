@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    mem,
     time::Duration,
 };
 
@@ -34,13 +35,13 @@ pub(super) struct TrackedPart {
     /// Touches sent for the payload.
     touches: u32,
     /// When the first and the last of them were sent.
-    told: Option<(Timestamp, Timestamp)>,
+    touched_at: Option<(Timestamp, Timestamp)>,
     last_touch: Option<Instant>,
     /// Whether the payload was found in place, and a notice says so.
     verified: bool,
     verified_in: Option<Duration>,
-    /// Whether an event has reported that the payload does not arrive.
-    is_overdue_noticed: bool,
+    /// Whether an event has said that the payload does not arrive or, in a dry run, a message that it needs a touch.
+    is_reported: bool,
     /// Since when it cannot be computed.
     failing_since: Option<Instant>,
     /// When the kubelet tries again at the latest, after it could not set up the volume.
@@ -58,11 +59,11 @@ impl TrackedPart {
             changed_at: now,
             first_touch: now,
             touches: 0,
-            told: None,
+            touched_at: None,
             last_touch: None,
             verified: false,
             verified_in: None,
-            is_overdue_noticed: false,
+            is_reported: false,
             failing_since: None,
             retries_by: None,
             detached: BTreeMap::new(),
@@ -79,7 +80,7 @@ impl TrackedPart {
         wall: Timestamp,
     ) -> Vec<Notice> {
         let mut notices = Vec::new();
-        if look.remade
+        if look.recreated
             && let PartName::Volume(volume) = name
         {
             notices.extend(self.detach(volume, view));
@@ -131,11 +132,11 @@ impl TrackedPart {
         self.changed_at = look.changed_at;
         self.first_touch = now + look.delay;
         self.touches = 0;
-        self.told = None;
+        self.touched_at = None;
         self.last_touch = None;
         self.verified = false;
         self.verified_in = None;
-        self.is_overdue_noticed = false;
+        self.is_reported = false;
         true
     }
 
@@ -200,6 +201,20 @@ impl TrackedPart {
         is_reason && self.detached.is_empty()
     }
 
+    /// The reason for a first touch that no dry run has reported yet.
+    pub(super) fn would_touch(&mut self) -> Option<String> {
+        let is_outstanding = self.is_outstanding();
+        if mem::replace(&mut self.is_reported, is_outstanding) || !is_outstanding {
+            return None;
+        }
+        match &self.observation {
+            PartObservation::Outdated(what) | PartObservation::Invisible(what) => {
+                Some(what.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// Whether its new content is on its way. A volume that the kubelet cannot refresh holds no other one back for ever.
     pub(super) fn is_to_come(&self, now: Instant) -> bool {
         let is_outdated =
@@ -218,27 +233,27 @@ impl TrackedPart {
     }
 
     /// When the next touch for it is due; `None` if none is.
-    pub(super) fn due(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
-        let ladder = self.ladder(name, ladder);
+    pub(super) fn due(&self, name: &PartName, schedule: &[Duration]) -> Option<Instant> {
+        let schedule = self.retry_schedule(name, schedule);
         let next = usize::try_from(self.touches).ok()?;
-        let after = ladder.get(next).filter(|_| self.is_outstanding())?;
+        let after = schedule.get(next).filter(|_| self.is_outstanding())?;
         // A time that cannot be represented never comes.
         self.first_touch.checked_add(*after)
     }
 
-    /// The steps of the ladder that apply. A volume that cannot be verified and a waiting container get one touch (R23,
+    /// The times of the schedule that apply. A volume that cannot be verified and a waiting container get one touch (R23,
     /// R6).
-    fn ladder<'a>(&self, name: &PartName, ladder: &'a [Duration]) -> &'a [Duration] {
+    fn retry_schedule<'a>(&self, name: &PartName, schedule: &'a [Duration]) -> &'a [Duration] {
         match (name, &self.observation) {
-            (PartName::Environment(_), _) | (_, PartObservation::Invisible(_)) => &ladder[..1],
-            (PartName::Volume(_), _) => ladder,
+            (PartName::Environment(_), _) | (_, PartObservation::Invisible(_)) => &schedule[..1],
+            (PartName::Volume(_), _) => schedule,
         }
     }
 
     /// Lets the next touch be due at `at` at the earliest.
-    pub(super) fn postpone(&mut self, ladder: &[Duration], at: Instant) {
+    pub(super) fn postpone(&mut self, schedule: &[Duration], at: Instant) {
         let next = usize::try_from(self.touches).unwrap_or(usize::MAX);
-        let after = ladder.get(next).copied().unwrap_or_default();
+        let after = schedule.get(next).copied().unwrap_or_default();
         self.first_touch = self.first_touch.max(at.checked_sub(after).unwrap_or(at));
     }
 
@@ -252,25 +267,25 @@ impl TrackedPart {
         }
         self.touches += 1;
         self.last_touch = Some(now);
-        self.told = Some((self.told.map_or(wall, |(first, _)| first), wall));
+        self.touched_at = Some((self.touched_at.map_or(wall, |(first, _)| first), wall));
     }
 
     /// The last touch was not accepted.
     pub(super) fn not_touched(&mut self) {
         self.touches = self.touches.saturating_sub(1);
         if self.touches == 0 {
-            (self.told, self.last_touch) = (None, None);
+            (self.touched_at, self.last_touch) = (None, None);
         }
     }
 
     /// When an event is due because the payload does not arrive.
-    pub(super) fn overdue_at(&self, name: &PartName, ladder: &[Duration]) -> Option<Instant> {
+    pub(super) fn overdue_at(&self, name: &PartName, schedule: &[Duration]) -> Option<Instant> {
         let is_volume = matches!(name, PartName::Volume(_));
-        let ladder = self.ladder(name, ladder);
-        let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= ladder.len());
+        let schedule = self.retry_schedule(name, schedule);
+        let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= schedule.len());
         let is_outdated =
             matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
-        let counts = is_volume && is_used_up && is_outdated && !self.is_overdue_noticed;
+        let counts = is_volume && is_used_up && is_outdated && !self.is_reported;
         let last = self.last_touch.filter(|_| counts)?;
         Some((self.changed_at + OVERDUE).max(last + IN_FLIGHT_TIME))
     }
@@ -278,13 +293,13 @@ impl TrackedPart {
     pub(super) fn take_overdue(
         &mut self,
         name: &PartName,
-        ladder: &[Duration],
+        schedule: &[Duration],
         now: Instant,
     ) -> Option<Notice> {
-        let at = self.overdue_at(name, ladder)?;
+        let at = self.overdue_at(name, schedule)?;
         match name {
             PartName::Volume(volume) if at <= now => {
-                self.is_overdue_noticed = true;
+                self.is_reported = true;
                 let volume = volume.clone();
                 Some(Notice::NotRefreshed { volume })
             }
@@ -345,7 +360,7 @@ impl TrackedPart {
         if problem.is_some() {
             return problem;
         }
-        let (first, last) = self.told?;
+        let (first, last) = self.touched_at?;
         let mut clauses = vec![format!(
             "told the kubelet at {last:.3}, attempt {}",
             self.touches

@@ -46,12 +46,12 @@ fn container(name: &str, id: &str, volumes: &[&str]) -> RunningContainer {
     }
 }
 
-/// A look at a part with this computed content, which neither was remade nor has swapped.
+/// A look at a part with this computed content, which neither was recreated nor has swapped.
 fn look(observation: PartObservation, content: u8, changed_at: Instant) -> Look {
     Look {
         observation,
         payload: Some(payload(content)),
-        remade: false,
+        recreated: false,
         swapped: false,
         changed_at,
         delay: Duration::ZERO,
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    fn look(&mut self, name: &'static str, remade: bool, swapped: bool) {
+    fn look(&mut self, name: &'static str, recreated: bool, swapped: bool) {
         let computed = self.computed.get(name).copied().flatten();
         let observation = match (computed, self.disk.get(name)) {
             (None, _) => PartObservation::Uncomputable("configmap \"app\" not found".to_owned()),
@@ -134,7 +134,7 @@ impl World {
         let look = Look {
             observation,
             payload: computed.map(payload),
-            remade,
+            recreated,
             swapped,
             changed_at: self.now,
             delay: self.delay,
@@ -149,6 +149,9 @@ impl World {
     fn touch(&mut self) {
         let counted = self.rules.outstanding().count();
         assert_eq!(self.rules.outstanding_parts, counted);
+        if let Some(reason) = self.rules.would_touch() {
+            self.say(&format!("would touch: {reason}"));
+        }
         if self.rules.wants_touch(self.now) {
             self.rules.sent(self.now, self.wall());
             self.say("touch");

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::BesideWorker;
 use crate::{
-    beside::{hooked::SeenContent, look::HookedLook},
+    beside::{hooked::FoundContent, look::HookInputs},
     blocking::blocking,
     delivery::plan::{PartKind, PodPlan},
     on_change::PartKey,
@@ -30,9 +30,9 @@ impl BesideWorker {
     }
 
     /// What a look needs for hooks.
-    pub(super) fn hooked_look(&self) -> Option<HookedLook> {
+    pub(super) fn hook_inputs(&self) -> Option<HookInputs> {
         let hooks = self.hooked.hooks()?;
-        Some(HookedLook {
+        Some(HookInputs {
             on_change: self.context.on_change.clone(),
             hooks: Arc::clone(hooks),
             wants_disk: self.hooked.wants_disk(),
@@ -40,22 +40,22 @@ impl BesideWorker {
     }
 
     /// Takes in what a look has found of a part, after the rules have.
-    pub(super) fn seen_content(&mut self, part: &PartKind, seen: SeenContent, swapped: bool) {
+    pub(super) fn seen_content(&mut self, part: &PartKind, seen: FoundContent, swapped: bool) {
         if self.hooked.hooks().is_none() {
             return;
         }
         let seen = match (part, seen) {
             // Pinned or detached: containers may see other bytes.
-            (PartKind::Volume(volume, _), SeenContent::Verified(tags))
+            (PartKind::Volume(volume, _), FoundContent::Verified(tags))
                 if !self.rules.is_verified(&volume_name(volume)) =>
             {
-                SeenContent::OnDisk(tags)
+                FoundContent::OnDisk(tags)
             }
             // A container that does not run has no variables yet.
-            (PartKind::Environment(name, _), SeenContent::Unknown)
+            (PartKind::Environment(name, _), FoundContent::Unknown)
                 if !self.traits.running.contains(name.as_str()) =>
             {
-                SeenContent::Absent
+                FoundContent::Absent
             }
             (_, seen) => seen,
         };

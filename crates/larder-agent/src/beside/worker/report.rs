@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_kubelet::{
     kubelet_dir::VolumeId,
     outdated::{OutdatedContent, SourceObject},
-    rules::{Notice, PartName, PartState, Verification},
+    rules::{Notice, PartName, Verification},
 };
 use tracing::{info, warn};
 
@@ -97,16 +97,7 @@ impl BesideWorker {
             match &part.kind {
                 PartKind::Volume(volume, kind) => {
                     match name.as_ref().map(|name| self.rules.state(name, wall)) {
-                        Some(Some(shown)) => {
-                            let is_news = state.show(shown, wall);
-                            if is_news
-                                && self.beside.config.dry_run
-                                && state.state == PartState::Waiting
-                            {
-                                let reason = &state.delivery.reason;
-                                info!(pod = %self.entry.name, %volume, reason, "dry run");
-                            }
-                        }
+                        Some(Some(shown)) => state.show(shown, wall),
                         Some(None) => is_tried = false,
                         // A look at it has set the delivery, or there was none.
                         None => {

@@ -42,6 +42,28 @@ fn a_node_that_is_not_ready_is_not_touched_and_catches_up_by_itself() {
         "#]]);
 }
 
+#[test]
+fn a_dry_run_reports_each_touch_once_and_sends_none() {
+    let mut world = World::new(NO_TTL);
+    world.disk.insert("b", 1);
+    world
+        .gate(0, Gate::DryRun)
+        .compute(100, "a", 2)
+        .compute(200, "a", 2)
+        .compute(300, "b", 1)
+        .compute(400, "a", 3)
+        .swap(500, "a", 3)
+        .until(600_000)
+        .phase("a")
+        .check(expect![[r#"
+            100 would touch: volume a: file
+            300 b verified: Same, None ms, 0 touches
+            400 would touch: volume a: file
+            500 a verified: Same, Some(100) ms, 0 touches
+            600000 a is Delivered: 
+        "#]]);
+}
+
 // beside-kubelet 11
 #[test]
 fn a_missing_object_causes_no_touch_until_it_is_back() {
@@ -169,7 +191,13 @@ fn a_terminated_or_deleted_pod_is_not_touched() {
     world.view.ending = true;
     world.set_view();
     world.compute(100, "a", 2).until(600_000);
-    world.check(expect![[r#""#]]);
+    world.check(expect![[r#"
+            100 would touch: volume a: file
+            300 b verified: Same, None ms, 0 touches
+            400 would touch: volume a: file
+            500 a verified: Same, Some(100) ms, 0 touches
+            600000 a is Delivered: 
+        "#]]);
     World::new(NO_TTL)
         .compute(100, "a", 2)
         .answer(110, TouchOutcome::Gone)
