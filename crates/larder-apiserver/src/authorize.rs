@@ -12,7 +12,7 @@ pub(crate) use admission::NodeWrite;
 use larder_objects::ObjectKey;
 use smol_str::SmolStr;
 
-use crate::{ApiError, User, references::Reference, resource::Kind, rest::Verb, store::Store};
+use crate::{ApiError, User, references::Reference, request::Verb, resource::Kind, store::Store};
 
 /// How requests are authorized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,6 +27,7 @@
 //!    of HTTP/2 whose window stays closed ends its connection.
 //! 5. A failed accept or a panic of one connection never ends the server, and no failure makes it spin.
 
+mod activity;
 mod limits;
 mod responses;
 mod slots;

@@ -54,6 +54,11 @@ pub enum Effect {
     Stream(StreamFault),
 }
 
+/// The connection breaks here: what a fault does to a request or a response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("connection cut by a fault")]
+pub struct Cut;
+
 /// How the body of an answer goes wrong. What is already sent stays as it was.
 #[derive(Clone, Debug)]
 pub enum StreamFault {

@@ -7,9 +7,9 @@ use serde_json::Value;
 use crate::{
     ApiError, ApiServer, Kind,
     json::text,
-    rest::params::{DeleteOptions, WriteParams},
-    store::Object,
+    object::Object,
     write::Part,
+    write::options::{DeleteOptions, WriteParams},
 };
 
 /// The result of applying an object.

@@ -35,9 +35,12 @@ pub mod connections;
 mod faults;
 mod fill;
 mod json;
+mod object;
 mod patch;
 mod pki;
+mod query;
 mod references;
+mod request;
 mod resource;
 mod rest;
 mod selector;
@@ -46,18 +49,21 @@ mod server;
 mod status;
 mod store;
 mod tokens;
+mod versions;
 mod write;
 
 pub use audit::{AuditLog, AuditRecord};
 pub use authorize::Authorization;
-pub use faults::{Effect, Fault, Faults, Injected, Paused, StreamFault};
+pub use faults::{Cut, Effect, Fault, Faults, Injected, Paused, StreamFault};
 pub use fill::Applied;
 pub use pki::{TlsError, User};
+pub use request::Verb;
 pub use resource::Kind;
-pub use rest::{Body, CertificatesVersions, Cut, Verb};
+pub use rest::Body;
 pub use serve::{ServeError, Transport};
 pub use server::{ApiServer, ApiService, Options};
 pub use status::{ApiError, Cause};
+pub use versions::CertificatesVersions;
 
 /// Any error of a body or a service.
 type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -5,13 +5,11 @@ mod body;
 mod discovery;
 mod format;
 mod message;
-pub(crate) mod params;
+mod params;
 mod protobuf;
 mod read;
-mod request;
 mod reviews;
 mod table;
-pub(crate) mod versions;
 mod watch;
 
 use bytes::Bytes;
@@ -19,21 +17,27 @@ use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Pa
 use serde_json::Value;
 use smol_str::SmolStr;
 
-pub use body::{Body, Cut};
-pub use request::Verb;
-pub use versions::CertificatesVersions;
+pub use body::Body;
 
 use crate::{
-    ApiError, ApiServer, AuditRecord, BoxError, Effect, User, faults, patch::PatchType,
-    resource::Kind, selector::FieldSelector, write::Part,
+    ApiError, ApiServer, AuditRecord, BoxError, User,
+    faults::{self, Cut, Effect},
+    patch::PatchType,
+    query::Query,
+    request::{ResourcePath, Route, Verb},
+    resource::Kind,
+    selector::FieldSelector,
+    write::{
+        Part,
+        options::{DeleteOptions, WriteParams},
+    },
 };
 use format::Format;
 use message::{
     created, delete_options, deleted_json, done, error_response, json_response, media_type,
     object_body, ok, parse_json, plain, read_body, written_response,
 };
-use params::{DeleteOptions, ListParams, Query, WatchParams, WriteParams};
-use request::{ResourcePath, Route};
+use params::{ListParams, WatchParams};
 use watch::WatchStream;
 
 impl ApiServer {

@@ -10,7 +10,7 @@ use smol_str::SmolStr;
 pub(crate) use fields::FieldSelector;
 pub(crate) use labels::LabelSelector;
 
-use crate::store::Object;
+use crate::object::Object;
 
 /// The objects of a kind that a list or a watch selects.
 #[derive(Clone, Debug, Default)]
@@ -47,7 +47,7 @@ mod testing {
 
     use crate::{
         Kind,
-        store::{EventType, Object},
+        object::{EventType, Object},
     };
 
     /// The objects of the tests' selectors.

@@ -9,7 +9,6 @@
 //! 5. No method awaits or calls out under the lock; wakers are called after it.
 
 mod history;
-mod object;
 mod watch;
 
 use std::{collections::BTreeMap, ops::Bound, sync::Arc, task::Waker};
@@ -20,10 +19,10 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 pub(crate) use history::Limits;
-pub(crate) use object::{EventType, Object};
 pub(crate) use watch::{End, Start, Taken, Watch};
 
 use crate::{
+    object::{EventType, Object},
     references::{Reference, References},
     resource::Kind,
     selector::Filter,

@@ -13,6 +13,7 @@ mod delete;
 mod kinds;
 mod metadata;
 pub(crate) mod namespaces;
+pub(crate) mod options;
 mod pods;
 mod rules;
 mod services;
@@ -26,14 +27,15 @@ use serde_json::Value;
 use crate::{
     clock::Clock,
     json::{size_up_to, text},
+    object::{EventType, Object},
     resource::Kind,
-    rest::params::WriteParams,
     status::ApiError,
-    store::{EventType, Object, Store},
+    store::Store,
     tokens::TokenIssuer,
 };
 
 pub(crate) use delete::Deleted;
+use options::WriteParams;
 
 /// The objects and the rules for writing them.
 #[derive(Debug)]

@@ -20,6 +20,7 @@
 //! 2. Once dropped or killed, it does nothing more, and leaves its directory as it is.
 //! 3. Tests can distinguish its requests from larder's by its user agent, [`USER_AGENT`].
 
+mod desired;
 mod journal;
 mod node;
 mod objects;
@@ -53,7 +54,7 @@ use tower::ServiceExt as _;
 
 pub use self::journal::{Happening, Stage};
 pub use self::objects::ObjectStrategy;
-use self::{journal::Journal, objects::Objects, pods::Workers, volumes::Volumes};
+use self::{desired::Workers, journal::Journal, objects::Objects, volumes::Volumes};
 
 /// Marks the requests of the fake.
 pub const USER_AGENT: &str = "kubelet/fake";

@@ -5,6 +5,7 @@
 
 mod address;
 mod busy;
+mod client;
 pub mod corpus;
 mod embedded;
 pub mod fake_kubelet;
@@ -17,8 +18,9 @@ mod root_dir;
 mod server;
 
 pub use address::own_address;
+pub use client::{Identity, NODE, NodeRequest};
 pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;
 pub use real::{RealServer, StatusPatch};
 pub use root_dir::{Files, pod_files, reboot};
-pub use server::{Identity, NODE, NodeRequest, Server};
+pub use server::Server;

@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use self::certificate::ClientAuthority;
-use crate::{Identity, NODE, NodeRequest, busy::BusyServer, figures::Usage, server::client};
+use crate::{Identity, NODE, NodeRequest, busy::BusyServer, client::client, figures::Usage};
 
 /// The two processes; dropped, they are killed and their folder is removed.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use crate::{
     ApiError, User,
     json::text,
     references::{MIRROR, account_of, typed},
+    request::Verb,
     resource::Kind,
-    rest::Verb,
     store::Store,
 };
 

@@ -1,7 +1,6 @@
 //! Requests in flight: counted, and watched for clients that take no data.
 
 use std::{
-    collections::BTreeMap,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -14,15 +13,7 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::slots::Activity;
-
-/// The responses that wait for the client: their body has more, and the connection does not take it.
-#[derive(Debug, Default)]
-pub(super) struct Bodies {
-    next: u64,
-    /// Since when, by number of the body.
-    pub(super) stalled: BTreeMap<u64, Instant>,
-}
+use super::activity::Activity;
 
 /// Counts the requests in flight of a connection.
 #[derive(Clone, Debug)]

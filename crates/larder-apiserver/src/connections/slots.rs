@@ -1,6 +1,6 @@
 //! The slots of a server: one for each connection, which is served and replaced through it.
 
-use std::{collections::BTreeMap, future::Future, pin::pin, sync::Arc};
+use std::{future::Future, pin::pin, sync::Arc};
 
 use http_body::Body;
 use hyper_util::{
@@ -18,7 +18,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     ConnectionLimits, DRAIN, HttpService,
-    responses::{Bodies, Counted},
+    activity::{Activity, ActivityState, SlotsInner},
+    responses::Counted,
     timed_writes::TimedWrites,
 };
 use crate::BoxError;
@@ -28,28 +29,6 @@ use crate::BoxError;
 pub struct ConnectionSlots {
     inner: Arc<SlotsInner>,
 }
-
-#[derive(Debug)]
-struct SlotsInner {
-    limits: ConnectionLimits,
-    max: usize,
-    table: Mutex<SlotTable>,
-    /// Signals that a slot is free or that a connection became idle.
-    changed: Notify,
-}
-
-#[derive(Debug, Default)]
-struct SlotTable {
-    open: usize,
-    /// Of the open ones, those that were asked to close.
-    closing: usize,
-    next: u64,
-    /// Connections without a request in flight that may be replaced, in the order of replacement.
-    idle: BTreeMap<IdleKey, CancellationToken>,
-}
-
-/// Whether the connection has completed a request, and the order in which it became idle.
-type IdleKey = (bool, u64);
 
 impl ConnectionSlots {
     /// Slots within `limits`.
@@ -95,40 +74,11 @@ impl ConnectionSlots {
     }
 }
 
-impl SlotTable {
-    fn replace_one(&mut self) {
-        if let Some((_, replaced)) = self.idle.pop_first() {
-            self.closing += 1;
-            replaced.cancel();
-        }
-    }
-}
-
 /// The right of one connection to be open. Dropping it frees the slot.
 #[derive(Debug)]
 #[must_use = "dropping a slot frees it while its connection is open"]
 pub struct ConnectionSlot {
     activity: Arc<Activity>,
-}
-
-/// The activity of a connection; its slot, its requests and their responses share it.
-#[derive(Debug)]
-pub(super) struct Activity {
-    slots: Arc<SlotsInner>,
-    replaced: CancellationToken,
-    state: watch::Sender<ActivityState>,
-    pub(super) bodies: Mutex<Bodies>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ActivityState {
-    pub(super) in_flight: usize,
-    /// Whether a request was answered with anything but 401.
-    pub(super) proven: bool,
-    /// When the connection became idle, or stopped being so.
-    since: Instant,
-    /// Its place in [`SlotTable::idle`]; `None` with a request in flight.
-    idle: Option<IdleKey>,
 }
 
 impl ConnectionSlot {
@@ -294,37 +244,5 @@ impl Drop for ConnectionSlot {
             self.activity.replaced.cancel();
         }
         slots.changed.notify_one();
-    }
-}
-
-impl Activity {
-    /// Since when a response has waited for the client.
-    fn oldest_stalled(&self) -> Option<Instant> {
-        self.bodies.lock().stalled.values().min().copied()
-    }
-
-    /// Changes the state, and with it the connection's place among the idle ones.
-    pub(super) fn update(&self, change: impl FnOnce(&mut ActivityState)) {
-        let mut table = self.slots.table.lock();
-        self.state.send_modify(|state| {
-            let before = (state.in_flight > 0, state.proven);
-            change(state);
-            let is_busy = state.in_flight > 0;
-            // A client that stays unauthenticated gains no time by asking.
-            if state.proven && before != (is_busy, true) {
-                state.since = Instant::now();
-            }
-            if let Some(key) = state.idle.take() {
-                table.idle.remove(&key);
-            }
-            if !is_busy && !self.replaced.is_cancelled() {
-                let key = (state.proven, table.next);
-                table.next += 1;
-                table.idle.insert(key, self.replaced.clone());
-                state.idle = Some(key);
-            }
-        });
-        drop(table);
-        self.slots.changed.notify_one();
     }
 }

@@ -4,15 +4,12 @@ use bytes::Bytes;
 use http::HeaderMap;
 use smol_str::SmolStr;
 
-use super::{
-    message::object_body,
-    params::Query,
-    read,
-    request::{ResourcePath, Verb},
-};
+use super::{message::object_body, read};
 use crate::{
     ApiError, ApiServer, Authorization, User,
     authorize::{self, Attempt, NodeWrite},
+    query::Query,
+    request::{ResourcePath, Verb},
     resource::Kind,
     selector::FieldSelector,
     write::namespaces,

@@ -8,8 +8,11 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::{versions, watch::WatchStream};
-use crate::faults::{StreamFault, Struck};
+use super::watch::WatchStream;
+use crate::{
+    faults::{Cut, StreamFault, Struck},
+    versions,
+};
 
 /// The body of a response: whole, or the stream of a watch.
 #[derive(Debug)]
@@ -26,11 +29,6 @@ enum Content {
     Watch(Box<WatchStream>),
     Ended,
 }
-
-/// The connection breaks here: what a fault does to a request or a response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("connection cut by a fault")]
-pub struct Cut;
 
 impl Body {
     pub(crate) fn watch(stream: WatchStream) -> Self {

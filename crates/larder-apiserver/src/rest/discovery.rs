@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::{
-    reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS},
+use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS};
+use crate::{
+    resource::{Kind, Resource},
     versions::{CERTIFICATES, CertificatesVersions, STORED},
 };
-use crate::resource::{Kind, Resource};
 
 /// The release whose rules this server follows.
 const MINOR: &str = "36";

@@ -5,15 +5,17 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::{
-    params::{ListParams, Query},
+    params::ListParams,
     read,
     table::{Include, table},
 };
 use crate::{
     clock::Clock,
+    object::{EventType, Object},
+    query::Query,
     resource::Kind,
     status::ApiError,
-    store::{EventType, Object, Page},
+    store::Page,
 };
 
 /// The form of objects that the client requests.

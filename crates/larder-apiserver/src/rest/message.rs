@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use super::{body::Body, protobuf};
 use crate::{
     ApiError, BoxError, json,
+    object::Object,
     resource::Kind,
-    store::Object,
     write::{Deleted, Written},
 };
 

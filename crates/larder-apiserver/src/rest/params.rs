@@ -1,4 +1,4 @@
-//! Parameters of requests: lists, watches, writes and deletions.
+//! Parameters of lists and watches.
 //!
 //! Which combinations are rejected, and how: kube-apiserver 1.36,
 //! `apimachinery/pkg/apis/meta/internalversion/validation`.
@@ -8,58 +8,13 @@ use std::{borrow::Cow, time::Duration};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use larder_objects::ObjectKey;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use smol_str::SmolStr;
 
-use super::request::ResourcePath;
 use crate::{
-    json::{decode, without_values},
+    query::Query,
+    request::ResourcePath,
     selector::{FieldSelector, Filter, LabelSelector},
     status::{ApiError, Cause},
 };
-
-/// The query of a request.
-#[derive(Debug)]
-pub(crate) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
-
-impl<'a> Query<'a> {
-    pub(crate) fn parse(query: &'a str) -> Self {
-        Self(form_urlencoded::parse(query.as_bytes()).collect())
-    }
-
-    /// The first value of `name`; `None` when absent or empty.
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
-        self.all(name).next().filter(|value| !value.is_empty())
-    }
-
-    fn all(&self, name: &str) -> impl Iterator<Item = &str> {
-        self.0
-            .iter()
-            .filter(move |(key, _)| key == name)
-            .map(|(_, value)| &**value)
-    }
-
-    /// Whether `name` is there and not `false` or `0`; as the API server reads booleans.
-    pub(crate) fn flag(&self, name: &str) -> bool {
-        self.optional_flag(name).unwrap_or(false)
-    }
-
-    fn optional_flag(&self, name: &str) -> Option<bool> {
-        let value = self.all(name).next()?;
-        Some(!(value.eq_ignore_ascii_case("false") || value == "0"))
-    }
-
-    fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.get(name)
-            .map(|value| {
-                value.parse().map_err(|_| {
-                    let why = format!("strconv.ParseInt: parsing \"{value}\": invalid syntax");
-                    ApiError::bad_request(why)
-                })
-            })
-            .transpose()
-    }
-}
 
 /// `resourceVersionMatch`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -344,156 +299,5 @@ fn reject_if_any(causes: Vec<Cause>) -> Result<(), ApiError> {
         Ok(())
     } else {
         Err(ApiError::invalid("ListOptions", "", causes))
-    }
-}
-
-/// The treatment of unknown fields of a body.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum FieldValidation {
-    /// Dropped.
-    Ignore,
-    /// Dropped, and each named in a `Warning` header.
-    #[default]
-    Warn,
-    /// The request is rejected.
-    Strict,
-}
-
-/// Parameters of a create, update or patch.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct WriteParams {
-    /// Everything happens but the storing.
-    pub(crate) dry_run: bool,
-    pub(crate) field_validation: FieldValidation,
-    /// The new object is what a patch makes of the old one.
-    pub(crate) patch: bool,
-}
-
-impl WriteParams {
-    /// The parameters of a write whose options are called `options`: `CreateOptions`, ...
-    pub(crate) fn parse(query: &Query<'_>, options: &'static str) -> Result<Self, ApiError> {
-        let field_validation = match query.get("fieldValidation") {
-            None => FieldValidation::default(),
-            Some("Ignore") => FieldValidation::Ignore,
-            Some("Warn") => FieldValidation::Warn,
-            Some("Strict") => FieldValidation::Strict,
-            Some(other) => {
-                return Err(ApiError::invalid(
-                    options,
-                    "",
-                    vec![Cause {
-                        reason: "FieldValueNotSupported".to_owned(),
-                        message: format!(
-                            "Unsupported value: \"{other}\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
-                        ),
-                        field: "fieldValidation".to_owned(),
-                    }],
-                ));
-            }
-        };
-        Ok(Self {
-            dry_run: dry_run(query.all("dryRun"), options)?,
-            field_validation,
-            patch: options == "PatchOptions",
-        })
-    }
-}
-
-fn dry_run<'a>(
-    values: impl Iterator<Item = &'a str>,
-    options: &'static str,
-) -> Result<bool, ApiError> {
-    let values: Vec<_> = values.filter(|value| !value.is_empty()).collect();
-    if values.iter().any(|value| *value != "All") {
-        let shown = Value::from(values).to_string();
-        let cause = Cause {
-            reason: "FieldValueNotSupported".to_owned(),
-            message: format!("Unsupported value: {shown}: supported values: \"All\""),
-            field: "dryRun".to_owned(),
-        };
-        return Err(ApiError::invalid(options, "", vec![cause]));
-    }
-    Ok(!values.is_empty())
-}
-
-/// Options of a deletion, from the body or the query.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct DeleteOptions {
-    pub(crate) grace_period_seconds: Option<i64>,
-    pub(crate) preconditions: Option<Preconditions>,
-    propagation_policy: Option<String>,
-    dry_run: Vec<String>,
-    #[serde(skip)]
-    pub(crate) dry: bool,
-}
-
-/// The preconditions of a deletion.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub(crate) struct Preconditions {
-    pub(crate) uid: Option<SmolStr>,
-    pub(crate) resource_version: Option<SmolStr>,
-}
-
-impl DeleteOptions {
-    /// Without grace.
-    pub(crate) fn immediate() -> Self {
-        Self {
-            grace_period_seconds: Some(0),
-            ..Self::default()
-        }
-    }
-
-    /// The options in `body`; in the query when there is no body.
-    pub(crate) fn parse(query: &Query<'_>, body: Option<Value>) -> Result<Self, ApiError> {
-        match body {
-            Some(body) => Self::of_body(&body),
-            None => Self {
-                grace_period_seconds: query.number("gracePeriodSeconds")?,
-                propagation_policy: query.get("propagationPolicy").map(str::to_owned),
-                dry_run: query.all("dryRun").map(str::to_owned).collect(),
-                ..Self::default()
-            }
-            .checked(),
-        }
-    }
-
-    /// The options that `body` holds.
-    pub(crate) fn of_body(body: &Value) -> Result<Self, ApiError> {
-        let kind = body["kind"].as_str().unwrap_or_default();
-        if !matches!(kind, "" | "DeleteOptions") {
-            let version = body["apiVersion"].as_str().unwrap_or_default();
-            return Err(ApiError::bad_request(format!(
-                "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""
-            )));
-        }
-        let options: Self = decode(body).map_err(|reason| {
-            let why = without_values(&reason);
-            ApiError::bad_request(format!("the body is not DeleteOptions: {why}"))
-        })?;
-        options.checked()
-    }
-
-    fn checked(mut self) -> Result<Self, ApiError> {
-        let options = &mut self;
-        options.dry = dry_run(options.dry_run.iter().map(String::as_str), "DeleteOptions")?;
-        if let Some(policy) = &options.propagation_policy
-            && !matches!(&**policy, "Foreground" | "Background" | "Orphan")
-        {
-            let cause = Cause {
-                reason: "FieldValueNotSupported".to_owned(),
-                message: format!(
-                    "Unsupported value: \"{policy}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
-                ),
-                field: "propagationPolicy".to_owned(),
-            };
-            return Err(ApiError::invalid("DeleteOptions", "", vec![cause]));
-        }
-        if options.grace_period_seconds.is_some_and(|grace| grace < 0) {
-            // As upstream: a negative period means one second.
-            options.grace_period_seconds = Some(1);
-        }
-        Ok(self)
     }
 }

@@ -5,9 +5,9 @@
 
 use serde_json::{Value, json};
 
-use crate::{ApiError, ApiServer, Authorization, User, authorize::Attempt, status::Cause};
-
-use super::request::Verb;
+use crate::{
+    ApiError, ApiServer, Authorization, User, authorize::Attempt, request::Verb, status::Cause,
+};
 
 /// The group of reviews about access.
 pub(super) const AUTHORIZATION: &str = "authorization.k8s.io";

@@ -20,11 +20,13 @@ use bytes::Bytes;
 use serde_json::json;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{body::Cut, format::Format, params::WatchParams};
+use super::{format::Format, params::WatchParams};
 use crate::{
     ApiError,
+    faults::Cut,
+    object::EventType,
     resource::Kind,
-    store::{Compacted, End, EventType, Start, Store, Taken, Watch},
+    store::{Compacted, End, Start, Store, Taken, Watch},
 };
 
 /// The progress of a stream.

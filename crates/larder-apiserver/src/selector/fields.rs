@@ -2,7 +2,7 @@
 
 use smol_str::SmolStr;
 
-use crate::{resource::Resource, status::ApiError, store::Object};
+use crate::{object::Object, resource::Resource, status::ApiError};
 
 const NAME: &str = "metadata.name";
 const NAMESPACE: &str = "metadata.namespace";

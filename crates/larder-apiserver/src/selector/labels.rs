@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_objects::validation::{is_label_value, is_qualified_name};
 use smol_str::SmolStr;
 
-use crate::{status::ApiError, store::Object};
+use crate::{object::Object, status::ApiError};
 
 /// Requirements on labels, all of which must hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

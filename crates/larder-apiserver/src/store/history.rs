@@ -2,7 +2,8 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{Compacted, Object};
+use super::Compacted;
+use crate::object::Object;
 
 /// How much of the past is kept for each kind; the oldest changes are dropped first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,12 @@ use std::{
 
 use smol_str::SmolStr;
 
-use super::{Compacted, EventType, Object, Store, history::Change};
-use crate::{resource::Kind, selector::Filter};
+use super::{Compacted, Store, history::Change};
+use crate::{
+    object::{EventType, Object},
+    resource::Kind,
+    selector::Filter,
+};
 
 /// The start of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

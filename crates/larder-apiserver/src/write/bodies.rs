@@ -3,10 +3,10 @@
 use larder_objects::{canonical_quantity, manifest::drop_nulls};
 use serde_json::{Value, json};
 
+use super::options::FieldValidation;
 use crate::{
     json::{MAX_DEPTH, depth, json_type},
     resource::{Kind, Resource},
-    rest::params::FieldValidation,
     status::ApiError,
 };
 

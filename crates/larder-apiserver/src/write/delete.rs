@@ -5,14 +5,13 @@ use std::sync::Arc;
 use jiff::{SignedDuration, Timestamp};
 use larder_objects::ObjectKey;
 
-use super::{Writer, metadata};
+use super::{Writer, metadata, options::DeleteOptions};
 use crate::{
     clock::rfc3339,
     json::text,
+    object::{EventType, Object},
     resource::Kind,
-    rest::params::DeleteOptions,
     status::ApiError,
-    store::{EventType, Object},
 };
 
 /// The result of a deletion.

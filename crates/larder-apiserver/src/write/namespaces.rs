@@ -5,13 +5,15 @@ use std::sync::Arc;
 use larder_objects::ObjectKey;
 use serde_json::json;
 
-use super::{Part, Writer, metadata};
+use super::{
+    Part, Writer, metadata,
+    options::{DeleteOptions, WriteParams},
+};
 use crate::{
+    object::Object,
     resource::{Kind, Resource},
-    rest::params::{DeleteOptions, WriteParams},
     selector::Filter,
     status::ApiError,
-    store::Object,
 };
 
 /// The namespaces of a new server.

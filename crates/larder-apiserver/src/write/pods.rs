@@ -3,8 +3,8 @@
 use larder_objects::ObjectKey;
 use serde_json::{Value, json};
 
-use super::Writer;
-use crate::{json::text, resource::Kind, rest::params::DeleteOptions, status::ApiError};
+use super::{Writer, options::DeleteOptions};
+use crate::{json::text, resource::Kind, status::ApiError};
 
 impl Writer {
     /// Gives the pod `key` to the node that `binding` names.

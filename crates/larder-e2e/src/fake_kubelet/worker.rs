@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{KubeletContext, Stage, pods::Desired};
+use super::{KubeletContext, Stage, desired::Desired};
 
 /// `syncFrequency`; half of it is added at random.
 const SYNC_PERIOD: Duration = Duration::from_mins(1);

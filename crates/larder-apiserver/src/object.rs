@@ -56,7 +56,7 @@ pub(crate) struct Object {
     /// The selectable fields of the kind that the object has.
     fields: Box<[(&'static str, SmolStr)]>,
     /// The references of a pod.
-    pub(super) references: OfPod,
+    pub(crate) references: OfPod,
     frame: Frame,
 }
 

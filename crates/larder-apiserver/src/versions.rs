@@ -62,7 +62,7 @@ impl CertificatesVersions {
 }
 
 /// JSON of the stored version as one of `v1`.
-pub(super) fn stable(json: Bytes) -> Bytes {
+pub(crate) fn stable(json: Bytes) -> Bytes {
     let head = &json[..json.len().min(HEAD_BYTES)];
     let Some(start) = head
         .windows(STORED_FIELD.len())

@@ -3,8 +3,7 @@
 use http::Method;
 use smol_str::SmolStr;
 
-use super::{params::Query, versions::CertificatesVersions};
-use crate::{resource::Kind, status::ApiError};
+use crate::{query::Query, resource::Kind, status::ApiError, versions::CertificatesVersions};
 
 /// The verb of a request, as in the audit log and in authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
