@@ -10,6 +10,7 @@ mod kubelet_texts;
 mod large_pods;
 mod mounts;
 mod special_sources;
+mod vectors;
 mod volumes;
 
 use std::{collections::BTreeMap, sync::Arc};

@@ -1,7 +1,5 @@
 //! The bounded reader of manifest files, on files that are too long or never end.
 
-#![expect(clippy::unwrap_used, reason = "tests")]
-
 use std::{
     fs::{self, File},
     io::{self, Write as _},

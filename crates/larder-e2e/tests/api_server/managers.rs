@@ -1,13 +1,7 @@
 //! Managers on larder's own transport, with the identity of a node, against either API server.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-#[path = "common/connect.rs"]
-mod connect;
-
 use std::time::Duration;
 
-use connect::connect;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kube::{
     Api, Client,
@@ -17,6 +11,8 @@ use larder::{ConfigMapManager, ManagerConfig, SecretManager, WatchScope};
 use larder_e2e::{Identity, NODE, Server};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+
+use crate::connect::connect;
 
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(2);

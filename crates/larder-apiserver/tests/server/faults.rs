@@ -1,8 +1,4 @@
 //! Injected faults, and the audit records of such requests.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use std::time::Duration;
 

@@ -4,14 +4,8 @@
 //! account of the manifests, so that a missing rule is a 403. On the embedded one, which has no RBAC, only the requests
 //! are compared with the rules.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-#[path = "common/connect.rs"]
-mod connect;
-
 use std::{collections::BTreeSet, fs, path::Path, sync::Arc, time::Duration};
 
-use connect::connect;
 use http::{Method, Request, Response};
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
@@ -38,6 +32,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{task::JoinSet, time::sleep};
 use tokio_util::sync::CancellationToken;
+
+use crate::connect::connect;
 
 const CERTIFICATES: &str = "certificates.k8s.io";
 

@@ -1,10 +1,6 @@
 //! The server over TLS, as `kubectl` sees it: client-side validation and apply work without special flags.
 //!
 //! Without `kubectl` on the PATH these tests do nothing; in CI (`CI=true`) they fail then.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use std::process::Stdio;
 

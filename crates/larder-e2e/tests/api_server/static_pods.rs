@@ -1,13 +1,7 @@
 //! Static pods and their mirror pods: the whole agent with the identity of a node, against either API server.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-#[path = "common/connect.rs"]
-mod connect;
-
 use std::{fs, path::PathBuf, time::Duration};
 
-use connect::connect;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, ResourceExt as _, api::DeleteParams};
 use larder_agent::{
@@ -25,6 +19,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+
+use crate::connect::connect;
 
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(2);

@@ -1,9 +1,5 @@
 //! ClusterTrustBundles and PodCertificateRequests: permissions, validation, and the answers of signers. The texts are
 //! those of kube-apiserver 1.36.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use k8s_openapi::api::certificates::v1beta1::{ClusterTrustBundle, PodCertificateRequest};

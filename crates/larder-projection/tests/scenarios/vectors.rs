@@ -2,8 +2,6 @@
 //!
 //! `testdata/vectors/README.md` describes the format. `LARDER_VECTORS` names another folder.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
-
 use std::{collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};

@@ -1,7 +1,5 @@
 //! The changes of pods, above all mirror pods, that an API server permits a node: the same on either server.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
 use std::fmt::Debug;
 
 use k8s_openapi::api::core::v1::{Node, Pod, Secret};

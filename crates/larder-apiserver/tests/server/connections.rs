@@ -1,9 +1,5 @@
 //! Limits on connections: clients that send nothing, never read or never authenticate do not stop the server for
 //! others.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 

@@ -5,7 +5,6 @@
 //! both, the pod of the template must be admitted, and the agent must accept its configuration. `rbac.rs` compares the
 //! roles with what the agent requests.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 #![expect(clippy::print_stdout, reason = "says what was not created")]
 
 use std::{

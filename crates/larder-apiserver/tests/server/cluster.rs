@@ -1,9 +1,5 @@
 //! The features that make the server resemble a cluster: tokens, allocated addresses, filled namespaces, and
 //! permissions of nodes.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::api::{

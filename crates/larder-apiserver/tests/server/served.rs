@@ -1,8 +1,4 @@
 //! The server over sockets.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use std::net::SocketAddr;
 

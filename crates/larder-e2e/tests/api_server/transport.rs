@@ -1,14 +1,12 @@
 //! A manager on the transport, against the embedded API server over TLS.
 
-#![expect(clippy::unwrap_used, reason = "a test panics with what it saw")]
-
-mod api_server;
 #[path = "../../../larder-transport/tests/transport/certificates.rs"]
 #[expect(dead_code, reason = "shared with the tests of the transport alone")]
 mod certificates;
 #[path = "../../../larder-transport/tests/transport/client.rs"]
 #[expect(dead_code, reason = "shared with the tests of the transport alone")]
 mod client;
+mod running;
 
 use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 
@@ -20,10 +18,10 @@ use rustls::ServerConfig;
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::{
-    api_server::Running,
+use self::{
     certificates::Authority,
     client::{Client, chain, config, kubeconfig, within},
+    running::Running,
 };
 
 /// A server with ConfigMaps `object-0` and up, and a manager whose pods reference them.

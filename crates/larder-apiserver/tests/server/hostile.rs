@@ -1,8 +1,4 @@
 //! Hostile requests: each is answered, none stops the server, and no answer quotes a Secret.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use std::{fs::File, io::Read as _, time::Duration};
 

@@ -3,18 +3,12 @@
 //!
 //! The bounds are on numbers of requests. Each test prints the number in the busiest second.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-#[path = "common/connect.rs"]
-mod connect;
-
 use std::{
     collections::BTreeMap,
     io::{self, Write as _},
     time::Duration,
 };
 
-use connect::connect;
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
@@ -26,6 +20,8 @@ use larder::{ConfigMapManager, ManagerConfig};
 use larder_e2e::{Identity, NODE, Proxy, Server};
 use serde_json::json;
 use tokio::time::{Instant, sleep, timeout};
+
+use crate::connect::connect;
 
 /// Watched objects.
 const OBJECTS: usize = 500;

@@ -2,11 +2,6 @@
 //! server. Everything that was in place before is restored, and after the API server returns every file has its
 //! content.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
-
-#[path = "common/connect.rs"]
-mod connect;
-
 use std::{
     fs,
     io::{self, Write as _},
@@ -14,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use connect::connect;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use kube::{
@@ -38,6 +32,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
+
+use crate::connect::connect;
 
 /// Longer than anything here takes, restarts of a real server included.
 const PATIENCE: Duration = Duration::from_mins(3);

@@ -1,8 +1,4 @@
 //! The server as a real `kube::Client` sees it, in process and with time paused.
-#![expect(
-    clippy::unwrap_used,
-    reason = "the lint does not see that helpers of tests are tests"
-)]
 
 use std::time::Duration;
 

@@ -1,5 +1,9 @@
 //! Manifests as users write them, good and bad.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+mod files;
+
 use std::fs;
 
 use expect_test::{Expect, expect};
