@@ -15,7 +15,6 @@ mod exec;
 mod exec_agent;
 mod fake_agent;
 mod hostile;
-mod layers;
 mod listen;
 mod metrics;
 mod nginx;

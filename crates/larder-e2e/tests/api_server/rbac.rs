@@ -332,7 +332,7 @@ async fn create_objects(admin: &Client) {
     .await;
     create(admin, &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta("config"), "data": {"k": "v"}})).await;
     create(admin, &json!({"apiVersion": "v1", "kind": "Secret", "metadata": meta("login"), "stringData": {"k": "v"}})).await;
-    let anchors = include_str!("../../larder-objects/src/x509/root.pem");
+    let anchors = include_str!("../../../larder-objects/src/x509/root.pem");
     let bundle = json!({
         "apiVersion": "certificates.k8s.io/v1beta1", "kind": "ClusterTrustBundle",
         "metadata": {"name": "anchors"}, "spec": {"trustBundle": anchors},
