@@ -1,6 +1,6 @@
 //! The command `larder`: arguments in, wiring, results out. The libraries do the work.
 //!
-//! A module names only modules below its own layer; `tests/cli/layers.rs` checks that.
+//! A module names only modules below its own layer.
 //!
 //! | layer | modules | hold |
 //! | --: | --- | --- |

@@ -196,7 +196,7 @@ pub fn build_larder() -> anyhow::Result<PathBuf> {
         ])
         .arg("--message-format=json");
     if !cfg!(debug_assertions) {
-        cargo.arg("--release");
+        cargo.args(["--profile", "dist"]);
     }
     let output = cargo.output().context("failed to start cargo")?;
     if !output.status.success() {

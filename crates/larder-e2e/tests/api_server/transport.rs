@@ -33,7 +33,7 @@ struct Node {
     manager: ConfigMapManager,
     objects: usize,
     /// Has the kubeconfig.
-    directory: Option<TempDir>,
+    _directory: Option<TempDir>,
 }
 
 impl Node {
@@ -48,7 +48,7 @@ impl Node {
             source
         };
         let node = Self::start(objects, &authority, source).await;
-        Self { directory, ..node }
+        Self { _directory: directory, ..node }
     }
 
     /// With a server whose certificate is of that authority.
@@ -72,7 +72,7 @@ impl Node {
             client,
             manager,
             objects,
-            directory: None,
+            _directory: None,
         };
         node.set_all("first");
         for index in 0..objects {

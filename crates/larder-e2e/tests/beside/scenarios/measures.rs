@@ -1,7 +1,7 @@
 //! The benefit and the cost of larder beside a kubelet. They take minutes each, so they run only when named:
 //!
 //! ```text
-//! KUBEBUILDER_ASSETS=DIR cargo test --release -p larder-e2e --test beside -- measure
+//! KUBEBUILDER_ASSETS=DIR cargo test --profile dist -p larder-e2e --test beside -- measure
 //! ```
 
 use std::{path::PathBuf, time::Duration};

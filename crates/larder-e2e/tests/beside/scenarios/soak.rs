@@ -2,7 +2,7 @@
 //! every file is compared with the content written last. It takes minutes and runs only when named:
 //!
 //! ```text
-//! LARDER_SOAK_SECS=1800 KUBEBUILDER_ASSETS=DIR cargo test --release -p larder-e2e --test beside -- soak
+//! LARDER_SOAK_SECS=1800 KUBEBUILDER_ASSETS=DIR cargo test --profile dist -p larder-e2e --test beside -- soak
 //! ```
 
 use std::{
