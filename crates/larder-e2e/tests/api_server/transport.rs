@@ -48,7 +48,10 @@ impl Node {
             source
         };
         let node = Self::start(objects, &authority, source).await;
-        Self { _directory: directory, ..node }
+        Self {
+            _directory: directory,
+            ..node
+        }
     }
 
     /// With a server whose certificate is of that authority.
