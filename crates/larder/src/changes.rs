@@ -42,8 +42,7 @@ pub enum ChangeKind {
 ///
 /// A slow subscriber loses nothing that matters: of several events about one object it gets the last. Events about an
 /// object end with its last reference, and pause while its watch is idle (see
-/// [`ObjectState::Idle`](crate::ObjectState)). Those of an object without a watch
-/// ([`ObjectState::Unwatched`](crate::ObjectState)) come with its reads.
+/// [`ObjectState::Idle`](crate::ObjectState)).
 #[derive(Debug)]
 #[must_use = "events are collected until they are read"]
 pub struct Changes {

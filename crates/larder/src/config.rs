@@ -116,8 +116,8 @@ pub struct ManagerConfig {
     /// streams).
     pub max_requests_in_flight: usize,
     /// Under `Watch` with one watch per object, most objects that are watched at the same time; immutable and idle ones
-    /// do not count. Further ones are requested when they are read, as under `Cache`, until a watch ends. Must be
-    /// positive.
+    /// do not count. Reads of further ones fail with [`ErrorKind::NoWatch`](crate::ErrorKind::NoWatch) until a watch
+    /// ends. Must be positive.
     ///
     /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one manifest or controller must not
     /// exhaust an API server's memory.

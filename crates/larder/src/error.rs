@@ -67,6 +67,15 @@ pub enum ErrorKind {
         /// Error of the last failed request, by its phase; `None` while the API server has not answered yet.
         source: Option<Error>,
     },
+    /// As many objects are watched as may be ([`max_watches`](crate::ManagerConfig::max_watches)); the object is
+    /// watched when one of these watches ends.
+    #[error("cannot watch {} {key}: the limit of watches is reached", .kind.singular())]
+    NoWatch {
+        /// Kind of the object.
+        kind: Kind,
+        /// Name of the object.
+        key: ObjectKey,
+    },
     /// The review of the permissions that decide the watch scope failed.
     #[error("failed to review the access to {} {key}", .kind.singular())]
     Review {
@@ -159,6 +168,7 @@ impl Error {
             ErrorKind::NotSynced { source, .. } => source.as_ref()?.request(),
             ErrorKind::NotRegistered { .. }
             | ErrorKind::NotFound { .. }
+            | ErrorKind::NoWatch { .. }
             | ErrorKind::ShutDown { .. } => None,
         }
     }

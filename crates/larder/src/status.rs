@@ -45,8 +45,8 @@ pub enum ObjectState {
     /// The object is marked immutable: its value is final and nothing watches it. It is looked at again when a new pod
     /// reads it.
     Immutable,
-    /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end.
-    /// Meanwhile it is requested when it is read, and an answer is good for the time to live that the node announces.
+    /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end. Reads
+    /// of it fail until then.
     Unwatched,
     /// The object was not read for a while and its watch was stopped; the next read starts it again and waits for it.
     Idle,

@@ -235,14 +235,11 @@ impl Model {
             Step::Read(object) => {
                 let newest = self.references.iter().filter(|((_, of), _)| *of == object);
                 let required = newest.map(|(_, since)| *since).max();
-                // The second one finds what the thread has kept of the first.
-                for _ in 0..2 {
-                    let read = self.manager.get("n", NAMES[object]).await;
-                    if let Ok(map) = &read {
-                        self.in_use.insert(object, Arc::clone(map));
-                    }
-                    self.check(object, required, read)?;
+                let read = self.manager.get("n", NAMES[object]).await;
+                if let Ok(map) = &read {
+                    self.in_use.insert(object, Arc::clone(map));
                 }
+                self.check(object, required, read)?;
             }
             Step::ReadFor(pod, object) => {
                 let reader = pod_with(PODS[pod], &[]);
@@ -350,6 +347,10 @@ impl Model {
         let value = match read {
             Ok(map) => Some(map.data["k"].to_string()),
             Err(error) if error.is_not_found() => None,
+            Err(error) if matches!(error.kind(), ErrorKind::NoWatch { .. }) => {
+                let too_few = self.watches < NAMES.len();
+                return require(too_few, || format!("enough watches, but {context}"));
+            }
             // Strategies other than Watch do not wait for the end of an outage, and Watch not for long.
             Err(_) => return require(!calm, || format!("failed in calm weather: {context}")),
         };
@@ -370,7 +371,6 @@ impl Model {
         let allowed = match self.strategy {
             Strategy::Get => false,
             Strategy::Cache => !calm || now < replaced + TTL,
-            Strategy::Watch if self.watches < NAMES.len() => !calm || now < replaced + TTL,
             Strategy::Watch => !calm,
         };
         require(allowed, || format!("state {found} is stale: {context}"))

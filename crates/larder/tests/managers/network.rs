@@ -215,7 +215,6 @@ struct Node {
     manager: ConfigMapManager,
     transport: Transport,
     setting: Setting,
-    max_watches: usize,
 }
 
 impl Node {
@@ -230,18 +229,15 @@ impl Node {
         let (_directory, source) = kubeconfig(&format!("http://localhost:{PORT}"), None);
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, transport) = connected.await.unwrap();
-        let max_watches = if random.u8(..4) == 0 { 2 } else { 100 };
         let config = ManagerConfig::default()
             .strategy(setting.strategy)
             .watch_scope(setting.scope)
-            .max_watches(max_watches)
             .seed(Some(random.u64(..)));
         Self {
             world,
             manager: ConfigMapManager::new(client, &config).unwrap(),
             transport,
             setting,
-            max_watches,
         }
     }
 
@@ -278,10 +274,7 @@ impl Node {
                 due.extend(object.filter(|object| pod.objects.contains_key(object)));
             }
         }
-        // An object without a watch has no events.
-        let all_watched =
-            self.setting.scope == WatchScope::Namespace || self.max_watches >= NAMES.len();
-        if self.setting.strategy == Strategy::Watch && all_watched {
+        if self.setting.strategy == Strategy::Watch {
             for (object, known) in picture {
                 let history = &self.world.objects.borrow()[object].history;
                 assert_eq!(Some(&known), history.last(), "{}", NAMES[object]);
@@ -311,7 +304,7 @@ impl Node {
         let references = self.world.references.borrow();
         let watched = references.iter().filter(|count| **count > 0).count();
         match (self.setting.strategy, self.setting.scope) {
-            (Strategy::Watch, WatchScope::Object) => watched.min(self.max_watches),
+            (Strategy::Watch, WatchScope::Object) => watched,
             (Strategy::Watch, _) => watched.min(1),
             _ => 0,
         }

@@ -49,8 +49,6 @@ pub(super) struct KnownState<K> {
     stale_for: RegistrationSeq,
     /// Boxed, as it is seldom there and there may be very many cells.
     interruption: Option<Box<Interruption>>,
-    /// There are more objects than watches may be open, and this one has none.
-    unwatched: bool,
     /// There was a read or a new reference since the task looked last.
     accessed: bool,
     hits: u64,
@@ -219,7 +217,6 @@ impl<K: Object> WatchEntry<K> {
                 fresh_as_of: RegistrationSeq::default(),
                 stale_for: RegistrationSeq::default(),
                 interruption: None,
-                unwatched: false,
                 accessed: false,
                 hits: 0,
             }),
@@ -251,6 +248,7 @@ impl<K: Object> WatchEntry<K> {
         let (kind, key) = (K::KIND, || key.clone());
         match known.state {
             ObjectState::Removed => Some(Err(ErrorKind::NotRegistered { key: key() }.into())),
+            ObjectState::Unwatched => Some(Err(ErrorKind::NoWatch { kind, key: key() }.into())),
             _ if !known.is_readable(required) => None,
             ObjectState::Absent | ObjectState::Stale(_) if known.object.is_none() => {
                 Some(Err(ErrorKind::NotFound { kind, key: key() }.into()))
@@ -287,12 +285,7 @@ impl<K: Object> WatchEntry<K> {
 
     pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
         let known = self.known.lock();
-        status.state = match known.state {
-            ObjectState::Pending | ObjectState::Synced | ObjectState::Absent if known.unwatched => {
-                ObjectState::Unwatched
-            }
-            state => state,
-        };
+        status.state = known.state;
         status.version = match (known.state, &known.object) {
             (ObjectState::Stale(_), Some(copy)) => copy.metadata().resource_version.clone(),
             _ => known.version.clone(),
@@ -313,14 +306,6 @@ impl<K: Object> WatchEntry<K> {
                 .failure()
                 .is_some_and(|failure| failure.error.is_forbidden()),
         }
-    }
-
-    /// Serves what has expired, to references up to that registration.
-    pub(crate) fn serve_stale(&self, seq: RegistrationSeq) {
-        let mut known = self.known.lock();
-        known.fresh_as_of = known.fresh_as_of.max(seq);
-        drop(known);
-        self.changed.notify_waiters();
     }
 
     pub(crate) fn is_read_pending(&self) -> bool {
@@ -360,14 +345,24 @@ impl<K: Object> WatchEntry<K> {
         }
     }
 
-    /// What is known has expired for every reader. Returns how fresh it was.
-    pub(super) fn expire(&self) -> RegistrationSeq {
-        std::mem::take(&mut self.known.lock().fresh_as_of)
+    /// The object gets no watch, because the limit is reached. A copy that is served stays.
+    pub(super) fn refuse_watch(&self) {
+        let mut known = self.known.lock();
+        if !matches!(known.state, ObjectState::Removed | ObjectState::Stale(_)) {
+            known.state = ObjectState::Unwatched;
+            known.object = None;
+        }
+        drop(known);
+        self.clear_read_pending();
+        self.changed.notify_waiters();
     }
 
-    /// Whether the object has a watch, for the status.
-    pub(crate) fn set_watched(&self, watched: bool) {
-        self.known.lock().unwatched = !watched;
+    /// The object gets a watch after all.
+    pub(super) fn grant_watch(&self) {
+        let mut known = self.known.lock();
+        if known.state == ObjectState::Unwatched {
+            known.state = ObjectState::Pending;
+        }
     }
 }
 

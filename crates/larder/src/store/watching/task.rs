@@ -20,12 +20,10 @@ use tokio::{
     sync::mpsc,
     time::{Duration, Instant, Interval, MissedTickBehavior, interval_at},
 };
-use tokio_util::time::DelayQueue;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{
     WatchEntry, WatchStoreInner,
-    overflow::Overflow,
     scopes::{Namespace, ReviewAnswer},
     target::WatchTarget,
 };
@@ -58,8 +56,6 @@ pub(super) struct WatchedObject<K> {
     /// Number of requests for the state before it joined its target.
     joined: u64,
     last_read: Instant,
-    /// Whether it has no watch of its own because the limit is reached.
-    pub(super) overflow: Option<Box<Overflow>>,
 }
 
 impl<K: Object> WatchedObject<K> {
@@ -78,8 +74,6 @@ impl<K: Object> WatchedObject<K> {
 enum Wake<K: Object> {
     Commands(Vec<Command<K>>),
     Review(Box<ReviewAnswer>),
-    /// The known state of this object has expired.
-    Expired(u64),
     IdlePass,
     Report(Box<Report<WatchTarget<K>>>),
 }
@@ -101,10 +95,8 @@ pub(super) struct WatchTask<K: Object> {
     /// Targets and objects for which a reader waits, or that have joined a namespace in unknown state.
     pub(super) pending: BTreeSet<(u64, u64)>,
     pub(super) reviews: FuturesUnordered<futures::future::BoxFuture<'static, ReviewAnswer>>,
-    /// When the known state of an object without a watch expires.
-    pub(super) expiries: DelayQueue<u64>,
     /// Whether the log has reported that the watch limit is reached.
-    pub(super) overflowed: bool,
+    limit_reported: bool,
     idle_pass: Interval,
     pub(super) random: fastrand::Rng,
 }
@@ -158,8 +150,7 @@ impl<K: Object> WatchTask<K> {
             last_target: FIRST_NAMESPACE,
             pending: BTreeSet::new(),
             reviews: FuturesUnordered::new(),
-            expiries: DelayQueue::new(),
-            overflowed: false,
+            limit_reported: false,
             idle_pass,
             random,
         }
@@ -176,7 +167,6 @@ impl<K: Object> WatchTask<K> {
                 biased;
                 _ = self.commands.recv_many(&mut commands, usize::MAX) => Wake::Commands(commands),
                 Some(answer) = self.reviews.next(), if !self.reviews.is_empty() => Wake::Review(Box::new(answer)),
-                Some(expired) = self.expiries.next(), if !self.expiries.is_empty() => Wake::Expired(expired.into_inner()),
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
                 report = self.engine.next() => Wake::Report(Box::new(report)),
             };
@@ -195,7 +185,6 @@ impl<K: Object> WatchTask<K> {
                     }
                 }
                 Wake::Review(answer) => self.reviewed(*answer),
-                Wake::Expired(id) => self.expired(id),
                 Wake::IdlePass => self.stop_idle_watches(),
                 Wake::Report(report) => self.report(*report),
             }
@@ -227,9 +216,6 @@ impl<K: Object> WatchTask<K> {
             }
             Command::Removed(id) => {
                 let object = self.objects.remove(&id)?;
-                if let Some(overflow) = object.overflow {
-                    overflow.cancel(&mut self.expiries);
-                }
                 self.engine.remove_check(id);
                 self.engine.remove(id);
                 if let Some(target) = object.target {
@@ -253,7 +239,6 @@ impl<K: Object> WatchTask<K> {
             target: None,
             joined: 0,
             last_read: Instant::now(),
-            overflow: None,
         };
         self.objects.insert(id, object);
         match self.config.watch_scope {
@@ -296,7 +281,22 @@ impl<K: Object> WatchTask<K> {
     pub(super) fn start(&mut self, target: u64) {
         let confirm = !self.members(target).all(WatchedObject::is_fresh);
         if self.engine.start(target, confirm) == Start::NoSlot {
-            self.overflow(target);
+            self.refuse(target);
+        }
+    }
+
+    /// All watches that may be open are open: reads of the object fail until one ends.
+    fn refuse(&mut self, id: u64) {
+        self.pending.remove(&(id, id));
+        if let Some(object) = self.objects.get(&id) {
+            object.entry.cell.refuse_watch();
+        }
+        if !std::mem::replace(&mut self.limit_reported, true) {
+            let (kind, limit) = (K::KIND.as_str(), self.config.max_watches);
+            warn!(
+                kind,
+                limit, "watch limit reached, reads of the remaining objects fail"
+            );
         }
     }
 
@@ -345,12 +345,8 @@ impl<K: Object> WatchTask<K> {
             Some(WatchTarget::Object(Arc::clone(&object.entry)))
         };
         self.engine.refresh(target, &needs, confirm, single);
-        if self.engine.is_without_slot(target)
-            && let Some(object) = self.objects.get(&target)
-            && object.overflow.is_none()
-        {
-            self.overflow(target);
-            self.refresh(target);
+        if self.engine.is_without_slot(target) {
+            self.refuse(target);
         }
     }
 
@@ -358,11 +354,10 @@ impl<K: Object> WatchTask<K> {
     fn insufficient(&self, object: &WatchedObject<K>) -> Option<Known> {
         let cell = &object.entry.cell;
         let known = match cell.state() {
-            ObjectState::Removed => return None,
-            ObjectState::Pending
-            | ObjectState::Stale(_)
-            | ObjectState::Idle
-            | ObjectState::Unwatched => return Some(Known::Nothing),
+            ObjectState::Removed | ObjectState::Unwatched => return None,
+            ObjectState::Pending | ObjectState::Stale(_) | ObjectState::Idle => {
+                return Some(Known::Nothing);
+            }
             ObjectState::Synced => Known::Present,
             ObjectState::Absent => Known::Absent,
             ObjectState::Immutable => Known::Final,
@@ -393,15 +388,9 @@ impl<K: Object> WatchTask<K> {
 
     /// Stops the watch of a target if it can bring no further change.
     pub(super) fn rest_if_final(&mut self, target: u64) {
-        let active = !self.engine.is_resting(target) || self.engine.is_without_slot(target);
-        if active && self.members(target).all(WatchedObject::is_final) {
-            self.rest(target);
+        if !self.engine.is_resting(target) && self.members(target).all(WatchedObject::is_final) {
+            self.engine.stop(target);
         }
-    }
-
-    fn rest(&mut self, target: u64) {
-        self.engine.stop(target);
-        self.leave_overflow(target);
     }
 
     /// Stops the watches that no reader has used for longer than `max_idle`.
@@ -447,7 +436,7 @@ impl<K: Object> WatchTask<K> {
                     object.entry.cell.idle();
                 }
             }
-            self.rest(target);
+            self.engine.stop(target);
         }
     }
 

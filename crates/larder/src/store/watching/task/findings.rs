@@ -47,12 +47,13 @@ impl<K: Object> WatchTask<K> {
             Some(Event::CheckFailed(id, failure)) => {
                 if let Some(object) = self.objects.get(&id) {
                     self.object_failed(object, &failure);
-                    self.serve_stale(id);
                 }
             }
-            Some(Event::CheckDue(id)) => self.expire(id),
+            Some(Event::CheckDue(_)) => {}
             Some(Event::SlotGranted) => {
-                self.leave_overflow(target);
+                if let Some(object) = self.objects.get(&target) {
+                    object.entry.cell.grant_watch();
+                }
                 self.touch(target);
                 self.start(target);
             }
@@ -225,11 +226,9 @@ impl<K: Object> WatchTask<K> {
             return;
         };
         let known: ResourceVersion = object.entry.cell.version();
-        let without_watch = self.engine.is_without_slot(target);
         let version = version.unwrap_or_else(|| known.clone());
-        // Without a watch, no event can have overtaken the check.
-        let mut reset = without_watch;
-        if !without_watch && version.is_older_than(&known) {
+        let mut reset = false;
+        if version.is_older_than(&known) {
             match self.engine.check_was_older(target, id, &version, known) {
                 OlderAnswer::AskedAgain => return,
                 OlderAnswer::Overtaken => {}
@@ -251,10 +250,7 @@ impl<K: Object> WatchTask<K> {
         self.inner.publish(&object.entry, finding);
         let is_final = object.is_final();
         self.engine.remove_check(id);
-        if without_watch && !is_final {
-            self.overflow(id);
-            self.answered(id);
-        } else if self.engine.is_resting(target) && !is_final {
+        if self.engine.is_resting(target) && !is_final {
             // It was immutable; a new object of that name is not.
             self.start(target);
         }
