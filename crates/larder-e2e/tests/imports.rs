@@ -20,7 +20,6 @@ const EXCEPTIONS: &[&str] = &[
     "larder-objects",
     "larder-on-change",
     "larder-projection",
-    "larder-transport",
 ];
 
 /// The path of a module from the root of its crate; empty for the root.

@@ -100,12 +100,34 @@ pub type WorkingPods = BTreeMap<WorkingKind, u64>;
 /// The labels of an entry of [`WorkingPods`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkingKind {
-    /// The kubelet's label: `sync`, `terminating` or `terminated`.
-    pub lifecycle: &'static str,
+    /// What is done with the pods.
+    pub stage: WorkingStage,
     /// Whether the pods are missing from their source.
     pub gone: bool,
     /// Whether the pods are static.
     pub is_static: bool,
+}
+
+/// What is done with a pod, in the kubelet's terms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum WorkingStage {
+    /// It is served, or its start waits.
+    Sync,
+    /// Its volumes are gone.
+    Terminated,
+    /// Its volumes are being torn down.
+    Terminating,
+}
+
+impl WorkingStage {
+    /// The kubelet's label.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Sync => "sync",
+            Self::Terminated => "terminated",
+            Self::Terminating => "terminating",
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -121,13 +143,13 @@ struct Tracked {
 }
 
 impl Tracked {
-    /// The entry that should count it. Held pods count as `sync`, like the kubelet's pods whose start waits.
+    /// The entry that should count it.
     fn kind(&self) -> WorkingKind {
         WorkingKind {
-            lifecycle: match self.life {
-                PodLife::Held(_) | PodLife::Served => "sync",
-                PodLife::Retiring { .. } => "terminating",
-                PodLife::Finished => "terminated",
+            stage: match self.life {
+                PodLife::Held(_) | PodLife::Served => WorkingStage::Sync,
+                PodLife::Retiring { .. } => WorkingStage::Terminating,
+                PodLife::Finished => WorkingStage::Terminated,
             },
             gone: self.gone,
             is_static: is_static_pod(&self.pod.metadata),
@@ -381,8 +403,9 @@ impl PodLifecycle {
             *self.working.entry(kind).or_default() += 1;
         }
         // A held pod is forgotten as soon as it is gone. So a pod that is gone and not terminated has data on disk.
-        let terminates =
-            |kind: WorkingKind| kind.is_static && kind.gone && kind.lifecycle != "terminated";
+        let terminates = |kind: WorkingKind| {
+            kind.is_static && kind.gone && kind.stage != WorkingStage::Terminated
+        };
         if now.is_some_and(terminates) {
             let terminating = Arc::make_mut(&mut self.terminating);
             terminating.insert(FullName::of(&pod.metadata));

@@ -70,7 +70,7 @@ impl Collector for PodMetrics {
         let working = working.into_iter().map(|(kind, count)| {
             let config = if kind.gone { "orphan" } else { "desired" };
             let labels = vec![
-                ("lifecycle", kind.lifecycle),
+                ("lifecycle", kind.stage.as_str()),
                 ("config", config),
                 is_static(kind.is_static),
             ];

@@ -298,7 +298,7 @@ async fn rejected_credentials_are_reported_until_they_are_replaced() {
     let expected = [
         "failed to list".to_owned(),
         "the API server does not accept our credentials".to_owned(),
-        format!("server:6443 does not accept the token in {path} (401)"),
+        format!("localhost:6443 does not accept the token in {path} (401)"),
         format!("failed to read the token from {path}"),
         "it is empty or has a control character".to_owned(),
     ];
