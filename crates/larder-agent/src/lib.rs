@@ -1,6 +1,9 @@
 //! The larder node agent: from object events to swapped volumes.
 //!
 //! This crate connects the others and decides when things happen; they cache objects and write volumes.
+//!
+//! Feature `manifests`: an embedded API server that is filled from a directory of manifests. Without it, an agent links
+//! no API server.
 
 pub mod agent;
 pub mod beside;
@@ -12,8 +15,10 @@ mod cluster_state;
 pub mod config;
 mod delivery;
 mod events;
+#[cfg(feature = "manifests")]
 pub mod feed;
 pub mod local_api;
+#[cfg(feature = "manifests")]
 pub mod manifest_dir;
 mod metrics;
 pub mod node;

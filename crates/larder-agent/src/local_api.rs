@@ -31,8 +31,7 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use larder_apiserver::connections::{Acceptor, ConnectionSlots};
-pub use larder_apiserver::connections::{ConnectionLimits, raise_descriptor_limit};
+use larder_connections::{Acceptor, ConnectionLimits, ConnectionSlots};
 use rustix::process::{Resource, geteuid, getrlimit};
 use tokio::{
     net::{TcpListener, UnixListener, UnixStream},
@@ -141,6 +140,7 @@ pub fn limits() -> ConnectionLimits {
         .head_timeout(HEAD_TIMEOUT)
         .response_timeout(RESPONSE_TIMEOUT)
         .max_head_bytes(MAX_HEAD_BYTES)
+        .http1_only()
 }
 
 /// The limits for clients of the socket. They are trusted, and may follow changes for a day.

@@ -31,7 +31,6 @@
 mod audit;
 mod authorize;
 mod clock;
-pub mod connections;
 mod faults;
 mod fill;
 mod json;

@@ -2,6 +2,7 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
+use larder_connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, log_panic};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -14,7 +15,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     ApiServer, ApiService, TlsError, User,
-    connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, log_panic},
 };
 
 /// The protocol of connections.

@@ -10,13 +10,13 @@ use std::{
 
 use bytes::Buf;
 use http::{Request, Response};
+use larder_connections::ConnectionLimits;
 use parking_lot::Mutex;
 use tower_service::Service;
 
 use crate::{
     AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, TlsError, User,
     clock::Clock,
-    connections::ConnectionLimits,
     pki::Authority,
     serve::Connections,
     store::{Limits, Store},

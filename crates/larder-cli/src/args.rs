@@ -50,6 +50,7 @@ pub(crate) enum Command {
     LogLevel(LogLevelArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
+    #[cfg(feature = "manifests")]
     Apiserver(ApiserverArgs),
     Exec(ExecArgs),
     #[command(hide = true, name = STAGE)]
@@ -434,6 +435,7 @@ pub(crate) struct ExecStageArgs {
     pub(crate) plan: PathBuf,
 }
 
+#[cfg(feature = "manifests")]
 /// Run the embedded API server over TLS, for tests and for kubectl
 ///
 /// It serves Namespaces, Nodes, Pods, ConfigMaps, Secrets, Services, ServiceAccounts, Events, ClusterTrustBundles,

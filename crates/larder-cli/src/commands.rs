@@ -1,5 +1,6 @@
 //! One module for each command. None of them names another.
 
+#[cfg(feature = "manifests")]
 mod apiserver;
 mod checkpoint;
 mod exec;
@@ -30,6 +31,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::ExecAnchor => return sandbox::run_anchor(),
         Command::Render(args) => render::run(&args),
         Command::Refs(args) => refs::run(&args),
+        #[cfg(feature = "manifests")]
         Command::Apiserver(args) => apiserver::run(&args),
         Command::Completion(args) => shell::completion(&args),
         Command::Man(args) => shell::man(&args),

@@ -156,7 +156,7 @@ impl AgentHandle {
         }
     }
 
-    /// Adds the problems of a feed of the API server, such as a [`Feed`](crate::feed::Feed), to the status.
+    /// Adds the problems of a feed of the API server, such as `feed::Feed`, to the status.
     pub fn show_problems_of(&self, problems: watch::Receiver<Arc<[String]>>) {
         self.sources.lock().feeds.push(problems);
     }

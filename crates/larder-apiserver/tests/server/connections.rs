@@ -3,10 +3,8 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use larder_apiserver::{
-    ApiServer, Options, Transport, User,
-    connections::{ConnectionLimits, raise_descriptor_limit},
-};
+use larder_apiserver::{ApiServer, Options, Transport, User};
+use larder_connections::{ConnectionLimits, raise_descriptor_limit};
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
     client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},

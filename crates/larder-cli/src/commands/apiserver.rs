@@ -9,9 +9,8 @@ use std::{
 
 use anyhow::Context as _;
 use larder_agent::feed::Feed;
-use larder_apiserver::{
-    ApiServer, AuditLog, Options, Transport, User, connections::raise_descriptor_limit,
-};
+use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
+use larder_connections::raise_descriptor_limit;
 use larder_objects::chain;
 use tempfile::NamedTempFile;
 use tokio::{

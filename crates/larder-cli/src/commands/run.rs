@@ -16,26 +16,27 @@ mod systemd;
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use anyhow::{Context as _, anyhow};
+use futures::{FutureExt as _, future::BoxFuture};
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     checkpoint::ClusterId,
     config::{Config, Flags},
-    feed::Feed,
     local_api::{self, LogControl, Program},
-    node,
     root_dir::RootDir,
     status::Phase,
 };
-use larder_apiserver::{ApiServer, Options};
+use larder_connections::raise_descriptor_limit;
 use larder_objects::chain;
 use prometheus_client::registry::Registry;
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::watch,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::JoinMap};
@@ -127,19 +128,27 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
     typed.filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
+/// Keeps an embedded API server filled from a directory of manifests.
+#[cfg_attr(not(feature = "manifests"), expect(dead_code, reason = "nothing feeds"))]
+struct ManifestFeed {
+    incomplete: watch::Receiver<bool>,
+    problems: watch::Receiver<Arc<[String]>>,
+    run: BoxFuture<'static, ()>,
+}
+
 /// The API server that the pods come from.
 struct AgentOrigin {
     client: Client,
     /// The cluster that a checkpoint is bound to; `None` without a checkpoint.
     cluster: Option<ClusterId>,
     /// The directory behind an embedded API server.
-    feed: Option<Feed>,
+    feed: Option<ManifestFeed>,
     /// Keeps the connections.
     _transport: Option<larder_transport::Transport>,
 }
 
 async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<CommandOutcome, Failure> {
-    local_api::raise_descriptor_limit();
+    raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = root.volumes().context("cannot use the root directory")?;
     let socket = root.bind_socket();
@@ -162,7 +171,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         .pod_deletion(pod_deletion)
         .registry(registry);
     if let Some(feed) = &origin.feed {
-        agent = agent.incomplete(feed.incomplete());
+        agent = agent.incomplete(feed.incomplete.clone());
         if has_checkpoint {
             warn!("checkpoint has no effect with manifests: their API server is in this process");
         }
@@ -197,10 +206,10 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         Ok(())
     });
     if let Some(feed) = origin.feed {
-        handle.show_problems_of(feed.problems());
+        handle.show_problems_of(feed.problems);
         let shutdown = shutdown.clone();
         tasks.spawn("manifest directory", async move {
-            shutdown.run_until_cancelled(feed.run()).await;
+            shutdown.run_until_cancelled(feed.run).await;
             Ok(())
         });
     }
@@ -320,19 +329,30 @@ async fn origin(
     })
 }
 
+#[cfg(not(feature = "manifests"))]
+async fn embedded(_: &Path, _: &Config) -> Result<AgentOrigin, Failure> {
+    let problem = "this build of larder has no embedded API server, so manifests cannot be served";
+    Err(Failure::unreadable(problem.to_owned()))
+}
+
 /// An API server in this process, filled from `manifests`.
+#[cfg(feature = "manifests")]
 async fn embedded(manifests: &Path, config: &Config) -> Result<AgentOrigin, Failure> {
-    let server = ApiServer::new(Options::default());
+    let server = larder_apiserver::ApiServer::new(larder_apiserver::Options::default());
     server
-        .apply(&node::of_this_host(&config.node_name))
+        .apply(&larder_agent::node::of_this_host(&config.node_name))
         .context("cannot create the Node")?;
-    let feed = Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
+    let feed = larder_agent::feed::Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
         .await
         .map_err(|error| Failure::unreadable(chain(&error)))?;
     Ok(AgentOrigin {
         cluster: None,
         client: Client::new(server.service(), "default"),
-        feed: Some(feed),
+        feed: Some(ManifestFeed {
+            incomplete: feed.incomplete(),
+            problems: feed.problems(),
+            run: feed.run().boxed(),
+        }),
         _transport: None,
     })
 }

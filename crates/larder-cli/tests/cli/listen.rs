@@ -6,7 +6,7 @@ use std::{
     process::Command,
 };
 
-use larder_agent::local_api::raise_descriptor_limit;
+use larder_connections::raise_descriptor_limit;
 
 use crate::run::{Agent, config_map, desk, key, pod, put, until};
 

@@ -3,7 +3,8 @@
 use std::{future::Future, net::SocketAddr, pin::pin};
 
 use anyhow::Context as _;
-use larder_agent::local_api::{self, ConnectionLimits, Router};
+use larder_agent::local_api::{self, Router};
+use larder_connections::ConnectionLimits;
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::info;

@@ -9,32 +9,32 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::ConnectionLimits;
+use crate::ConnectionLimits;
 
 #[derive(Debug)]
-pub(super) struct SlotsInner {
-    pub(super) limits: ConnectionLimits,
-    pub(super) max: usize,
-    pub(super) table: Mutex<SlotTable>,
+pub(crate) struct SlotsInner {
+    pub(crate) limits: ConnectionLimits,
+    pub(crate) max: usize,
+    pub(crate) table: Mutex<SlotTable>,
     /// Signals that a slot is free or that a connection became idle.
-    pub(super) changed: Notify,
+    pub(crate) changed: Notify,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct SlotTable {
-    pub(super) open: usize,
+pub(crate) struct SlotTable {
+    pub(crate) open: usize,
     /// Of the open ones, those that were asked to close.
-    pub(super) closing: usize,
-    pub(super) next: u64,
+    pub(crate) closing: usize,
+    pub(crate) next: u64,
     /// Connections without a request in flight that may be replaced, in the order of replacement.
-    pub(super) idle: BTreeMap<IdleKey, CancellationToken>,
+    pub(crate) idle: BTreeMap<IdleKey, CancellationToken>,
 }
 
 /// Whether the connection has completed a request, and the order in which it became idle.
-pub(super) type IdleKey = (bool, u64);
+pub(crate) type IdleKey = (bool, u64);
 
 impl SlotTable {
-    pub(super) fn replace_one(&mut self) {
+    pub(crate) fn replace_one(&mut self) {
         if let Some((_, replaced)) = self.idle.pop_first() {
             self.closing += 1;
             replaced.cancel();
@@ -44,40 +44,40 @@ impl SlotTable {
 
 /// The activity of a connection; its slot, its requests and their responses share it.
 #[derive(Debug)]
-pub(super) struct Activity {
-    pub(super) slots: Arc<SlotsInner>,
-    pub(super) replaced: CancellationToken,
-    pub(super) state: watch::Sender<ActivityState>,
-    pub(super) bodies: Mutex<Bodies>,
+pub(crate) struct Activity {
+    pub(crate) slots: Arc<SlotsInner>,
+    pub(crate) replaced: CancellationToken,
+    pub(crate) state: watch::Sender<ActivityState>,
+    pub(crate) bodies: Mutex<Bodies>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ActivityState {
-    pub(super) in_flight: usize,
+pub(crate) struct ActivityState {
+    pub(crate) in_flight: usize,
     /// Whether a request was answered with anything but 401.
-    pub(super) proven: bool,
+    pub(crate) proven: bool,
     /// When the connection became idle, or stopped being so.
-    pub(super) since: Instant,
+    pub(crate) since: Instant,
     /// Its place in [`SlotTable::idle`]; `None` with a request in flight.
-    pub(super) idle: Option<IdleKey>,
+    pub(crate) idle: Option<IdleKey>,
 }
 
 /// The responses that wait for the client: their body has more, and the connection does not take it.
 #[derive(Debug, Default)]
-pub(super) struct Bodies {
-    pub(super) next: u64,
+pub(crate) struct Bodies {
+    pub(crate) next: u64,
     /// Since when, by number of the body.
-    pub(super) stalled: BTreeMap<u64, Instant>,
+    pub(crate) stalled: BTreeMap<u64, Instant>,
 }
 
 impl Activity {
     /// Since when a response has waited for the client.
-    pub(super) fn oldest_stalled(&self) -> Option<Instant> {
+    pub(crate) fn oldest_stalled(&self) -> Option<Instant> {
         self.bodies.lock().stalled.values().min().copied()
     }
 
     /// Changes the state, and with it the connection's place among the idle ones.
-    pub(super) fn update(&self, change: impl FnOnce(&mut ActivityState)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut ActivityState)) {
         let mut table = self.slots.table.lock();
         self.state.send_modify(|state| {
             let before = (state.in_flight > 0, state.proven);

@@ -1,12 +1,12 @@
 //! Accepts connections within limits, so that clients that send nothing cannot stop a server.
 //!
-//! Reusable for any HTTP server over TCP or a Unix socket, not only for [`ApiServer`](crate::ApiServer):
+//! For any HTTP server over TCP or a Unix socket:
 //!
 //! ```no_run
-//! # use larder_apiserver::connections::{Acceptor, ConnectionLimits};
+//! # use larder_connections::{Acceptor, ConnectionLimits};
 //! # async fn run<S, B>(listener: tokio::net::TcpListener, service: S, shutdown: tokio_util::sync::CancellationToken)
 //! # where
-//! #     S: larder_apiserver::connections::HttpService<B>,
+//! #     S: larder_connections::HttpService<B>,
 //! #     B: http_body::Body<Error: Into<Box<dyn std::error::Error + Send + Sync>>, Data: Send> + Send + 'static,
 //! # {
 //! let limits = ConnectionLimits::default().max_connections(64).response_timeout(std::time::Duration::from_secs(30));
@@ -47,12 +47,13 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower_service::Service;
 
-use crate::BoxError;
-
 pub use self::{
     limits::{ConnectionLimits, raise_descriptor_limit},
     slots::{ConnectionSlot, ConnectionSlots},
 };
+
+/// Any error of a body or a service.
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// How long requests may take to end at shutdown, and after an idle connection was asked to close.
 const DRAIN: Duration = Duration::from_secs(5);
@@ -173,7 +174,7 @@ impl Acceptor {
 }
 
 /// Waits up to 5 s for `connections` to end, then cuts them.
-pub(crate) async fn drain(mut connections: JoinSet<()>) {
+pub async fn drain(mut connections: JoinSet<()>) {
     let drained = timeout(DRAIN, async {
         while let Some(ended) = connections.join_next().await {
             log_panic(ended);
@@ -188,7 +189,7 @@ pub(crate) async fn drain(mut connections: JoinSet<()>) {
 }
 
 /// A panic while one request is answered ends its connection, not the server: no input of a client may do that.
-pub(crate) fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+pub fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {

@@ -13,13 +13,13 @@ use hyper::body::Incoming;
 use tokio::time::Instant;
 use tower_service::Service;
 
-use super::activity::Activity;
+use crate::activity::Activity;
 
 /// Counts the requests in flight of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Counted<S> {
-    pub(super) service: S,
-    pub(super) activity: Arc<Activity>,
+pub(crate) struct Counted<S> {
+    pub(crate) service: S,
+    pub(crate) activity: Arc<Activity>,
 }
 
 /// One request in flight.

@@ -26,6 +26,9 @@ pub struct ConnectionLimits {
     pub response_timeout: Option<Duration>,
     /// Requests in flight on an HTTP/2 connection. Defaults to 100.
     pub max_concurrent_streams: u32,
+    /// Whether clients may speak HTTP/2. By default they may. A server of short answers needs one request at a time:
+    /// over HTTP/2 a client may have many answered, and take none.
+    pub http2: bool,
     /// Bytes of a request head. Defaults to 128 KiB; kube-apiserver takes 1 MiB, before authentication too.
     pub max_head_bytes: u32,
 }
@@ -39,6 +42,7 @@ impl Default for ConnectionLimits {
             write_timeout: Duration::from_mins(1),
             response_timeout: None,
             max_concurrent_streams: 100,
+            http2: true,
             max_head_bytes: 128 << 10,
         }
     }
@@ -87,6 +91,13 @@ impl ConnectionLimits {
         self
     }
 
+    /// Lets clients speak HTTP/1.1 only.
+    #[must_use]
+    pub fn http1_only(mut self) -> Self {
+        self.http2 = false;
+        self
+    }
+
     /// Sets [`Self::max_head_bytes`].
     #[must_use]
     pub fn max_head_bytes(mut self, bytes: u32) -> Self {
@@ -95,7 +106,7 @@ impl ConnectionLimits {
     }
 
     /// The number of connections that the limits come to in this process.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         let connections = self.max_connections.unwrap_or_else(|| {
             let soft = process::getrlimit(process::Resource::Nofile).current;
             let soft = soft.map_or(MAX_CONNECTIONS, |soft| {

@@ -15,7 +15,7 @@ use tokio::{
 
 /// A stream of which a write fails that waits too long for the client.
 #[derive(Debug)]
-pub(super) struct TimedWrites<I> {
+pub(crate) struct TimedWrites<I> {
     stream: I,
     timeout: Duration,
     /// Runs while a write waits.
@@ -23,7 +23,7 @@ pub(super) struct TimedWrites<I> {
 }
 
 impl<I> TimedWrites<I> {
-    pub(super) fn new(stream: I, timeout: Duration) -> Self {
+    pub(crate) fn new(stream: I, timeout: Duration) -> Self {
         Self {
             stream,
             timeout,

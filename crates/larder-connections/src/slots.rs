@@ -16,13 +16,12 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    ConnectionLimits, DRAIN, HttpService,
+use crate::{
+    BoxError, ConnectionLimits, DRAIN, HttpService,
     activity::{Activity, ActivityState, SlotsInner},
     responses::Counted,
     timed_writes::TimedWrites,
 };
-use crate::BoxError;
 
 /// The slots of a server, one for each connection. Cloning gives another handle to the same ones.
 #[derive(Clone, Debug)]
@@ -69,7 +68,7 @@ impl ConnectionSlots {
     }
 
     /// Closes the connection that has been idle longest, if there is one.
-    pub(super) fn replace_one(&self) {
+    pub(crate) fn replace_one(&self) {
         self.inner.table.lock().replace_one();
     }
 }
@@ -101,7 +100,7 @@ impl ConnectionSlot {
     }
 
     /// Begins to count the time: the connection is there. Until then the slot is not replaced.
-    pub(super) fn restart(&mut self) {
+    pub(crate) fn restart(&mut self) {
         self.activity.update(|state| state.since = Instant::now());
     }
 
@@ -133,7 +132,7 @@ impl ConnectionSlot {
     }
 
     /// As [`Self::serve`]: closes in order when `leave` is ready, at once when `cut` is.
-    pub(crate) async fn serve_until<I, S, B>(
+    pub async fn serve_until<I, S, B>(
         mut self,
         stream: I,
         service: S,
@@ -149,6 +148,9 @@ impl ConnectionSlot {
         }
         let limits = &self.activity.slots.limits;
         let mut builder = auto::Builder::new(TokioExecutor::new());
+        if !limits.http2 {
+            builder = builder.http1_only();
+        }
         let head_bytes = usize::try_from(limits.max_head_bytes).unwrap_or(usize::MAX);
         // The timeouts of this module also cover HTTP/2 and the time before the protocol is known.
         builder
