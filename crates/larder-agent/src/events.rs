@@ -34,17 +34,20 @@ use std::{
     time::Duration,
 };
 
-use http::{Method, Request, header};
+use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
+use larder_objects::chain;
 use larder_transport::path::{PathError, Resource};
+use larder_watch::{RequestError, request};
 use parking_lot::Mutex;
+use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 use tracing::{debug, warn};
 
@@ -61,8 +64,6 @@ const EVENTS: Resource = Resource::core("events");
 const FORBIDDEN: Duration = Duration::from_mins(10);
 /// Time between two attempts during an outage, or when the API server throttles.
 const RETRY: Duration = Duration::from_secs(10);
-/// Longest wait for an answer.
-const POST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The events about the pods of a node.
 pub(crate) struct Events {
@@ -165,9 +166,7 @@ impl Events {
                     continue;
                 }
             };
-            let posted = timeout(POST_TIMEOUT, self.post(&event)).await;
-            let posted =
-                posted.unwrap_or_else(|_| Err(PostError::Later("no answer in time".to_owned())));
+            let posted = self.post(&event).await;
             let wait = self.posted(&uid, &event, posted);
             sleep(wait).await;
         }
@@ -245,32 +244,21 @@ impl Events {
             let path = collection.object(&event.name).map_err(invalid)?;
             match self.send(Method::PATCH, path.as_str(), &count).await {
                 // The API server keeps events for an hour only.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) if error.is_not_found() => {}
                 answer => return answer.map_err(post_error),
             }
         }
-        let created = self
-            .send(Method::POST, collection.as_str(), &event.object(&self.node))
-            .await;
-        match created {
+        let event = event.object(&self.node);
+        match self.send(Method::POST, collection.as_str(), &event).await {
             // The answer to the previous attempt was lost.
-            Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+            Err(error) if error.is_conflict() => Ok(()),
             answer => answer.map_err(post_error),
         }
     }
 
-    async fn send(&self, method: Method, path: &str, body: &Value) -> kube::Result<()> {
-        let content = match method {
-            Method::PATCH => "application/merge-patch+json",
-            _ => "application/json",
-        };
-        let request = Request::builder()
-            .method(method)
-            .uri(path)
-            .header(header::CONTENT_TYPE, content)
-            .body(body.to_string().into_bytes())
-            .expect("the path is percent-encoded");
-        self.client.request_text(request).await.map(drop)
+    async fn send(&self, method: Method, path: &str, body: &Value) -> Result<(), RequestError> {
+        let IgnoredAny = request(&self.client, method, path, Some(body)).await?;
+        Ok(())
     }
 }
 
@@ -307,24 +295,13 @@ impl NotedEvents {
     }
 }
 
-fn is_terminating(status: &kube::core::Status) -> bool {
-    let causes = status.details.iter().flat_map(|details| &details.causes);
-    causes
-        .into_iter()
-        .any(|cause| cause.reason == "NamespaceTerminating")
-}
-
-fn post_error(error: kube::Error) -> PostError {
-    match error {
+fn post_error(error: RequestError) -> PostError {
+    let text = chain(&error);
+    match error.code() {
         // A namespace that is being deleted accepts nothing new.
-        kube::Error::Api(status) if is_terminating(&status) => PostError::Never(status.message),
-        kube::Error::Api(status) if status.code == 403 => PostError::Forbidden(status.message),
-        kube::Error::Api(status)
-            if status.code >= 500 || [401, 408, 429].contains(&status.code) =>
-        {
-            PostError::Later(status.message)
-        }
-        kube::Error::Api(status) => PostError::Never(status.message),
-        error => PostError::Later(larder_objects::chain(&error)),
+        _ if error.is_namespace_terminating() => PostError::Never(text),
+        Some(403) => PostError::Forbidden(text),
+        Some(401 | 408 | 429 | 500..) | None => PostError::Later(text),
+        Some(_) => PostError::Never(text),
     }
 }

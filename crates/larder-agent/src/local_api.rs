@@ -14,8 +14,10 @@
 //! Invariants:
 //! 1. No answer has a value of an object, over HTTP or the socket. HTTP clients learn names and states; the socket also
 //!    shows pods, with the values in their specifications.
-//! 2. The socket answers root and the agent's own user only: by its mode, and by the credentials of each peer.
+//! 2. Clients speak HTTP/1.1, one request at a time. What they ask for and do not read is shared and bounded.
+//! 3. The socket answers root and the agent's own user only: by its mode, and by the credentials of each peer.
 
+mod documents;
 pub mod openapi;
 mod program;
 mod v1;
@@ -27,7 +29,7 @@ pub use axum::Router;
 use axum::{
     Json,
     extract::{DefaultBodyLimit, Path, State},
-    http::{StatusCode, header},
+    http::StatusCode,
     response::IntoResponse,
     routing::get,
 };
@@ -41,8 +43,9 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use self::documents::Documents;
 pub use self::program::{LogControl, Program, Projector};
-use crate::agent::AgentHandle;
+use crate::{agent::AgentHandle, status::AgentStatus};
 
 /// The API of `agent` for its socket.
 pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
@@ -63,9 +66,8 @@ pub fn router(agent: AgentHandle, program: Program) -> Router {
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .route("/metrics", get(metrics))
-        .route("/status", get(status))
-        .with_state(agent)
+        .with_state(agent.clone())
+        .merge(documents(agent))
         .merge(pages)
 }
 
@@ -90,13 +92,28 @@ async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {
     }
 }
 
-async fn metrics(State(agent): State<AgentHandle>) -> impl IntoResponse {
+fn documents(agent: AgentHandle) -> Router {
+    let answer = |media_type, build: fn(&AgentHandle) -> Vec<u8>| {
+        let (documents, agent) = (Documents::new(), agent.clone());
+        get(async move || {
+            let sequence = agent.journal().newest();
+            documents.answer(sequence, media_type, || build(&agent))
+        })
+    };
     let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(header::CONTENT_TYPE, text)], agent.metrics())
+    Router::new()
+        .route(
+            "/metrics",
+            answer(text, |agent| agent.metrics().into_bytes()),
+        )
+        .route(
+            "/status",
+            answer("application/json", |agent| json(&agent.status())),
+        )
 }
 
-async fn status(State(agent): State<AgentHandle>) -> impl IntoResponse {
-    Json(agent.status())
+fn json(status: &AgentStatus) -> Vec<u8> {
+    serde_json::to_vec(status).expect("names, numbers and times are JSON")
 }
 
 async fn pod(

@@ -5,10 +5,13 @@
 
 use std::future::pending;
 
-use http::Request;
+use http::Method;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
+use larder_objects::chain;
 use larder_transport::path::Resource;
+use larder_watch::request;
+use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::task::JoinSet;
 use tracing::warn;
@@ -60,17 +63,14 @@ impl PodDeleter {
                 return;
             }
         };
-        let request = Request::delete(path.as_str())
-            .header(http::header::CONTENT_TYPE, "application/json")
-            .body(options.to_string().into_bytes())
-            .expect("the path is percent-encoded");
         self.requests.spawn(async move {
-            match client.request_text(request).await {
-                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
-                Err(error) => {
-                    warn!(%error, pod = %format_args!("{namespace}/{name}"), "failed to delete pod, will retry when it changes");
+            let deleted = request::<IgnoredAny>(&client, Method::DELETE, path.as_str(), Some(&options));
+            match deleted.await {
+                Err(error) if !error.is_not_found() && !error.is_conflict() => {
+                    let error = chain(&error);
+                    warn!(error, pod = %format_args!("{namespace}/{name}"), "failed to delete pod, will retry when it changes");
                 }
-                Ok(_) => {}
+                Ok(_) | Err(_) => {}
             }
         });
     }

@@ -11,8 +11,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use http::{Method, Request, StatusCode, header};
-use http_body_util::{BodyExt as _, Limited};
+use http::Method;
 use jiff::Timestamp;
 use kube::Client;
 use larder_kubelet::backoff::RetryBackoff;
@@ -20,6 +19,7 @@ use larder_objects::{SecretBytes, chain};
 use larder_pods::StoredPod;
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
 use larder_transport::path::{PathError, Resource};
+use larder_watch::{REQUEST_TIMEOUT, RequestError, request_secret};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
@@ -31,10 +31,7 @@ use crate::clock::Clock;
 
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
-/// Longest answer that is read.
-const ANSWER_LIMIT: usize = 1 << 20;
-/// Longest wait for an answer: for a first token, and for one whose valid predecessor its reader waits for meanwhile.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest wait for a token whose valid predecessor its reader waits for meanwhile.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests tokens and keeps them while they are valid.
@@ -118,14 +115,12 @@ impl CachedToken {
 /// Why no token was issued.
 #[derive(Debug, thiserror::Error)]
 enum TokenRequestError {
-    #[error("cannot talk to the API server")]
-    Transport(#[source] kube::Error),
+    #[error(transparent)]
+    Request(RequestError),
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
     #[error("the API server does not have TokenRequest endpoints enabled")]
     NoEndpoint,
-    #[error("{message}")]
-    Refused { message: String },
     #[error("the response contains no token")]
     Answer,
     #[error("invalid namespace or service account")]
@@ -232,51 +227,16 @@ impl Tokens {
                 },
             },
         });
-        let request = Request::builder()
-            .method(Method::POST)
-            .uri(path.as_str())
-            .header(header::CONTENT_TYPE, "application/json")
-            .body(kube::client::Body::from(body.to_string().into_bytes()))
-            .expect("the path is percent-encoded");
-        let response = self
-            .client
-            .send(request)
-            .await
-            .map_err(TokenRequestError::Transport)?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), ANSWER_LIMIT)
-            .collect()
-            .await;
-        let body = SecretBytes::new(
-            body.map_err(|_| TokenRequestError::Answer)?
-                .to_bytes()
-                .into(),
-        );
-        if status.is_success() {
-            return decode(&body).ok_or(TokenRequestError::Answer);
-        }
-        let refusal: StatusBody = serde_json::from_slice(&body).unwrap_or_default();
-        // An answer without a name means that the path was not found, not the service account.
-        if status == StatusCode::NOT_FOUND && refusal.details.name.is_empty() {
-            return Err(TokenRequestError::NoEndpoint);
-        }
-        Err(TokenRequestError::Refused {
-            message: refusal.message,
-        })
+        let answer = request_secret(&self.client, Method::POST, path.as_str(), Some(&body)).await;
+        let answer = answer.map_err(|error| {
+            if error.is_not_served() {
+                TokenRequestError::NoEndpoint
+            } else {
+                TokenRequestError::Request(error)
+            }
+        })?;
+        decode(&answer).ok_or(TokenRequestError::Answer)
     }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct StatusBody {
-    message: String,
-    details: Details,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Details {
-    name: String,
 }
 
 /// The part of a TokenRequest that is read.

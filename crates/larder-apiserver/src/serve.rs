@@ -13,9 +13,7 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
-use crate::{
-    ApiServer, ApiService, TlsError, User,
-};
+use crate::{ApiServer, ApiService, TlsError, User};
 
 /// The protocol of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -48,11 +48,10 @@ pub(crate) async fn fetch(
         registration
             .expect("a plan with parts gets its registration before its worker gets the plan")
     };
-    let namespace = &plan.key.namespace;
     let fetched = match &need {
         // The mark is read before the object, so the object may be newer than its mark, never older.
         Need::Object(kind @ Kind::ConfigMap, name) => {
-            let stale = inputs.config_maps.stale_as_of(namespace, name);
+            let stale = registration().config_maps.stale_as_of(name);
             let object = registration().config_maps.get(name).await;
             Fetched::ConfigMap(
                 object.map_err(|error| unavailable(*kind, name, error)),
@@ -60,7 +59,7 @@ pub(crate) async fn fetch(
             )
         }
         Need::Object(kind @ Kind::Secret, name) => {
-            let stale = inputs.secrets.stale_as_of(namespace, name);
+            let stale = registration().secrets.stale_as_of(name);
             let object = registration().secrets.get(name).await;
             Fetched::Secret(
                 object.map_err(|error| unavailable(*kind, name, error)),

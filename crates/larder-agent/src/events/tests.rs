@@ -1,10 +1,17 @@
-use std::{convert::Infallible, sync::Arc};
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
-use http::Response;
+use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use larder_projection::ContainerKind;
 use prometheus_client::registry::Registry;
+use tokio::time::timeout;
 use tower::service_fn;
 
 use super::{
@@ -224,20 +231,45 @@ fn each_failure_has_the_kubelets_form() {
     assert_eq!(event.object("node-1"), expected);
 }
 
-#[test]
-fn terminating_namespace_is_not_one_that_forbids() {
-    let refused = |reason: &str| {
+/// The outcome of posting one event to an API server that gives this answer.
+async fn post_to<B>(answer: Response<B>) -> Result<(), PostError>
+where
+    B: http_body::Body<Data = bytes::Bytes, Error: Into<tower::BoxError>> + Send + 'static,
+{
+    let answer = Mutex::new(Some(answer));
+    let answer = Arc::new(answer);
+    let service = service_fn(move |_: Request<Body>| {
+        let answer = answer.lock().take().unwrap();
+        std::future::ready(Ok::<_, Infallible>(answer))
+    });
+    let metrics = Metrics::register(&mut Registry::default(), Timestamp::UNIX_EPOCH);
+    let events = Events::new(Client::new(service, "default"), "node-1", metrics);
+    let metadata = json!({"namespace": "n", "name": "web", "uid": "u"});
+    let metadata = serde_json::from_value(metadata).unwrap();
+    let subject = EventSubject::Volume("v");
+    events.failed(&metadata, subject, "no", Timestamp::UNIX_EPOCH);
+    let next = events.noted.lock().next();
+    let NextPost::Post(_, event) = next else {
+        panic!("an event is due");
+    };
+    events.post(&event).await
+}
+
+#[tokio::test]
+async fn terminating_namespace_is_not_one_that_forbids() {
+    let refused = async |reason: &str| {
         let status = json!({
             "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no",
             "details": {"causes": [{"reason": reason, "message": "", "field": ""}]},
         });
-        post_error(kube::Error::Api(serde_json::from_value(status).unwrap()))
+        let mut answer = Response::new(Body::from(status.to_string().into_bytes()));
+        *answer.status_mut() = http::StatusCode::FORBIDDEN;
+        post_to(answer).await
     };
-    assert!(matches!(
-        refused("NamespaceTerminating"),
-        PostError::Never(_)
-    ));
-    assert!(matches!(refused("Other"), PostError::Forbidden(_)));
+    let terminating = refused("NamespaceTerminating").await;
+    assert!(matches!(terminating, Err(PostError::Never(_))));
+    let other = refused("Other").await;
+    assert!(matches!(other, Err(PostError::Forbidden(_))));
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,4 +297,20 @@ fn names_and_messages_are_cut_to_the_api_servers_limits() {
     );
     assert!(event.name.len() <= MAX_NAME && event.name.starts_with("aaa"));
     assert!(event.message.len() <= MAX_MESSAGE && event.message.len() > MAX_MESSAGE - 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_without_an_end_is_cut_and_the_event_is_posted_later() {
+    const CHUNK: usize = 1 << 16;
+    let sent = Arc::new(AtomicUsize::new(0));
+    let chunks = Arc::clone(&sent);
+    let endless = futures::stream::repeat_with(move || {
+        chunks.fetch_add(1, Ordering::Relaxed);
+        let data = bytes::Bytes::from(vec![b' '; CHUNK]);
+        Ok::<_, Infallible>(http_body::Frame::data(data))
+    });
+    let posted = post_to(Response::new(http_body_util::StreamBody::new(endless))).await;
+    assert!(matches!(posted, Err(PostError::Later(_))));
+    // 3 MiB, and what was under way.
+    assert!(sent.load(Ordering::Relaxed) * CHUNK <= (3 << 20) + 2 * CHUNK);
 }

@@ -129,7 +129,10 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
 }
 
 /// Keeps an embedded API server filled from a directory of manifests.
-#[cfg_attr(not(feature = "manifests"), expect(dead_code, reason = "nothing feeds"))]
+#[cfg_attr(
+    not(feature = "manifests"),
+    expect(dead_code, reason = "nothing feeds")
+)]
 struct ManifestFeed {
     incomplete: watch::Receiver<bool>,
     problems: watch::Receiver<Arc<[String]>>,
@@ -342,9 +345,10 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<AgentOrigin, Fail
     server
         .apply(&larder_agent::node::of_this_host(&config.node_name))
         .context("cannot create the Node")?;
-    let feed = larder_agent::feed::Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
-        .await
-        .map_err(|error| Failure::unreadable(chain(&error)))?;
+    let feed =
+        larder_agent::feed::Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
+            .await
+            .map_err(|error| Failure::unreadable(chain(&error)))?;
     Ok(AgentOrigin {
         cluster: None,
         client: Client::new(server.service(), "default"),

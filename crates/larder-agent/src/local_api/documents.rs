@@ -1,0 +1,151 @@
+//! Large answers for clients that may not read them.
+//!
+//! Invariants:
+//! 1. Clients that ask at the same time share one document.
+//! 2. The documents that were not read yet take at most [`MAX_UNREAD`] bytes, or are one document.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use axum::{
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
+
+/// Bytes of documents that clients of all listeners may leave unread. The status of a full node has 200 KiB.
+const MAX_UNREAD: u32 = 16 << 20;
+/// Time for which a document is shared, unless the status of a pod changes.
+const SHARED_FOR: Duration = Duration::from_millis(100);
+
+/// One kind of documents. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(super) struct Documents {
+    budget: Arc<Semaphore>,
+    latest: Arc<Mutex<Latest>>,
+}
+
+#[derive(Debug)]
+struct Latest {
+    /// Gone once all its clients have read it.
+    document: Weak<Document>,
+    built: Instant,
+    sequence: u64,
+}
+
+#[derive(Debug)]
+struct Document {
+    text: Vec<u8>,
+    /// Its share of the budget.
+    _unread: OwnedSemaphorePermit,
+}
+
+/// One client's hold on a document.
+struct Unread(Arc<Document>);
+
+impl AsRef<[u8]> for Unread {
+    fn as_ref(&self) -> &[u8] {
+        &self.0.text
+    }
+}
+
+impl Documents {
+    pub(super) fn new() -> Self {
+        let latest = Latest {
+            document: Weak::new(),
+            built: Instant::now(),
+            sequence: 0,
+        };
+        Self {
+            budget: Arc::new(Semaphore::new(MAX_UNREAD as usize)),
+            latest: Arc::new(Mutex::new(latest)),
+        }
+    }
+
+    /// The document of the pods' change `sequence`, which `build` builds unless it is shared. 503 while clients do not
+    /// read what they have asked for.
+    pub(super) fn answer(
+        &self,
+        sequence: u64,
+        media_type: &'static str,
+        build: impl FnOnce() -> Vec<u8>,
+    ) -> Response {
+        let Some(document) = self.document(sequence, build) else {
+            let text = "too many clients do not read their answers\n";
+            return (StatusCode::SERVICE_UNAVAILABLE, text).into_response();
+        };
+        let kind = [(header::CONTENT_TYPE, media_type)];
+        (kind, Bytes::from_owner(Unread(document))).into_response()
+    }
+
+    fn document(&self, sequence: u64, build: impl FnOnce() -> Vec<u8>) -> Option<Arc<Document>> {
+        // Held while one is built, so that all who ask meanwhile share it.
+        let mut latest = self.latest.lock();
+        if latest.sequence == sequence
+            && latest.built.elapsed() < SHARED_FOR
+            && let Some(document) = latest.document.upgrade()
+        {
+            return Some(document);
+        }
+        let text = build();
+        let bytes = u32::try_from(text.len()).map_or(MAX_UNREAD, |bytes| bytes.min(MAX_UNREAD));
+        let unread = Arc::clone(&self.budget)
+            .try_acquire_many_owned(bytes)
+            .ok()?;
+        let document = Arc::new(Document {
+            text,
+            _unread: unread,
+        });
+        *latest = Latest {
+            document: Arc::downgrade(&document),
+            built: Instant::now(),
+            sequence,
+        };
+        Some(document)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn clients_that_do_not_read_share_one_document() {
+        let documents = Documents::new();
+        let first = documents.document(1, || vec![b'x'; 1000]).unwrap();
+        for _ in 0..4000 {
+            let other = documents
+                .document(1, || unreachable!("it is shared"))
+                .unwrap();
+            assert!(Arc::ptr_eq(&first, &other));
+        }
+        // A change is seen at once, and the time of the document is bounded.
+        assert_eq!(documents.document(2, || b"2".to_vec()).unwrap().text, b"2");
+        tokio::time::advance(SHARED_FOR).await;
+        assert_eq!(documents.document(2, || b"3".to_vec()).unwrap().text, b"3");
+    }
+
+    #[tokio::test]
+    async fn unread_documents_are_bounded_and_read_ones_make_room() {
+        let documents = Documents::new();
+        let quarter = || vec![b'x'; MAX_UNREAD as usize / 4];
+        let mut unread: Vec<_> = (0..4)
+            .map(|sequence| documents.document(sequence, quarter).unwrap())
+            .collect();
+        assert!(documents.document(5, quarter).is_none());
+        unread.pop();
+        assert!(documents.document(6, quarter).is_some());
+        unread.clear();
+        // One that is larger than the bound is served alone.
+        let large = documents.document(7, || vec![b'x'; MAX_UNREAD as usize * 2]);
+        assert!(large.is_some());
+        assert!(documents.document(8, || b"8".to_vec()).is_none());
+    }
+}
