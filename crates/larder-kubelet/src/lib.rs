@@ -24,12 +24,13 @@ pub mod landlock;
 pub mod kubelet_dir;
 pub mod swaps;
 
-pub mod node_state;
 pub mod objects;
-pub mod outdated;
 pub mod permissions;
-pub mod pod_view;
 pub mod rules;
+
+pub mod node_state;
+pub mod outdated;
+pub mod pod_view;
 pub mod sub_path_mounts;
 
 pub mod touch;
