@@ -27,7 +27,7 @@ use fastrand::Rng;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCertificateProjection;
 use kube::Client;
-use larder_kubelet::backoff::RetryBackoff;
+use larder_kubelet::backoff::RETRY;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{PodCertificate, SourceKey, Unavailable};
@@ -268,11 +268,11 @@ impl Node {
         source: Box<PodCertificateProjection>,
         mut rng: Rng,
     ) {
-        let mut backoff = RetryBackoff::default();
+        let mut backoff = RETRY;
         loop {
             match self.issue(&pod, &source, &mut rng).await {
                 Ok(issued) => {
-                    backoff = RetryBackoff::default();
+                    backoff = RETRY;
                     info!(until = %issued.not_after, "certificate issued");
                     self.publish(&id, Ok(Arc::new(issued.certificate)));
                     let jitter = REFRESH_JITTER.mul_f64(rng.f64());

@@ -47,7 +47,7 @@ use std::{
 
 use futures::FutureExt as _;
 use larder::Changes;
-use larder_kubelet::backoff::RetryBackoff;
+use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_pods::Pods;
 use rustix::io::Errno;
@@ -262,7 +262,7 @@ impl Checkpoint {
     /// Opens the checkpoint, and serves it if the API server does not answer in time.
     async fn open_and_serve(&self) -> Store {
         let deadline = Instant::now() + self.config.after;
-        let mut backoff = RetryBackoff::default();
+        let mut backoff = RETRY;
         let Found {
             mut store,
             rejected,
@@ -339,7 +339,7 @@ impl Checkpoint {
     /// Follows every change. Returns only when dropped.
     async fn record(&self, recorder: &mut Option<Recorder>, wakes: &mut Wakes) {
         let refresh = self.config.refresh();
-        let mut backoff = RetryBackoff::default();
+        let mut backoff = RETRY;
         let mut wait = COALESCE;
         loop {
             sleep(wait).await;
@@ -352,7 +352,7 @@ impl Checkpoint {
                 wait = delay;
                 continue;
             }
-            (backoff, wait) = (RetryBackoff::default(), COALESCE);
+            (backoff, wait) = (RETRY, COALESCE);
             loop {
                 let refresh_at = refresh.map(|refresh| Instant::now() + refresh);
                 let refresh_due = async {

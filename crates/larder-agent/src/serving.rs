@@ -21,10 +21,11 @@ use std::{collections::BTreeSet, mem, ops::ControlFlow, path::Path, sync::Arc, t
 use fastrand::Rng;
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
-use larder_kubelet::backoff::RetryBackoff;
+use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_pods::StoredPod;
 use larder_projection::disk::VolumeHost;
+use larder_transport::Backoff;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -59,7 +60,7 @@ struct DeliveredPart {
     /// One of its inputs is being fetched; it is due when that arrives.
     waits: bool,
     retry_at: Option<Instant>,
-    backoff: RetryBackoff,
+    backoff: Backoff,
     delivery: Delivery,
     last_swap: Option<Timestamp>,
     files: usize,
@@ -73,7 +74,7 @@ impl DeliveredPart {
             due: true,
             waits: false,
             retry_at: None,
-            backoff: RetryBackoff::default(),
+            backoff: RETRY,
             delivery: Delivery::new(Phase::Waiting, "", now),
             last_swap: None,
             files: 0,
@@ -90,7 +91,8 @@ struct Tidying {
     /// With the next delivery.
     due: bool,
     retry_at: Option<Instant>,
-    backoff: RetryBackoff,
+    /// Of the attempts that failed.
+    backoff: Option<Backoff>,
     /// Why it failed; empty when it did not.
     failure: String,
 }
@@ -142,7 +144,7 @@ struct ServingWorker {
     /// The hooks that earlier passes were handed over to.
     observed: Option<Arc<PodHooks>>,
     /// Delay and time of the next attempt to tear the volumes down; `None` once they are torn down.
-    teardown: Option<(RetryBackoff, Instant)>,
+    teardown: Option<(Backoff, Instant)>,
 }
 
 impl ServingWorker {
@@ -223,7 +225,7 @@ impl ServingWorker {
                 self.plan = None;
                 self.parts.clear();
                 self.gathering.stop();
-                self.teardown = Some((RetryBackoff::default(), Instant::now()));
+                self.teardown = Some((RETRY, Instant::now()));
             }
         }
     }

@@ -14,11 +14,14 @@ use fastrand::Rng;
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
-use larder_kubelet::backoff::RetryBackoff;
+use larder_kubelet::backoff::RETRY;
 use larder_objects::{SecretBytes, chain};
 use larder_pods::StoredPod;
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
-use larder_transport::path::{PathError, Resource};
+use larder_transport::{
+    Backoff,
+    path::{PathError, Resource},
+};
 use larder_watch::{REQUEST_TIMEOUT, RequestError, request_secret};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -68,7 +71,7 @@ struct CachedToken {
     /// By the wall clock the token was due on arrival, so that clock is ignored for it.
     clock_is_wrong: bool,
     /// Earliest time of the next attempt after a failure.
-    retry: Option<(RetryBackoff, Instant)>,
+    retry: Option<(Backoff, Instant)>,
 }
 
 impl CachedToken {
@@ -175,9 +178,7 @@ impl Tokens {
         };
         if let Some(good) = good {
             warn!(error, account = %key.account, "token not renewed, the old one is still good");
-            let mut backoff = good
-                .retry
-                .map_or_else(RetryBackoff::default, |(backoff, _)| backoff);
+            let mut backoff = good.retry.map_or(RETRY, |(backoff, _)| backoff);
             let at = Instant::now() + backoff.next_delay();
             if let Some(kept) = self.issued.lock().get_mut(&key) {
                 kept.retry = Some((backoff, at));

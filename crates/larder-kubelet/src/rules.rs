@@ -23,11 +23,12 @@ use std::{
 };
 
 use jiff::Timestamp;
+use larder_transport::Backoff;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use self::part::TrackedPart;
-use crate::{backoff::RetryBackoff, fingerprint::Fingerprint};
+use crate::{backoff::RETRY, fingerprint::Fingerprint};
 
 /// How long a touch is in flight unless it is verified earlier (R10).
 pub const IN_FLIGHT_TIME: Duration = Duration::from_millis(1500);
@@ -328,7 +329,7 @@ pub struct PodRules {
     refused: Option<(Instant, String)>,
     /// Why the last touch got no usable answer.
     failed: Option<&'static str>,
-    backoff: RetryBackoff,
+    backoff: Backoff,
     /// Touches without effect since the last one that had one, or was rejected.
     without_effect: u32,
     gone: bool,
@@ -348,7 +349,7 @@ impl PodRules {
             not_before: None,
             refused: None,
             failed: None,
-            backoff: RetryBackoff::default(),
+            backoff: RETRY,
             without_effect: 0,
             gone: false,
         }
@@ -523,7 +524,7 @@ impl PodRules {
         match answer {
             TouchOutcome::Touched => {
                 self.refused = None;
-                self.backoff = RetryBackoff::default();
+                self.backoff.reset();
                 self.without_effect = 0;
                 return;
             }
@@ -577,7 +578,7 @@ impl PodRules {
             1 => self.not_before = Some(now + AGAIN),
             MAX_WITHOUT_EFFECT.. => {
                 self.without_effect = 0;
-                self.backoff = RetryBackoff::default();
+                self.backoff.reset();
                 self.refused = Some((now + REFUSED, why.to_owned()));
             }
             _ => self.not_before = Some(now + self.backoff.next_delay()),

@@ -1,6 +1,6 @@
 //! The outcome of a delivery: recorded, counted, logged, posted as an event, and published.
 
-use larder_kubelet::backoff::RetryBackoff;
+use larder_kubelet::backoff::RETRY;
 use larder_projection::{VolumeKind, disk::VolumeHost};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
@@ -42,7 +42,7 @@ impl ServingWorker {
         let pod = &self.entry.name;
         let swapped = match &result {
             Ok(delivered) => {
-                state.backoff = RetryBackoff::default();
+                state.backoff = RETRY;
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if part.reads.iter().any(reads_token) {
                     state.retry_at = self.node.inputs.tokens.renewal(self.entry.uid.as_str());
@@ -84,7 +84,7 @@ impl ServingWorker {
             *tidying = Tidying::default();
             return;
         }
-        tidying.retry_at = Some(Instant::now() + tidying.backoff.next_delay());
+        tidying.retry_at = Some(Instant::now() + tidying.backoff.get_or_insert(RETRY).next_delay());
         if tidying.failure != failure {
             warn!(pod = %self.entry.name, error = failure, "failed to tidy the pod's directory, will retry");
             tidying.failure = failure;

@@ -13,14 +13,10 @@ use tokio::time::Instant;
 use super::{
     Gate, IN_FLIGHT_TIME, Look, Notice, PartName, PartObservation, PartState, PodView, Verification,
 };
-use crate::fingerprint::Fingerprint;
+use crate::{backoff, fingerprint::Fingerprint};
 
 /// Age of a change that was not delivered at which an event says so.
 const OVERDUE: Duration = Duration::from_mins(3);
-/// First and longest wait of the kubelet between two attempts to set up a volume (kubelet 1.36,
-/// `pkg/util/goroutinemap/exponentialbackoff`).
-const FIRST_RETRY: Duration = Duration::from_millis(500);
-const MAX_RETRY: Duration = Duration::from_secs(122);
 
 /// One part of a pod.
 #[derive(Debug)]
@@ -126,7 +122,7 @@ impl TrackedPart {
         let had_one = self.payload.replace(payload).is_some();
         self.is_first &= !had_one;
         self.retries_by = self.failing_since.take().map(|since| {
-            let wait = (now - since + FIRST_RETRY).min(MAX_RETRY);
+            let wait = (now - since + backoff::FIRST).min(backoff::CAP);
             wall + wait
         });
         self.changed_at = look.changed_at;
