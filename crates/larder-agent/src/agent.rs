@@ -40,9 +40,9 @@ use self::{
 use crate::{
     blocking::blocking,
     certificates::{self, SourceId},
-    checkpoint::{CheckpointConfig, ClusterId, StaleNode},
+    checkpoint::{ClusterId, StaleNode},
     cluster_state::ClusterState,
-    config::Config,
+    config::{CheckpointConfig, Config},
     on_change::OnChange,
     pod_deleter::PodDeleter,
     reconcile::Reconciler,

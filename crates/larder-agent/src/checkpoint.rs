@@ -9,11 +9,7 @@
 //!
 //! | module | one sentence |
 //! | --- | --- |
-//! | `seal` | encrypts a file, and detects that it was changed or moved |
-//! | `key` | the keys, from credentials of the unit or from files |
 //! | `codec` | encodes and decodes the copies |
-//! | `index` | the list of copies and their files |
-//! | `store` | the directory: one transaction for each write |
 //! | `serve` | the copies to serve, and when |
 //! | `record` | the copies to write, from the managers' known state |
 //! | `inspect` | the checkpoint of an agent that need not run, for `larder checkpoint` |
@@ -29,28 +25,21 @@
 
 mod board;
 mod codec;
-mod index;
 mod inspect;
-mod key;
 mod record;
-mod seal;
 mod serve;
-mod store;
-mod sys;
 
-use std::{
-    os::fd::{AsFd as _, OwnedFd},
-    path::PathBuf,
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
 use larder::Changes;
+use larder_checkpoint::{
+    CheckpointDir, Contents, Found, KeyError, Keyring, Owner, RejectedFile, Store, StoreError,
+    digest,
+};
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_pods::Pods;
-use rustix::io::Errno;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout_at},
@@ -58,28 +47,20 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+pub use self::inspect::{CopyInfo, InspectError, Inspection, inspect};
 pub(crate) use self::{
     board::CheckpointBoard,
     serve::{ApiContact, StaleNode, contact},
 };
-pub use self::{
-    inspect::{CopyInfo, InspectError, Inspection, erase, inspect},
-    key::{KeyError, KeySource, UnknownKeySource},
-    store::directory::StoreError,
-};
 use self::{
-    key::Keyring,
+    codec::CopyContent,
     record::{Recorder, Snapshot},
-    seal::{Owner, digest},
-    store::{Contents, Found, RejectedFile, Store, open_parent},
 };
 use crate::{
-    blocking::blocking, cluster_state::ClusterState, delivery::inputs::NodeInputs,
-    root_dir::RootDir,
+    blocking::blocking, cluster_state::ClusterState, config::CheckpointConfig,
+    delivery::inputs::NodeInputs,
 };
 
-/// The directory of the sealed files, in the root directory of the agent.
-pub(crate) const DEFAULT_DIR: &str = "checkpoint";
 /// Time from a change to its write, in which further changes join it. Less than a second together with the write, and
 /// long enough that a second of changes costs at most two writes.
 const COALESCE: Duration = Duration::from_millis(900);
@@ -88,40 +69,6 @@ const COALESCE: Duration = Duration::from_millis(900);
 const REFRESHES_PER_AGE: u32 = 8;
 /// Shortest time between two such writes.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
-
-/// The settings of the checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct CheckpointConfig {
-    /// Sources of the keys, at least one: the first seals, all of them open. `checkpoint.key`.
-    pub keys: Vec<KeySource>,
-    /// How long a start waits for the API server before it serves copies. `checkpoint.after`; defaults to 1 s.
-    pub after: Duration,
-    /// Time since its last freshness check after which a copy of a Secret is no longer served.
-    /// `checkpoint.maxAge.Secret`; defaults to 7 days; `None` (0s): never.
-    pub max_age_secrets: Option<Duration>,
-    /// The same for ConfigMaps. `checkpoint.maxAge.ConfigMap`; defaults to never.
-    pub max_age_config_maps: Option<Duration>,
-}
-
-impl CheckpointConfig {
-    /// The defaults with these keys.
-    pub fn new(keys: Vec<KeySource>) -> Self {
-        Self {
-            keys,
-            after: Duration::from_secs(1),
-            max_age_secrets: Some(Duration::from_hours(7 * 24)),
-            max_age_config_maps: None,
-        }
-    }
-
-    /// Time after which the times of the freshness checks are written although nothing has changed.
-    fn refresh(&self) -> Option<Duration> {
-        let ages = [self.max_age_secrets, self.max_age_config_maps];
-        let shortest = ages.into_iter().flatten().min()?;
-        Some((shortest / REFRESHES_PER_AGE).max(MIN_REFRESH_INTERVAL))
-    }
-}
 
 /// Identifies a cluster: a checkpoint of one cluster does not open for another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,40 +87,6 @@ impl ClusterId {
             cluster: self.0,
             node: node.to_owned(),
         }
-    }
-}
-
-/// The directory of the sealed files.
-#[derive(Clone, Debug)]
-pub(crate) struct CheckpointDir {
-    /// The root directory of the agent, if the files are in it.
-    root: Option<Arc<OwnedFd>>,
-    path: PathBuf,
-}
-
-impl CheckpointDir {
-    /// The directory `path`; without one, the default in `root`.
-    pub(crate) fn new(path: Option<PathBuf>, root: &RootDir) -> Self {
-        match path {
-            Some(path) => Self { root: None, path },
-            None => Self {
-                root: Some(root.directory()),
-                path: root.path().join(DEFAULT_DIR),
-            },
-        }
-    }
-
-    fn open(&self, keys: Keyring, owner: Owner) -> Result<Found, StoreError> {
-        if let Some(root) = &self.root {
-            return Store::open(root.as_fd(), &self.path, keys, owner);
-        }
-        let parent = open_parent(&self.path)?;
-        let parent = parent.ok_or_else(|| StoreError::Io {
-            operation: "create",
-            path: self.path.clone(),
-            source: Errno::NOENT.into(),
-        })?;
-        Store::open(parent.as_fd(), &self.path, keys, owner)
     }
 }
 
@@ -291,7 +204,7 @@ impl Checkpoint {
         if timeout_at(deadline, answered).await.is_err() {
             let read;
             (store, read) = blocking(move || {
-                let read = store.contents();
+                let read = store.contents(CopyContent::decode);
                 (store, read)
             })
             .await;
@@ -314,16 +227,16 @@ impl Checkpoint {
         let owner = self.cluster.owner(&self.node);
         blocking(move || {
             let keys = Keyring::load(&keys, credentials().as_deref())?;
-            Ok(directory.open(keys, owner)?)
+            Ok(Store::open(&directory, keys, owner, CopyContent::decode)?)
         })
         .await
     }
 
     /// Hands the copies to the agent.
-    async fn serve(&self, store: &Store, Contents { copies, rejected }: Contents) {
+    async fn serve(&self, store: &Store, Contents { copies, rejected }: Contents<CopyContent>) {
         log_rejected(&rejected);
         let now = self.inputs.clock.now();
-        let newest = store.newest_proof();
+        let newest = store.newest_verification();
         let stale = StaleNode::new(copies, newest, now, &self.config);
         if now < newest {
             warn!(%now, checkpoint = %newest, "the clock is earlier than the checkpoint, so ages are unknown and count as zero");
@@ -338,7 +251,7 @@ impl Checkpoint {
 
     /// Follows every change. Returns only when dropped.
     async fn record(&self, recorder: &mut Option<Recorder>, wakes: &mut Wakes) {
-        let refresh = self.config.refresh();
+        let refresh = refresh_interval(&self.config);
         let mut backoff = RETRY;
         let mut wait = COALESCE;
         loop {
@@ -405,6 +318,13 @@ impl Checkpoint {
         *recorder = Some(writing);
         result
     }
+}
+
+/// Time after which the times of the freshness checks are written although nothing has changed.
+fn refresh_interval(config: &CheckpointConfig) -> Option<Duration> {
+    let ages = [config.max_age_secrets, config.max_age_config_maps];
+    let shortest = ages.into_iter().flatten().min()?;
+    Some((shortest / REFRESHES_PER_AGE).max(MIN_REFRESH_INTERVAL))
 }
 
 fn log_rejected(files: &[RejectedFile]) {

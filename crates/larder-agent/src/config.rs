@@ -26,18 +26,20 @@ use std::{
 };
 
 use larder::{ManagerConfig, Strategy, WatchScope};
+use larder_checkpoint::CheckpointDir;
 use larder_files::regular_file::read_regular_text;
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 
 use self::file::Fields;
 pub use self::{
+    checkpoint::CheckpointConfig,
     fields::{FIELDS, Field},
     file::FileError,
 };
 use crate::beside::BesideConfig;
-use crate::checkpoint::{CheckpointConfig, DEFAULT_DIR};
 use crate::on_change::{HookList, OnChangeConfig, allowed_actions};
+use crate::root_dir::CHECKPOINT;
 
 /// A value that is not one of the field's options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -297,9 +299,11 @@ impl Config {
     }
 
     /// The directory of the sealed copies, whether or not there is a checkpoint.
-    pub fn checkpoint_path(&self) -> PathBuf {
-        let default = || self.root_dir.join(DEFAULT_DIR);
-        self.checkpoint_dir.clone().unwrap_or_else(default)
+    pub fn checkpoint_place(&self) -> CheckpointDir {
+        match &self.checkpoint_dir {
+            Some(path) => CheckpointDir::new(path.clone()),
+            None => CheckpointDir::within(self.root_dir.join(CHECKPOINT)),
+        }
     }
 
     fn apply(&mut self, flags: Flags) -> Result<(), ConfigError> {

@@ -17,6 +17,7 @@ use std::{
     sync::Arc,
 };
 
+use larder_checkpoint::CheckpointDir;
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, VolumeHost};
 use rustix::{
@@ -33,6 +34,8 @@ const LOCK: &str = "agent.lock";
 const SOCKET: &str = "agent.sock";
 /// Copies of the last good manifests of static pods, by source.
 const MANIFESTS: &str = "static-pods";
+/// The sealed copies for a start while the API server is unreachable.
+pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// The record of a pod's hooks, in the directory of the pod.
 pub(crate) const HOOK_RECORD: &str = "on-change.json";
 /// Permissions that let others put files in the agent's way. The sticky bit does not help: it lets them create new
@@ -160,6 +163,11 @@ impl RootDir {
     /// The directory for the last good manifests of a source of static pods.
     pub fn manifests(&self, source: PodSource) -> PathBuf {
         self.path.join(MANIFESTS).join(source.as_str())
+    }
+
+    /// The default directory of the checkpoint.
+    pub(crate) fn checkpoint(&self) -> CheckpointDir {
+        CheckpointDir::in_open(self.directory(), self.path.join(CHECKPOINT))
     }
 
     /// The path of the agent's local API.

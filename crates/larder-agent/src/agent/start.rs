@@ -22,9 +22,9 @@ use tracing::warn;
 use super::{Agent, AgentHandle, build::static_pods};
 use crate::{
     blocking::blocking,
-    checkpoint::{ApiContact, Checkpoint, CheckpointConfig, CheckpointDir, ClusterId, StaleNode},
+    checkpoint::{ApiContact, Checkpoint, ClusterId, StaleNode},
     cluster_state::{follow_cluster, follow_incomplete, follow_trust_bundles},
-    config::Config,
+    config::{CheckpointConfig, Config},
     node,
     root_dir::RootDir,
     tasks::Tasks,
@@ -195,7 +195,10 @@ pub(super) fn start_checkpoint(
             config: settings,
             cluster,
             node: config.node_name.clone(),
-            directory: CheckpointDir::new(config.checkpoint_dir.clone(), root),
+            directory: match config.checkpoint_dir {
+                Some(_) => config.checkpoint_place(),
+                None => root.checkpoint(),
+            },
             inputs: Arc::clone(&handle.inputs),
             board: Arc::clone(&handle.checkpoint),
             pods: handle.pods.clone(),

@@ -3,6 +3,7 @@
 use std::mem;
 
 use jiff::Timestamp;
+use larder_checkpoint::{CopyId, KeySource, RejectedFile, Store, Written};
 use parking_lot::Mutex;
 use prometheus_client::{
     encoding::EncodeLabelSet,
@@ -10,11 +11,8 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{
-    CheckpointConfig, ClusterId, KeySource, StaleNode,
-    codec::CopyId,
-    store::{RejectedFile, Store, Written},
-};
+use super::{ClusterId, StaleNode};
+use crate::config::CheckpointConfig;
 use crate::status::{CheckpointStatus, ServingStatus};
 
 /// Published by the checkpoint, read by status and metrics.
@@ -146,8 +144,8 @@ impl CheckpointBoard {
     }
 
     fn show(&self, store: &Store) {
-        let oldest = store.oldest_proof();
-        let newest = (store.len() > 0).then(|| store.newest_proof());
+        let oldest = store.oldest_verification();
+        let newest = (store.len() > 0).then(|| store.newest_verification());
         self.metrics.entries.set(gauge_value(store.len()));
         let size = i64::try_from(store.size()).unwrap_or(i64::MAX);
         self.metrics.size.set(size);
@@ -244,11 +242,7 @@ mod tests {
 
     #[test]
     fn copies_that_are_too_large_are_named_without_a_long_list() {
-        let id = |name: &str| CopyId {
-            kind: CopyKind::ConfigMap,
-            namespace: "prod".into(),
-            name: name.into(),
-        };
+        let id = |name: &str| CopyKind::ConfigMap.id("prod".into(), name.into());
         let ids = [id("a"), id("b"), id("c")];
         assert_eq!(too_large(ids[..0].iter()), None);
         assert_eq!(

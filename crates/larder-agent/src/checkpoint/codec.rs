@@ -1,17 +1,14 @@
-//! Encodes and decodes the copies.
-//!
-//! Numbers are little-endian, texts and lists have their length before them. Pods are JSON, as they are stored anyway.
-//!
-//! Invariants:
-//! 1. The bytes of an object are written to one allocation of the right size: no copy stays in freed memory.
-//! 2. Decoding allocates at most a constant multiple of the input's length, whatever lengths the input claims.
+//! Encodes and decodes the copies, in the form of [`larder_checkpoint::bytes`]. Pods are JSON, as they are stored anyway.
 
-use std::{collections::BTreeMap, fmt, io, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
-use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::{Pod, PodStatus},
     apimachinery::pkg::api::resource::Quantity,
+};
+use larder_checkpoint::{
+    CopyId,
+    bytes::{Counter, Malformed, Sink, Source, encoded},
 };
 use larder_objects::{ConfigMap, Data, ObjectMeta, ResourceVersion, Secret, SecretBytes, Uid};
 use larder_pods::{
@@ -35,6 +32,14 @@ pub(crate) enum CopyKind {
 }
 
 impl CopyKind {
+    const ALL: [Self; 5] = [
+        Self::Pod,
+        Self::ConfigMap,
+        Self::Secret,
+        Self::Node,
+        Self::Services,
+    ];
+
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Pod => "Pod",
@@ -45,45 +50,18 @@ impl CopyKind {
         }
     }
 
-    const fn number(self) -> u8 {
-        match self {
-            Self::Pod => 1,
-            Self::ConfigMap => 2,
-            Self::Secret => 3,
-            Self::Node => 4,
-            Self::Services => 5,
-        }
+    /// The kind of the copy `id`; `None` if no agent of this version has written it.
+    pub(crate) fn of(id: &CopyId) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == id.kind)
     }
 
-    fn of_number(number: u8) -> Option<Self> {
-        let all = [
-            Self::Pod,
-            Self::ConfigMap,
-            Self::Secret,
-            Self::Node,
-            Self::Services,
-        ];
-        all.into_iter().find(|kind| kind.number() == number)
-    }
-}
-
-/// The name of a copy.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct CopyId {
-    pub(crate) kind: CopyKind,
-    pub(crate) namespace: SmolStr,
-    pub(crate) name: SmolStr,
-}
-
-impl fmt::Display for CopyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.kind.as_str())?;
-        for (text, before) in [(&self.namespace, " "), (&self.name, "/")] {
-            if !text.is_empty() {
-                write!(f, "{before}{text}")?;
-            }
+    /// The name of the copy of a subject of this kind.
+    pub(crate) fn id(self, namespace: SmolStr, name: SmolStr) -> CopyId {
+        CopyId {
+            kind: SmolStr::new_static(self.as_str()),
+            namespace,
+            name,
         }
-        Ok(())
     }
 }
 
@@ -96,11 +74,6 @@ pub(crate) enum CopyContent {
     Node(Arc<NodeFacts>),
     Services(Arc<[ServiceFacts]>),
 }
-
-/// Malformed bytes. They occur only if a program with the key has sealed them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("content is malformed")]
-pub(super) struct Malformed;
 
 impl CopyContent {
     /// The bytes of the copy.
@@ -117,7 +90,7 @@ impl CopyContent {
     /// The content of `id` from its bytes.
     pub(super) fn decode(id: &CopyId, bytes: &[u8]) -> Result<Self, Malformed> {
         let mut source = Source(bytes);
-        let content = match id.kind {
+        let content = match CopyKind::of(id).ok_or(Malformed)? {
             CopyKind::Pod => {
                 let pod: StoredPod = serde_json::from_slice(bytes).map_err(|_| Malformed)?;
                 source = Source(&[]);
@@ -130,144 +103,6 @@ impl CopyContent {
         };
         source.end()?;
         Ok(content)
-    }
-}
-
-/// A sink for bytes.
-pub(super) trait Sink {
-    fn put(&mut self, bytes: &[u8]);
-
-    fn number(&mut self, number: usize) {
-        let number = u32::try_from(number).expect("objects are limited to megabytes");
-        self.put(&number.to_le_bytes());
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) {
-        self.number(bytes.len());
-        self.put(bytes);
-    }
-
-    fn text(&mut self, text: &str) {
-        self.bytes(text.as_bytes());
-    }
-
-    fn flag(&mut self, flag: bool) {
-        self.put(&[u8::from(flag)]);
-    }
-
-    fn id(&mut self, id: &CopyId) {
-        self.put(&[id.kind.number()]);
-        self.text(&id.namespace);
-        self.text(&id.name);
-    }
-
-    fn time(&mut self, time: Timestamp) {
-        self.put(&time.as_millisecond().to_le_bytes());
-    }
-}
-
-/// Counts the bytes.
-struct Counter(usize);
-
-impl Sink for Counter {
-    fn put(&mut self, bytes: &[u8]) {
-        self.0 += bytes.len();
-    }
-}
-
-impl io::Write for Counter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.put(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Sink for Vec<u8> {
-    fn put(&mut self, bytes: &[u8]) {
-        self.extend_from_slice(bytes);
-    }
-}
-
-/// The output of `put`, in an allocation of its size.
-pub(super) fn encoded(put: impl Fn(&mut dyn Sink)) -> Zeroizing<Vec<u8>> {
-    let mut counter = Counter(0);
-    put(&mut counter);
-    let mut bytes = Zeroizing::new(Vec::with_capacity(counter.0));
-    put(&mut *bytes);
-    bytes
-}
-
-/// Input that is consumed from the front.
-pub(super) struct Source<'a>(pub(super) &'a [u8]);
-
-impl<'a> Source<'a> {
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(*taken)
-    }
-
-    pub(super) fn number(&mut self) -> Result<usize, Malformed> {
-        Ok(u32::from_le_bytes(self.array()?) as usize)
-    }
-
-    pub(super) fn bytes(&mut self) -> Result<&'a [u8], Malformed> {
-        let length = self.number()?;
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
-        self.0 = rest;
-        Ok(taken)
-    }
-
-    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed)
-    }
-
-    pub(super) fn flag(&mut self) -> Result<bool, Malformed> {
-        match self.array()? {
-            [0] => Ok(false),
-            [1] => Ok(true),
-            _ => Err(Malformed),
-        }
-    }
-
-    pub(super) fn id(&mut self) -> Result<CopyId, Malformed> {
-        let [kind] = self.array()?;
-        Ok(CopyId {
-            kind: CopyKind::of_number(kind).ok_or(Malformed)?,
-            namespace: self.text()?.into(),
-            name: self.text()?.into(),
-        })
-    }
-
-    pub(super) fn time(&mut self) -> Result<Timestamp, Malformed> {
-        let millis = i64::from_le_bytes(self.array()?);
-        Timestamp::from_millisecond(millis).map_err(|_| Malformed)
-    }
-
-    /// A list. Its claimed length does not decide how much is allocated.
-    pub(super) fn list<T>(
-        &mut self,
-        mut item: impl FnMut(&mut Self) -> Result<T, Malformed>,
-    ) -> Result<Vec<T>, Malformed> {
-        let length = self.number()?;
-        let mut items = Vec::new();
-        for _ in 0..length {
-            items.push(item(self)?);
-        }
-        Ok(items)
-    }
-
-    /// Checks that no input is left.
-    pub(super) fn end(&self) -> Result<(), Malformed> {
-        if self.0.is_empty() {
-            Ok(())
-        } else {
-            Err(Malformed)
-        }
     }
 }
 
@@ -437,11 +272,7 @@ mod tests {
     use super::*;
 
     fn id(kind: CopyKind) -> CopyId {
-        CopyId {
-            kind,
-            namespace: "prod".into(),
-            name: "app".into(),
-        }
+        kind.id("prod".into(), "app".into())
     }
 
     fn contents() -> Vec<(CopyId, CopyContent)> {

@@ -1,14 +1,9 @@
-//! Lists, verifies and removes the checkpoint of an agent, which need not run.
-
-use std::{os::fd::AsFd as _, path::Path};
+//! Lists and verifies the checkpoint of an agent, which need not run.
 
 use jiff::Timestamp;
+use larder_checkpoint::{CheckpointDir, Contents, KeyError, KeySource, Keyring, Store, StoreError};
 
-use super::{
-    ClusterId, KeyError, KeySource, Store, StoreError, credentials,
-    key::Keyring,
-    store::{Contents, open_parent},
-};
+use super::{ClusterId, codec::CopyContent, credentials};
 
 /// The content of a checkpoint, without values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +18,7 @@ pub struct Inspection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyInfo {
     /// `Pod`, `ConfigMap`, `Secret`, `Node` or `Services`.
-    pub kind: &'static str,
+    pub kind: String,
     /// Namespace; empty for the facts about the node.
     pub namespace: String,
     /// Name; empty for the facts about the node.
@@ -31,7 +26,7 @@ pub struct CopyInfo {
     /// Whether it is known not to exist.
     pub is_absent: bool,
     /// Time of its last freshness check.
-    pub proven: Timestamp,
+    pub verified_at: Timestamp,
     /// Length of its file; 0 if it is absent.
     pub bytes: u64,
 }
@@ -48,48 +43,34 @@ pub enum InspectError {
     Store(#[from] StoreError),
 }
 
-/// Opens everything in the checkpoint in `directory`, and changes nothing; `None` if there is none.
+/// Opens everything in the checkpoint at `place`, and changes nothing; `None` if there is none.
 ///
 /// # Errors
 ///
 /// A key or the directory cannot be used.
 pub fn inspect(
-    directory: &Path,
+    place: &CheckpointDir,
     keys: &[KeySource],
     cluster: ClusterId,
     node: &str,
 ) -> Result<Option<Inspection>, InspectError> {
-    let Some(parent) = open_parent(directory)? else {
+    if !place.exists()? {
         return Ok(None);
-    };
+    }
     let keys = Keyring::load_existing(keys, credentials().as_deref())?;
-    let found = Store::inspect(parent.as_fd(), directory, &keys, &cluster.owner(node))?;
-    let inspection = found.map(|Contents { copies, rejected }| {
+    let found = Store::inspect(place, &keys, &cluster.owner(node), CopyContent::decode)?;
+    Ok(found.map(|Contents { copies, rejected }| {
         let copies = copies.into_iter().map(|copy| CopyInfo {
-            kind: copy.id.kind.as_str(),
+            kind: copy.id.kind.into(),
             namespace: copy.id.namespace.into(),
             name: copy.id.name.into(),
             is_absent: copy.content.is_none(),
-            proven: copy.proven,
+            verified_at: copy.verified_at,
             bytes: copy.bytes,
         });
         Inspection {
             copies: copies.collect(),
             rejected: rejected.iter().map(ToString::to_string).collect(),
         }
-    });
-    Ok(inspection)
-}
-
-/// Removes the checkpoint in `directory`; returns the number of removed files. An agent that uses it writes a new one at
-/// the next change.
-///
-/// # Errors
-///
-/// The directory cannot be used, or a file cannot be removed.
-pub fn erase(directory: &Path) -> Result<usize, StoreError> {
-    match open_parent(directory)? {
-        Some(parent) => Store::erase(parent.as_fd(), directory),
-        None => Ok(0),
-    }
+    }))
 }

@@ -11,6 +11,7 @@ use std::{
 
 use jiff::{SignedDuration, Timestamp};
 use larder::{KnownObject, ObjectState};
+use larder_checkpoint::{Store, StoreError, Version, WantedCopy, WantedState, Written, digest};
 use larder_objects::{ConfigMap, Object, ObjectKey, ObjectMeta, Secret};
 use larder_pods::{
     PodUid, Pods, StoredPod,
@@ -19,12 +20,7 @@ use larder_pods::{
 use larder_projection::{NodeFacts, ServiceFacts};
 use smol_str::SmolStr;
 
-use super::{
-    codec::{CopyContent, CopyId, CopyKind, encode_decoded_pod, encode_pod},
-    index::Version,
-    seal::digest,
-    store::{Store, StoreError, WantedCopy, WantedState, Written},
-};
+use super::codec::{CopyContent, CopyKind, encode_decoded_pod, encode_pod};
 use crate::delivery::inputs::NodeInputs;
 
 /// The known state at one time.
@@ -161,26 +157,18 @@ fn services_of<'a>(
 fn wanted_pod(pod: Arc<StoredPod>, version: Version) -> WantedCopy {
     let ObjectKey { namespace, name } = pod.key();
     WantedCopy {
-        id: CopyId {
-            kind: CopyKind::Pod,
-            namespace,
-            name,
-        },
+        id: CopyKind::Pod.id(namespace, name),
         state: WantedState::Present {
             version,
             content: Box::new(move || encode_pod(&pod)),
         },
-        proven: None,
+        verified_at: None,
     }
 }
 
 fn wanted_facts(kind: CopyKind, facts: Option<CopyContent>) -> WantedCopy {
     WantedCopy {
-        id: CopyId {
-            kind,
-            namespace: SmolStr::default(),
-            name: SmolStr::default(),
-        },
+        id: kind.id(SmolStr::default(), SmolStr::default()),
         state: match facts {
             None => WantedState::Unknown,
             Some(content) => WantedState::Present {
@@ -188,7 +176,7 @@ fn wanted_facts(kind: CopyKind, facts: Option<CopyContent>) -> WantedCopy {
                 content: Box::new(move || content.encode()),
             },
         },
-        proven: None,
+        verified_at: None,
     }
 }
 
@@ -202,7 +190,7 @@ fn wanted_object<K: Object>(
         return None;
     }
     let age = SignedDuration::try_from(known.age).unwrap_or(SignedDuration::MAX);
-    let proven = (!age.is_zero()).then(|| now.checked_sub(age).unwrap_or(Timestamp::MIN));
+    let verified_at = (!age.is_zero()).then(|| now.checked_sub(age).unwrap_or(Timestamp::MIN));
     let state = match (known.state, known.object) {
         (ObjectState::Synced | ObjectState::Immutable, Some(object)) => WantedState::Present {
             version: version_of(object.metadata()),
@@ -212,13 +200,9 @@ fn wanted_object<K: Object>(
         _ => WantedState::Unknown,
     };
     Some(WantedCopy {
-        id: CopyId {
-            kind,
-            namespace: known.key.namespace,
-            name: known.key.name,
-        },
+        id: kind.id(known.key.namespace, known.key.name),
         state,
-        proven,
+        verified_at,
     })
 }
 
@@ -309,9 +293,9 @@ mod tests {
 
     #[test]
     fn freshness_dates_from_the_end_of_the_last_watch() {
-        let proven = |age| known(ObjectState::Synced, age, false).unwrap().proven;
-        assert_eq!(proven(Duration::ZERO), None);
+        let verified_at = |age| known(ObjectState::Synced, age, false).unwrap().verified_at;
+        assert_eq!(verified_at(Duration::ZERO), None);
         let earlier = Timestamp::from_second(700).unwrap();
-        assert_eq!(proven(Duration::from_mins(5)), Some(earlier));
+        assert_eq!(verified_at(Duration::from_mins(5)), Some(earlier));
     }
 }

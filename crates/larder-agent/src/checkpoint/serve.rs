@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use jiff::Timestamp;
 use larder::StaleObject;
+use larder_checkpoint::SavedCopy;
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
 use larder_pods::{
     StoredPod,
@@ -11,11 +12,8 @@ use larder_pods::{
 };
 use larder_projection::{NodeFacts, ServiceFacts};
 
-use super::{
-    CheckpointConfig,
-    codec::{CopyContent, CopyId, CopyKind},
-    store::SavedCopy,
-};
+use super::codec::{CopyContent, CopyKind};
+use crate::config::CheckpointConfig;
 
 /// The API server's strongest answer about the pods of the node since the start. It never goes back: a denial stays one
 /// even if the API server is unreachable afterwards.
@@ -69,7 +67,7 @@ pub(crate) struct StaleNode {
 impl StaleNode {
     /// The `copies` that may be served at `now`; no freshness check happened after `newest`.
     pub(super) fn new(
-        copies: Vec<SavedCopy>,
+        copies: Vec<SavedCopy<CopyContent>>,
         newest: Timestamp,
         now: Timestamp,
         config: &CheckpointConfig,
@@ -84,19 +82,17 @@ impl StaleNode {
         stale
     }
 
-    fn add(&mut self, copy: SavedCopy, now: Timestamp, config: &CheckpointConfig) {
+    fn add(&mut self, copy: SavedCopy<CopyContent>, now: Timestamp, config: &CheckpointConfig) {
         let SavedCopy {
             id,
             content,
-            proven: as_of,
+            verified_at: as_of,
             ..
         } = copy;
-        let CopyId {
-            kind,
-            namespace,
-            name,
-        } = id;
-        let key = ObjectKey::new(namespace, name);
+        let Some(kind) = CopyKind::of(&id) else {
+            return;
+        };
+        let key = ObjectKey::new(id.namespace, id.name);
         let limits = match kind {
             CopyKind::ConfigMap => Some((Kind::ConfigMap, config.max_age_config_maps)),
             CopyKind::Secret => Some((Kind::Secret, config.max_age_secrets)),
@@ -143,15 +139,11 @@ mod tests {
 
     use super::*;
 
-    fn copy(kind: CopyKind, name: &str, proven: Timestamp) -> SavedCopy {
+    fn copy(kind: CopyKind, name: &str, verified_at: Timestamp) -> SavedCopy<CopyContent> {
         SavedCopy {
-            id: CopyId {
-                kind,
-                namespace: "prod".into(),
-                name: name.into(),
-            },
+            id: kind.id("prod".into(), name.into()),
             content: None,
-            proven,
+            verified_at,
             bytes: 0,
         }
     }

@@ -2,14 +2,41 @@
 
 use std::{path::Path, time::Duration};
 
+use larder_checkpoint::KeySource;
 use larder_objects::go_duration;
 use serde::Deserialize;
 
 use super::file::{Fields, FileError};
-use crate::checkpoint::{CheckpointConfig, KeySource};
 
 /// Most keys: one to seal, and those of earlier rotations.
 const MAX_KEYS: usize = 8;
+
+/// The settings of the checkpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CheckpointConfig {
+    /// Sources of the keys, at least one: the first seals, all of them open. `checkpoint.key`.
+    pub keys: Vec<KeySource>,
+    /// How long a start waits for the API server before it serves copies. `checkpoint.after`; defaults to 1 s.
+    pub after: Duration,
+    /// Time since its last freshness check after which a copy of a Secret is no longer served.
+    /// `checkpoint.maxAge.Secret`; defaults to 7 days; `None` (0s): never.
+    pub max_age_secrets: Option<Duration>,
+    /// The same for ConfigMaps. `checkpoint.maxAge.ConfigMap`; defaults to never.
+    pub max_age_config_maps: Option<Duration>,
+}
+
+impl CheckpointConfig {
+    /// The defaults with these keys.
+    pub fn new(keys: Vec<KeySource>) -> Self {
+        Self {
+            keys,
+            after: Duration::from_secs(1),
+            max_age_secrets: Some(Duration::from_hours(7 * 24)),
+            max_age_config_maps: None,
+        }
+    }
+}
 
 /// The field as typed.
 #[derive(Deserialize)]

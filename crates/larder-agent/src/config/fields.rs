@@ -302,7 +302,7 @@ impl Config {
                     "ConfigMap": go_duration(checkpoint.max_age_config_maps.unwrap_or_default()),
                 },
             })),
-            "checkpointDir": self.checkpoint_path().display().to_string(),
+            "checkpointDir": self.checkpoint_place().path().display().to_string(),
         });
         match values {
             Value::Object(values) => values,

@@ -20,9 +20,9 @@ use larder::Strategy;
 use larder_agent::{
     TaskError,
     agent::{Agent, AgentHandle, PodDeletion},
-    checkpoint::{CheckpointConfig, ClusterId},
+    checkpoint::ClusterId,
     clock::Clock,
-    config::{Config, Flags, Host},
+    config::{CheckpointConfig, Config, Flags, Host},
     local_api::{self, Program, Router},
     on_change::{OnChangeConfig, PodChange, PodSelector},
     root_dir::RootDir,

@@ -4,7 +4,8 @@ use std::{collections::HashSet, time::Duration};
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
-use larder_agent::checkpoint::{CheckpointConfig, KeySource};
+use larder_agent::config::CheckpointConfig;
+use larder_checkpoint::KeySource;
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 

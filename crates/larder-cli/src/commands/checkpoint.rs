@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use larder_agent::{
-    checkpoint::{CopyInfo, Inspection, erase, inspect},
+    checkpoint::{CopyInfo, Inspection, inspect},
     config::{Config, Flags},
 };
+use larder_checkpoint::Store;
 use larder_objects::chain;
 use serde_json::json;
 
@@ -25,7 +26,8 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
     };
     let config = config_with(&args.place, flags)?;
     if args.action == CheckpointAction::Erase {
-        let removed = erase(&config.checkpoint_path()).context("cannot erase the checkpoint")?;
+        let removed =
+            Store::erase(&config.checkpoint_place()).context("cannot erase the checkpoint")?;
         output::note(format_args!("{} removed", count(removed, "file", "files")));
         return Ok(CommandOutcome::Done);
     }
@@ -56,12 +58,11 @@ fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
     let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
     let source = origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
     let cluster = cluster_id(&source)?;
-    let directory = config.checkpoint_path();
-    let found =
-        inspect(&directory, &checkpoint.keys, cluster, &config.node_name).map_err(|error| {
-            Failure::unreadable(format!("cannot open the checkpoint: {}", chain(&error)))
-        })?;
-    let path = directory.display();
+    let place = config.checkpoint_place();
+    let found = inspect(&place, &checkpoint.keys, cluster, &config.node_name).map_err(|error| {
+        Failure::unreadable(format!("cannot open the checkpoint: {}", chain(&error)))
+    })?;
+    let path = place.path().display();
     found.ok_or_else(|| Failure::unreadable(format!("there is no checkpoint at {path}")))
 }
 
@@ -78,13 +79,13 @@ fn table(copies: &[CopyInfo], now: Timestamp) -> String {
             (namespace, name) => format!("{namespace}/{name}"),
         };
         let state = if copy.is_absent { "absent" } else { "present" };
-        let (proven, age) = (format!("{:.0}", copy.proven), age(copy.proven, now));
+        let verified_at = format!("{:.0}", copy.verified_at);
         [
-            copy.kind.to_owned(),
+            copy.kind.clone(),
             name,
             state.to_owned(),
-            proven,
-            age,
+            verified_at,
+            age(copy.verified_at, now),
             copy.bytes.to_string(),
         ]
     });
@@ -102,7 +103,7 @@ fn json(found: &Inspection) -> serde_json::Value {
             "namespace": copy.namespace,
             "name": copy.name,
             "absent": copy.is_absent,
-            "proven": copy.proven.to_string(),
+            "proven": copy.verified_at.to_string(),
             "bytes": copy.bytes,
         })
     });
@@ -126,12 +127,12 @@ mod tests {
 
     #[test]
     fn a_list_shows_names_and_ages_and_no_value() {
-        let copy = |kind, namespace: &str, name: &str, is_absent, bytes| CopyInfo {
-            kind,
+        let copy = |kind: &str, namespace: &str, name: &str, is_absent, bytes| CopyInfo {
+            kind: kind.to_owned(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             is_absent,
-            proven: Timestamp::UNIX_EPOCH,
+            verified_at: Timestamp::UNIX_EPOCH,
             bytes,
         };
         let copies = [

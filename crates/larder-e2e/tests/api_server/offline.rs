@@ -18,10 +18,11 @@ use kube::{
 use larder_agent::{
     TaskError,
     agent::{Agent, AgentHandle},
-    checkpoint::{CheckpointConfig, ClusterId, KeySource},
-    config::{Config, Flags, Host},
+    checkpoint::ClusterId,
+    config::{CheckpointConfig, Config, Flags, Host},
     root_dir::RootDir,
 };
+use larder_checkpoint::KeySource;
 use larder_e2e::{Files, Identity, NODE, Server, pod_files, reboot};
 use larder_projection::disk::VolumeHost;
 use larder_transport::Source;

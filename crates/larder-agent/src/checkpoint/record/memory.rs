@@ -5,15 +5,11 @@ use std::path::Path;
 
 use allocation_counter::{AllocationInfo, measure};
 use larder::{KnownObject, ObjectState};
+use larder_checkpoint::{CheckpointDir, Found, KeySource, Keyring, Owner};
 use larder_objects::{ResourceVersion, SecretBytes};
 use serde_json::json;
 
 use super::*;
-use crate::checkpoint::{
-    DEFAULT_DIR,
-    seal::Owner,
-    store::{Found, open_parent},
-};
 
 /// Most bytes that the checkpoint may take (`docs/spec/offline.md`, section 6).
 const BUDGET: u64 = 1 << 20;
@@ -114,16 +110,15 @@ fn known<K: Object>(object: &Arc<K>) -> KnownObject<K> {
 }
 
 fn open(root: &Path) -> Store {
-    let path = root.join(DEFAULT_DIR);
-    let parent = open_parent(&path).unwrap().unwrap();
+    let place = CheckpointDir::new(root.join("checkpoint"));
     let owner = Owner {
         cluster: [1; 32],
         node: "node-1".to_owned(),
     };
-    let keys = crate::checkpoint::Keyring::of_bytes(&[1]);
+    let keys = Keyring::load(&[KeySource::File(root.join("key"))], None).unwrap();
     let Found {
         store, rejected, ..
-    } = Store::open(std::os::fd::AsFd::as_fd(&parent), &path, keys, owner).unwrap();
+    } = Store::open(&place, keys, owner, CopyContent::decode).unwrap();
     assert!(rejected.is_empty(), "{rejected:?}");
     store
 }
@@ -159,8 +154,8 @@ fn checkpoint_takes_less_than_its_budget_beside_an_api_server_that_answers() {
         let mut recorder = Recorder::new(open(root.path()));
         recorder.write(served.snapshot(), now, false).unwrap();
         let written = recorder.write(changed.snapshot(), now, false).unwrap();
-        // The copy, its page and the root.
-        assert_eq!(written.files, 3);
+        // The copy and the index.
+        assert_eq!(written.files, 2);
         second = Some(recorder);
     });
     check("existing checkpoint", &used);

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use larder_agent::{
     agent::PodDeletion,
-    checkpoint::{CheckpointConfig, KeySource},
+    config::CheckpointConfig,
     status::{CheckpointStatus, Phase},
 };
 use larder_apiserver::Options;
+use larder_checkpoint::KeySource;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;

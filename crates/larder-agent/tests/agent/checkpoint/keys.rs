@@ -2,11 +2,9 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _, time::Duration};
 
-use larder_agent::{
-    checkpoint::{CheckpointConfig, KeySource},
-    status::Phase,
-};
+use larder_agent::{config::CheckpointConfig, status::Phase};
 use larder_apiserver::Fault;
+use larder_checkpoint::KeySource;
 use tokio::time::sleep;
 
 use super::harness::*;

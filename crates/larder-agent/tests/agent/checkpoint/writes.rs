@@ -3,6 +3,7 @@
 use std::{fs, time::Duration};
 
 use larder_apiserver::{Fault, Kind};
+use larder_checkpoint::{CheckpointDir, Store};
 use tokio::time::sleep;
 
 use super::harness::*;
@@ -116,7 +117,7 @@ async fn no_secret_shows_in_checkpoint_status_or_metrics() {
 async fn an_erased_checkpoint_comes_back_with_the_next_change() {
     // offline 32
     let mut node = node_with_web().await;
-    assert!(larder_agent::checkpoint::erase(&node.path().join("checkpoint")).unwrap() > 5);
+    assert!(Store::erase(&CheckpointDir::new(node.path().join("checkpoint"))).unwrap() > 5);
     assert_eq!(
         fs::read_dir(node.path().join("checkpoint"))
             .unwrap()

@@ -10,22 +10,151 @@ use std::{
     io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
+use larder_files::{
+    ownership::{Changers, Ownership, PathError, resolve, user},
+    sys,
+};
 use rustix::{
     fs::{Mode, OFlags},
     io::Errno,
 };
 
 use super::{ASIDE, INDEX};
-use crate::checkpoint::{seal::FileName, sys};
+use crate::seal::FileName;
 
 /// The directory in it, for files that did not open.
 pub(super) const REJECTED: &str = "rejected";
 /// Mode of the directory: no other user enters it.
-const MODE: u32 = 0o700;
-/// Permission bits of its parent that let others replace it.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
+pub(super) const DIRECTORY_MODE: u32 = 0o700;
+
+/// Where a checkpoint is.
+#[derive(Clone, Debug)]
+pub struct CheckpointDir {
+    path: PathBuf,
+    parent: Parent,
+}
+
+/// How the parent of the directory is reached.
+#[derive(Clone, Debug)]
+enum Parent {
+    /// By its path. Nobody but root and this user may be able to change what it leads to.
+    Resolved,
+    /// By its path, which is the caller's. Only the parent itself is checked.
+    Named,
+    /// It is open already, and checked by the caller.
+    Open(Arc<OwnedFd>),
+}
+
+impl CheckpointDir {
+    /// The directory `path`, which may be missing. Every directory on the way to it is checked, in the way of
+    /// [`Changers::RootAndUser`].
+    pub fn new(path: PathBuf) -> Self {
+        Self {
+            path,
+            parent: Parent::Resolved,
+        }
+    }
+
+    /// The directory `path` in a directory that the caller uses in any case. Only that directory itself is checked.
+    pub fn within(path: PathBuf) -> Self {
+        Self {
+            path,
+            parent: Parent::Named,
+        }
+    }
+
+    /// The directory `path` in `parent`, which the caller has checked. Only the last component of `path` is resolved.
+    pub fn in_open(parent: Arc<OwnedFd>, path: PathBuf) -> Self {
+        Self {
+            path,
+            parent: Parent::Open(parent),
+        }
+    }
+
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the parent; `None` if there is none.
+    pub(super) fn open_parent(&self) -> Result<Option<Arc<OwnedFd>>, StoreError> {
+        let parent = match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let parent = match &self.parent {
+            Parent::Open(parent) => return Ok(Some(Arc::clone(parent))),
+            Parent::Named => parent.to_owned(),
+            Parent::Resolved => match resolve(parent, Changers::RootAndUser) {
+                Err(PathError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    return Ok(None);
+                }
+                resolved => resolved?,
+            },
+        };
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let opened = match rustix::fs::open(&parent, flags, Mode::empty()) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => return Err(failed("open", &parent)(errno)),
+        };
+        let stat = sys::stat(&opened).map_err(failed("examine", &parent))?;
+        let ownership = Ownership::from(&stat);
+        if !ownership.is_trusted() {
+            return Err(foreign(parent, ownership.owner));
+        }
+        // Here the sticky bit does not help: others could create the directory.
+        if ownership.is_writable_by_others() {
+            return Err(StoreError::Writable {
+                path: parent,
+                mode: ownership.mode,
+            });
+        }
+        Ok(Some(Arc::new(opened)))
+    }
+
+    /// Whether there is such a directory, for this user.
+    ///
+    /// # Errors
+    ///
+    /// It belongs to another user, or others may replace it.
+    pub fn exists(&self) -> Result<bool, StoreError> {
+        Ok(self.open_existing()?.is_some())
+    }
+
+    /// Opens the directory, which belongs to this user; `None` if there is none.
+    pub(super) fn open_existing(&self) -> Result<Option<OwnedFd>, StoreError> {
+        match self.open_parent()? {
+            Some(parent) => open_directory(parent.as_fd(), &self.path),
+            None => Ok(None),
+        }
+    }
+}
+
+fn foreign(path: PathBuf, owner: u32) -> StoreError {
+    StoreError::Foreign {
+        path,
+        owner,
+        user: user(),
+    }
+}
+
+impl From<PathError> for StoreError {
+    fn from(error: PathError) -> Self {
+        match error {
+            PathError::Io { path, source } => Self::Io {
+                operation: "examine",
+                path,
+                source,
+            },
+            PathError::Foreign { path, owner } => foreign(path, owner),
+            PathError::Writable { path, mode } => Self::Writable { path, mode },
+        }
+    }
+}
 
 /// The checkpoint cannot be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +170,7 @@ pub enum StoreError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Another user owns the directory.
+    /// Another user owns the directory, or one on the way to it.
     #[error("{} belongs to user {owner}, expected user {user}", path.display())]
     Foreign {
         /// The directory.
@@ -51,12 +180,12 @@ pub enum StoreError {
         /// User ID of this process.
         user: u32,
     },
-    /// Others than the owner could replace the directory.
+    /// Others than the owner could replace the directory, or one on the way to it.
     #[error("{} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it", path.display())]
     Writable {
-        /// Its parent.
+        /// A directory above it.
         path: PathBuf,
-        /// The permission bits of the parent.
+        /// The permission bits of that directory.
         mode: u32,
     },
     /// The directory is not a checkpoint and contains other files.
@@ -71,7 +200,7 @@ pub enum StoreError {
 
 impl StoreError {
     /// The failure as a label of a metric, from a small fixed set.
-    pub(in crate::checkpoint) fn label(&self) -> &'static str {
+    pub fn label(&self) -> &'static str {
         let source = match self {
             Self::Io { source, .. } => source,
             Self::Foreign { .. } | Self::Writable { .. } => return "foreign",
@@ -86,41 +215,9 @@ impl StoreError {
     }
 }
 
-/// Opens the parent directory of `path`; `None` if there is none. Only root and this user may write to it.
-pub(in crate::checkpoint) fn open_parent(path: &Path) -> Result<Option<OwnedFd>, StoreError> {
-    let parent = path.parent().unwrap_or(path);
-    let parent = if parent.as_os_str().is_empty() {
-        Path::new(".")
-    } else {
-        parent
-    };
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = match rustix::fs::open(parent, flags, Mode::empty()) {
-        Ok(opened) => opened,
-        Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(failed("open", parent)(errno)),
-    };
-    let stat = sys::stat(&opened).map_err(failed("examine", parent))?;
-    let user = rustix::process::geteuid().as_raw();
-    if stat.st_uid != 0 && stat.st_uid != user {
-        return Err(StoreError::Foreign {
-            path: parent.to_owned(),
-            owner: stat.st_uid,
-            user,
-        });
-    }
-    if stat.st_mode & WRITABLE_BY_OTHERS != 0 {
-        return Err(StoreError::Writable {
-            path: parent.to_owned(),
-            mode: stat.st_mode & 0o7777,
-        });
-    }
-    Ok(Some(opened))
-}
-
 /// Opens the directory `path` for the agent that writes it, and creates it in `parent` if missing.
 pub(super) fn create_directory(parent: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StoreError> {
-    match sys::make_dir(parent, name(path)?) {
+    match sys::make_dir(parent, name(path)?, DIRECTORY_MODE) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(errno) => return Err(failed("create", path)(errno)),
     }
@@ -128,8 +225,8 @@ pub(super) fn create_directory(parent: BorrowedFd<'_>, path: &Path) -> Result<Ow
         return Err(failed("open", path)(Errno::NOENT));
     };
     expect_checkpoint(&directory, path)?;
-    if mode(&directory, path)? != MODE {
-        sys::set_mode(&directory, MODE).map_err(failed("set mode of", path))?;
+    if mode(&directory, path)? != DIRECTORY_MODE {
+        sys::set_mode(&directory, DIRECTORY_MODE).map_err(failed("set mode of", path))?;
     }
     Ok(directory)
 }
@@ -144,16 +241,10 @@ pub(super) fn open_directory(
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(failed("open", path)(errno)),
     };
-    let owner = sys::stat(&directory)
-        .map_err(failed("examine", path))?
-        .st_uid;
-    let user = rustix::process::geteuid().as_raw();
-    if owner != user {
-        return Err(StoreError::Foreign {
-            path: path.to_owned(),
-            owner,
-            user,
-        });
+    let stat = sys::stat(&directory).map_err(failed("examine", path))?;
+    let ownership = Ownership::from(&stat);
+    if !ownership.is_own() {
+        return Err(foreign(path.to_owned(), ownership.owner));
     }
     Ok(Some(directory))
 }
@@ -164,7 +255,7 @@ pub(super) fn expect_checkpoint(directory: &OwnedFd, path: &Path) -> Result<(), 
     if exists(directory, INDEX) {
         return Ok(());
     }
-    let entries = sys::list(directory).map_err(failed("list", path))?;
+    let entries = sys::names(directory).map_err(failed("list", path))?;
     let is_own = |name: &str| name == ASIDE || name == REJECTED || FileName::parse(name).is_some();
     match entries.into_iter().find(|name| !is_own(name)) {
         Some(entry) => Err(StoreError::Occupied {
@@ -187,18 +278,6 @@ pub(super) fn mode(directory: &OwnedFd, path: &Path) -> Result<u32, StoreError> 
     Ok(stat.st_mode & 0o7777)
 }
 
-/// Locks the directory, unless another process keeps it locked for a second. The agent tries again later.
-#[must_use = "the lock ends with the handle"]
-pub(super) fn try_lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
-    sys::try_lock(directory.as_fd()).map_err(failed("lock", path))
-}
-
-/// Locks other processes out of the directory until the returned handle is dropped.
-#[must_use = "the lock ends with the handle"]
-pub(super) fn lock(directory: &OwnedFd, path: &Path) -> Result<OwnedFd, StoreError> {
-    sys::lock(directory.as_fd()).map_err(failed("lock", path))
-}
-
 pub(super) fn exists(directory: &OwnedFd, name: &str) -> bool {
     sys::stat_entry(directory.as_fd(), name).is_ok()
 }
@@ -211,14 +290,15 @@ pub(super) fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, 
         Err(Errno::NOENT) => return Ok(0),
         Err(errno) => return Err(failed("open", &path)(errno)),
     };
-    let names = sys::list(&rejected).map_err(failed("list", &path))?;
+    let names = sys::names(&rejected).map_err(failed("list", &path))?;
     for name in &names {
         // A rejected entry may be an empty directory in place of a file.
         sys::remove_file(rejected.as_fd(), name.as_str())
-            .or_else(|_| sys::remove_dir(rejected.as_fd(), name.as_str()))
+            .or_else(|_| sys::may_be_missing(sys::remove_dir(rejected.as_fd(), name.as_str())))
             .map_err(failed("remove", &path.join(name)))?;
     }
-    sys::remove_dir(directory.as_fd(), REJECTED).map_err(failed("remove", &path))?;
+    sys::may_be_missing(sys::remove_dir(directory.as_fd(), REJECTED))
+        .map_err(failed("remove", &path))?;
     Ok(names.len())
 }
 

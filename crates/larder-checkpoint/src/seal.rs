@@ -10,8 +10,9 @@
 //! 2. The header, the cluster, the node and the place of the file are authenticated (ChaCha20-Poly1305). A file opens
 //!    in its own place only.
 //! 3. A file is a multiple of [`BLOCK`] bytes long, so its length reveals no more than that.
-//! 4. Content is wiped where it was sealed and where it was opened. Keys are wiped too: the key of the checkpoint is in
-//!    one place of the heap. `ring` leaves parts of derived keys on the stack, which is wiped after each use.
+//! 4. Content is wiped where it was sealed and where it was opened. The key of the checkpoint is in one place of the
+//!    heap, and wiped with it. Derived keys are wiped where this module holds them; `ring` leaves parts of them on the
+//!    stack.
 
 use std::fmt;
 
@@ -20,12 +21,12 @@ use ring::{
     digest, hkdf, hmac,
     rand::{SecureRandom as _, SystemRandom},
 };
-use zeroize::{Zeroize as _, Zeroizing};
+use zeroize::Zeroizing;
 
 /// First bytes of each file.
 const MAGIC: [u8; 8] = *b"larder\x00c";
-/// Version of the format, which this module writes and opens.
-const VERSION: u16 = 1;
+/// Version of the format of all files in a directory, which this crate writes and opens. Version 1 had an index in pages.
+const VERSION: u16 = 2;
 /// Sizes of files are multiples of this.
 const BLOCK: usize = 512;
 const SALT_BYTES: usize = 32;
@@ -34,33 +35,31 @@ const TAG_BYTES: usize = 16;
 const LENGTH_BYTES: usize = 4;
 const KEY_BYTES: usize = 32;
 const NONCE_BYTES: usize = 12;
-/// Bytes of stack that are wiped after each use of a key: several times the need of `ring` and its callers here.
-const WIPED_BYTES: usize = 16 << 10;
 
 /// The bytes of a key. On the heap, because a move would leave copies behind.
-pub(super) type KeyBytes = Box<Zeroizing<[u8; KEY_BYTES]>>;
+pub(crate) type KeyBytes = Box<Zeroizing<[u8; KEY_BYTES]>>;
 
 /// SHA-256.
-pub(super) type Digest = [u8; 32];
+pub type Digest = [u8; 32];
 
 /// SHA-256 of `bytes`.
-pub(super) fn digest(bytes: &[u8]) -> Digest {
+pub fn digest(bytes: &[u8]) -> Digest {
     let mut found = [0; 32];
     found.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
     found
 }
 
 /// Length of the file for `content` bytes.
-pub(super) fn sealed_len(content: usize) -> usize {
+pub(crate) fn sealed_len(content: usize) -> usize {
     (HEADER_BYTES + LENGTH_BYTES + content + TAG_BYTES).next_multiple_of(BLOCK)
 }
 
 /// Names a key without showing any of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct KeyId([u8; 8]);
+pub(crate) struct KeyId([u8; 8]);
 
 /// A key of the checkpoint: 32 random bytes.
-pub(super) struct SealingKey {
+pub(crate) struct SealingKey {
     bytes: KeyBytes,
     id: KeyId,
 }
@@ -73,7 +72,7 @@ impl fmt::Debug for SealingKey {
 
 /// The place that a file is bound to.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SealContext<'a> {
+pub(crate) struct SealContext<'a> {
     owner: &'a Owner,
     kind: &'a str,
     namespace: &'a str,
@@ -82,13 +81,21 @@ pub(super) struct SealContext<'a> {
 
 /// The cluster and the node that a checkpoint belongs to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Owner {
-    pub(super) cluster: Digest,
-    pub(super) node: String,
+pub struct Owner {
+    /// Identifies the cluster.
+    pub cluster: Digest,
+    /// The name of the node.
+    pub node: String,
 }
 
 impl<'a> SealContext<'a> {
-    pub(super) fn new(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Self {
+    /// The place of the index.
+    pub(crate) fn index(owner: &'a Owner) -> Self {
+        Self::new(owner, "Index", "", "root")
+    }
+
+    /// The place of a copy. Its kind is not empty.
+    pub(crate) fn new(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Self {
         Self {
             owner,
             kind,
@@ -118,33 +125,38 @@ impl<'a> SealContext<'a> {
 
 /// A file that does not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum SealError {
+#[non_exhaustive]
+pub enum SealError {
+    /// It has another form.
     #[error("not a file of a checkpoint")]
     Foreign,
+    /// It is of an older or newer version of this crate.
     #[error("format version {0} is not supported")]
     Version(u16),
+    /// Its key is not among those that are configured.
     #[error("sealed with a key that is not configured")]
     UnknownKey,
+    /// It was changed, moved or copied.
     #[error("damaged, or sealed for another path, node or cluster")]
     Damaged,
 }
 
 /// A sealed file and its name.
-pub(super) struct Sealed {
-    pub(super) bytes: Vec<u8>,
-    pub(super) name: FileName,
+pub(crate) struct Sealed {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) name: FileName,
 }
 
 /// The content of a file.
-pub(super) struct Opened {
-    pub(super) content: Zeroizing<Vec<u8>>,
-    pub(super) key: KeyId,
+pub(crate) struct Opened {
+    pub(crate) content: Zeroizing<Vec<u8>>,
+    pub(crate) key: KeyId,
 }
 
 impl SealingKey {
-    pub(super) fn new(bytes: KeyBytes) -> Self {
+    pub(crate) fn new(bytes: KeyBytes) -> Self {
         let mut id = [0; 8];
-        wiping_stack(|| derive(&bytes, &[], b"larder checkpoint 1: key id", &mut id));
+        derive(&bytes, &[], b"larder checkpoint 1: key id", &mut id);
         Self {
             bytes,
             id: KeyId(id),
@@ -156,13 +168,13 @@ impl SealingKey {
         clippy::unnecessary_box_returns,
         reason = "moved by value, it would leave a copy"
     )]
-    pub(super) fn random() -> KeyBytes {
+    pub(crate) fn random() -> KeyBytes {
         let mut bytes = KeyBytes::default();
         fill_random(&mut **bytes);
         bytes
     }
 
-    pub(super) fn id(&self) -> KeyId {
+    pub(crate) fn id(&self) -> KeyId {
         self.id
     }
 
@@ -182,11 +194,7 @@ impl SealingKey {
     }
 
     /// Seals `content` for `place`.
-    pub(super) fn seal(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
-        wiping_stack(|| self.seal_unwiped(place, content))
-    }
-
-    fn seal_unwiped(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
+    pub(crate) fn seal(&self, place: SealContext<'_>, content: &[u8]) -> Sealed {
         let mut salt = [0; SALT_BYTES];
         fill_random(&mut salt);
         let size = sealed_len(content.len());
@@ -236,11 +244,11 @@ const NAME_BYTES: usize = 16;
 ///
 /// Kept as the hash, since the index names each file: a text takes three times as much memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FileName([u8; NAME_BYTES]);
+pub(crate) struct FileName(pub(crate) [u8; NAME_BYTES]);
 
 impl FileName {
     /// The name `text`, if [`SealingKey::seal`] can have given it to a file.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
             b'a'..=b'f' => Some(byte - b'a' + 10),
@@ -272,15 +280,7 @@ impl fmt::Debug for FileName {
 }
 
 /// Opens a file of `place` with whichever of `keys` has sealed it.
-pub(super) fn open(
-    keys: &[SealingKey],
-    place: SealContext<'_>,
-    bytes: Zeroizing<Vec<u8>>,
-) -> Result<Opened, SealError> {
-    wiping_stack(|| open_unwiped(keys, place, bytes))
-}
-
-fn open_unwiped(
+pub(crate) fn open(
     keys: &[SealingKey],
     place: SealContext<'_>,
     mut bytes: Zeroizing<Vec<u8>>,
@@ -308,25 +308,6 @@ fn open_unwiped(
         content: Zeroizing::new(content.to_vec()),
         key: id,
     })
-}
-
-/// Runs `work`, and wipes the stack that it has used.
-fn wiping_stack<T>(work: impl FnOnce() -> T) -> T {
-    let done = in_frame_of_its_own(work);
-    wipe_stack();
-    done
-}
-
-// Called from the same place, this function and the next one use the same stack.
-#[inline(never)]
-fn in_frame_of_its_own<T>(work: impl FnOnce() -> T) -> T {
-    work()
-}
-
-#[inline(never)]
-fn wipe_stack() {
-    // Written as if it were read, so no compiler leaves it out.
-    [0_u128; WIPED_BYTES / size_of::<u128>()].zeroize();
 }
 
 struct Length(usize);
@@ -436,9 +417,9 @@ mod tests {
         let home = owner(1, "node-1");
         let here = SealContext::new(&home, "Secret", "prod", "tls");
         let mut sealed = key(1).seal(here, b"hunter2").bytes;
-        sealed[MAGIC.len()] = 0;
+        sealed[MAGIC.len()] = 1;
         let error = open(&[key(1)], here, sealed.into()).err().unwrap();
-        assert_eq!(error.to_string(), "format version 0 is not supported");
+        assert_eq!(error.to_string(), "format version 1 is not supported");
     }
 
     #[test]

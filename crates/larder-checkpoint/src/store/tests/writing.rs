@@ -14,7 +14,7 @@ fn the_next_start_reads_what_was_written() {
         named([("a", "1"), ("b", "2"), ("c", "absent")])
     );
     assert!(found.rejected.is_empty());
-    assert!(found.copies.iter().all(|copy| copy.proven == time(0)));
+    assert!(found.copies.iter().all(|copy| copy.verified_at == time(0)));
     assert_eq!(
         fs::metadata(root.checkpoint()).unwrap().mode() & 0o7777,
         0o700
@@ -40,7 +40,7 @@ fn an_equal_checkpoint_is_not_written_again() {
         .unwrap();
     assert_eq!(written, Written::default());
     assert_eq!(fs::metadata(root.file(INDEX)).unwrap().ino(), before);
-    // The times of freshness checks are written on request, and cost the root alone.
+    // The times of freshness checks are written on request, and cost the index alone.
     let written = again
         .write(&[present("a", 1), absent("c")], time(60), true)
         .unwrap();
@@ -49,7 +49,7 @@ fn an_equal_checkpoint_is_not_written_again() {
         root.open()
             .copies
             .iter()
-            .all(|copy| copy.proven == time(60))
+            .all(|copy| copy.verified_at == time(60))
     );
 }
 
@@ -81,8 +81,8 @@ fn an_object_in_unknown_state_keeps_its_copy_and_time() {
     store.write(&wanted, time(100), false).unwrap();
     let copies = root.open().copies;
     assert_eq!(names(&copies), named([("a", "1"), ("b", "3")]));
-    let proven: Vec<_> = copies.iter().map(|copy| copy.proven).collect();
-    assert_eq!(proven, [time(0), time(100)]);
+    let times: Vec<_> = copies.iter().map(|copy| copy.verified_at).collect();
+    assert_eq!(times, [time(0), time(100)]);
 }
 
 #[test]
@@ -90,16 +90,16 @@ fn a_copy_keeps_the_time_of_an_earlier_freshness_check() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     let old = WantedCopy {
-        proven: Some(time(-500)),
+        verified_at: Some(time(-500)),
         ..present("a", 1)
     };
     store
         .write(&[old, present("b", 1)], time(0), false)
         .unwrap();
     let copies = root.open().copies;
-    assert_eq!(copies[0].proven, time(-500));
-    assert_eq!(copies[1].proven, time(0));
-    assert_eq!(store.oldest_proof(), Some(time(-500)));
+    assert_eq!(copies[0].verified_at, time(-500));
+    assert_eq!(copies[1].verified_at, time(0));
+    assert_eq!(store.oldest_verification(), Some(time(-500)));
 }
 
 #[test]
@@ -153,27 +153,13 @@ fn budgets_of_size_and_of_one_change_are_met() {
             .map(|number| {
                 let id = id(&format!("settings-of-an-application-{number}"));
                 let version = if number == 77 { changed } else { 0 };
-                let key = id.clone();
-                let content = move || {
-                    let object = larder_objects::ConfigMap {
-                        metadata: larder_objects::ObjectMeta {
-                            namespace: key.namespace.as_str().into(),
-                            name: key.name.as_str().into(),
-                            uid: "2c1b0a2e-6b2f-4b5e-9b0a-0123456789ab".into(),
-                            resource_version: larder_objects::ResourceVersion::new("12345678"),
-                        },
-                        data: [("settings", "x".repeat(1024).into())].into(),
-                        ..larder_objects::ConfigMap::default()
-                    };
-                    CopyContent::ConfigMap(Arc::new(object)).encode()
-                };
                 WantedCopy {
                     id,
                     state: WantedState::Present {
                         version: [version; 16],
-                        content: Box::new(content),
+                        content: Box::new(|| vec![b'x'; 1100].into()),
                     },
-                    proven: None,
+                    verified_at: None,
                 }
             })
             .collect()
@@ -186,6 +172,6 @@ fn budgets_of_size_and_of_one_change_are_met() {
         .sum();
     assert!(size <= 2 << 20, "{size} bytes");
     let written = store.write(&wanted(1), time(1), false).unwrap();
-    assert_eq!(written.files, 3, "the copy, a page and the root");
-    assert!(written.bytes <= 8 << 10, "{written:?}");
+    assert_eq!(written.files, 2, "the copy and the index");
+    assert!(written.bytes <= 96 << 10, "{written:?}");
 }

@@ -17,15 +17,17 @@ use std::{
     str::FromStr,
 };
 
+use larder_files::{
+    ownership::{Ownership, user},
+    regular_file::read_open,
+    sys,
+};
 use rustix::{
-    fs::{CWD, FileType, Stat},
+    fs::{CWD, FileType},
     io::Errno,
 };
 
-use super::{
-    seal::{KeyBytes, SealingKey},
-    sys,
-};
+use crate::seal::{KeyBytes, SealingKey};
 
 /// The source of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -102,6 +104,17 @@ pub enum KeyError {
         /// User ID of this process.
         user: u32,
     },
+    /// The file has further names, so it may be at a place where others read it or take it away.
+    #[error(
+        "key {} has {links} hard links, expected a file with one name; copy it to a new file and remove the other names",
+        path.display()
+    )]
+    Linked {
+        /// The file.
+        path: PathBuf,
+        /// Number of its names.
+        links: u64,
+    },
     /// A file without exactly 32 bytes, or no regular file.
     #[error("key {} is not a file of 32 bytes", path.display())]
     Length {
@@ -112,21 +125,27 @@ pub enum KeyError {
 
 /// The keys of one checkpoint. The first seals, all of them open.
 #[derive(Debug)]
-pub(super) struct Keyring {
+pub struct Keyring {
     keys: Vec<SealingKey>,
 }
 
 impl Keyring {
-    /// Reads the keys of `sources`, at least one. The first file is created if missing.
-    pub(super) fn load(
-        sources: &[KeySource],
-        credentials: Option<&OsStr>,
-    ) -> Result<Self, KeyError> {
+    /// Reads the keys of `sources`, at least one. The first file is created if missing. `credentials` is the directory of
+    /// the unit's credentials, as `$CREDENTIALS_DIRECTORY` names it.
+    ///
+    /// # Errors
+    ///
+    /// A key cannot be used.
+    pub fn load(sources: &[KeySource], credentials: Option<&OsStr>) -> Result<Self, KeyError> {
         Self::load_or(sources, credentials, true)
     }
 
-    /// The same without creating anything.
-    pub(super) fn load_existing(
+    /// As [`Self::load`], without creating anything.
+    ///
+    /// # Errors
+    ///
+    /// A key cannot be used.
+    pub fn load_existing(
         sources: &[KeySource],
         credentials: Option<&OsStr>,
     ) -> Result<Self, KeyError> {
@@ -158,17 +177,17 @@ impl Keyring {
     }
 
     /// The key that seals.
-    pub(super) fn sealing(&self) -> &SealingKey {
+    pub(crate) fn sealing(&self) -> &SealingKey {
         &self.keys[0]
     }
 
     /// All keys, any of which may open.
-    pub(super) fn all(&self) -> &[SealingKey] {
+    pub(crate) fn all(&self) -> &[SealingKey] {
         &self.keys
     }
 
     #[cfg(test)]
-    pub(super) fn of_bytes(bytes: &[u8]) -> Self {
+    pub(crate) fn of_bytes(bytes: &[u8]) -> Self {
         let key = |&byte: &u8| SealingKey::new(Box::new([byte; 32].into()));
         Self {
             keys: bytes.iter().map(key).collect(),
@@ -177,29 +196,35 @@ impl Keyring {
 }
 
 /// The key in the file `path`, if there is one.
-fn read(path: &Path, may_use: impl Fn(&Stat, u32) -> bool) -> Result<Option<SealingKey>, KeyError> {
+fn read(path: &Path, may_use: impl Fn(Ownership) -> bool) -> Result<Option<SealingKey>, KeyError> {
+    let wrong_length = || KeyError::Length {
+        path: path.to_owned(),
+    };
     let file = match sys::open_file(CWD, path) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(failed("open", path)(errno)),
     };
     let stat = sys::stat(&file).map_err(failed("examine", path))?;
-    let wrong_length = || KeyError::Length {
-        path: path.to_owned(),
-    };
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+    if sys::file_type(&stat) != FileType::RegularFile {
         return Err(wrong_length());
     }
-    let user = rustix::process::geteuid().as_raw();
-    if !may_use(&stat, user) {
+    let ownership = Ownership::from(&stat);
+    if !may_use(ownership) {
         return Err(KeyError::Exposed {
             path: path.to_owned(),
-            owner: stat.st_uid,
-            mode: stat.st_mode & 0o7777,
-            user,
+            owner: ownership.owner,
+            mode: ownership.mode,
+            user: user(),
         });
     }
-    let bytes = match sys::read(&file, 32) {
+    if stat.st_nlink > 1 {
+        return Err(KeyError::Linked {
+            path: path.to_owned(),
+            links: stat.st_nlink,
+        });
+    }
+    let bytes = match read_open(&file, &stat, 32) {
         Ok(bytes) => bytes,
         Err(Errno::FBIG) => return Err(wrong_length()),
         Err(errno) => return Err(failed("read", path)(errno)),
@@ -212,17 +237,14 @@ fn read(path: &Path, may_use: impl Fn(&Stat, u32) -> bool) -> Result<Option<Seal
     Ok(Some(SealingKey::new(key)))
 }
 
-/// Permissions of all users but the owner.
-const OF_OTHERS: u32 = 0o077;
-
-fn is_private(stat: &Stat, user: u32) -> bool {
-    stat.st_uid == user && stat.st_mode & OF_OTHERS == 0
+fn is_private(ownership: Ownership) -> bool {
+    ownership.is_own() && !ownership.is_open_to_others()
 }
 
 /// systemd gives the files of a unit's credentials to root, and lets the unit's user read them by an ACL, which appears
 /// as permission bits of the group.
-fn is_private_credential(stat: &Stat, user: u32) -> bool {
-    (stat.st_uid == user || stat.st_uid == 0) && stat.st_mode & 0o027 == 0
+fn is_private_credential(ownership: Ownership) -> bool {
+    ownership.is_trusted() && ownership.mode & 0o027 == 0
 }
 
 /// Creates a key. It is on the disk before it seals anything.
@@ -246,12 +268,12 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
             rustix::fs::Mode::empty(),
         )?;
         // A crash may have left one.
-        sys::remove_file(directory.as_fd(), &*aside)?;
-        let file = sys::create_file(directory.as_fd(), &*aside)?;
+        sys::may_be_missing(sys::remove_file(directory.as_fd(), &*aside))?;
+        let file = sys::create_file(directory.as_fd(), &*aside, 0o600)?;
         let key = SealingKey::random();
         sys::write(&file, &**key)?;
         sys::sync(&file)?;
-        sys::rename(directory.as_fd(), &*aside, directory.as_fd(), file_name)?;
+        sys::rename(directory.as_fd(), &*aside, file_name)?;
         sys::sync(&directory)?;
         Ok(SealingKey::new(key))
     };
@@ -336,6 +358,27 @@ mod tests {
         }
         fs::set_permissions(&path, Permissions::from_mode(0o400)).unwrap();
         load(&format!("file:{}", path.display())).unwrap();
+    }
+
+    #[test]
+    fn a_hard_link_to_a_key_file_is_rejected_by_name() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("key");
+        let source = format!("file:{}", path.display());
+        load(&source).unwrap();
+        // Another name of the file, in a directory where its owner is not the only one to reach it.
+        let other = temp.path().join("other");
+        fs::hard_link(&path, &other).unwrap();
+        for path in [&path, &other] {
+            let error = load(&format!("file:{}", path.display())).unwrap_err();
+            let expected = format!(
+                "key {} has 2 hard links, expected a file with one name; copy it to a new file and remove the other names",
+                path.display()
+            );
+            assert_eq!(error.to_string(), expected);
+        }
+        fs::remove_file(&other).unwrap();
+        load(&source).unwrap();
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! The directory of the checkpoint: sealed files, and the index that lists them.
 //!
 //! ```text
-//! index            root of the index
-//! 3f2a…            a page of the index, or a copy
+//! index            the index
+//! 3f2a…            a copy
 //! rejected/        files of the last start that found some that do not open
 //! ```
 //!
@@ -11,8 +11,8 @@
 //! 1. Open the directory again if it was replaced or removed, and lock it. If `index` is not the file that was written
 //!    last, the checkpoint was erased, and everything is written again.
 //! 2. Compare the wanted copies with the index. If none differs, end here: nothing is written.
-//! 3. Write each new copy and each changed page to a file of a new name, and sync it.
-//! 4. Write the root to `index.new`, sync it, and sync the directory.
+//! 3. Write each new copy to a file of a new name, and sync it.
+//! 4. Write the index to `index.new`, sync it, and sync the directory.
 //! 5. Rename `index.new` to `index`. **This is the commit**, and it is atomic. Sync the directory.
 //! 6. Remove the files that the index does not list any more.
 //!
@@ -25,45 +25,47 @@
 //! 1. No link is followed. The directory belongs to this process's user, and no other user can enter it while an agent
 //!    uses it.
 //! 2. A file is read with bounded memory, whatever is in its place.
-//! 3. A file that does not open costs only its own copy, or the copies of its page.
+//! 3. A copy that does not open costs only itself.
 //! 4. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
 //!    even an older one: an older copy would bring replaced content back.
 
-pub(super) mod directory;
+mod directory;
 mod load;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    mem,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    fmt, mem,
+    os::fd::{AsFd as _, OwnedFd},
+    path::PathBuf,
+    sync::Arc,
 };
 
 use jiff::{SignedDuration, Timestamp};
+use larder_files::sys;
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
+pub use self::{
+    directory::{CheckpointDir, StoreError},
+    load::{Contents, RejectedFile, Rejection, SavedCopy},
+};
 use self::{
     directory::{
-        REJECTED, clear_rejected, create_directory, exists, expect_checkpoint, failed, lock, mode,
-        open_directory, try_lock,
+        DIRECTORY_MODE, REJECTED, clear_rejected, create_directory, exists, expect_checkpoint,
+        failed, mode,
     },
-    load::{FileIdentity, Rejection, load},
+    load::{FileIdentity, load},
 };
-pub(super) use self::{
-    directory::{StoreError, open_parent},
-    load::{RejectedFile, SavedCopy},
-};
-use super::{
-    codec::CopyId,
-    index::{CopyState, Entries, FileRef, IndexEntry, PAGES, Root, Version, encode_page, page_of},
+use crate::{
+    bytes::Malformed,
+    index::{CopyId, CopyState, Entries, FileRef, Index, IndexEntry, Version},
     key::Keyring,
     seal::{FileName, Owner, SealContext, digest, sealed_len},
-    sys,
 };
 
 const INDEX: &str = "index";
 const ASIDE: &str = "index.new";
+const FILE_MODE: u32 = 0o600;
 /// Longest file that is written or read: an object of 1 MiB or a pod of 1.5 MiB (etcd's limit) as JSON, with a margin.
 const MAX_FILE_BYTES: usize = 4 << 20;
 /// Number of files that are synced together, and open meanwhile.
@@ -71,21 +73,26 @@ const SYNCED_TOGETHER: usize = 256;
 /// From this number of files on, one sync of the file system takes less time than a sync of each file.
 const MANY_FILES: usize = 16;
 /// Times of freshness checks that differ by less count as equal: they are computed back from now.
-const SAME_PROOF: SignedDuration = SignedDuration::from_secs(5);
+const SAME_TIME: SignedDuration = SignedDuration::from_secs(5);
 
 /// A copy that the checkpoint must contain.
-pub(crate) struct WantedCopy {
-    pub(crate) id: CopyId,
-    pub(crate) state: WantedState,
+#[derive(Debug)]
+pub struct WantedCopy {
+    /// Its name.
+    pub id: CopyId,
+    /// The state of its subject.
+    pub state: WantedState,
     /// Time of its last freshness check; `None`: now.
-    pub(crate) proven: Option<Timestamp>,
+    pub verified_at: Option<Timestamp>,
 }
 
 /// The known state of a subject.
-pub(crate) enum WantedState {
+pub enum WantedState {
     /// It exists. It is encoded only if the checkpoint has another version.
     Present {
+        /// Identifies the content.
         version: Version,
+        /// Encodes it.
         content: Box<dyn Fn() -> Zeroizing<Vec<u8>> + Send>,
     },
     /// It does not exist.
@@ -94,84 +101,89 @@ pub(crate) enum WantedState {
     Unknown,
 }
 
+impl fmt::Debug for WantedState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Present { .. } => "Present",
+            Self::Absent => "Absent",
+            Self::Unknown => "Unknown",
+        })
+    }
+}
+
 /// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
+pub struct Written {
     /// Number of files.
-    pub(crate) files: u64,
-    pub(crate) bytes: u64,
+    pub files: u64,
+    /// Their length.
+    pub bytes: u64,
 }
 
 /// The sealed files of one agent.
 #[derive(Debug)]
-pub(crate) struct Store {
-    /// The path of the directory.
-    parent: OwnedFd,
+pub struct Store {
+    parent: Arc<OwnedFd>,
     directory: OwnedFd,
     path: PathBuf,
     keys: Keyring,
     owner: Owner,
-    root: Root,
-    entries: Entries,
+    index: Index,
     /// Copies that need sealing again with the first key.
     resealed: BTreeSet<CopyId>,
     /// Content without a copy because its file would be too long, with its version.
     too_large: BTreeMap<CopyId, Version>,
-    /// Whether the next write writes every page and the root even if no copy differs.
+    /// Whether the next write writes the index even if no copy differs.
     rewrite_index: bool,
-    /// The `index` that was read or written last.
-    index: Option<FileIdentity>,
+    /// The file `index` that was read or written last.
+    index_file: Option<FileIdentity>,
     /// Files that could not be removed.
     garbage: Vec<FileName>,
     /// Length of all files that the index lists, and of the index.
     size: u64,
 }
 
-/// The content of a checkpoint.
-pub(crate) struct Contents {
-    pub(crate) copies: Vec<SavedCopy>,
-    pub(crate) rejected: Vec<RejectedFile>,
-}
-
 /// The result of [`Store::open`].
-pub(crate) struct Found {
-    pub(crate) store: Store,
-    pub(crate) rejected: Vec<RejectedFile>,
+#[derive(Debug)]
+pub struct Found {
+    /// The checkpoint.
+    pub store: Store,
+    /// Files that did not open.
+    pub rejected: Vec<RejectedFile>,
     /// Why the rejected files could not be moved. They are not served either way.
-    pub(crate) problem: Option<StoreError>,
+    pub problem: Option<StoreError>,
 }
 
 impl Store {
-    /// Opens the checkpoint in the directory `path`, whose parent is `parent`, and creates the directory if missing.
-    /// Files that do not open are moved to `rejected/`. No content is kept: see [`contents`](Self::contents).
-    pub(crate) fn open(
-        parent: BorrowedFd<'_>,
-        path: &Path,
+    /// Opens the checkpoint in `place`, and creates the directory if missing. Files that do not open, and copies that
+    /// `decode` does not take, are moved to `rejected/`. No content is kept: see [`contents`](Self::contents).
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be used, or is locked.
+    pub fn open<T>(
+        place: &CheckpointDir,
         keys: Keyring,
         owner: Owner,
+        decode: impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
     ) -> Result<Found, StoreError> {
-        let held = parent
-            .try_clone_to_owned()
-            .map_err(|source| StoreError::Io {
-                operation: "hold the parent of",
-                path: path.to_owned(),
-                source,
-            })?;
-        let directory = create_directory(parent, path)?;
-        let _locked = try_lock(&directory, path)?;
-        let loaded = load(&directory, path, &keys, &owner, drop)?;
+        let path = place.path();
+        let parent = place.open_parent()?;
+        let parent = parent.ok_or_else(|| failed("create", path)(Errno::NOENT))?;
+        let directory = create_directory(parent.as_fd(), path)?;
+        let _locked = sys::try_lock(directory.as_fd()).map_err(failed("lock", path))?;
+        let loaded = load(&directory, path, &keys, &owner, &decode, drop)?;
         let mut store = Self {
-            parent: held,
+            parent,
             directory,
             path: path.to_owned(),
             keys,
             owner,
-            root: loaded.root,
-            entries: loaded.entries,
+            index: loaded.index,
             resealed: loaded.resealed,
             too_large: BTreeMap::new(),
             rewrite_index: loaded.rewrite_index,
-            index: loaded.index,
+            index_file: loaded.index_file,
             garbage: loaded.leftovers,
             size: 0,
         };
@@ -186,15 +198,25 @@ impl Store {
     }
 
     /// Reads every copy. Files that no longer open are reported, and moved at the next start.
-    pub(crate) fn contents(&self) -> Result<Contents, StoreError> {
-        let _locked = try_lock(&self.directory, &self.path)?;
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be listed, or is locked.
+    pub fn contents<T>(
+        &self,
+        decode: impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
+    ) -> Result<Contents<T>, StoreError> {
+        let directory = &self.directory;
+        let _locked = sys::try_lock(directory.as_fd()).map_err(failed("lock", &self.path))?;
         let mut copies = Vec::new();
+        let take = |copy| copies.push(copy);
         let loaded = load(
-            &self.directory,
+            directory,
             &self.path,
             &self.keys,
             &self.owner,
-            |copy| copies.push(copy),
+            &decode,
+            take,
         )?;
         Ok(Contents {
             copies,
@@ -202,19 +224,25 @@ impl Store {
         })
     }
 
-    /// Reads the checkpoint in the directory `path` without changing anything; `None` if there is none.
-    pub(crate) fn inspect(
-        parent: BorrowedFd<'_>,
-        path: &Path,
+    /// Reads the checkpoint in `place` without changing anything; `None` if there is none. Waits for other processes.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be used.
+    pub fn inspect<T>(
+        place: &CheckpointDir,
         keys: &Keyring,
         owner: &Owner,
-    ) -> Result<Option<Contents>, StoreError> {
-        let Some(directory) = open_directory(parent, path)? else {
+        decode: impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
+    ) -> Result<Option<Contents<T>>, StoreError> {
+        let path = place.path();
+        let Some(directory) = place.open_existing()? else {
             return Ok(None);
         };
-        let _locked = lock(&directory, path)?;
+        let _locked = sys::lock(directory.as_fd()).map_err(failed("lock", path))?;
         let mut copies = Vec::new();
-        let mut loaded = load(&directory, path, keys, owner, |copy| copies.push(copy))?;
+        let take = |copy| copies.push(copy);
+        let mut loaded = load(&directory, path, keys, owner, &decode, take)?;
         let mode = mode(&directory, path)?;
         if mode & 0o077 != 0 {
             loaded.rejected.push(RejectedFile {
@@ -229,23 +257,29 @@ impl Store {
         }))
     }
 
-    /// Removes the checkpoint in the directory `path`. An agent that uses it writes a new one at the next change.
-    pub(crate) fn erase(parent: BorrowedFd<'_>, path: &Path) -> Result<usize, StoreError> {
-        let Some(directory) = open_directory(parent, path)? else {
+    /// Removes the checkpoint in `place`; returns the number of removed files. An agent that uses it writes a new one at
+    /// the next change.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be used, or a file cannot be removed.
+    pub fn erase(place: &CheckpointDir) -> Result<usize, StoreError> {
+        let path = place.path();
+        let Some(directory) = place.open_existing()? else {
             return Ok(0);
         };
         expect_checkpoint(&directory, path)?;
-        let _locked = lock(&directory, path)?;
+        let _locked = sys::lock(directory.as_fd()).map_err(failed("lock", path))?;
         let mut removed = 0;
         // The index is removed first: without it, no file counts.
         for name in [INDEX, ASIDE] {
             removed += usize::from(exists(&directory, name));
-            sys::remove_file(directory.as_fd(), name)
+            sys::may_be_missing(sys::remove_file(directory.as_fd(), name))
                 .map_err(failed("remove", &path.join(name)))?;
         }
-        let names = sys::list(&directory).map_err(failed("list", path))?;
+        let names = sys::names(&directory).map_err(failed("list", path))?;
         for name in names.iter().filter(|name| FileName::parse(name).is_some()) {
-            sys::remove_file(directory.as_fd(), name.as_str())
+            sys::may_be_missing(sys::remove_file(directory.as_fd(), name.as_str()))
                 .map_err(failed("remove", &path.join(name)))?;
             removed += 1;
         }
@@ -255,36 +289,46 @@ impl Store {
     }
 
     /// Number of copies.
-    pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "nobody asks whether a checkpoint is empty"
+    )]
+    pub fn len(&self) -> usize {
+        self.index.entries.len()
     }
 
-    /// Length of its files.
-    pub(crate) fn size(&self) -> u64 {
+    /// Length of its files, in bytes.
+    pub fn size(&self) -> u64 {
         self.size
     }
 
     /// What the last write did not copy because its file would be too long.
-    pub(crate) fn too_large(&self) -> impl ExactSizeIterator<Item = &CopyId> {
+    pub fn too_large(&self) -> impl ExactSizeIterator<Item = &CopyId> {
         self.too_large.keys()
     }
 
     /// When the index was written; no freshness check is later.
-    pub(crate) fn newest_proof(&self) -> Timestamp {
-        self.root.proven
+    pub fn newest_verification(&self) -> Timestamp {
+        self.index.written_at
     }
 
     /// Time of the oldest freshness check among all copies.
-    pub(crate) fn oldest_proof(&self) -> Option<Timestamp> {
-        let proofs = self.entries.values();
-        proofs
-            .map(|entry| entry.proven.unwrap_or(self.root.proven))
-            .min()
+    pub fn oldest_verification(&self) -> Option<Timestamp> {
+        let entries = self.index.entries.values();
+        entries.map(|entry| self.verified_at(entry)).min()
+    }
+
+    fn verified_at(&self, entry: &IndexEntry) -> Timestamp {
+        entry.verified_at.unwrap_or(self.index.written_at)
     }
 
     /// Makes the checkpoint hold exactly `wanted`, as the module describes it. With `refresh` the index is written even
     /// if no copy differs, to record the times of the freshness checks.
-    pub(crate) fn write(
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed. The old checkpoint stays, or the new one is there: the next write finds out.
+    pub fn write(
         &mut self,
         wanted: &[WantedCopy],
         now: Timestamp,
@@ -292,32 +336,28 @@ impl Store {
     ) -> Result<Written, StoreError> {
         // Step 1
         self.find_directory()?;
-        let _locked = try_lock(&self.directory, &self.path)?;
-        let found = match sys::stat_entry(self.directory.as_fd(), INDEX) {
+        let directory = self.directory.as_fd();
+        let _locked = sys::try_lock(directory).map_err(failed("lock", &self.path))?;
+        let found = match sys::stat_entry(directory, INDEX) {
             Ok(stat) => Some(FileIdentity::of(&stat)),
             Err(Errno::NOENT) => None,
             Err(errno) => return Err(failed("examine", &self.path.join(INDEX))(errno)),
         };
-        if found != self.index {
+        if found != self.index_file {
             // The index of another program lists none of these files.
-            let old = files(&self.entries, &self.root);
-            self.garbage.extend(old);
-            let counter = self.root.counter;
-            self.root = Root {
-                counter,
-                ..Root::default()
-            };
-            self.entries.clear();
+            self.garbage.extend(self.index.files());
+            self.index.entries.clear();
+            self.index.written_at = Timestamp::UNIX_EPOCH;
             self.resealed.clear();
             self.rewrite_index = false;
-            self.index = None;
+            self.index_file = None;
         }
         // Step 2
         let mut batch = Batch::default();
         let mut entries = Entries::new();
-        let mut differs = self.rewrite_index || refresh && !self.entries.is_empty();
+        let mut differs = self.rewrite_index || refresh && !self.index.entries.is_empty();
         for copy in wanted {
-            let known = self.entries.get(&copy.id);
+            let known = self.index.entries.get(&copy.id);
             let entry = match self.entry(copy, known, &mut batch) {
                 Ok(Some(entry)) => entry,
                 Ok(None) => continue,
@@ -329,7 +369,8 @@ impl Store {
             differs |= known.is_none_or(|known| known.kept != entry.kept);
             entries.insert(copy.id.clone(), entry);
         }
-        differs |= self.entries.keys().any(|id| !entries.contains_key(id));
+        let mut kept = self.index.entries.keys();
+        differs |= kept.any(|id| !entries.contains_key(id));
         self.too_large = mem::take(&mut batch.too_large);
         if !differs {
             return Ok(Written::default());
@@ -354,7 +395,7 @@ impl Store {
 
     /// Total length of the index and of the files that it lists, as far as they can be examined.
     fn measure(&self) -> u64 {
-        let names = files(&self.entries, &self.root).map(|name| name.to_string());
+        let names = self.index.files().map(|name| name.to_string());
         let sizes = names.chain([INDEX.to_owned()]).filter_map(|name| {
             let stat = sys::stat_entry(self.directory.as_fd(), name).ok()?;
             u64::try_from(stat.st_size).ok()
@@ -369,16 +410,16 @@ impl Store {
         known: Option<&IndexEntry>,
         batch: &mut Batch,
     ) -> Result<Option<IndexEntry>, StoreError> {
-        let known_proof = known.map(|known| known.proven.unwrap_or(self.root.proven));
+        let known_time = known.map(|known| self.verified_at(known));
         let is_same = |time: Timestamp| {
-            known_proof.filter(|known| time.duration_since(*known).abs() < SAME_PROOF)
+            known_time.filter(|known| time.duration_since(*known).abs() < SAME_TIME)
         };
-        let proven = copy.proven.map(|time| is_same(time).unwrap_or(time));
+        let verified_at = copy.verified_at.map(|time| is_same(time).unwrap_or(time));
         let kept = match &copy.state {
             WantedState::Unknown => {
                 return Ok(known.map(|known| IndexEntry {
                     kept: known.kept,
-                    proven: known_proof,
+                    verified_at: known_time,
                 }));
             }
             WantedState::Absent => CopyState::Absent,
@@ -404,7 +445,7 @@ impl Store {
                 }
             },
         };
-        Ok(Some(IndexEntry { kept, proven }))
+        Ok(Some(IndexEntry { kept, verified_at }))
     }
 
     /// Steps 3 to 5. The files that the new index does not list become garbage.
@@ -414,21 +455,27 @@ impl Store {
         mut batch: Batch,
         now: Timestamp,
     ) -> Result<Written, StoreError> {
-        let (root, index) = match self.prepare(&entries, &mut batch, now) {
-            Ok(prepared) => prepared,
+        let index = Index {
+            counter: self.index.counter.saturating_add(1),
+            written_at: now,
+            entries,
+        };
+        let replaced = self
+            .sync_files(&mut batch)
+            .and_then(|()| self.replace_index(&index, &mut batch));
+        let file = match replaced {
+            Ok(file) => file,
             Err(error) => {
                 self.discard(batch);
                 return Err(error);
             }
         };
-        let listed: BTreeSet<_> = files(&entries, &root).collect();
-        let old = files(&self.entries, &self.root);
-        self.garbage
-            .extend(old.filter(|name| !listed.contains(name)));
+        let listed: BTreeSet<_> = index.files().collect();
+        let old = mem::replace(&mut self.index, index);
+        let unlisted = old.files().filter(|name| !listed.contains(name));
+        self.garbage.extend(unlisted);
         self.resealed.clear();
-        self.root = root;
-        self.entries = entries;
-        self.index = Some(index);
+        self.index_file = Some(file);
         // A power cut may still bring the old index back. Its files stay until a later write has been synced.
         self.rewrite_index = true;
         sys::sync(&self.directory).map_err(failed("sync", &self.path))?;
@@ -436,54 +483,27 @@ impl Store {
         Ok(batch.written)
     }
 
-    /// Steps 3 to 5, but for the last sync.
-    fn prepare(
-        &self,
-        entries: &Entries,
-        batch: &mut Batch,
-        now: Timestamp,
-    ) -> Result<(Root, FileIdentity), StoreError> {
-        let mut root = Root {
-            counter: self.root.counter.saturating_add(1),
-            proven: now,
-            pages: self.root.pages,
-        };
-        let (before, after) = (by_page(&self.entries), by_page(entries));
-        for (number, page) in root.pages.iter_mut().enumerate() {
-            let entries = &after[number];
-            if *entries == before[number] && !self.rewrite_index && self.resealed.is_empty() {
-                continue;
-            }
-            *page = if entries.is_empty() {
-                None
-            } else {
-                let content = encode_page(entries.iter().map(|(id, entry)| (*id, *entry)));
-                let name = number.to_string();
-                let place = self.place("Page", "", &name);
-                Some(self.create(batch, place, &content)?)
-            };
-        }
-        self.sync_files(batch)?;
-        let index = self.replace_index(&root, batch)?;
-        Ok((root, index))
-    }
-
     /// Steps 4 and 5, but for the last sync.
-    fn replace_index(&self, root: &Root, batch: &mut Batch) -> Result<FileIdentity, StoreError> {
-        let place = self.place("Index", "", "root");
-        let sealed = self.keys.sealing().seal(place, &root.encode());
+    fn replace_index(&self, index: &Index, batch: &mut Batch) -> Result<FileIdentity, StoreError> {
         let path = self.path.join(ASIDE);
+        let content = index.encode();
+        if sealed_len(content.len()) > MAX_FILE_BYTES {
+            // An index that does not open would cost every copy.
+            return Err(failed("write", &path)(Errno::FBIG));
+        }
+        let place = SealContext::index(&self.owner);
+        let sealed = self.keys.sealing().seal(place, &content);
         let directory = self.directory.as_fd();
-        sys::remove_file(directory, ASIDE).map_err(failed("remove", &path))?;
+        sys::may_be_missing(sys::remove_file(directory, ASIDE)).map_err(failed("remove", &path))?;
         let write = || {
-            let file = sys::create_file(directory, ASIDE)?;
+            let file = sys::create_file(directory, ASIDE, FILE_MODE)?;
             sys::write(&file, &sealed.bytes)?;
             sys::sync(&file)?;
             sys::stat(&file)
         };
         let stat = write().map_err(failed("write", &path))?;
-        sys::sync(&self.directory).map_err(failed("sync", &self.path))?;
-        sys::rename(directory, ASIDE, directory, INDEX).map_err(failed("rename", &path))?;
+        sys::sync(directory).map_err(failed("sync", &self.path))?;
+        sys::rename(directory, ASIDE, INDEX).map_err(failed("rename", &path))?;
         batch.written.files += 1;
         batch.written.bytes += sealed.bytes.len() as u64;
         Ok(FileIdentity::of(&stat))
@@ -496,31 +516,18 @@ impl Store {
         self.remove_garbage();
     }
 
+    /// Step 3.
     fn add_file(
         &self,
         batch: &mut Batch,
         id: &CopyId,
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
-        let place = self.place(id.kind.as_str(), &id.namespace, &id.name);
-        self.create(batch, place, content)
-    }
-
-    /// Step 3.
-    fn create(
-        &self,
-        batch: &mut Batch,
-        place: SealContext<'_>,
-        content: &[u8],
-    ) -> Result<FileRef, StoreError> {
-        if sealed_len(content.len()) > MAX_FILE_BYTES {
-            // A page: an index that does not open would cost every copy.
-            return Err(failed("write a file of", &self.path)(Errno::FBIG));
-        }
+        let place = SealContext::new(&self.owner, &id.kind, &id.namespace, &id.name);
         let sealed = self.keys.sealing().seal(place, content);
         // The error names the directory only: a file's name is new each time, and a lasting failure must be reported
         // once.
-        let file = sys::create_file(self.directory.as_fd(), sealed.name.to_string())
+        let file = sys::create_file(self.directory.as_fd(), sealed.name.to_string(), FILE_MODE)
             .map_err(failed("create a file of", &self.path))?;
         batch.created.push(sealed.name);
         sys::write(&file, &sealed.bytes).map_err(failed("write a file of", &self.path))?;
@@ -548,15 +555,12 @@ impl Store {
         Ok(())
     }
 
-    fn place<'a>(&'a self, kind: &'a str, namespace: &'a str, name: &'a str) -> SealContext<'a> {
-        SealContext::new(&self.owner, kind, namespace, name)
-    }
-
     /// Step 6. A file that cannot be removed is tried again at the next write.
     fn remove_garbage(&mut self) {
         let directory = self.directory.as_fd();
-        self.garbage
-            .retain(|name| sys::remove_file(directory, name.to_string()).is_err());
+        self.garbage.retain(|name| {
+            sys::may_be_missing(sys::remove_file(directory, name.to_string())).is_err()
+        });
     }
 
     /// Moves files to `rejected/`, in place of those of an earlier start.
@@ -566,7 +570,7 @@ impl Store {
         }
         clear_rejected(&self.directory, &self.path)?;
         let path = self.path.join(REJECTED);
-        match sys::make_dir(self.directory.as_fd(), REJECTED) {
+        match sys::make_dir(self.directory.as_fd(), REJECTED, DIRECTORY_MODE) {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(errno) => return Err(failed("create", &path)(errno)),
         }
@@ -574,7 +578,7 @@ impl Store {
         let aside = aside.map_err(failed("open", &path))?;
         for RejectedFile { file, .. } in rejected {
             let (from, to) = (self.directory.as_fd(), aside.as_fd());
-            match sys::rename(from, file.as_str(), to, file.as_str()) {
+            match sys::rename_to(from, file.as_str(), to, file.as_str()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(failed("move", &self.path.join(file))(errno)),
             }
@@ -591,24 +595,6 @@ struct Batch {
     /// What is not copied; see [`Store::too_large`].
     too_large: BTreeMap<CopyId, Version>,
     written: Written,
-}
-
-fn by_page(entries: &Entries) -> [BTreeMap<&CopyId, &IndexEntry>; PAGES] {
-    let mut pages = [const { BTreeMap::new() }; PAGES];
-    for (id, entry) in entries {
-        pages[page_of(id)].insert(id, entry);
-    }
-    pages
-}
-
-/// The files that an index lists.
-fn files<'a>(entries: &'a Entries, root: &'a Root) -> impl Iterator<Item = FileName> {
-    let copies = entries.values().filter_map(|entry| match &entry.kept {
-        CopyState::Absent => None,
-        CopyState::File { file, .. } => Some(file),
-    });
-    let pages = root.pages.iter().flatten();
-    copies.chain(pages).map(|file| file.name)
 }
 
 #[cfg(test)]

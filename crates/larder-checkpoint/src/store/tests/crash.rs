@@ -1,9 +1,10 @@
 //! Writes that are interrupted at every system call, by failures and by kills, and the starts that follow.
 
-use std::{env, os::unix::process::ExitStatusExt as _, process::Command};
+use std::{env, error::Error as _, os::unix::process::ExitStatusExt as _, process::Command};
+
+use larder_files::faults::{Fault, during};
 
 use super::*;
-use crate::checkpoint::sys::faults::{Fault, during};
 
 fn old() -> Vec<WantedCopy> {
     vec![present("a", 1), present("b", 2), absent("c")]
@@ -57,7 +58,7 @@ fn a_lasting_failure_has_the_same_text_each_time() {
             let (written, reached) = during(at, fault, || store.write(&new(), time(1), false));
             is_reached &= reached;
             if let Err(error) = written {
-                texts.insert(larder_objects::chain(&error));
+                texts.insert(format!("{error}: {:?}", error.source()));
             }
         }
         assert!(texts.len() <= 1, "at {at}: {texts:?}");
@@ -107,7 +108,7 @@ fn a_failed_system_call_leaves_the_old_checkpoint_or_the_new_one() {
                 let found = root.open();
                 assert_eq!(names(&found.copies), new_names(), "after {fault:?} at {at}");
                 assert!(found.rejected.is_empty());
-                let listed = files(&store.entries, &store.root).count();
+                let listed = store.index.files().count();
                 assert_eq!(root.files().len(), listed, "after {fault:?} at {at}");
             }
         }
@@ -170,11 +171,7 @@ fn a_start_after_a_kill_finds_the_old_checkpoint_or_the_new_one() {
         for at in 0.. {
             let root = root_before(has_old);
             let status = Command::new(env::current_exe().unwrap())
-                .args([
-                    "--exact",
-                    "--ignored",
-                    "checkpoint::store::tests::crash::victim",
-                ])
+                .args(["--exact", "--ignored", "store::tests::crash::victim"])
                 .env(VICTIM, format!("{at} {}", root.path().display()))
                 .output()
                 .unwrap()
@@ -193,7 +190,7 @@ fn a_start_after_a_kill_finds_the_old_checkpoint_or_the_new_one() {
                 "killed at {at}: {copies:?}"
             );
             // No file without an entry in the index survives the start.
-            let listed = files(&found.store.entries, &found.store.root).count();
+            let listed = found.store.index.files().count();
             assert_eq!(root.files().len(), listed, "killed at {at}");
         }
     }

@@ -6,18 +6,15 @@ mod limits;
 mod rejection;
 mod writing;
 
-use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, sync::Arc};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _, path::Path};
 
-use larder_objects::{Object as _, Secret};
 use rustix::fs::{CWD, Mode, OFlags};
-use serde_json::json;
 use tempfile::TempDir;
 
-use super::*;
-use crate::checkpoint::{
-    DEFAULT_DIR,
-    codec::{CopyContent, CopyKind},
-};
+use super::{load::SavedCopy, *};
+
+/// The directory in the root directory of a test.
+const DIRECTORY: &str = "checkpoint";
 
 /// Text that no file on disk may contain.
 const CANARY: &str = "hunter2-canary";
@@ -35,56 +32,40 @@ pub(super) fn time(seconds: i64) -> Timestamp {
 
 fn id(name: &str) -> CopyId {
     CopyId {
-        kind: CopyKind::Secret,
+        kind: "Secret".into(),
         namespace: "prod".into(),
         name: name.into(),
     }
 }
 
-/// A Secret `name` in version `version`, which is its value too.
+/// A copy `name` in version `version`, which its content names.
 pub(super) fn present(name: &str, version: u8) -> WantedCopy {
-    let wanted = id(name);
-    let object = json!({
-        "metadata": {"namespace": "prod", "name": name, "uid": "u", "resourceVersion": version.to_string()},
-        "data": {"p": data_encoding(&format!("{CANARY}-{version}"))},
-    });
     WantedCopy {
-        id: wanted,
+        id: id(name),
         state: WantedState::Present {
             version: [version; 16],
-            content: Box::new(move || {
-                let secret = Secret::from_json(object.to_string().as_bytes()).unwrap();
-                CopyContent::Secret(Arc::new(secret)).encode()
-            }),
+            content: Box::new(move || format!("{CANARY}-{version}").into_bytes().into()),
         },
-        proven: None,
+        verified_at: None,
     }
 }
 
-fn data_encoding(text: &str) -> String {
-    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut encoded = String::new();
-    for chunk in text.as_bytes().chunks(3) {
-        let mut group = [0; 3];
-        group[..chunk.len()].copy_from_slice(chunk);
-        let number = u32::from_be_bytes([0, group[0], group[1], group[2]]);
-        for at in 0..4 {
-            let letter = ALPHABET[(number >> (18 - 6 * at) & 63) as usize];
-            encoded.push(if at <= chunk.len() {
-                letter.into()
-            } else {
-                '='
-            });
-        }
+/// The version that the content names.
+pub(super) fn decode(_: &CopyId, bytes: &[u8]) -> Result<String, Malformed> {
+    let text = str::from_utf8(bytes).map_err(|_| Malformed)?;
+    match text.strip_prefix(CANARY) {
+        Some(version) => Ok(version.trim_start_matches('-').to_owned()),
+        // The content of a sized copy.
+        None if text.chars().all(|letter| letter == 'x') => Ok(format!("{} bytes", text.len())),
+        None => Err(Malformed),
     }
-    encoded
 }
 
 fn absent(name: &str) -> WantedCopy {
     WantedCopy {
         id: id(name),
         state: WantedState::Absent,
-        proven: None,
+        verified_at: None,
     }
 }
 
@@ -92,7 +73,7 @@ fn unknown(name: &str) -> WantedCopy {
     WantedCopy {
         id: id(name),
         state: WantedState::Unknown,
-        proven: None,
+        verified_at: None,
     }
 }
 
@@ -108,12 +89,12 @@ impl TestRoot {
         self.0.path()
     }
 
-    fn handle(&self) -> OwnedFd {
-        open_root(self.path())
+    fn place(&self) -> CheckpointDir {
+        CheckpointDir::new(self.checkpoint())
     }
 
     fn checkpoint(&self) -> PathBuf {
-        self.path().join(DEFAULT_DIR)
+        self.path().join(DIRECTORY)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -151,45 +132,30 @@ impl TestRoot {
 /// What a start finds, and what it would serve.
 pub(super) struct OpenedStore {
     pub(super) store: Store,
-    pub(super) copies: Vec<SavedCopy>,
+    pub(super) copies: Vec<SavedCopy<String>>,
     pub(super) rejected: Vec<RejectedFile>,
     pub(super) problem: Option<StoreError>,
 }
 
 pub(super) fn open_at(path: &Path, keys: &[u8], owner: Owner) -> Result<OpenedStore, StoreError> {
-    let root = open_root(path);
-    let found = Store::open(
-        root.as_fd(),
-        &path.join(DEFAULT_DIR),
-        Keyring::of_bytes(keys),
-        owner,
-    )?;
+    let place = CheckpointDir::new(path.join(DIRECTORY));
+    let found = Store::open(&place, Keyring::of_bytes(keys), owner, decode)?;
     Ok(OpenedStore {
-        copies: found.store.contents()?.copies,
+        copies: found.store.contents(decode)?.copies,
         store: found.store,
         rejected: found.rejected,
         problem: found.problem,
     })
 }
 
-fn open_root(path: &Path) -> OwnedFd {
-    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    rustix::fs::openat(CWD, path, flags, Mode::empty()).unwrap()
-}
-
 /// The copies by name: their version, or `absent`.
-pub(super) fn names(copies: &[SavedCopy]) -> BTreeMap<String, String> {
-    let name = |copy: &SavedCopy| {
-        let state = match &copy.content {
-            None => "absent".to_owned(),
-            Some(CopyContent::Secret(secret)) => {
-                let version = secret.metadata.resource_version.to_string();
-                assert_eq!(&*secret.data["p"], format!("{CANARY}-{version}").as_bytes());
-                version
-            }
-            Some(other) => panic!("{other:?}"),
-        };
-        (copy.id.name.to_string(), state)
+pub(super) fn names(copies: &[SavedCopy<String>]) -> BTreeMap<String, String> {
+    let name = |copy: &SavedCopy<String>| {
+        let state = copy.content.clone();
+        (
+            copy.id.name.to_string(),
+            state.unwrap_or("absent".to_owned()),
+        )
     };
     copies.iter().map(name).collect()
 }
@@ -203,7 +169,7 @@ fn named<const N: usize>(copies: [(&str, &str); N]) -> BTreeMap<String, String> 
 
 /// The file that holds the copy `name`.
 fn file_of(store: &Store, name: &str) -> String {
-    match &store.entries[&id(name)].kept {
+    match &store.index.entries[&id(name)].kept {
         CopyState::File { file, .. } => file.name.to_string(),
         CopyState::Absent => panic!("{name} is absent"),
     }

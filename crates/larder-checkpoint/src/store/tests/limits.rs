@@ -2,11 +2,9 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use larder_objects::{ConfigMap, ObjectMeta, ResourceVersion};
-
 use super::*;
 
-/// A ConfigMap `name` in version `version` whose file has `blocks` blocks of 512 bytes, less `less` bytes of content.
+/// A copy `name` in version `version` whose file has `blocks` blocks of 512 bytes, less `less` bytes of content.
 fn sized(
     name: &str,
     version: u8,
@@ -14,35 +12,21 @@ fn sized(
     less: usize,
     encoded: &Arc<AtomicUsize>,
 ) -> WantedCopy {
-    let id = CopyId {
-        kind: CopyKind::ConfigMap,
-        ..id(name)
-    };
-    let object = |length: usize| {
-        Arc::new(ConfigMap {
-            metadata: ObjectMeta {
-                namespace: "prod".into(),
-                name: name.into(),
-                uid: "u".into(),
-                resource_version: ResourceVersion::new("7"),
-            },
-            data: [("k", "x".repeat(length).into())].into(),
-            ..ConfigMap::default()
-        })
-    };
-    let overhead = sealed_overhead() + CopyContent::ConfigMap(object(0)).encode().len();
-    let content = CopyContent::ConfigMap(object(blocks * 512 - overhead - less));
+    let length = blocks * 512 - sealed_overhead() - less;
     let encoded = Arc::clone(encoded);
     WantedCopy {
-        id,
+        id: CopyId {
+            kind: "ConfigMap".into(),
+            ..id(name)
+        },
         state: WantedState::Present {
             version: [version; 16],
             content: Box::new(move || {
                 encoded.fetch_add(1, Ordering::Relaxed);
-                content.encode()
+                vec![b'x'; length].into()
             }),
         },
-        proven: None,
+        verified_at: None,
     }
 }
 
@@ -110,17 +94,13 @@ fn something_too_large_loses_its_older_copy_and_costs_no_other() {
 }
 
 #[test]
-fn a_page_that_would_not_open_fails_the_write_and_leaves_the_old_checkpoint() {
+fn an_index_that_would_not_open_fails_the_write_and_leaves_the_old_checkpoint() {
     let root = TestRoot::new();
     let mut store = root.open().store;
     store.write(&[present("a", 1)], time(0), false).unwrap();
     let long = "n".repeat(1 << 20);
     let names = (0..).map(|number| format!("{long}{number}"));
-    let crowded: Vec<_> = names
-        .filter(|name| page_of(&id(name)) == 0)
-        .take(5)
-        .map(|name| absent(&name))
-        .collect();
+    let crowded: Vec<_> = names.take(5).map(|name| absent(&name)).collect();
     let error = store.write(&crowded, time(1), false).unwrap_err();
     assert_eq!(error.label(), "io");
     assert_eq!(names_of(&root), named([("a", "1")]));
@@ -147,7 +127,7 @@ fn a_file_that_stops_opening_after_the_start_is_not_served() {
     store.write(&wanted, time(0), false).unwrap();
     let store = root.open().store;
     fs::write(root.file(&file_of(&store, "a")), "other").unwrap();
-    let contents = store.contents().unwrap();
+    let contents = store.contents(decode).unwrap();
     assert_eq!(names(&contents.copies), named([("b", "2")]));
     assert_eq!(
         reasons(&contents.rejected),

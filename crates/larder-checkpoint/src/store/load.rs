@@ -1,0 +1,278 @@
+//! Reads the directory: opens every file that the index lists, and compares it with its entry.
+//!
+//! Nothing is changed here. Files that do not open are reported with their reasons, and the rest is loaded. The caller
+//! takes the contents one by one: a start whose API server answers opens every file and keeps no content.
+
+use std::{
+    collections::BTreeSet,
+    error::Error as _,
+    fmt, io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use jiff::Timestamp;
+use larder_files::{ownership::Ownership, regular_file::read_open, sys};
+use rustix::{fs::Stat, io::Errno};
+use zeroize::Zeroizing;
+
+use super::{
+    INDEX, MAX_FILE_BYTES,
+    directory::{StoreError, failed},
+};
+use crate::{
+    bytes::Malformed,
+    index::{CopyId, CopyState, FileRef, Index},
+    key::Keyring,
+    seal::{FileName, KeyId, Owner, SealContext, SealError, digest, open},
+};
+
+/// Why a file is not served.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejection {
+    /// It is not sealed for its place with a known key.
+    #[error(transparent)]
+    Seal(#[from] SealError),
+    /// It is another file than the index lists.
+    #[error("older or newer than the index says, or damaged")]
+    OtherVersion,
+    /// There is no such file.
+    #[error("missing")]
+    Missing,
+    /// What was sealed cannot be decoded.
+    #[error(transparent)]
+    Malformed(#[from] Malformed),
+    /// It is no regular file, or others may read it.
+    #[error("not a file of the agent's user")]
+    Foreign,
+    /// Reading failed.
+    #[error("cannot be read")]
+    Io(#[source] io::Error),
+    /// It is listed by an index that was rejected, if at all.
+    #[error("its index cannot be read")]
+    NoIndex,
+    /// Of the directory.
+    #[error("mode {0:04o} lets other users enter, expected 0700")]
+    Exposed(u32),
+}
+
+/// A file that is not served.
+#[derive(Debug)]
+pub struct RejectedFile {
+    /// Its name in the directory.
+    pub file: String,
+    /// The copy that it should contain, if the index lists it.
+    pub id: Option<CopyId>,
+    /// Why it is not served.
+    pub reason: Rejection,
+}
+
+impl fmt::Display for RejectedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.file)?;
+        if let Some(id) = &self.id {
+            write!(f, " ({id})")?;
+        }
+        write!(f, ": {}", self.reason)?;
+        match self.reason.source() {
+            Some(source) => write!(f, ": {source}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A copy that the checkpoint contains.
+#[derive(Clone, Debug)]
+pub struct SavedCopy<T> {
+    /// Its name.
+    pub id: CopyId,
+    /// `None`: it is known not to exist.
+    pub content: Option<T>,
+    /// Time of its last freshness check.
+    pub verified_at: Timestamp,
+    /// Length of its file.
+    pub bytes: u64,
+}
+
+/// The content of a checkpoint.
+#[derive(Debug)]
+pub struct Contents<T> {
+    /// The copies that opened, by name.
+    pub copies: Vec<SavedCopy<T>>,
+    /// The files that did not.
+    pub rejected: Vec<RejectedFile>,
+}
+
+/// The files found in the directory.
+pub(super) struct Loaded {
+    /// The index, without the copies that did not open.
+    pub(super) index: Index,
+    pub(super) rejected: Vec<RejectedFile>,
+    /// Files that the index does not list.
+    pub(super) leftovers: Vec<FileName>,
+    /// Copies sealed with another key than the present one.
+    pub(super) resealed: BTreeSet<CopyId>,
+    /// Whether something was rejected, or the index was sealed with another key.
+    pub(super) rewrite_index: bool,
+    pub(super) index_file: Option<FileIdentity>,
+}
+
+/// Identifies the file while it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    pub(super) fn of(stat: &Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        }
+    }
+}
+
+/// Reads everything that the index lists, and hands each copy that `decode` takes to `take`.
+pub(super) fn load<T>(
+    directory: &OwnedFd,
+    path: &Path,
+    keys: &Keyring,
+    owner: &Owner,
+    decode: &impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
+    mut take: impl FnMut(SavedCopy<T>),
+) -> Result<Loaded, StoreError> {
+    let names = sys::names(directory).map_err(failed("list", path))?;
+    let mut unlisted: BTreeSet<_> = names
+        .into_iter()
+        .filter_map(|name| FileName::parse(&name))
+        .collect();
+    let reader = Reader {
+        directory: directory.as_fd(),
+        keys,
+        owner,
+    };
+    let mut loaded = Loaded {
+        index: Index::default(),
+        rejected: Vec::new(),
+        leftovers: Vec::new(),
+        resealed: BTreeSet::new(),
+        rewrite_index: false,
+        index_file: None,
+    };
+    let mut reject = |file: String, id, reason| {
+        loaded.rejected.push(RejectedFile { file, id, reason });
+    };
+    let sealing = keys.sealing().id();
+    match reader.index() {
+        Ok((index, key, identity)) => {
+            loaded.index = index;
+            loaded.rewrite_index = key != sealing;
+            loaded.index_file = Some(identity);
+        }
+        // A crash before the first commit, or nothing at all.
+        Err(Rejection::Missing) => {}
+        Err(reason) => {
+            reject(INDEX.to_owned(), None, reason);
+            for file in std::mem::take(&mut unlisted) {
+                reject(file.to_string(), None, Rejection::NoIndex);
+            }
+        }
+    }
+    let written_at = loaded.index.written_at;
+    loaded.index.entries.retain(|id, entry| {
+        let mut saved = SavedCopy {
+            id: id.clone(),
+            content: None,
+            verified_at: entry.verified_at.unwrap_or(written_at),
+            bytes: 0,
+        };
+        if let CopyState::File { file, .. } = &entry.kept {
+            unlisted.remove(&file.name);
+            let copy = reader.copy(id, file);
+            let decoded = copy.and_then(|copy| Ok((decode(id, &copy.content)?, copy)));
+            match decoded {
+                Ok((content, copy)) => {
+                    if copy.key != sealing {
+                        loaded.resealed.insert(id.clone());
+                    }
+                    saved.bytes = copy.bytes;
+                    saved.content = Some(content);
+                }
+                Err(reason) => {
+                    reject(file.name.to_string(), Some(id.clone()), reason);
+                    return false;
+                }
+            }
+        }
+        take(saved);
+        true
+    });
+    loaded.rewrite_index |= !loaded.rejected.is_empty();
+    loaded.leftovers = unlisted.into_iter().collect();
+    Ok(loaded)
+}
+
+/// A copy that opened.
+struct OpenedCopy {
+    content: Zeroizing<Vec<u8>>,
+    key: KeyId,
+    bytes: u64,
+}
+
+/// Reads files of one directory.
+struct Reader<'a> {
+    directory: BorrowedFd<'a>,
+    keys: &'a Keyring,
+    owner: &'a Owner,
+}
+
+impl Reader<'_> {
+    fn index(&self) -> Result<(Index, KeyId, FileIdentity), Rejection> {
+        let (bytes, identity) = self.read(INDEX)?;
+        let opened = open(self.keys.all(), SealContext::index(self.owner), bytes)?;
+        Ok((Index::decode(&opened.content)?, opened.key, identity))
+    }
+
+    fn copy(&self, id: &CopyId, file: &FileRef) -> Result<OpenedCopy, Rejection> {
+        let sealed = self.listed(file)?;
+        let bytes = sealed.len() as u64;
+        let opened = open(
+            self.keys.all(),
+            SealContext::new(self.owner, &id.kind, &id.namespace, &id.name),
+            sealed,
+        )?;
+        Ok(OpenedCopy {
+            content: opened.content,
+            key: opened.key,
+            bytes,
+        })
+    }
+
+    /// The bytes of a file, if they are those that the index lists.
+    fn listed(&self, file: &FileRef) -> Result<Zeroizing<Vec<u8>>, Rejection> {
+        let (bytes, _) = self.read(&file.name.to_string())?;
+        if digest(&bytes) == file.digest {
+            Ok(bytes)
+        } else {
+            Err(Rejection::OtherVersion)
+        }
+    }
+
+    fn read(&self, name: &str) -> Result<(Zeroizing<Vec<u8>>, FileIdentity), Rejection> {
+        let io = |errno: Errno| Rejection::Io(errno.into());
+        let (file, stat) = match sys::open_regular(self.directory, name) {
+            Ok(opened) => opened,
+            Err(Errno::NOENT) => return Err(Rejection::Missing),
+            Err(Errno::LOOP | Errno::INVAL) => return Err(Rejection::Foreign),
+            Err(errno) => return Err(io(errno)),
+        };
+        let ownership = Ownership::from(&stat);
+        if !ownership.is_own() || ownership.is_open_to_others() {
+            return Err(Rejection::Foreign);
+        }
+        let bytes = read_open(&file, &stat, MAX_FILE_BYTES).map_err(io)?;
+        Ok((bytes, FileIdentity::of(&stat)))
+    }
+}
