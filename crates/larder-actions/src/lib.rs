@@ -14,7 +14,6 @@
 //! 2. No reason and no output contains a value of [`StepContext::redactor`], a credential, or the user or query of a
 //!    URL (rules S6, S7).
 
-pub mod cgroups;
 pub mod exec;
 pub mod http;
 pub mod processes;

@@ -1,42 +1,40 @@
-//! The processes of a pod's containers, found by their mounts (rules G1 to G4).
+//! The processes of a pod's containers (rules G1 to G4).
 //!
 //! A container has a mount namespace of its own, in which the volumes of its pod are mounted at the paths in its
-//! specification. So `/proc/PID/mountinfo` shows the container of a process, whatever runtime has started it.
+//! specification. So `/proc/PID/mountinfo` shows the container of a process, whatever runtime has started it. Beside a
+//! kubelet, the status of the pod has the IDs of its containers, which their control groups bear.
 //!
 //! | module | one sentence |
 //! | --- | --- |
-//! | `pod_mounts` | the mounts in the pod's specification, and how they are recognized |
-//! | `search` | one search, over all processes of the machine |
-//! | `known`, `own_mounts` | what later searches need not read again: other namespaces, and the mounts of this one |
-//! | `mount_hashes` | the mounts of a namespace as hashes |
+//! | `cgroups` | the search by the IDs of containers |
+//! | `search` | the search by mounts, for the containers of all pods at once |
+//! | `shared_search` | one search at a time, whose result all share that wait for one |
+//! | `pod_mounts` | the mounts in a pod's specification, and which of its containers has those of a namespace |
+//! | `volume_places` | which mount of a namespace is a volume |
 //! | `open` | an open process, which is signaled |
 //! | `mount_table`, `proc_directory` | reading a `mountinfo`, and `/proc` |
 //!
 //! Invariants:
 //! 1. A process belongs to a container only if a volume's directory (device and root) is mounted at a mount point that
-//!    the pod gives to this container. A namespace that has the directory elsewhere, such as a copy of the machine's
-//!    own mounts, is not a container.
+//!    the pod gives to this container, in a namespace that shows neither the agent's directory nor files of other pods.
 //! 2. A signal goes to the process that was found, never to another one with a reused PID: it is sent through a pidfd,
 //!    after a second check of start time, and of mount namespace or control groups.
-//! 3. What earlier searches have read only spares reading: it excludes namespaces, and makes none a container. A search
-//!    that lacks a wanted container trusts nothing of it. So a container can be missed only if another one passes for
-//!    it, such as its predecessor that is about to end, and only if its mounts were made more than ten seconds after
-//!    the start of its process. Likewise, a process that enters a container that late may be missed. Both are found
-//!    when what is known expires, after ten minutes.
+//! 3. Process 1, this process and those that it descends from get no signal.
+//! 4. Nothing that a search has read serves a later search.
 
-mod known;
-mod mount_hashes;
+mod cgroups;
 mod mount_table;
 mod open;
-mod own_mounts;
 mod pod_mounts;
 mod proc_directory;
 mod search;
+mod shared_search;
 #[cfg(test)]
 mod tests;
+mod volume_places;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fmt, io,
     mem::MaybeUninit,
@@ -46,35 +44,25 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::time::Instant;
+use tokio::task::spawn_blocking;
 
-pub(super) use self::proc_directory::ListedProcess;
-use self::{
-    known::{Known, SETTLING},
-    mount_hashes::MountHasher,
-    own_mounts::KeptOwnMounts,
-    pod_mounts::Mounts,
-    proc_directory::{LinkBuffer, PAGE, ProcDirectory, number},
-    search::ContainerSearch,
-};
 pub use self::{
+    cgroups::ContainerId,
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
 };
-use crate::cgroups::ContainerId;
+use self::{
+    proc_directory::{LinkBuffer, PAGE, ProcDirectory, number},
+    search::PodNamespace,
+    shared_search::SharedSearch,
+};
 
-/// How long a search may rely on what an earlier one has read.
-const EXPIRY: Duration = Duration::from_mins(10);
-
-/// A mount namespace in which volumes of the pod are mounted as one of its containers mounts them.
+/// A running container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FoundContainer {
-    /// Names of the containers that have exactly these mounts; several if they mount the same.
-    pub fits: Vec<SmolStr>,
-    /// The mounts that were found: volume and mount point.
-    pub mounts: BTreeSet<(SmolStr, PathBuf)>,
+    /// The names of the containers that it may be; several if they have identical mounts.
+    pub candidate_names: Vec<SmolStr>,
     /// Its main process: the oldest whose parent is outside.
     pub main: FoundProcess,
     /// All its processes, the oldest first.
@@ -84,9 +72,8 @@ pub struct FoundContainer {
 impl FoundContainer {
     /// The container of these processes. Its main process is the first that `is_main` picks, or the oldest whose parent
     /// is outside.
-    pub(super) fn new(
-        fits: Vec<SmolStr>,
-        mounts: Mounts,
+    fn new(
+        candidate_names: Vec<SmolStr>,
         mut processes: Vec<FoundProcess>,
         is_main: impl Fn(&FoundProcess) -> bool,
     ) -> Option<Self> {
@@ -99,8 +86,7 @@ impl FoundContainer {
             .or_else(|| all.find(|process| !inside.contains(&process.parent)))
             .or(processes.first())?;
         Some(Self {
-            fits,
-            mounts,
+            candidate_names,
             main: main.clone(),
             processes,
         })
@@ -115,14 +101,14 @@ pub struct FoundProcess {
     /// Its user.
     pub user: u32,
     /// When it started, in clock ticks since boot.
-    pub(super) start: u64,
-    pub(super) owner: Owner,
+    start: u64,
+    owner: Owner,
     parent: i32,
 }
 
 /// What makes a process one of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+enum Owner {
     /// Its mount namespace.
     Mounts(Namespace),
     /// Its control groups.
@@ -132,7 +118,7 @@ pub(super) enum Owner {
 /// Identifies a mount namespace: by its inode, or, where that may not be read, by one of its mounts, which no other
 /// namespace has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Namespace {
+enum Namespace {
     Inode(u64),
     Mount(u64),
 }
@@ -140,16 +126,22 @@ pub(super) enum Namespace {
 impl FoundProcess {
     /// When it started, since boot. It may have been up to one clock tick (10 ms) later.
     pub fn started(&self) -> Duration {
-        since_boot(self.start)
+        Duration::from_millis(
+            self.start.saturating_mul(1000) / rustix::param::clock_ticks_per_second(),
+        )
+    }
+
+    /// Whether it is in the container that has one of these IDs, or, without any, was found by its mounts.
+    pub(crate) fn is_of(&self, ids: Option<&BTreeMap<SmolStr, ContainerId>>) -> bool {
+        match (ids, &self.owner) {
+            (Some(ids), Owner::Container(id)) => ids.values().any(|current| current == id),
+            (None, Owner::Mounts(_)) => true,
+            (Some(_), Owner::Mounts(_)) | (None, Owner::Container(_)) => false,
+        }
     }
 }
 
-/// The time of a number of clock ticks.
-fn since_boot(ticks: u64) -> Duration {
-    Duration::from_millis(ticks.saturating_mul(1000) / rustix::param::clock_ticks_per_second())
-}
-
-/// The processes of this machine. Clones share what searches have read.
+/// The processes of this machine. Clones share their searches.
 #[derive(Clone, Debug)]
 pub struct Processes {
     state: Arc<ProcessesState>,
@@ -158,85 +150,77 @@ pub struct Processes {
 #[derive(Debug)]
 struct ProcessesState {
     proc: ProcDirectory,
-    own_mounts: KeptOwnMounts,
-    /// Replaced by each search.
-    known: Mutex<Arc<Known>>,
-    hasher: MountHasher,
-    /// How old a process must be to be known.
-    settling: Duration,
-}
-
-impl Default for Processes {
-    fn default() -> Self {
-        Self::new("/proc")
-    }
+    root: PathBuf,
+    by_mounts: SharedSearch<Vec<PodNamespace>>,
+    by_id: SharedSearch<BTreeMap<ContainerId, Vec<i32>>>,
 }
 
 impl Processes {
-    /// The processes that the directory `proc` shows.
-    pub fn new(proc: impl Into<PathBuf>) -> Self {
-        Self::with_settling(proc.into(), SETTLING)
-    }
-
-    fn with_settling(proc: PathBuf, settling: Duration) -> Self {
+    /// The processes that the directory `proc` shows, usually `/proc`. `root` is the directory that has the volumes of
+    /// pods, absolute and without links, as in [`PodMounts`].
+    pub fn new(proc: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
         let state = ProcessesState {
-            proc: ProcDirectory::new(proc),
-            own_mounts: KeptOwnMounts::default(),
-            known: Mutex::default(),
-            hasher: MountHasher::default(),
-            settling,
+            proc: ProcDirectory::new(proc.into()),
+            root: root.into(),
+            by_mounts: SharedSearch::default(),
+            by_id: SharedSearch::default(),
         };
         Self {
             state: Arc::new(state),
         }
     }
 
-    pub(super) fn proc(&self) -> &ProcDirectory {
+    fn proc(&self) -> &ProcDirectory {
         &self.state.proc
     }
 
-    /// The containers of a pod that run, in the order of their main processes' starts.
+    /// The directory that has the volumes of pods.
+    pub(crate) fn root(&self) -> &Path {
+        &self.state.root
+    }
+
+    /// The containers of a pod that run, in the order of their main processes' starts: those with the IDs `ids`, or
+    /// without any, those with its mounts.
     ///
     /// # Errors
     ///
     /// The directory of processes or the mounts of this one cannot be read.
-    pub fn containers(&self, mounts: &PodMounts) -> io::Result<Vec<FoundContainer>> {
-        let names = mounts.containers.iter();
-        let names: Vec<_> = names.map(|container| container.name.clone()).collect();
-        self.targets(mounts, &names, Instant::now())
-    }
-
-    /// The same for `targets` of the pod: others may be missing.
-    pub(super) fn targets(
+    ///
+    /// # Cancel safety
+    ///
+    /// A search that is dropped is made again by the next call.
+    pub async fn containers(
         &self,
         mounts: &PodMounts,
-        targets: &[SmolStr],
-        now: Instant,
+        ids: Option<&BTreeMap<SmolStr, ContainerId>>,
     ) -> io::Result<Vec<FoundContainer>> {
-        let found = self.search(mounts, now, false)?;
-        let is_target = |name: &SmolStr| targets.contains(name);
-        let wanted = mounts.containers.iter().filter(|container| {
-            is_target(&container.name) && !container.delivered(&mounts.volumes).is_empty()
-        });
-        let wanted: Vec<_> = wanted.map(|container| &container.name).collect();
-        let fits = || found.iter().map(|container| &container.fits);
-        let running = fits().filter(|fits| fits.iter().any(is_target)).count();
-        let is_found = |name: &&SmolStr| fits().any(|fits| fits.contains(name));
-        if running < wanted.len() || !wanted.iter().all(is_found) {
-            // It does not run, or its mounts are newer than what earlier searches have read (invariant 3).
-            return self.search(mounts, now, true);
-        }
+        let (searcher, reader) = (self.clone(), self.clone());
+        let found = if let Some(ids) = ids {
+            let by_id = &self.state.by_id;
+            let all = by_id.run(move || searcher.search_by_id()).await?;
+            let ids = ids.clone();
+            spawn_blocking(move || reader.containers_with(&all, &ids)).await
+        } else {
+            let by_mounts = &self.state.by_mounts;
+            let all = by_mounts.run(move || searcher.search()).await?;
+            let mounts = mounts.clone();
+            spawn_blocking(move || reader.containers_mounting(&all, &mounts)).await
+        };
+        let mut found = found.map_err(io::Error::other)?;
+        found.sort_by_key(|container| (container.main.start, container.main.pid));
         Ok(found)
     }
 
-    /// Runs one search. If `reread`, it uses nothing that earlier searches have read.
-    fn search(
-        &self,
-        mounts: &PodMounts,
-        now: Instant,
-        reread: bool,
-    ) -> io::Result<Vec<FoundContainer>> {
-        ContainerSearch::new(self, mounts, now, reread)?.run()
+    fn containers_mounting(&self, all: &[PodNamespace], mounts: &PodMounts) -> Vec<FoundContainer> {
+        let containers = all.iter().filter_map(|found| {
+            let names = mounts.candidate_names(&found.mounts);
+            if names.is_empty() {
+                return None;
+            }
+            let owner = Owner::Mounts(found.namespace);
+            FoundContainer::new(names, self.processes(&found.pids, &owner), |_| false)
+        });
+        containers.collect()
     }
 
     fn namespace(&self, process: impl fmt::Display) -> io::Result<Namespace> {
@@ -249,20 +233,25 @@ impl Processes {
             .ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    fn stat(&self, pid: i32) -> Option<Stat> {
+    fn stat(&self, process: impl fmt::Display) -> Option<Stat> {
         let mut buffer = [0; Stat::LENGTH];
-        Stat::parse(self.proc().read_start(pid, "stat", &mut buffer).ok()?)
+        Stat::parse(self.proc().read_start(process, "stat", &mut buffer).ok()?)
     }
 
-    pub(super) fn process(&self, pid: i32, owner: Owner) -> Option<FoundProcess> {
-        let stat = self.stat(pid)?;
-        Some(FoundProcess {
-            pid,
-            user: self.proc().user(pid)?,
-            start: stat.start,
-            owner,
-            parent: stat.parent,
-        })
+    /// Those of these processes that are the owner's now.
+    fn processes(&self, pids: &[i32], owner: &Owner) -> Vec<FoundProcess> {
+        let found = pids.iter().filter_map(|&pid| {
+            let stat = self.stat(pid)?;
+            let process = FoundProcess {
+                pid,
+                user: self.proc().user(pid)?,
+                start: stat.start,
+                owner: owner.clone(),
+                parent: stat.parent,
+            };
+            self.is_same(&process).then_some(process)
+        });
+        found.collect()
     }
 
     /// Whether the process is still the one that was found.
@@ -300,6 +289,7 @@ impl Processes {
 /// What is used of `/proc/PID/stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stat {
+    pid: i32,
     parent: i32,
     /// In clock ticks since boot.
     start: u64,
@@ -313,6 +303,7 @@ impl Stat {
 
     /// The command's name may hold anything, parentheses as well.
     fn parse(text: &[u8]) -> Option<Self> {
+        let pid = number(text.split(u8::is_ascii_whitespace).next()?)?;
         let end = text.iter().rposition(|&byte| byte == b')')?;
         let rest = text.get(end + 1..)?;
         let fields = rest.split(u8::is_ascii_whitespace);
@@ -323,6 +314,7 @@ impl Stat {
         let caught: u64 = number(fields.nth(1)?)?;
         let handled = blocked | caught;
         Some(Self {
+            pid,
             parent,
             start,
             handled,

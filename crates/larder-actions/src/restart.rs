@@ -75,7 +75,9 @@ pub async fn run(
         if !report.outcome.is_success() {
             return report;
         }
-        report.ended.extend(container.fits.first().cloned());
+        report
+            .ended
+            .extend(container.candidate_names.first().cloned());
     }
     report
 }
@@ -83,7 +85,7 @@ pub async fn run(
 /// Whether the container started after the change, and has read the new content.
 fn is_new(container: &FoundContainer, query: &TargetQuery<'_>) -> bool {
     let reads_variables = container
-        .fits
+        .candidate_names
         .iter()
         .any(|name| query.variables.contains(name));
     let margin = if reads_variables {

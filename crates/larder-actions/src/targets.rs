@@ -2,17 +2,14 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use smol_str::SmolStr;
-use tokio::{task::spawn_blocking, time::Instant};
 
-use crate::{
-    cgroups::ContainerId,
-    processes::{FoundContainer, Owner, PodMounts, Processes},
-};
+use crate::processes::{ContainerId, FoundContainer, PodMounts, Processes};
 
 /// The facts of a round that a signal or a restart uses, besides the [context](crate::StepContext).
 #[derive(Clone, Debug)]
@@ -39,12 +36,11 @@ pub struct TargetQuery<'a> {
 pub struct KnownContainers(Mutex<Vec<FoundContainer>>);
 
 impl KnownContainers {
-    /// Keeps names and main processes. Only a new search shows all processes, and mounts have done their part.
+    /// Keeps names and main processes. Only a new search shows all processes.
     fn keep(&self, mut containers: Vec<FoundContainer>) {
         for container in &mut containers {
             container.processes = Vec::new();
-            container.mounts = BTreeSet::new();
-            container.fits.shrink_to_fit();
+            container.candidate_names.shrink_to_fit();
         }
         containers.shrink_to_fit();
         *self.0.lock() = containers;
@@ -56,7 +52,7 @@ impl KnownContainers {
 #[non_exhaustive]
 pub enum TargetError {
     /// Several containers have the same mounts, and the target is one of them (rule G2).
-    #[error("containers {} mount the same: leave container out", names.join(" and "))]
+    #[error("containers {} have identical mounts; remove `container`", names.join(" and "))]
     Alike {
         /// The containers.
         names: Vec<String>,
@@ -66,6 +62,18 @@ pub enum TargetError {
     NoMounts {
         /// The container.
         name: String,
+    },
+    /// A container mounts a volume where the agent's directory is, and so are volumes in the machine's own mounts.
+    #[error(
+        "container {name} mounts a volume at {}, in or above the directory of the agent's volumes: its processes could not be \
+         distinguished from those of the machine",
+        path.display()
+    )]
+    AgentDirectory {
+        /// The container.
+        name: String,
+        /// The mount point.
+        path: PathBuf,
     },
     /// The processes of this machine cannot be listed.
     #[error("cannot list processes: {0}")]
@@ -106,62 +114,64 @@ impl TargetQuery<'_> {
         all_processes: bool,
     ) -> Result<Vec<FoundContainer>, TargetError> {
         let names = self.names();
-        let mut containers = self.mounts.containers.iter();
-        let is_hidden = |name: &&SmolStr| {
-            containers
-                .find(|container| container.name == **name)
-                .is_none_or(|found| !self.mounts.volumes.keys().any(|volume| found.has(volume)))
-        };
-        if self.ids.is_none()
-            && let (Some(hidden), true) = (names.iter().find(is_hidden), names.len() == 1)
-        {
-            return Err(TargetError::NoMounts {
-                name: hidden.to_string(),
-            });
+        if self.ids.is_none() {
+            self.check_mounts(&names, processes.root())?;
         }
         let meant = |containers: &[FoundContainer]| -> Vec<FoundContainer> {
-            let meant = containers
-                .iter()
-                .filter(|found| found.fits.iter().any(|name| names.contains(name)));
+            let meant = containers.iter().filter(|found| {
+                found
+                    .candidate_names
+                    .iter()
+                    .any(|name| names.contains(name))
+            });
             meant.cloned().collect()
         };
         let mut found = {
             let mut known = self.known.0.lock();
             known.retain(|container| {
-                self.is_current(&container.main.owner) && processes.is_same(&container.main)
+                container.main.is_of(self.ids) && processes.is_same(&container.main)
             });
             meant(&known)
         };
         if all_processes || found.len() < names.len() {
-            let (processes, mounts) = (processes.clone(), self.mounts.clone());
-            let (ids, targets, now) = (self.ids.cloned(), names.clone(), Instant::now());
-            let search = move || match &ids {
-                Some(ids) => processes.containers_with(ids),
-                None => processes.targets(&mounts, &targets, now),
-            };
-            let searched = spawn_blocking(search).await;
-            let searched = searched.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+            let searched = processes.containers(self.mounts, self.ids).await;
             let searched = searched.map_err(TargetError::List)?;
             found = meant(&searched);
             self.known.keep(searched);
         }
         if let (Some(_), Some(alike)) = (
             self.container,
-            found.iter().find(|found| found.fits.len() > 1),
+            found.iter().find(|found| found.candidate_names.len() > 1),
         ) {
             return Err(TargetError::Alike {
-                names: alike.fits.iter().map(ToString::to_string).collect(),
+                names: alike
+                    .candidate_names
+                    .iter()
+                    .map(ToString::to_string)
+                    .collect(),
             });
         }
         Ok(found)
     }
-
-    /// Whether the container that was found is the one that the pod has now.
-    fn is_current(&self, owner: &Owner) -> bool {
-        match (self.ids, owner) {
-            (Some(ids), Owner::Container(id)) => ids.values().any(|current| current == id),
-            (Some(_), Owner::Mounts(_)) | (None, Owner::Container(_)) => false,
-            (None, Owner::Mounts(_)) => true,
+    /// Whether the target containers can be found by their mounts.
+    fn check_mounts(&self, names: &[SmolStr], root: &Path) -> Result<(), TargetError> {
+        let containers = self.mounts.containers.iter();
+        for container in containers.filter(|container| names.contains(&container.name)) {
+            let mut mounts = container.delivered(&self.mounts.volumes).into_iter();
+            if names.len() == 1 && mounts.len() == 0 {
+                return Err(TargetError::NoMounts {
+                    name: container.name.to_string(),
+                });
+            }
+            if let Some((_, path)) =
+                mounts.find(|(_, path)| path.starts_with(root) || root.starts_with(path))
+            {
+                return Err(TargetError::AgentDirectory {
+                    name: container.name.to_string(),
+                    path,
+                });
+            }
         }
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use std::{
     borrow::Cow,
     ffi::OsStr,
     io::{self, BufRead, BufReader, Read},
+    ops::ControlFlow,
     os::unix::ffi::OsStrExt as _,
     path::Path,
 };
@@ -22,6 +23,8 @@ const MAX_LINE_BYTES: u64 = 64 * 1024;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct MountLine<'a> {
     pub(super) id: u64,
+    /// The mount that it is made on.
+    pub(super) parent: u64,
     pub(super) device: &'a [u8],
     root: &'a [u8],
     mount_point: &'a [u8],
@@ -33,7 +36,8 @@ impl<'a> MountLine<'a> {
         let mut fields = line.split(|&byte| byte == b' ' || byte == b'\n');
         let mut path = MountLine {
             id: number(fields.next()?)?,
-            device: fields.nth(1)?,
+            parent: number(fields.next()?)?,
+            device: fields.next()?,
             root: &[],
             mount_point: &[],
         };
@@ -58,6 +62,21 @@ impl<'a> MountLine<'a> {
 ///
 /// The table was not read to its end.
 pub(super) fn each_mount(table: impl Read, mut each: impl FnMut(&MountLine<'_>)) -> io::Result<()> {
+    each_mount_until(table, |line| {
+        each(line);
+        ControlFlow::Continue(())
+    })
+}
+
+/// The same until `each` breaks off.
+///
+/// # Errors
+///
+/// The table was not read to the line that `each` wants to be the last.
+pub(super) fn each_mount_until(
+    table: impl Read,
+    mut each: impl FnMut(&MountLine<'_>) -> ControlFlow<()>,
+) -> io::Result<()> {
     let mut table = BufReader::with_capacity(PAGE, table);
     let mut line = Vec::new();
     loop {
@@ -73,8 +92,10 @@ pub(super) fn each_mount(table: impl Read, mut each: impl FnMut(&MountLine<'_>))
                 table.skip_until(b'\n')?;
             }
         }
-        if let Some(mount) = MountLine::parse(&line) {
-            each(&mount);
+        if let Some(mount) = MountLine::parse(&line)
+            && each(&mount).is_break()
+        {
+            return Ok(());
         }
     }
 }

@@ -9,6 +9,9 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 use super::{FoundProcess, Processes};
 
+/// Most processes that this one is taken to descend from.
+const MAX_ANCESTORS: usize = 4096;
+
 /// A process cannot be signaled.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -26,6 +29,14 @@ pub enum SignalProcessError {
         pid: i32,
         /// Its user.
         user: u32,
+    },
+    /// Process 1 of the agent's PID namespace, the agent itself, or a process that it descends from.
+    #[error(
+        "process {pid} is never signaled: it is process 1, the agent, or one that the agent descends from"
+    )]
+    Protected {
+        /// Its number.
+        pid: i32,
     },
     /// The system refuses.
     #[error("cannot signal process {pid}: {source}")]
@@ -51,9 +62,12 @@ impl Processes {
     ///
     /// # Errors
     ///
-    /// It has ended, or the system refuses.
+    /// It has ended, is never signaled, or the system refuses.
     pub fn open(&self, process: &FoundProcess) -> Result<OpenProcess, SignalProcessError> {
         let pid = process.pid;
+        if self.is_protected(pid) {
+            return Err(SignalProcessError::Protected { pid });
+        }
         let ended = SignalProcessError::Ended { pid };
         let Some(number) = Pid::from_raw(pid) else {
             return Err(ended);
@@ -81,6 +95,20 @@ impl Processes {
             user: process.user,
             handled: stat.handled,
         })
+    }
+
+    /// Whether the process is 1, this one, or one that this one descends from.
+    fn is_protected(&self, pid: i32) -> bool {
+        let mut ancestor = self.stat("self");
+        // Parents may be replaced while they are read, but not for ever.
+        for _ in 0..MAX_ANCESTORS {
+            match ancestor {
+                Some(stat) if stat.pid == pid => return true,
+                Some(stat) if stat.parent > 1 => ancestor = self.stat(stat.parent),
+                _ => break,
+            }
+        }
+        pid <= 1
     }
 }
 

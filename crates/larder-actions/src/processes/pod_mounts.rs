@@ -1,4 +1,4 @@
-//! The mounts of a pod's volumes: in its specification, and as they are recognized in a process's mounts.
+//! The mounts of a pod's volumes: in its specification, and as they are recognized in a mount namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -6,12 +6,6 @@ use std::{
 };
 
 use smol_str::SmolStr;
-
-use super::{
-    mount_hashes::{MountHasher, MountPrefix},
-    mount_table::MountLine,
-    own_mounts::OwnMounts,
-};
 
 /// The volumes of a pod on this machine, and the mount points in its containers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -32,7 +26,7 @@ pub struct ContainerMounts {
 }
 
 /// Volumes with the mount points that they are mounted at.
-pub(super) type Mounts = BTreeSet<(SmolStr, PathBuf)>;
+pub(crate) type Mounts = BTreeSet<(SmolStr, PathBuf)>;
 
 impl ContainerMounts {
     /// Whether the container mounts the volume.
@@ -41,7 +35,7 @@ impl ContainerMounts {
     }
 
     /// The mounts of volumes that larder delivers, sorted, each once.
-    pub(super) fn delivered(&self, volumes: &BTreeMap<SmolStr, PathBuf>) -> Mounts {
+    pub(crate) fn delivered(&self, volumes: &BTreeMap<SmolStr, PathBuf>) -> Mounts {
         let mounts = self.mounts.iter();
         let delivered = mounts.filter(|(name, _)| volumes.contains_key(name));
         delivered
@@ -51,70 +45,35 @@ impl ContainerMounts {
 }
 
 impl PodMounts {
-    /// The names of the containers that have exactly these mounts; if none has, of those that have them among others.
-    pub(super) fn fitting(&self, visible: &Mounts) -> Vec<SmolStr> {
+    /// The names of the containers that a namespace with these mounts may be: files and directories, with their mount
+    /// points. None if no volume is where a container has it.
+    pub(super) fn candidate_names(&self, mounts: &[(PathBuf, PathBuf)]) -> Vec<SmolStr> {
+        let mounts = mounts.iter();
+        let visible = mounts.flat_map(|(path, mount_point)| {
+            let volumes = self.volumes.iter();
+            let shown = volumes.filter(move |(_, directory)| path.starts_with(directory));
+            shown.map(move |(name, _)| (name.clone(), mount_point.clone()))
+        });
+        let containers = self.containers.iter();
+        let wanted: Vec<_> = containers
+            .map(|container| (&container.name, container.delivered(&self.volumes)))
+            .collect();
+        let visible: Mounts = visible
+            .filter(|mount| wanted.iter().any(|(_, mounts)| mounts.contains(mount)))
+            .collect();
         let named = |fits: &dyn Fn(&Mounts) -> bool| -> Vec<SmolStr> {
-            let containers = self.containers.iter();
-            containers
-                .filter(|container| fits(&container.delivered(&self.volumes)))
-                .map(|container| container.name.clone())
-                .collect()
+            let fitting = wanted.iter().filter(|(_, mounts)| fits(mounts));
+            fitting.map(|(name, _)| (*name).clone()).collect()
         };
-        let fits = named(&|delivered| delivered == visible);
-        if !fits.is_empty() {
-            return fits;
+        if visible.is_empty() {
+            return Vec::new();
+        }
+        let exact = named(&|mounts| *mounts == visible);
+        if !exact.is_empty() {
+            return exact;
         }
         // A container that has unmounted one, or that covers one by another.
-        named(&|delivered| visible.is_subset(delivered))
-    }
-}
-
-/// The volumes to find in the mounts of processes.
-pub(super) struct WantedMounts {
-    /// Volume, device and root.
-    volumes: Vec<(SmolStr, Box<[u8]>, PathBuf)>,
-    /// The mount points of each volume in containers.
-    mount_points: Mounts,
-}
-
-impl WantedMounts {
-    pub(super) fn new(mounts: &PodMounts, own: &OwnMounts) -> Self {
-        let volumes = mounts.volumes.iter();
-        let volumes = volumes.filter_map(|(name, path)| {
-            let (device, root) = own.place(path)?;
-            Some((name.clone(), device, root))
-        });
-        let containers = mounts.containers.iter();
-        Self {
-            volumes: volumes.collect(),
-            mount_points: containers
-                .flat_map(|container| container.delivered(&mounts.volumes))
-                .collect(),
-        }
-    }
-
-    /// The volume and mount point of a mount, if a container has it.
-    pub(super) fn volume(&self, line: &MountLine<'_>) -> Option<(SmolStr, PathBuf)> {
-        let mut volumes = self.volumes.iter();
-        volumes.find_map(|(name, device, root)| {
-            if **device != *line.device || !line.root().starts_with(root) {
-                return None;
-            }
-            let mount = (name.clone(), line.mount_point().into_owned());
-            self.mount_points.contains(&mount).then_some(mount)
-        })
-    }
-
-    /// The prefixes, one of which every table has in which [`volume`](Self::volume) finds one.
-    pub(super) fn prefixes(&self, hasher: &MountHasher) -> Vec<MountPrefix> {
-        let places = self.mount_points.iter().flat_map(|(name, mount_point)| {
-            let volumes = self.volumes.iter();
-            let same = volumes.filter(move |(volume, ..)| volume == name);
-            same.map(move |(_, device, root)| (device, root, mount_point))
-        });
-        places
-            .map(|(device, root, mount_point)| hasher.prefix(device, mount_point, root))
-            .collect()
+        named(&|mounts| visible.is_subset(mounts))
     }
 }
 

@@ -27,20 +27,9 @@ const MAX_BYTES: u64 = 16 << 20;
 /// Takes the entries of a thousand processes with one call.
 const LISTING: usize = 32 * 1024;
 
-/// A process as the directory lists it.
-///
-/// The kernel gives the entry of each process an inode of its own, and drops it with the process. So the process under
-/// a number is the same one if the inode is, unless the kernel kept the entry of one that has ended, which it does not
-/// rule out. If the kernel was short of memory, the same process may have another inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ListedProcess {
-    pub(crate) pid: i32,
-    pub(super) inode: u64,
-}
-
 /// The directory.
 #[derive(Debug)]
-pub(crate) struct ProcDirectory {
+pub(super) struct ProcDirectory {
     path: PathBuf,
     /// Opened by the first use.
     directory: OnceLock<OwnedFd>,
@@ -76,7 +65,7 @@ impl ProcDirectory {
     }
 
     /// Reads a file of a process. Such files have no size, so `fs::read` would make several small reads.
-    pub(crate) fn read(&self, pid: i32, file: &str) -> io::Result<Vec<u8>> {
+    pub(super) fn read(&self, pid: i32, file: &str) -> io::Result<Vec<u8>> {
         let file = self.open(pid, file)?;
         let mut text = Vec::with_capacity(PAGE);
         // `read_to_end` of a file asks for its size and position first, that of `Take` does not.
@@ -87,11 +76,11 @@ impl ProcDirectory {
     /// Reads the start of a file of a process with one call, as much as fits into `buffer`.
     pub(super) fn read_start<'a>(
         &self,
-        pid: i32,
+        process: impl fmt::Display,
         file: &str,
         buffer: &'a mut [u8],
     ) -> io::Result<&'a [u8]> {
-        let length = self.open(pid, file)?.read(buffer)?;
+        let length = self.open(process, file)?.read(buffer)?;
         Ok(&buffer[..length])
     }
 
@@ -118,8 +107,8 @@ impl ProcDirectory {
         Some(stat.ok()?.st_uid)
     }
 
-    /// All processes.
-    pub(crate) fn list(&self) -> io::Result<Vec<ListedProcess>> {
+    /// The numbers of all processes.
+    pub(super) fn list(&self) -> io::Result<Vec<i32>> {
         // A listing has its own descriptor, since the position belongs to it.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let listed = openat(self.directory()?.as_fd(), c".", flags, Mode::empty())?;
@@ -132,8 +121,7 @@ impl ProcDirectory {
             if name.first().is_some_and(u8::is_ascii_digit)
                 && let Some(pid) = number(name)
             {
-                let inode = entry.ino();
-                processes.push(ListedProcess { pid, inode });
+                processes.push(pid);
             }
         }
         Ok(processes)

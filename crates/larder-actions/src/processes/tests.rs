@@ -5,10 +5,13 @@ mod made_up;
 
 use super::*;
 
-const NONE: [i32; 0] = [];
+/// The containers that one search finds.
+fn search(processes: &Processes, mounts: &PodMounts) -> Vec<FoundContainer> {
+    processes.containers_mounting(&processes.search().unwrap(), mounts)
+}
 
-/// The main processes that a search finds which trusts earlier ones.
-fn trusting(processes: &Processes, mounts: &PodMounts, now: Instant) -> Vec<i32> {
-    let found = processes.search(mounts, now, false).unwrap();
+/// Their main processes.
+fn mains(processes: &Processes, mounts: &PodMounts) -> Vec<i32> {
+    let found = search(processes, mounts);
     found.iter().map(|container| container.main.pid).collect()
 }

@@ -1,6 +1,10 @@
 //! Building an agent: everything that can fail before it runs.
 
-use std::{fmt, path::PathBuf, sync::Arc};
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use fastrand::Rng;
 use futures::FutureExt as _;
@@ -231,12 +235,13 @@ impl AgentBuilder {
         let events = (pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let host = Arc::new(host.with_pod_files(&[HOOK_RECORD]));
         let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
+        let volumes = beside.as_ref().map_or(&host, |beside| beside.volumes());
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),
             program: hooks,
             host: Arc::clone(&host),
+            processes: processes(&config, volumes.path()),
             kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
-            processes: processes(&config),
             clock: clock.clone(),
             events: events.clone(),
             registry: &mut registry,
@@ -312,12 +317,11 @@ fn check_root_dir(config: &Config, host: &VolumeHost) -> Result<(), BuildError> 
     })
 }
 
-/// The processes of the node, as hooks find them.
-fn processes(config: &Config) -> Processes {
+/// The processes of the node, as hooks find them: by what they mount of `volumes`.
+fn processes(config: &Config, volumes: &Path) -> Processes {
     let beside = config.beside.as_ref();
-    beside.map_or_else(Processes::default, |beside| {
-        Processes::new(&beside.processes)
-    })
+    let proc = beside.map_or(Path::new("/proc"), |beside| &beside.processes);
+    Processes::new(proc, volumes)
 }
 
 /// The state that workers share in the mode `Beside`.

@@ -46,7 +46,7 @@ fn on_change(root: &Path) -> OnChange {
         program: Vec::new(),
         host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
         kubelet: None,
-        processes: Processes::default(),
+        processes: Processes::new("/proc", "/"),
         clock: Clock::system(),
         events: None,
         registry: &mut Registry::default(),

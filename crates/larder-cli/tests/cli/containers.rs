@@ -3,9 +3,10 @@
 
 use std::{
     collections::BTreeMap,
+    fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
@@ -55,7 +56,11 @@ impl Container {
             let from = from.display();
             format!("mkdir -p '{to}'; mount --bind '{from}' '{to}'\n")
         });
-        let binds: String = binds.collect();
+        let mut binds: String = binds.collect();
+        if let Some((volume, _)) = mounts.first() {
+            let directory = agent_directory(volume);
+            let _ = writeln!(binds, "mount -t tmpfs none '{}'", directory.display());
+        }
         let script = folder.path().join("script");
         let text = format!("set -e\n{}{binds}exec {command}\n", own_etc(&scratch));
         fs::write(&script, text).unwrap();
@@ -90,4 +95,11 @@ impl Drop for Container {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The directory of the agent that has this volume, without links. No container shows it.
+fn agent_directory(volume: &Path) -> PathBuf {
+    let volume = volume.canonicalize().unwrap();
+    let pods = volume.ancestors().find(|path| path.ends_with("pods"));
+    pods.unwrap().parent().unwrap().to_owned()
 }

@@ -37,9 +37,13 @@ impl Container {
             folder.join(format!("seen-{number}")),
         );
         let script = folder.join(format!("script-{number}"));
+        let root = folder.join("root");
+        let root = root.display();
         let (volume, at, shown) = (volume.display(), at.display(), seen.display());
         let text = format!(
             "set -e; mount --bind '{volume}' '{at}'
+             # No container shows the directory of the agent.
+             mount -t tmpfs none '{root}'
              # A path that is looked up while the set is swapped may go with the old set. A signal in between reads newer
              # content and moves it.
              read_again() {{ until cat '{at}/f' > '{shown}.tmp'; do :; done; mv '{shown}.tmp' '{shown}' || :; }}

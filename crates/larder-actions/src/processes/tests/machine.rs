@@ -3,7 +3,6 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Write as _},
-    os::unix::fs::symlink,
     process::{Child, ChildStdout, Command, Stdio},
 };
 
@@ -20,8 +19,9 @@ struct Container {
     folder: TempDir,
 }
 
-/// Mounts the directory.
-const MOUNT: &str = "mount --bind \"$0/volume\" \"$0/at\"";
+/// Mounts the volume of the pod, and covers the directory of the agent.
+const MOUNT: &str =
+    "mount --bind \"$0/agent/pods/1/volumes/v\" \"$0/at\"; mount -t tmpfs none \"$0/agent\"";
 
 impl Container {
     /// With the directory mounted. `None` without the permission to make one, which CI must have.
@@ -33,8 +33,8 @@ impl Container {
 
     fn start_without_mount() -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
-        for name in ["volume", "at"] {
-            fs::create_dir(folder.path().join(name)).unwrap();
+        for name in ["agent/pods/1/volumes/v", "at"] {
+            fs::create_dir_all(folder.path().join(name)).unwrap();
         }
         let mut child = Command::new("unshare")
             .args(["-m", "bash", "-c"])
@@ -88,10 +88,15 @@ impl Container {
         i32::try_from(self.child.id()).unwrap()
     }
 
+    fn processes(&self) -> Processes {
+        let folder = self.folder.path().canonicalize().unwrap();
+        Processes::new("/proc", folder.join("agent"))
+    }
+
     fn mounts(&self) -> PodMounts {
         let folder = self.folder.path().canonicalize().unwrap();
         PodMounts {
-            volumes: [("v".into(), folder.join("volume"))].into(),
+            volumes: [("v".into(), folder.join("agent/pods/1/volumes/v"))].into(),
             containers: vec![ContainerMounts {
                 name: "web".into(),
                 mounts: vec![("v".into(), folder.join("at/."))],
@@ -108,30 +113,23 @@ impl Drop for Container {
     }
 }
 
-/// The processes of this machine, which the first search knows however young they are.
-fn at_once_known() -> Processes {
-    Processes::with_settling("/proc".into(), Duration::ZERO)
-}
-
 #[test]
 fn container_is_found_by_its_mounts_and_its_mount_point() {
     let Some(container) = Container::start() else {
         return;
     };
-    let (processes, mut mounts) = (at_once_known(), container.mounts());
-    let found = processes.containers(&mounts).unwrap();
+    let (processes, mut mounts) = (container.processes(), container.mounts());
+    let found = search(&processes, &mounts);
     assert_eq!(found.len(), 1, "{found:?}");
-    assert_eq!(found[0].fits, ["web"]);
+    assert_eq!(found[0].candidate_names, ["web"]);
     assert_eq!(found[0].main.pid, container.pid());
     assert_eq!(
         processes.executable(&found[0].main).as_deref(),
         Some("bash")
     );
-    // Again, with what the first search has read.
-    assert_eq!(processes.containers(&mounts).unwrap(), found);
     // A pod that mounts its volume elsewhere has no process here.
     mounts.containers[0].mounts[0].1 = "/elsewhere".into();
-    assert_eq!(processes.containers(&mounts).unwrap(), []);
+    assert_eq!(search(&processes, &mounts), []);
 }
 
 #[test]
@@ -139,35 +137,10 @@ fn mount_in_a_running_container_is_found() {
     let Some(mut container) = Container::start_without_mount() else {
         return;
     };
-    let (processes, mounts, now) = (at_once_known(), container.mounts(), Instant::now());
-    let pid = container.pid();
-    assert_eq!(trusting(&processes, &mounts, now), NONE);
+    let (processes, mounts) = (container.processes(), container.mounts());
+    assert_eq!(search(&processes, &mounts), []);
     assert_eq!(container.command(MOUNT), "");
-    // The hashes exclude it until they expire, or a search lacks the container.
-    assert_eq!(trusting(&processes, &mounts, now), NONE);
-    let expired = now + EXPIRY;
-    assert_eq!(trusting(&processes.clone(), &mounts, expired), [pid]);
-
-    let processes = at_once_known();
-    assert_eq!(container.command("umount \"$0/at\""), "");
-    assert_eq!(processes.containers(&mounts).unwrap(), []);
-    assert_eq!(container.command(MOUNT), "");
-    assert_eq!(processes.containers(&mounts).unwrap()[0].main.pid, pid);
-}
-
-#[test]
-fn container_whose_program_was_executed_after_a_search_is_found() {
-    let Some(mut container) = Container::start_without_mount() else {
-        return;
-    };
-    let processes = Processes::with_settling("/proc".into(), Duration::from_hours(1));
-    let (mounts, now) = (container.mounts(), Instant::now());
-    assert_eq!(trusting(&processes, &mounts, now), NONE);
-    assert_eq!(container.command(MOUNT), "");
-    container.write("exec cat");
-    container.write("executed");
-    assert_eq!(container.line(), "executed\n");
-    assert_eq!(trusting(&processes, &mounts, now), [container.pid()]);
+    assert_eq!(mains(&processes, &mounts), [container.pid()]);
 }
 
 #[test]
@@ -175,54 +148,16 @@ fn container_that_lives_on_without_its_first_process_is_found() {
     let Some(mut container) = Container::start_without_mount() else {
         return;
     };
-    let (processes, mounts, now) = (at_once_known(), container.mounts(), Instant::now());
-    assert_eq!(trusting(&processes, &mounts, now), NONE);
+    let (processes, mounts) = (container.processes(), container.mounts());
     let command = format!("{MOUNT}; sleep infinity & echo $!");
     let pid = container.command(&command).trim().parse().unwrap();
     container.child.kill().unwrap();
     // It is still listed, but has no namespace any more.
     let first = WaitId::Pid(Pid::from_raw(container.pid()).unwrap());
     waitid(first, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT).unwrap();
-    let found = trusting(&processes, &mounts, now);
+    let found = mains(&processes, &mounts);
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     assert_eq!(found, [pid]);
-}
-
-#[test]
-fn own_mounts_are_read_again_only_after_a_change() {
-    let Some(mut container) = Container::start_without_mount() else {
-        return;
-    };
-    // The container plays this process.
-    let proc = tempfile::tempdir().unwrap();
-    symlink(
-        format!("/proc/{}", container.pid()),
-        proc.path().join("self"),
-    )
-    .unwrap();
-    let processes = Processes::new(proc.path());
-    let now = Instant::now();
-    let get = |now, reread| {
-        let own = &processes.state.own_mounts;
-        own.get(&processes, Some(Namespace::Inode(1)), now, reread)
-            .unwrap()
-    };
-    let folder = container.folder.path().canonicalize().unwrap();
-    let (first, second) = (get(now, false), get(now, false));
-    assert!(Arc::ptr_eq(&first, &second));
-    assert_eq!(container.command(MOUNT), "");
-    let third = get(now, false);
-    let (_, root) = third.place(&folder.join("at")).unwrap();
-    assert!(root.ends_with("volume"), "{root:?}");
-    assert_ne!(first.place(&folder.join("at")).unwrap().1, root);
-    assert!(Arc::ptr_eq(&third, &get(now, false)));
-    assert!(!Arc::ptr_eq(&third, &get(now, true)));
-    let fourth = get(now, false);
-    assert!(!Arc::ptr_eq(&fourth, &get(now + EXPIRY, false)));
-    // In another namespace the descriptor shows the wrong mounts.
-    let own = &processes.state.own_mounts;
-    let other = own.get(&processes, None, now, false).unwrap();
-    assert!(!Arc::ptr_eq(&other, &get(now, false)));
 }
 
 // on-change 38
@@ -231,8 +166,8 @@ fn process_with_a_reused_pid_gets_no_signal() {
     let Some(mut container) = Container::start() else {
         return;
     };
-    let processes = Processes::default();
-    let mut found = processes.containers(&container.mounts()).unwrap();
+    let processes = container.processes();
+    let mut found = search(&processes, &container.mounts());
     // The process that was found under this PID started earlier than the present one.
     let main = &mut found[0].main;
     main.start -= 1;
@@ -259,14 +194,13 @@ fn ordinary_user_may_not_signal_a_process_of_another() {
         assert!(std::env::var_os("CI").is_none(), "CI must run as root");
         return;
     }
-    let mounts = container.mounts();
+    let (processes, mounts) = (container.processes(), container.mounts());
     let pid = container.child.id();
     // Only this thread becomes an ordinary user.
     let thread = std::thread::spawn(move || {
         let user = rustix::process::Uid::from_raw(65534);
         rustix::thread::set_thread_res_uid(user, user, user).unwrap();
-        let processes = Processes::new("/proc");
-        let found = processes.containers(&mounts).unwrap();
+        let found = search(&processes, &mounts);
         let open = processes.open(&found[0].main).unwrap();
         open.send(Signal::HUP).unwrap_err().to_string()
     });

@@ -92,7 +92,7 @@ impl Machine {
             program: Vec::new(),
             host: Arc::new(VolumeHost::open_without_mounts(self.root.path()).unwrap()),
             kubelet: None,
-            processes: Processes::default(),
+            processes: Processes::new("/proc", self.root.path().canonicalize().unwrap()),
             clock: Clock::system(),
             events: None,
             registry: &mut Registry::default(),
@@ -374,11 +374,11 @@ async fn pass_itself_signals_a_known_process() {
         machine.mount_point.clone_from(&at);
         let agent = machine.deliver();
         let volume = agent.on_change.host().volume_path(UID, KIND, VOLUME);
-        let script = "mount --bind \"$0\" \"$1\" || exit; trap 'echo signaled' HUP; echo ready
+        let script = "mount --bind \"$0\" \"$1\" && mount -t tmpfs none \"$2\" || exit; trap 'echo signaled' HUP; echo ready
         while read -r line; do echo \"$line\"; done";
         let started = Command::new("unshare")
             .args(["-m", "bash", "-c", script])
-            .args([&volume, &at])
+            .args([&volume, &at, agent.on_change.host().path()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn();

@@ -3,10 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{
-    cgroups::ContainerId,
-    processes::{ContainerMounts, PodMounts},
-};
+use larder_actions::processes::{ContainerId, ContainerMounts, PodMounts};
 use larder_on_change::{Action, PodFacts};
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;

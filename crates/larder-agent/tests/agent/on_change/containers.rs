@@ -2,6 +2,7 @@
 //! says.
 
 use std::{
+    fmt::Write as _,
     fs,
     io::{BufRead as _, BufReader},
     path::{Path, PathBuf},
@@ -72,7 +73,11 @@ impl Container {
             .iter()
             .map(|(from, to)| format!("mount --bind '{}' '{}'; ", from.display(), to.display()))
             .collect();
-        let binds = binds.concat();
+        let mut binds = binds.concat();
+        if let Some((volume, _)) = mounts.first() {
+            let directory = agent_directory(volume);
+            let _ = write!(binds, "mount -t tmpfs none '{}'; ", directory.display());
+        }
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("script");
         fs::write(&file, format!("set -e; {binds}{script}")).unwrap();
@@ -112,6 +117,13 @@ impl Container {
     pub(super) fn ended(&mut self) {
         self.child.wait().unwrap();
     }
+}
+
+/// The directory of the agent that has this volume, without links. No container shows it.
+fn agent_directory(volume: &Path) -> PathBuf {
+    let volume = volume.canonicalize().unwrap();
+    let pods = volume.ancestors().find(|path| path.ends_with("pods"));
+    pods.unwrap().parent().unwrap().to_owned()
 }
 
 fn read(output: BufReader<ChildStdout>, lines: &mpsc::Sender<String>) {

@@ -252,7 +252,8 @@ async fn containers_with_the_same_mounts_are_signaled_together_or_not_at_all() {
     edit(&node, "2");
     node.wait("the error", |node| {
         let hook = node.pod("both")?.on_change.remove(0);
-        (hook.reason == "containers a and b mount the same: leave container out").then_some(())
+        (hook.reason == "containers a and b have identical mounts; remove `container`")
+            .then_some(())
     })
     .await;
     assert_eq!((one.said(), two.said()), (None, None));
@@ -272,13 +273,14 @@ async fn restart_ends_the_container_and_the_next_one_starts_with_the_new_variabl
     web["envFrom"] = json!([{"configMapRef": {"name": "env"}}]);
     node.apply(&config_map("env", &[("LEVEL", "1")]));
     let volume = created(&node, &pod_of("web", &[web], hook)).await;
-    let env = PathBuf::from(node.pod("web").unwrap().path).join("containers/web/env.json");
+    let variables = PathBuf::from(node.pod("web").unwrap().path).join("containers/web");
+    let env = points.path("env");
     // Says what the variables of its successor are when it is asked to end.
     let script = format!(
-        "trap 'cat {}; echo; exit 0' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done",
+        "trap 'cat {}/env.json; echo; exit 0' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done",
         env.display()
     );
-    let mut first = Container::start(&[(&volume, &at)], &script);
+    let mut first = Container::start(&[(&volume, &at), (&variables, &env)], &script);
     node.apply(&config_map("env", &[("LEVEL", "2")]));
     first.says("{\"LEVEL\":\"2\"}");
     first.ended();

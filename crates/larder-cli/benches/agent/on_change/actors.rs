@@ -62,9 +62,10 @@ impl Stage {
     pub(super) fn receiver(&self, tag: &str, volume: &Path) -> anyhow::Result<Group> {
         let (program, at) = (self.program(tag)?, self.mount_point(tag));
         let script = format!(
-            "mount --bind '{}' '{}' && exec '{}' --receive {tag} '{}'",
+            "mount --bind '{}' '{}' && mount -t tmpfs none '{}' && exec '{}' --receive {tag} '{}'",
             volume.display(),
             at.display(),
+            agent_directory(volume)?.display(),
             program.display(),
             self.socket.display()
         );
@@ -93,4 +94,14 @@ pub(super) fn bystanders(count: usize) -> anyhow::Result<Vec<Group>> {
         }
     };
     (0..count).map(one).collect()
+}
+
+/// The directory of the agent that has this volume, without links. No container shows it.
+fn agent_directory(volume: &Path) -> anyhow::Result<PathBuf> {
+    let volume = volume.canonicalize()?;
+    let pods = volume.ancestors().find(|path| path.ends_with("pods"));
+    let directory = pods
+        .and_then(Path::parent)
+        .context("not a volume of an agent")?;
+    Ok(directory.to_owned())
 }

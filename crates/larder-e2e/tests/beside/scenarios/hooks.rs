@@ -3,7 +3,7 @@
 use std::fs;
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{cgroups::ContainerId, processes::Processes};
+use larder_actions::processes::{ContainerId, PodMounts, Processes};
 use serde_json::json;
 
 use crate::bed::{Bed, config_map_volume, container, content, pod, until, until_content};
@@ -34,7 +34,9 @@ pub(crate) async fn runtime_and_control_groups_name_the_same_main_process(bed: &
     let status = web.status.as_ref().unwrap().container_statuses.as_ref();
     let id = status.unwrap()[0].container_id.as_deref().unwrap();
     let ids = [("c".into(), ContainerId::of_status(id).unwrap())].into();
-    let found = Processes::default().containers_with(&ids).unwrap();
+    let processes = Processes::new("/proc", "/");
+    let mounts = PodMounts::default();
+    let found = processes.containers(&mounts, Some(&ids)).await.unwrap();
     assert_eq!(found.len(), 1, "{found:?}");
     let first = bed.node.first_process(&container(&web)).unwrap();
     assert_eq!(u32::try_from(found[0].main.pid).unwrap(), first);

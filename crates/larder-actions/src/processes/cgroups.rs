@@ -9,15 +9,11 @@
 //!    makes control groups of its own cannot pass for another one.
 //! 2. A runtime's helper is no process of the container, although the name of its control group ends in the ID.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-    sync::Arc,
-};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use smol_str::SmolStr;
 
-use crate::processes::{FoundContainer, FoundProcess, ListedProcess, Owner, Processes};
+use super::{FoundContainer, FoundProcess, Owner, Processes};
 
 /// Names of control groups that systemd makes for containers, before the ID.
 const SCOPES: [&str; 4] = ["cri-containerd-", "crio-", "docker-", "libpod-"];
@@ -60,35 +56,31 @@ fn is_id(text: &str) -> bool {
 }
 
 impl Processes {
-    /// The containers with these IDs that run, in the order of their main processes' starts.
-    ///
-    /// # Errors
-    ///
-    /// The directory of processes cannot be read.
-    pub fn containers_with(
-        &self,
-        ids: &BTreeMap<SmolStr, ContainerId>,
-    ) -> io::Result<Vec<FoundContainer>> {
-        let names: BTreeMap<_, _> = ids.iter().map(|(name, id)| (id, name)).collect();
-        let mut found: BTreeMap<ContainerId, Vec<FoundProcess>> = BTreeMap::new();
-        for ListedProcess { pid, .. } in self.proc().list()? {
+    /// The processes of every container, by its ID.
+    pub(super) fn search_by_id(&self) -> io::Result<BTreeMap<ContainerId, Vec<i32>>> {
+        let mut found: BTreeMap<_, Vec<i32>> = BTreeMap::new();
+        for pid in self.proc().list()? {
             // A process that ends meanwhile is passed over.
-            if let Some(id) = self.container_of(pid)
-                && names.contains_key(&id)
-                && let Some(process) = self.process(pid, Owner::Container(id.clone()))
-            {
-                found.entry(id).or_default().push(process);
+            if let Some(id) = self.container_of(pid) {
+                found.entry(id).or_default().push(pid);
             }
         }
-        let containers = found.into_iter().filter_map(|(id, processes)| {
-            let name = names.get(&id)?;
+        Ok(found)
+    }
+
+    /// The containers with these IDs.
+    pub(super) fn containers_with(
+        &self,
+        all: &BTreeMap<ContainerId, Vec<i32>>,
+        ids: &BTreeMap<SmolStr, ContainerId>,
+    ) -> Vec<FoundContainer> {
+        let containers = ids.iter().filter_map(|(name, id)| {
+            let processes = self.processes(all.get(id)?, &Owner::Container(id.clone()));
             // With a PID namespace that the containers of the pod share, none has this number.
             let is_first = |process: &FoundProcess| self.is_first(process.pid);
-            FoundContainer::new(vec![(*name).clone()], BTreeSet::new(), processes, is_first)
+            FoundContainer::new(vec![name.clone()], processes, is_first)
         });
-        let mut containers: Vec<_> = containers.collect();
-        containers.sort_by_key(|container| (container.main.start, container.main.pid));
-        Ok(containers)
+        containers.collect()
     }
 
     /// The container that a process belongs to now.
@@ -145,7 +137,8 @@ mod tests {
 
     fn find(proc: &tempfile::TempDir) -> Vec<FoundContainer> {
         let ids = [("web".into(), id())].into();
-        Processes::new(proc.path()).containers_with(&ids).unwrap()
+        let processes = Processes::new(proc.path(), "/");
+        processes.containers_with(&processes.search_by_id().unwrap(), &ids)
     }
 
     // beside-kubelet 38
@@ -173,7 +166,7 @@ mod tests {
             ]));
             assert_eq!(found.len(), 1, "{form}");
             assert_eq!(
-                (found[0].main.pid, &*found[0].fits),
+                (found[0].main.pid, &*found[0].candidate_names),
                 (31, &["web".into()][..]),
                 "{form}"
             );
@@ -220,7 +213,7 @@ mod tests {
         let form = format!("0::/kubepods/pod1/{ID}\n");
         let own = i32::try_from(std::process::id()).unwrap();
         let proc = proc(&[(own, 7, "9 1", 500, &form)]);
-        let processes = Processes::new(proc.path());
+        let processes = Processes::new(proc.path(), "/");
         let found = find(&proc);
         processes.open(&found[0].main).unwrap();
         // The number was used again, by a process of another container.

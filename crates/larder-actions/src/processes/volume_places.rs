@@ -1,0 +1,107 @@
+//! Where this process sees the volumes of pods, and so which mount of another namespace is one.
+//!
+//! Device numbers and roots of mounts are the same in every namespace (proc(5)), unlike paths. So the mounts of this
+//! process say for a mount elsewhere which file or directory below the agent's directory it shows.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::{Path, PathBuf},
+};
+
+use super::{
+    mount_table::{MountLine, each_mount},
+    proc_directory::ProcDirectory,
+};
+
+/// The agent's directory, by device.
+#[derive(Debug)]
+pub(super) struct VolumePlaces {
+    root: PathBuf,
+    /// For each device, its directories below [`root`](Self::root) and where this process sees them. The first one of
+    /// the device that the root is on is the root itself.
+    places: HashMap<Box<[u8]>, Vec<(PathBuf, PathBuf)>>,
+}
+
+/// What a mount shows of the agent's directory.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// Other things.
+    Nothing,
+    /// All of it, at this path if no other mount covers it, or parts that belong to no pod.
+    Root(PathBuf),
+    /// A file or directory of the pod with this UID, which this process sees at `path`.
+    Pod { uid: String, path: PathBuf },
+}
+
+impl VolumePlaces {
+    /// Of the directory `root`, an absolute path without links, which has the volumes of a pod in `pods/UID`.
+    ///
+    /// # Errors
+    ///
+    /// The mounts of this process cannot be read.
+    pub(super) fn read(proc: &ProcDirectory, root: &Path) -> io::Result<Self> {
+        let mut places: HashMap<Box<[u8]>, Vec<_>> = HashMap::new();
+        let mut covering: Option<(Box<[u8]>, PathBuf, PathBuf)> = None;
+        each_mount(proc.open("self", "mountinfo")?, |line| {
+            let mount_point = line.mount_point();
+            if mount_point != root && mount_point.starts_with(root) {
+                let place = (line.root().into_owned(), mount_point.into_owned());
+                places.entry(line.device.into()).or_default().push(place);
+            } else if root.starts_with(&mount_point)
+                // Of mounts over each other the last one counts.
+                && covering.as_ref().is_none_or(|(_, _, other)| mount_point.starts_with(other))
+            {
+                let place = (line.root().into_owned(), mount_point.into_owned());
+                covering = Some((line.device.into(), place.0, place.1));
+            }
+        })?;
+        if let Some((device, mounted, mount_point)) = covering {
+            let below = root.strip_prefix(&mount_point).unwrap_or(Path::new(""));
+            let place = (joined(&mounted, below), root.to_owned());
+            places.entry(device).or_default().insert(0, place);
+        }
+        Ok(Self {
+            root: root.to_owned(),
+            places,
+        })
+    }
+
+    /// What a mount shows.
+    pub(super) fn shown(&self, line: &MountLine<'_>) -> Shown {
+        let Some(places) = self.places.get(line.device) else {
+            return Shown::Nothing;
+        };
+        let (root, mount_point) = (line.root(), line.mount_point());
+        // The shortest place is the directory itself; what is mounted from it elsewhere, such as for a subPath, has a longer
+        // one.
+        let containing = places.iter().filter(|(place, _)| root.starts_with(place));
+        let Some((place, path)) = containing.min_by_key(|(place, _)| place.components().count())
+        else {
+            let (place, path) = &places[0];
+            return match place.strip_prefix(&root) {
+                Ok(below) if *path == self.root => Shown::Root(joined(&mount_point, below)),
+                _ => Shown::Nothing,
+            };
+        };
+        let path = joined(path, root.strip_prefix(place).unwrap_or(Path::new("")));
+        let below = path.strip_prefix(self.root.join("pods"));
+        let mut names = below.into_iter().flat_map(Path::components);
+        match (names.next(), names.next()) {
+            (Some(uid), Some(_)) => Shown::Pod {
+                uid: uid.as_os_str().to_string_lossy().into_owned(),
+                path,
+            },
+            _ => Shown::Root(mount_point.into_owned()),
+        }
+    }
+}
+
+/// Without a slash at the end.
+fn joined(path: &Path, below: &Path) -> PathBuf {
+    if below.as_os_str().is_empty() {
+        path.to_owned()
+    } else {
+        path.join(below)
+    }
+}
