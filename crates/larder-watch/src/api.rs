@@ -73,11 +73,11 @@ impl Api {
         Self { client }
     }
 
-    /// Reads a single object. Without `version` the answer is the most recent state; with `0` whatever a cache holds.
+    /// Reads a single object. Without `version` the response is the most recent state; with `0` whatever a cache holds.
     ///
     /// # Errors
     ///
-    /// The request failed, or its answer is not that object.
+    /// The request failed, or its response is not that object.
     pub async fn get<T: Target>(
         &self,
         target: &T,
@@ -94,7 +94,7 @@ impl Api {
         item.ok_or(RequestError::Unexpected("another object"))
     }
 
-    /// Lists the target, following pages. Without `version` the answer is the most recent state, else not older than
+    /// Lists the target, following pages. Without `version` the response is the most recent state, else not older than
     /// it.
     pub(crate) async fn list<T: Target>(
         &self,
@@ -258,12 +258,12 @@ mod tests {
     #[tokio::test]
     async fn a_list_that_repeats_its_page_is_an_error() {
         let page = r#"{"metadata":{"resourceVersion":"5","continue":"again"},"items":[]}"#;
-        let answer = tower::service_fn(move |_: Request<Body>| async move {
+        let service = tower::service_fn(move |_: Request<Body>| async move {
             Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(
                 page.as_bytes().to_vec(),
             )))
         });
-        let api = Api::new(kube::Client::new(answer, "default"));
+        let api = Api::new(kube::Client::new(service, "default"));
         let target = ByName::<ConfigMap>::new(ObjectKey::new("n", "a"));
         let error = api.list(&target, None).await.unwrap_err();
         assert!(matches!(error, RequestError::Unexpected(_)), "{error}");

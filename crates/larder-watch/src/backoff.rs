@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use larder_transport::Backoff;
 use tokio::time::Instant;
 
 use crate::error::RequestError;
@@ -12,7 +13,7 @@ use crate::error::RequestError;
 /// `tools/cache/reflector.go`: 800 ms, 30 s, 2 min, factor 2, jitter 1).
 #[derive(Debug)]
 pub struct RequestBackoff {
-    next: Duration,
+    delays: Backoff,
     restarted: Option<Instant>,
 }
 
@@ -27,7 +28,7 @@ const BASE_SOON: Duration = Duration::from_millis(100);
 impl Default for RequestBackoff {
     fn default() -> Self {
         Self {
-            next: BASE,
+            delays: Backoff::new(BASE, CAP),
             restarted: None,
         }
     }
@@ -41,11 +42,9 @@ impl RequestBackoff {
             .is_none_or(|restarted| now - restarted > RESTART_AFTER)
         {
             self.restarted = Some(now);
-            self.next = if soon { BASE_SOON } else { BASE };
+            self.delays = Backoff::new(if soon { BASE_SOON } else { BASE }, CAP);
         }
-        let delay = self.next.mul_f64(1.0 + random);
-        self.next = (self.next * 2).min(CAP);
-        delay
+        self.delays.next_delay().mul_f64(1.0 + random)
     }
 
     /// The next delay after `error`: at least its `retry_after`. `random` is uniform in `[0, 1)`.

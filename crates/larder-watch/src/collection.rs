@@ -19,7 +19,7 @@ use crate::{
     context::NodeContext,
     engine::{Engine, Limits},
     error::{RequestError, RequestFailure},
-    report::{Event, Finding},
+    report::{Report, TargetId},
     target::{Head, Target},
 };
 
@@ -73,7 +73,7 @@ pub struct Found<K> {
 }
 
 /// The one target of the engine.
-const TARGET: u64 = 0;
+const TARGET: TargetId = TargetId::Collection(0);
 
 impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> fmt::Debug for Collection<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,7 +103,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
         };
         let random = context.fork_random();
         let mut engine = Engine::new(Api::new(client), limits, Arc::default(), context, random);
-        engine.add(TARGET, Arc::new(objects), &ResourceVersion::default());
+        engine.add(TARGET, Arc::new(objects));
         let mut collection = Self { engine };
         collection.relist();
         collection
@@ -122,17 +122,22 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
     /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> CollectionEvent<K> {
         loop {
-            if let Some(Event::Found(finding)) = self.engine.next().await.event {
-                return match finding {
-                    Finding::Synced(snapshot) => {
-                        CollectionEvent::All(snapshot.state.into_values().collect())
-                    }
-                    Finding::Changed(found) => CollectionEvent::One(found),
-                    Finding::Deleted(metadata, _) => CollectionEvent::Gone(metadata),
-                    Finding::Failed(failure) => CollectionEvent::Failed(failure),
-                    Finding::Resumed => CollectionEvent::Resumed,
-                };
-            }
+            let (_, report) = self.engine.next().await;
+            return match report {
+                Report::Synced(snapshot) => {
+                    CollectionEvent::All(snapshot.state.into_values().collect())
+                }
+                Report::Changed(found) => CollectionEvent::One(found),
+                Report::Deleted(metadata, _) => CollectionEvent::Gone(metadata),
+                Report::Failed(failure) => CollectionEvent::Failed(failure),
+                Report::Resumed => CollectionEvent::Resumed,
+                Report::Interrupted(_)
+                | Report::Responded { .. }
+                | Report::Confirmed(_)
+                | Report::CheckFailed(..)
+                | Report::CheckDue
+                | Report::SlotGranted => continue,
+            };
         }
     }
 }

@@ -52,7 +52,7 @@ impl NodeContext {
 
     /// The watches that should have been heard from by now, at most one for each manager and collection.
     ///
-    /// A watch is alive while its last answer, event or bookmark is younger than its timeout plus a margin. One whose
+    /// A watch is alive while its last response, event or bookmark is younger than its timeout plus a margin. One whose
     /// request has failed is alive too: the failure is known, and was reported as such. If nothing drives a watch (its
     /// task is stuck, or [`Collection::next`](crate::collection::Collection::next) is no longer called), it counts as
     /// silent after five minutes. Costs no request.

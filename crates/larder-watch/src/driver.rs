@@ -5,11 +5,12 @@
 //!
 //! Invariants:
 //! 1. At most one request or stream is under way.
-//! 2. A request holds its permit until the answer is complete, and follow-up requests of the same cycle keep it.
+//! 2. A request holds its permit until the response is complete, and follow-up requests of the same cycle keep it.
 //! 3. An item that cannot be decoded is reported if its target can name it, and left out. The state without it is
 //!    marked incomplete, so an absence there means nothing.
+//! 4. The time is passed in.
 
-mod answers;
+mod responses;
 
 use std::{
     mem,
@@ -27,45 +28,52 @@ use crate::{
     api::{Api, EventStream, Listed},
     error::RequestError,
     limits::Permit,
-    liveness::ANSWER_TIMEOUT,
+    liveness::RESPONSE_TIMEOUT,
     outages::Outages,
-    reflector::{Freshness, Reflector, Request, Resume, WATCH_SLACK},
-    report::Report,
+    reflector::{Decision, Freshness, Phase, Reflector, Request, Restart, WATCH_SLACK},
+    report::{Report, Reports, TargetId},
     sequence::RegistrationSeq,
     server::{MinVersion, ServerState},
     target::Target,
 };
 
-/// A request that waits for its answer.
-pub(crate) struct InFlight {
-    /// The answer is as fresh as this registration, if the request asks for that.
-    pub(crate) seq: RegistrationSeq,
-    /// Released once the answer is complete.
-    pub(crate) permit: Permit,
+/// What a request under way holds.
+struct InFlight {
+    /// The response is as fresh as this registration, if the request asks for that.
+    seq: RegistrationSeq,
+    /// Released once the response is complete.
+    permit: Permit,
 }
 
-type PendingAnswer<A> = BoxFuture<'static, Result<A, RequestError>>;
+/// What drivers share: what is known of the API server, and where reports go.
+pub(crate) struct Shared<'a, T: Target> {
+    pub(crate) now: Instant,
+    pub(crate) server: &'a mut ServerState,
+    pub(crate) reports: &'a mut Reports<T>,
+}
+
+type Pending<R> = BoxFuture<'static, Result<R, RequestError>>;
 
 /// The request under way.
 enum DriverPhase<T: Target> {
     /// Nothing: not started, or stopped.
     Resting,
-    /// A request waits to be sent; with a permit if the cycle has one already.
-    Queued(Request, Option<Permit>),
+    /// The request of a phase waits to be sent; with a permit if the cycle has one already.
+    Queued(Phase, Option<Permit>),
     /// A stream was requested: a streaming list or a watch.
     Opening(Opening<T>),
     /// A streaming list sends its initial events.
     Collecting(Box<Collecting<T>>),
     /// A plain list was requested.
-    Listing(Freshness, PendingAnswer<Listed<T>>, InFlight),
+    Listing(Freshness, Pending<Listed<T>>, InFlight),
     /// The watch is open: the state is known up to the latency of an event.
     Watching(Watching<T>),
     /// The last request failed or ended; the next one must wait.
-    BackingOff { resume: Resume, until: Instant },
+    BackingOff { next: Phase, until: Instant },
 }
 
 struct Opening<T> {
-    answer: PendingAnswer<EventStream<T>>,
+    response: Pending<EventStream<T>>,
     /// The freshness of the state that a streaming list begins with; `None` for a watch.
     freshness: Option<Freshness>,
     /// How long the API server keeps the stream open.
@@ -106,8 +114,7 @@ pub(crate) enum Activity {
 }
 
 pub(crate) struct Driver<T: Target> {
-    /// The number of the target.
-    id: u64,
+    id: TargetId,
     target: T,
     reflector: Reflector,
     phase: DriverPhase<T>,
@@ -115,15 +122,20 @@ pub(crate) struct Driver<T: Target> {
     state_requests: u64,
     /// When the last request was sent.
     sent: Instant,
-    /// When the last answer, event or bookmark came, or the target was started.
+    /// When the last response, event or bookmark came, or the target was started.
     last_heard: Instant,
     /// Whether the watch has outlived its timeout without a sign of life since.
     overdue: bool,
 }
 
 impl<T: Target + Clone> Driver<T> {
-    pub(crate) fn new(id: u64, target: T, random: fastrand::Rng, outages: Outages) -> Self {
-        let now = Instant::now();
+    pub(crate) fn new(
+        id: TargetId,
+        target: T,
+        random: fastrand::Rng,
+        outages: Outages,
+        now: Instant,
+    ) -> Self {
         Self {
             id,
             target,
@@ -148,7 +160,12 @@ impl<T: Target + Clone> Driver<T> {
         let freshness = match &self.phase {
             DriverPhase::Resting => return Activity::Resting,
             DriverPhase::BackingOff { .. } => return Activity::BackingOff,
-            DriverPhase::Queued(request, _) => request.freshness(),
+            DriverPhase::Queued(phase, _) => {
+                return match self.reflector.obtains(*phase) {
+                    Some(confirmed) => Activity::Obtaining { confirmed },
+                    None => Activity::Watching,
+                };
+            }
             DriverPhase::Opening(opening) => opening.freshness,
             DriverPhase::Collecting(collecting) => Some(collecting.freshness),
             DriverPhase::Listing(freshness, ..) => Some(*freshness),
@@ -190,10 +207,10 @@ impl<T: Target + Clone> Driver<T> {
         let due = match &self.phase {
             DriverPhase::Resting => return None,
             DriverPhase::Watching(watching) => self.last_heard + watching.timeout + WATCH_SLACK,
-            DriverPhase::BackingOff { until, .. } => *until + ANSWER_TIMEOUT,
+            DriverPhase::BackingOff { until, .. } => *until + RESPONSE_TIMEOUT,
             _ if self.overdue => self.last_heard,
-            DriverPhase::Queued(..) => self.last_heard.max(last_sent) + ANSWER_TIMEOUT,
-            _ => self.sent + ANSWER_TIMEOUT,
+            DriverPhase::Queued(..) => self.last_heard.max(last_sent) + RESPONSE_TIMEOUT,
+            _ => self.sent + RESPONSE_TIMEOUT,
         };
         (now >= due).then_some(self.last_heard)
     }
@@ -203,18 +220,17 @@ impl<T: Target + Clone> Driver<T> {
         self.overdue
     }
 
-    /// Notes a sign of life, or a failure that is reported as such. Returns the current time.
-    fn heard(&mut self) -> Instant {
-        self.last_heard = Instant::now();
+    /// Notes a sign of life, or a failure that is reported as such.
+    fn heard(&mut self, now: Instant) {
+        self.last_heard = now;
         self.overdue = false;
-        self.last_heard
     }
 
     /// Ends the request under way and requests a complete state: one as fresh as the newest registration if `confirm`.
-    pub(crate) fn start(&mut self, confirm: bool, server: &ServerState) {
-        let now = self.heard();
-        let request = self.reflector.start(confirm, now, server);
-        self.phase = DriverPhase::Queued(request, None);
+    pub(crate) fn start(&mut self, confirm: bool, now: Instant) {
+        self.heard(now);
+        self.reflector.start(confirm);
+        self.phase = DriverPhase::Queued(Phase::State, None);
     }
 
     /// Ends the request under way; the version last seen stays the lower bound of a later start.
@@ -242,34 +258,36 @@ impl<T: Target + Clone> Driver<T> {
         }
     }
 
-    /// Rebuilds the queued request with the present facts. `min` is a version that is fresh enough.
-    pub(crate) fn rebuild_request(&mut self, server: &ServerState, min: Option<&MinVersion>) {
-        if let DriverPhase::Queued(request, _) = &mut self.phase {
-            let now = Instant::now();
-            *request = self.reflector.resume(request.phase(), now, server, min);
-        }
-    }
-
-    /// Sends the queued request.
-    pub(crate) fn send(&mut self, api: &Api, in_flight: InFlight) {
-        let request = match mem::replace(&mut self.phase, DriverPhase::Resting) {
-            DriverPhase::Queued(request, _) => request,
-            phase => {
-                self.phase = phase;
-                return;
-            }
+    /// Builds the request of the queued phase and sends it. Its response is as fresh as the registration `seq`; `min` is
+    /// a version that is fresh enough.
+    pub(crate) fn send(
+        &mut self,
+        api: &Api,
+        server: &ServerState,
+        (seq, min): (RegistrationSeq, Option<&MinVersion>),
+        permit: Permit,
+        now: Instant,
+    ) {
+        let DriverPhase::Queued(phase, _) = &self.phase else {
+            return;
         };
+        let request = self.reflector.request(*phase, now, server, min);
         trace!(target = ?self.target, ?request, "send request");
         let freshness = request.freshness();
         self.state_requests += u64::from(freshness.is_some());
-        self.sent = Instant::now();
+        self.sent = now;
+        let seq = match (freshness, min) {
+            (Some(Freshness::AtLeastMin), Some(min)) => min.seq,
+            _ => seq,
+        };
+        let in_flight = InFlight { seq, permit };
         let (api, target) = (api.clone(), self.target.clone());
         self.phase = match request {
             Request::StreamingList { watch, .. } | Request::Watch(watch) => {
                 DriverPhase::Opening(Opening {
                     freshness,
                     timeout: watch.timeout,
-                    answer: async move { api.watch(target, &watch).await }.boxed(),
+                    response: async move { api.watch(target, &watch).await }.boxed(),
                     in_flight,
                 })
             }
@@ -281,78 +299,82 @@ impl<T: Target + Clone> Driver<T> {
     }
 
     /// The [`deadline`](Self::deadline) has passed.
-    pub(crate) fn expired(&mut self, server: &mut ServerState) -> Report<T> {
-        let now = Instant::now();
+    pub(crate) fn expired(&mut self, shared: &mut Shared<'_, T>) {
         match mem::replace(&mut self.phase, DriverPhase::Resting) {
-            DriverPhase::BackingOff { resume, .. } => {
-                self.heard();
-                let request = self.reflector.resume(resume, now, server, None);
-                self.phase = DriverPhase::Queued(request, None);
-                Report::new(self.id, None)
+            DriverPhase::BackingOff { next, .. } => {
+                self.heard(shared.now);
+                self.phase = DriverPhase::Queued(next, None);
             }
             DriverPhase::Watching(_) => {
                 self.overdue = true;
-                let decision = self.reflector.watch_stalled(now, server);
-                self.decide(decision, None)
+                self.decide(Decision::send(Phase::Watch, Restart::Stalled), None, shared);
             }
             DriverPhase::Collecting(collecting) => {
-                let (freshness, in_flight) = (collecting.freshness, collecting.in_flight);
-                let decision = self.reflector.list_stalled(freshness, now, server);
-                self.decide(decision, Some(in_flight.permit))
+                shared.server.streaming_failed(shared.now);
+                let decision = Decision::send(Phase::PlainList, Restart::Stalled);
+                self.decide(decision, Some(collecting.in_flight.permit), shared);
             }
-            phase => {
-                self.phase = phase;
-                Report::new(self.id, None)
-            }
+            phase => self.phase = phase,
         }
     }
 
-    /// The next event of the request or stream under way.
+    /// Takes in the next event of the request or stream under way. Ready when there is something to report, or to do.
     pub(crate) fn poll(
         &mut self,
         context: &mut Context<'_>,
-        server: &mut ServerState,
-    ) -> Poll<Report<T>> {
+        shared: &mut Shared<'_, T>,
+    ) -> Poll<()> {
+        let before = shared.reports.len();
         loop {
-            let report = match mem::replace(&mut self.phase, DriverPhase::Resting) {
-                DriverPhase::Opening(mut opening) => match opening.answer.poll_unpin(context) {
-                    Poll::Pending => return self.pause(DriverPhase::Opening(opening)),
-                    Poll::Ready(answer) => Some(self.opened(opening, answer, server)),
+            let pending = match mem::replace(&mut self.phase, DriverPhase::Resting) {
+                DriverPhase::Opening(mut opening) => match opening.response.poll_unpin(context) {
+                    Poll::Pending => DriverPhase::Opening(opening),
+                    Poll::Ready(response) => {
+                        self.opened(opening, response, shared);
+                        return Poll::Ready(());
+                    }
                 },
                 DriverPhase::Collecting(mut collecting) => {
                     match collecting.stream.poll_next(context) {
-                        Poll::Pending => return self.pause(DriverPhase::Collecting(collecting)),
-                        Poll::Ready(event) => self.collect(collecting, event, server),
+                        Poll::Pending => DriverPhase::Collecting(collecting),
+                        Poll::Ready(event) => {
+                            self.collect(collecting, event, shared);
+                            if let DriverPhase::Collecting(_) = self.phase {
+                                continue;
+                            }
+                            return Poll::Ready(());
+                        }
                     }
                 }
-                DriverPhase::Listing(freshness, mut answer, in_flight) => {
-                    match answer.poll_unpin(context) {
-                        Poll::Pending => {
-                            return self.pause(DriverPhase::Listing(freshness, answer, in_flight));
-                        }
-                        Poll::Ready(answer) => {
-                            Some(self.listed(freshness, in_flight, answer, server))
+                DriverPhase::Listing(freshness, mut response, in_flight) => {
+                    match response.poll_unpin(context) {
+                        Poll::Pending => DriverPhase::Listing(freshness, response, in_flight),
+                        Poll::Ready(response) => {
+                            self.listed(freshness, in_flight, response, shared);
+                            return Poll::Ready(());
                         }
                     }
                 }
                 DriverPhase::Watching(mut watching) => match watching.stream.poll_next(context) {
-                    Poll::Pending => return self.pause(DriverPhase::Watching(watching)),
-                    Poll::Ready(event) => self.watch_event(watching, event, server),
+                    Poll::Pending => DriverPhase::Watching(watching),
+                    Poll::Ready(event) => {
+                        self.watch_event(watching, event, shared);
+                        if let DriverPhase::Watching(_) = self.phase
+                            && shared.reports.len() == before
+                        {
+                            continue;
+                        }
+                        return Poll::Ready(());
+                    }
                 },
-                phase @ (DriverPhase::Resting
-                | DriverPhase::Queued(..)
-                | DriverPhase::BackingOff { .. }) => {
-                    return self.pause(phase);
-                }
+                phase => phase,
             };
-            if let Some(report) = report {
-                return Poll::Ready(report);
-            }
+            self.phase = pending;
+            return Poll::Pending;
         }
     }
 
-    fn pause(&mut self, phase: DriverPhase<T>) -> Poll<Report<T>> {
-        self.phase = phase;
-        Poll::Pending
+    fn report(&self, report: Report<T>, shared: &mut Shared<'_, T>) {
+        shared.reports.push_back((self.id, report));
     }
 }

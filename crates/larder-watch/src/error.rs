@@ -17,7 +17,7 @@ pub enum RequestError {
     Status {
         /// HTTP status code.
         code: u16,
-        /// Machine-readable `reason` of the answer, for instance `Forbidden`; may be empty.
+        /// Machine-readable `reason` of the response, for instance `Forbidden`; may be empty.
         reason: SmolStr,
         /// The API server's text.
         message: String,
@@ -36,7 +36,7 @@ pub enum RequestError {
     /// 401, which another request with the same credentials has just been answered with.
     #[error("the API server does not accept our credentials")]
     Unauthorized(#[source] Box<dyn StdError + Send + Sync>),
-    /// No answer came in time.
+    /// No response came in time.
     #[error("the API server did not answer within {0:?}")]
     Timeout(Duration),
     /// A namespace or name cannot be part of a path, so nothing was sent.
@@ -57,7 +57,7 @@ pub enum RequestError {
 }
 
 impl RequestError {
-    /// A request that got no answer of its own.
+    /// A request that got no response of its own.
     pub(crate) fn unanswered(error: kube::Error) -> Self {
         match error {
             #[cfg(feature = "transport")]
@@ -136,7 +136,7 @@ impl RequestError {
         matches!(self, Self::Transport(_) | Self::Timeout(_))
     }
 
-    /// The API server answered, and the answer cannot be used.
+    /// The API server answered, and the response cannot be used.
     pub fn is_unreadable(&self) -> bool {
         matches!(
             self,
@@ -144,7 +144,7 @@ impl RequestError {
         )
     }
 
-    /// The API server asks the client to back off: 429, or any answer with `Retry-After`.
+    /// The API server asks the client to back off: 429, or any response with `Retry-After`.
     pub fn is_throttled(&self) -> bool {
         self.is_too_many_requests() || self.retry_after().is_some()
     }

@@ -1,12 +1,11 @@
 //! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
 //!
-//! An [`Engine`] watches *targets* (one name, or a collection) and reports *findings*: an object is present at a
-//! version, an object is absent, or a request failed. It also reports how fresh a state is. It knows nothing of who
-//! stores the objects, or of the readers that wait for them.
+//! An [`Engine`] watches *targets* (one name, or a collection) and gives *reports*: the state of a target, a change, a
+//! failure, how fresh a state is. It knows nothing of who stores the objects, or of the readers that wait for them.
 //!
 //! ```text
 //! Collection, stores of the managers
-//!        │ targets, needs    ▲ reports: findings, confirmed freshness
+//!        │ targets, needs    ▲ reports: states, changes, confirmed freshness
 //!        ▼                   │
 //!      Engine ── limits, outages, freshness checks
 //!        │                   ▲
@@ -17,9 +16,7 @@
 //!       Api ─────────► API server
 //! ```
 //!
-//! Modules, from the bottom up, none of which names a later one: `error`, `sequence`, `buffer`, `request`, `target`,
-//! `api` (`list` and `stream` read the responses), `backoff`, `limits`, `liveness`, `outages`, `context`, `server`,
-//! `reflector`, `report`, `driver`, `ready`, `engine`, `review`, [`collection`].
+//! The crate's README has the inner map and the rules of the engine.
 
 mod api;
 mod backoff;
@@ -36,6 +33,7 @@ mod ready;
 mod reflector;
 mod report;
 mod request;
+mod restored;
 mod review;
 mod sequence;
 mod server;
@@ -47,12 +45,13 @@ pub use self::{
     api::Api,
     backoff::RequestBackoff,
     context::NodeContext,
-    engine::{Engine, Known, Limits, Need, OlderAnswer, Start},
+    engine::{Engine, Known, Limits, Need, Start},
     error::{RequestError, RequestFailure, RequestPhase},
     liveness::SilentWatch,
     reflector::Restart,
-    report::{Confirmed, Event, Finding, Report, Snapshot},
+    report::{Confirmed, ObjectId, Report, Snapshot, TargetId},
     request::{REQUEST_TIMEOUT, merge_patch, request, request_secret},
+    restored::{Recency, RestoreDetector},
     review::{Access, AccessReview},
     sequence::{RegistrationSeq, SeqCounter, SharedSeq},
     target::{ByName, Head, Target, collection_path},

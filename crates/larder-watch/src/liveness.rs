@@ -3,8 +3,8 @@
 //! Each engine checks its targets once a minute, and soon after a watch has outlived its timeout. Nothing is asked of
 //! the API server for that. A target is alive in three cases:
 //!
-//! 1. Its last answer, event or bookmark is younger than the timeout of its watch plus a margin.
-//! 2. Its request waits in a queue that moves, or for an answer that is not overdue.
+//! 1. Its last response, event or bookmark is younger than the timeout of its watch plus a margin.
+//! 2. Its request waits in a queue that moves, or for a response that is not overdue.
 //! 3. Its last request failed, which was reported.
 //!
 //! An engine that no longer looks is no better than a silent watch, unless nothing is under way there: the caller may
@@ -26,9 +26,9 @@ pub(crate) const REVIEW_PERIOD: Duration = Duration::from_mins(1);
 /// watch that is opened at once goes unnoticed.
 pub(crate) const SILENT_REVIEW_PERIOD: Duration = Duration::from_secs(5);
 
-/// A request that has waited for its answer for so long, or in a queue that does not move, is stuck. A long list may
+/// A request that has waited for its response for so long, or in a queue that does not move, is stuck. A long list may
 /// take minutes, since only the pause between its parts is limited.
-pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_mins(10);
+pub(crate) const RESPONSE_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// An engine without a review for so long is stuck.
 const REVIEW_TIMEOUT: Duration = Duration::from_mins(5);
@@ -39,7 +39,7 @@ const REVIEW_TIMEOUT: Duration = Duration::from_mins(5);
 pub struct SilentWatch {
     /// Kind of the watched objects: `Pod`, `ConfigMap`.
     pub kind: &'static str,
-    /// Time since the last answer, event or bookmark.
+    /// Time since the last response, event or bookmark.
     pub silent_for: Duration,
 }
 

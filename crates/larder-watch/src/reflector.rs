@@ -17,7 +17,10 @@
 //! 6. Delays are client-go's, after failures only. The end of an outage brings them forward; see
 //!    [`outages`](crate::outages). Limiting the rate of all requests together is the engine's task.
 //!
-//! Invariant: time, randomness and the network are outside; the same inputs give the same requests.
+//! Invariants:
+//! 1. Time, randomness and the network are outside; the same inputs give the same requests.
+//! 2. A decision names the next [`Phase`]. Its request is built once, by [`Reflector::request`], when it is sent, so it
+//!    reflects all that was learned while it waited.
 
 mod failures;
 
@@ -30,6 +33,7 @@ use crate::{
     api::Watch,
     error::RequestFailure,
     outages::{Outages, Retry},
+    restored::{Recency, RestoreDetector},
     server::{MinVersion, ServerState},
 };
 
@@ -45,7 +49,7 @@ pub(crate) enum Freshness {
 }
 
 impl Freshness {
-    /// Whether the answer is as fresh as a registration.
+    /// Whether the response is as fresh as a registration.
     pub(crate) fn is_confirmed(self) -> bool {
         self != Self::AtLeastSeen
     }
@@ -75,21 +79,15 @@ impl Request {
             Self::Watch(_) => None,
         }
     }
-
-    /// The phase that it belongs to.
-    pub(crate) fn phase(&self) -> Resume {
-        match self {
-            Self::StreamingList { .. } | Self::List { .. } => Resume::State,
-            Self::Watch(_) => Resume::Watch,
-        }
-    }
 }
 
-/// The phase of a cycle, in which it goes on after a back-off.
+/// The next step of a cycle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Resume {
+pub(crate) enum Phase {
     /// A complete state.
     State,
+    /// A complete state, in place of a streaming list that has failed.
+    PlainList,
     /// The watch from the last version, if that may be resumed.
     Watch,
 }
@@ -97,9 +95,10 @@ pub(crate) enum Resume {
 /// The next action.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    Request(Request),
-    /// Back off, then call [`Reflector::resume`].
-    BackOff(Resume, Duration),
+    /// Send the request of this phase.
+    Send(Phase),
+    /// Send it after this time.
+    BackOff(Phase, Duration),
 }
 
 /// A complete state may be taken over.
@@ -150,7 +149,7 @@ impl Restart {
     }
 }
 
-/// The answer to the end of a request.
+/// What follows from the end of a request, or of a stream.
 #[derive(Debug)]
 pub(crate) struct Decision {
     pub(crate) next: Next,
@@ -168,8 +167,8 @@ impl Decision {
         }
     }
 
-    fn request(request: Request, restart: impl Into<Option<Restart>>) -> Self {
-        Self::of(Next::Request(request), restart.into())
+    pub(crate) fn send(phase: Phase, restart: impl Into<Option<Restart>>) -> Self {
+        Self::of(Next::Send(phase), restart.into())
     }
 }
 
@@ -196,8 +195,7 @@ pub(crate) struct Reflector {
     version: Option<ResourceVersion>,
     /// The API server cannot serve `version`: the next state is requested without one.
     version_lost: bool,
-    /// The last state was older than `version`. If the next one is as well, the API server was restored.
-    older_before: bool,
+    restored: RestoreDetector,
     /// The next state must be as fresh as the newest registration.
     confirm: bool,
     short_watches: u8,
@@ -212,7 +210,7 @@ impl Reflector {
         Self {
             version: None,
             version_lost: false,
-            older_before: false,
+            restored: RestoreDetector::default(),
             confirm: true,
             short_watches: 0,
             retry: Retry::new(outages, now),
@@ -243,26 +241,57 @@ impl Reflector {
         self.retry.leave_outage();
     }
 
-    /// Starts a cycle.
-    pub(crate) fn start(&mut self, confirm: bool, now: Instant, server: &ServerState) -> Request {
+    /// Begins a cycle, with [`Phase::State`].
+    pub(crate) fn start(&mut self, confirm: bool) {
         self.confirm |= confirm;
         self.retry.backoff.reset();
-        self.state_request(now, server, None)
     }
 
-    /// The request of a phase: at the end of a back-off, and once more with the facts that became known while it waited
-    /// to be sent. `min` is a version that is fresh enough.
-    pub(crate) fn resume(
+    /// Whether the request of this phase will obtain a state, and if so, whether one as fresh as the newest
+    /// registration.
+    pub(crate) fn obtains(&self, phase: Phase) -> Option<bool> {
+        let failed = self.failures != self.retry.failures();
+        let confirms = self.confirm || failed || self.version_lost || self.version.is_none();
+        (phase != Phase::Watch || failed).then_some(confirms)
+    }
+
+    /// The request of a phase, to be sent now. `min` is a version that is fresh enough.
+    pub(crate) fn request(
         &mut self,
-        resume: Resume,
+        phase: Phase,
         now: Instant,
         server: &ServerState,
         min: Option<&MinVersion>,
     ) -> Request {
-        match resume {
-            Resume::State => self.state_request(now, server, min),
-            Resume::Watch => self.watch_or_state(now, server),
+        let Some(confirms) = self.obtains(phase) else {
+            return Request::Watch(Watch {
+                initial_events: false,
+                version: self.version.clone(),
+                timeout: self.watch_timeout(),
+            });
+        };
+        self.confirm |= self.failures != self.retry.failures();
+        self.failures = self.retry.failures();
+        let freshness = match min {
+            _ if !confirms => Freshness::AtLeastSeen,
+            // A minimum older than the last seen one is that of another server.
+            Some(min) if !self.version_lost && !self.is_behind(&min.version) => {
+                self.saw(&min.version);
+                Freshness::AtLeastMin
+            }
+            _ => Freshness::MostRecent,
+        };
+        let version = self.version.clone();
+        let version = version.filter(|_| freshness != Freshness::MostRecent);
+        if phase == Phase::PlainList || !server.streams_lists(now) {
+            return Request::List { freshness, version };
         }
+        let watch = Watch {
+            initial_events: true,
+            version,
+            timeout: self.watch_timeout(),
+        };
+        Request::StreamingList { freshness, watch }
     }
 
     /// See [`Retry::retry_early`].
@@ -275,7 +304,7 @@ impl Reflector {
         self.retry.recovered();
     }
 
-    /// A plain list has come. Returns the watch that goes on from there.
+    /// A plain list has come. The watch goes on from there.
     ///
     /// # Errors
     ///
@@ -285,10 +314,9 @@ impl Reflector {
         freshness: Freshness,
         version: ResourceVersion,
         now: Instant,
-    ) -> Result<(Synced, Request), Decision> {
+    ) -> Result<Synced, Decision> {
         self.retry.recovered();
-        let synced = self.synced(version, freshness, now)?;
-        Ok((synced, self.watch_request()))
+        self.synced(version, freshness, now)
     }
 
     /// The initial events of a streaming list have ended.
@@ -319,23 +347,7 @@ impl Reflector {
 
     /// The API server ended a streaming list before its initial events were complete.
     pub(crate) fn list_ended(&mut self, now: Instant) -> Decision {
-        self.back_off(Resume::State, Some(Restart::Ended), now)
-    }
-
-    /// A streaming list was not complete in time.
-    pub(crate) fn list_stalled(
-        &mut self,
-        freshness: Freshness,
-        now: Instant,
-        server: &mut ServerState,
-    ) -> Decision {
-        server.streaming_failed(now);
-        Decision::request(self.list_request(freshness), Restart::Stalled)
-    }
-
-    /// The open watch has outlived its time.
-    pub(crate) fn watch_stalled(&mut self, now: Instant, server: &ServerState) -> Decision {
-        Decision::request(self.watch_or_state(now, server), Restart::Stalled)
+        self.back_off(Phase::State, Some(Restart::Ended), now)
     }
 
     /// The watch that has been open since `since` ended, as planned or with its connection. `quiet`: it brought no
@@ -346,7 +358,6 @@ impl Reflector {
         quiet: bool,
         broken: bool,
         now: Instant,
-        server: &ServerState,
     ) -> Decision {
         let restart = if broken {
             Restart::Broken
@@ -357,69 +368,11 @@ impl Reflector {
         self.short_watches = if short { self.short_watches + 1 } else { 0 };
         let at_once = !short || (!quiet && self.short_watches <= SHORT_WATCHES_AT_ONCE);
         if at_once {
-            Decision::request(self.watch_or_state(now, server), restart)
+            Decision::send(Phase::Watch, restart)
         } else {
             self.short_watches = 0;
-            self.back_off(Resume::State, Some(restart), now)
+            self.back_off(Phase::State, Some(restart), now)
         }
-    }
-
-    /// The request for a complete state.
-    fn state_request(
-        &mut self,
-        now: Instant,
-        server: &ServerState,
-        min: Option<&MinVersion>,
-    ) -> Request {
-        let failures = self.retry.failures();
-        self.confirm |= self.failures != failures;
-        self.failures = failures;
-        let confirm = self.confirm || self.version_lost || self.version.is_none();
-        let freshness = match min {
-            _ if !confirm => Freshness::AtLeastSeen,
-            // A minimum older than the last seen one is that of another server.
-            Some(min) if !self.version_lost && !self.is_behind(&min.version) => {
-                self.saw(&min.version);
-                Freshness::AtLeastMin
-            }
-            _ => Freshness::MostRecent,
-        };
-        if !server.streams_lists(now) {
-            return self.list_request(freshness);
-        }
-        let watch = Watch {
-            initial_events: true,
-            version: self.lower_bound(freshness),
-            timeout: self.watch_timeout(),
-        };
-        Request::StreamingList { freshness, watch }
-    }
-
-    fn list_request(&self, freshness: Freshness) -> Request {
-        let version = self.lower_bound(freshness);
-        Request::List { freshness, version }
-    }
-
-    /// The watch from the last version, or, after an outage, the state.
-    fn watch_or_state(&mut self, now: Instant, server: &ServerState) -> Request {
-        if self.failures == self.retry.failures() {
-            self.watch_request()
-        } else {
-            self.state_request(now, server, None)
-        }
-    }
-
-    fn watch_request(&mut self) -> Request {
-        Request::Watch(Watch {
-            initial_events: false,
-            version: self.version.clone(),
-            timeout: self.watch_timeout(),
-        })
-    }
-
-    fn lower_bound(&self, freshness: Freshness) -> Option<ResourceVersion> {
-        let version = self.version.clone();
-        version.filter(|_| freshness != Freshness::MostRecent)
     }
 
     fn watch_timeout(&mut self) -> Duration {
@@ -438,15 +391,20 @@ impl Reflector {
         freshness: Freshness,
         now: Instant,
     ) -> Result<Synced, Decision> {
-        let reset = self.is_behind(&version);
-        if reset && !self.older_before {
-            self.older_before = true;
-            self.confirm = true;
-            // There was an answer: earlier failures are no reason for a long delay.
-            self.retry.backoff.reset();
-            return Err(self.back_off(Resume::State, None, now));
-        }
-        self.older_before = false;
+        let recency = match &self.version {
+            Some(seen) => self.restored.judge(&version, seen),
+            None => Recency::Current,
+        };
+        let reset = match recency {
+            Recency::Current => false,
+            Recency::Restored => true,
+            Recency::InDoubt | Recency::Overtaken => {
+                self.confirm = true;
+                // There was a response: earlier failures are no reason for a long delay.
+                self.retry.backoff.reset();
+                return Err(self.back_off(Phase::State, None, now));
+            }
+        };
         self.version_lost = false;
         let confirmed = freshness.is_confirmed();
         self.confirm &= !confirmed;

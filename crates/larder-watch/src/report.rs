@@ -1,6 +1,6 @@
-//! The reports of an engine: what its drivers find out about their targets, and its freshness checks about objects.
+//! The reports of an engine: what it finds out about its targets and the objects that they cover.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use larder_objects::ResourceVersion;
 
@@ -11,19 +11,53 @@ use crate::{
     target::Target,
 };
 
-/// A finding of an engine about a target.
+/// The number of an object, which no other one has had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(pub u64);
+
+/// The name of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum TargetId {
+    /// The target is this object alone.
+    Object(ObjectId),
+    /// A collection, under a number that no other one has had.
+    Collection(u64),
+}
+
+/// The reports that were not taken yet.
+pub(crate) type Reports<T> = VecDeque<(TargetId, Report<T>)>;
+
+/// News of a target, or of an object that it covers.
 #[derive(Debug)]
-pub enum Finding<T: Target> {
+pub enum Report<T: Target> {
     /// The complete state.
     Synced(Snapshot<T>),
     /// An object was added or modified.
     Changed(T::Item),
     /// An object was deleted, at this version.
     Deleted(T::Tombstone, ResourceVersion),
+    /// The watch must be opened again; the known state may be stale from now on.
+    Interrupted(Restart),
     /// The watch continues after an interruption: the known state is in sync again.
     Resumed,
     /// A request failed and will be repeated; the known state may be stale from now on.
     Failed(RequestFailure),
+    /// The result of a freshness check.
+    Confirmed(Confirmed<T>),
+    /// The freshness check of this object failed. It is due again after a while, if a reader still needs it: see
+    /// [`CheckDue`](Self::CheckDue).
+    CheckFailed(ObjectId, RequestFailure),
+    /// The back-off of a freshness check is over.
+    CheckDue,
+    /// The target waited for a slot, and can be started.
+    SlotGranted,
+    /// A request was answered, or failed; for metrics.
+    Responded {
+        /// Of the request: `list`, `watch` or `get`.
+        verb: &'static str,
+        /// Of [`RequestError::label`], or `ok`.
+        outcome: &'static str,
+    },
 }
 
 /// The complete state of a target.
@@ -47,59 +81,13 @@ pub struct Snapshot<T: Target> {
 #[derive(Debug)]
 pub struct Confirmed<T: Target> {
     /// The object.
-    pub object: u64,
+    pub object: ObjectId,
     /// Its state; `None` where it does not exist.
     pub item: Option<T::Item>,
     /// The version of the state; a GET does not tell that of an absence.
     pub version: Option<ResourceVersion>,
     /// The state is as fresh as this registration.
     pub fresh_as_of: RegistrationSeq,
-}
-
-/// News of a target. Any part may be missing, and all of them.
-#[derive(Debug)]
-pub struct Report<T: Target> {
-    /// The target that it is about.
-    pub target: u64,
-    /// Verb of a request that was answered, and its outcome as a label.
-    pub answered: Option<(&'static str, &'static str)>,
-    /// Why the watch must be opened again.
-    pub restart: Option<Restart>,
-    /// What the store must act on.
-    pub event: Option<Event<T>>,
-}
-
-/// A report that a store must act on.
-#[derive(Debug)]
-pub enum Event<T: Target> {
-    /// The finding about the target.
-    Found(Finding<T>),
-    /// A freshness check was answered.
-    Confirmed(Confirmed<T>),
-    /// The freshness check of this object failed, and is due again after a while.
-    CheckFailed(u64, RequestFailure),
-    /// The freshness check of this object is due again.
-    CheckDue(u64),
-    /// The target waited for a slot, and can be started.
-    SlotGranted,
-}
-
-impl<T: Target> Report<T> {
-    pub(crate) fn new(target: u64, event: impl Into<Option<Event<T>>>) -> Self {
-        Self {
-            target,
-            answered: None,
-            restart: None,
-            event: event.into(),
-        }
-    }
-
-    pub(crate) fn found(target: u64, finding: Finding<T>) -> Self {
-        Self::new(target, Event::Found(finding))
-    }
-
-    pub(crate) fn answered(mut self, verb: &'static str, outcome: &'static str) -> Self {
-        self.answered = Some((verb, outcome));
-        self
-    }
+    /// The state may be older than the known one: the API server was restored.
+    pub reset: bool,
 }

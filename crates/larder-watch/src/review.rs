@@ -31,7 +31,7 @@ impl fmt::Debug for AccessReview {
     }
 }
 
-/// The answer to a review.
+/// The response to a review.
 #[derive(Debug)]
 pub enum Access {
     /// The identity may list and watch.
@@ -69,9 +69,9 @@ impl AccessReview {
         self.back_off().await;
         let error = match self.ask().await {
             Err(error) if error.is_outage() || error.is_throttled() => error,
-            answer => {
+            result => {
                 self.retry.recovered();
-                return answer.unwrap_or_else(Access::Unknown);
+                return result.unwrap_or_else(Access::Unknown);
             }
         };
         let now = Instant::now();

@@ -20,8 +20,8 @@ pub(crate) struct ServerState {
 /// A version that was the most recent one at some time after the registration: a state that is not older than the
 /// version is as fresh as the registration.
 ///
-/// Versions of all objects of a kind come from one counter (Kubernetes 1.35 promises that they compare), so the answer
-/// about one object serves all.
+/// Versions of all objects of a kind come from one counter (Kubernetes 1.35 promises that they compare), so the
+/// response about one object serves all.
 #[derive(Clone, Debug)]
 pub(crate) struct MinVersion {
     pub(crate) seq: RegistrationSeq,

@@ -1,4 +1,4 @@
-//! The target of a list and a watch, and how their answers are read.
+//! The target of a list and a watch, and how their responses are read.
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{error::RequestError, sequence::RegistrationSeq};
 
 /// One object by name, or a collection.
 pub trait Target: fmt::Debug + Send + Sync + 'static {
-    /// One object, as an answer brings it.
+    /// One object, as a response brings it.
     type Item: Send + fmt::Debug;
     /// The remains of a deleted object.
     type Tombstone: Send + fmt::Debug;
@@ -22,7 +22,7 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// Kind of the objects, for people to read.
     const KIND: &'static str;
 
-    /// Whether answers may hold a Secret, so that their bytes are wiped.
+    /// Whether responses may hold a Secret, so that their bytes are wiped.
     const SECRET: bool;
 
     /// The path of the collection.
@@ -44,6 +44,11 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     /// The newest registration that needs the single object; a state that is as fresh will do.
     fn newest_registration(&self) -> Option<RegistrationSeq> {
         None
+    }
+
+    /// The version of the known state of the single object; empty if none is known. A state that is older is doubted.
+    fn known_version(&self) -> ResourceVersion {
+        ResourceVersion::default()
     }
 
     /// Reads one object; `None` if the target does not cover it. An object that cannot be decoded is an item too, as

@@ -1,4 +1,4 @@
-//! Entry points of the fuzz targets: how answers are read, without a reflector around them. Not part of the API.
+//! Entry points of the fuzz targets: how responses are read, without a reflector around them. Not part of the API.
 
 use std::{future::poll_fn, time::Duration};
 
@@ -9,7 +9,7 @@ use crate::{error::RequestError, target::Target};
 ///
 /// # Errors
 ///
-/// The answer is not a list.
+/// The response is not a list.
 pub async fn list<T: Target>(client: kube::Client, target: &T) -> Result<T::State, RequestError> {
     let listed = Api::new(client).list(target, None).await?;
     Ok(listed.state)

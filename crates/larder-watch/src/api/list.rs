@@ -1,4 +1,4 @@
-//! The answer to a list, read item by item: what is held is one item, however long the list.
+//! The response to a list, read item by item: what is held is one item, however long the list.
 
 use larder_objects::ResourceVersion;
 use serde::{Deserialize, de::IgnoredAny};
@@ -120,7 +120,7 @@ impl Splitter {
     ///
     /// # Errors
     ///
-    /// The answer is not a list.
+    /// The response is not a list.
     pub(super) fn finish(self) -> Result<ListMeta, RequestError> {
         #[derive(Deserialize)]
         struct Frame {

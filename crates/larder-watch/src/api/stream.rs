@@ -183,19 +183,19 @@ mod tests {
 
     /// A watch of Secret `a` whose body arrives in `chunks`.
     async fn watch(chunks: &'static [&'static str]) -> EventStream<ByName<Secret>> {
-        let answer = service_fn(move |_: http::Request<Body>| async move {
+        let service = service_fn(move |_: http::Request<Body>| async move {
             let frames = chunks.iter().map(|chunk| {
                 Ok::<_, Infallible>(Frame::data(Bytes::from_static(chunk.as_bytes())))
             });
             Ok::<_, Infallible>(http::Response::new(StreamBody::new(stream::iter(frames))))
         });
-        let client = kube::Client::new(answer, "default");
-        let answer = client
+        let client = kube::Client::new(service, "default");
+        let response = client
             .send(http::Request::new(Body::empty()))
             .await
             .unwrap();
         let target = ByName::new(ObjectKey::new("n", "a"));
-        EventStream::new(answer.into_body(), target)
+        EventStream::new(response.into_body(), target)
     }
 
     async fn next(

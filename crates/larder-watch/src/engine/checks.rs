@@ -2,7 +2,7 @@
 //!
 //! The watch of a target does not show how fresh a silent object is. So for a reader that has just registered, the
 //! object is read once: by a GET if the target is that object, and by a list of the one name if the target is a
-//! namespace. Such a list also confirms an absence, and its version. Without a watch, a GET is the only source.
+//! collection. Such a list also confirms an absence, and its version. Without a watch, a GET is the only source.
 //!
 //! Invariant: an object has at most one check under way, and a check that has failed backs off with a delay of its own.
 
@@ -13,31 +13,29 @@ use std::{
 };
 
 use futures::{FutureExt as _, future::BoxFuture};
-use larder_objects::ResourceVersion;
 use tokio::time::Instant;
-use tokio_util::time::DelayQueue;
 
-use super::{Engine, OlderAnswer, Part, Start, Timer};
+use super::{Engine, Need, Part, Start, Timer};
 use crate::{
     api::Api,
     backoff::{RequestBackoff, retry_after},
     error::{RequestError, RequestFailure, RequestPhase, outcome_label},
     limits::Permit,
     ready::ReadyWaker,
-    report::{Confirmed, Event, Report},
+    report::{Confirmed, ObjectId, Report, TargetId},
+    restored::{Recency, RestoreDetector},
     sequence::RegistrationSeq,
     target::Target,
 };
 
 /// The check of one object.
 pub(super) struct FreshnessCheck<T: Target> {
-    object: u64,
+    object: ObjectId,
     /// The object as a target.
     target: T,
-    /// The target that covers the object: the object itself, or a namespace.
-    watched: u64,
-    /// An answer was older than the known state, which was this; the object is checked once more.
-    known_before: Option<ResourceVersion>,
+    /// The target that covers the object: the object itself, or a collection.
+    watched: TargetId,
+    restored: RestoreDetector,
     backoff: Option<Box<RequestBackoff>>,
     phase: CheckPhase<T>,
     waker: Arc<ReadyWaker<Part>>,
@@ -47,9 +45,9 @@ pub(super) struct FreshnessCheck<T: Target> {
 enum CheckPhase<T: Target> {
     /// Waits to be sent.
     Queued,
-    Asked {
-        answer: BoxFuture<'static, Result<Confirmed<T>, RequestError>>,
-        /// Released once the answer is complete.
+    Sent {
+        response: BoxFuture<'static, Result<Confirmed<T>, RequestError>>,
+        /// Released once the response is complete.
         _permit: Permit,
     },
     /// Failed.
@@ -58,67 +56,32 @@ enum CheckPhase<T: Target> {
         /// It failed with the API server: the end of an outage brings it forward to this time at the earliest.
         early: Option<Instant>,
     },
-    /// The back-off is over; nothing is asked before a reader needs it.
+    /// The back-off is over; nothing is requested before a reader needs it.
     Due,
 }
 
 impl<T: Target + Clone> Engine<T> {
     /// Ends the freshness check of an object.
-    pub fn remove_check(&mut self, object: u64) {
+    pub(super) fn remove_check(&mut self, object: ObjectId) {
         if let Some(mut check) = self.checks.remove(&object) {
             check.timer.set(&mut self.timers, Part::Check(object), None);
         }
     }
 
-    /// Whether the freshness check of the object has failed, and is not due yet.
-    pub fn is_check_backing_off(&self, object: u64) -> bool {
-        let check = self.checks.get(&object);
-        check.is_some_and(|check| matches!(check.phase, CheckPhase::BackingOff { .. }))
-    }
-
-    /// The answer of a freshness check, `answered`, is older than what is `known`. So the object is checked once more,
-    /// and the second answer decides.
-    pub fn check_was_older(
-        &mut self,
-        id: u64,
-        object: u64,
-        answered: &ResourceVersion,
-        known: ResourceVersion,
-    ) -> OlderAnswer {
-        let Some(check) = self.checks.get_mut(&object) else {
-            return OlderAnswer::Overtaken;
-        };
-        match check.known_before.replace(known) {
-            None => {
-                check.phase = CheckPhase::Queued;
-                self.requests.enqueue(Part::Check(object), true);
-                OlderAnswer::AskedAgain
-            }
-            Some(before) if answered.is_older_than(&before) => {
-                self.remove_check(object);
-                let _ = self.start(id, true);
-                OlderAnswer::Restored
-            }
-            Some(_) => OlderAnswer::Overtaken,
-        }
-    }
-
     /// Checks an object, unless a check is under way or backs off.
-    pub(super) fn check(&mut self, watched: u64, object: u64, single: impl Fn(u64) -> Option<T>) {
+    pub(super) fn check(&mut self, watched: TargetId, need: Need<T>) {
+        let object = need.object;
         if let Some(check) = self.checks.get_mut(&object) {
             let CheckPhase::Due = check.phase else {
                 return;
             };
             check.phase = CheckPhase::Queued;
         } else {
-            let Some(target) = single(object) else {
-                return;
-            };
             let check = FreshnessCheck {
                 object,
-                target,
+                target: need.target,
                 watched,
-                known_before: None,
+                restored: RestoreDetector::default(),
                 backoff: None,
                 phase: CheckPhase::Queued,
                 waker: self.ready.waker(Part::Check(object)),
@@ -132,7 +95,7 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    pub(super) fn send_check(&mut self, object: u64, permit: Permit) {
+    pub(super) fn send_check(&mut self, object: ObjectId, permit: Permit) {
         let seq = self.seqs.current();
         if let Some(check) = self.checks.get_mut(&object)
             && let CheckPhase::Queued = check.phase
@@ -142,74 +105,106 @@ impl<T: Target + Clone> Engine<T> {
         }
     }
 
-    pub(super) fn poll_check(&mut self, object: u64) {
+    pub(super) fn poll_check(&mut self, object: ObjectId, now: Instant) {
         let Some(check) = self.checks.get_mut(&object) else {
             return;
         };
-        let (waker, random) = (Arc::clone(&check.waker), &mut self.random);
-        let Poll::Ready((outcome, result)) = waker.poll(|context| check.poll(context, random))
-        else {
+        let waker = Arc::clone(&check.waker);
+        let Poll::Ready(response) = waker.poll(|context| check.poll(context)) else {
             return;
         };
-        check.set_timer(&mut self.timers);
-        let (target, verb) = (check.watched, check.request_phase().as_str());
-        let event = match result {
-            Err(failure) => Some(Event::CheckFailed(object, failure)),
-            Ok(confirmed) => {
-                // A GET does not return the version of an absence; a complete state does.
-                let relist = confirmed.version.is_none() && !self.is_without_slot(target);
-                if relist {
-                    self.remove_check(object);
-                }
-                // Without a slot for that, the answer to the GET is the only source.
-                if relist && self.start(target, true) == Start::Started {
-                    None
-                } else {
-                    // Events older than the check change nothing.
-                    if let Some(version) = &confirmed.version
-                        && target == object
-                        && let Some(watched) = self.targets.get_mut(&target)
-                    {
-                        watched.driver.saw(version);
-                    }
-                    Some(Event::Confirmed(confirmed))
+        let (target, phase) = (check.watched, check.request_phase());
+        let (verb, outcome) = (phase.as_str(), outcome_of(&response));
+        let responded = Report::Responded { verb, outcome };
+        self.reports.push_back((target, responded));
+        // An object that cannot be decoded is not known to be fresh; it would be the same again at once.
+        let error = match response {
+            Ok(confirmed) => match confirmed.item.as_ref().and_then(T::decode_error) {
+                None => return self.confirmed(target, confirmed),
+                Some(error) => error,
+            },
+            Err(error) => Arc::new(error),
+        };
+        check.back_off(&error, now, self.random.f64());
+        let deadline = check.deadline();
+        check
+            .timer
+            .set(&mut self.timers, Part::Check(object), deadline);
+        let failure = RequestFailure::new(phase, error);
+        let failed = Report::CheckFailed(object, failure);
+        self.reports.push_back((target, failed));
+    }
+
+    /// Reports the result of a check, unless that takes another request.
+    fn confirmed(&mut self, target: TargetId, mut confirmed: Confirmed<T>) {
+        let object = confirmed.object;
+        let (Some(version), Some(check)) = (&confirmed.version, self.checks.get_mut(&object))
+        else {
+            // A GET does not return the version of an absence; a complete state does.
+            self.remove_check(object);
+            if self.start(target, true) == Start::NoSlot {
+                self.reports
+                    .push_back((target, Report::Confirmed(confirmed)));
+            }
+            return;
+        };
+        match check.restored.judge(version, &check.target.known_version()) {
+            Recency::InDoubt => {
+                check.phase = CheckPhase::Queued;
+                self.requests.enqueue(Part::Check(object), true);
+                return;
+            }
+            Recency::Current | Recency::Overtaken => {
+                // Events older than the check change nothing.
+                if let TargetId::Object(_) = target
+                    && let Some(watched) = self.targets.get_mut(&target)
+                {
+                    watched.driver.saw(version);
                 }
             }
-        };
-        let report = Report::new(target, event).answered(verb, outcome);
-        self.reports.push_back(report);
+            Recency::Restored => {
+                confirmed.reset = true;
+                self.server.min_version_lost();
+                let _ = self.start(target, true);
+            }
+        }
+        self.remove_check(object);
+        self.reports
+            .push_back((target, Report::Confirmed(confirmed)));
     }
 
     /// The next request of a check that backs off is due: its target is asked whether it is still needed.
-    pub(super) fn check_expired(&mut self, object: u64) {
+    pub(super) fn check_expired(&mut self, object: ObjectId) {
         if let Some(check) = self.checks.get_mut(&object) {
             check.timer = Timer::default();
             check.phase = CheckPhase::Due;
-            let due = Report::new(check.watched, Event::CheckDue(object));
-            self.reports.push_back(due);
+            self.reports.push_back((check.watched, Report::CheckDue));
         }
     }
 
     /// An outage is over: checks that back off for it retry soon, spread over a time.
     pub(super) fn retry_checks_early(&mut self, spread: Duration, now: Instant) {
-        for check in self.checks.values_mut() {
+        for (object, check) in &mut self.checks {
             let delay = spread.mul_f64(self.random.f64());
             if let CheckPhase::BackingOff { until, early } = &mut check.phase
                 && let Some(early) = early.take()
             {
                 *until = (*until).min(early.max(now + delay));
             }
-            check.set_timer(&mut self.timers);
+            let deadline = check.deadline();
+            check
+                .timer
+                .set(&mut self.timers, Part::Check(*object), deadline);
         }
     }
 }
 
 impl<T: Target + Clone> FreshnessCheck<T> {
-    /// Sends the request; its answer is as fresh as `fresh_as_of`.
+    /// Sends the request; its response is as fresh as `fresh_as_of`.
     fn send(&mut self, api: &Api, fresh_as_of: RegistrationSeq, permit: Permit) {
         let (api, target) = (api.clone(), self.target.clone());
         let (object, phase) = (self.object, self.request_phase());
-        let answer = async move {
+        let response = async move {
             let (item, listed) = if phase == RequestPhase::Get {
                 match api.get(&target, None).await {
                     Ok(item) => (Some(item), None),
@@ -228,67 +223,53 @@ impl<T: Target + Clone> FreshnessCheck<T> {
                 version: item.as_ref().map(T::version).cloned().or(listed),
                 item,
                 fresh_as_of,
+                reset: false,
             })
         };
-        self.phase = CheckPhase::Asked {
-            answer: answer.boxed(),
+        self.phase = CheckPhase::Sent {
+            response: response.boxed(),
             _permit: permit,
         };
     }
 
     /// A GET reads the object that is a target itself.
     fn request_phase(&self) -> RequestPhase {
-        if self.watched == self.object {
-            RequestPhase::Get
-        } else {
-            RequestPhase::List
+        match self.watched {
+            TargetId::Object(_) => RequestPhase::Get,
+            TargetId::Collection(_) => RequestPhase::List,
         }
     }
 
-    /// Once the request was answered: its outcome as a label, and the result of the check.
-    fn poll(
-        &mut self,
-        context: &mut Context<'_>,
-        random: &mut fastrand::Rng,
-    ) -> Poll<(&'static str, Result<Confirmed<T>, RequestFailure>)> {
-        let CheckPhase::Asked { answer, .. } = &mut self.phase else {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<Confirmed<T>, RequestError>> {
+        let CheckPhase::Sent { response, .. } = &mut self.phase else {
             return Poll::Pending;
         };
-        let answer = ready!(answer.poll_unpin(context));
+        let response = ready!(response.poll_unpin(context));
         self.phase = CheckPhase::Due;
-        let outcome = match &answer {
-            Ok(Confirmed { version: None, .. }) => "not_found",
-            answer => outcome_label(answer),
-        };
-        // An object that cannot be decoded is not known to be fresh; it would be the same again at once.
-        let result = match answer {
-            Ok(confirmed) => match confirmed.item.as_ref().and_then(T::decode_error) {
-                Some(error) => Err(error),
-                None => Ok(confirmed),
-            },
-            Err(error) => Err(Arc::new(error)),
-        };
-        if let Err(error) = &result {
-            let (now, random) = (Instant::now(), random.f64());
-            let backoff = self.backoff.get_or_insert_default();
-            let delay = backoff.delay_after(error, now, random);
-            let early = error.is_outage() || error.is_throttled();
-            self.phase = CheckPhase::BackingOff {
-                until: now + delay,
-                early: early.then(|| now + retry_after(error, random)),
-            };
-        }
-        let phase = self.request_phase();
-        let result = result.map_err(|error| RequestFailure::new(phase, error));
-        Poll::Ready((outcome, result))
+        Poll::Ready(response)
     }
 
-    /// Sets the timer to the end of the back-off, if it backs off.
-    fn set_timer(&mut self, timers: &mut DelayQueue<Part>) {
-        let until = match self.phase {
+    fn back_off(&mut self, error: &RequestError, now: Instant, random: f64) {
+        let backoff = self.backoff.get_or_insert_default();
+        let early = error.is_outage() || error.is_throttled();
+        self.phase = CheckPhase::BackingOff {
+            until: now + backoff.delay_after(error, now, random),
+            early: early.then(|| now + retry_after(error, random)),
+        };
+    }
+
+    /// The end of the back-off, if it backs off.
+    fn deadline(&self) -> Option<Instant> {
+        match self.phase {
             CheckPhase::BackingOff { until, .. } => Some(until),
             _ => None,
-        };
-        self.timer.set(timers, Part::Check(self.object), until);
+        }
+    }
+}
+
+fn outcome_of<T: Target>(response: &Result<Confirmed<T>, RequestError>) -> &'static str {
+    match response {
+        Ok(Confirmed { version: None, .. }) => "not_found",
+        response => outcome_label(response),
     }
 }

@@ -1,9 +1,11 @@
-//! The input that a store passes to an engine, and the engine's answers.
+//! The input that a store passes to an engine.
+
+use crate::report::ObjectId;
 
 /// The limits of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// Most requests that wait for their answer at the same time.
+    /// Most requests that wait for their response at the same time.
     pub max_requests_in_flight: usize,
     /// Most single objects that are watched at the same time.
     pub max_watches: usize,
@@ -24,11 +26,13 @@ pub enum Known {
 
 /// An object for which a reader needs a fresher state than the known one.
 #[derive(Clone, Copy, Debug)]
-pub struct Need {
+pub struct Need<T> {
     /// The object.
-    pub object: u64,
+    pub object: ObjectId,
     /// Its known state.
     pub known: Known,
+    /// The object as a target of its own.
+    pub target: T,
 }
 
 /// Whether a target is watched from now on.
@@ -39,19 +43,6 @@ pub enum Start {
     Started,
     /// The limit of watches of single objects is reached; the target waits for a slot.
     NoSlot,
-}
-
-/// The meaning of an answer that is older than the known state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum OlderAnswer {
-    /// Nothing yet: the object is checked once more.
-    AskedAgain,
-    /// Events overtook the answer, so the known state is at least as fresh.
-    Overtaken,
-    /// A second request returned an older state again: the API server was restored. The store accepts the answer, and
-    /// the complete state of the target is requested.
-    Restored,
 }
 
 impl Known {

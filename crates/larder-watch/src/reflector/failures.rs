@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 
-use super::{Decision, Freshness, Next, Reflector, Restart, Resume};
+use super::{Decision, Freshness, Next, Phase, Reflector, Restart};
 use crate::{
     error::{RequestError, RequestFailure, RequestPhase},
     server::ServerState,
@@ -27,8 +27,7 @@ impl Reflector {
                 server.min_version_lost();
             }
             self.version_lost = true;
-            let request = self.state_request(now, server, None);
-            return Decision::request(request, Restart::Expired);
+            return Decision::send(Phase::State, Restart::Expired);
         }
         if streaming && (error.is_unsupported() || error.is_internal()) {
             if error.is_unsupported() {
@@ -36,9 +35,9 @@ impl Reflector {
             } else {
                 server.streaming_failed(now);
             }
-            return Decision::request(self.list_request(freshness), None);
+            return Decision::send(Phase::PlainList, None);
         }
-        self.failed(RequestPhase::List, Resume::State, error, now, server)
+        self.failed(RequestPhase::List, Phase::State, error, now, server)
     }
 
     /// A watch could not be opened, was ended by the API server, or sent something that is no event.
@@ -51,26 +50,25 @@ impl Reflector {
         self.note_response(&error);
         if error.is_version_too_large() {
             self.version_lost = true;
-            let request = self.state_request(now, server, None);
-            return Decision::request(request, Restart::Expired);
+            return Decision::send(Phase::State, Restart::Expired);
         }
         if error.is_expired() {
             // Not a failure: the state is requested again, from the last version on. It backs off all the same, because
             // all watches of an API server that compacts expire together.
-            return self.back_off(Resume::State, Some(Restart::Expired), now);
+            return self.back_off(Phase::State, Some(Restart::Expired), now);
         }
-        let resume = if error.is_transport() || error.is_too_many_requests() {
-            Resume::Watch
+        let next = if error.is_transport() || error.is_too_many_requests() {
+            Phase::Watch
         } else {
-            Resume::State
+            Phase::State
         };
-        self.failed(RequestPhase::Watch, resume, error, now, server)
+        self.failed(RequestPhase::Watch, next, error, now, server)
     }
 
     fn failed(
         &mut self,
         phase: RequestPhase,
-        resume: Resume,
+        next: Phase,
         error: RequestError,
         now: Instant,
         server: &mut ServerState,
@@ -82,22 +80,22 @@ impl Reflector {
         let delay = self.retry.failed(&error, now, &mut self.random);
         Decision {
             failure: Some(RequestFailure::new(phase, error)),
-            ..Decision::of(Next::BackOff(resume, delay), Some(Restart::Refused))
+            ..Decision::of(Next::BackOff(next, delay), Some(Restart::Refused))
         }
     }
 
     /// Backs off as the schedule has it, although nothing has failed.
     pub(super) fn back_off(
         &mut self,
-        resume: Resume,
+        next: Phase,
         restart: Option<Restart>,
         now: Instant,
     ) -> Decision {
         let delay = self.retry.backoff.delay(now, false, self.random.f64());
-        Decision::of(Next::BackOff(resume, delay), restart)
+        Decision::of(Next::BackOff(next, delay), restart)
     }
 
-    /// What the error says of the API server: an answer ends an outage, unless it throttles.
+    /// What the error says of the API server: a response ends an outage, unless it throttles.
     fn note_response(&mut self, error: &RequestError) {
         if error.is_throttled() {
             self.retry.leave_outage();

@@ -15,7 +15,7 @@ struct Scene {
     now: Instant,
     /// The request that was made last.
     request: Option<Request>,
-    resume: Option<(Resume, Duration)>,
+    backing_off: Option<(Phase, Duration)>,
     log: String,
 }
 
@@ -47,7 +47,7 @@ impl Scene {
             server: ServerState::default(),
             now,
             request: None,
-            resume: None,
+            backing_off: None,
             log: String::new(),
         }
     }
@@ -56,8 +56,9 @@ impl Scene {
         writeln!(self.log, "{line}").unwrap();
     }
 
-    /// Notes a request and makes it.
-    fn request(&mut self, request: Request) {
+    /// Makes the request of a phase and notes it. `min` is a version that is fresh enough.
+    fn send(&mut self, phase: Phase, min: Option<&MinVersion>) {
+        let request = self.reflector.request(phase, self.now, &self.server, min);
         let from = |version: &Option<ResourceVersion>| match version {
             Some(version) => format!(" from {version}"),
             None => String::new(),
@@ -81,21 +82,21 @@ impl Scene {
             self.note("failed");
         }
         match decision.next {
-            Next::Request(request) => self.request(request),
-            Next::BackOff(resume, delay) => {
+            Next::Send(phase) => self.send(phase, None),
+            Next::BackOff(phase, delay) => {
                 // Each delay is stretched by up to 100 %.
                 let bases = [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600];
                 let base = bases.iter().rfind(|base| delay.as_millis() >= **base);
                 let base = base.copied().unwrap_or_default();
-                self.note(&format!("back off for {base} ms, then {resume:?}"));
-                self.resume = Some((resume, delay));
+                self.note(&format!("back off for {base} ms, then {phase:?}"));
+                self.backing_off = Some((phase, delay));
             }
         }
     }
 
     fn start(&mut self, confirm: bool) -> &mut Self {
-        let request = self.reflector.start(confirm, self.now, &self.server);
-        self.request(request);
+        self.reflector.start(confirm);
+        self.send(Phase::State, None);
         self
     }
 
@@ -106,10 +107,9 @@ impl Scene {
 
     /// The back-off is over.
     fn backed_off(&mut self) -> &mut Self {
-        let (resume, delay) = self.resume.take().unwrap();
+        let (phase, delay) = self.backing_off.take().unwrap();
         self.now += delay;
-        let request = self.reflector.resume(resume, self.now, &self.server, None);
-        self.request(request);
+        self.send(phase, None);
         self
     }
 
@@ -120,21 +120,17 @@ impl Scene {
         let (reflector, server) = (&mut self.reflector, &mut self.server);
         let result = if streaming {
             reflector.opened();
-            reflector
-                .initial_events_ended(freshness, version(at), self.now, server)
-                .map(|synced| (synced, None))
+            reflector.initial_events_ended(freshness, version(at), self.now, server)
         } else {
-            reflector
-                .listed(freshness, version(at), self.now)
-                .map(|(synced, request)| (synced, Some(request)))
+            reflector.listed(freshness, version(at), self.now)
         };
         match result {
-            Ok((synced, request)) => {
+            Ok(synced) => {
                 let confirmed = if synced.confirmed { ", confirmed" } else { "" };
                 let reset = if synced.reset { ", reset" } else { "" };
                 self.note(&format!("synced at {}{confirmed}{reset}", synced.version));
-                if let Some(request) = request {
-                    self.request(request);
+                if !streaming {
+                    self.send(Phase::Watch, None);
                 }
             }
             Err(decision) => self.decision(decision),
@@ -165,9 +161,7 @@ impl Scene {
     fn watch_ends(&mut self, after: Duration, quiet: bool) -> &mut Self {
         let since = self.now;
         self.now += after;
-        let decision = self
-            .reflector
-            .watch_ended(since, quiet, true, self.now, &self.server);
+        let decision = self.reflector.watch_ended(since, quiet, true, self.now);
         self.decision(decision);
         self
     }
@@ -422,18 +416,12 @@ async fn a_request_that_waited_takes_a_fresh_enough_version() {
         |scene| {
             let seq = crate::sequence::SeqCounter::default().advance();
             scene.server.confirmed(seq, &version(8));
-            scene.start(true);
-            let request = scene.request.take().unwrap();
+            scene.reflector.start(true);
             let min = scene.server.min_version(seq);
-            let request =
-                scene
-                    .reflector
-                    .resume(request.phase(), scene.now, &scene.server, min.as_ref());
-            scene.request(request);
+            scene.send(Phase::State, min.as_ref());
             scene.fails(status(504, "Too large resource version"));
         },
         expect![[r#"
-            streaming list, MostRecent
             streaming list, AtLeastMin from 8
             restart: expired
             streaming list, MostRecent

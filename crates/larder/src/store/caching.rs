@@ -30,7 +30,8 @@ use futures::{
 };
 use larder_objects::Object;
 use larder_watch::{
-    Api, ByName, RegistrationSeq, RequestBackoff, RequestError, RequestFailure, RequestPhase,
+    Api, ByName, Recency, RegistrationSeq, RequestBackoff, RequestError, RequestFailure,
+    RequestPhase, RestoreDetector,
 };
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -69,7 +70,9 @@ struct CacheState<K> {
     backoff: RequestBackoff,
     /// No request before this time, after a failure.
     not_before: Option<Instant>,
-    older: Older,
+    /// The last answer, perhaps of one of the API server's caches, was older than the known one: ask live.
+    in_doubt: bool,
+    restored: RestoreDetector,
     /// The request under way, and the seq up to which references may read its answer.
     flight: Option<(RegistrationSeq, WeakFlight<K>)>,
 }
@@ -87,16 +90,6 @@ enum Answer<K> {
     Removed,
 }
 
-/// Whether the last answer was older than the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Older {
-    No,
-    /// A cache of the API server said so: ask live.
-    Suspected,
-    /// A live answer said so; the next one is believed.
-    Live,
-}
-
 impl<K: Object> CacheEntry<K> {
     fn new(config: Arc<ManagerConfig>) -> Self {
         let state = Mutex::new(CacheState {
@@ -108,7 +101,8 @@ impl<K: Object> CacheEntry<K> {
             failure: None,
             backoff: RequestBackoff::default(),
             not_before: None,
-            older: Older::No,
+            in_doubt: false,
+            restored: RestoreDetector::default(),
             flight: None,
         });
         Self { config, state }
@@ -149,7 +143,7 @@ impl<K: Object> CacheState<K> {
     /// The object, if the answer is still good (T6), not in doubt, and new enough for the reader.
     fn read_now(&mut self, required: RegistrationSeq, config: &ManagerConfig) -> Option<Arc<K>> {
         let (object, age) = self.object_for(required)?;
-        if self.older != Older::No || !age.is_below(config.current_ttl()) {
+        if self.in_doubt || !age.is_below(config.current_ttl()) {
             return None;
         }
         let object = Arc::clone(object);
@@ -192,15 +186,21 @@ impl<K: Object> CacheState<K> {
         let mut changed = recovered;
         if let Answer::Found(known) = &self.answer {
             let known_version = &known.metadata().resource_version;
-            if version.is_older_than(known_version) && self.older != Older::Live {
-                self.older = if live { Older::Live } else { Older::Suspected };
+            let accepted = if live {
+                let recency = self.restored.judge(version, known_version);
+                matches!(recency, Recency::Current | Recency::Restored)
+            } else {
+                !version.is_older_than(known_version)
+            };
+            if !accepted {
+                self.in_doubt = true;
                 return recovered.then_some(ChangeKind::Updated);
             }
             changed |= version != known_version;
         } else {
             changed = true;
         }
-        self.older = Older::No;
+        self.trust();
         self.keep(object, live, seq, now);
         changed.then_some(ChangeKind::Updated)
     }
@@ -241,11 +241,16 @@ impl<K: Object> CacheState<K> {
     fn not_found(&mut self, seq: RegistrationSeq, now: Instant) -> Option<ChangeKind> {
         let mut changed = self.succeeded();
         changed |= !matches!(self.answer, Answer::NotFound);
-        self.older = Older::No;
+        self.trust();
         self.answer = Answer::NotFound;
         self.age = Some(Age::since(now));
         self.fresh_as_of = self.fresh_as_of.max(seq);
         changed.then_some(ChangeKind::Deleted)
+    }
+
+    fn trust(&mut self) {
+        self.in_doubt = false;
+        self.restored = RestoreDetector::default();
     }
 
     /// Forgets failures; returns whether there were any.
@@ -383,7 +388,7 @@ impl<K: Object> CachingStore<K> {
         // T7: a cache of the API server will do for a refresh, and for nothing else.
         let cached = matches!(state.answer, Answer::Found(_))
             && state.fresh_as_of >= required
-            && state.older == Older::No;
+            && !state.in_doubt;
         state.tried = seq;
         let flight = Arc::clone(&self.inner)
             .fetch(Arc::clone(entry), seq, !cached)

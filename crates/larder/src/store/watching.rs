@@ -28,7 +28,7 @@ use std::{
 
 use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey};
-use larder_watch::{Api, RegistrationSeq, RequestFailure};
+use larder_watch::{Api, ObjectId, RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
@@ -207,7 +207,7 @@ impl<K: Object> WatchStore<K> {
     }
 
     pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
-        let make = || WatchEntry::new(self.last_id.fetch_add(1, Ordering::Relaxed));
+        let make = || WatchEntry::new(ObjectId(self.last_id.fetch_add(1, Ordering::Relaxed)));
         let added = self.inner.entries.add(namespace, name, make);
         let entry = &added.entry;
         self.inner.serve_copy(entry, &self.inner.stale.lock());

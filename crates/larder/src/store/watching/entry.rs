@@ -9,7 +9,7 @@ use std::sync::{
 
 use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
-use larder_watch::{RegistrationSeq, RequestFailure};
+use larder_watch::{ObjectId, RegistrationSeq, RequestFailure};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct WatchEntry<K> {
     /// Number of this incarnation of the entry; the task's name for it.
-    pub(crate) id: u64,
+    pub(crate) id: ObjectId,
     /// A reader waits for something that no request under way may bring; the task clears it.
     pub(super) read_pending: AtomicBool,
     /// A reader gave up waiting.
@@ -204,7 +204,7 @@ impl<K: Object> KnownState<K> {
 }
 
 impl<K: Object> WatchEntry<K> {
-    pub(super) fn new(id: u64) -> Self {
+    pub(super) fn new(id: ObjectId) -> Self {
         Self {
             id,
             read_pending: AtomicBool::new(false),

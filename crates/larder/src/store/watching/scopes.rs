@@ -13,8 +13,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use futures::FutureExt as _;
-use larder_objects::{Object, ResourceVersion};
-use larder_watch::{Access, AccessReview, RequestFailure, RequestPhase};
+use larder_objects::Object;
+use larder_watch::{Access, AccessReview, ObjectId, RequestFailure, RequestPhase, TargetId};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::info;
@@ -28,10 +28,10 @@ use crate::{
 /// A namespace with references.
 pub(super) struct Namespace {
     /// Its number, which distinguishes it from earlier and later ones of that name.
-    id: u64,
+    id: TargetId,
     state: NamespaceState,
     /// The referenced objects.
-    pub(super) members: BTreeSet<u64>,
+    pub(super) members: BTreeSet<ObjectId>,
     pub(super) last_read: Instant,
 }
 
@@ -46,11 +46,11 @@ enum NamespaceState {
 }
 
 /// The answer to the review of the namespace with this number.
-pub(super) type ReviewAnswer = (u64, AccessReview, Access);
+pub(super) type ReviewAnswer = (TargetId, AccessReview, Access);
 
 impl<K: Object> WatchTask<K> {
     /// Adds an object to its namespace. Returns the target that covers it.
-    pub(super) fn join_namespace(&mut self, name: &SmolStr, object: u64) -> Option<u64> {
+    pub(super) fn join_namespace(&mut self, name: &SmolStr, object: ObjectId) -> Option<TargetId> {
         if !self.namespaces.contains_key(name) {
             self.enter_namespace(name);
         }
@@ -70,7 +70,7 @@ impl<K: Object> WatchTask<K> {
 
     /// A namespace gains its first reference.
     fn enter_namespace(&mut self, name: &SmolStr) {
-        let id = self.last_target;
+        let id = TargetId::Collection(self.last_target);
         self.last_target += 1;
         let namespace = Namespace {
             id,
@@ -90,7 +90,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    fn review(&self, id: u64, mut review: AccessReview) {
+    fn review(&self, id: TargetId, mut review: AccessReview) {
         let answer = async move {
             let access = review.next().await;
             (id, review, access)
@@ -99,7 +99,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// An object has lost its last reference; its namespace may have with it.
-    pub(super) fn leave_namespace(&mut self, name: &SmolStr, object: u64) {
+    pub(super) fn leave_namespace(&mut self, name: &SmolStr, object: ObjectId) {
         let Some(namespace) = self.namespaces.get_mut(name) else {
             return;
         };
@@ -142,7 +142,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The API server denies a watch that it has granted.
-    pub(super) fn fall_back_to_objects(&mut self, target: u64) {
+    pub(super) fn fall_back_to_objects(&mut self, target: TargetId) {
         if self.config.watch_scope != WatchScope::Auto {
             return;
         }
@@ -173,7 +173,7 @@ impl<K: Object> WatchTask<K> {
         namespace.state = NamespaceState::Together;
         let (id, members) = (namespace.id, namespace.members.clone());
         let target = WatchTarget::Namespace(Arc::clone(&self.inner), name.clone());
-        self.engine.add(id, target, &ResourceVersion::default());
+        self.engine.add(id, target);
         for object in members {
             self.cover_object(object, id);
         }
@@ -188,14 +188,13 @@ impl<K: Object> WatchTask<K> {
         namespace.state = NamespaceState::ByName;
         let (id, members) = (namespace.id, namespace.members.clone());
         for object in members {
-            self.engine.remove_check(object);
             self.pending.remove(&(id, object));
             let cell = &self.objects[&object].entry.cell;
             if cell.state() != ObjectState::Immutable {
                 cell.interrupted(Instant::now());
             }
             self.watch_object(object);
-            self.refresh(object);
+            self.refresh(TargetId::Object(object));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use larder_objects::{Kind, Object, ResourceVersion};
 use larder_transport::path::CollectionPath;
-use larder_watch::{Head, RegistrationSeq, RequestError, Target, collection_path};
+use larder_watch::{Head, ObjectId, RegistrationSeq, RequestError, Target, collection_path};
 use smol_str::SmolStr;
 
 use super::{WatchEntry, WatchStoreInner};
@@ -22,7 +22,7 @@ pub(super) enum WatchTarget<K: Object> {
 #[derive(Debug)]
 pub(super) struct SeenObject<K> {
     /// The number of its entry.
-    pub(super) id: u64,
+    pub(super) id: ObjectId,
     pub(super) object: Decoded<K>,
 }
 
@@ -74,8 +74,8 @@ impl<K: Object> WatchTarget<K> {
 
 impl<K: Object> Target for WatchTarget<K> {
     type Item = SeenObject<K>;
-    type Tombstone = u64;
-    type State = BTreeMap<u64, Decoded<K>>;
+    type Tombstone = ObjectId;
+    type State = BTreeMap<ObjectId, Decoded<K>>;
 
     const KIND: &'static str = K::KIND.as_str();
     const SECRET: bool = matches!(K::KIND, Kind::Secret);
@@ -95,6 +95,13 @@ impl<K: Object> Target for WatchTarget<K> {
         match self {
             Self::Object(entry) => Some(entry.newest_reference()),
             Self::Namespace(..) => None,
+        }
+    }
+
+    fn known_version(&self) -> ResourceVersion {
+        match self {
+            Self::Object(entry) => entry.cell.version(),
+            Self::Namespace(..) => ResourceVersion::default(),
         }
     }
 
@@ -121,7 +128,7 @@ impl<K: Object> Target for WatchTarget<K> {
         Ok(Some(SeenObject { id, object }))
     }
 
-    fn gone(&self, head: Head) -> Option<u64> {
+    fn gone(&self, head: Head) -> Option<ObjectId> {
         head.check::<K>(self.namespace()).ok()?;
         Some(self.entry(&head.metadata.name)?.cell.id)
     }
@@ -142,7 +149,7 @@ impl<K: Object> Target for WatchTarget<K> {
         state.insert(seen.id, seen.object);
     }
 
-    fn remove(state: &mut Self::State, id: &u64) {
+    fn remove(state: &mut Self::State, id: &ObjectId) {
         state.remove(id);
     }
 

@@ -14,7 +14,9 @@ use std::{
 
 use futures::{StreamExt as _, stream::FuturesUnordered};
 use larder_objects::Object;
-use larder_watch::{Api, Engine, Known, Limits, Need, NodeContext, Report, Start};
+use larder_watch::{
+    Api, Engine, Known, Limits, Need, NodeContext, ObjectId, Report, Start, TargetId,
+};
 use smol_str::SmolStr;
 use tokio::{
     sync::mpsc,
@@ -39,11 +41,11 @@ pub(super) enum Command<K> {
     /// An object got its first reference.
     Added(Arc<Entry<WatchEntry<K>>>),
     /// An object that fails got one reference more.
-    Referenced(u64),
+    Referenced(ObjectId),
     /// A reader waits for the object.
-    ReadPending(u64),
+    ReadPending(ObjectId),
     /// The object lost its last reference.
-    Removed(u64),
+    Removed(ObjectId),
     /// Everything ends.
     ShutDown,
 }
@@ -51,8 +53,8 @@ pub(super) enum Command<K> {
 /// One referenced object. There may be very many.
 pub(super) struct WatchedObject<K> {
     pub(super) entry: Arc<Entry<WatchEntry<K>>>,
-    /// The target that covers it: its own, which has the same number, or that of its namespace.
-    pub(super) target: Option<u64>,
+    /// The target that covers it: its own, or that of its namespace.
+    pub(super) target: Option<TargetId>,
     /// Number of requests for the state before it joined its target.
     joined: u64,
     last_read: Instant,
@@ -75,7 +77,7 @@ enum Wake<K: Object> {
     Commands(Vec<Command<K>>),
     Review(Box<ReviewAnswer>),
     IdlePass,
-    Report(Box<Report<WatchTarget<K>>>),
+    Report(TargetId, Box<Report<WatchTarget<K>>>),
 }
 
 pub(super) struct WatchTask<K: Object> {
@@ -86,14 +88,15 @@ pub(super) struct WatchTask<K: Object> {
     pub(super) context: NodeContext,
     pub(super) engine: Engine<WatchTarget<K>>,
     /// By the number of the entry.
-    pub(super) objects: BTreeMap<u64, WatchedObject<K>>,
+    pub(super) objects: BTreeMap<ObjectId, WatchedObject<K>>,
     /// The namespaces with references, unless each object has a watch of its own.
     pub(super) namespaces: BTreeMap<SmolStr, Namespace>,
     /// The namespaces in namespace scope, by the number of their target.
-    pub(super) by_target: BTreeMap<u64, SmolStr>,
+    pub(super) by_target: BTreeMap<TargetId, SmolStr>,
+    /// The number of the next namespace.
     pub(super) last_target: u64,
     /// Targets and objects for which a reader waits, or that have joined a namespace in unknown state.
-    pub(super) pending: BTreeSet<(u64, u64)>,
+    pub(super) pending: BTreeSet<(TargetId, ObjectId)>,
     pub(super) reviews: FuturesUnordered<futures::future::BoxFuture<'static, ReviewAnswer>>,
     /// Whether the log has reported that the watch limit is reached.
     limit_reported: bool,
@@ -104,9 +107,6 @@ pub(super) struct WatchTask<K: Object> {
 /// Times between two passes that look for idle watches: often enough to end one soon after its time.
 const IDLE_PASS_MIN: Duration = Duration::from_secs(15);
 const IDLE_PASS_MAX: Duration = Duration::from_mins(1);
-
-/// Targets of namespaces have numbers from here on, objects have lower ones.
-const FIRST_NAMESPACE: u64 = 1 << 63;
 
 impl<K: Object> Drop for WatchTask<K> {
     /// However the task ends, readers get an error instead of waiting.
@@ -147,7 +147,7 @@ impl<K: Object> WatchTask<K> {
             objects: BTreeMap::new(),
             namespaces: BTreeMap::new(),
             by_target: BTreeMap::new(),
-            last_target: FIRST_NAMESPACE,
+            last_target: 0,
             pending: BTreeSet::new(),
             reviews: FuturesUnordered::new(),
             limit_reported: false,
@@ -168,7 +168,7 @@ impl<K: Object> WatchTask<K> {
                 _ = self.commands.recv_many(&mut commands, usize::MAX) => Wake::Commands(commands),
                 Some(answer) = self.reviews.next(), if !self.reviews.is_empty() => Wake::Review(Box::new(answer)),
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
-                report = self.engine.next() => Wake::Report(Box::new(report)),
+                (target, report) = self.engine.next() => Wake::Report(target, Box::new(report)),
             };
             match wake {
                 Wake::Commands(commands) => {
@@ -186,13 +186,13 @@ impl<K: Object> WatchTask<K> {
                 }
                 Wake::Review(answer) => self.reviewed(*answer),
                 Wake::IdlePass => self.stop_idle_watches(),
-                Wake::Report(report) => self.report(*report),
+                Wake::Report(target, report) => self.report(target, *report),
             }
         }
     }
 
     /// Executes a command. Returns the target whose needs may have changed.
-    fn command(&mut self, command: Command<K>) -> Option<u64> {
+    fn command(&mut self, command: Command<K>) -> Option<TargetId> {
         match command {
             Command::ShutDown => None,
             Command::Added(entry) => self.add(entry),
@@ -216,8 +216,7 @@ impl<K: Object> WatchTask<K> {
             }
             Command::Removed(id) => {
                 let object = self.objects.remove(&id)?;
-                self.engine.remove_check(id);
-                self.engine.remove(id);
+                self.engine.remove(TargetId::Object(id));
                 if let Some(target) = object.target {
                     self.pending.remove(&(target, id));
                 }
@@ -227,7 +226,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    fn add(&mut self, entry: Arc<Entry<WatchEntry<K>>>) -> Option<u64> {
+    fn add(&mut self, entry: Arc<Entry<WatchEntry<K>>>) -> Option<TargetId> {
         // Its removal is one of the next commands.
         if entry.cell.state() == ObjectState::Removed {
             return None;
@@ -248,26 +247,25 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Gives an object a watch of its own.
-    pub(super) fn watch_object(&mut self, id: u64) -> Option<u64> {
+    pub(super) fn watch_object(&mut self, id: ObjectId) -> Option<TargetId> {
         let object = self.objects.get_mut(&id)?;
-        object.target = Some(id);
+        let target = TargetId::Object(id);
+        object.target = Some(target);
         object.joined = 0;
-        let target = WatchTarget::Object(Arc::clone(&object.entry));
-        // Another watch may have covered it before.
-        let version = object.entry.cell.version();
-        self.engine.add(id, target, &version);
-        let cell = &object.entry.cell;
-        if cell.is_read_pending() {
-            self.pending.insert((id, id));
+        let entry = Arc::clone(&object.entry);
+        self.engine
+            .add(target, WatchTarget::Object(Arc::clone(&entry)));
+        if entry.cell.is_read_pending() {
+            self.pending.insert((target, id));
         }
-        if cell.state() != ObjectState::Immutable {
-            self.start(id);
+        if entry.cell.state() != ObjectState::Immutable {
+            self.start(target);
         }
-        Some(id)
+        Some(target)
     }
 
     /// Adds an object to the watch of its namespace.
-    pub(super) fn cover_object(&mut self, id: u64, target: u64) {
+    pub(super) fn cover_object(&mut self, id: ObjectId, target: TargetId) {
         let joined = self.engine.state_requests(target);
         if let Some(object) = self.objects.get_mut(&id) {
             object.target = Some(target);
@@ -278,7 +276,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Requests the complete state of a target, as fresh as its readers need it.
-    pub(super) fn start(&mut self, target: u64) {
+    pub(super) fn start(&mut self, target: TargetId) {
         let confirm = !self.members(target).all(WatchedObject::is_fresh);
         if self.engine.start(target, confirm) == Start::NoSlot {
             self.refuse(target);
@@ -286,9 +284,11 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// All watches that may be open are open: reads of the object fail until one ends.
-    fn refuse(&mut self, id: u64) {
-        self.pending.remove(&(id, id));
-        if let Some(object) = self.objects.get(&id) {
+    fn refuse(&mut self, target: TargetId) {
+        if let TargetId::Object(id) = target
+            && let Some(object) = self.objects.get(&id)
+        {
+            self.pending.remove(&(target, id));
             object.entry.cell.refuse_watch();
         }
         if !std::mem::replace(&mut self.limit_reported, true) {
@@ -301,34 +301,43 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The objects that a target covers.
-    fn members(&self, target: u64) -> impl Iterator<Item = &WatchedObject<K>> {
+    fn members(&self, target: TargetId) -> impl Iterator<Item = &WatchedObject<K>> {
         let namespace = self.by_target.get(&target);
         let namespace = namespace.and_then(|name| self.namespaces.get(name));
         let together = namespace
             .into_iter()
             .flat_map(|namespace| &namespace.members);
-        let own = self.objects.get(&target);
+        let own = match target {
+            TargetId::Object(id) => self.objects.get(&id),
+            TargetId::Collection(_) => None,
+        };
         own.into_iter()
             .chain(together.filter_map(|id| self.objects.get(id)))
     }
 
     /// Those of them that a finding can change.
-    fn open_members(&self, target: u64) -> impl Iterator<Item = &WatchedObject<K>> {
+    fn open_members(&self, target: TargetId) -> impl Iterator<Item = &WatchedObject<K>> {
         self.members(target).filter(|object| !object.is_final())
     }
 
     /// Requests the state that the waiting readers of a target need, unless a request is under way.
-    pub(super) fn refresh(&mut self, target: u64) {
+    pub(super) fn refresh(&mut self, target: TargetId) {
         let mut needs = Vec::new();
         let mut confirm = false;
-        let pending = self.pending.range((target, 0)..=(target, u64::MAX));
+        let pending = self
+            .pending
+            .range((target, ObjectId(0))..=(target, ObjectId(u64::MAX)));
         for pending in pending.copied().collect::<Vec<_>>() {
             let (_, id) = pending;
             if let Some(object) = self.objects.get(&id)
                 && let Some(known) = self.insufficient(object)
             {
                 confirm |= !object.is_fresh();
-                needs.push(Need { object: id, known });
+                needs.push(Need {
+                    object: id,
+                    known,
+                    target: WatchTarget::Object(Arc::clone(&object.entry)),
+                });
             } else {
                 self.pending.remove(&pending);
             }
@@ -339,13 +348,7 @@ impl<K: Object> WatchTask<K> {
         if self.engine.is_resting(target) {
             self.touch(target);
         }
-        let objects = &self.objects;
-        let single = |id| {
-            let object = objects.get(&id)?;
-            Some(WatchTarget::Object(Arc::clone(&object.entry)))
-        };
-        self.engine.refresh(target, &needs, confirm, single);
-        if self.engine.is_without_slot(target) {
+        if self.engine.require_fresh(target, needs, confirm) == Start::NoSlot {
             self.refuse(target);
         }
     }
@@ -374,9 +377,11 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The target is in use.
-    fn touch(&mut self, target: u64) {
+    fn touch(&mut self, target: TargetId) {
         let now = Instant::now();
-        if let Some(object) = self.objects.get_mut(&target) {
+        if let TargetId::Object(id) = target
+            && let Some(object) = self.objects.get_mut(&id)
+        {
             object.last_read = now;
         }
         if let Some(namespace) = self.by_target.get(&target)
@@ -387,7 +392,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Stops the watch of a target if it can bring no further change.
-    pub(super) fn rest_if_final(&mut self, target: u64) {
+    pub(super) fn rest_if_final(&mut self, target: TargetId) {
         if !self.engine.is_resting(target) && self.members(target).all(WatchedObject::is_final) {
             self.engine.stop(target);
         }
@@ -396,19 +401,20 @@ impl<K: Object> WatchTask<K> {
     /// Stops the watches that no reader has used for longer than `max_idle`.
     fn stop_idle_watches(&mut self) {
         let (now, max_idle) = (Instant::now(), self.config.max_idle());
-        let mut idle: BTreeSet<u64> = BTreeSet::new();
+        let mut idle: BTreeSet<TargetId> = BTreeSet::new();
         for (id, object) in &mut self.objects {
             if object.entry.cell.take_accessed() {
                 object.last_read = now;
             }
-            if object.target == Some(*id) {
+            let target = TargetId::Object(*id);
+            if object.target == Some(target) {
                 // An object that has not synced yet is not idle, however long it takes. An immutable one is not
                 // watched.
                 let state = object.entry.cell.state();
                 let synced = matches!(state, ObjectState::Synced | ObjectState::Absent);
-                let pending = self.pending.contains(&(*id, *id));
+                let pending = self.pending.contains(&(target, *id));
                 if synced && !pending && now > object.last_read + max_idle {
-                    idle.insert(*id);
+                    idle.insert(target);
                 }
             }
         }
@@ -441,11 +447,11 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The objects of a target, for the log.
-    fn name(&self, target: u64) -> String {
-        match (self.by_target.get(&target), self.objects.get(&target)) {
-            (Some(namespace), _) => namespace.to_string(),
-            (None, Some(object)) => object.entry.key.to_string(),
-            (None, None) => String::new(),
-        }
+    fn name(&self, target: TargetId) -> String {
+        let namespace = self.by_target.get(&target).map(ToString::to_string);
+        let mut members = self
+            .members(target)
+            .map(|object| object.entry.key.to_string());
+        namespace.or_else(|| members.next()).unwrap_or_default()
     }
 }

@@ -7,8 +7,7 @@ use std::iter;
 
 use larder_objects::{Object, ResourceVersion};
 use larder_watch::{
-    Confirmed, Event, Finding, OlderAnswer, RegistrationSeq, Report, RequestFailure, RequestPhase,
-    Snapshot,
+    Confirmed, ObjectId, RegistrationSeq, Report, RequestFailure, RequestPhase, Snapshot, TargetId,
 };
 use tokio::time::Instant;
 use tracing::warn;
@@ -23,55 +22,19 @@ use super::{
 
 impl<K: Object> WatchTask<K> {
     /// Takes in one report of the engine.
-    pub(super) fn report(&mut self, report: Report<WatchTarget<K>>) {
-        let Report {
-            target,
-            answered,
-            restart,
-            event,
-        } = report;
-        if let Some((verb, outcome)) = answered {
-            self.inner.metrics.requested(verb, outcome);
-        }
-        if let Some(reason) = restart {
-            self.inner.metrics.restarted(reason.label());
-            let now = Instant::now();
-            for object in self.open_members(target) {
-                object.entry.cell.interrupted(now);
+    pub(super) fn report(&mut self, target: TargetId, report: Report<WatchTarget<K>>) {
+        match report {
+            Report::Responded { verb, outcome } => {
+                self.inner.metrics.requested(verb, outcome);
+                return;
             }
-        }
-        match event {
-            None => return,
-            Some(Event::Found(finding)) => self.found(target, finding),
-            Some(Event::Confirmed(confirmed)) => self.confirmed(target, confirmed),
-            Some(Event::CheckFailed(id, failure)) => {
-                if let Some(object) = self.objects.get(&id) {
-                    self.object_failed(object, &failure);
-                }
-            }
-            Some(Event::CheckDue(_)) => {}
-            Some(Event::SlotGranted) => {
-                if let Some(object) = self.objects.get(&target) {
-                    object.entry.cell.grant_watch();
-                }
-                self.touch(target);
-                self.start(target);
-            }
-        }
-        self.rest_if_final(target);
-        self.refresh(target);
-    }
-
-    /// Takes over a finding about a target.
-    fn found(&mut self, target: u64, finding: Finding<WatchTarget<K>>) {
-        match finding {
-            Finding::Synced(snapshot) => self.synced(target, snapshot),
-            Finding::Changed(SeenObject { id, object }) => {
+            Report::Synced(snapshot) => self.synced(target, snapshot),
+            Report::Changed(SeenObject { id, object }) => {
                 if let Some(known) = self.open_object(target, id) {
                     self.see(known, object, None, None, false);
                 }
             }
-            Finding::Deleted(id, version) => {
+            Report::Deleted(id, version) => {
                 if let Some(known) = self.open_object(target, id) {
                     let finding = ObjectFinding {
                         object: None,
@@ -82,28 +45,52 @@ impl<K: Object> WatchTask<K> {
                     self.inner.publish(&known.entry, finding);
                 }
             }
-            Finding::Resumed => {
+            Report::Interrupted(reason) => {
+                self.inner.metrics.restarted(reason.label());
+                let now = Instant::now();
+                for object in self.open_members(target) {
+                    object.entry.cell.interrupted(now);
+                }
+                return;
+            }
+            Report::Resumed => {
                 for object in self.open_members(target) {
                     self.inner.resumed(&object.entry);
                 }
             }
-            Finding::Failed(failure) => {
+            Report::Failed(failure) => {
                 self.failed(target, &failure);
                 if failure.error.is_forbidden() {
                     self.fall_back_to_objects(target);
                 }
             }
+            Report::Confirmed(confirmed) => self.confirmed(target, confirmed),
+            Report::CheckFailed(id, failure) => {
+                if let Some(object) = self.objects.get(&id) {
+                    self.object_failed(object, &failure);
+                }
+            }
+            Report::CheckDue => {}
+            Report::SlotGranted => {
+                for object in self.members(target) {
+                    object.entry.cell.grant_watch();
+                }
+                self.touch(target);
+                self.start(target);
+            }
         }
+        self.rest_if_final(target);
+        self.refresh(target);
     }
 
     /// The object, if the target covers it and a finding can change it.
-    fn open_object(&self, target: u64, id: u64) -> Option<&WatchedObject<K>> {
+    fn open_object(&self, target: TargetId, id: ObjectId) -> Option<&WatchedObject<K>> {
         let object = self.objects.get(&id)?;
         (object.target == Some(target) && !object.is_final()).then_some(object)
     }
 
     /// A request for the target failed.
-    pub(in super::super) fn failed(&self, target: u64, failure: &RequestFailure) {
+    pub(in super::super) fn failed(&self, target: TargetId, failure: &RequestFailure) {
         // A client that may not watch a namespace may be permitted to read its objects one by one.
         let error = &failure.error;
         let is_denied = error.is_unauthorized()
@@ -114,14 +101,14 @@ impl<K: Object> WatchTask<K> {
     /// A freshness check of one object failed, or its last state cannot be decoded.
     fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
         let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
-        let id = object.entry.cell.id;
-        self.objects_failed(id, iter::once(object), failure, is_denied);
+        let target = TargetId::Object(object.entry.cell.id);
+        self.objects_failed(target, iter::once(object), failure, is_denied);
     }
 
     /// A request for these objects failed, which are those of a target or one.
     fn objects_failed<'a>(
         &'a self,
-        id: u64,
+        target: TargetId,
         objects: impl Iterator<Item = &'a WatchedObject<K>>,
         failure: &RequestFailure,
         is_denied: bool,
@@ -135,7 +122,7 @@ impl<K: Object> WatchTask<K> {
         if is_news {
             let error: &dyn std::error::Error = &*failure.error;
             warn!(
-                kind = K::KIND.as_str(), target = %self.name(id),
+                kind = K::KIND.as_str(), target = %self.name(target),
                 phase = failure.phase.as_str(), error,
                 "failed to sync, will retry"
             );
@@ -143,7 +130,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Takes over the complete state of a target.
-    fn synced(&self, target: u64, snapshot: Snapshot<WatchTarget<K>>) {
+    fn synced(&self, target: TargetId, snapshot: Snapshot<WatchTarget<K>>) {
         let Snapshot {
             mut state,
             version,
@@ -214,43 +201,26 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    /// Takes over the answer to a freshness check.
-    fn confirmed(&mut self, target: u64, confirmed: Confirmed<WatchTarget<K>>) {
-        let Confirmed {
-            object: id,
-            item,
-            version,
-            fresh_as_of,
-        } = confirmed;
-        let Some(object) = self.objects.get(&id) else {
+    /// Takes over the result of a freshness check.
+    fn confirmed(&mut self, target: TargetId, confirmed: Confirmed<WatchTarget<K>>) {
+        let Some(object) = self.objects.get(&confirmed.object) else {
             return;
         };
-        let known: ResourceVersion = object.entry.cell.version();
-        let version = version.unwrap_or_else(|| known.clone());
-        let mut reset = false;
-        if version.is_older_than(&known) {
-            match self.engine.check_was_older(target, id, &version, known) {
-                OlderAnswer::AskedAgain => return,
-                OlderAnswer::Overtaken => {}
-                OlderAnswer::Restored => reset = true,
-            }
-        }
-        let found = match item.map(|item| item.object) {
+        let found = match confirmed.item.map(|item| item.object) {
             None => None,
             Some(Ok(found)) => Some(found),
             // The engine reports that as a failure.
             Some(Err(_)) => return,
         };
+        let version = confirmed.version;
         let finding = ObjectFinding {
             object: found,
-            version,
-            fresh_as_of: Some(fresh_as_of),
-            reset,
+            version: version.unwrap_or_else(|| object.entry.cell.version()),
+            fresh_as_of: Some(confirmed.fresh_as_of),
+            reset: confirmed.reset,
         };
         self.inner.publish(&object.entry, finding);
-        let is_final = object.is_final();
-        self.engine.remove_check(id);
-        if self.engine.is_resting(target) && !is_final {
+        if self.engine.is_resting(target) && !object.is_final() {
             // It was immutable; a new object of that name is not.
             self.start(target);
         }

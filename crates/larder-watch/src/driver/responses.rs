@@ -1,0 +1,264 @@
+//! Turns what the API server sends into the next phase of the driver and its reports.
+
+use std::sync::Arc;
+
+use tracing::debug;
+
+use super::{Collecting, Driver, DriverPhase, InFlight, Opening, Shared, Watching};
+use crate::{
+    api::{EventStream, Listed, WatchEvent},
+    error::{RequestError, RequestPhase, outcome_label},
+    limits::Permit,
+    reflector::{Decision, Freshness, Next, Phase, STREAMING_TIMEOUT, Synced},
+    report::{Report, Snapshot},
+    sequence::RegistrationSeq,
+    target::Target,
+};
+
+impl<T: Target + Clone> Driver<T> {
+    /// Takes in the response to a streaming list or a watch, or its failure.
+    pub(super) fn opened(
+        &mut self,
+        opening: Opening<T>,
+        response: Result<EventStream<T>, RequestError>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        let (now, timeout) = (shared.now, opening.timeout);
+        self.heard(now);
+        self.responded(RequestPhase::Watch, &response, shared);
+        let permit = opening.in_flight.permit;
+        let decision = match (response, opening.freshness) {
+            (Ok(stream), Some(freshness)) => {
+                self.reflector.opened();
+                self.phase = DriverPhase::Collecting(Box::new(Collecting {
+                    stream,
+                    freshness,
+                    state: T::State::default(),
+                    incomplete: None,
+                    timeout,
+                    deadline: now + STREAMING_TIMEOUT,
+                    in_flight: InFlight {
+                        seq: opening.in_flight.seq,
+                        permit,
+                    },
+                }));
+                return;
+            }
+            (Ok(stream), None) => {
+                self.reflector.opened();
+                self.phase = DriverPhase::Watching(Watching {
+                    stream,
+                    since: now,
+                    timeout,
+                    quiet: true,
+                });
+                return self.report(Report::Resumed, shared);
+            }
+            (Err(error), Some(freshness)) => {
+                let server = &mut *shared.server;
+                self.reflector
+                    .state_failed(error, freshness, true, now, server)
+            }
+            (Err(error), None) => self.reflector.watch_failed(error, now, shared.server),
+        };
+        self.decide(decision, Some(permit), shared);
+    }
+
+    /// Takes in an event of a streaming list.
+    pub(super) fn collect(
+        &mut self,
+        mut collecting: Box<Collecting<T>>,
+        event: Option<Result<WatchEvent<T>, RequestError>>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        let (now, freshness) = (shared.now, collecting.freshness);
+        self.heard(now);
+        match event {
+            Some(Ok(WatchEvent::Changed(item))) => T::add(&mut collecting.state, item),
+            Some(Ok(WatchEvent::Deleted(gone, _))) => T::remove(&mut collecting.state, &gone),
+            Some(Ok(WatchEvent::UnreadableItem(error) | WatchEvent::UnreadableFrame(error))) => {
+                collecting.incomplete = Some(Arc::new(error));
+            }
+            Some(Ok(WatchEvent::Bookmark {
+                initial_events_end: false,
+                ..
+            })) => {}
+            Some(Ok(WatchEvent::Bookmark { version, .. })) => {
+                let server = &mut *shared.server;
+                let ended = self
+                    .reflector
+                    .initial_events_ended(freshness, version, now, server);
+                return match ended {
+                    Ok(synced) => self.collected(*collecting, synced, shared),
+                    Err(decision) => self.decide(decision, None, shared),
+                };
+            }
+            Some(Ok(WatchEvent::Error(error)) | Err(error)) => {
+                let server = &mut *shared.server;
+                let decision = self
+                    .reflector
+                    .state_failed(error, freshness, true, now, server);
+                return self.decide(decision, Some(collecting.in_flight.permit), shared);
+            }
+            None => {
+                let decision = self.reflector.list_ended(now);
+                return self.decide(decision, None, shared);
+            }
+        }
+        self.phase = DriverPhase::Collecting(collecting);
+    }
+
+    /// The initial events are complete; the stream continues as the watch.
+    fn collected(&mut self, collecting: Collecting<T>, synced: Synced, shared: &mut Shared<'_, T>) {
+        let seq = collecting.in_flight.seq;
+        // A plain list may come from the storage, behind which the API server's cache may lag for seconds. A streamed
+        // state comes from the cache.
+        if synced.confirmed {
+            shared.server.confirmed(seq, &synced.version);
+        }
+        self.phase = DriverPhase::Watching(Watching {
+            stream: collecting.stream,
+            since: shared.now,
+            timeout: collecting.timeout,
+            quiet: false,
+        });
+        self.synced(synced, seq, collecting.state, collecting.incomplete, shared);
+    }
+
+    pub(super) fn listed(
+        &mut self,
+        freshness: Freshness,
+        InFlight { seq, permit }: InFlight,
+        response: Result<Listed<T>, RequestError>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        let now = shared.now;
+        self.heard(now);
+        self.responded(RequestPhase::List, &response, shared);
+        match response {
+            Ok(Listed {
+                state,
+                version,
+                incomplete,
+            }) => match self.reflector.listed(freshness, version, now) {
+                Ok(synced) => {
+                    self.phase = DriverPhase::Queued(Phase::Watch, Some(permit));
+                    self.synced(synced, seq, state, incomplete.map(Arc::new), shared);
+                }
+                Err(decision) => self.decide(decision, None, shared),
+            },
+            Err(error) => {
+                let server = &mut *shared.server;
+                let decision = self
+                    .reflector
+                    .state_failed(error, freshness, false, now, server);
+                self.decide(decision, Some(permit), shared);
+            }
+        }
+    }
+
+    /// Takes in an event of the open watch.
+    pub(super) fn watch_event(
+        &mut self,
+        mut watching: Watching<T>,
+        event: Option<Result<WatchEvent<T>, RequestError>>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        let now = shared.now;
+        self.heard(now);
+        let reflector = &mut self.reflector;
+        let (since, quiet) = (watching.since, watching.quiet);
+        let decision = match event {
+            Some(Ok(WatchEvent::Changed(item))) => {
+                if reflector.event(T::version(&item)) {
+                    self.report(Report::Changed(item), shared);
+                }
+                None
+            }
+            Some(Ok(WatchEvent::Deleted(gone, version))) => {
+                if reflector.event(&version) {
+                    self.report(Report::Deleted(gone, version), shared);
+                }
+                None
+            }
+            Some(Ok(WatchEvent::Bookmark { version, .. })) => {
+                reflector.saw(&version);
+                None
+            }
+            // An object without a readable name cannot be attributed to the target.
+            Some(Ok(WatchEvent::UnreadableItem(error))) => {
+                debug!(target = ?self.target, %error, "unreadable object in a watch event, ignored");
+                None
+            }
+            None => Some(reflector.watch_ended(since, quiet, false, now)),
+            Some(Err(error)) if error.is_transport() => {
+                Some(reflector.watch_ended(since, quiet, true, now))
+            }
+            // A second request would get the same unusable response. The object of an unreadable frame is unknown, and
+            // only a new state makes up for it.
+            Some(
+                Err(error) | Ok(WatchEvent::UnreadableFrame(error) | WatchEvent::Error(error)),
+            ) => Some(reflector.watch_failed(error, now, shared.server)),
+        };
+        if let Some(decision) = decision {
+            self.decide(decision, None, shared);
+        } else {
+            watching.quiet = false;
+            self.phase = DriverPhase::Watching(watching);
+        }
+    }
+
+    fn synced(
+        &self,
+        synced: Synced,
+        seq: RegistrationSeq,
+        state: T::State,
+        incomplete: Option<Arc<RequestError>>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        if synced.reset {
+            shared.server.min_version_lost();
+        }
+        let snapshot = Snapshot {
+            state,
+            version: synced.version,
+            fresh_as_of: synced.confirmed.then_some(seq),
+            request: self.state_requests,
+            reset: synced.reset,
+            incomplete,
+        };
+        self.report(Report::Synced(snapshot), shared);
+    }
+
+    /// Carries out the reflector's decision; a request that follows at once keeps the permit.
+    pub(super) fn decide(
+        &mut self,
+        decision: Decision,
+        permit: Option<Permit>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        self.phase = match decision.next {
+            Next::Send(phase) => DriverPhase::Queued(phase, permit),
+            Next::BackOff(next, delay) => DriverPhase::BackingOff {
+                next,
+                until: shared.now + delay,
+            },
+        };
+        if let Some(restart) = decision.restart {
+            self.report(Report::Interrupted(restart), shared);
+        }
+        if let Some(failure) = decision.failure {
+            self.report(Report::Failed(failure), shared);
+        }
+    }
+
+    fn responded<R>(
+        &self,
+        phase: RequestPhase,
+        result: &Result<R, RequestError>,
+        shared: &mut Shared<'_, T>,
+    ) {
+        let (verb, outcome) = (phase.as_str(), outcome_label(result));
+        self.report(Report::Responded { verb, outcome }, shared);
+    }
+}

@@ -1,0 +1,162 @@
+//! What wakes an engine, and what it does then.
+
+use std::{future::poll_fn, task::Wake as _, time::Duration};
+
+use tokio::time::{Instant, sleep_until};
+use tokio_util::time::{DelayQueue, delay_queue};
+
+use super::{Engine, Part, WatchedTarget};
+use crate::{
+    driver::Shared,
+    liveness::SILENT_REVIEW_PERIOD,
+    report::{Report, TargetId},
+    target::Target,
+};
+
+/// A timer of a part, and when it fires.
+#[derive(Default)]
+pub(super) struct Timer(Option<(delay_queue::Key, Instant)>);
+
+/// The events that wake an engine.
+enum Wake {
+    OutageOver(Duration),
+    Ready(Part),
+    Timer(Part),
+    /// The next repeated request may be sent.
+    Repeat,
+    /// All targets are due for a review.
+    Review,
+}
+
+impl<T: Target + Clone> Engine<T> {
+    /// The next report.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn next(&mut self) -> (TargetId, Report<T>) {
+        loop {
+            self.grant_slots();
+            self.admit();
+            if self.is_active != (self.active > 0) {
+                self.is_active = !self.is_active;
+                self.liveness.set_active(self.is_active, Instant::now());
+            }
+            if let Some(report) = self.reports.pop_front() {
+                return report;
+            }
+            let repeat = self.reserved.filter(|_| !self.repeated.is_empty());
+            // Only if a permit is free; otherwise a response comes first.
+            let repeat = repeat.filter(|_| self.requests.try_acquire().is_some());
+            // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what
+            // is ready at the same time is handled in the same order for the same seed. Streams come last, since a
+            // server that never pauses must not hold up timers.
+            let wake = tokio::select! {
+                biased;
+                Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),
+                Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => Wake::Timer(part),
+                () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => Wake::Repeat,
+                _ = self.review.tick() => Wake::Review,
+                part = self.ready.next() => Wake::Ready(part),
+            };
+            let now = Instant::now();
+            match wake {
+                Wake::OutageOver(spread) => self.retry_early(spread, now),
+                Wake::Ready(Part::Driver(id)) => self.poll_driver(id, now),
+                Wake::Ready(Part::Check(object)) => self.poll_check(object, now),
+                Wake::Timer(Part::Driver(id)) => self.driver_expired(id, now),
+                Wake::Timer(Part::Check(object)) => self.check_expired(object),
+                Wake::Review => self.review(now),
+                Wake::Repeat => {}
+            }
+        }
+    }
+
+    fn poll_driver(&mut self, id: TargetId, now: Instant) {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return;
+        };
+        let WatchedTarget { driver, waker, .. } = &mut **watched;
+        let (server, reports) = (&mut self.server, &mut self.reports);
+        let mut shared = Shared {
+            now,
+            server,
+            reports,
+        };
+        if waker
+            .poll(|context| driver.poll(context, &mut shared))
+            .is_ready()
+        {
+            waker.wake_by_ref();
+            self.settle(id, false);
+        }
+    }
+
+    fn driver_expired(&mut self, id: TargetId, now: Instant) {
+        let Some(watched) = self.targets.get_mut(&id) else {
+            return;
+        };
+        watched.timer = Timer::default();
+        let (server, reports) = (&mut self.server, &mut self.reports);
+        watched.driver.expired(&mut Shared {
+            now,
+            server,
+            reports,
+        });
+        if watched.driver.is_overdue() {
+            self.review.reset_after(SILENT_REVIEW_PERIOD);
+        }
+        self.settle(id, false);
+    }
+
+    /// Publishes since when the longest-silent target has been silent, if any is.
+    fn review(&mut self, now: Instant) {
+        let last_sent = self.last_sent;
+        let targets = self.targets.values();
+        let silent = targets.filter_map(|watched| watched.driver.silent_since(now, last_sent));
+        let silent_since = silent.min();
+        self.liveness.reviewed(now, silent_since);
+        if silent_since.is_some() {
+            self.review.reset_after(SILENT_REVIEW_PERIOD);
+        }
+    }
+
+    /// An outage is over: requesters that back off for it retry soon, targets at the limited rate, checks spread over
+    /// that time.
+    fn retry_early(&mut self, spread: Duration, now: Instant) {
+        self.repeats.drain_burst(now);
+        self.reserved = None;
+        for (id, watched) in &mut self.targets {
+            watched.driver.retry_early(now);
+            let deadline = watched.driver.deadline();
+            watched
+                .timer
+                .set(&mut self.timers, Part::Driver(*id), deadline);
+        }
+        self.retry_checks_early(spread, now);
+    }
+}
+
+/// The next timer that fires. Cancel-safe: timers stay in their queue.
+async fn next_timer(timers: &mut DelayQueue<Part>) -> Option<Part> {
+    let expired = poll_fn(|context| timers.poll_expired(context)).await;
+    Some(expired?.into_inner())
+}
+
+impl Timer {
+    /// Sets the timer to fire at `deadline`, or never.
+    pub(super) fn set(
+        &mut self,
+        timers: &mut DelayQueue<Part>,
+        part: Part,
+        deadline: Option<Instant>,
+    ) {
+        if self.0.as_ref().map(|(_, at)| *at) == deadline {
+            return;
+        }
+        if let Some((key, _)) = self.0.take() {
+            timers.remove(&key);
+        }
+        self.0 = deadline.map(|deadline| (timers.insert_at(part, deadline), deadline));
+    }
+}
