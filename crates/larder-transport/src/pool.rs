@@ -154,12 +154,12 @@ impl Pool {
         }
     }
 
-    /// Waits for the first event. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing.
+    /// Waits for the first event. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing. Biased, so
+    /// that what is ready at the same time is handled in the same order for the same seed. The order starves nothing:
+    /// [`settle`](Self::settle) does all that is due after each event.
     async fn next_event(&mut self, deadline: Option<Instant>) -> PoolEvent {
         tokio::select! {
-            reservation = self.reservations.recv() => {
-                reservation.map_or(PoolEvent::Abandoned, PoolEvent::Reserve)
-            }
+            biased;
             () = self.changed.notified() => PoolEvent::Changed,
             Some(dialed) = self.dials.join_next() => {
                 let (lane, result) = dialed.unwrap_or_else(bug);
@@ -171,6 +171,9 @@ impl Pool {
             },
             Some(checked) = self.checks.join_next() => {
                 PoolEvent::Checked(checked.unwrap_or_else(bug))
+            }
+            reservation = self.reservations.recv() => {
+                reservation.map_or(PoolEvent::Abandoned, PoolEvent::Reserve)
             }
             () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 PoolEvent::Deadline

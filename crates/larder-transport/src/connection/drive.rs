@@ -42,6 +42,7 @@ pub(super) async fn http2(
         result
     });
     tokio::select! {
+        biased;
         result = drive => if let Err(error) = result {
             let error = StreamError::of_http2(error);
             tracing::debug!(%error, id = connection.id, "HTTP/2 connection ended");

@@ -89,6 +89,7 @@ impl StreamPermit {
         };
         let response = if head.method.is_safe() {
             tokio::select! {
+                biased;
                 response = exchange => response,
                 () = shrunk => return Err(SendError::Unprocessed),
             }
