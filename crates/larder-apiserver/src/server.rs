@@ -62,75 +62,32 @@ pub struct Options {
     pub certificates_versions: CertificatesVersions,
 }
 
+/// One method for each field, which it sets.
+macro_rules! setters {
+    ($($field:ident: $type:ty)+) => {
+        $(
+            #[doc = concat!("Sets [`Self::", stringify!($field), "`].")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field.into();
+                self
+            }
+        )+
+    };
+}
+
 impl Options {
-    /// Sets [`Self::history_changes`].
-    #[must_use]
-    pub fn history_changes(mut self, changes: usize) -> Self {
-        self.history_changes = changes;
-        self
-    }
-
-    /// Sets [`Self::history_bytes`].
-    #[must_use]
-    pub fn history_bytes(mut self, bytes: usize) -> Self {
-        self.history_bytes = bytes;
-        self
-    }
-
-    /// Sets [`Self::bookmark_interval`].
-    #[must_use]
-    pub fn bookmark_interval(mut self, interval: Duration) -> Self {
-        self.bookmark_interval = interval;
-        self
-    }
-
-    /// Sets [`Self::first_version`].
-    #[must_use]
-    pub fn first_version(mut self, version: u64) -> Self {
-        self.first_version = Some(version);
-        self
-    }
-
-    /// Sets [`Self::fill_namespaces`].
-    #[must_use]
-    pub fn fill_namespaces(mut self, fill: bool) -> Self {
-        self.fill_namespaces = fill;
-        self
-    }
-
-    /// Sets [`Self::authorization`].
-    #[must_use]
-    pub fn authorization(mut self, authorization: Authorization) -> Self {
-        self.authorization = authorization;
-        self
-    }
-
-    /// Sets [`Self::audit`].
-    #[must_use]
-    pub fn audit(mut self, audit: AuditLog) -> Self {
-        self.audit = audit;
-        self
-    }
-
-    /// Sets [`Self::max_concurrent_streams`].
-    #[must_use]
-    pub fn max_concurrent_streams(mut self, streams: u32) -> Self {
-        self.max_concurrent_streams = streams;
-        self
-    }
-
-    /// Sets [`Self::connections`].
-    #[must_use]
-    pub fn connections(mut self, limits: ConnectionLimits) -> Self {
-        self.connections = limits;
-        self
-    }
-
-    /// Sets [`Self::certificates_versions`].
-    #[must_use]
-    pub fn certificates_versions(mut self, versions: CertificatesVersions) -> Self {
-        self.certificates_versions = versions;
-        self
+    setters! {
+        history_changes: usize
+        history_bytes: usize
+        bookmark_interval: Duration
+        first_version: u64
+        fill_namespaces: bool
+        authorization: Authorization
+        audit: AuditLog
+        max_concurrent_streams: u32
+        connections: ConnectionLimits
+        certificates_versions: CertificatesVersions
     }
 
     pub(crate) fn connection_limits(&self) -> ConnectionLimits {

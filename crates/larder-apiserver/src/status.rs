@@ -78,6 +78,41 @@ pub struct Cause {
     pub field: String,
 }
 
+impl Cause {
+    fn new(reason: &str, message: String, field: &str) -> Self {
+        Self {
+            reason: reason.to_owned(),
+            message,
+            field: field.to_owned(),
+        }
+    }
+
+    /// The value breaks a rule, which `why` states; before it stands the value, if it may be quoted.
+    pub(crate) fn invalid(field: &str, why: impl fmt::Display) -> Self {
+        Self::new("FieldValueInvalid", format!("Invalid value: {why}"), field)
+    }
+
+    /// The field must not be set.
+    pub(crate) fn forbidden(field: &str, why: impl fmt::Display) -> Self {
+        Self::new("FieldValueForbidden", format!("Forbidden: {why}"), field)
+    }
+
+    /// The field must be set; `why` may be empty.
+    pub(crate) fn required(field: &str, why: &str) -> Self {
+        let colon = if why.is_empty() { "" } else { ": " };
+        let message = format!("Required value{colon}{why}");
+        Self::new("FieldValueRequired", message, field)
+    }
+
+    /// The value is none of those `supported`.
+    pub(crate) fn unsupported(field: &str, value: impl fmt::Debug, supported: &[&str]) -> Self {
+        let supported: Vec<_> = supported.iter().map(|word| format!("{word:?}")).collect();
+        let supported = supported.join(", ");
+        let message = format!("Unsupported value: {value:?}: supported values: {supported}");
+        Self::new("FieldValueNotSupported", message, field)
+    }
+}
+
 impl ApiError {
     /// A rejection with `code`, a `reason` of the API's list, and a text for people.
     pub fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
@@ -243,11 +278,7 @@ impl ApiError {
     /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all
     /// of it, which this server does not do: it may be a Secret.
     pub(crate) fn unfit_result(why: &str) -> Self {
-        let cause = Cause {
-            reason: "FieldValueInvalid".to_owned(),
-            message: format!("Invalid value: {why}"),
-            field: "patch".to_owned(),
-        };
+        let cause = Cause::invalid("patch", why);
         let message = format!(" \"\" is invalid: {}: {}", cause.field, cause.message);
         let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
         error.0.details = Some(Details {

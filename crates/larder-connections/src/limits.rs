@@ -48,60 +48,35 @@ impl Default for ConnectionLimits {
     }
 }
 
+/// One method for each field, which it sets.
+macro_rules! setters {
+    ($($field:ident: $type:ty)+) => {
+        $(
+            #[doc = concat!("Sets [`Self::", stringify!($field), "`].")]
+            #[must_use]
+            pub fn $field(mut self, $field: $type) -> Self {
+                self.$field = $field.into();
+                self
+            }
+        )+
+    };
+}
+
 impl ConnectionLimits {
-    /// Sets [`Self::max_connections`].
-    #[must_use]
-    pub fn max_connections(mut self, connections: usize) -> Self {
-        self.max_connections = Some(connections);
-        self
-    }
-
-    /// Sets [`Self::head_timeout`].
-    #[must_use]
-    pub fn head_timeout(mut self, timeout: Duration) -> Self {
-        self.head_timeout = timeout;
-        self
-    }
-
-    /// Sets [`Self::idle_timeout`].
-    #[must_use]
-    pub fn idle_timeout(mut self, timeout: Duration) -> Self {
-        self.idle_timeout = timeout;
-        self
-    }
-
-    /// Sets [`Self::write_timeout`].
-    #[must_use]
-    pub fn write_timeout(mut self, timeout: Duration) -> Self {
-        self.write_timeout = timeout;
-        self
-    }
-
-    /// Sets [`Self::response_timeout`].
-    #[must_use]
-    pub fn response_timeout(mut self, timeout: Duration) -> Self {
-        self.response_timeout = Some(timeout);
-        self
-    }
-
-    /// Sets [`Self::max_concurrent_streams`].
-    #[must_use]
-    pub fn max_concurrent_streams(mut self, streams: u32) -> Self {
-        self.max_concurrent_streams = streams;
-        self
+    setters! {
+        max_connections: usize
+        head_timeout: Duration
+        idle_timeout: Duration
+        write_timeout: Duration
+        response_timeout: Duration
+        max_concurrent_streams: u32
+        max_head_bytes: u32
     }
 
     /// Lets clients speak HTTP/1.1 only.
     #[must_use]
     pub fn http1_only(mut self) -> Self {
         self.http2 = false;
-        self
-    }
-
-    /// Sets [`Self::max_head_bytes`].
-    #[must_use]
-    pub fn max_head_bytes(mut self, bytes: u32) -> Self {
-        self.max_head_bytes = bytes;
         self
     }
 

@@ -54,13 +54,12 @@ impl Common {
             Some("Exact") => Some(VersionMatch::Exact),
             Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
             Some(other) => {
-                causes.push(Cause {
-                    reason: "FieldValueNotSupported".to_owned(),
-                    message: format!(
-                        "Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\", \"\""
-                    ),
-                    field: "resourceVersionMatch".to_owned(),
-                });
+                let supported = ["Exact", "NotOlderThan", ""];
+                causes.push(Cause::unsupported(
+                    "resourceVersionMatch",
+                    other,
+                    &supported,
+                ));
                 None
             }
         };
@@ -181,26 +180,26 @@ impl ListParams {
         if let Some(version_match) = common.version_match {
             let field = "resourceVersionMatch";
             if common.version.is_none() {
-                causes.push(forbidden(
+                causes.push(Cause::forbidden(
                     field,
                     "resourceVersionMatch is forbidden unless resourceVersion is provided",
                 ));
             }
             if token.is_some() {
-                causes.push(forbidden(
+                causes.push(Cause::forbidden(
                     field,
                     "resourceVersionMatch is forbidden when continue is provided",
                 ));
             }
             if version_match == VersionMatch::Exact && common.version == Some(0) {
-                causes.push(forbidden(
+                causes.push(Cause::forbidden(
                     field,
                     "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
                 ));
             }
         }
         if common.send_initial_events.is_some() {
-            causes.push(forbidden(
+            causes.push(Cause::forbidden(
                 "sendInitialEvents",
                 "sendInitialEvents is forbidden for list",
             ));
@@ -251,25 +250,20 @@ impl WatchParams {
         if common.send_initial_events.is_some()
             && common.version_match != Some(VersionMatch::NotOlderThan)
         {
-            causes.push(forbidden(
+            causes.push(Cause::forbidden(
                 field,
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
             ));
         }
         if let Some(version_match) = common.version_match {
             if common.send_initial_events.is_some() && version_match == VersionMatch::Exact {
-                causes.push(Cause {
-                    reason: "FieldValueNotSupported".to_owned(),
-                    message: "Unsupported value: \"Exact\": supported values: \"NotOlderThan\""
-                        .to_owned(),
-                    field: field.to_owned(),
-                });
+                causes.push(Cause::unsupported(field, "Exact", &["NotOlderThan"]));
             }
             if common.send_initial_events.is_none() {
-                causes.push(forbidden(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+                causes.push(Cause::forbidden(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
             }
             if query.get("continue").is_some() {
-                causes.push(forbidden(
+                causes.push(Cause::forbidden(
                     field,
                     "resourceVersionMatch is forbidden when continue is provided",
                 ));
@@ -283,14 +277,6 @@ impl WatchParams {
             bookmarks: query.flag("allowWatchBookmarks"),
             timeout: common.timeout,
         })
-    }
-}
-
-fn forbidden(field: &str, why: &str) -> Cause {
-    Cause {
-        reason: "FieldValueForbidden".to_owned(),
-        message: format!("Forbidden: {why}"),
-        field: field.to_owned(),
     }
 }
 

@@ -83,11 +83,10 @@ impl ApiServer {
         if asked.is_null() == spec["nonResourceAttributes"].is_null() {
             return Err(ApiError::invalid_review(
                 AUTHORIZATION,
-                Cause {
-                    reason: "FieldValueInvalid".to_owned(),
-                    message: "Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified".to_owned(),
-                    field: "spec.resourceAttributes".to_owned(),
-                },
+                Cause::invalid(
+                    "spec.resourceAttributes",
+                    "null: exactly one of nonResourceAttributes or resourceAttributes must be specified",
+                ),
             ));
         }
         let text = |field: &str| asked[field].as_str().filter(|text| !text.is_empty());

@@ -49,11 +49,8 @@ impl Writer {
             _ => Some("may not specify a duration larger than 2^32 seconds"),
         };
         if let Some(problem) = problem {
-            let cause = Cause {
-                reason: "FieldValueInvalid".to_owned(),
-                message: format!("Invalid value: {seconds}: {problem}"),
-                field: "spec.expirationSeconds".to_owned(),
-            };
+            let why = format_args!("{seconds}: {problem}");
+            let cause = Cause::invalid("spec.expirationSeconds", why);
             return Err(ApiError::invalid("TokenRequest", "", vec![cause]));
         }
         let audiences = match spec.audiences.as_deref().unwrap_or_default() {

@@ -46,7 +46,7 @@ pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Caus
     }
     for field in ["podName", "serviceAccountName", "nodeName"] {
         if text(new, &format!("/spec/{field}")).is_empty() {
-            causes.push(required(&format!("spec.{field}"), ""));
+            causes.push(Cause::required(&format!("spec.{field}"), ""));
         }
     }
     let longest = if signer.starts_with("kubernetes.io/") {
@@ -56,13 +56,10 @@ pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Caus
     };
     let seconds = max_seconds(new);
     if !(MIN_SECS..=longest).contains(&seconds) {
-        causes.push(Cause {
-            reason: "FieldValueInvalid".to_owned(),
-            message: format!(
-                "Invalid value: {seconds}: must be in the range [{MIN_SECS}, {longest}]"
-            ),
-            field: "spec.maxExpirationSeconds".to_owned(),
-        });
+        causes.push(Cause::invalid(
+            "spec.maxExpirationSeconds",
+            format_args!("{seconds}: must be in the range [{MIN_SECS}, {longest}]"),
+        ));
     }
     let annotations = new["spec"]["unverifiedUserAnnotations"].as_object();
     for key in annotations.into_iter().flat_map(|all| all.keys()) {
@@ -121,17 +118,24 @@ pub(super) fn check_status(old: &Value, new: &Value, now: Timestamp, causes: &mu
         let word = |field: &str| condition[field].as_str().unwrap_or_default();
         let (type_, field) = (word("type"), format!("status.conditions.[{index}]"));
         if !ENDINGS.contains(&type_) {
-            causes.push(unsupported(&format!("{field}.type"), type_, &ENDINGS));
+            causes.push(Cause::unsupported(
+                &format!("{field}.type"),
+                type_,
+                &ENDINGS,
+            ));
         } else if index > 0 {
             let rule = "There may be at most one condition with type \"Issued\", \"Denied\", or \"Failed\"";
             causes.push(invalid(&format!("{field}.type"), Some(type_), rule));
         }
         if word("status") != "True" {
             let status = format!("{field}.status");
-            causes.push(unsupported(&status, word("status"), &["True"]));
+            causes.push(Cause::unsupported(&status, word("status"), &["True"]));
         }
         if word("reason").is_empty() {
-            causes.push(required(&format!("status.conditions[{index}].reason"), ""));
+            causes.push(Cause::required(
+                &format!("status.conditions[{index}].reason"),
+                "",
+            ));
         }
     }
     if !causes.is_empty() {
@@ -191,7 +195,7 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
         let (field, given) = (format!("status.{name}"), time(name));
         if given.is_empty() {
             let rule = "must be present and consistent with the issued certificate";
-            causes.push(required(&field, rule));
+            causes.push(Cause::required(&field, rule));
         } else if given != *encoded {
             let rule = format!("must be set to the {shown} time encoded in the leaf certificate");
             causes.push(invalid(&field, Some(&given), &rule));
@@ -223,7 +227,7 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
     match parsed(&given) {
         None => {
             let rule = "must be present and in the range [notbefore+10min, notafter-10min]";
-            causes.push(required(field, rule));
+            causes.push(Cause::required(field, rule));
         }
         Some(refresh) if refresh.duration_since(begin) < MARGIN => {
             let rule = "must be at least 10 minutes after status.notBefore";
@@ -251,36 +255,8 @@ fn max_seconds(request: &Value) -> i64 {
 }
 
 fn invalid(field: &str, value: Option<&str>, rule: &str) -> Cause {
-    let value = value
-        .map(|value| format!("{value:?}: "))
-        .unwrap_or_default();
-    Cause {
-        reason: "FieldValueInvalid".to_owned(),
-        message: format!("Invalid value: {value}{rule}"),
-        field: field.to_owned(),
-    }
-}
-
-fn required(field: &str, rule: &str) -> Cause {
-    let rule = match rule {
-        "" => String::new(),
-        rule => format!(": {rule}"),
-    };
-    Cause {
-        reason: "FieldValueRequired".to_owned(),
-        message: format!("Required value{rule}"),
-        field: field.to_owned(),
-    }
-}
-
-fn unsupported(field: &str, value: &str, supported: &[&str]) -> Cause {
-    let supported: Vec<_> = supported.iter().map(|word| format!("{word:?}")).collect();
-    Cause {
-        reason: "FieldValueNotSupported".to_owned(),
-        message: format!(
-            "Unsupported value: {value:?}: supported values: {}",
-            supported.join(", ")
-        ),
-        field: field.to_owned(),
+    match value {
+        Some(value) => Cause::invalid(field, format_args!("{value:?}: {rule}")),
+        None => Cause::invalid(field, rule),
     }
 }

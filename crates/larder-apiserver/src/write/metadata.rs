@@ -59,11 +59,7 @@ pub(super) fn for_create(
     let generated = name(value).is_empty();
     if generated {
         if text(value, "/metadata/generateName").is_empty() {
-            let cause = Cause {
-                reason: "FieldValueRequired".to_owned(),
-                message: "Required value: name or generateName is required".to_owned(),
-                field: "metadata.name".to_owned(),
-            };
+            let cause = Cause::required("metadata.name", "name or generateName is required");
             return Err(ApiError::invalid(resource.name, "", vec![cause]));
         }
         generate_name(value);
@@ -93,11 +89,8 @@ pub(super) fn for_update(
     }
     let (uid, held) = (text(value, "/metadata/uid"), text(old, "/metadata/uid"));
     if !uid.is_empty() && uid != held && by_patch {
-        let cause = Cause {
-            reason: "FieldValueInvalid".to_owned(),
-            message: format!("Invalid value: {uid:?}: field is immutable"),
-            field: "metadata.uid".to_owned(),
-        };
+        let why = format_args!("{uid:?}: field is immutable");
+        let cause = Cause::invalid("metadata.uid", why);
         return Err(ApiError::invalid(resource.name, &key.name, vec![cause]));
     }
     if !uid.is_empty() && uid != held {
@@ -132,13 +125,12 @@ pub(super) fn for_update(
         let is_new = |new: &&str| !held.contains(new);
         let added: Vec<_> = finalizers(value).filter(is_new).collect();
         if !added.is_empty() {
-            let cause = Cause {
-                reason: "FieldValueForbidden".to_owned(),
-                message: format!(
-                    "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
+            let cause = Cause::forbidden(
+                "metadata.finalizers",
+                format_args!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
                 ),
-                field: "metadata.finalizers".to_owned(),
-            };
+            );
             return Err(ApiError::invalid(resource.name, &key.name, vec![cause]));
         }
     }

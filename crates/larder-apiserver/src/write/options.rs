@@ -44,13 +44,11 @@ impl WriteParams {
                 return Err(ApiError::invalid(
                     options,
                     "",
-                    vec![Cause {
-                        reason: "FieldValueNotSupported".to_owned(),
-                        message: format!(
-                            "Unsupported value: \"{other}\": supported values: \"\", \"Ignore\", \"Strict\", \"Warn\""
-                        ),
-                        field: "fieldValidation".to_owned(),
-                    }],
+                    vec![Cause::unsupported(
+                        "fieldValidation",
+                        other,
+                        &["", "Ignore", "Strict", "Warn"],
+                    )],
                 ));
             }
         };
@@ -69,11 +67,7 @@ fn dry_run<'a>(
     let values: Vec<_> = values.filter(|value| !value.is_empty()).collect();
     if values.iter().any(|value| *value != "All") {
         let shown = Value::from(values).to_string();
-        let cause = Cause {
-            reason: "FieldValueNotSupported".to_owned(),
-            message: format!("Unsupported value: {shown}: supported values: \"All\""),
-            field: "dryRun".to_owned(),
-        };
+        let cause = Cause::unsupported("dryRun", format_args!("{shown}"), &["All"]);
         return Err(ApiError::invalid(options, "", vec![cause]));
     }
     Ok(!values.is_empty())
@@ -144,13 +138,11 @@ impl DeleteOptions {
         if let Some(policy) = &options.propagation_policy
             && !matches!(&**policy, "Foreground" | "Background" | "Orphan")
         {
-            let cause = Cause {
-                reason: "FieldValueNotSupported".to_owned(),
-                message: format!(
-                    "Unsupported value: \"{policy}\": supported values: \"Foreground\", \"Background\", \"Orphan\", \"nil\""
-                ),
-                field: "propagationPolicy".to_owned(),
-            };
+            let cause = Cause::unsupported(
+                "propagationPolicy",
+                policy,
+                &["Foreground", "Background", "Orphan", "nil"],
+            );
             return Err(ApiError::invalid("DeleteOptions", "", vec![cause]));
         }
         if options.grace_period_seconds.is_some_and(|grace| grace < 0) {

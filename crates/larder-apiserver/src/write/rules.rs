@@ -45,7 +45,7 @@ pub(super) fn apply(
                 check_pod_update(old, value, &mut causes);
             }
             if value.pointer(MIRROR).is_some() && text(value, "/spec/nodeName").is_empty() {
-                causes.push(invalid(
+                causes.push(Cause::invalid(
                     "metadata.annotations[kubernetes.io/config.mirror]",
                     "must set spec.nodeName if mirror pod annotation is set",
                 ));
@@ -68,11 +68,8 @@ pub(super) fn apply(
             let account = "/metadata/annotations/kubernetes.io~1service-account.name";
             if new.type_ == "kubernetes.io/service-account-token" && text(value, account).is_empty()
             {
-                causes.push(Cause {
-                    reason: "FieldValueRequired".to_owned(),
-                    message: "Required value".to_owned(),
-                    field: "metadata.annotations[kubernetes.io/service-account.name]".to_owned(),
-                });
+                let field = "metadata.annotations[kubernetes.io/service-account.name]";
+                causes.push(Cause::required(field, ""));
             }
             let mut errors = metadata(value)?.and(validation::secret(&new));
             if let Some(old) = old {
@@ -92,7 +89,7 @@ pub(super) fn apply(
             // An object of cluster scope has its events in the default namespace.
             if of != held && !(held.is_empty() && of == "default") {
                 let why = format!("{held:?}: does not match event.namespace");
-                causes.push(invalid("involvedObject.namespace", &why));
+                causes.push(Cause::invalid("involvedObject.namespace", &why));
             }
             metadata(value)?
         }
@@ -160,14 +157,6 @@ fn metadata(value: &Value) -> Result<FieldErrors, ApiError> {
     Ok(validation::metadata(&metadata, Scope::Namespaced))
 }
 
-fn invalid(field: &str, why: &str) -> Cause {
-    Cause {
-        reason: "FieldValueInvalid".to_owned(),
-        message: format!("Invalid value: {why}"),
-        field: field.to_owned(),
-    }
-}
-
 /// Kubernetes 1.36, `pkg/apis/coordination/validation/validation.go`; coordinated leader election is not checked.
 fn check_lease(lease: &Value, causes: &mut Vec<Cause>) {
     for (field, least, why) in [
@@ -175,9 +164,9 @@ fn check_lease(lease: &Value, causes: &mut Vec<Cause>) {
         ("leaseTransitions", 0, "must be greater than or equal to 0"),
     ] {
         if let Some(given) = lease["spec"][field].as_i64().filter(|&given| given < least) {
-            causes.push(invalid(
+            causes.push(Cause::invalid(
                 &format!("spec.{field}"),
-                &format!("{given}: {why}"),
+                format_args!("{given}: {why}"),
             ));
         }
     }
@@ -187,7 +176,7 @@ fn check_lease(lease: &Value, causes: &mut Vec<Cause>) {
 /// back.
 fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if old.pointer(MIRROR) != new.pointer(MIRROR) {
-        causes.push(invalid(
+        causes.push(Cause::invalid(
             "metadata.annotations[kubernetes.io/config.mirror]",
             "may not be added, changed or removed",
         ));
@@ -212,21 +201,19 @@ fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let mut defaulted = new.clone();
     let readable = typed::<Pod>(&mut defaulted, defaults::pod, |_| FieldErrors::default()).is_ok();
     if readable && fixed(old) != fixed(&defaulted) {
-        causes.push(Cause {
-            reason: "FieldValueForbidden".to_owned(),
-            message: "Forbidden: pod updates may not change fields other than `spec.containers[*].image`,\
+        causes.push(Cause::forbidden(
+            "spec",
+            "pod updates may not change fields other than `spec.containers[*].image`,\
                       `spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
-                      tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
-                .to_owned(),
-            field: "spec".to_owned(),
-        });
+                      tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
+        ));
     }
     let held = old["spec"]["tolerations"].as_array();
     let new = defaulted["spec"]["tolerations"].as_array();
     let new: HashSet<_> = new.into_iter().flatten().collect();
     let kept = |toleration: &Value| new.contains(toleration);
     if held.is_some_and(|held| !held.iter().all(kept)) {
-        causes.push(invalid(
+        causes.push(Cause::invalid(
             "spec.tolerations",
             "existing tolerations may not be changed or removed",
         ));

@@ -56,8 +56,9 @@ impl Writer {
         } else {
             let changed = old.is_none_or(|old| text(old, "/spec/clusterIP") != given);
             if changed && given != "None" && taken.contains(&*given) {
-                let why = format!("Invalid value: \"{given}\": provided IP is already allocated");
-                return Err(invalid(service, "spec.clusterIPs", why));
+                let why = format_args!("\"{given}\": provided IP is already allocated");
+                let cause = Cause::invalid("spec.clusterIPs", why);
+                return Err(ApiError::invalid("Service", name(service), vec![cause]));
             }
             given
         };
@@ -122,13 +123,4 @@ fn keep(old: &Value, service: &mut Value) {
             port["nodePort"] = held["nodePort"].clone();
         }
     }
-}
-
-fn invalid(service: &Value, field: &str, message: String) -> ApiError {
-    let cause = Cause {
-        reason: "FieldValueInvalid".to_owned(),
-        message,
-        field: field.to_owned(),
-    };
-    ApiError::invalid("Service", name(service), vec![cause])
 }
