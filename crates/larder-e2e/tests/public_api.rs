@@ -11,6 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
     fs,
     path::Path,
 };
@@ -63,7 +64,7 @@ fn listing(files: &BTreeMap<String, String>) -> String {
     for (file, items) in items {
         let lines: Vec<_> = items.iter().flat_map(|item| item.lines(&types)).collect();
         if !lines.is_empty() {
-            text += &format!("# {file}\n{}\n\n", lines.join("\n"));
+            write!(text, "# {file}\n{}\n\n", lines.join("\n")).unwrap();
         }
     }
     text
@@ -209,10 +210,14 @@ impl Item<'_> {
                 let members = self.body();
                 let members = members.iter().filter(|member| member.lines != ["}"]);
                 let is_trait = !head.starts_with("pub enum");
-                lines.extend(members.map(|member| match is_trait {
-                    true => format!("    {};", member.head()),
-                    false => format!("    {}", joined(&member.lines)),
-                }));
+                let shown = |member: &Item<'_>| {
+                    if is_trait {
+                        format!("    {};", member.head())
+                    } else {
+                        format!("    {}", joined(&member.lines))
+                    }
+                };
+                lines.extend(members.map(shown));
                 lines.push("}".to_owned());
             }
             "struct" if head.contains('(') && !head.contains("(pub ") => {
