@@ -15,11 +15,9 @@ use std::{
 /// The crates in which some files still do.
 const EXCEPTIONS: &[&str] = &[
     "larder",
-    "larder-actions",
     "larder-agent",
     "larder-objects",
     "larder-on-change",
-    "larder-projection",
 ];
 
 /// The path of a module from the root of its crate; empty for the root.
