@@ -28,6 +28,7 @@ use std::{
 use larder::{ManagerConfig, Strategy, WatchScope};
 use larder_checkpoint::CheckpointDir;
 use larder_files::regular_file::read_regular_text;
+use larder_on_change::parse::{HookList, allowed_actions};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 
@@ -38,7 +39,7 @@ pub use self::{
     file::FileError,
 };
 use crate::beside::BesideConfig;
-use crate::on_change::{HookList, OnChangeConfig, allowed_actions};
+use crate::on_change::OnChangeConfig;
 use crate::root_dir::CHECKPOINT;
 
 /// A value that is not one of the field's options.

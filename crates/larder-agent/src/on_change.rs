@@ -3,7 +3,7 @@
 //! ```text
 //!  annotations, configuration ─► hooks of the pod ─┐  in its plan
 //!                                                  ▼
-//!  worker: pass over the pod ─► observer: tags of what hooks look at ─► one engine for each hook ─► queue of the node ─► round
+//!  worker: pass over the pod ─► observer: tags of what hooks select ─► schedule: an engine for each hook, a queue ─► round
 //!                                                                          ▲                                               │
 //!                                        record of the pod ◄── notified, uncertain ◄────────── success, failure ◄──────────┘
 //! ```
@@ -24,30 +24,20 @@
 //! 4. Before the first step of an attempt, the record says that its outcome is uncertain. So the application is
 //!    notified of each change at least once, across any crash (rule P4).
 
-mod content;
 mod key;
 #[cfg(test)]
 mod memory;
 mod metrics;
 mod observer;
-mod pod_hooks;
-mod record;
 mod round;
-mod schedule;
 mod settings;
 mod task;
-mod tracked;
 mod verified;
 
-pub(crate) use self::settings::{HookList, allowed_actions};
 pub(crate) use self::{
-    content::PartKey,
-    observer::Observer,
-    pod_hooks::{PodHooks, ProgramHook},
+    observer::{Observer, since_boot},
+    round::ProgramHook,
     task::{OnChange, OnChangeParts},
-    verified::{ContentTagger, PartTags, WrittenPart},
+    verified::ContentTagger,
 };
-pub use self::{
-    round::PodChange,
-    settings::{ConfiguredHook, OnChangeConfig, PodSelector},
-};
+pub use self::{round::PodChange, settings::OnChangeConfig};

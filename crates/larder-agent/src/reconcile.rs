@@ -252,7 +252,7 @@ impl Reconciler {
             if self.is_excluded(&plan.pod) {
                 continue;
             }
-            let hooks = (self.on_change).reloaded_hooks(&plan.pod, plan.hooks.as_ref());
+            let hooks = (self.on_change).current_hooks(&plan.pod, None, plan.hooks.as_ref());
             let Some(plan) = plan.with_other_hooks(hooks) else {
                 continue;
             };

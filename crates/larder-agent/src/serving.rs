@@ -23,6 +23,7 @@ use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
+use larder_on_change::PodHooks;
 use larder_pods::StoredPod;
 use larder_projection::disk::VolumeHost;
 use larder_transport::Backoff;
@@ -45,7 +46,7 @@ use crate::{
         pod_statuses::PodStatusEntry,
         worker::{WorkerFactory, WorkerSeat},
     },
-    on_change::{Observer, OnChange, PodHooks},
+    on_change::{Observer, OnChange},
     status::{Delivery, Phase},
 };
 

@@ -17,6 +17,7 @@ use crate::changes::{Changes, VolumeChange};
 #[derive(Clone)]
 pub struct DigestKey {
     key: hmac::Key,
+    ends_with_agent: bool,
 }
 
 impl DigestKey {
@@ -27,7 +28,26 @@ impl DigestKey {
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
         Self {
             key: hmac::Key::new(hmac::HMAC_SHA256, bytes),
+            ends_with_agent: false,
         }
+    }
+
+    /// A random key that is stored nowhere.
+    ///
+    /// # Errors
+    ///
+    /// The system has no random numbers.
+    pub fn temporary() -> Result<Self, NoRandomness> {
+        let key = Self::from_bytes(&Self::generate()?);
+        Ok(Self {
+            ends_with_agent: true,
+            ..key
+        })
+    }
+
+    /// Whether the next agent has another key.
+    pub(crate) fn ends_with_agent(&self) -> bool {
+        self.ends_with_agent
     }
 
     /// Stands for the bytes of one file or variable.

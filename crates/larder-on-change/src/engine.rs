@@ -225,7 +225,10 @@ impl HookEngine {
         if let (Phase::Running(running), Some(digest)) = (&mut self.phase, running) {
             running.round.digest = digest;
         }
-        self.present = Some(present);
+        // Content that was not observed yet may differ from the last success.
+        if let Some(known) = &mut self.present {
+            *known = present;
+        }
     }
 
     /// The next time at which [`advance`](Self::advance) has an effect.
@@ -285,11 +288,28 @@ impl HookEngine {
         Some(round)
     }
 
-    /// The round that [`start`](Self::start) has returned is over. Returns whether the container should be restarted
-    /// because all attempts failed (`onFailure: Restart`). `random` decides the pause before the next attempt.
-    pub fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) -> bool {
+    /// A step of the round that [`start`](Self::start) has returned has failed. Returns whether the container is to be
+    /// restarted, because no attempt is left (`onFailure: Restart`). Newer content that has arrived gets a round of its
+    /// own instead.
+    pub fn restarts_after_failure(&self) -> bool {
         let Phase::Running(running) = &self.phase else {
             return false;
+        };
+        self.hook.on_failure == OnFailure::Restart
+            && running.meanwhile.is_none()
+            && self.is_last_failure(self.failures + 1)
+    }
+
+    /// Whether no attempt follows after this many failures in a row.
+    fn is_last_failure(&self, failures: u32) -> bool {
+        let attempts = self.hook.timing.retry.attempts;
+        attempts > 0 && failures >= attempts
+    }
+
+    /// The round that [`start`](Self::start) has returned is over. `random` decides the pause before the next attempt.
+    pub fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) {
+        let Phase::Running(running) = &self.phase else {
+            return;
         };
         let RunningPhase { round, meanwhile } = **running;
         let succeeded = match outcome {
@@ -297,7 +317,7 @@ impl HookEngine {
             Outcome::Failed => self.hook.on_failure == OnFailure::Ignore,
             Outcome::Interrupted => {
                 self.phase = Phase::Failing;
-                return false;
+                return;
             }
         };
         if succeeded {
@@ -306,24 +326,17 @@ impl HookEngine {
         } else {
             self.failures += 1;
         }
-        if let Some((first, latest)) = meanwhile {
+        self.phase = if let Some((first, latest)) = meanwhile {
             self.failures = 0;
-            self.phase = Phase::Quiet { first, latest };
-            return false;
-        }
-        if succeeded {
-            self.phase = Phase::Idle;
-            return false;
-        }
-        let retry = self.hook.timing.retry;
-        if retry.attempts > 0 && self.failures >= retry.attempts {
-            self.phase = Phase::Failing;
-            return self.hook.on_failure == OnFailure::Restart;
-        }
-        self.phase = Phase::Retrying {
-            until: now + retry.pause(self.failures, random),
+            Phase::Quiet { first, latest }
+        } else if succeeded {
+            Phase::Idle
+        } else if self.is_last_failure(self.failures) {
+            Phase::Failing
+        } else {
+            let pause = self.hook.timing.retry.pause(self.failures, random);
+            Phase::Retrying { until: now + pause }
         };
-        false
     }
 
     /// The round that [`start`](Self::start) has returned may not continue before `until`. Then it begins again, with

@@ -1,6 +1,7 @@
 //! The facts that hooks are checked against: the volumes, containers and ports of a pod.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use larder_projection::{VolumeKind, token_paths};
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -20,18 +21,12 @@ pub struct PodFacts {
 pub struct VolumeFacts {
     /// Its name.
     pub name: SmolStr,
+    /// Its kind; `None` if larder does not deliver it.
+    pub kind: Option<VolumeKind>,
     /// Its type, as the field of the specification: `configMap`, `emptyDir`.
-    pub kind: SmolStr,
-}
-
-impl VolumeFacts {
-    /// Whether larder delivers volumes of this type.
-    pub fn is_delivered(&self) -> bool {
-        matches!(
-            &*self.kind,
-            "configMap" | "secret" | "projected" | "downwardAPI"
-        )
-    }
+    pub type_name: SmolStr,
+    /// Paths of its service account tokens.
+    pub tokens: Vec<SmolStr>,
 }
 
 /// A container of a pod.
@@ -45,6 +40,8 @@ pub struct ContainerFacts {
     pub is_sidecar: bool,
     /// Names of its ports, with their numbers.
     pub ports: Vec<(SmolStr, u16)>,
+    /// Names of the volumes that it mounts by `subPath`, which shows it the old file until it restarts.
+    pub sub_paths: Vec<SmolStr>,
 }
 
 impl PodFacts {
@@ -68,6 +65,12 @@ impl PodFacts {
         }
     }
 
+    /// The names of the volumes that larder delivers.
+    pub fn delivered(&self) -> impl Iterator<Item = &SmolStr> {
+        let delivered = self.volumes.iter().filter(|volume| volume.kind.is_some());
+        delivered.map(|volume| &volume.name)
+    }
+
     /// The number of the port that a container calls `name`.
     pub fn port(&self, name: &str) -> Option<u16> {
         let mut ports = self
@@ -83,14 +86,18 @@ impl PodFacts {
 impl VolumeFacts {
     fn of(volume: &Volume) -> Self {
         let fields = serde_json::to_value(volume).unwrap_or_default();
-        let kind = match &fields {
-            Value::Object(fields) => fields.keys().find(|field| *field != "name").cloned(),
+        let type_name = match &fields {
+            Value::Object(fields) => fields.keys().find(|field| *field != "name"),
             _ => None,
         };
         Self {
             name: volume.name.as_str().into(),
+            kind: VolumeKind::of(volume),
             // The API server's default.
-            kind: kind.unwrap_or_else(|| "emptyDir".to_owned()).into(),
+            type_name: type_name.map_or("emptyDir", String::as_str).into(),
+            tokens: token_paths(volume)
+                .map(|path| path.as_str().into())
+                .collect(),
         }
     }
 }
@@ -104,11 +111,16 @@ impl ContainerFacts {
                 u16::try_from(port.container_port).ok()?,
             ))
         });
+        let is_set = |path: &Option<String>| path.as_ref().is_some_and(|path| !path.is_empty());
+        let mounts = container.volume_mounts.iter().flatten();
+        let by_path =
+            mounts.filter(|mount| is_set(&mount.sub_path) || is_set(&mount.sub_path_expr));
         Self {
             name: container.name.as_str().into(),
             is_init,
             is_sidecar,
             ports: named.collect(),
+            sub_paths: by_path.map(|mount| mount.name.as_str().into()).collect(),
         }
     }
 }

@@ -48,7 +48,7 @@ pub struct Hook {
 
 impl Hook {
     /// Whether the hook selects the volume.
-    pub fn looks_at_volume(&self, volume: &str) -> bool {
+    pub fn selects_volume(&self, volume: &str) -> bool {
         let Some(volumes) = &self.volumes else {
             return true;
         };
@@ -57,8 +57,8 @@ impl Hook {
 
     /// Whether the hook selects this file. A service account token counts only if a pattern names it: tokens are
     /// renewed all the time (rule F6).
-    pub fn looks_at_file(&self, volume: &str, path: &str, is_token: bool) -> bool {
-        self.looks_at_volume(volume)
+    pub fn selects_file(&self, volume: &str, path: &str, is_token: bool) -> bool {
+        self.selects_volume(volume)
             && if is_token {
                 self.paths.names(path)
             } else {

@@ -22,17 +22,24 @@
 //!    [`HookEngine::notified`] returns, and creates the hook's next engine with it.
 
 mod changes;
+mod content;
 mod digest;
 mod engine;
 mod facts;
 mod hook;
 pub mod parse;
+mod part;
+mod pod_hooks;
 mod pod_identity;
 mod queue;
+mod record;
 mod round_id;
+mod schedule;
 mod signal;
+mod tracked;
 
 pub use changes::{Changes, VolumeChange};
+pub use content::{Content, PartContent, PartTags};
 pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
 pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
@@ -41,7 +48,12 @@ pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, Timing};
 pub use hook::url::{HttpUrl, HttpUrlError};
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Output, Restart, SignalTarget};
+pub use part::PartKey;
+pub use pod_hooks::{HookSources, InvalidAnnotation, Place, PodHook, PodHooks, has_same_hooks};
 pub use pod_identity::PodIdentity;
-pub use queue::{HookId, RoundQueue};
+pub use queue::HookId;
+pub use record::{Past, Record};
 pub use round_id::RoundId;
+pub use schedule::{Attempt, AttemptEnd, Ended, PodSchedule, Schedule};
 pub use signal::Signal;
+pub use tracked::{Now, RoundControl, TrackedHook};

@@ -5,6 +5,7 @@
 //!
 //! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
 
+mod configured;
 mod error;
 mod fields;
 mod http;
@@ -13,6 +14,7 @@ mod pod;
 mod short;
 mod timing;
 
+pub use configured::{ConfiguredHook, HookList, PodSelector, allowed_actions};
 pub use error::{HookError, Problem};
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
@@ -118,12 +120,8 @@ pub fn hooks(
     Ok(hooks)
 }
 
-/// Reads the hooks of a YAML value, as in the agent's configuration, without the fields that select pods.
-///
-/// # Errors
-///
-/// As for [`hooks`].
-pub fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
+/// Reads a hook of the agent's configuration, without the fields that select pods.
+fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
     long::hook(value, position, HookOrigin::Configuration, None)
 }
 

@@ -1,8 +1,17 @@
-//! Decides which rounds run at the same time: a limited number, the one that has been due longest first (rule T5).
+//! Decides which rounds run at the same time: a limited number of the node and of each pod. Pods take turns; among those
+//! whose turn it is, and within a pod, the round that has been due longest begins first (rule T5).
+//!
+//! Invariants:
+//! 1. A pod that has rounds in the queue has been served at most one round more often than any other since both wait.
+//! 2. A pod without rounds takes no memory while nobody waits.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use smol_str::SmolStr;
 use tokio::time::Instant;
+
+/// Most rounds of a pod that run at the same time: a pod whose hooks hang leaves places to others.
+const OF_POD: usize = 2;
 
 /// Names a hook among all of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -10,61 +19,91 @@ pub struct HookId(pub u64);
 
 /// The rounds that are due, and those that run.
 #[derive(Debug)]
-pub struct RoundQueue {
+pub(crate) struct RoundQueue {
     parallelism: usize,
+    pods: BTreeMap<SmolStr, PodQueue>,
+    /// The pod of each hook that waits or runs.
+    hooks: HashMap<HookId, SmolStr>,
+    /// The turn of the pod that was served last. A pod that comes to wait is as far.
+    turn: u64,
+    running: usize,
+}
+
+/// The rounds of one pod.
+#[derive(Debug, Default)]
+struct PodQueue {
+    turn: u64,
     due: BTreeSet<(Instant, HookId)>,
-    /// The place in `due` of each hook that waits.
-    since: BTreeMap<HookId, Instant>,
     running: BTreeSet<HookId>,
 }
 
 impl RoundQueue {
     /// A queue of which at most `parallelism` rounds run at once; at least one.
-    pub fn new(parallelism: usize) -> Self {
+    pub(crate) fn new(parallelism: usize) -> Self {
         Self {
             parallelism: parallelism.max(1),
-            due: BTreeSet::new(),
-            since: BTreeMap::new(),
-            running: BTreeSet::new(),
+            pods: BTreeMap::new(),
+            hooks: HashMap::new(),
+            turn: 0,
+            running: 0,
         }
     }
 
     /// From now on at most `parallelism` rounds run at once; at least one. Running ones continue.
-    pub fn set_parallelism(&mut self, parallelism: usize) {
+    pub(crate) fn set_parallelism(&mut self, parallelism: usize) {
         self.parallelism = parallelism.max(1);
     }
 
-    /// Adds a hook whose round has been due since `since`. A hook that is in the queue already keeps its earlier place.
-    pub fn push(&mut self, hook: HookId, since: Instant) {
-        if !self.since.contains_key(&hook) && !self.running.contains(&hook) {
-            self.since.insert(hook, since);
-            self.due.insert((since, hook));
+    /// Adds a hook of `pod` whose round has been due since `since`. A hook that is in the queue already keeps its earlier
+    /// place.
+    pub(crate) fn push(&mut self, hook: HookId, pod: &SmolStr, since: Instant) {
+        if self.hooks.insert(hook, pod.clone()).is_none() {
+            let turn = self.turn;
+            let pod = self.pods.entry(pod.clone()).or_default();
+            pod.turn = pod.turn.max(turn);
+            pod.due.insert((since, hook));
         }
     }
 
-    /// Takes the hook that has been due longest, if another round may run. The round runs until
-    /// [`finished`](Self::finished).
-    pub fn pop(&mut self) -> Option<HookId> {
-        if self.running.len() >= self.parallelism {
+    /// Takes the hook whose round is next, if another round may run. The round runs until [`finished`](Self::finished).
+    pub(crate) fn pop(&mut self) -> Option<HookId> {
+        if self.running >= self.parallelism {
             return None;
         }
-        let (_, hook) = self.due.pop_first()?;
-        self.since.remove(&hook);
-        self.running.insert(hook);
-        Some(hook)
+        let pods = self
+            .pods
+            .values_mut()
+            .filter(|pod| pod.running.len() < OF_POD);
+        let next = pods.filter_map(|pod| Some((pod.turn, *pod.due.first()?, pod)));
+        let (turn, due, pod) = next.min_by_key(|(turn, due, _)| (*turn, *due))?;
+        pod.due.remove(&due);
+        pod.running.insert(due.1);
+        pod.turn += 1;
+        self.turn = turn;
+        self.running += 1;
+        self.forget_turns();
+        Some(due.1)
     }
 
     /// The hook's round is over, or the hook was removed.
-    pub fn finished(&mut self, hook: HookId) {
-        self.running.remove(&hook);
-        if let Some(since) = self.since.remove(&hook) {
-            self.due.remove(&(since, hook));
+    pub(crate) fn finished(&mut self, hook: HookId) {
+        let pod = self.hooks.remove(&hook);
+        let Some(pod) = pod.and_then(|pod| self.pods.get_mut(&pod)) else {
+            return;
+        };
+        if pod.running.remove(&hook) {
+            self.running -= 1;
+        } else {
+            pod.due.retain(|(_, due)| *due != hook);
         }
+        self.forget_turns();
     }
 
-    /// Number of hooks that wait for another round to end.
-    pub fn waiting(&self) -> usize {
-        self.due.len()
+    /// While nobody waits, turns mean nothing.
+    fn forget_turns(&mut self) {
+        if self.pods.values().all(|pod| pod.due.is_empty()) {
+            self.pods.retain(|_, pod| !pod.running.is_empty());
+        }
     }
 }
 
@@ -74,30 +113,74 @@ mod tests {
 
     use super::*;
 
+    fn pod(number: u64) -> SmolStr {
+        SmolStr::from(format!("pod-{number}"))
+    }
+
+    fn all(queue: &mut RoundQueue) -> Vec<u64> {
+        std::iter::from_fn(|| queue.pop().map(|hook| hook.0)).collect()
+    }
+
     // on-change 34
     #[test]
     fn no_more_rounds_run_than_allowed_and_the_oldest_runs_first() {
         let start = Instant::now();
         let mut queue = RoundQueue::new(8);
         for id in 0..20 {
-            queue.push(HookId(id), start + Duration::from_secs(20 - id));
+            queue.push(HookId(id), &pod(id), start + Duration::from_secs(20 - id));
         }
-        let first: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
-        assert_eq!(first, (12..20).rev().map(HookId).collect::<Vec<_>>());
-        assert_eq!(queue.waiting(), 12);
+        assert_eq!(all(&mut queue), (12..20).rev().collect::<Vec<_>>());
         queue.finished(HookId(15));
-        assert_eq!(queue.pop(), Some(HookId(11)));
-        assert_eq!(queue.pop(), None);
+        assert_eq!(all(&mut queue), [11]);
     }
 
     #[test]
     fn a_running_hook_is_not_queued_again() {
         let mut queue = RoundQueue::new(1);
-        queue.push(HookId(1), Instant::now());
-        queue.push(HookId(1), Instant::now());
-        assert_eq!(queue.pop(), Some(HookId(1)));
-        queue.push(HookId(1), Instant::now());
+        queue.push(HookId(1), &pod(1), Instant::now());
+        queue.push(HookId(1), &pod(1), Instant::now());
+        assert_eq!(all(&mut queue), [1]);
+        queue.push(HookId(1), &pod(1), Instant::now());
         queue.finished(HookId(1));
-        assert_eq!(queue.pop(), None);
+        assert!(all(&mut queue).is_empty());
+    }
+
+    // Attack: all hooks of a pod hang.
+    #[test]
+    fn hooks_of_one_pod_that_hang_hold_two_places() {
+        let start = Instant::now();
+        let mut queue = RoundQueue::new(8);
+        for id in 0..16 {
+            queue.push(HookId(id), &pod(0), start);
+        }
+        queue.push(HookId(99), &pod(1), start + Duration::from_secs(1));
+        assert_eq!(all(&mut queue), [0, 99, 1]);
+        queue.finished(HookId(1));
+        assert_eq!(all(&mut queue), [2]);
+    }
+
+    // Attack: a pod with many hooks is due before all others.
+    #[test]
+    fn pods_take_turns() {
+        let start = Instant::now();
+        let later = |secs| start + Duration::from_secs(secs);
+        let mut queue = RoundQueue::new(1);
+        for id in 0..16 {
+            queue.push(HookId(id), &pod(0), start);
+        }
+        queue.push(HookId(20), &pod(2), later(1));
+        queue.push(HookId(21), &pod(2), later(1));
+        let mut served = Vec::new();
+        while let Some(hook) = queue.pop() {
+            served.push(hook.0);
+            queue.finished(hook);
+            // A pod that comes later does not go before those that wait.
+            if hook == HookId(20) {
+                queue.push(HookId(30), &pod(3), later(2));
+            }
+        }
+        assert_eq!(served[..6], [0, 20, 30, 1, 21, 2]);
+        assert_eq!(served.len(), 19);
+        assert!(queue.pods.is_empty() && queue.hooks.is_empty());
     }
 }

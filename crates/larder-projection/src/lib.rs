@@ -46,7 +46,9 @@ pub use payload::{File, FileData, PathError, Payload, VolumePath};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token, TokenError};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
-pub use volume::{PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project};
+pub use volume::{
+    PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project, token_paths,
+};
 
 /// Compiles and runs the examples of the repository's front page.
 #[cfg(doctest)]

@@ -62,6 +62,18 @@ impl VolumeKind {
     }
 }
 
+/// The paths of the service account tokens in `volume`, as in its payload. A source whose path cannot be a file has none.
+pub fn token_paths(volume: &Volume) -> impl Iterator<Item = VolumePath> {
+    let sources = volume
+        .projected
+        .iter()
+        .flat_map(|projected| &projected.sources);
+    let tokens = sources
+        .flatten()
+        .filter_map(|source| source.service_account_token.as_ref());
+    tokens.filter_map(|token| VolumePath::parse(&token.path).ok())
+}
+
 /// The files of a volume, where each came from, and what was absent.
 #[derive(Clone, Debug, Default)]
 pub struct Projection<'a> {

@@ -12,7 +12,10 @@ use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
 use larder_actions::processes::Processes;
 use larder_kubelet::kubelet_dir::ReadError;
-use larder_on_change::Hook;
+use larder_on_change::{
+    Hook,
+    parse::{ConfiguredHook, PodSelector},
+};
 use larder_pods::{
     PodManager, PodMetrics, PodSource,
     source::{HttpSource, HttpSourceError},
@@ -38,7 +41,7 @@ use crate::{
     },
     events::Events,
     metrics::Metrics,
-    on_change::{OnChange, OnChangeParts, PodChange, PodSelector, ProgramHook},
+    on_change::{OnChange, OnChangeParts, PodChange, ProgramHook},
     root_dir::{HOOK_RECORD, RootDir},
     tokens::Tokens,
 };
@@ -174,8 +177,10 @@ impl AgentBuilder {
         R: Future<Output = Result<(), String>> + Send + 'static,
     {
         self.hooks.push(ProgramHook {
-            pods,
-            hook: Arc::new(hook),
+            selected: ConfiguredHook {
+                pods,
+                hook: Arc::new(hook),
+            },
             handler: Arc::new(move |change| handler(change).boxed()),
         });
         self

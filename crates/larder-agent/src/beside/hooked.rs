@@ -9,7 +9,9 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use crate::on_change::{PartKey, PartTags, PodHooks, WrittenPart};
+use larder_on_change::{PartContent, PartKey, PartTags, PodHooks};
+
+use crate::on_change::since_boot;
 
 /// What a look found of a part that a hook looks at.
 #[derive(Clone, Debug)]
@@ -39,9 +41,9 @@ pub(super) struct HookedParts {
 struct HookedPart {
     is_known: bool,
     /// As it was at the first look.
-    at_first: Option<WrittenPart>,
+    at_first: Option<PartContent>,
     /// Verified, and not handed over yet.
-    verified: Option<WrittenPart>,
+    verified: Option<PartContent>,
     /// As it was handed over last.
     handed_over: Option<PartTags>,
     /// When its last swap was seen.
@@ -53,8 +55,8 @@ struct HookedPart {
 pub(super) struct HandOver {
     pub(super) hooks: Arc<PodHooks>,
     /// The parts as they were at the first look, if the hooks are new.
-    pub(super) on_disk: Option<Vec<(PartKey, WrittenPart)>>,
-    pub(super) parts: Vec<(PartKey, WrittenPart)>,
+    pub(super) on_disk: Option<Vec<(PartKey, PartContent)>>,
+    pub(super) parts: Vec<(PartKey, PartContent)>,
 }
 
 impl HookedParts {
@@ -72,7 +74,7 @@ impl HookedParts {
         let mut known = std::mem::take(&mut self.parts);
         let looked_at = parts.filter(|part| {
             let hooks = hooks.as_ref();
-            hooks.is_some_and(|hooks| hooks.look_at_part(part))
+            hooks.is_some_and(|hooks| hooks.selects_part(part))
         });
         self.parts = looked_at
             .map(|part| {
@@ -101,7 +103,7 @@ impl HookedParts {
             return;
         };
         if swapped {
-            state.swapped = Some(WrittenPart::now());
+            state.swapped = Some(since_boot());
         }
         let (tags, is_verified) = match seen {
             FoundContent::Unknown => return,
@@ -112,7 +114,7 @@ impl HookedParts {
         state.is_known = true;
         let Some(tags) = tags else { return };
         if state.at_first.is_none() && !self.has_begun {
-            state.at_first = Some(WrittenPart {
+            state.at_first = Some(PartContent {
                 tags: tags.clone(),
                 swapped: None,
             });
@@ -122,7 +124,7 @@ impl HookedParts {
         }
         let swapped = state.swapped;
         let is_new = state.handed_over.as_ref() != Some(&tags) || !self.has_begun;
-        state.verified = is_new.then_some(WrittenPart { tags, swapped });
+        state.verified = is_new.then_some(PartContent { tags, swapped });
     }
 
     /// What is to be handed over now, without the parts that are held back: others of the same container are still to

@@ -17,6 +17,7 @@ use larder_kubelet::{
     sub_path_mounts::SubPathMounts,
 };
 use larder_objects::{SecretBytes, chain};
+use larder_on_change::{PartKey, PartTags, PodHooks};
 use larder_projection::{
     ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, Unavailable, VolumeKind,
     containers, environment, project,
@@ -25,7 +26,7 @@ use larder_projection::{
 use super::{hooked::FoundContent, shared::Beside};
 use crate::{
     delivery::plan::{PartKind, PodPlan},
-    on_change::{ContentTagger, OnChange, PartKey, PartTags, PodHooks},
+    on_change::{ContentTagger, OnChange},
 };
 
 /// Placeholder for tokens and certificates, which are not compared.
@@ -99,7 +100,7 @@ impl CompareJob {
         add_placeholders(&pod, &mut self.inputs);
         self.read_env_files(&pod);
         let tags = self.hooks.take().map(|found| HookTags {
-            tagger: ContentTagger::new(found.on_change, found.hooks, &pod),
+            tagger: ContentTagger::new(found.on_change, found.hooks),
             wants_disk: found.wants_disk,
         });
         let tags = tags.as_ref();

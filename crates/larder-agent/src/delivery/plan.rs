@@ -11,6 +11,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
 use larder_objects::{Kind, ObjectKey};
+use larder_on_change::{PartKey, PodHooks};
 use larder_pods::StoredPod;
 use larder_projection::{
     ContainerKind, Needs, SourceKey, TokenRequest, VolumeKind, containers, used_volumes,
@@ -18,10 +19,7 @@ use larder_projection::{
 use smol_str::SmolStr;
 
 use super::registration::Registration;
-use crate::{
-    events::EventSubject,
-    on_change::{PartKey, PodHooks},
-};
+use crate::events::EventSubject;
 
 /// An input that a part of a pod needs before it can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -174,7 +172,7 @@ impl PodPlan {
     /// The same plan with these hooks; `None` if it has them.
     pub(crate) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
         let is_same = match (&self.hooks, &hooks) {
-            (Some(before), Some(hooks)) => before.is_same(hooks),
+            (Some(before), Some(hooks)) => before == hooks,
             (None, None) => true,
             (Some(_), None) | (None, Some(_)) => false,
         };

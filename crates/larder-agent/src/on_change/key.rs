@@ -17,6 +17,7 @@ use rustix::fs::{CWD, OFlags, RenameFlags};
 use tracing::warn;
 
 const FILE: &str = "on-change.key";
+const HAS_RANDOM: &str = "the kernel has random numbers for every process";
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
@@ -52,11 +53,7 @@ pub(super) fn load(directories: &[PathBuf]) -> (DigestKey, Option<PathBuf>) {
             "no usable tmpfs for the digest key, comparing with the files on disk after a restart"
         );
     }
-    (DigestKey::from_bytes(&new_key()), None)
-}
-
-fn new_key() -> [u8; DigestKey::BYTES] {
-    DigestKey::generate().expect("the kernel has random numbers for every process")
+    (DigestKey::temporary().expect(HAS_RANDOM), None)
 }
 
 fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
@@ -142,7 +139,7 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
         .create_new(true)
         .mode(0o600)
         .open(&tmp)
-        .and_then(|mut file| file.write_all(&new_key()));
+        .and_then(|mut file| file.write_all(&DigestKey::generate().expect(HAS_RANDOM)));
     let renamed = written.and_then(|()| {
         // A file that is too short is replaced.
         let is_short = path

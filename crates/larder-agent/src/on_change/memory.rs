@@ -5,12 +5,13 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 use allocation_counter::measure;
 use fastrand::Rng;
 use larder_actions::processes::Processes;
+use larder_on_change::{PartKey, PodHooks, parse::HookList};
 use larder_pods::StoredPod;
 use larder_projection::{File, FileData, VolumeKind, VolumePath, disk::VolumeHost};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use super::{HookList, OnChange, OnChangeConfig, OnChangeParts, PartKey};
+use super::{OnChange, OnChangeConfig, OnChangeParts};
 use crate::clock::Clock;
 
 /// Most bytes that a hook of a pod may take: its budget (`docs/spec/on-change.md`, section 11) without the 16 bytes that
@@ -55,7 +56,7 @@ fn on_change(root: &Path) -> OnChange {
 }
 
 /// A pass over the pod, which has delivered `text`.
-fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<super::PodHooks>, text: &str) {
+fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, text: &str) {
     let (name, kind) = ("config", VolumeKind::ConfigMap);
     let file = File {
         data: FileData::Borrowed(text.as_bytes()),
@@ -67,13 +68,9 @@ fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<super::PodHoo
         .statuses(pod.metadata.uid.as_deref().unwrap())
         .is_empty();
     let mut observer = on_change.observer(pod, hooks, is_new);
-    let decoded = pod.decode();
-    observer.begin(
-        &decoded,
-        std::iter::once(PartKey::Volume(name.into(), kind)),
-    );
+    observer.begin(std::iter::once(PartKey::Volume(name.into(), kind)));
     observer.volume(name, kind, &payload, true);
-    observer.finish(&decoded);
+    observer.finish();
 }
 
 #[test]

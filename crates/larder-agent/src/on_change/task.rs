@@ -1,6 +1,7 @@
 //! The handle of all hooks of the node, and the task that starts their rounds.
 //!
-//! `schedule` makes the decisions. This module has the clock, the lock, the records on disk and the running rounds.
+//! `larder_on_change::Schedule` makes the decisions. This module has the clock, the lock, the records on disk and the
+//! running rounds.
 //!
 //! Invariants:
 //! 1. The lock of the schedule is held for computations only, never across a wait, a file or a process.
@@ -8,10 +9,6 @@
 //!    one wins.
 //! 3. A worker may hand over a pass of a pod that was forgotten meanwhile. The worker forgets it, before it tears the
 //!    pod down.
-//! 4. A round without a quiet period begins with the pass that makes it due: the worker's thread takes it from the
-//!    schedule, and the task runs its steps. If they only send signals, the worker's thread polls the round once before:
-//!    neither a switch of threads nor a write lies between a swap and a signal to a known process. Such a poll waits for
-//!    nothing and starts nothing. Whatever would have to wait, such as a search, is left to the task.
 
 mod report;
 
@@ -20,16 +17,17 @@ use std::{
     hash::{BuildHasher as _, RandomState},
     path::PathBuf,
     sync::{Arc, OnceLock},
-    task::{self, Poll, Waker},
     time::Duration,
 };
 
 use fastrand::Rng;
-use futures::{FutureExt as _, future::BoxFuture};
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{exec::Machine, processes::Processes};
+use larder_actions::{exec::Machine, processes::Processes, targets::KnownContainers};
 use larder_objects::chain;
-use larder_on_change::DigestKey;
+use larder_on_change::{
+    Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodFacts,
+    PodHooks, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
+};
 use larder_pods::StoredPod;
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;
@@ -44,15 +42,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    OnChangeConfig,
-    content::{Content, PartContent, PartKey},
-    key,
+    OnChangeConfig, key,
     metrics::RoundMetrics,
-    observer::{Observer, Past},
-    pod_hooks::{HookSources, PodHooks, ProgramHook},
-    record::Record,
-    round::{Attempt, AttemptReport},
-    schedule::Schedule,
+    observer::Observer,
+    round::{AttemptReport, AttemptRun, Handler, ProgramHook},
 };
 use crate::{clock::Clock, events::Events, root_dir::HOOK_RECORD};
 
@@ -81,7 +74,11 @@ pub(crate) struct OnChangeParts<'a> {
 pub(crate) struct OnChange(Arc<Shared>);
 
 struct Shared {
-    sources: HookSources,
+    /// Replaced by a reload.
+    config: Mutex<Arc<OnChangeConfig>>,
+    /// The hooks of the program that embeds the agent, and what each calls.
+    program: Vec<ConfiguredHook>,
+    handlers: Vec<Handler>,
     host: Arc<VolumeHost>,
     kubelet: Option<Arc<VolumeHost>>,
     clock: Clock,
@@ -91,10 +88,8 @@ struct Shared {
     /// The digest key, and a directory in memory; made for the first pod with hooks.
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
-    schedule: Mutex<Schedule>,
-    /// Rounds that began with a pass, for the task.
-    begun: Mutex<Vec<BegunRound>>,
-    /// Notified when a round may be due earlier than the task expects, or has begun.
+    schedule: Mutex<Schedule<HookedPod>>,
+    /// Notified when a round may be due earlier than the task expects.
     wake: Notify,
     /// Notified when the hooks of pods may have changed.
     reloaded: Notify,
@@ -105,10 +100,17 @@ struct Shared {
     drained: watch::Sender<bool>,
 }
 
-/// A round that began with a pass.
-enum BegunRound {
-    Running(BoxFuture<'static, AttemptReport>),
-    Ended(AttemptReport),
+/// A pod with hooks.
+#[derive(Clone, Debug)]
+pub(super) struct HookedPod {
+    pub(super) pod: Arc<StoredPod>,
+    /// The containers that earlier rounds have found.
+    pub(super) known_containers: Arc<KnownContainers>,
+}
+
+/// Whether no hook of the pod fires any more (rule F9).
+fn is_ending(pod: &StoredPod) -> bool {
+    pod.metadata.deletion_timestamp.is_some() || pod.is_terminal()
 }
 
 impl fmt::Debug for OnChange {
@@ -131,9 +133,15 @@ impl OnChange {
             rng,
         } = parts;
         let schedule = Schedule::new(config.parallelism, rng);
+        let (program, handlers) = program
+            .into_iter()
+            .map(|program| (program.selected, program.handler))
+            .unzip();
         Self(Arc::new(Shared {
             metrics: RoundMetrics::register(registry),
-            sources: HookSources::new(config, program),
+            config: Mutex::new(Arc::new(config)),
+            program,
+            handlers,
             host,
             kubelet,
             clock,
@@ -142,7 +150,6 @@ impl OnChange {
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),
-            begun: Mutex::default(),
             wake: Notify::new(),
             reloaded: Notify::new(),
             writers: std::array::from_fn(|_| Mutex::new(())),
@@ -151,37 +158,56 @@ impl OnChange {
         }))
     }
 
-    /// The hooks of `pod`, which was `before` with these hooks. Reports new errors of annotations.
+    /// The hooks of `pod`, which was `before` with these hooks; `None` if it has none. Reports new errors of annotations.
     pub(crate) fn hooks(
         &self,
         pod: &StoredPod,
         decoded: Option<&Pod>,
         before: Option<(&StoredPod, Option<&Arc<PodHooks>>)>,
     ) -> Option<Arc<PodHooks>> {
-        let hooks = self.0.sources.hooks(pod, decoded, before)?;
-        self.report_errors(pod, &hooks, before.and_then(|(_, hooks)| hooks));
-        Some(hooks)
+        match before {
+            Some((previous, hooks))
+                if decoded.is_none() && has_same_hooks(&previous.metadata, &pod.metadata) =>
+            {
+                hooks.cloned()
+            }
+            _ => self.current_hooks(pod, decoded, before.and_then(|(_, hooks)| hooks)),
+        }
     }
 
-    /// The same for an unchanged pod, after [a reload](Self::reload).
-    pub(crate) fn reloaded_hooks(
+    /// The hooks of `pod` by the settings in use, as after [a reload](Self::reload); it had `before` until now.
+    pub(crate) fn current_hooks(
         &self,
         pod: &StoredPod,
+        decoded: Option<&Pod>,
         before: Option<&Arc<PodHooks>>,
     ) -> Option<Arc<PodHooks>> {
-        let hooks = self.0.sources.current(pod, None, before)?;
+        let config = Arc::clone(&self.0.config.lock());
+        let sources = HookSources {
+            allowed: config.from_pods,
+            configured: &config.hooks,
+            program: &self.0.program,
+        };
+        let facts = || match decoded {
+            Some(decoded) => PodFacts::of(decoded),
+            None => PodFacts::of(&pod.decode()),
+        };
+        let hooks = sources.hooks_of(&pod.metadata, facts, before.map(|hooks| &**hooks))?;
         self.report_errors(pod, &hooks, before);
-        Some(hooks)
+        Some(Arc::new(hooks))
     }
 
     /// Replaces the settings of hooks. The task that waits for [`reloaded`](Self::reloaded) then hands each pod its
-    /// [new hooks](Self::reloaded_hooks).
+    /// [new hooks](Self::current_hooks).
     pub(crate) fn reload(&self, config: &OnChangeConfig) {
-        if *self.0.sources.config() == *config {
-            return;
+        {
+            let mut current = self.0.config.lock();
+            if **current == *config {
+                return;
+            }
+            *current = Arc::new(config.clone());
         }
         self.0.schedule.lock().set_parallelism(config.parallelism);
-        self.0.sources.reload(config.clone());
         self.0.reloaded.notify_one();
         self.0.wake.notify_one();
     }
@@ -203,8 +229,14 @@ impl OnChange {
 
     /// The pod's metadata or status has changed.
     pub(crate) fn updated(&self, pod: &Arc<StoredPod>) {
-        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-        self.0.schedule.lock().updated(uid, pod);
+        let uid = uid_of(pod);
+        let mut schedule = self.0.schedule.lock();
+        if let Some(known) = schedule.pod_mut(uid) {
+            known.pod = Arc::clone(pod);
+            if is_ending(pod) {
+                schedule.end(uid);
+            }
+        }
     }
 
     /// No hook of the pod fires any more: it has terminated or was removed.
@@ -231,7 +263,7 @@ impl OnChange {
         let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
         let mut writes: JoinSet<()> = JoinSet::new();
         loop {
-            let next = self.start_due(&mut rounds, &mut writes);
+            let next = self.start_due(&mut rounds);
             let sleep = async {
                 match next {
                     Some(at) => sleep_until(at).await,
@@ -250,9 +282,7 @@ impl OnChange {
                 () = sleep => {}
             }
         }
-        // Rounds whose pass was faster than the shutdown.
         self.0.schedule.lock().close();
-        self.start_due(&mut rounds, &mut writes);
         let drain = async {
             while let Some(ended) = rounds.join_next().await {
                 self.finish(resumed(ended), &mut writes);
@@ -283,8 +313,8 @@ impl OnChange {
             .await;
     }
 
-    pub(super) fn key(&self) -> DigestKey {
-        self.memory().0.clone()
+    pub(super) fn key(&self) -> &DigestKey {
+        &self.memory().0
     }
 
     /// Whether the next agent has the same key.
@@ -293,7 +323,7 @@ impl OnChange {
     }
 
     fn memory(&self) -> &(DigestKey, Option<PathBuf>) {
-        let load = || key::load(&self.0.sources.config().key_dirs);
+        let load = || key::load(&self.0.config.lock().key_dirs);
         self.0.memory.get_or_init(load)
     }
 
@@ -327,57 +357,52 @@ impl OnChange {
         })
     }
 
-    /// The content of a pod, as far as this agent delivered it.
-    pub(super) fn content_of(&self, uid: &str) -> Arc<Content> {
-        self.0.schedule.lock().content_of(uid)
+    /// Calls the program that embeds the agent for its hook with this index.
+    pub(super) fn handler(&self, index: usize) -> &Handler {
+        &self.0.handlers[index]
     }
 
-    /// A pass is over: these parts of the pod are in place. `decoded` is the same pod, if it is at hand; `past` is given
-    /// if the hooks are new to the worker. Waits for the disk after the first delivery.
-    pub(super) fn passed(
-        &self,
-        pod: &Arc<StoredPod>,
-        decoded: Option<&Pod>,
-        hooks: Arc<PodHooks>,
-        past: Option<Past>,
-        parts: Vec<(PartKey, Arc<PartContent>)>,
-    ) {
-        let uid = SmolStr::new(pod.metadata.uid.as_deref().unwrap_or_default());
-        let key = self.key();
+    /// The content of a pod, as far as this agent delivered it.
+    pub(super) fn delivered(&self, uid: &str) -> Arc<Content> {
+        self.0.schedule.lock().delivered(uid)
+    }
+
+    /// Gives the pod these hooks, before the first pass with them.
+    pub(super) fn adopt(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, past: &Past) {
+        let (key, time, uid) = (self.key(), self.0.clock.now(), SmolStr::new(uid_of(pod)));
+        let hooked = HookedPod {
+            pod: Arc::clone(pod),
+            known_containers: Arc::default(),
+        };
         let mut schedule = self.0.schedule.lock();
-        let (now, time) = (Instant::now(), self.0.clock.now());
-        schedule.take_hooks(&uid, pod, hooks, past, &parts, &key, time);
-        schedule.pass(&uid, parts, &key, now, time);
-        let (due, _) = schedule.due(now, time);
-        let is_covered = schedule.covers(&uid, &due);
-        drop(schedule);
-        // Before the first step. Nothing is written between an announced swap and a signal.
-        if !is_covered {
-            self.write_record(&uid);
+        schedule.adopt(&uid, hooked, Arc::clone(hooks), past, key, time);
+        if is_ending(pod) {
+            schedule.end(&uid);
         }
-        let begun = due.into_iter().map(|mut attempt| {
-            attempt.is_recorded = attempt.uid() == uid;
-            let decoded = decoded.filter(|_| Arc::ptr_eq(&attempt.pod, pod));
-            self.begin(attempt, decoded)
-        });
-        let begun: Vec<_> = begun.collect();
-        self.0.begun.lock().extend(begun);
+    }
+
+    /// A part of the pod is about to be written with content of these tags. Waits for the disk if the record has to say so
+    /// before.
+    pub(super) fn announce(&self, uid: &str, part: &PartKey, tags: &PartTags) {
+        let is_news = self.0.schedule.lock().announce(uid, part, tags);
+        if is_news {
+            self.write_record(uid);
+        }
+    }
+
+    /// A pass is over: these parts of the pod are in place. Waits for the disk if the record has to be written, as after a
+    /// first delivery.
+    pub(super) fn passed(&self, uid: &str, parts: Vec<(PartKey, Arc<PartContent>)>) {
+        let now = self.now();
+        self.0.schedule.lock().pass(uid, parts, self.key(), now);
+        self.write_record(uid);
         self.0.wake.notify_one();
     }
 
-    /// Begins a round on the thread of a pass: sends its signals, if that is all that it does (invariant 4).
-    fn begin(&self, mut attempt: Attempt, decoded: Option<&Pod>) -> BegunRound {
-        if !attempt.only_signals() {
-            return BegunRound::Running(attempt.run(self.clone()).boxed());
-        }
-        if let Some(pod) = decoded {
-            attempt.take_facts(self, pod);
-        }
-        let mut round = attempt.run(self.clone()).boxed();
-        // A round that waits is polled again by the task, whatever it waits for.
-        match round.poll_unpin(&mut task::Context::from_waker(Waker::noop())) {
-            Poll::Ready(report) => BegunRound::Ended(report),
-            Poll::Pending => BegunRound::Running(round),
+    fn now(&self) -> Now {
+        Now {
+            instant: Instant::now(),
+            time: self.0.clock.now(),
         }
     }
 
@@ -406,38 +431,12 @@ impl OnChange {
         }
     }
 
-    /// Content of the pod is about to change. So the record says first that the application may be notified of it, or may
-    /// lack a notification. `earlier` is the record of an earlier agent, which counts until the first pass is over. Waits
-    /// for the disk.
-    pub(super) fn announce_change(&self, uid: &str, earlier: Option<&Record>) {
-        if self.0.schedule.lock().announce_change(uid) {
-            self.write_record(uid);
-        } else if let Some(earlier) = earlier {
-            self.replace_earlier_record(uid, &earlier.as_uncertain());
-        }
-    }
-
-    /// Replaces the record of an earlier agent before the first pass over the pod is over. Waits for the disk.
-    pub(super) fn replace_earlier_record(&self, uid: &str, record: &Record) {
-        let _writer = self.writer(uid).lock();
-        self.replace_record(uid, &record.text());
-    }
-
     /// Writes the record of a pod, unless it is up to date. Waits for the disk.
     pub(super) fn write_record(&self, uid: &str) {
         let _writer = self.writer(uid).lock();
-        let (key, keeps_key) = (self.key(), self.keeps_key());
-        let record = self.0.schedule.lock().record(uid, &key, keeps_key);
-        if let Some(text) = record
-            && !self.replace_record(uid, &text)
-        {
-            self.0.schedule.lock().record_again(uid);
-        }
-    }
-
-    /// Returns whether the record was written.
-    fn replace_record(&self, uid: &str, text: &[u8]) -> bool {
-        let written = self.0.host.write_pod_file(uid, HOOK_RECORD, text);
+        let record = self.0.schedule.lock().record(uid, self.key());
+        let Some(text) = record else { return };
+        let written = self.0.host.write_pod_file(uid, HOOK_RECORD, &text);
         if let Err(error) = &written {
             warn!(
                 pod.uid = uid,
@@ -445,7 +444,9 @@ impl OnChange {
                 "failed to write the record of hooks, a restart of the agent may repeat a round"
             );
         }
-        written.unwrap_or(false)
+        if !written.unwrap_or(false) {
+            self.0.schedule.lock().record_again(uid);
+        }
     }
 
     fn writer(&self, uid: &str) -> &Mutex<()> {
@@ -456,8 +457,8 @@ impl OnChange {
 
     /// Until when a round has to wait because one of these containers was restarted too often, and why (rule R4).
     pub(super) fn restart_limit(&self, uid: &str, names: &[SmolStr]) -> Option<(Instant, String)> {
-        let (now, time) = (Instant::now(), self.0.clock.now());
-        self.0.schedule.lock().restart_limit(uid, names, now, time)
+        let now = self.now();
+        self.0.schedule.lock().restart_limit(uid, names, now)
     }
 
     /// The containers were restarted.
@@ -465,36 +466,47 @@ impl OnChange {
         self.0.schedule.lock().restarted(uid, names, Instant::now());
     }
 
+    /// Whether a failed step of the hook's attempt is followed by a restart of the container.
+    pub(super) fn restarts_after_failure(&self, hook: HookId) -> bool {
+        self.0.schedule.lock().restarts_after_failure(hook)
+    }
+
+    /// The hook's attempt waits for something that needs no place among the running rounds of the node.
+    pub(super) fn yield_place(&self, hook: HookId) {
+        self.0.schedule.lock().yield_place(hook);
+        self.0.wake.notify_one();
+    }
+
+    /// Waits until the hook's attempt has a place again.
+    pub(super) async fn regain_place(&self, hook: HookId, control: &RoundControl) {
+        self.0.schedule.lock().claim_place(hook, Instant::now());
+        self.0.wake.notify_one();
+        control.placed().await;
+    }
+
+    /// Begins the attempts that are due. Also returns when to call it again.
+    pub(super) fn due(&self) -> (Vec<AttemptRun>, Option<Instant>) {
+        let (due, next) = self.0.schedule.lock().due(self.now());
+        let due = due.into_iter();
+        let runs = due.map(|attempt| AttemptRun::new(attempt, self.clone()));
+        (runs.collect(), next)
+    }
+
     /// Starts the rounds that are due. Returns when to call it again.
-    fn start_due(
-        &self,
-        rounds: &mut JoinSet<AttemptReport>,
-        writes: &mut JoinSet<()>,
-    ) -> Option<Instant> {
-        let begun = std::mem::take(&mut *self.0.begun.lock());
-        for round in begun {
-            match round {
-                BegunRound::Running(round) => {
-                    rounds.spawn(round);
-                }
-                // It may make room for others, and its hook may be due again.
-                BegunRound::Ended(report) => self.finish(report, writes),
-            }
-        }
-        let (now, time) = (Instant::now(), self.0.clock.now());
-        let (due, next) = self.0.schedule.lock().due(now, time);
+    fn start_due(&self, rounds: &mut JoinSet<AttemptReport>) -> Option<Instant> {
+        let (due, next) = self.due();
         for attempt in due {
-            rounds.spawn(attempt.run(self.clone()));
+            rounds.spawn(attempt.run());
         }
         next
     }
 
     /// A round has ended.
     fn finish(&self, report: AttemptReport, writes: &mut JoinSet<()>) {
-        let (now, time) = (Instant::now(), self.0.clock.now());
-        let ended = self.0.schedule.lock().ended(&report, now, time);
+        let now = self.now();
+        let ended = self.0.schedule.lock().ended(report.id, &report.end, now);
         let Some(ended) = ended else { return };
-        self.report(&report, &ended, time);
+        self.report(&report, &ended, now.time);
         let (on_change, uid) = (self.clone(), report.uid);
         writes.spawn_blocking(move || on_change.write_record(&uid));
     }
@@ -506,4 +518,8 @@ fn resumed<T>(ended: Result<T, tokio::task::JoinError>) -> T {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
+}
+
+pub(super) fn uid_of(pod: &StoredPod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use larder_objects::{ObjectKey, chain};
 use larder_projection::{
     ContainerView, Inputs, Needs, NestedMountPoints, NodeFacts, Unavailable, VolumeKind,
     containers,
-    disk::{DiskError, PodVolume, ReplacedSet, VolumeHost},
+    disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, memory_limit, nested_mount_points, project,
 };
 
@@ -119,33 +119,6 @@ impl<'a> PodParts<'a> {
     }
 }
 
-/// The sets that a pass has replaced, by the number of their part. They are removed after hooks know of the new ones:
-/// on a busy disk a removal takes longer than all the rest of a pass.
-#[derive(Default)]
-struct ReplacedSets(Vec<(usize, ReplacedSet)>);
-
-impl ReplacedSets {
-    /// At most this many are kept, as each has two open descriptors.
-    const MAX: usize = 8;
-
-    fn add(&mut self, part: usize, set: ReplacedSet) -> Result<(), DeliveryFailure> {
-        if self.0.len() < Self::MAX {
-            self.0.push((part, set));
-            return Ok(());
-        }
-        set.remove()
-            .map_err(|error| DeliveryFailure::on_disk(&error))
-    }
-
-    /// Removes them; returns the failures.
-    fn remove(self) -> impl Iterator<Item = (usize, DeliveryFailure)> {
-        self.0.into_iter().filter_map(|(part, set)| {
-            let error = set.remove().err()?;
-            Some((part, DeliveryFailure::on_disk(&error)))
-        })
-    }
-}
-
 impl Job {
     /// Delivers the parts.
     pub(super) fn run(mut self) -> JobReport {
@@ -155,27 +128,18 @@ impl Job {
         let mut observer = self.observer.take();
         if let Some(observer) = &mut observer {
             let parts = self.plan.parts.iter().map(|part| part.kind.observed());
-            observer.begin(pod.pod, parts);
+            observer.begin(parts);
         }
         let tidied = self.tidy.then(|| self.tidy_directory(pod.uid));
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
-        let mut replaced = ReplacedSets::default();
-        let mut parts: Vec<_> = kinds
-            .enumerate()
-            .map(|(number, kind)| match kind {
-                PartKind::Volume(name, kind) => {
-                    let (delivered, old) = self.volume(&pod, name, *kind, observer.as_mut())?;
-                    let removed = old.map_or(Ok(()), |old| replaced.add(number, old));
-                    removed.map(|()| delivered)
-                }
+        let parts = kinds
+            .map(|kind| match kind {
+                PartKind::Volume(name, kind) => self.volume(&pod, name, *kind, observer.as_mut()),
                 PartKind::Environment(name, _) => self.environment(&pod, name, observer.as_mut()),
             })
             .collect();
         if let Some(observer) = observer {
-            observer.finish(pod.pod);
-        }
-        for (number, failure) in replaced.remove() {
-            parts[number] = Err(failure);
+            observer.finish();
         }
         JobReport { parts, tidied }
     }
@@ -206,7 +170,7 @@ impl Job {
         name: &str,
         kind: VolumeKind,
         observer: Option<&mut Observer>,
-    ) -> Result<(Delivered, Option<ReplacedSet>), DeliveryFailure> {
+    ) -> Result<Delivered, DeliveryFailure> {
         let pod = parts.pod;
         let volume = parts.volumes.get(name);
         let volume = volume.expect("the plan was made from the same specification");
@@ -228,20 +192,19 @@ impl Job {
         if let Some(observer) = &observer {
             observer.before_volume(name, kind, &projection.payload);
         }
-        let set_up = self.host.publish(&volume, &projection.payload, self.now);
+        let set_up = self.host.set_up(&volume, &projection.payload, self.now);
         let swapped = match &set_up {
-            Ok((set_up, _)) => Some(set_up.written.swapped),
+            Ok(set_up) => Some(set_up.written.swapped),
             Err(error) => error.is_after_commit().then_some(true),
         };
         if let (Some(observer), Some(swapped)) = (observer, swapped) {
             observer.volume(name, kind, &projection.payload, swapped);
         }
-        let (set_up, replaced) = set_up.map_err(|error| DeliveryFailure::on_disk(&error))?;
-        let delivered = Delivered {
+        let set_up = set_up.map_err(|error| DeliveryFailure::on_disk(&error))?;
+        Ok(Delivered {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
-        };
-        Ok((delivered, replaced))
+        })
     }
 
     fn environment(

@@ -24,13 +24,13 @@ use larder_agent::{
     clock::Clock,
     config::{CheckpointConfig, Config, Flags, Host},
     local_api::{self, Program, Router},
-    on_change::{OnChangeConfig, PodChange, PodSelector},
+    on_change::{OnChangeConfig, PodChange},
     root_dir::RootDir,
     status::{AgentStatus, HookStatus, PodStatus, VolumeStatus},
 };
 use larder_apiserver::{ApiServer, ApiService, AuditLog, AuditRecord, Cut, Kind, Options, User};
 use larder_e2e::pods::PodBuilder;
-use larder_on_change::{Hook, Paths};
+use larder_on_change::{Hook, Paths, parse::PodSelector};
 use larder_pods::static_pod::ApiReferences;
 use larder_projection::disk::VolumeHost;
 use serde_json::{Value, json};

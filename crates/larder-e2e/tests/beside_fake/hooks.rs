@@ -7,14 +7,11 @@ use std::{
     time::Duration,
 };
 
-use larder_agent::{
-    on_change::{ConfiguredHook, PodChange, PodSelector},
-    status::Phase,
-};
+use larder_agent::{on_change::PodChange, status::Phase};
 use larder_e2e::fake_kubelet::container_id;
 use larder_on_change::{
     Hook, Paths,
-    parse::{self, HookOrigin},
+    parse::{self, ConfiguredHook, HookOrigin, PodSelector},
 };
 use serde_json::json;
 use tokio::{sync::mpsc, time::sleep};

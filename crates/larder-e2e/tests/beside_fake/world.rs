@@ -17,7 +17,7 @@ use larder_agent::{
     beside::BesideConfig,
     clock::Clock,
     config::{Config, Flags, Host},
-    on_change::{ConfiguredHook, PodChange, PodSelector},
+    on_change::PodChange,
     root_dir::RootDir,
     status::{AgentStatus, Phase, VolumeStatus},
 };
@@ -29,7 +29,10 @@ use larder_e2e::{
     pods::PodBuilder,
 };
 use larder_kubelet::{kubelet_dir::Mounts, swaps::SwapDetection};
-use larder_on_change::{Hook, Paths};
+use larder_on_change::{
+    Hook, Paths,
+    parse::{ConfiguredHook, PodSelector},
+};
 use larder_projection::{VolumeKind, disk::VolumeHost};
 use serde_json::{Value, json};
 use tempfile::TempDir;

@@ -76,8 +76,8 @@ impl Simulation {
         }
     }
 
-    fn finish(&mut self, outcome: Outcome) -> bool {
-        self.engine.finished(outcome, self.instant(), self.random)
+    fn finish(&mut self, outcome: Outcome) {
+        self.engine.finished(outcome, self.instant(), self.random);
     }
 
     fn times(&self) -> Vec<u32> {
@@ -286,7 +286,8 @@ fn used_up_attempts_end_as_the_hook_says() {
         for _ in 0..60_000 {
             simulation.run(simulation.now, None);
             if simulation.engine.state() == HookState::Running {
-                restart |= simulation.finish(Outcome::Failed);
+                restart |= simulation.engine.restarts_after_failure();
+                simulation.finish(Outcome::Failed);
             }
         }
         (simulation.rounds.len(), simulation.engine.state(), restart)
@@ -297,6 +298,25 @@ fn used_up_attempts_end_as_the_hook_says() {
         (2, HookState::Failing, true),
     ];
     assert_eq!(outcomes, expected);
+}
+
+// on-change 33
+#[test]
+fn newer_content_gets_a_round_before_a_restart() {
+    let retry = Retry {
+        attempts: 1,
+        ..Retry::default()
+    };
+    let timing = Timing { retry, ..timing() };
+    let mut simulation = Simulation::new(timing, OnFailure::Restart, false, Start::FirstDelivery);
+    simulation.observe("first");
+    simulation.observe("second");
+    simulation.run(200, None);
+    assert!(simulation.engine.restarts_after_failure());
+    simulation.observe("third");
+    assert!(!simulation.engine.restarts_after_failure());
+    simulation.finish(Outcome::Failed);
+    assert_eq!(simulation.engine.state(), HookState::Waiting);
 }
 
 // on-change 57, 58
@@ -362,6 +382,20 @@ fn content_that_was_missing_until_now_fires_nothing() {
     simulation.run(5000, DONE);
     assert_eq!(simulation.rounds, []);
     assert_eq!(simulation.engine.notified(), Some(second));
+}
+
+// on-change 14, 58
+#[test]
+fn missing_content_that_arrives_after_a_restart_hides_no_change() {
+    let notified = Start::Notified(content("first"));
+    let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, notified);
+    let second = content("second and more");
+    simulation.engine.extend(content("first"), None, second);
+    simulation
+        .engine
+        .observe_after_restart(second, simulation.instant());
+    simulation.run(20_000, DONE);
+    assert_eq!(simulation.rounds.len(), 1);
 }
 
 // on-change 14

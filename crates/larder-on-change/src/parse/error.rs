@@ -92,7 +92,7 @@ pub enum Problem {
     #[error("a pod may not run commands on its node: use onChange of the agent's configuration")]
     CommandOfPod,
     /// A URL in an annotation.
-    #[error("a pod's hook asks its own pod: give port and path")]
+    #[error("a hook in an annotation may call only its own pod; use port and path")]
     UrlOfPod,
     /// Not a URL that a hook may have.
     #[error(transparent)]

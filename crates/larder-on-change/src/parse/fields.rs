@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use larder_objects::go_duration;
 use serde_json::{Map, Value};
+use smol_str::SmolStr;
 
 use super::error::{HookError, Problem, at};
+use crate::facts::PodFacts;
 
 /// The fields of one mapping that have not been taken yet.
 pub(super) struct Fields<'a> {
@@ -99,5 +101,42 @@ impl<'a> Field<'a> {
 
     pub(super) fn texts(&self) -> Result<Vec<&'a str>, HookError> {
         self.items()?.map(|item| item.text()).collect()
+    }
+
+    /// Checks that larder delivers the volume to the pod.
+    pub(super) fn check_volume(&self, name: &str, facts: &PodFacts) -> Result<(), HookError> {
+        match facts.volumes.iter().find(|volume| volume.name == name) {
+            Some(volume) if volume.kind.is_some() => Ok(()),
+            Some(volume) => Err(self.error(Problem::OtherVolume {
+                name: name.to_owned(),
+                kind: volume.type_name.to_string(),
+            })),
+            None => Err(self.error(Problem::UnknownVolume {
+                name: name.chars().take(64).collect(),
+                known: facts.delivered().map(SmolStr::to_string).collect(),
+            })),
+        }
+    }
+
+    /// The texts of a mapping, in the order of their names.
+    pub(super) fn pairs(&self, expected: &'static str) -> Result<Vec<(String, String)>, HookError> {
+        let Value::Object(fields) = self.value else {
+            return Err(self.error(Problem::Expected(expected)));
+        };
+        let usable = |text: &str| !text.contains(['\0', '\r', '\n']);
+        let pair = |(name, value): (&String, &Value)| match value.as_str() {
+            Some(value) if usable(name) && !name.is_empty() && usable(value) => {
+                Ok((name.clone(), value.to_owned()))
+            }
+            _ => Err(at(
+                format!(
+                    "{}.{}",
+                    self.path,
+                    name.chars().take(64).collect::<String>()
+                ),
+                Problem::Expected("a text of one line"),
+            )),
+        };
+        fields.iter().map(pair).collect()
     }
 }

@@ -9,7 +9,6 @@ use super::{
     HookOrigin, MAX_BODY,
     error::{HookError, Problem, at},
     fields::{Field, Fields},
-    long::{check_volume, pairs},
 };
 use crate::{
     facts::PodFacts,
@@ -72,7 +71,7 @@ pub(super) fn http(
         };
     }
     if let Some(headers) = fields.take("headers") {
-        call.headers = pairs(&headers, "headers with their values")?;
+        call.headers = headers.pairs("headers with their values")?;
         for (name, value) in &call.headers {
             let reserved = ["host", "content-length", "transfer-encoding", "connection"];
             if reserved.contains(&name.to_ascii_lowercase().as_str()) {
@@ -236,7 +235,7 @@ fn auth(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<HttpAuth, HookErr
     let volume_field = fields.take("volume").ok_or_else(expected)?;
     let volume: SmolStr = volume_field.text()?.into();
     if let Some(facts) = facts {
-        check_volume(&volume_field, &volume, facts)?;
+        volume_field.check_volume(&volume, facts)?;
     }
     let mut file = |name| {
         fields

@@ -14,15 +14,20 @@ use super::{
 };
 use crate::{
     facts::{ContainerFacts, PodFacts},
-    hook::{Action, Command, Hook, OnFailure, Output, Paths, Restart, SignalTarget},
+    hook::{Action, Command, Hook, OnFailure, Output, Paths, Restart, SignalTarget, Timing},
     signal::Signal,
 };
 
 /// Longest name of a hook, in bytes.
 const MAX_NAME: usize = 63;
 /// Longest time for a step that an annotation may ask for: a step that waits keeps its place among the rounds of the
-/// node. A restart lasts as long as the grace period.
+/// node.
 const MAX_ANNOTATED_TIMEOUT: Duration = Duration::from_mins(5);
+/// Longest grace period that an annotation may ask for, and longest time for hooks that do nothing but restart: they wait
+/// without a place.
+const MAX_ANNOTATED_GRACE: Duration = Duration::from_hours(1);
+/// Shortest [`Retry::min`] and [`Retry::max`] of an annotation: each attempt costs the node a search for processes.
+const MIN_ANNOTATED_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Most bytes of patterns in a hook of an annotation: the time to match a path grows with them.
 const MAX_ANNOTATED_PATTERNS: usize = 1 << 10;
 
@@ -89,12 +94,8 @@ pub(super) fn hook(
         }
     };
     let timing = timing(&mut fields, default_timing(origin, &steps))?;
-    let restarts = steps.iter().any(|step| matches!(step, Action::Restart(_)));
-    if let (HookOrigin::Annotation(_), Some(timeout), false) = (origin, timing.timeout, restarts)
-        && timeout > MAX_ANNOTATED_TIMEOUT
-    {
-        let problem = Problem::Expected("at most 5m in an annotation");
-        return Err(at(format!("{path}.timeout"), problem));
+    if let HookOrigin::Annotation(_) = origin {
+        check_annotated_times(&path, &steps, timing)?;
     }
     let on_failure = match fields.take("onFailure") {
         None => OnFailure::default(),
@@ -124,13 +125,38 @@ pub(super) fn hook(
         name: name.unwrap_or_else(|| format!("{position}-{}", steps[0].word())),
         volumes,
         paths: paths.unwrap_or_default(),
-        environment: environment.unwrap_or(restarts),
+        environment: environment.unwrap_or_else(|| steps.iter().any(is_restart)),
         container,
         steps,
         timing,
         on_failure,
         initial: initial.unwrap_or(false),
     })
+}
+
+fn is_restart(step: &Action) -> bool {
+    matches!(step, Action::Restart(_))
+}
+
+/// Checks the times of an annotated hook: it must not hold up those of other pods, nor keep the node busy (rule S8).
+fn check_annotated_times(path: &str, steps: &[Action], timing: Timing) -> Result<(), HookError> {
+    let only_restarts = steps.iter().all(is_restart);
+    let (max_timeout, at_most) = if only_restarts {
+        (MAX_ANNOTATED_GRACE, "at most 1h in an annotation")
+    } else {
+        (MAX_ANNOTATED_TIMEOUT, "at most 5m in an annotation")
+    };
+    let retry = timing.retry;
+    let (field, expected) = if timing.timeout.is_some_and(|timeout| timeout > max_timeout) {
+        ("timeout", at_most)
+    } else if retry.min < MIN_ANNOTATED_RETRY.0 {
+        ("retry.min", "at least 1s in an annotation")
+    } else if retry.max < MIN_ANNOTATED_RETRY.1 {
+        ("retry.max", "at least 1m in an annotation")
+    } else {
+        return Ok(());
+    };
+    Err(at(format!("{path}.{field}"), Problem::Expected(expected)))
 }
 
 /// Marks the fields that follow the action as known.
@@ -151,31 +177,10 @@ fn volumes(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<Vec<SmolStr>, 
     let names = field.texts()?;
     if let Some(facts) = facts {
         for name in &names {
-            check_volume(field, name, facts)?;
+            field.check_volume(name, facts)?;
         }
     }
     Ok(names.into_iter().map(SmolStr::from).collect())
-}
-
-pub(super) fn check_volume(
-    field: &Field<'_>,
-    name: &str,
-    facts: &PodFacts,
-) -> Result<(), HookError> {
-    match facts.volumes.iter().find(|volume| volume.name == name) {
-        Some(volume) if volume.is_delivered() => Ok(()),
-        Some(volume) => Err(field.error(Problem::OtherVolume {
-            name: name.to_owned(),
-            kind: volume.kind.to_string(),
-        })),
-        None => {
-            let delivered = facts.volumes.iter().filter(|volume| volume.is_delivered());
-            Err(field.error(Problem::UnknownVolume {
-                name: name.chars().take(64).collect(),
-                known: delivered.map(|volume| volume.name.to_string()).collect(),
-            }))
-        }
-    }
 }
 
 /// A name is shown in every line about the hook, and is a variable of its commands.
@@ -263,7 +268,7 @@ fn action(
     let action = match *name {
         "signal" => Action::Signal(signal(field)?),
         "http" => Action::Http(http(field, origin, facts)?),
-        "restart" => Action::Restart(restart(field)?),
+        "restart" => Action::Restart(restart(field, origin)?),
         _ => Action::Exec(exec(field, origin)?),
     };
     check_action(&field.path, &action, origin, container, facts)?;
@@ -334,7 +339,7 @@ fn signal(field: &Field<'_>) -> Result<SignalTarget, HookError> {
     Ok(SignalTarget { signal, process })
 }
 
-fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
+fn restart(field: &Field<'_>, origin: HookOrigin) -> Result<Restart, HookError> {
     if field.value == &Value::Bool(true) {
         return Ok(Restart::default());
     }
@@ -347,10 +352,14 @@ fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
         .take("signal")
         .map(|field| signal_name(&field))
         .transpose()?;
-    let grace = fields
-        .take("grace")
-        .map(|field| field.duration())
-        .transpose()?;
+    let mut grace = None;
+    if let Some(field) = fields.take("grace") {
+        let given = field.duration()?;
+        if matches!(origin, HookOrigin::Annotation(_)) && given > MAX_ANNOTATED_GRACE {
+            return Err(field.error(Problem::Expected("at most 1h in an annotation")));
+        }
+        grace = Some(given);
+    }
     fields.finish()?;
     Ok(Restart {
         signal: signal.unwrap_or(Signal::Term),
@@ -395,7 +404,7 @@ fn exec(field: &Field<'_>, origin: HookOrigin) -> Result<Command, HookError> {
             }
         }
         if let Some(env) = fields.take("env") {
-            command.env = pairs(&env, "variables with their values")?;
+            command.env = env.pairs("variables with their values")?;
         }
         command.output = match fields.take("output") {
             None => Output::default(),
@@ -421,29 +430,4 @@ fn words(field: &Field<'_>) -> Result<Vec<String>, HookError> {
     } else {
         Err(field.error(Problem::Expected("a program and its arguments")))
     }
-}
-
-/// The texts of a mapping, in the order of their names.
-pub(super) fn pairs(
-    field: &Field<'_>,
-    expected: &'static str,
-) -> Result<Vec<(String, String)>, HookError> {
-    let Value::Object(fields) = field.value else {
-        return Err(field.error(Problem::Expected(expected)));
-    };
-    let usable = |text: &str| !text.contains(['\0', '\r', '\n']);
-    let pair = |(name, value): (&String, &Value)| match value.as_str() {
-        Some(value) if usable(name) && !name.is_empty() && usable(value) => {
-            Ok((name.clone(), value.to_owned()))
-        }
-        _ => Err(at(
-            format!(
-                "{}.{}",
-                field.path,
-                name.chars().take(64).collect::<String>()
-            ),
-            Problem::Expected("a text of one line"),
-        )),
-    };
-    fields.iter().map(pair).collect()
 }

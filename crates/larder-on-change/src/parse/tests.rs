@@ -122,7 +122,9 @@ fn each_mistake_has_its_message() {
     check(
         "[{http: {url: 'http://169.254.169.254/'}}]",
         POD,
-        expect!["[0].http.url: a pod's hook asks its own pod: give port and path"],
+        expect![
+            "[0].http.url: a hook in an annotation may call only its own pod; use port and path"
+        ],
     );
     check(
         "[{http: {port: metrics}}]",

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use larder_kubelet::rules::PartName;
+use larder_on_change::PartKey;
 use tokio::time::Instant;
 
 use super::BesideWorker;
@@ -10,7 +11,6 @@ use crate::{
     beside::{hooked::FoundContent, look::HookInputs},
     blocking::blocking,
     delivery::plan::{PartKind, PodPlan},
-    on_change::PartKey,
 };
 
 impl BesideWorker {
@@ -76,7 +76,7 @@ impl BesideWorker {
             return;
         };
         let (on_change, pod) = (self.context.on_change.clone(), Arc::clone(&plan.pod));
-        blocking(move || on_change.hand_over(&pod, handed.hooks, handed.on_disk, handed.parts))
+        blocking(move || on_change.hand_over(&pod, &handed.hooks, handed.on_disk, handed.parts))
             .await;
     }
 

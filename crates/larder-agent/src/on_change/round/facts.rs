@@ -4,11 +4,11 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::processes::{ContainerId, ContainerMounts, PodMounts};
-use larder_on_change::{Action, PodFacts};
+use larder_on_change::{Action, PodFacts, PodHook};
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;
 
-use super::super::{OnChange, pod_hooks::PodHook};
+use super::super::OnChange;
 
 /// Grace period of a pod without its own: the API server's default.
 const GRACE: Duration = Duration::from_secs(30);

@@ -2,20 +2,12 @@
 
 use std::sync::Arc;
 
-use larder_on_change::HookState;
+use larder_on_change::{AttemptEnd, Ended, HookState, InvalidAnnotation, PodHooks};
 use larder_pods::StoredPod;
 use tracing::{debug, info, warn};
 
-use super::OnChange;
-use crate::{
-    events::HookEvent,
-    on_change::{
-        pod_hooks::PodHooks,
-        round::{AttemptEnd, AttemptReport},
-        schedule::Ended,
-    },
-    status::HookStatus,
-};
+use super::{HookedPod, OnChange};
+use crate::{events::HookEvent, on_change::round::AttemptReport, status::HookStatus};
 
 impl OnChange {
     /// Reports errors of annotations that `before` did not have.
@@ -25,8 +17,9 @@ impl OnChange {
         hooks: &PodHooks,
         before: Option<&Arc<PodHooks>>,
     ) {
-        let known: &[String] = before.map_or(&[], |known| &known.errors);
+        let known: &[InvalidAnnotation] = before.map_or(&[], |known| &known.errors);
         for error in hooks.errors.iter().filter(|error| !known.contains(error)) {
+            let error = error.to_string();
             let metadata = &pod.metadata;
             let name = metadata.name.as_deref().unwrap_or_default();
             let namespace = metadata.namespace.as_deref().unwrap_or_default();
@@ -34,7 +27,7 @@ impl OnChange {
                 pod = format!("{namespace}/{name}"),
                 error, "invalid hooks, keeping the last valid ones"
             );
-            self.post(pod, HookEvent::Invalid, error);
+            self.post(pod, HookEvent::Invalid, &error);
         }
     }
 
@@ -44,30 +37,26 @@ impl OnChange {
         let Some(pod) = schedule.pod(uid) else {
             return Vec::new();
         };
-        let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
-        let hooks = hooks.map(|(hook, tracked)| HookStatus {
+        let hooks = pod.tracked().map(|(hook, tracked)| HookStatus {
             name: hook.hook.name.clone(),
             action: hook.action(),
             place: hook.place.to_string(),
-            state: tracked.engine.state().name().to_owned(),
-            since: Some(tracked.since),
-            reason: match (&*tracked.pending().reason, &hook.note) {
+            state: tracked.state().name().to_owned(),
+            since: Some(tracked.since()),
+            reason: match (tracked.reason(), &hook.note) {
                 ("", Some(note)) => note.to_string(),
                 (reason, _) => reason.to_owned(),
             },
-            attempts: tracked.engine.failures(),
-            last_success: tracked.last_success,
+            attempts: tracked.failures(),
+            last_success: tracked.last_success(),
         });
-        let errors = pod.hooks.errors.iter().map(|error| HookStatus {
+        let errors = pod.hooks().errors.iter().map(|invalid| HookStatus {
             name: String::new(),
             action: String::new(),
-            place: error.split(": ").next().unwrap_or_default().to_owned(),
+            place: invalid.annotation.to_string(),
             state: "Invalid".to_owned(),
             since: None,
-            reason: error
-                .split_once(": ")
-                .map_or(error.as_str(), |(_, problem)| problem)
-                .to_owned(),
+            reason: invalid.error.to_string(),
             attempts: 0,
             last_success: None,
         });
@@ -79,14 +68,19 @@ impl OnChange {
         let schedule = self.0.schedule.lock();
         let (mut failing, mut pending) = (0, 0);
         for hook in schedule.tracked_hooks() {
-            failing += usize::from(hook.is_reported);
-            pending += usize::from(hook.engine.state() != HookState::Idle);
+            failing += usize::from(hook.has_failed());
+            pending += usize::from(hook.state() != HookState::Idle);
         }
         self.0.metrics.set_hooks(failing, pending);
     }
 
     /// Logs the end of a round, and posts events.
-    pub(super) fn report(&self, report: &AttemptReport, ended: &Ended, time: jiff::Timestamp) {
+    pub(super) fn report(
+        &self,
+        report: &AttemptReport,
+        ended: &Ended<HookedPod>,
+        time: jiff::Timestamp,
+    ) {
         let Ended {
             pod,
             hook,
@@ -94,6 +88,7 @@ impl OnChange {
             was_reported,
             is_news,
         } = ended;
+        let pod = &pod.pod;
         let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let shown = format!("{}/{}", text(namespace), text(name));

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use larder_agent::on_change::{ConfiguredHook, PodChange, PodSelector};
+use larder_agent::on_change::PodChange;
 use larder_on_change::{
     Debounce, Hook, Paths,
-    parse::{self, HookOrigin},
+    parse::{self, ConfiguredHook, HookOrigin, PodSelector},
 };
 use tokio::{
     sync::mpsc,

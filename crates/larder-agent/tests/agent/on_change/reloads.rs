@@ -2,11 +2,8 @@
 
 use std::time::Duration;
 
-use larder_agent::{
-    config::{Config, Flags, Host},
-    on_change::ConfiguredHook,
-};
-use larder_on_change::parse::AllowedActions;
+use larder_agent::config::{Config, Flags, Host};
+use larder_on_change::parse::{AllowedActions, ConfiguredHook};
 
 use super::harness::*;
 use crate::harness::{Node, config_map, pod};

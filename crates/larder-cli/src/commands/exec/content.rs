@@ -113,7 +113,7 @@ impl Content {
     pub(super) fn of(&self, hook: &Hook, key: &DigestKey) -> (ContentDigest, Items) {
         let mut digester = Digester::new(key);
         for file in &self.files {
-            if hook.looks_at_file(&file.volume, &file.path, file.is_token) {
+            if hook.selects_file(&file.volume, &file.path, file.is_token) {
                 digester.file(&file.volume, &file.path, &file.bytes);
             }
         }

@@ -63,7 +63,7 @@ impl Rounds {
         });
         Ok(Self {
             hooks: hooks.collect(),
-            key: DigestKey::from_bytes(&DigestKey::generate()?),
+            key: DigestKey::temporary()?,
             random: fastrand::Rng::new(),
             redactor: Redactor::default(),
         })
@@ -151,7 +151,8 @@ impl Rounds {
             }
             Outcome::Failed
         };
-        let restart = tracked.engine.finished(result, now, self.random.f64());
+        let restart = result == Outcome::Failed && tracked.engine.restarts_after_failure();
+        tracked.engine.finished(result, now, self.random.f64());
         if tracked.engine.state() == HookState::Failing {
             output::note(format_args!(
                 "on change, {}: gave up until the next change",

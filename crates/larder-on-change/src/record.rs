@@ -4,26 +4,30 @@
 //! The digests are keyed, and the key is in memory only. So the record reveals nothing about the content of objects.
 
 use jiff::Timestamp;
-use larder_on_change::{ContentDigest, DigestKey};
 use serde::{Deserialize, Serialize};
 
-use super::{
+use crate::{
     content::Content,
-    pod_hooks::{PodHook, PodHooks},
-    tracked::TrackedHook,
+    digest::{ContentDigest, DigestKey},
+    pod_hooks::PodHook,
 };
 
 /// Version of the format. A record of another version is ignored.
 const VERSION: u32 = 1;
 
-/// The length of a text is a multiple of this. So the records of a pod mostly have one length, and a file that held one
-/// holds the next without being cut off, which would delay a swap or a round.
-const LENGTH: usize = 256;
+/// The state that earlier runs left of a pod, read before the first pass with its hooks.
+#[derive(Debug, Default)]
+pub struct Past {
+    /// The parts on disk.
+    pub content: Content,
+    /// `None` if there is none that can be read.
+    pub record: Option<Record>,
+}
 
 /// The record of a pod.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct Record {
+pub struct Record {
     version: u32,
     /// Identifies the key of the digests.
     key: String,
@@ -33,7 +37,7 @@ pub(super) struct Record {
 /// The record of one hook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct HookRecord {
+pub(crate) struct HookRecord {
     place: String,
     name: String,
     /// Identifies the hook's definition.
@@ -42,8 +46,7 @@ pub(super) struct HookRecord {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     digest: Option<String>,
     /// Whether the application may have been notified of other content since, or lacks a notification of which the next
-    /// agent could not know. With a digest, this counts only if the disk has other content: no attempt begins before
-    /// its content is on disk.
+    /// agent could not know.
     #[serde(skip_serializing_if = "std::ops::Not::not", default)]
     uncertain: bool,
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -52,7 +55,7 @@ pub(super) struct HookRecord {
 
 /// The last known notification of a hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Recorded {
+pub(crate) enum Recorded {
     /// The record lacks a hook with this name, place and definition.
     New,
     /// The application was notified of this content.
@@ -64,24 +67,8 @@ pub(super) enum Recorded {
 }
 
 impl Record {
-    /// Records these hooks. The flag of each says that its content is about to change, so that an attempt may follow, or
-    /// that its application lacks a notification and the digest cannot show this to the next agent.
-    pub(super) fn new<'a>(
-        key: &DigestKey,
-        hooks: impl Iterator<Item = (&'a PodHook, &'a TrackedHook, bool)>,
-    ) -> Self {
-        let hooks = hooks.map(|(hook, tracked, is_behind)| {
-            let digest = tracked.engine.notified();
-            HookRecord {
-                place: hook.place.to_string(),
-                name: hook.hook.name.clone(),
-                definition: hook.hook.definition().to_string(),
-                digest: digest.map(|digest| digest.to_hex()),
-                // Without content there was no delivery.
-                uncertain: tracked.engine.is_uncertain() || (is_behind && digest.is_some()),
-                last_success: tracked.last_success,
-            }
-        });
+    /// Records these hooks.
+    pub(crate) fn new(key: &DigestKey, hooks: impl Iterator<Item = HookRecord>) -> Self {
         Self {
             version: VERSION,
             key: key.fingerprint(),
@@ -89,57 +76,25 @@ impl Record {
         }
     }
 
-    /// This record, with every notification uncertain.
-    pub(super) fn as_uncertain(&self) -> Self {
-        let hooks = self.hooks.iter().map(|hook| HookRecord {
-            // Without content there was no delivery.
-            uncertain: hook.uncertain || hook.digest.is_some(),
-            digest: None,
-            ..hook.clone()
-        });
-        Self {
-            version: self.version,
-            key: self.key.clone(),
-            hooks: hooks.collect(),
-        }
-    }
-
-    /// Decides what depends on the content on disk, which `hooks` look at, before that changes. Returns whether anything
-    /// did.
-    pub(super) fn resolve(&mut self, hooks: &PodHooks, on_disk: &Content, key: &DigestKey) -> bool {
-        let is_own_key = self.key == key.fingerprint();
-        let mut depended = false;
-        for record in self.hooks.iter_mut().filter(|record| record.uncertain) {
-            let Some(digest) = record.digest.take() else {
-                continue;
-            };
-            depended = true;
-            let mut hooks = hooks.hooks.iter();
-            let hook = hooks.find(|hook| record.is_of(hook));
-            if is_own_key && hook.is_some_and(|hook| on_disk.digest(hook, key).to_hex() == digest) {
-                record.digest = Some(digest);
-                record.uncertain = false;
-            }
-        }
-        depended
-    }
-
     /// Reads a record; `None` if the text is not one of this version.
-    pub(super) fn read(text: &[u8]) -> Option<Self> {
+    pub fn read(text: &[u8]) -> Option<Self> {
         let record: Self = serde_json::from_slice(text).ok()?;
         (record.version == VERSION).then_some(record)
     }
 
-    /// The text of the record, with blanks at its end.
-    pub(super) fn text(&self) -> Vec<u8> {
-        let mut text = serde_json::to_vec(self).expect("names and numbers have a form in JSON");
-        text.resize(text.len().next_multiple_of(LENGTH), b' ');
-        text
+    /// The text of the record.
+    pub(crate) fn text(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("names and numbers have a form in JSON")
     }
 
-    /// Looks up the last known notification of `hook`, in a record that is [resolved](Self::resolve).
-    pub(super) fn of(&self, hook: &PodHook, key: &DigestKey) -> Recorded {
-        let Some(found) = self.hooks.iter().find(|record| record.is_of(hook)) else {
+    /// Looks up the last known notification of `hook`.
+    pub(crate) fn of(&self, hook: &PodHook, key: &DigestKey) -> Recorded {
+        let is_of = |record: &&HookRecord| {
+            record.name == hook.hook.name
+                && record.place == hook.place.to_string()
+                && record.definition == hook.hook.definition().to_string()
+        };
+        let Some(found) = self.hooks.iter().find(is_of) else {
             return Recorded::New;
         };
         let last = found.last_success;
@@ -157,11 +112,21 @@ impl Record {
 }
 
 impl HookRecord {
-    /// Whether it is the record of `hook`, as it is defined now.
-    fn is_of(&self, hook: &PodHook) -> bool {
-        self.name == hook.hook.name
-            && self.place == hook.place.to_string()
-            && self.definition == hook.hook.definition().to_string()
+    /// Records `hook`, with the digest of its last success.
+    pub(crate) fn new(
+        hook: &PodHook,
+        digest: Option<ContentDigest>,
+        uncertain: bool,
+        last_success: Option<Timestamp>,
+    ) -> Self {
+        Self {
+            place: hook.place.to_string(),
+            name: hook.hook.name.clone(),
+            definition: hook.hook.definition().to_string(),
+            digest: digest.map(|digest| digest.to_hex()),
+            uncertain,
+            last_success,
+        }
     }
 }
 
@@ -186,7 +151,7 @@ mod tests {
             text.replace('}', ",\"version\":1}"),
             text.replace("[]", "[{}]"),
             text.replace("[]", "[null]"),
-            text.trim_end()[..text.trim_end().len() - 1].to_owned(),
+            text[..text.len() - 1].to_owned(),
             format!("{text}{text}"),
             deep("[", "]"),
             deep("{\"a\":", "}"),

@@ -3,50 +3,61 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use jiff::Timestamp;
-use larder_on_change::{DigestKey, HookEngine, HookId, HookState, RoundId, Start};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::Notify, time::Instant};
 
-use super::{
-    content::{Content, PartContent, PartKey},
-    observer::Past,
+use crate::{
+    content::{Content, PartContent},
+    digest::DigestKey,
+    engine::{HookEngine, HookState, Start},
+    part::PartKey,
     pod_hooks::PodHook,
-    record::Recorded,
+    queue::HookId,
+    record::{HookRecord, Past, Recorded},
+    round_id::RoundId,
 };
+
+/// The present, on both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// For pauses and deadlines.
+    pub instant: Instant,
+    /// For status and records.
+    pub time: Timestamp,
+}
 
 /// A hook of a pod.
 #[derive(Debug)]
-pub(super) struct TrackedHook {
-    pub(super) id: HookId,
-    pub(super) engine: HookEngine,
+pub struct TrackedHook {
+    pub(crate) id: HookId,
+    pub(crate) engine: HookEngine,
     /// The content of the last notification; `None` if at most its digest is known.
     notified: Option<Arc<Content>>,
     /// `None` while the hook is idle and the last round succeeded, as nearly all hooks of a node are.
     pending: Option<Box<Pending>>,
     /// The state at the last [`note_state`](Self::note_state), and the time when the hook entered it.
     shown: HookState,
-    pub(super) since: Timestamp,
-    pub(super) last_success: Option<Timestamp>,
+    since: Timestamp,
+    pub(crate) last_success: Option<Timestamp>,
     /// The hook started from the current content. So the first content of each part counts as its first delivery,
     /// whatever was on disk (rule P5).
     starts_afresh: bool,
     /// The last round failed, and an event about the pod reported it.
-    pub(super) is_reported: bool,
+    pub(crate) is_reported: bool,
 }
 
 /// What a hook needs between a change and the success of its round.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(crate) struct Pending {
     /// The round in progress.
-    pub(super) running: Option<RunningRound>,
+    pub(crate) running: Option<RunningRound>,
     /// Identifies the round; all its attempts share it.
-    pub(super) round: Option<RoundId>,
+    pub(crate) round: Option<RoundId>,
     /// Reason of the last failure, or of the delay of an attempt.
-    pub(super) reason: String,
+    pub(crate) reason: String,
     /// Arrival of the first change that the application was not yet notified of.
-    pub(super) changed_at: Option<Instant>,
+    pub(crate) changed_at: Option<Instant>,
     /// The hook's entry among the timers.
-    pub(super) timer: Option<Instant>,
+    pub(crate) timer: Option<Instant>,
 }
 
 /// Of a hook at rest.
@@ -81,9 +92,28 @@ impl Pending {
 
 /// A round in progress.
 #[derive(Debug)]
-pub(super) struct RunningRound {
-    pub(super) content: Arc<Content>,
-    pub(super) cancel: CancellationToken,
+pub(crate) struct RunningRound {
+    pub(crate) content: Arc<Content>,
+    pub(crate) control: Arc<RoundControl>,
+}
+
+/// What the schedule tells a round in progress. Each is waited for by the round alone.
+#[derive(Debug, Default)]
+pub struct RoundControl {
+    pub(crate) cancel: Notify,
+    pub(crate) place: Notify,
+}
+
+impl RoundControl {
+    /// Waits until the round is to end, since its hook is gone. Cancel-safe.
+    pub async fn cancelled(&self) {
+        self.cancel.notified().await;
+    }
+
+    /// Waits for the place that the round has [claimed](crate::Schedule::claim_place). Cancel-safe.
+    pub async fn placed(&self) {
+        self.place.notified().await;
+    }
 }
 
 impl TrackedHook {
@@ -92,27 +122,21 @@ impl TrackedHook {
     ///
     /// `past` is `None` if the pod had other hooks under this agent. Then the hook starts from the current content
     /// (rule P5).
-    pub(super) fn new(
+    pub(crate) fn new(
         id: HookId,
         hook: &PodHook,
         past: Option<&Past>,
-        arrived: &Content,
         key: &DigestKey,
         now: Timestamp,
     ) -> Self {
         let on_disk = past.map(|past| &past.content);
         let on_disk = on_disk.filter(|content| content.concerns(hook));
-        // Parts that were missing until now count as delivered before (rule F4).
-        let baseline = || {
-            on_disk.map(|content| {
-                let new = arrived
-                    .parts()
-                    .filter(|(part, _)| content.get(part).is_none());
-                Arc::new(extended(content, new, hook))
-            })
-        };
-        let compared = || match baseline() {
-            Some(content) => (Start::Notified(content.digest(hook, key)), Some(content)),
+        let compared = || match on_disk {
+            Some(content) => {
+                let content = extended(&Content::default(), content.parts(), hook);
+                let digest = content.digest(hook, key);
+                (Start::Notified(digest), Some(Arc::new(content)))
+            }
             None => (Start::FirstDelivery, None),
         };
         let recorded = past.map(|past| match &past.record {
@@ -142,9 +166,50 @@ impl TrackedHook {
         }
     }
 
+    /// Its state.
+    pub fn state(&self) -> HookState {
+        self.engine.state()
+    }
+
+    /// When it entered that state.
+    pub fn since(&self) -> Timestamp {
+        self.since
+    }
+
+    /// Number of failed attempts in a row.
+    pub fn failures(&self) -> u32 {
+        self.engine.failures()
+    }
+
+    /// Reason of the last failure, or of the delay of an attempt; empty while there is none.
+    pub fn reason(&self) -> &str {
+        &self.pending().reason
+    }
+
+    /// When a round succeeded last.
+    pub fn last_success(&self) -> Option<Timestamp> {
+        self.last_success
+    }
+
+    /// Whether its last round has failed.
+    pub fn has_failed(&self) -> bool {
+        self.is_reported
+    }
+
+    /// Its record. `is_changing` says that its content is about to change, and `key_ends` that the next agent has another
+    /// key: then a digest cannot show it that the application lacks a notification.
+    pub(crate) fn record(&self, hook: &PodHook, is_changing: bool, key_ends: bool) -> HookRecord {
+        let digest = self.engine.notified();
+        let is_behind = is_changing || self.pending().changed_at.is_some();
+        // Without content there was no delivery.
+        let is_hidden = key_ends && is_behind && digest.is_some();
+        let uncertain = self.engine.is_uncertain() || is_hidden;
+        HookRecord::new(hook, digest, uncertain, self.last_success)
+    }
+
     /// Takes in a pass, which changed the pod's content from `before` to `after`. The parts in `confirmed` were
     /// delivered by this agent for the first time; before, only their files on disk were known.
-    pub(super) fn passed(
+    pub(crate) fn passed(
         &mut self,
         hook: &PodHook,
         before: &Content,
@@ -163,7 +228,7 @@ impl TrackedHook {
         };
         let first: Vec<_> = after
             .parts()
-            .filter(|(part, _)| hook.looks_at_part(part) && is_first(part))
+            .filter(|(part, _)| hook.selects_part(part) && is_first(part))
             .collect();
         if !self.engine.is_initial() && !first.is_empty() {
             let extend = |content: &Content| extended(content, first.iter().copied(), hook);
@@ -184,7 +249,7 @@ impl TrackedHook {
                 self.engine.extend(notified, running, present);
             }
         }
-        if confirmed.iter().any(|part| hook.looks_at_part(part)) {
+        if confirmed.iter().any(|part| hook.selects_part(part)) {
             self.engine.observe_after_restart(digest, now);
         } else {
             self.engine.observe(digest, now);
@@ -200,36 +265,39 @@ impl TrackedHook {
     }
 
     /// What the hook needs besides while it is not at rest.
-    pub(super) fn pending(&self) -> &Pending {
+    pub(crate) fn pending(&self) -> &Pending {
         self.pending.as_deref().unwrap_or(&NOTHING)
     }
 
-    /// The same, to be changed. [`settle`](Self::settle) frees it when it is not needed any more.
-    pub(super) fn pending_mut(&mut self) -> &mut Pending {
+    /// Lends [`pending`](Self::pending) for changes. [`settle`](Self::settle) frees it when it is not needed any more.
+    pub(crate) fn pending_mut(&mut self) -> &mut Pending {
         self.pending.get_or_insert_with(|| Box::new(Pending::new()))
     }
 
     /// Frees what a hook at rest does not need.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.pending.take_if(|pending| pending.is_empty());
     }
 
     /// The content of the last notification, if it is known.
-    pub(super) fn notified(&self) -> Option<&Arc<Content>> {
+    pub(crate) fn notified(&self) -> Option<&Arc<Content>> {
         self.notified.as_ref()
     }
 
     /// Takes in a successful round, which notified the application of `content`.
-    pub(super) fn succeeded(&mut self, content: Arc<Content>, now: Timestamp) {
+    pub(crate) fn succeeded(&mut self, content: Arc<Content>, now: Now) {
         self.notified = Some(content);
-        self.last_success = Some(now);
+        self.last_success = Some(now.time);
+        self.is_reported = false;
+        let is_idle = self.engine.state() == HookState::Idle;
         let pending = self.pending_mut();
         pending.round = None;
         pending.reason = String::new();
+        pending.changed_at = (!is_idle).then_some(now.instant);
     }
 
     /// Records the time if the state has changed.
-    pub(super) fn note_state(&mut self, now: Timestamp) {
+    pub(crate) fn note_state(&mut self, now: Timestamp) {
         let state = self.engine.state();
         if state != self.shown {
             self.shown = state;
@@ -238,12 +306,12 @@ impl TrackedHook {
     }
 }
 
-/// `content` with those of `parts` that `hook` looks at.
+/// `content` with those of `parts` that `hook` selects.
 fn extended<'a>(
     content: &Content,
     parts: impl Iterator<Item = (&'a PartKey, &'a Arc<PartContent>)>,
     hook: &PodHook,
 ) -> Content {
-    let parts = parts.filter(|(part, _)| hook.looks_at_part(part));
+    let parts = parts.filter(|(part, _)| hook.selects_part(part));
     content.with(parts.map(|(part, content)| (part.clone(), Arc::clone(content))))
 }

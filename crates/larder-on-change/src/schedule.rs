@@ -5,7 +5,10 @@
 //! Invariants:
 //! 1. Each hook of each pod is in `hooks` as long as it may fire. Its timer, if it has one, is then in `timers`.
 //! 2. A started round keeps its place in the queue of the node until its end is reported, even if its hook is removed
-//!    meanwhile.
+//!    meanwhile, or until it gives the place up.
+//! 3. The attempts of [`Schedule::due`] have begun, as [`Schedule::record`] says from then on. Their owner stores a
+//!    record before their first step. So the application is notified of each change at least once, across any crash
+//!    (rule P4).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -15,28 +18,29 @@ use std::{
 
 use fastrand::Rng;
 use jiff::Timestamp;
-use larder_on_change::{DigestKey, HookId, HookState, Outcome, RoundId, RoundQueue};
-use larder_pods::StoredPod;
 use smol_str::SmolStr;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::{
-    content::{Content, PartContent, PartKey},
-    observer::Past,
-    pod_hooks::PodHooks,
-    record::Record,
-    round::{Attempt, AttemptEnd, AttemptReport},
-    tracked::{RunningRound, TrackedHook},
+use crate::{
+    content::{Content, PartContent, PartTags},
+    digest::DigestKey,
+    engine::Outcome,
+    part::PartKey,
+    pod_hooks::{PodHook, PodHooks},
+    queue::{HookId, RoundQueue},
+    record::{Past, Record},
+    round_id::RoundId,
+    tracked::{Now, RoundControl, RunningRound, TrackedHook},
 };
 
 /// Most restarts of a container within [`RESTART_WINDOW`] (rule R4).
 const MAX_RESTARTS: usize = 5;
 const RESTART_WINDOW: Duration = Duration::from_mins(10);
-/// The hooks of all pods.
+
+/// The hooks of all pods. Its owner keeps a `P` for each pod, which attempts get a copy of.
 #[derive(Debug)]
-pub(super) struct Schedule {
-    pods: BTreeMap<SmolStr, Box<PodSchedule>>,
+pub struct Schedule<P> {
+    pods: BTreeMap<SmolStr, Box<PodSchedule<P>>>,
     /// The pod of each hook, and its index there.
     hooks: HashMap<HookId, (SmolStr, usize)>,
     timers: BTreeSet<(Instant, HookId)>,
@@ -49,45 +53,98 @@ pub(super) struct Schedule {
 
 /// A pod with hooks.
 #[derive(Debug)]
-pub(super) struct PodSchedule {
-    pod: Arc<StoredPod>,
-    pub(super) hooks: Arc<PodHooks>,
+pub struct PodSchedule<P> {
+    pod: P,
+    hooks: Arc<PodHooks>,
     present: Arc<Content>,
     /// The parts that are known only from the files on disk at the start. Takes no memory once it is empty.
     unconfirmed: Vec<PartKey>,
-    pub(super) tracked: Box<[TrackedHook]>,
+    tracked: Box<[TrackedHook]>,
+    /// No hook fires any more (rule F9).
+    is_ending: bool,
     /// Whether the record on disk may be out of date.
     is_dirty: bool,
-    /// A pass is about to change the content.
+    /// A pass is about to change the content, or has changed it.
     is_changing: bool,
-    /// The record on disk says so: it covers attempts that begin when the content has changed.
-    is_announced: bool,
     /// The restarts of containers within [`RESTART_WINDOW`].
     restarts: Vec<(SmolStr, Instant)>,
 }
 
-impl PodSchedule {
-    /// Whether no hook fires any more (rule F9).
-    fn is_ending(&self) -> bool {
-        self.pod.metadata.deletion_timestamp.is_some() || self.pod.is_terminal()
+impl<P> PodSchedule<P> {
+    /// Its hooks, and the annotations with errors.
+    pub fn hooks(&self) -> &PodHooks {
+        &self.hooks
     }
+
+    /// Each of its hooks with its state.
+    pub fn tracked(&self) -> impl Iterator<Item = (&PodHook, &TrackedHook)> {
+        self.hooks.hooks.iter().zip(&self.tracked)
+    }
+}
+
+/// An attempt of a round, which has begun.
+#[derive(Debug)]
+pub struct Attempt<P> {
+    /// The hook.
+    pub id: HookId,
+    /// UID of the pod.
+    pub uid: SmolStr,
+    /// What the schedule's owner keeps for the pod.
+    pub pod: P,
+    hooks: Arc<PodHooks>,
+    index: usize,
+    /// The same in all attempts of a round.
+    pub round: RoundId,
+    /// 1 for the first attempt of the round.
+    pub number: u32,
+    /// The content that the application is notified of.
+    pub content: Arc<Content>,
+    /// The content of the last success, if it is known.
+    pub notified: Option<Arc<Content>>,
+    /// Arrival of the first change that the application was not yet notified of.
+    pub changed_at: Option<Instant>,
+    /// What the schedule tells the attempt.
+    pub control: Arc<RoundControl>,
+}
+
+impl<P> Attempt<P> {
+    /// Its hook.
+    pub fn hook(&self) -> &PodHook {
+        &self.hooks.hooks[self.index]
+    }
+}
+
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptEnd {
+    /// Every step succeeded.
+    Succeeded,
+    /// A step failed, for this reason.
+    Failed(String),
+    /// It may not begin before this time, for this reason.
+    Deferred(Instant, String),
+    /// The pod was removed, or the agent shuts down.
+    Interrupted,
 }
 
 /// A round of a hook that still exists has ended.
 #[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) pod: Arc<StoredPod>,
-    pub(super) hook: String,
-    pub(super) action: String,
+pub struct Ended<P> {
+    /// What the schedule's owner keeps for the pod.
+    pub pod: P,
+    /// Name of the hook.
+    pub hook: String,
+    /// Its action, in short.
+    pub action: String,
     /// Whether the pod has an event about the hook's failure.
-    pub(super) was_reported: bool,
+    pub was_reported: bool,
     /// Whether it is the first failure, or one with another reason.
-    pub(super) is_news: bool,
+    pub is_news: bool,
 }
 
-impl Schedule {
+impl<P: Clone> Schedule<P> {
     /// A schedule without hooks; at most `parallelism` rounds run at the same time.
-    pub(super) fn new(parallelism: usize, rng: Rng) -> Self {
+    pub fn new(parallelism: usize, rng: Rng) -> Self {
         Self {
             pods: BTreeMap::new(),
             hooks: HashMap::new(),
@@ -100,27 +157,27 @@ impl Schedule {
     }
 
     /// From now on no round begins.
-    pub(super) fn close(&mut self) {
+    pub fn close(&mut self) {
         self.is_closed = true;
     }
 
     /// Limits the rounds that run at the same time from now on.
-    pub(super) fn set_parallelism(&mut self, parallelism: usize) {
+    pub fn set_parallelism(&mut self, parallelism: usize) {
         self.queue.set_parallelism(parallelism);
     }
 
     /// The pod, if it has hooks.
-    pub(super) fn pod(&self, uid: &str) -> Option<&PodSchedule> {
+    pub fn pod(&self, uid: &str) -> Option<&PodSchedule<P>> {
         self.pods.get(uid).map(|pod| &**pod)
     }
 
     /// The hooks of all pods.
-    pub(super) fn tracked_hooks(&self) -> impl Iterator<Item = &TrackedHook> {
+    pub fn tracked_hooks(&self) -> impl Iterator<Item = &TrackedHook> {
         self.pods.values().flat_map(|pod| &pod.tracked)
     }
 
     /// The content of a pod, as far as this agent delivered it.
-    pub(super) fn content_of(&self, uid: &str) -> Arc<Content> {
+    pub fn delivered(&self, uid: &str) -> Arc<Content> {
         match self.pods.get(uid) {
             None => Arc::default(),
             Some(pod) if pod.unconfirmed.is_empty() => Arc::clone(&pod.present),
@@ -131,89 +188,80 @@ impl Schedule {
         }
     }
 
-    /// The record of a pod, if the one on disk may be out of date; from now on it counts as written. `keeps_key` says
-    /// whether the next agent has the same key.
-    pub(super) fn record(
-        &mut self,
-        uid: &str,
-        key: &DigestKey,
-        keeps_key: bool,
-    ) -> Option<Vec<u8>> {
+    /// The record of a pod, if the one on disk may be out of date; from now on it counts as written.
+    pub fn record(&mut self, uid: &str, key: &DigestKey) -> Option<Vec<u8>> {
         let pod = self.pods.get_mut(uid)?;
         if !std::mem::take(&mut pod.is_dirty) {
             return None;
         }
-        pod.is_announced = pod.is_changing;
         let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
-        let record = hooks.map(|(hook, tracked)| {
-            let lacks_notification = tracked.pending().changed_at.is_some() && !keeps_key;
-            (hook, tracked, pod.is_changing || lacks_notification)
-        });
-        Some(Record::new(key, record).text())
+        let hooks = hooks
+            .map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key.ends_with_agent()));
+        Some(Record::new(key, hooks).text())
     }
 
-    /// The content of a pod is about to change. Returns whether the pod is known.
-    pub(super) fn announce_change(&mut self, uid: &str) -> bool {
+    /// A part of a pod is about to be written with content of these tags. Returns whether a record has to be stored before:
+    /// the next agent, which has another key, could not know that the application lacks a notification (rule P4).
+    pub fn announce(&mut self, uid: &str, part: &PartKey, tags: &PartTags) -> bool {
         let Some(pod) = self.pods.get_mut(uid) else {
             return false;
         };
+        if pod.is_changing || pod.present.get(part).is_some_and(|now| now.tags == *tags) {
+            return false;
+        }
         pod.is_changing = true;
         pod.is_dirty = true;
         true
     }
 
-    /// Whether the record on disk covers those of `attempts` that are of this pod, which began with the pass that has just
-    /// ended: it says that their outcome is unknown as long as the disk has the content of that pass. Every pass that
-    /// changes the content of these hooks is announced, so the record then says that the outcome is unknown in any case.
-    pub(super) fn covers(&self, uid: &str, attempts: &[Attempt]) -> bool {
-        let mut of_pod = attempts.iter().filter(|attempt| attempt.uid() == uid);
-        let pod = self.pods.get(uid);
-        pod.is_some_and(|pod| pod.is_announced && !pod.is_changing)
-            && of_pod.clone().next().is_some()
-            && of_pod.all(|attempt| attempt.hook().fires_at_once())
-    }
-
     /// The record could not be written.
-    pub(super) fn record_again(&mut self, uid: &str) {
+    pub fn record_again(&mut self, uid: &str) {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.is_dirty = true;
-            pod.is_announced = false;
         }
     }
 
-    /// The pod's metadata or status has changed.
-    pub(super) fn updated(&mut self, uid: &str, pod: &Arc<StoredPod>) {
-        let Some(found) = self.pods.get_mut(uid) else {
+    /// What the owner keeps for a pod with hooks.
+    pub fn pod_mut(&mut self, uid: &str) -> Option<&mut P> {
+        self.pods.get_mut(uid).map(|pod| &mut pod.pod)
+    }
+
+    /// No hook of the pod fires any more, because it is being deleted or has ended (rule F9). Their records stay.
+    pub fn end(&mut self, uid: &str) {
+        let Some(mut pod) = self.pods.remove(uid) else {
             return;
         };
-        found.pod = Arc::clone(pod);
-        if found.is_ending() {
-            self.rest(uid);
+        pod.is_ending = true;
+        for hook in &mut pod.tracked {
+            self.retire(hook);
+            hook.pending_mut().timer = None;
+            hook.settle();
         }
+        self.pods.insert(uid.into(), pod);
     }
 
-    /// No hook of the pod fires any more.
-    pub(super) fn forget(&mut self, uid: &str) {
-        self.rest(uid);
+    /// The pod is gone, or has no hooks any more.
+    pub fn forget(&mut self, uid: &str) {
+        self.end(uid);
         self.pods.remove(uid);
     }
 
     /// Until when a round has to wait because one of these containers was restarted too often, and why (rule R4).
-    pub(super) fn restart_limit(
+    pub fn restart_limit(
         &mut self,
         uid: &str,
         names: &[SmolStr],
-        now: Instant,
-        time: Timestamp,
+        now: Now,
     ) -> Option<(Instant, String)> {
         let pod = self.pods.get_mut(uid)?;
-        pod.restarts.retain(|(_, at)| *at + RESTART_WINDOW > now);
+        pod.restarts
+            .retain(|(_, at)| *at + RESTART_WINDOW > now.instant);
         names.iter().find_map(|name| {
             let restarts = pod.restarts.iter();
             let of_container: Vec<_> = restarts.filter(|(found, _)| found == name).collect();
             let excess = of_container.len().checked_sub(MAX_RESTARTS)?;
             let until = of_container[excess].1 + RESTART_WINDOW;
-            let at = time + (until - now);
+            let at = now.time + (until - now.instant);
             let reason = format!(
                 "container {name} was restarted {MAX_RESTARTS} times within 10 min, waiting until {}",
                 at.strftime("%H:%M:%SZ")
@@ -223,54 +271,40 @@ impl Schedule {
     }
 
     /// The containers were restarted.
-    pub(super) fn restarted(&mut self, uid: &str, names: &[SmolStr], now: Instant) {
+    pub fn restarted(&mut self, uid: &str, names: &[SmolStr], now: Instant) {
         if let Some(pod) = self.pods.get_mut(uid) {
             pod.restarts
                 .extend(names.iter().map(|name| (name.clone(), now)));
         }
     }
 
-    /// Gives the pod `hooks`. Hooks that it had before keep their engines.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one call, with all facts of a pass"
-    )]
-    pub(super) fn take_hooks(
+    /// Gives the pod `hooks`, before the first pass with them. Hooks that it had before keep their engines.
+    pub fn adopt(
         &mut self,
         uid: &SmolStr,
-        pod: &Arc<StoredPod>,
+        pod: P,
         hooks: Arc<PodHooks>,
-        past: Option<Past>,
-        parts: &[(PartKey, Arc<PartContent>)],
+        past: &Past,
         key: &DigestKey,
         time: Timestamp,
     ) {
-        if let Some(known) = self.pods.get_mut(uid)
-            && Arc::ptr_eq(&known.hooks, &hooks)
-        {
+        let known = self.pods.get(uid);
+        if known.is_some_and(|known| Arc::ptr_eq(&known.hooks, &hooks)) {
             return;
         }
-        let arrived = Content::default().with(parts.iter().cloned());
-        let known = self.pods.remove(uid);
-        let (mut old, old_hooks, present, restarts) = match known {
-            None => (Vec::new(), None, Content::default(), Vec::new()),
-            Some(known) => {
-                let known = *known;
-                for tracked in &known.tracked {
-                    self.hooks.remove(&tracked.id);
-                }
-                let tracked = known.tracked.into_iter().map(Some).collect();
-                let present = (*known.present).clone();
-                (tracked, Some(known.hooks), present, known.restarts)
-            }
+        let (old_hooks, old, present, restarts) = match self.pods.remove(uid).map(|known| *known) {
+            None => (None, Box::default(), Arc::default(), Vec::new()),
+            Some(known) => (
+                Some(known.hooks),
+                known.tracked,
+                known.present,
+                known.restarts,
+            ),
         };
-        let past = past.unwrap_or_else(|| Past {
-            content: Content::default(),
-            record: None,
-        });
+        let mut old: Vec<_> = old.into_iter().map(Some).collect();
         // If the pod had hooks under this agent, its past does not count: new hooks start from the present content
         // (rule P5).
-        let own_past = old_hooks.is_none().then_some(&past);
+        let own_past = old_hooks.is_none().then_some(past);
         let mut tracked = Vec::with_capacity(hooks.hooks.len());
         for (index, hook) in hooks.hooks.iter().enumerate() {
             let known = old_hooks.iter().flat_map(|hooks| &hooks.hooks);
@@ -278,7 +312,7 @@ impl Schedule {
             let kept = position.and_then(|position| old[position].take());
             let kept = kept.unwrap_or_else(|| {
                 self.last_id += 1;
-                TrackedHook::new(HookId(self.last_id), hook, own_past, &arrived, key, time)
+                TrackedHook::new(HookId(self.last_id), hook, own_past, key, time)
             });
             self.hooks.insert(kept.id, (uid.clone(), index));
             tracked.push(kept);
@@ -286,45 +320,40 @@ impl Schedule {
         for dropped in old.into_iter().flatten() {
             self.retire(&dropped);
         }
-        let present = present.with(
-            past.content
-                .parts()
-                .map(|(part, content)| (part.clone(), Arc::clone(content))),
-        );
-        let present = present.retain(|part| hooks.look_at_part(part));
+        let on_disk = past.content.parts();
+        let on_disk = on_disk.map(|(part, content)| (part.clone(), Arc::clone(content)));
+        let present = present
+            .with(on_disk)
+            .retain(|part| hooks.selects_part(part));
         let unconfirmed = match &old_hooks {
             None => present.parts().map(|(part, _)| part.clone()).collect(),
             Some(_) => Vec::new(),
         };
         let pod = PodSchedule {
-            pod: Arc::clone(pod),
+            pod,
             hooks,
             present: Arc::new(present),
             unconfirmed,
             tracked: tracked.into(),
+            is_ending: false,
             is_dirty: true,
             is_changing: false,
-            is_announced: false,
             restarts,
         };
         self.pods.insert(uid.clone(), Box::new(pod));
     }
 
-    /// Takes in the parts of a pass.
-    pub(super) fn pass(
+    /// A pass is over: these parts are in place, and every other one that was due has failed (rule F1).
+    pub fn pass(
         &mut self,
-        uid: &SmolStr,
+        uid: &str,
         parts: Vec<(PartKey, Arc<PartContent>)>,
         key: &DigestKey,
-        now: Instant,
-        time: Timestamp,
+        now: Now,
     ) {
-        let Some(pod) = self.pods.get_mut(uid) else {
+        let Some(pod) = self.pods.get_mut(uid).filter(|pod| !pod.is_ending) else {
             return;
         };
-        if pod.is_ending() {
-            return;
-        }
         pod.is_dirty |= std::mem::take(&mut pod.is_changing);
         let before = Arc::clone(&pod.present);
         let arrived: BTreeSet<_> = parts.iter().map(|(part, _)| part).collect();
@@ -338,8 +367,8 @@ impl Schedule {
         let mut ids = Vec::with_capacity(pod.tracked.len());
         for (hook, tracked) in pod.hooks.hooks.iter().zip(&mut pod.tracked) {
             let notified = tracked.engine.notified();
-            tracked.passed(hook, &before, &pod.present, &confirmed, key, now);
-            tracked.note_state(time);
+            tracked.passed(hook, &before, &pod.present, &confirmed, key, now.instant);
+            tracked.note_state(now.time);
             pod.is_dirty |= tracked.engine.notified() != notified;
             ids.push(tracked.id);
         }
@@ -350,7 +379,7 @@ impl Schedule {
 
     /// Sets the timer of a hook to the next deadline of its engine.
     fn reschedule(&mut self, id: HookId) {
-        let Some((tracked, _)) = Self::tracked(&mut self.pods, &self.hooks, id) else {
+        let Some((tracked, _)) = self.tracked(id) else {
             return;
         };
         let wakes_at = tracked.engine.wakes_at();
@@ -370,39 +399,43 @@ impl Schedule {
         }
     }
 
-    fn tracked<'a>(
-        pods: &'a mut BTreeMap<SmolStr, Box<PodSchedule>>,
-        hooks: &HashMap<HookId, (SmolStr, usize)>,
-        id: HookId,
-    ) -> Option<(&'a mut TrackedHook, SmolStr)> {
-        let (uid, index) = hooks.get(&id)?;
-        let pod = pods.get_mut(uid)?;
-        Some((pod.tracked.get_mut(*index)?, uid.clone()))
+    /// The hook, with the UID of its pod; `None` if it is gone.
+    fn tracked(&mut self, id: HookId) -> Option<(&mut TrackedHook, &SmolStr)> {
+        let (uid, index) = self.hooks.get(&id)?;
+        let pod = self.pods.get_mut(uid)?;
+        Some((pod.tracked.get_mut(*index)?, uid))
     }
 
-    /// Advances the time, and begins the rounds that are due and may run. Also returns when to call it again.
-    pub(super) fn due(&mut self, now: Instant, time: Timestamp) -> (Vec<Attempt>, Option<Instant>) {
+    /// Advances the time, and begins the attempts that are due and may run. Also returns when to call it again.
+    pub fn due(&mut self, now: Now) -> (Vec<Attempt<P>>, Option<Instant>) {
         if self.is_closed {
             return (Vec::new(), None);
         }
         while let Some(&(at, id)) = self.timers.first()
-            && at <= now
+            && at <= now.instant
         {
             self.timers.remove(&(at, id));
             let random = self.rng.f64();
-            let Some((tracked, _)) = Self::tracked(&mut self.pods, &self.hooks, id) else {
+            let Some((tracked, uid)) = self.tracked(id) else {
                 continue;
             };
             tracked.pending_mut().timer = None;
-            if let Some(since) = tracked.engine.advance(now, random) {
-                self.queue.push(id, since);
+            if let Some(since) = tracked.engine.advance(now.instant, random) {
+                let uid = uid.clone();
+                self.queue.push(id, &uid, since);
             } else {
                 self.reschedule(id);
             }
         }
         let mut attempts = Vec::new();
         while let Some(id) = self.queue.pop() {
-            match self.begin(id, time) {
+            let running = self.tracked(id);
+            let running = running.and_then(|(tracked, _)| tracked.pending().running.as_ref());
+            if let Some(running) = running {
+                running.control.place.notify_one();
+                continue;
+            }
+            match self.begin(id, now.time) {
                 Some(attempt) => attempts.push(attempt),
                 // The content changed back while the hook was queued, or the hook was removed.
                 None => self.queue.finished(id),
@@ -411,27 +444,28 @@ impl Schedule {
         (attempts, self.timers.first().map(|(at, _)| *at))
     }
 
-    fn begin(&mut self, id: HookId, time: Timestamp) -> Option<Attempt> {
+    fn begin(&mut self, id: HookId, time: Timestamp) -> Option<Attempt<P>> {
         let (uid, index) = self.hooks.get(&id)?;
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let tracked = pod.tracked.get_mut(index)?;
         let round = tracked.engine.start()?;
         let random = self.rng.u128(..);
-        let cancel = CancellationToken::new();
+        let control = Arc::<RoundControl>::default();
         let pending = tracked.pending_mut();
         let round_id = *pending
             .round
             .get_or_insert_with(|| RoundId::from_random(random));
         pending.running = Some(RunningRound {
             content: Arc::clone(&pod.present),
-            cancel: cancel.clone(),
+            control: Arc::clone(&control),
         });
         let changed_at = pending.changed_at;
         tracked.note_state(time);
         pod.is_dirty = true;
         Some(Attempt {
             id,
-            pod: Arc::clone(&pod.pod),
+            uid: uid.clone(),
+            pod: pod.pod.clone(),
             hooks: Arc::clone(&pod.hooks),
             index,
             round: round_id,
@@ -439,49 +473,48 @@ impl Schedule {
             content: Arc::clone(&pod.present),
             notified: tracked.notified().map(Arc::clone),
             changed_at,
-            is_recorded: false,
-            pod_facts: None,
-            cancel,
+            control,
         })
     }
 
-    /// Takes in the end of a round; `None` if its hook is gone.
-    pub(super) fn ended(
-        &mut self,
-        report: &AttemptReport,
-        now: Instant,
-        time: Timestamp,
-    ) -> Option<Ended> {
-        self.queue.finished(report.id);
+    /// A step of the hook's attempt has failed. Returns whether the container is to be restarted, as the last step of the
+    /// attempt (`onFailure: Restart`).
+    pub fn restarts_after_failure(&mut self, id: HookId) -> bool {
+        let found = self.tracked(id);
+        found.is_some_and(|(tracked, _)| tracked.engine.restarts_after_failure())
+    }
+
+    /// The hook's attempt waits for something that needs no place among the running rounds.
+    pub fn yield_place(&mut self, id: HookId) {
+        self.queue.finished(id);
+    }
+
+    /// The hook's attempt needs a place again, and waits until it [is placed](RoundControl::placed).
+    pub fn claim_place(&mut self, id: HookId, now: Instant) {
+        if let Some((uid, _)) = self.hooks.get(&id) {
+            self.queue.push(id, uid, now);
+        }
+    }
+
+    /// Takes in the end of an attempt; `None` if its hook is gone.
+    pub fn ended(&mut self, id: HookId, end: &AttemptEnd, now: Now) -> Option<Ended<P>> {
+        self.queue.finished(id);
         let random = self.rng.f64();
-        let (uid, index) = self.hooks.get(&report.id)?;
+        let (uid, index) = self.hooks.get(&id)?;
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let hook = &pod.hooks.hooks[index];
         let tracked = &mut pod.tracked[index];
-        let running = tracked.pending_mut().running.take();
+        let running = tracked.pending_mut().running.take()?;
         let mut is_news = false;
         let was_reported = tracked.is_reported;
-        match &report.end {
-            AttemptEnd::Succeeded => {
-                tracked.engine.finished(Outcome::Succeeded, now, random);
-                // Parts that were missing until now belong to it.
-                let content =
-                    running.map_or(Arc::clone(&report.content), |running| running.content);
-                tracked.succeeded(content, time);
-                tracked.is_reported = false;
-                let is_idle = tracked.engine.state() == HookState::Idle;
-                tracked.pending_mut().changed_at = (!is_idle).then_some(now);
-            }
+        let mut finish = |outcome| tracked.engine.finished(outcome, now.instant, random);
+        match end {
+            AttemptEnd::Succeeded => finish(Outcome::Succeeded),
             AttemptEnd::Failed(reason) => {
-                tracked.engine.finished(Outcome::Failed, now, random);
+                finish(Outcome::Failed);
                 is_news = tracked.pending().reason != *reason;
-                if tracked.engine.is_uncertain() {
-                    tracked.pending_mut().reason.clone_from(reason);
-                    tracked.is_reported = true;
-                } else {
-                    // `onFailure: Ignore`.
-                    tracked.succeeded(Arc::clone(&report.content), time);
-                }
+                tracked.pending_mut().reason.clone_from(reason);
+                tracked.is_reported = true;
                 if tracked.engine.failures() == 0 {
                     tracked.pending_mut().round = None;
                 }
@@ -490,43 +523,30 @@ impl Schedule {
                 tracked.engine.defer(*until);
                 tracked.pending_mut().reason.clone_from(reason);
             }
-            AttemptEnd::Interrupted => {
-                tracked.engine.finished(Outcome::Interrupted, now, random);
-            }
+            AttemptEnd::Interrupted => finish(Outcome::Interrupted),
         }
-        tracked.note_state(time);
+        // Also after a failure with `onFailure: Ignore`.
+        if !tracked.engine.is_uncertain() {
+            // Parts that were missing until now belong to it.
+            tracked.succeeded(running.content, now);
+        }
+        tracked.note_state(now.time);
         pod.is_dirty = true;
         let ended = Ended {
-            pod: Arc::clone(&pod.pod),
+            pod: pod.pod.clone(),
             hook: hook.hook.name.clone(),
             action: hook.action(),
             was_reported,
             is_news,
         };
-        self.reschedule(report.id);
+        self.reschedule(id);
         Some(ended)
-    }
-
-    /// Ends the running and due rounds of a pod, but keeps the records of its hooks.
-    fn rest(&mut self, uid: &str) {
-        let Some(pod) = self.pods.get_mut(uid) else {
-            return;
-        };
-        let mut tracked = std::mem::take(&mut pod.tracked);
-        for hook in &mut tracked {
-            self.retire(hook);
-            hook.pending_mut().timer = None;
-            hook.settle();
-        }
-        if let Some(pod) = self.pods.get_mut(uid) {
-            pod.tracked = tracked;
-        }
     }
 
     /// Ends the running and due rounds of a hook.
     fn retire(&mut self, tracked: &TrackedHook) {
         if let Some(running) = &tracked.pending().running {
-            running.cancel.cancel();
+            running.control.cancel.notify_one();
         } else {
             // The place of a running round becomes free when it has ended.
             self.queue.finished(tracked.id);

@@ -1,0 +1,185 @@
+//! The content that the hooks of a pod select, as tags of its bytes.
+//!
+//! Content is held as keyed tags, never as bytes.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use smol_str::SmolStr;
+
+use crate::{
+    changes::Changes,
+    digest::{ContentDigest, ContentTag, DigestKey, Digester},
+    part::PartKey,
+    pod_hooks::{PodHook, PodHooks},
+};
+
+/// One file or variable.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Item {
+    /// Path in the volume, or name of the variable.
+    name: SmolStr,
+    tag: ContentTag,
+    /// Whether it is a service account token (rule F6).
+    is_token: bool,
+}
+
+/// The tags of those files or variables of a part that hooks select; sorted by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartTags(Box<[Item]>);
+
+impl PartTags {
+    /// Tags files by their paths, or variables by their names; `None` if none of `hooks` selects content of the part.
+    pub fn of<N: AsRef<str>, B: AsRef<[u8]>>(
+        hooks: &PodHooks,
+        part: &PartKey,
+        items: impl Iterator<Item = (N, B)>,
+        key: &DigestKey,
+    ) -> Option<Self> {
+        if !hooks.selects_part(part) {
+            return None;
+        }
+        let items = items.filter_map(|(name, bytes)| {
+            let name = name.as_ref();
+            let is_token = hooks.is_token(part, name);
+            hooks.selects(part, name, is_token).then(|| Item {
+                name: SmolStr::new(name),
+                tag: key.tag(bytes.as_ref()),
+                is_token,
+            })
+        });
+        Some(Self::sorted(items.collect()))
+    }
+
+    /// The tags of one part that were taken file by file; `None` if there are none, because no hook selects it.
+    pub fn joined(tags: Vec<Self>) -> Option<Self> {
+        let is_some = !tags.is_empty();
+        is_some.then(|| Self::sorted(tags.into_iter().flat_map(|tags| tags.0).collect()))
+    }
+
+    fn sorted(mut items: Vec<Item>) -> Self {
+        items.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+        Self(items.into())
+    }
+
+    fn selected<'a>(
+        &'a self,
+        part: &'a PartKey,
+        hook: &'a PodHook,
+    ) -> impl Iterator<Item = &'a Item> {
+        let items = self.0.iter();
+        items.filter(|item| hook.selects(part, &item.name, item.is_token))
+    }
+}
+
+/// A delivered part.
+#[derive(Clone, Debug)]
+pub struct PartContent {
+    /// Its tags.
+    pub tags: PartTags,
+    /// When it was put in place, as time since boot; `None` if that was before larder's first look.
+    pub swapped: Option<Duration>,
+}
+
+/// The parts of a pod that its hooks select; sorted, each once. Contents share their parts.
+#[derive(Clone, Debug, Default)]
+pub struct Content(Box<[(PartKey, Arc<PartContent>)]>);
+
+impl Content {
+    /// This content with `parts` in place of those of the same key.
+    #[must_use]
+    pub fn with(&self, parts: impl IntoIterator<Item = (PartKey, Arc<PartContent>)>) -> Self {
+        let mut all: BTreeMap<_, _> = self.0.iter().cloned().collect();
+        for (key, part) in parts {
+            // The same items keep the time of their swap.
+            match all.get(&key) {
+                Some(known) if known.tags == part.tags => {}
+                _ => {
+                    all.insert(key, part);
+                }
+            }
+        }
+        Self(all.into_iter().collect())
+    }
+
+    /// The parts.
+    pub fn parts(&self) -> impl Iterator<Item = (&PartKey, &Arc<PartContent>)> {
+        self.0.iter().map(|(key, part)| (key, part))
+    }
+
+    /// The part of this key.
+    pub fn get(&self, key: &PartKey) -> Option<&Arc<PartContent>> {
+        let found = self.0.binary_search_by(|(known, _)| known.cmp(key));
+        found.ok().map(|index| &self.0[index].1)
+    }
+
+    /// Keeps the parts of these keys only.
+    pub(crate) fn retain(&self, mut keep: impl FnMut(&PartKey) -> bool) -> Self {
+        let kept = self.0.iter().filter(|(key, _)| keep(key));
+        Self(kept.cloned().collect())
+    }
+
+    /// The digest of the content that `hook` selects (rule F2).
+    pub(crate) fn digest(&self, hook: &PodHook, key: &DigestKey) -> ContentDigest {
+        self.digester(hook, key).finish()
+    }
+
+    fn digester(&self, hook: &PodHook, key: &DigestKey) -> Digester {
+        let mut digester = Digester::new(key);
+        for (part, content) in self.parts() {
+            for item in content.tags.selected(part, hook) {
+                match part {
+                    PartKey::Volume(volume, _) => digester.file_tag(volume, &item.name, item.tag),
+                    PartKey::Environment(container) => {
+                        digester.variable_tag(container, &item.name, item.tag);
+                    }
+                }
+            }
+        }
+        digester
+    }
+
+    /// Whether `hook` selects any of this content.
+    pub(crate) fn concerns(&self, hook: &PodHook) -> bool {
+        self.parts().any(|(part, _)| hook.selects_part(part))
+    }
+
+    /// The differences from `before` that `hook` selects: paths of files and names of variables, without the
+    /// directories of volumes.
+    pub fn changes_since(&self, before: &Self, hook: &PodHook, key: &DigestKey) -> Changes {
+        let items = |content: &Self| content.digester(hook, key).finish_with_items().1;
+        items(self).changes_since(&items(before))
+    }
+
+    /// The containers with variables that `hook` selects and that differ from `before`.
+    pub fn changed_environments(&self, before: &Self, hook: &PodHook) -> BTreeSet<SmolStr> {
+        let items = |content: &Self, key: &PartKey| {
+            let part = content.get(key);
+            part.map_or(Vec::new(), |part| {
+                part.tags.selected(key, hook).cloned().collect()
+            })
+        };
+        let keys = self.0.iter().chain(&before.0).map(|(key, _)| key);
+        keys.filter(|key| items(self, key) != items(before, key))
+            .filter_map(|key| match key {
+                PartKey::Environment(container) => Some(container.clone()),
+                PartKey::Volume(..) => None,
+            })
+            .collect()
+    }
+
+    /// When the last part that `hook` selects and that differs from `before` was put in place, as time since boot;
+    /// `None` if that is unknown for one.
+    pub fn swapped_since(&self, before: &Self, hook: &PodHook) -> Option<Duration> {
+        let mut last = None;
+        for (key, now) in self.parts().filter(|(key, _)| hook.selects_part(key)) {
+            if before.get(key).is_none_or(|before| before.tags != now.tags) {
+                last = last.max(Some(now.swapped?));
+            }
+        }
+        last
+    }
+}

@@ -1,0 +1,255 @@
+//! The hooks of the agent's configuration, and the pods that they select.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Map, Value};
+
+use super::{AllowedActions, hook_of_value};
+use crate::hook::{Definition, Hook, Paths};
+
+/// A hook for the pods that it selects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfiguredHook {
+    /// The pods.
+    pub pods: PodSelector,
+    /// The hook.
+    pub hook: Arc<Hook>,
+}
+
+/// Selects pods of the node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PodSelector {
+    /// Globs of `NAMESPACE/NAME`. `*` does not cross the slash.
+    Names(Paths),
+    /// Labels that a pod must have, with these values.
+    Labels(BTreeMap<String, String>),
+}
+
+impl PodSelector {
+    /// Whether the pod is selected.
+    pub fn selects(&self, pod: &ObjectMeta) -> bool {
+        match self {
+            Self::Names(globs) => {
+                let text = |field: &Option<String>| field.clone().unwrap_or_default();
+                let (namespace, name) = (text(&pod.namespace), text(&pod.name));
+                globs.contains(&format!("{namespace}/{name}"))
+            }
+            Self::Labels(labels) => {
+                let found = pod.labels.as_ref();
+                labels
+                    .iter()
+                    .all(|(name, value)| found.and_then(|labels| labels.get(name)) == Some(value))
+            }
+        }
+    }
+}
+
+/// Digits of the digest in the name of a hook without one.
+const NAME_DIGITS: usize = 8;
+
+/// The entries of `onChange`, read one by one.
+#[derive(Debug, Default)]
+pub struct HookList {
+    hooks: Vec<ConfiguredHook>,
+    /// The position of each name.
+    names: HashMap<String, usize>,
+    /// How many hooks without a name have this definition.
+    equal: HashMap<String, usize>,
+}
+
+impl HookList {
+    /// Reads an entry and adds it.
+    ///
+    /// A hook without a name is named after its action and a digest of its definition, not after its position: so it
+    /// stays the same hook when others come and go. Of several that are equal, each but the first gets a number.
+    ///
+    /// # Errors
+    ///
+    /// The field below the entry, and what is wrong with it: another hook may have its name.
+    pub fn add(&mut self, entry: &Value) -> Result<(), String> {
+        let position = self.hooks.len();
+        let Value::Object(fields) = entry else {
+            return Err(format!("[{position}]: expected a hook with fields"));
+        };
+        let mut fields = fields.clone();
+        let pods = selector(&mut fields).map_err(|problem| format!("[{position}]{problem}"))?;
+        let is_named = fields.get("name").is_some_and(|name| !name.is_null());
+        let hook = hook_of_value(&Value::Object(fields), position);
+        let mut hook = hook.map_err(|error| error.to_string())?;
+        if !is_named {
+            hook.name = String::new();
+            let digest = Definition::of(&(&pods, &hook)).to_string();
+            hook.name = format!("{}-{}", hook.steps[0].word(), &digest[..NAME_DIGITS]);
+            let equal = self.equal.entry(hook.name.clone()).or_default();
+            *equal += 1;
+            if *equal > 1 {
+                hook.name = format!("{}-{equal}", hook.name);
+            }
+        }
+        if let Some(earlier) = self.names.insert(hook.name.clone(), position) {
+            let name = &hook.name;
+            return Err(format!(
+                "[{position}].name: [{earlier}] is named {name:?} as well"
+            ));
+        }
+        let hook = Arc::new(hook);
+        self.hooks.push(ConfiguredHook { pods, hook });
+        Ok(())
+    }
+
+    /// The hooks, in the order of the entries.
+    pub fn into_hooks(self) -> Vec<ConfiguredHook> {
+        self.hooks
+    }
+}
+
+fn selector(fields: &mut Map<String, Value>) -> Result<PodSelector, &'static str> {
+    match (fields.remove("pods"), fields.remove("selector")) {
+        (Some(pods), None) => {
+            let expected = ".pods: expected globs such as web/nginx-*";
+            let globs: Vec<String> = serde_json::from_value(pods).map_err(|_| expected)?;
+            let is_name = |glob: &String| glob.split('/').count() == 2;
+            if globs.is_empty() || !globs.iter().all(is_name) {
+                return Err(expected);
+            }
+            Paths::new(globs)
+                .map(PodSelector::Names)
+                .map_err(|_| expected)
+        }
+        (None, Some(selector)) => {
+            let expected = ".selector: expected matchLabels with at least one label";
+            let Value::Object(mut selector) = selector else {
+                return Err(expected);
+            };
+            let labels = selector.remove("matchLabels").ok_or(expected)?;
+            let labels: BTreeMap<_, _> = serde_json::from_value(labels).map_err(|_| expected)?;
+            if labels.is_empty() || !selector.is_empty() {
+                return Err(expected);
+            }
+            Ok(PodSelector::Labels(labels))
+        }
+        (Some(_), Some(_)) => Err(": expected either pods or selector"),
+        (None, None) => Err(": expected pods or selector"),
+    }
+}
+
+/// Reads `onChangeFromPods`: the actions that annotations may request.
+///
+/// # Errors
+///
+/// What was expected instead.
+pub fn allowed_actions(words: &[String]) -> Result<AllowedActions, &'static str> {
+    let mut allowed = AllowedActions {
+        signal: false,
+        http: false,
+        restart: false,
+    };
+    for word in words {
+        match word.as_str() {
+            "signal" => allowed.signal = true,
+            "http" => allowed.http = true,
+            "restart" => allowed.restart = true,
+            "exec" => return Err("a pod may not run commands on its node: use onChange"),
+            _ => return Err("expected some of signal, http, restart"),
+        }
+    }
+    Ok(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(namespace: &str, name: &str) -> ObjectMeta {
+        let metadata = json!({"namespace": namespace, "name": name, "labels": {"app": "web"}});
+        serde_json::from_value(metadata).unwrap()
+    }
+
+    #[test]
+    fn pods_are_selected_by_name_or_label() {
+        let hook = |fields: Value| {
+            let mut hook = json!({"signal": "SIGHUP"});
+            hook.as_object_mut()
+                .unwrap()
+                .extend(fields.as_object().unwrap().clone());
+            let mut list = HookList::default();
+            list.add(&hook).map(|()| list.into_hooks().remove(0))
+        };
+        let selects = |fields: Value, namespace: &str, name: &str| {
+            hook(fields).unwrap().pods.selects(&pod(namespace, name))
+        };
+        assert!(selects(json!({"pods": ["web/nginx-*"]}), "web", "nginx-1"));
+        assert!(!selects(
+            json!({"pods": ["web/nginx-*"]}),
+            "other",
+            "nginx-1"
+        ));
+        assert!(!selects(json!({"pods": ["*/nginx-*"]}), "web", "apache"));
+        assert!(selects(
+            json!({"selector": {"matchLabels": {"app": "web"}}}),
+            "n",
+            "p"
+        ));
+        assert!(!selects(
+            json!({"selector": {"matchLabels": {"app": "db"}}}),
+            "n",
+            "p"
+        ));
+        let error = |fields: Value| hook(fields).unwrap_err();
+        assert_eq!(error(json!({})), "[0]: expected pods or selector");
+        assert_eq!(
+            error(json!({"pods": ["nginx"]})),
+            "[0].pods: expected globs such as web/nginx-*"
+        );
+        assert_eq!(
+            error(json!({"pods": ["a/b"], "debuonce": "1s"})),
+            "[0]: unknown field \"debuonce\""
+        );
+    }
+
+    #[test]
+    fn hook_without_a_name_has_one_name_at_every_position() {
+        let names = |hooks: &[Value]| {
+            let mut list = HookList::default();
+            for hook in hooks {
+                list.add(hook).unwrap();
+            }
+            let hooks = list.into_hooks().into_iter();
+            hooks.map(|read| read.hook.name.clone()).collect::<Vec<_>>()
+        };
+        let hup = json!({"pods": ["a/b"], "signal": "SIGHUP"});
+        let elsewhere = json!({"pods": ["a/c"], "signal": "SIGHUP"});
+        let usr1 = json!({"pods": ["a/b"], "signal": "SIGUSR1"});
+        let with_name = json!({"pods": ["a/b"], "signal": "SIGUSR2", "name": "0-signal"});
+        let [name, other] = &names(&[hup.clone(), elsewhere.clone()])[..] else {
+            panic!("two hooks");
+        };
+        assert!(name.starts_with("signal-") && name.len() == 15, "{name}");
+        assert_ne!(name, other);
+        let moved = names(&[with_name, usr1, elsewhere, hup.clone(), hup.clone(), hup]);
+        assert_eq!(moved[0], "0-signal");
+        assert_eq!(&moved[2..4], [other.clone(), name.clone()]);
+        assert_eq!(moved[4..], [format!("{name}-2"), format!("{name}-3")]);
+    }
+
+    #[test]
+    fn allowed_actions_are_words_without_exec() {
+        let read = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(ToString::to_string).collect();
+            allowed_actions(&words)
+        };
+        assert_eq!(
+            read(&["signal", "http", "restart"]),
+            Ok(AllowedActions::default())
+        );
+        assert!(!read(&[]).unwrap().signal);
+        assert!(read(&["exec"]).is_err());
+        assert!(read(&["kill"]).is_err());
+    }
+}

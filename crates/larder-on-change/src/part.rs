@@ -1,0 +1,13 @@
+//! The parts of a pod that are delivered, each by itself.
+
+use larder_projection::VolumeKind;
+use smol_str::SmolStr;
+
+/// Names a part of a pod. Ordered, so that content is ordered.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PartKey {
+    /// The volume of this name.
+    Volume(SmolStr, VolumeKind),
+    /// The variables of the container of this name.
+    Environment(SmolStr),
+}

@@ -1,0 +1,268 @@
+//! The hooks of one pod: from its annotations, from the agent's configuration, and from the program that embeds the
+//! agent.
+
+use std::{fmt, sync::Arc};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use smol_str::SmolStr;
+
+use crate::{
+    facts::PodFacts,
+    hook::{Hook, OnFailure},
+    parse::{
+        ANNOTATION, ANNOTATION_PREFIX, AllowedActions, ConfiguredHook, HookError, annotated_hooks,
+    },
+    part::PartKey,
+};
+
+/// The origin of a hook.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The annotation with this key.
+    Annotation(SmolStr),
+    /// `onChange` of the configuration.
+    Configuration,
+    /// The program that embeds the agent: its hook with this index, which it runs itself.
+    Program(usize),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Annotation(key) => f.write_str(key),
+            Self::Configuration => f.write_str("configuration"),
+            Self::Program(_) => f.write_str("program"),
+        }
+    }
+}
+
+/// One hook of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodHook {
+    /// Its origin.
+    pub place: Place,
+    /// The hook.
+    pub hook: Arc<Hook>,
+    /// A note for its user in addition to its state (rule F7).
+    pub note: Option<Box<str>>,
+}
+
+impl PodHook {
+    /// Whether the hook selects content of the part.
+    pub fn selects_part(&self, part: &PartKey) -> bool {
+        match part {
+            PartKey::Volume(name, _) => self.hook.selects_volume(name),
+            PartKey::Environment(container) => {
+                let named = self.hook.container.as_ref();
+                self.hook.environment && named.is_none_or(|named| named == container)
+            }
+        }
+    }
+
+    /// Whether the hook selects the file or variable of this name.
+    pub(crate) fn selects(&self, part: &PartKey, name: &str, is_token: bool) -> bool {
+        match part {
+            PartKey::Volume(volume, _) => self.hook.selects_file(volume, name, is_token),
+            PartKey::Environment(_) => self.selects_part(part),
+        }
+    }
+
+    /// Whether both are the same hook with the same definition.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.place == other.place
+            && (Arc::ptr_eq(&self.hook, &other.hook) || self.hook == other.hook)
+    }
+
+    /// Its action, in short.
+    pub fn action(&self) -> String {
+        match self.place {
+            Place::Program(_) => "program".to_owned(),
+            Place::Annotation(_) | Place::Configuration => self.hook.action(),
+        }
+    }
+}
+
+/// An annotation with an error. Its hooks are missing, or are the last valid ones.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidAnnotation {
+    /// Its key.
+    pub annotation: SmolStr,
+    /// The field, and the problem.
+    pub error: HookError,
+}
+
+impl fmt::Display for InvalidAnnotation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.annotation, self.error)
+    }
+}
+
+/// All hooks of a pod.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PodHooks {
+    /// The hooks.
+    pub hooks: Box<[PodHook]>,
+    /// The annotations with errors.
+    pub errors: Box<[InvalidAnnotation]>,
+    /// Containers whose variables hooks may select (rule F9); none if no hook selects variables.
+    targets: Box<[SmolStr]>,
+    /// Volume and path of each service account token.
+    tokens: Box<[(SmolStr, SmolStr)]>,
+}
+
+impl PodHooks {
+    /// Whether a hook selects content of the part.
+    pub fn selects_part(&self, part: &PartKey) -> bool {
+        if let PartKey::Environment(container) = part
+            && !self.targets.contains(container)
+        {
+            return false;
+        }
+        self.hooks.iter().any(|hook| hook.selects_part(part))
+    }
+
+    /// Whether a hook selects the file or variable of this name.
+    pub(crate) fn selects(&self, part: &PartKey, name: &str, is_token: bool) -> bool {
+        let mut hooks = self.hooks.iter();
+        hooks.any(|hook| hook.selects(part, name, is_token))
+    }
+
+    /// Whether the part is a volume, and its file of this path a service account token (rule F6).
+    pub(crate) fn is_token(&self, part: &PartKey, path: &str) -> bool {
+        let mut tokens = self.tokens.iter();
+        matches!(part, PartKey::Volume(volume, _)
+            if tokens.any(|(owner, token)| owner == volume && token == path))
+    }
+}
+
+/// The hooks that the pods of a node may have besides those of their annotations.
+#[derive(Clone, Copy, Debug)]
+pub struct HookSources<'a> {
+    /// Actions that annotations may request.
+    pub allowed: AllowedActions,
+    /// The hooks of the configuration.
+    pub configured: &'a [ConfiguredHook],
+    /// The hooks of the program that embeds the agent.
+    pub program: &'a [ConfiguredHook],
+}
+
+impl HookSources<'_> {
+    /// The hooks of `pod`, which had `before` until now; `None` if it has none. `facts` is called only if the pod has an
+    /// annotation of hooks, or a hook selects it.
+    pub fn hooks_of(
+        &self,
+        pod: &ObjectMeta,
+        facts: impl FnOnce() -> PodFacts,
+        before: Option<&PodHooks>,
+    ) -> Option<PodHooks> {
+        let mut all = self.configured.iter().chain(self.program);
+        if hook_annotations(pod).next().is_none() && !all.any(|found| found.pods.selects(pod)) {
+            return None;
+        }
+        let facts = facts();
+        let (mut hooks, mut errors) = (Vec::new(), Vec::new());
+        let mut add = |place: &Place, hook: Arc<Hook>| {
+            if applies(&hook, &facts) {
+                let note = sub_path_note(&facts, &hook).map(String::into_boxed_str);
+                let place = place.clone();
+                hooks.push(PodHook { place, hook, note });
+            }
+        };
+        let annotations = pod.annotations.iter();
+        for found in annotations.flat_map(|all| annotated_hooks(all, self.allowed, &facts)) {
+            let annotation = SmolStr::from(found.annotation);
+            let place = Place::Annotation(annotation.clone());
+            match found.hooks {
+                Ok(found) => {
+                    let found = found.into_iter().map(Arc::new);
+                    found.for_each(|hook| add(&place, hook));
+                }
+                Err(error) => {
+                    // The last valid value stays in force, unless a reload has forbidden it (rule S4).
+                    let known = before.iter().flat_map(|before| &before.hooks);
+                    let known = known.filter(|hook| hook.place == place && self.allows(&hook.hook));
+                    known.for_each(|hook| add(&place, Arc::clone(&hook.hook)));
+                    errors.push(InvalidAnnotation { annotation, error });
+                }
+            }
+        }
+        for found in self
+            .configured
+            .iter()
+            .filter(|found| found.pods.selects(pod))
+        {
+            add(&Place::Configuration, Arc::clone(&found.hook));
+        }
+        for (index, found) in self.program.iter().enumerate() {
+            if found.pods.selects(pod) {
+                add(&Place::Program(index), Arc::clone(&found.hook));
+            }
+        }
+        if hooks.is_empty() && errors.is_empty() {
+            return None;
+        }
+        let select_variables = hooks.iter().any(|hook| hook.hook.environment);
+        let containers = facts.containers.iter();
+        let targets = containers.filter(|container| select_variables && !container.is_init);
+        let tokens = facts.volumes.iter().flat_map(|volume| {
+            let tokens = volume.tokens.iter();
+            tokens.map(|path| (volume.name.clone(), path.clone()))
+        });
+        Some(PodHooks {
+            hooks: hooks.into(),
+            errors: errors.into(),
+            targets: targets.map(|container| container.name.clone()).collect(),
+            tokens: tokens.collect(),
+        })
+    }
+
+    /// Whether annotations may still ask for everything that the hook does.
+    fn allows(&self, hook: &Hook) -> bool {
+        hook.steps.iter().all(|step| self.allowed.allows(step))
+            && (hook.on_failure != OnFailure::Restart || self.allowed.restart)
+    }
+}
+
+/// Whether two states of a pod with one specification have the same hooks, as long as nobody changes the sources.
+pub fn has_same_hooks(pod: &ObjectMeta, other: &ObjectMeta) -> bool {
+    hook_annotations(pod).eq(hook_annotations(other)) && pod.labels == other.labels
+}
+
+/// Whether the pod has any content that the hook selects. A hook of the configuration applies to many pods.
+fn applies(hook: &Hook, facts: &PodFacts) -> bool {
+    let has_container = |name: &SmolStr| {
+        let mut containers = facts.containers.iter();
+        containers.any(|container| !container.is_init && container.name == *name)
+    };
+    (hook.environment || facts.delivered().any(|name| hook.selects_volume(name)))
+        && hook.container.as_ref().is_none_or(has_container)
+}
+
+/// The note for a hook that depends on a `subPath` mount, which keeps the old file (rule F7).
+fn sub_path_note(facts: &PodFacts, hook: &Hook) -> Option<String> {
+    if hook.restarts() {
+        return None;
+    }
+    let mut containers = facts.containers.iter().filter(|container| {
+        let named = hook.container.as_ref();
+        !container.is_init
+            && !container.is_sidecar
+            && named.is_none_or(|name| *name == container.name)
+    });
+    let is_stale = |volume: &&SmolStr| {
+        hook.selects_volume(volume) && facts.delivered().any(|name| name == *volume)
+    };
+    containers.find_map(|container| {
+        let volume = container.sub_paths.iter().find(is_stale)?;
+        Some(format!(
+            "container {} mounts {volume} by subPath: only a restart shows it the new file",
+            container.name
+        ))
+    })
+}
+
+/// The annotations that define hooks, in the order of their keys.
+fn hook_annotations(pod: &ObjectMeta) -> impl Iterator<Item = (&String, &String)> {
+    let annotations = pod.annotations.iter().flatten();
+    annotations.filter(|(key, _)| *key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX))
+}
