@@ -8,8 +8,8 @@
 //!
 //! A [`Hook`] is a filter, one or several [`Action`]s, and timing. [`parse`] reads hooks from the command line, from
 //! pod annotations and from the agent's configuration, and checks which actions each source may request. [`HookEngine`]
-//! decides when a hook fires. It is pure: time and random numbers are passed in. The crate
-//! `larder-actions` runs the steps of a round.
+//! decides when a hook fires, and [`Schedule`] does so for all pods of a node. Both are pure: time and random numbers are
+//! passed in. The crate `larder-actions` runs the steps of a round.
 //!
 //! The contract is `docs/spec/on-change.md`; tests cite its scenarios as `// on-change 12`.
 //!
@@ -45,7 +45,7 @@ pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;
-pub use hook::timing::{Debounce, Retry, Timing};
+pub use hook::timing::{Debounce, MAX_GRACE, Retry, Timing};
 pub use hook::url::{HttpUrl, HttpUrlError};
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Output, Restart, SignalTarget};
 pub use part::PartKey;

@@ -71,12 +71,12 @@ struct Contest {
 const SIGNAL: Contest = Contest {
     pods: ["signal", "loop-signal"],
     about: "swap to signal, process known",
-    budget: (0.3, 2.0),
+    budget: (2.0, 10.0),
 };
 const SEARCH: Contest = Contest {
     pods: ["search", "loop-search"],
     about: "swap to signal, process found among 500",
-    budget: (5.0, 15.0),
+    budget: (30.0, 60.0),
 };
 const REQUEST: Contest = Contest {
     pods: ["http", "loop-http"],

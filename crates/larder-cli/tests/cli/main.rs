@@ -19,7 +19,6 @@ mod listen;
 mod metrics;
 mod nginx;
 mod on_change;
-mod on_change_splay;
 mod recipes;
 mod refs;
 mod render;

@@ -125,8 +125,7 @@ impl Machine {
     fn pod(&self, number: usize) {
         let at = mount_point(self.folder.path(), number);
         fs::create_dir(&at).unwrap();
-        let hook =
-            "[{signal: SIGHUP, debounce: {min: 5ms, max: 20ms}, retry: {min: 50ms, max: 1s}}]";
+        let hook = "[{signal: SIGHUP, debounce: {min: 5ms, max: 20ms}, retry: {min: 1s, max: 1m}}]";
         let pod = format!(
             "apiVersion: v1\nkind: Pod\nmetadata:\n  name: p-{number}\n  annotations: {{larder.dev/on-change: '{hook}'}}\nspec:\n  \
              containers:\n  - name: main\n    image: i\n    volumeMounts: [{{name: v, mountPath: {}}}]\n  \

@@ -21,8 +21,8 @@ pub struct Timing {
 const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time for a command.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest grace period of a pod: a longer one could not be added to the present time.
-const MAX_GRACE: Duration = Duration::from_hours(365 * 24);
+/// Longest grace period that counts. The API server admits any number of seconds, also one that no time can be added to.
+pub const MAX_GRACE: Duration = Duration::from_hours(24);
 /// Longest time for a restart, beyond the grace period.
 const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -38,7 +38,7 @@ impl Timing {
 }
 
 impl Restart {
-    /// The time until KILL, at most a year; `grace` is the pod's grace period, which may be anything.
+    /// The time until KILL, at most [`MAX_GRACE`]; `grace` is the pod's grace period, which may be anything.
     pub fn grace_or(&self, grace: Duration) -> Duration {
         self.grace.unwrap_or(grace).min(MAX_GRACE)
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::processes::{ContainerId, ContainerMounts, PodMounts};
-use larder_on_change::{Action, PodFacts, PodHook};
+use larder_on_change::{Action, MAX_GRACE, PodFacts, PodHook};
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;
 
@@ -12,9 +12,6 @@ use super::super::OnChange;
 
 /// Grace period of a pod without its own: the API server's default.
 const GRACE: Duration = Duration::from_secs(30);
-/// Longest grace period that is taken from a pod. The API server admits any number of seconds, also one that no time
-/// can be added to.
-const MAX_GRACE: Duration = Duration::from_hours(24);
 
 /// The facts about the pod that the steps of an attempt use.
 pub(in super::super) struct RoundFacts {

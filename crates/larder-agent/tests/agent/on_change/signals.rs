@@ -14,7 +14,7 @@ use crate::harness::{Node, config_map, pod};
 
 const ANNOTATION: &str = "larder.dev/on-change";
 /// Fires at once.
-const SIGNAL: &str = "[{name: hup, signal: SIGHUP, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
+const SIGNAL: &str = "[{name: hup, signal: SIGHUP, debounce: 0s, retry: {min: 1s, max: 1m}}]";
 
 fn node() -> Node {
     let mut node = Node::prepare();
@@ -120,7 +120,7 @@ async fn named_process_gets_the_signal_instead_of_the_main_one() {
     let (node, points) = (node(), MountPoints::new());
     let at = points.path("config");
     let hook =
-        "[{signal: {name: SIGHUP, process: nginx}, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
+        "[{signal: {name: SIGHUP, process: nginx}, debounce: 0s, retry: {min: 1s, max: 1m}}]";
     let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
     // The wrapper would say so if it got the signal. Its child is a copy of the shell under the name of the server.
     let nginx = points.path("bin").join("nginx");
@@ -267,8 +267,7 @@ async fn restart_ends_the_container_and_the_next_one_starts_with_the_new_variabl
     }
     let (node, points) = (node(), MountPoints::new());
     let at = points.path("config");
-    let hook =
-        "[{restart: {signal: SIGTERM, grace: 1h}, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
+    let hook = "[{restart: {signal: SIGTERM, grace: 1h}, debounce: 0s, retry: {min: 1s, max: 1m}}]";
     let mut web = container("web", &at);
     web["envFrom"] = json!([{"configMapRef": {"name": "env"}}]);
     node.apply(&config_map("env", &[("LEVEL", "1")]));
@@ -297,7 +296,8 @@ async fn container_that_does_not_end_is_killed_after_the_grace_period() {
     }
     let (node, points) = (node(), MountPoints::new());
     let at = points.path("config");
-    let hook = "[{restart: {signal: SIGTERM, grace: 50ms}, debounce: 0s, retry: {min: 100ms, max: 100ms}}]";
+    let hook =
+        "[{restart: {signal: SIGTERM, grace: 50ms}, debounce: 0s, retry: {min: 1s, max: 1m}}]";
     let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
     let script = "trap '' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done";
     let mut web = Container::start(&[(&volume, &at)], script);
@@ -315,7 +315,7 @@ async fn failing_hook_restarts_the_container_in_the_end() {
     let (node, points) = (node(), MountPoints::new());
     let at = points.path("config");
     // Nothing listens on the port, and the pod has no address.
-    let hook = "[{http: 9/-/reload, onFailure: Restart, debounce: 0s, retry: {min: 10ms, max: 10ms, attempts: 2}}]";
+    let hook = "[{http: 9/-/reload, onFailure: Restart, debounce: 0s, retry: {min: 1s, max: 1m, attempts: 2}}]";
     let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
     let script =
         "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done";
@@ -334,7 +334,7 @@ async fn sixth_restart_within_ten_minutes_waits_and_says_so() {
     }
     let (node, points) = (node(), MountPoints::new());
     let at = points.path("config");
-    let hook = "[{restart: true, debounce: 0s, retry: {min: 20ms, max: 20ms}}]";
+    let hook = "[{restart: true, debounce: 0s, retry: {min: 1s, max: 1m}}]";
     let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
     let script =
         "trap 'echo term; exit 0' TERM; echo ready; while :; do sleep 1000 & wait $! || :; done";

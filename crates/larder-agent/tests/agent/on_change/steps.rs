@@ -145,7 +145,8 @@ async fn newer_change_is_tried_at_once_after_a_command_has_failed() {
 
 /// A pod with this address and the port `metrics`, whose annotation requests a POST.
 fn asked(ip: &str, port: u16) -> Value {
-    let hook = format!("[{{name: {RELOAD}, http: {{port: metrics, path: /-/reload}}, {RETRY}}}]");
+    let hook =
+        format!("[{{name: {RELOAD}, http: {{port: metrics, path: /-/reload}}, debounce: 0s}}]");
     let mut web = pod("web")
         .config_map("a", "a")
         .annotation("larder.dev/on-change", &hook)

@@ -88,17 +88,59 @@ fn names_are_short_and_printable() {
     }
 }
 
+// Attack: hooks of one pod hold the places of the node, each for as long as it likes.
 #[test]
-fn annotated_timeout_is_limited() {
-    check(
-        "[{signal: HUP, timeout: 6m}]",
-        POD,
-        expect!["[0].timeout: expected at most 5m in an annotation"],
-    );
-    let allowed = "[{signal: HUP, timeout: 6m}]";
-    assert!(hooks(allowed, HookOrigin::Configuration, None).is_ok());
-    let restart = "[{restart: {grace: 1h}, timeout: 2h}]";
-    assert!(hooks(restart, POD, Some(&facts("Always"))).is_ok());
+fn annotated_steps_do_not_wait_for_ever() {
+    for (text, message) in [
+        (
+            "[{signal: HUP, timeout: 6m}]",
+            "[0].timeout: expected at most 5m in an annotation",
+        ),
+        (
+            "[{steps: [{http: 9090/}, {restart: true}], timeout: 1h}]",
+            "[0].timeout: expected at most 5m in an annotation",
+        ),
+        (
+            "[{restart: true, timeout: 2h}]",
+            "[0].timeout: expected at most 1h in an annotation",
+        ),
+        (
+            "[{restart: {signal: SIGWINCH, grace: 8000h}}]",
+            "[0].restart.grace: expected at most 1h in an annotation",
+        ),
+        (
+            "[{steps: [{signal: HUP}, {restart: {grace: 61m}}]}]",
+            "[0].steps[1].restart.grace: expected at most 1h in an annotation",
+        ),
+    ] {
+        let error = hooks(text, POD, Some(&facts("Always"))).unwrap_err();
+        assert_eq!(error.to_string(), message);
+        assert!(hooks(text, HookOrigin::Configuration, None).is_ok());
+    }
+    let longest = "[{restart: {grace: 1h}, timeout: 1h}]";
+    assert!(hooks(longest, POD, Some(&facts("Always"))).is_ok());
+}
+
+// Attack: hooks that fail keep the node busy with attempts.
+#[test]
+fn annotated_retries_leave_the_node_time() {
+    for (retry, message) in [
+        (
+            "{min: 0s}",
+            "[0].retry.min: expected at least 1s in an annotation",
+        ),
+        (
+            "{max: 59s}",
+            "[0].retry.max: expected at least 1m in an annotation",
+        ),
+    ] {
+        let text = format!("[{{signal: HUP, retry: {retry}}}]");
+        let error = hooks(&text, POD, Some(&facts("Always"))).unwrap_err();
+        assert_eq!(error.to_string(), message);
+        assert!(hooks(&text, HookOrigin::Configuration, None).is_ok());
+    }
+    let least = "[{signal: HUP, retry: {min: 1s, max: 1m, attempts: 9}}]";
+    assert!(hooks(least, POD, Some(&facts("Always"))).is_ok());
 }
 
 #[test]
