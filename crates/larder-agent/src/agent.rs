@@ -129,7 +129,7 @@ impl Agent {
         // Workers end with this one, which a failure cancels as well.
         let shutdown = shutdown.child_token();
         warn_of_exposed_secrets(&self.handle.host);
-        self.tidy().await;
+        let earlier = self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = Tasks::default();
         let wants_trust_bundles = watch::Sender::new(false);
@@ -159,7 +159,7 @@ impl Agent {
         );
         let mut node = NodePods {
             manager: self.manager,
-            merge: PodMerge::new(expected),
+            merge: PodMerge::new(expected).keeping(earlier),
             lifecycle: PodLifecycle::new(true),
             reconciler: handle.reconciler(wants_trust_bundles, self.rng, shutdown.clone()),
             deleter: PodDeleter::new(

@@ -20,6 +20,7 @@
 //! 4. Of the static pods with one full name at most one is served or retiring; the others wait in order of arrival.
 //! 5. No pod retires because it is missing from its source until every source has been seen: before that, the source
 //!    may just not have reported it yet.
+//! 6. A pod with the UID of one that is gone is served after the volumes of that one are gone. It never takes them over.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
@@ -207,12 +208,18 @@ impl PodLifecycle {
         if std::mem::replace(&mut self.all_sources_seen, true) {
             return Vec::new();
         }
-        let gone = self.pods.iter().filter(|(_, tracked)| tracked.gone);
-        let gone: Vec<_> = gone.map(|(uid, _)| uid.clone()).collect();
         let mut actions = Vec::new();
-        for uid in gone {
-            actions.extend(self.removed(&uid));
-            self.recount(&uid);
+        let served = self.pods.iter_mut();
+        let gone = served.filter(|(_, pod)| pod.gone && pod.life == PodLife::Served);
+        let gone: Vec<_> = gone
+            .map(|(uid, tracked)| {
+                tracked.life = PodLife::Retiring { registered: true };
+                actions.push(LifecycleAction::Retire(Arc::clone(&tracked.pod)));
+                uid.clone()
+            })
+            .collect();
+        for uid in &gone {
+            self.recount(uid);
         }
         actions
     }
@@ -263,8 +270,9 @@ impl PodLifecycle {
         let Some(tracked) = self.pods.get_mut(&uid) else {
             return self.first_seen(uid, pod);
         };
-        if tracked.gone && matches!(tracked.life, PodLife::Retiring { .. }) {
-            // The same UID again while the old pod terminates: one after the other.
+        let is_other = FullName::of(&tracked.pod.metadata) != FullName::of(&pod.metadata);
+        if tracked.gone && (is_other || matches!(tracked.life, PodLife::Retiring { .. })) {
+            // The same UID again while the old pod terminates, or waits to: one after the other.
             tracked.successor = Some(Arc::clone(pod));
             return Vec::new();
         }

@@ -5,11 +5,13 @@
 //! - An operation carries the new object in full, resource version and owners included. The kubelet patches some fields
 //!   of the object that it saw first. So a change outside the fields that the kubelet compares is a RECONCILE too,
 //!   where the kubelet drops it.
-//! - Two pods of one source with one UID are reported like two with one full name.
+//! - A manifest may state the UID of another pod. The pod that came first keeps it, whatever the sources of the two; the
+//!   other one waits. The kubelet would take one for an update of the other.
 //!
 //! Invariants:
-//! 1. Sources never see each other's pods.
-//! 2. Within a source, full names and UIDs are unique; the pod that came first keeps them.
+//! 1. Sources never see each other's pods, and none changes or removes another's.
+//! 2. Within a source, full names are unique; among all sources, UIDs are. The pod that came first keeps them: after a
+//!    restart, the one whose volumes are on disk. While it may still be reported, no other pod gets its UID.
 //! 3. Every pod of an operation carries its source, and the time when its UID was first seen.
 //! 4. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and no pod may be removed for
 //!    good.
@@ -69,15 +71,17 @@ pub struct PodUpdate {
     pub pods: Vec<Arc<StoredPod>>,
 }
 
-/// A pod that was dropped because another pod of its source has its full name or UID. Text of the kubelet's event
+/// A pod that is not served because another pod has its full name or UID. Text of the kubelet's event
 /// `FailedValidation`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("ignoring pod {full_name} of source {source_of_both}: another pod already has its {what}")]
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("ignoring pod {} of source {pod_source}: {holder} already has its {what}", FullName::of(&pod.metadata))]
 pub struct DuplicatePod {
     /// The pod that is ignored.
-    pub full_name: FullName,
-    /// The source of both.
-    pub source_of_both: PodSource,
+    pub pod: Arc<StoredPod>,
+    /// Its source.
+    pub pod_source: PodSource,
+    /// The other pod.
+    pub holder: String,
     /// `full name` or `UID`.
     pub what: &'static str,
 }
@@ -87,7 +91,7 @@ pub struct DuplicatePod {
 pub struct Merged {
     /// Updates to be handled in this order. Only the ADD that announces a source without pods is empty.
     pub updates: Vec<PodUpdate>,
-    /// Pods that were ignored.
+    /// Pods of this report that were ignored.
     pub duplicates: Vec<DuplicatePod>,
 }
 
@@ -96,6 +100,29 @@ pub struct Merged {
 pub struct PodMerge {
     expected: BTreeSet<PodSource>,
     sources: BTreeMap<PodSource, SourceState>,
+    uids: UidHolders,
+}
+
+/// The pods that have each UID.
+#[derive(Debug, Default)]
+struct UidHolders {
+    present: HashMap<PodUid, (PodSource, FullName)>,
+    /// Those whose volumes an earlier run left, until all sources have been seen.
+    earlier: HashMap<PodUid, FullName>,
+}
+
+impl UidHolders {
+    /// The pod that keeps others from having `uid`, if it is not the pod `full_name` of `source`.
+    fn other(&self, uid: &PodUid, source: PodSource, full_name: &FullName) -> Option<String> {
+        match (self.present.get(uid), self.earlier.get(uid)) {
+            (Some((of, name)), _) if (*of, name) == (source, full_name) => None,
+            (Some((of, name)), _) => Some(format!("pod {name} of source {of}")),
+            (None, Some(name)) if name != full_name => {
+                Some(format!("pod {name} of an earlier run"))
+            }
+            (None, _) => None,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -104,6 +131,8 @@ struct SourceState {
     seen: bool,
     by_uid: HashMap<PodUid, Arc<StoredPod>>,
     uid_by_name: HashMap<FullName, PodUid>,
+    /// Pods whose UID another pod has.
+    waiting: BTreeMap<FullName, StoredPod>,
 }
 
 impl PodMerge {
@@ -112,7 +141,32 @@ impl PodMerge {
         Self {
             expected: expected.into_iter().collect(),
             sources: BTreeMap::new(),
+            uids: UidHolders::default(),
         }
+    }
+
+    /// Keeps UIDs for the pods whose volumes an earlier run left, until every source has been seen.
+    #[must_use]
+    pub fn keeping(mut self, earlier: impl IntoIterator<Item = (PodUid, FullName)>) -> Self {
+        self.uids.earlier = earlier.into_iter().collect();
+        self
+    }
+
+    /// The pods that are not served because another pod has their UID.
+    pub fn waiting(&self) -> impl Iterator<Item = DuplicatePod> {
+        self.sources.iter().flat_map(move |(&source, state)| {
+            let waiting = state.waiting.iter();
+            waiting.filter_map(move |(name, pod)| {
+                let uid = PodUid::of(&pod.metadata);
+                let holder = self.uids.other(&uid, source, name)?;
+                Some(DuplicatePod {
+                    pod: Arc::new(pod.clone()),
+                    pod_source: source,
+                    holder,
+                    what: "UID",
+                })
+            })
+        })
     }
 
     /// Whether every expected source has reported a complete set.
@@ -131,14 +185,7 @@ impl PodMerge {
 
     /// Merges a report of `source`, received at `now`.
     pub fn merge(&mut self, source: PodSource, pods: SourcePods, now: Timestamp) -> Merged {
-        let state = self.sources.entry(source).or_default();
-        let mut pass = Pass {
-            state,
-            source,
-            now,
-            operations: BTreeMap::new(),
-            duplicates: Vec::new(),
-        };
+        let mut pass = self.pass(source, now);
         let is_first_set = match pods {
             SourcePods::All(pods) => {
                 pass.all(pods);
@@ -166,21 +213,59 @@ impl PodMerge {
         {
             operations.insert(Operation::Add, Vec::new());
         }
-        let update = |(operation, pods)| PodUpdate {
-            operation,
-            source,
-            pods,
-        };
-        Merged {
-            updates: operations.into_iter().map(update).collect(),
+        let mut merged = Merged {
+            updates: updates(source, operations).collect(),
             duplicates,
+        };
+        if self.all_sources_seen() {
+            self.uids.earlier = HashMap::new();
+            merged.updates.extend(self.admit_waiting(now));
+        }
+        merged
+    }
+
+    fn pass(&mut self, source: PodSource, now: Timestamp) -> Pass<'_> {
+        Pass {
+            state: self.sources.entry(source).or_default(),
+            uids: &mut self.uids,
+            source,
+            now,
+            operations: BTreeMap::new(),
+            duplicates: Vec::new(),
         }
     }
+
+    /// Adds the waiting pods whose UIDs are free.
+    fn admit_waiting(&mut self, now: Timestamp) -> Vec<PodUpdate> {
+        let sources: Vec<_> = self.sources.keys().copied().collect();
+        let mut admitted = Vec::new();
+        for source in sources {
+            let mut pass = self.pass(source, now);
+            for pod in mem::take(&mut pass.state.waiting).into_values() {
+                pass.one(pod);
+            }
+            admitted.extend(updates(source, pass.operations));
+        }
+        admitted
+    }
+}
+
+fn updates(
+    source: PodSource,
+    operations: BTreeMap<Operation, Vec<Arc<StoredPod>>>,
+) -> impl Iterator<Item = PodUpdate> {
+    let update = move |(operation, pods)| PodUpdate {
+        operation,
+        source,
+        pods,
+    };
+    operations.into_iter().map(update)
 }
 
 /// The merge of one report.
 struct Pass<'a> {
     state: &'a mut SourceState,
+    uids: &'a mut UidHolders,
     source: PodSource,
     now: Timestamp,
     operations: BTreeMap<Operation, Vec<Arc<StoredPod>>>,
@@ -190,20 +275,18 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn all(&mut self, pods: Vec<StoredPod>) {
         let mut names = HashSet::new();
-        let mut uids = HashSet::new();
         let mut accepted = HashSet::new();
         let mut unique = Vec::with_capacity(pods.len());
         for pod in pods {
             let (full_name, uid) = (FullName::of(&pod.metadata), PodUid::of(&pod.metadata));
-            if !names.insert(full_name.clone()) {
-                self.duplicate(full_name, "full name");
-            } else if !uids.insert(uid.clone()) {
-                self.duplicate(full_name, "UID");
-            } else {
+            if names.insert(full_name.clone()) {
                 accepted.insert((full_name, uid));
                 unique.push(pod);
+            } else {
+                self.duplicate(Arc::new(pod), "another pod".to_owned(), "full name");
             }
         }
+        self.state.waiting.clear();
         // First the pods that are gone, so that their names and UIDs are free for new ones.
         let identity =
             |pod: &Arc<StoredPod>| (FullName::of(&pod.metadata), PodUid::of(&pod.metadata));
@@ -220,18 +303,24 @@ impl Pass<'_> {
         }
     }
 
-    fn duplicate(&mut self, full_name: FullName, what: &'static str) {
+    fn duplicate(&mut self, pod: Arc<StoredPod>, holder: String, what: &'static str) {
         self.duplicates.push(DuplicatePod {
-            full_name,
-            source_of_both: self.source,
+            pod,
+            pod_source: self.source,
+            holder,
             what,
         });
     }
 
     fn gone(&mut self, full_name: &FullName, uid: &PodUid) {
+        let waiting = self.state.waiting.get(full_name);
+        if waiting.is_some_and(|pod| PodUid::of(&pod.metadata) == *uid) {
+            self.state.waiting.remove(full_name);
+        }
         // The report may be about an old pod whose name belongs to another one by now.
         if self.state.uid_by_name.get(full_name) == Some(uid) {
             self.state.uid_by_name.remove(full_name);
+            self.uids.present.remove(uid);
             let pod = self.state.by_uid.remove(uid);
             self.operations
                 .entry(Operation::Remove)
@@ -251,10 +340,13 @@ impl Pass<'_> {
             let holder = holder.clone();
             self.gone(&full_name, &holder);
         }
-        let before = self.state.by_uid.get(&uid);
-        if before.is_some_and(|before| FullName::of(&before.metadata) != full_name) {
-            return self.duplicate(full_name, "UID");
+        self.state.waiting.remove(&full_name);
+        if let Some(holder) = self.uids.other(&uid, self.source, &full_name) {
+            self.duplicate(Arc::new(pod.clone()), holder, "UID");
+            self.state.waiting.insert(full_name, pod);
+            return;
         }
+        let before = self.state.by_uid.get(&uid);
         let operation = match before {
             None => {
                 set_annotation(metadata, CONFIG_SOURCE, Some(self.source.to_string()));
@@ -272,6 +364,8 @@ impl Pass<'_> {
         if let Some(operation) = operation {
             let pod = Arc::new(pod);
             self.state.by_uid.insert(uid.clone(), Arc::clone(&pod));
+            let holder = (self.source, full_name.clone());
+            self.uids.present.insert(uid.clone(), holder);
             self.state.uid_by_name.insert(full_name, uid);
             self.operations.entry(operation).or_default().push(pod);
         }

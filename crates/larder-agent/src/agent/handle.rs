@@ -97,6 +97,8 @@ pub(super) struct Sources {
     pub(super) ready: bool,
     pub(super) silent: Vec<PodSource>,
     pub(super) problems: BTreeMap<PodSource, Vec<String>>,
+    /// Pods that wait for a UID that another pod has, as text.
+    pub(super) rejected: Vec<String>,
     /// Problems of the feeds of the API server.
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
@@ -110,6 +112,7 @@ impl Default for Sources {
             ready: false,
             silent: vec![PodSource::Api],
             problems: BTreeMap::new(),
+            rejected: Vec::new(),
             feeds: Vec::new(),
             mirrors: None,
         }
@@ -223,6 +226,7 @@ impl AgentHandle {
             .problems
             .values()
             .flatten()
+            .chain(&sources.rejected)
             .chain(feeds)
             .chain(&mirrors)
             .cloned()

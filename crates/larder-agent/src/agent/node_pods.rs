@@ -4,7 +4,8 @@ use std::{mem, sync::Arc};
 
 use larder_objects::{ObjectKey, chain};
 use larder_pods::{
-    Operation, PodManager, PodMerge, PodMetrics, PodSource, ResolvedPodUid, SourcePods, StoredPod,
+    DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, ResolvedPodUid,
+    SourcePods, StoredPod,
     identity::is_mirror_pod,
     lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
     mirror::MirrorScope,
@@ -18,6 +19,7 @@ use super::AgentHandle;
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
     cluster_state::ClusterState,
+    events::EventSubject,
     pod_deleter::PodDeleter,
     reconcile::Reconciler,
 };
@@ -101,12 +103,27 @@ impl NodePods {
         let now = self.handle.inputs.clock.now();
         let merged = self.merge.merge(source, pods, now);
         for duplicate in merged.duplicates {
-            warn!(error = %duplicate, "pod rejected, not served");
+            self.rejected(&duplicate);
         }
+        self.handle.sources.lock().rejected =
+            (self.merge.waiting().map(|pod| pod.to_string())).collect();
         for update in merged.updates {
             for pod in update.pods {
                 self.handle_pod(update.operation, &pod);
             }
+        }
+    }
+
+    /// Reports a pod that another one keeps from being served.
+    fn rejected(&mut self, duplicate: &DuplicatePod) {
+        warn!(error = %duplicate, "pod rejected, not served");
+        let metadata = &duplicate.pod.metadata;
+        if let Some(events) = &self.handle.reports.events {
+            let (subject, now) = (EventSubject::Rejected, self.handle.inputs.clock.now());
+            events.failed(metadata, subject, &duplicate.to_string(), now);
+        }
+        if metadata.deletion_timestamp.is_some() {
+            self.deleter.delete(metadata);
         }
     }
 

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::Node;
 use larder::NodeTtl;
 use larder_objects::chain;
 use larder_pods::{
-    PodSource,
+    FullName, PodSource, PodUid,
     mirror::{MirrorClient, MirrorReconciler, MirrorScope},
     source::{ApiSource, FileSource, SourceReport},
 };
-use larder_projection::disk::{Memory, VolumeHost};
+use larder_projection::disk::{Memory, PodOnDisk, VolumeHost};
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
@@ -37,8 +37,8 @@ const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Agent {
     /// Removes leftovers of an earlier agent: links to missing directories of pods, and copies of the manifests of a
-    /// source that is now disabled.
-    pub(super) async fn tidy(&self) {
+    /// source that is now disabled. Returns the pods that have volumes by their UIDs.
+    pub(super) async fn tidy(&self) -> Vec<(PodUid, FullName)> {
         let host = self.handle.host.clone();
         let sources = [
             (PodSource::File, self.config.static_pod_path.is_none()),
@@ -58,8 +58,16 @@ impl Agent {
                     Ok(()) | Err(_) => {}
                 }
             }
+            // What cannot be listed is reported by the sweep.
+            let pods = host.scan().unwrap_or_default().into_iter();
+            let named = pods.filter_map(|PodOnDisk { uid, name, .. }| {
+                let (namespace, name) = name?;
+                let (namespace, name) = (namespace.into(), name.into());
+                Some((PodUid::new(uid), FullName { name, namespace }))
+            });
+            named.collect()
         })
-        .await;
+        .await
     }
 
     /// Starts the tasks that report pods or facts; returns the sources of pods.

@@ -19,6 +19,8 @@ pub(crate) enum EventSubject<'a> {
     Volume(&'a str),
     /// The environment of the container of this name.
     Container(&'a str, ContainerKind),
+    /// The pod itself, which is not served.
+    Rejected,
     /// A hook of the pod.
     Hook(HookEvent),
     /// The pod's volumes beside a kubelet.
@@ -113,11 +115,12 @@ impl PodEvent {
                 format!("MountVolume.SetUp failed for volume {name:?} : {reason}"),
             ),
             EventSubject::Container(..) => ("Failed", format!("Error: {reason}")),
+            EventSubject::Rejected => ("FailedValidation", reason.to_owned()),
             EventSubject::Hook(event) => (event.reason(), reason.to_owned()),
             EventSubject::Beside(event) => (event.reason(), reason.to_owned()),
         };
         let is_warning = match subject {
-            EventSubject::Volume(_) | EventSubject::Container(..) => true,
+            EventSubject::Volume(_) | EventSubject::Container(..) | EventSubject::Rejected => true,
             EventSubject::Hook(event) => event.is_warning(),
             EventSubject::Beside(event) => event.is_warning(),
         };

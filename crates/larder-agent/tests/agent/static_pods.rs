@@ -6,7 +6,7 @@ use larder_agent::status::Phase;
 use larder_apiserver::{Fault, Kind};
 use serde_json::json;
 
-use crate::harness::{NODE, Node, config_map, pod};
+use crate::harness::{NODE, Node, config_map, pod, secret};
 
 #[tokio::test]
 async fn static_pod_is_served_and_shows_its_mirror() {
@@ -223,4 +223,35 @@ async fn running_pod_never_waits_for_another_pods_freshness_check() {
     })
     .await;
     outage.lift();
+}
+
+#[tokio::test]
+async fn static_pod_with_the_uid_of_another_pod_takes_nothing_over() {
+    let mut node = Node::start();
+    node.apply(&secret("keys", &[("key", "1")]));
+    let mut victim = pod("victim").secret("cfg", "keys").build();
+    victim["metadata"]["uid"] = json!("stated");
+    node.apply(&victim);
+    node.until("victim", "cfg", &[("key", "1")]).await;
+    node.apply(&config_map("app", &[("a", "1")]));
+    let mut thief = pod("thief").config_map("cfg", "app").build();
+    thief["metadata"]["uid"] = json!("stated");
+    node.static_pod(thief);
+    let rejected = format!(
+        "ignoring pod thief-{NODE}_default of source file: pod victim_default of source api already has its UID"
+    );
+    // As long as both run, and after a restart, when the file is read first.
+    for _ in 0..2 {
+        node.wait("the conflict to be shown", |node| {
+            node.status().problems.contains(&rejected).then_some(())
+        })
+        .await;
+        node.until("victim", "cfg", &[("key", "1")]).await;
+        assert!(node.pod(&format!("thief-{NODE}")).is_none());
+        node.stop().await;
+        node.run();
+    }
+    node.delete(Kind::Pod, "victim");
+    node.until(&format!("thief-{NODE}"), "cfg", &[("a", "1")])
+        .await;
 }

@@ -226,3 +226,15 @@ fn missing_pods_retire_only_after_all_sources_are_seen() {
     assert_eq!(lives.0.all_sources_seen(), []);
     lives.check_volumes_gone("1", &["unregister 1"]);
 }
+
+#[test]
+fn pod_with_the_uid_of_one_that_is_gone_waits_for_its_volumes() {
+    let mut lives = Lives(PodLifecycle::new(true));
+    lives.check(Add, pod("a").uid("1"), &["serve 1"]);
+    lives.check(Remove, pod("a").uid("1"), &[]);
+    // Its source may report it again, so nothing is torn down, and nothing replaced.
+    lives.check(Add, pod("b").uid("1"), &[]);
+    lives.check_life("1", Some(PodLife::Served));
+    assert_eq!(words(&lives.0.all_sources_seen()), ["retire 1"]);
+    lives.check_volumes_gone("1", &["unregister 1", "serve 1"]);
+}

@@ -153,7 +153,7 @@ fn of_two_pods_with_one_identity_the_first_is_kept() {
         texts,
         [
             "ignoring pod p_default of source file: another pod already has its full name",
-            "ignoring pod q_default of source file: another pod already has its UID",
+            "ignoring pod q_default of source file: pod p_default of source file already has its UID",
         ]
     );
 }
@@ -252,7 +252,7 @@ fn sources_are_separate_and_ready_after_a_full_set() {
     let now = Timestamp::UNIX_EPOCH;
     assert!(!merge.all_sources_seen());
     merge.merge(PodSource::Api, all([pod("p")]), now);
-    merge.merge(PodSource::File, one(pod("p")), now);
+    merge.merge(PodSource::File, one(pod("p").uid("f")), now);
     assert!(!merge.all_sources_seen());
     assert_eq!(
         merge.silent_sources().collect::<Vec<_>>(),
@@ -267,4 +267,79 @@ fn sources_are_separate_and_ready_after_a_full_set() {
         merge.merge(PodSource::Api, all([pod("p")]), now),
         Merged::default()
     );
+}
+
+/// The UIDs of pods with their names, by source.
+fn present(merge: &PodMerge) -> Vec<String> {
+    let sources = merge.sources.iter();
+    let pods = sources.flat_map(|(source, state)| {
+        let names = state.uid_by_name.iter();
+        names.map(move |(name, uid)| format!("{source} {} {uid}", name.name))
+    });
+    let mut pods: Vec<_> = pods.collect();
+    pods.sort();
+    pods
+}
+
+fn waiting(merge: &PodMerge) -> Vec<String> {
+    merge.waiting().map(|pod| pod.to_string()).collect()
+}
+
+#[test]
+fn manifest_with_the_uid_of_another_pod_takes_nothing_over() {
+    let now = Timestamp::UNIX_EPOCH;
+    let mut merge = PodMerge::new([PodSource::Api, PodSource::File]);
+    merge.merge(PodSource::Api, all([pod("prod").uid("1")]), now);
+    // Of another source, and of the same one: in a full set that lists the thief first, and alone.
+    let merged = merge.merge(PodSource::File, all([pod("static").uid("1")]), now);
+    assert_eq!(merged.duplicates.len(), 1);
+    merge.merge(PodSource::Api, one(pod("aaa").uid("1")), now);
+    let set = [pod("aaa").uid("1"), pod("prod").uid("1")];
+    let merged = merge.merge(PodSource::Api, all(set), now);
+    assert_eq!(merged.updates, []);
+    assert_eq!(present(&merge), ["api prod 1"]);
+    assert_eq!(
+        waiting(&merge),
+        [
+            "ignoring pod static_default of source file: pod prod_default of source api already has its UID",
+            "ignoring pod aaa_default of source api: pod prod_default of source api already has its UID",
+        ]
+    );
+    // They wait for it: one gets it when the pod is gone.
+    let name = FullName::of(&pod("prod").stored().metadata);
+    let gone = SourcePods::Gone(name, PodUid::new("1"));
+    let merged = merge.merge(PodSource::Api, gone, now);
+    let operations: Vec<_> = merged
+        .updates
+        .iter()
+        .map(|update| update.operation)
+        .collect();
+    assert_eq!(operations, [Operation::Remove, Operation::Add]);
+    assert_eq!(present(&merge).len(), 1);
+    assert_eq!(waiting(&merge).len(), 1);
+    // One that is gone waits no more.
+    merge.merge(PodSource::File, all([]), now);
+    merge.merge(PodSource::Api, all([pod("aaa").uid("1")]), now);
+    assert_eq!(waiting(&merge), [""; 0]);
+    assert_eq!(present(&merge), ["api aaa 1"]);
+}
+
+#[test]
+fn after_a_restart_the_pod_with_the_volumes_keeps_its_uid() {
+    let now = Timestamp::UNIX_EPOCH;
+    let name = FullName::of(&pod("prod").stored().metadata);
+    let earlier = || [(PodUid::new("1"), name.clone())];
+    let sources = [PodSource::Api, PodSource::File];
+    let mut merge = PodMerge::new(sources).keeping(earlier());
+    merge.merge(PodSource::File, all([pod("static").uid("1")]), now);
+    assert_eq!(present(&merge), [""; 0]);
+    let set = [pod("aaa").uid("1"), pod("prod").uid("1")];
+    merge.merge(PodSource::Api, all(set), now);
+    assert_eq!(present(&merge), ["api prod 1"]);
+    assert_eq!(waiting(&merge).len(), 2);
+    // If no source has it any more, another pod may have its UID.
+    let mut merge = PodMerge::new(sources).keeping(earlier());
+    merge.merge(PodSource::File, all([pod("static").uid("1")]), now);
+    merge.merge(PodSource::Api, all([]), now);
+    assert_eq!(present(&merge), ["file static 1"]);
 }
