@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
     registry::{Registry, Unit},
 };
@@ -16,29 +15,16 @@ use crate::status::Phase;
 /// Metrics of the deliveries. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    deliveries: Family<DeliveryLabels, Counter>,
-    events: Family<EventLabels, Counter>,
+    deliveries: Family<Labels<2>, Counter>,
+    events: Family<Labels<1>, Counter>,
     delay: Histogram,
-    pods: Family<PhaseLabels, Gauge>,
+    pods: Family<Labels<1>, Gauge>,
     healthy: Gauge,
     ready: Gauge,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct PhaseLabels {
-    phase: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct DeliveryLabels {
-    part: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct EventLabels {
-    outcome: &'static str,
-}
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
 
 /// The outcome of posting an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,12 +63,12 @@ impl Metrics {
         };
         for part in ["volume", "environment"] {
             for outcome in ["swapped", "unchanged", "failed"] {
-                let labels = DeliveryLabels { part, outcome };
+                let labels = [("part", part), ("outcome", outcome)];
                 drop(metrics.deliveries.get_or_create(&labels));
             }
         }
         for outcome in ["posted", "forbidden", "refused"] {
-            drop(metrics.events.get_or_create(&EventLabels { outcome }));
+            drop(metrics.events.get_or_create(&[("outcome", outcome)]));
         }
         registry.register(
             "deliveries",
@@ -141,7 +127,7 @@ impl Metrics {
         }
         for (phase, count) in counts {
             let phase = phase.as_str();
-            self.pods.get_or_create(&PhaseLabels { phase }).set(count);
+            self.pods.get_or_create(&[("phase", phase)]).set(count);
         }
         self.healthy.set(healthy.into());
         self.ready.set(ready.into());
@@ -154,7 +140,7 @@ impl Metrics {
             EventOutcome::Forbidden => "forbidden",
             EventOutcome::Rejected => "refused",
         };
-        self.events.get_or_create(&EventLabels { outcome }).inc();
+        self.events.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a pass over one `volume` or `environment`.
@@ -165,7 +151,7 @@ impl Metrics {
             DeliveryOutcome::Failed => "failed",
         };
         self.deliveries
-            .get_or_create(&DeliveryLabels { part, outcome })
+            .get_or_create(&[("part", part), ("outcome", outcome)])
             .inc();
     }
 

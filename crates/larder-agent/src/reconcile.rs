@@ -346,8 +346,12 @@ impl Reconciler {
         desired: DesiredState,
         entry: PodStatusEntry,
     ) -> Arc<Inbox> {
-        let (inbox, entry) = (Arc::new(Inbox::new(desired)), Arc::new(entry));
+        let entry = Arc::new(entry);
+        if let DesiredState::Serve(plan) = &desired {
+            entry.begin(plan, self.inputs.clock.now());
+        }
         self.reports.statuses.insert(Arc::clone(&entry));
+        let inbox = Arc::new(Inbox::new(desired));
         let seat = WorkerSeat {
             inbox: Arc::clone(&inbox),
             entry,

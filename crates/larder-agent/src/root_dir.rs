@@ -66,50 +66,13 @@ pub enum RootDirError {
         /// The system's reason.
         source: io::Error,
     },
-    /// Another user could put files in the agent's way.
-    #[error(
-        "{} belongs to user {owner} (mode {mode:04o}), expected user {user} or root; change its owner, or choose another directory \
-         with {option}", path.display()
-    )]
-    Foreign {
+    /// Another user could put files in the agent's way, or the lock file is not one that an agent has created.
+    #[error("{} {problem}, or choose another directory with {option}", path.display())]
+    Unsafe {
         /// The root directory, or a file of the agent in it.
         path: PathBuf,
-        /// User ID of its owner.
-        owner: u32,
-        /// Its permission bits.
-        mode: u32,
-        /// User ID of this process.
-        user: u32,
-        /// With which the user chooses the directory.
-        option: &'static str,
-    },
-    /// Others than the owner could put files in the agent's way.
-    #[error(
-        "{} of user {owner} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it, or choose another directory \
-         with {option}", path.display()
-    )]
-    Writable {
-        /// The root directory.
-        path: PathBuf,
-        /// User ID of its owner.
-        owner: u32,
-        /// Its permission bits.
-        mode: u32,
-        /// With which the user chooses the directory.
-        option: &'static str,
-    },
-    /// The lock file is a link, a pipe, or another name of a file elsewhere.
-    #[error(
-        "{} of user {owner} (mode {mode:04o}) is not a file that an agent has created; remove it, or choose another directory with \
-         {option}", path.display()
-    )]
-    NotALock {
-        /// The lock file.
-        path: PathBuf,
-        /// User ID of its owner.
-        owner: u32,
-        /// Its permission bits.
-        mode: u32,
+        /// Owner, mode, and what to do.
+        problem: String,
         /// With which the user chooses the directory.
         option: &'static str,
     },
@@ -234,10 +197,12 @@ pub(crate) fn open_private(
         rustix::fs::fstat(&directory).map_err(|errno| failed("examine", &path)(errno.into()))?;
     check_owner(&path, found.st_uid, found.st_mode, user, option)?;
     if found.st_mode & WRITABLE_BY_OTHERS != 0 {
-        return Err(RootDirError::Writable {
+        let (owner, mode) = (found.st_uid, permissions(found.st_mode));
+        return Err(RootDirError::Unsafe {
             path,
-            owner: found.st_uid,
-            mode: permissions(found.st_mode),
+            problem: format!(
+                "of user {owner} has mode {mode:04o}, so other users can write to it; run `chmod go-w` on it"
+            ),
             option,
         });
     }
@@ -264,10 +229,12 @@ pub(crate) fn lock_file(
         | OFlags::NONBLOCK
         | OFlags::NOCTTY
         | OFlags::CLOEXEC;
-    let not_a_lock = |owner, mode| RootDirError::NotALock {
+    let not_a_lock = |owner: u32, mode| RootDirError::Unsafe {
         path: path.clone(),
-        owner,
-        mode: permissions(mode),
+        problem: format!(
+            "of user {owner} (mode {:04o}) is not a file that an agent has created; remove it",
+            permissions(mode)
+        ),
         option,
     };
     let opened = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o640));
@@ -322,11 +289,12 @@ fn check_owner(
     if owner == user || owner == 0 {
         return Ok(());
     }
-    Err(RootDirError::Foreign {
+    let mode = permissions(mode);
+    Err(RootDirError::Unsafe {
         path: path.to_owned(),
-        owner,
-        mode: permissions(mode),
-        user,
+        problem: format!(
+            "belongs to user {owner} (mode {mode:04o}), expected user {user} or root; change its owner"
+        ),
         option,
     })
 }
@@ -389,7 +357,7 @@ mod tests {
             fs::create_dir(&root).unwrap();
             symlink(target, root.join(LOCK)).unwrap();
             let error = RootDir::lock(&root).unwrap_err();
-            assert!(matches!(error, RootDirError::NotALock { .. }), "{error}");
+            assert!(matches!(error, RootDirError::Unsafe { .. }), "{error}");
             assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
             assert!(!temp.path().join("missing").exists());
             fs::remove_dir_all(&root).unwrap();
@@ -405,7 +373,7 @@ mod tests {
         fs::create_dir(&root).unwrap();
         fs::hard_link(&victim, root.join(LOCK)).unwrap();
         let error = RootDir::lock(&root).unwrap_err();
-        assert!(matches!(error, RootDirError::NotALock { .. }), "{error}");
+        assert!(matches!(error, RootDirError::Unsafe { .. }), "{error}");
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
     }
 
@@ -451,13 +419,13 @@ mod tests {
         symlink(".", &link).unwrap();
         std::os::unix::fs::lchown(&link, Some(65534), None).unwrap();
         let error = RootDir::lock(&link).unwrap_err();
-        assert!(matches!(error, RootDirError::Foreign { .. }), "{error}");
+        assert!(matches!(error, RootDirError::Unsafe { .. }), "{error}");
 
         // A lock file of another user.
         fs::write(temp.path().join(LOCK), "").unwrap();
         chown(temp.path().join(LOCK), Some(65534), None).unwrap();
         let error = RootDir::lock(temp.path()).unwrap_err();
-        assert!(matches!(error, RootDirError::Foreign { .. }), "{error}");
+        assert!(matches!(error, RootDirError::Unsafe { .. }), "{error}");
     }
 
     #[tokio::test]

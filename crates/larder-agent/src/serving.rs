@@ -31,7 +31,6 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub(crate) use self::outcome::{add_paths, type_name};
 use self::{
     deliver::{Job, JobReport},
     write_limiter::WriteLimiter,

@@ -154,7 +154,7 @@ pub struct PodStatus {
     pub name: String,
     /// UID under which its directory is found.
     pub uid: String,
-    /// Source of the pod: `api`, `file` or `http`.
+    /// Source of the pod: `api`, `manifests`, `file` or `http`.
     pub source: String,
     /// UID of its mirror pod; static pods only.
     #[serde(skip_serializing_if = "Option::is_none", default)]

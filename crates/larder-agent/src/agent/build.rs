@@ -283,7 +283,7 @@ impl AgentBuilder {
             pods: manager.reader(),
             sources: Arc::default(),
             registries: Arc::new([registry, kubelets]),
-            info: Arc::new(AgentInfo::new(&config, clock.now())),
+            info: Arc::new(AgentInfo::new(&config, incomplete.is_some(), clock.now())),
         };
         Ok(Agent {
             config,

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use larder::ObjectManager;
 use larder_objects::{Object, chain};
 use larder_pods::{
-    PodSource, Pods, ResolvedPodUid, identity::is_static_pod, mirror::MirrorProblems,
+    PodSource, Pods, ResolvedPodUid, StoredPod, identity::is_static_pod, mirror::MirrorProblems,
 };
 use larder_projection::disk::VolumeHost;
 use larder_watch::NodeContext;
@@ -26,13 +26,17 @@ use crate::{
     delivery::{
         inputs::{NodeInputs, Reports},
         journal::Journal,
+        pod_statuses::add_paths,
         worker::WorkerFactory,
     },
     on_change::OnChange,
     reconcile::Reconciler,
-    serving::{ServingNode, add_paths},
+    serving::ServingNode,
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
+
+/// The source of pods of an embedded API server, in the status.
+const MANIFESTS: &str = "manifests";
 
 /// Shows the state of a running agent. Cloning is cheap.
 #[derive(Clone, Debug)]
@@ -77,15 +81,18 @@ pub(super) struct AgentInfo {
     pub(super) started: Timestamp,
     pub(super) change_detection: String,
     pub(super) watch_scope: String,
+    /// Whether the API server is embedded, and filled from manifests.
+    pub(super) has_manifests: bool,
 }
 
 impl AgentInfo {
-    pub(super) fn new(config: &Config, started: Timestamp) -> Self {
+    pub(super) fn new(config: &Config, has_manifests: bool, started: Timestamp) -> Self {
         Self {
             node: config.node_name.clone(),
             started,
             change_detection: config.change_detection.to_string(),
             watch_scope: config.watch_scope.to_string(),
+            has_manifests,
         }
     }
 }
@@ -118,6 +125,9 @@ impl Default for Sources {
         }
     }
 }
+
+/// Deadline of the deletion, and UID of the mirror pod.
+pub(super) type ApiPodState = (Option<Timestamp>, Option<String>);
 
 impl AgentHandle {
     /// A reconciler with the workers of the agent's mode.
@@ -256,20 +266,40 @@ impl AgentHandle {
     pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
         let mut statuses = self.reports.statuses.pods();
         for status in &mut statuses {
-            if self.beside.is_none() {
-                add_paths(status, &self.host);
-            }
+            self.add_paths(status);
             status.on_change = self.on_change.statuses(&status.uid);
-            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid));
-            let Some(pod) = pod else { continue };
-            let deleted = pod.metadata.deletion_timestamp.as_ref();
-            status.deletion_timestamp = deleted.map(|time| time.0);
-            if is_static_pod(&pod.metadata) {
-                let mirror = self.pods.mirror_pod_by_pod(&pod);
-                status.mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+            if self.info.has_manifests && status.source == PodSource::Api.as_str() {
+                MANIFESTS.clone_into(&mut status.source);
+            }
+            if let Some(pod) = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid)) {
+                (status.deletion_timestamp, status.mirror) = self.api_state(&pod);
             }
         }
         statuses
+    }
+
+    /// The state of a pod at the API server that status shows besides the delivery: the deadline of its deletion, and
+    /// the UID of its mirror pod. Whoever changes it, notes the change in the journal.
+    pub(super) fn api_state(&self, pod: &StoredPod) -> ApiPodState {
+        let deleted = pod.metadata.deletion_timestamp.as_ref();
+        let is_static = is_static_pod(&pod.metadata);
+        let mirror = is_static
+            .then(|| self.pods.mirror_pod_by_pod(pod))
+            .flatten();
+        let mirror = mirror.and_then(|mirror| mirror.metadata.uid.clone());
+        (deleted.map(|time| time.0), mirror)
+    }
+
+    fn add_paths(&self, status: &mut PodStatus) {
+        let uid = status.uid.clone();
+        if let Some(beside) = &self.beside {
+            return add_paths(status, |kind, name| beside.volume_path(&uid, kind, name));
+        }
+        add_paths(status, |kind, name| self.host.volume_path(&uid, kind, name));
+        for container in &mut status.containers {
+            let path = self.host.environment_path(&uid, &container.name);
+            container.path = path.display().to_string();
+        }
     }
 
     /// The pod with this name, if the agent serves it; of several, the one that is not being removed.

@@ -15,7 +15,7 @@ use larder_projection::disk::{DiskError, PodOnDisk};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::AgentHandle;
+use super::{AgentHandle, handle::ApiPodState};
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
     cluster_state::ClusterState,
@@ -188,10 +188,16 @@ impl NodePods {
             }
             return;
         }
+        let before = self.api_state(pod);
         if operation == Operation::Remove {
             self.manager.remove_pod(pod);
         } else {
             self.manager.update_pod(pod.clone());
+        }
+        let after = self.api_state(pod);
+        if before != after {
+            let changed = [before, after].into_iter().flatten().map(|(uid, _)| uid);
+            changed.for_each(|uid| self.handle.reports.statuses.note_change(&uid));
         }
         if operation != Operation::Remove
             && !is_mirror_pod(&pod.metadata)
@@ -206,6 +212,20 @@ impl NodePods {
             Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
             Some(PodLife::Served | PodLife::Retiring { .. } | PodLife::Finished) => {}
         }
+    }
+
+    /// The state at the API server that status shows of `pod`, or of the pod whose mirror it is.
+    fn api_state(&self, pod: &StoredPod) -> Option<(ResolvedPodUid, ApiPodState)> {
+        let pods = &self.handle.pods;
+        let pod = if is_mirror_pod(&pod.metadata) {
+            pods.pod_by_mirror_pod(pod)
+        } else {
+            pods.pod_by_uid(&ResolvedPodUid::of(&pod.metadata))
+        }?;
+        Some((
+            ResolvedPodUid::of(&pod.metadata),
+            self.handle.api_state(&pod),
+        ))
     }
 
     fn take(&mut self, steps: Vec<LifecycleAction>) {

@@ -107,7 +107,7 @@ mod tests {
         fs::write(temp.path().join("victim"), "precious").unwrap();
         symlink("victim", temp.path().join(LOCK)).unwrap();
         let error = HostLock::try_lock(temp.path(), OPTION).unwrap_err();
-        assert!(matches!(error, RootDirError::NotALock { .. }), "{error}");
+        assert!(matches!(error, RootDirError::Unsafe { .. }), "{error}");
         assert!(error.to_string().ends_with("with --lock-dir"), "{error}");
         assert_eq!(
             fs::read_to_string(temp.path().join("victim")).unwrap(),

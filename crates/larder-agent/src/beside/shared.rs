@@ -4,7 +4,14 @@
 //! 1. One value, [`NodeView`], decides whether any pod may be touched; each worker follows it.
 //! 2. While a permission is missing, no touch is sent. The permission is checked every 5 to 10 min (R18).
 
-use std::{collections::BTreeSet, fmt, path::Path, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fmt,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use fastrand::Rng;
 use futures::{FutureExt as _, future::Fuse};
@@ -13,7 +20,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use larder_kubelet::{
     fingerprint::FingerprintKey,
-    kubelet_dir::{KubeletDir, ReadError},
+    kubelet_dir::{KubeletDir, ReadError, VolumeId},
     node_state::{NodeState, follow_republishing_drivers, lease_renewed},
     objects::NodeObjects,
     permissions::{Permission, Permissions},
@@ -23,7 +30,7 @@ use larder_kubelet::{
     touch_queue::TouchQueue,
 };
 use larder_objects::chain;
-use larder_projection::disk::VolumeHost;
+use larder_projection::{VolumeKind, disk::VolumeHost};
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -162,6 +169,15 @@ impl Beside {
     /// The volumes below the kubelet's root directory, to be read.
     pub(crate) fn volumes(&self) -> &Arc<VolumeHost> {
         &self.volumes
+    }
+
+    /// The kubelet's directory of a volume.
+    pub(crate) fn volume_path(&self, pod_uid: &str, kind: VolumeKind, name: &str) -> PathBuf {
+        self.directory.volume_path(&VolumeId {
+            pod_uid,
+            kind,
+            name,
+        })
     }
 
     /// The kubelet's root directory.

@@ -6,7 +6,6 @@ use jiff::Timestamp;
 use larder_checkpoint::{CopyId, KeySource, RejectedFile, Store, Written};
 use parking_lot::Mutex;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
@@ -32,19 +31,12 @@ struct CheckpointMetrics {
     serving: Gauge,
     writes: Counter,
     written_bytes: Counter,
-    failures: Family<FailureLabels, Counter>,
-    key: Family<KeyLabels, Gauge>,
+    failures: Family<Label, Counter>,
+    key: Family<Label, Gauge>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct FailureLabels {
-    reason: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KeyLabels {
-    source: &'static str,
-}
+/// Name and value of a label.
+type Label = [(&'static str, &'static str); 1];
 
 impl CheckpointBoard {
     /// Adds the metrics of a checkpoint to `registry`, if there is one.
@@ -107,7 +99,7 @@ impl CheckpointBoard {
             "too_large",
             "io",
         ] {
-            drop(metrics.failures.get_or_create(&FailureLabels { reason }));
+            drop(metrics.failures.get_or_create(&[("reason", reason)]));
         }
         self.show_key(first);
     }
@@ -121,7 +113,7 @@ impl CheckpointBoard {
             KeySource::Credential(_) => "credential",
             KeySource::File(_) => "file",
         };
-        self.metrics.key.get_or_create(&KeyLabels { source }).set(1);
+        self.metrics.key.get_or_create(&[("source", source)]).set(1);
         *self.status.lock() = Some(CheckpointStatus {
             key: first.to_string(),
             key_beside_data: matches!(first, KeySource::File(_)),
@@ -193,7 +185,7 @@ impl CheckpointBoard {
             let reason = "too_large";
             self.metrics
                 .failures
-                .get_or_create(&FailureLabels { reason })
+                .get_or_create(&[("reason", reason)])
                 .inc();
         }
         is_news.then_some(problem)
@@ -203,7 +195,7 @@ impl CheckpointBoard {
     pub(super) fn failed(&self, reason: &'static str, text: &str) -> bool {
         self.metrics
             .failures
-            .get_or_create(&FailureLabels { reason })
+            .get_or_create(&[("reason", reason)])
             .inc();
         let mut status = self.status.lock();
         let Some(status) = &mut *status else {

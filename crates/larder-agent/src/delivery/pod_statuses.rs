@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -12,9 +12,13 @@ use std::{
 use jiff::Timestamp;
 use larder_objects::ObjectKey;
 use larder_pods::{PodSource, ResolvedPodUid, StoredPod};
+use larder_projection::VolumeKind;
 use parking_lot::Mutex;
 
-use super::journal::Journal;
+use super::{
+    journal::Journal,
+    plan::{PartKind, PodPlan},
+};
 use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
 
 /// The published status of one pod, written by the pod's worker.
@@ -34,6 +38,53 @@ pub(crate) struct PodStatusEntry {
 pub(crate) enum PartStatus {
     Volume(VolumeStatus),
     Container(ContainerStatus),
+}
+
+impl PartStatus {
+    /// The status of a part of `kind`, but for its path: paths follow from UID, kind and name, and take more memory than
+    /// all the rest of a status. So they are [added](add_paths) when it is shown.
+    pub(crate) fn new(kind: &PartKind, delivery: Delivery, last_swap: Option<Timestamp>) -> Self {
+        match kind {
+            PartKind::Volume(name, kind) => Self::Volume(VolumeStatus {
+                name: name.clone(),
+                type_: type_name(*kind).to_owned(),
+                path: String::new(),
+                delivery,
+                last_swap,
+                files: 0,
+                stale_as_of: None,
+                verified_in_ms: None,
+            }),
+            PartKind::Environment(name, _) => Self::Container(ContainerStatus {
+                name: name.clone(),
+                path: String::new(),
+                delivery,
+                last_swap,
+                stale_as_of: None,
+                outdated: Vec::new(),
+            }),
+        }
+    }
+}
+
+/// Adds the paths of the volumes to the published status of a pod, as `path` computes them of kind and name.
+pub(crate) fn add_paths(status: &mut PodStatus, path: impl Fn(VolumeKind, &str) -> PathBuf) {
+    for volume in &mut status.volumes {
+        let mut kinds = VolumeKind::ALL.into_iter();
+        if let Some(kind) = kinds.find(|kind| type_name(*kind) == volume.type_) {
+            volume.path = path(kind, &volume.name).display().to_string();
+        }
+    }
+}
+
+/// The field of the pod that makes a volume one of this kind.
+fn type_name(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::ConfigMap => "configMap",
+        VolumeKind::Secret => "secret",
+        VolumeKind::Projected => "projected",
+        VolumeKind::DownwardApi => "downwardAPI",
+    }
 }
 
 impl PodStatusEntry {
@@ -86,6 +137,15 @@ impl PodStatusEntry {
             is_settled: AtomicBool::new(false),
             journal: OnceLock::new(),
         }
+    }
+
+    /// Publishes the parts of `plan` before any of them was looked at, so that nobody takes a new pod for one that is
+    /// delivered.
+    pub(crate) fn begin(&self, plan: &PodPlan, now: Timestamp) {
+        let waiting = || Delivery::new(Phase::Waiting, "", now);
+        let parts = plan.parts.iter();
+        let parts = parts.map(|part| PartStatus::new(&part.kind, waiting(), None));
+        self.publish(Phase::Waiting, "", parts.collect(), now);
     }
 
     /// Records that the pod was tried as far as possible, and only waits for a kubelet.
@@ -145,6 +205,13 @@ impl PodStatuses {
         let _ = entry.journal.set(Arc::clone(&self.journal));
         self.entries.lock().insert(uid.clone(), entry);
         self.journal.note_change(&uid);
+    }
+
+    /// Notes that something else of the pod is shown differently, if the pod has a status.
+    pub(crate) fn note_change(&self, uid: &ResolvedPodUid) {
+        if self.entries.lock().contains_key(uid) {
+            self.journal.note_change(uid);
+        }
     }
 
     pub(crate) fn remove(&self, uid: &ResolvedPodUid) {

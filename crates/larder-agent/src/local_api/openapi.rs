@@ -86,7 +86,7 @@ fn schemas() -> Value {
             ("namespace", true, string("")),
             ("name", true, string("")),
             ("uid", true, string("UID under which its directory is found.")),
-            ("source", true, string("`api`, `file` or `http`.")),
+            ("source", true, string("`api`, `manifests`, `file` or `http`.")),
             ("mirror", false, string("UID of the mirror pod of a static pod.")),
             ("deletionTimestamp", false, time("The pod has been deleted and is served until it ends.")),
             ("path", true, string("Its directory.")),

@@ -1,7 +1,6 @@
 //! The outcome of a delivery: recorded, counted, logged, posted as an event, and published.
 
 use larder_kubelet::backoff::RETRY;
-use larder_projection::{VolumeKind, disk::VolumeHost};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
 
@@ -16,7 +15,7 @@ use crate::{
         pod_statuses::PartStatus,
     },
     metrics::DeliveryOutcome,
-    status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus},
+    status::{Delivery, Phase},
 };
 
 impl ServingWorker {
@@ -52,8 +51,10 @@ impl ServingWorker {
                 let Delivered { swapped, files } = *delivered;
                 if was == Phase::Failing {
                     info!(%pod, part = %part.kind, "delivered after a failure");
-                } else if swapped && seen {
+                } else if swapped && seen && matches!(part.kind, PartKind::Volume(..)) {
                     info!(%pod, part = %part.kind, files, "changed");
+                } else if swapped && seen {
+                    info!(%pod, part = %part.kind, variables = files, "changed");
                 } else {
                     debug!(%pod, part = %part.kind, files, swapped, "delivered");
                 }
@@ -91,7 +92,7 @@ impl ServingWorker {
         }
     }
 
-    /// Publishes the status of every part, but for its path, which [`add_paths`] adds. The pod's own phase is that of the
+    /// Publishes the status of every part. The pod's own phase is that of the
     /// part that needs attention most.
     pub(super) fn publish(&self, plan: &PodPlan) {
         let worst = states(plan, &self.parts).max_by_key(|(_, state)| state.delivery.phase);
@@ -108,53 +109,17 @@ impl ServingWorker {
             phase = Phase::Failing;
             reason = format!("directory: {}", self.tidying.failure);
         }
-        let parts = states(plan, &self.parts).map(|(part, state)| match &part.kind {
-            PartKind::Volume(name, kind) => PartStatus::Volume(VolumeStatus {
-                name: name.clone(),
-                type_: type_name(*kind).to_owned(),
-                path: String::new(),
-                delivery: state.delivery.clone(),
-                last_swap: state.last_swap,
-                files: state.files,
-                stale_as_of: state.stale_as_of,
-                verified_in_ms: None,
-            }),
-            PartKind::Environment(name, _) => PartStatus::Container(ContainerStatus {
-                name: name.clone(),
-                path: String::new(),
-                delivery: state.delivery.clone(),
-                last_swap: state.last_swap,
-                stale_as_of: state.stale_as_of,
-                outdated: Vec::new(),
-            }),
+        let parts = states(plan, &self.parts).map(|(part, state)| {
+            let mut status = PartStatus::new(&part.kind, state.delivery.clone(), state.last_swap);
+            match &mut status {
+                PartStatus::Volume(volume) => {
+                    (volume.files, volume.stale_as_of) = (state.files, state.stale_as_of);
+                }
+                PartStatus::Container(container) => container.stale_as_of = state.stale_as_of,
+            }
+            status
         });
         let now = self.node.inputs.clock.now();
         self.entry.publish(phase, &reason, parts.collect(), now);
-    }
-}
-
-/// Adds the paths of the parts to the published status of a pod. They follow from UID, kind and name, and take more
-/// memory than all the rest of a status, so they are not kept.
-pub(crate) fn add_paths(status: &mut PodStatus, host: &VolumeHost) {
-    for volume in &mut status.volumes {
-        let mut kinds = VolumeKind::ALL.into_iter();
-        if let Some(kind) = kinds.find(|kind| type_name(*kind) == volume.type_) {
-            let path = host.volume_path(&status.uid, kind, &volume.name);
-            volume.path = path.display().to_string();
-        }
-    }
-    for container in &mut status.containers {
-        let path = host.environment_path(&status.uid, &container.name);
-        container.path = path.display().to_string();
-    }
-}
-
-/// The field of the pod that makes a volume one of this kind.
-pub(crate) fn type_name(kind: VolumeKind) -> &'static str {
-    match kind {
-        VolumeKind::ConfigMap => "configMap",
-        VolumeKind::Secret => "secret",
-        VolumeKind::Projected => "projected",
-        VolumeKind::DownwardApi => "downwardAPI",
     }
 }

@@ -1,12 +1,16 @@
 //! The agent's API for other programs.
 
+use std::{collections::BTreeMap, time::Duration};
+
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
 use larder_agent::local_api::Router;
-use serde_json::Value;
+use larder_apiserver::Kind;
+use serde_json::{Value, json};
+use tokio::time::timeout;
 use tower::ServiceExt as _;
 
-use crate::harness::{Node, config_map, pod};
+use crate::harness::{NODE, Node, config_map, pod};
 
 async fn get(api: Router, path: &str) -> (u16, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
@@ -37,4 +41,104 @@ async fn body_of_a_projection_is_bounded() {
     let request = Request::post("/v1/project").body(body).unwrap();
     let answer = node.socket_api().oneshot(request).await.unwrap();
     assert_eq!(answer.status().as_u16(), 413);
+}
+
+/// What a client of the stream knows: the last line of each pod.
+struct Follower {
+    body: Body,
+    pods: BTreeMap<String, Value>,
+}
+
+impl Follower {
+    async fn start(node: &Node) -> Self {
+        let list: Value =
+            serde_json::from_str(&get(node.socket_api(), "/v1/pods").await.1).unwrap();
+        let path = format!("/v1/changes?since={}", list["sequence"]);
+        let request = Request::get(path).body(Body::empty()).unwrap();
+        let answer = node.socket_api().oneshot(request).await.unwrap();
+        Self {
+            body: answer.into_body(),
+            pods: by_uid(&list),
+        }
+    }
+
+    /// Reads on until it knows what a GET shows.
+    async fn until_equal(&mut self, node: &Node) {
+        loop {
+            let list = get(node.socket_api(), "/v1/pods").await.1;
+            if self.pods == by_uid(&serde_json::from_str(&list).unwrap()) {
+                return;
+            }
+            let next = timeout(Duration::from_secs(20), self.body.frame()).await;
+            let next = next.unwrap_or_else(|_| panic!("{:#?}\nGET shows {list}", self.pods));
+            let data = next.unwrap().unwrap().into_data().unwrap();
+            for line in data
+                .split(|byte| *byte == b'\n')
+                .filter(|line| !line.is_empty())
+            {
+                let line: Value = serde_json::from_slice(line).unwrap();
+                let uid = line["uid"].as_str().unwrap_or_default().to_owned();
+                match line["type"].as_str().unwrap() {
+                    "Changed" => drop(self.pods.insert(uid, line["pod"].clone())),
+                    "Removed" => drop(self.pods.remove(&uid)),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn by_uid(list: &Value) -> BTreeMap<String, Value> {
+    let pods = list["pods"].as_array().unwrap().iter();
+    pods.map(|pod| (pod["uid"].as_str().unwrap().to_owned(), pod.clone()))
+        .collect()
+}
+
+#[tokio::test]
+async fn stream_of_changes_says_whatever_a_get_shows() {
+    let node = Node::start();
+    let mut follower = Follower::start(&node).await;
+    node.apply(&config_map("app", &[("k", "v")]));
+    node.apply(&pod("web").config_map("cfg", "app").build());
+    follower.until_equal(&node).await;
+    node.until("web", "cfg", &[("k", "v")]).await;
+    follower.until_equal(&node).await;
+    let file = node.static_pod(pod("static").config_map("cfg", "app").build());
+    let name = format!("static-{NODE}");
+    node.wait("the mirror pod", |node| node.pod(&name)?.mirror)
+        .await;
+    follower.until_equal(&node).await;
+    // A real node's pod is marked as deleted, and goes on running.
+    let mut deleted = pod("deleted").config_map("cfg", "app").build();
+    deleted["metadata"]["finalizers"] = json!(["test/keep"]);
+    node.apply(&deleted);
+    node.until("deleted", "cfg", &[("k", "v")]).await;
+    follower.until_equal(&node).await;
+    node.delete(Kind::Pod, "deleted");
+    node.wait("the deletion", |node| {
+        node.pod("deleted")?.deletion_timestamp
+    })
+    .await;
+    follower.until_equal(&node).await;
+    std::fs::remove_file(file).unwrap();
+    node.wait("the static pod to go", |node| {
+        node.pod(&name).is_none().then_some(())
+    })
+    .await;
+    follower.until_equal(&node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_line_of_a_new_pod_names_its_parts_as_waiting() {
+    let node = Node::start();
+    let mut follower = Follower::start(&node).await;
+    // Its object is missing, so nothing is delivered.
+    node.apply(&pod("web").config_map("cfg", "missing").build());
+    let frame = follower.body.frame().await.unwrap().unwrap();
+    let line = frame.into_data().unwrap();
+    let line = line.split(|byte| *byte == b'\n').next().unwrap();
+    let line: Value = serde_json::from_slice(line).unwrap();
+    assert_eq!(line["pod"]["volumes"][0]["name"], "cfg");
+    assert_eq!(line["pod"]["volumes"][0]["phase"], "Waiting");
+    assert!(!line["pod"]["containers"].as_array().unwrap().is_empty());
 }

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use larder_kubelet::{
-    kubelet_dir::VolumeId,
     outdated::{OutdatedContent, SourceObject},
     rules::{Notice, PartName, Verification},
 };
@@ -17,8 +16,7 @@ use crate::{
         pod_statuses::PartStatus,
     },
     events::{BesideEvent, EventSubject},
-    serving::type_name,
-    status::{ContainerStatus, OutdatedStatus, Phase, VolumeStatus},
+    status::{OutdatedStatus, Phase},
 };
 
 impl BesideWorker {
@@ -95,7 +93,7 @@ impl BesideWorker {
             let name = self.part_name(part);
             let state = &mut self.parts[index];
             match &part.kind {
-                PartKind::Volume(volume, kind) => {
+                PartKind::Volume(..) => {
                     match name.as_ref().map(|name| self.rules.state(name, wall)) {
                         Some(Some(shown)) => state.show(shown, wall),
                         Some(None) => is_tried = false,
@@ -111,24 +109,15 @@ impl BesideWorker {
                         worst = state.delivery.phase;
                         reason = format!("{}: {}", part.kind, state.delivery.reason);
                     }
-                    let id = VolumeId {
-                        pod_uid: self.entry.uid.as_str(),
-                        kind: *kind,
-                        name: volume,
-                    };
-                    let path = self.beside.directory.volume_path(&id);
                     let verified_in = name.and_then(|name| self.rules.verified_in(&name));
-                    statuses.push(PartStatus::Volume(VolumeStatus {
-                        name: volume.clone(),
-                        type_: type_name(*kind).to_owned(),
-                        path: path.display().to_string(),
-                        delivery: state.delivery.clone(),
-                        last_swap: state.last_swap,
-                        files: state.files,
-                        stale_as_of: None,
-                        verified_in_ms: verified_in
-                            .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)),
-                    }));
+                    let verified_in = verified_in
+                        .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
+                    let delivery = state.delivery.clone();
+                    let mut status = PartStatus::new(&part.kind, delivery, state.last_swap);
+                    if let PartStatus::Volume(volume) = &mut status {
+                        (volume.files, volume.verified_in_ms) = (state.files, verified_in);
+                    }
+                    statuses.push(status);
                 }
                 PartKind::Environment(container, _) => {
                     let outdated = self.outdated.of(container, wall);
@@ -141,14 +130,11 @@ impl BesideWorker {
                     for found in &outdated {
                         counts.outdated[found.kind as usize] += 1;
                     }
-                    statuses.push(PartStatus::Container(ContainerStatus {
-                        name: container.clone(),
-                        path: String::new(),
-                        delivery: state.delivery.clone(),
-                        last_swap: None,
-                        stale_as_of: None,
-                        outdated: outdated.into_iter().map(outdated_status).collect(),
-                    }));
+                    let mut status = PartStatus::new(&part.kind, state.delivery.clone(), None);
+                    if let PartStatus::Container(container) = &mut status {
+                        container.outdated = outdated.into_iter().map(outdated_status).collect();
+                    }
+                    statuses.push(status);
                 }
             }
         }
