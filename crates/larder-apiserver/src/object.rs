@@ -91,11 +91,12 @@ impl Object {
             fields.remove("kind");
             fields.remove("apiVersion");
         }
-        let text = |pointer: &str| match value.pointer(pointer) {
-            Some(Value::String(text)) => SmolStr::new(text),
-            Some(Value::Bool(flag)) => SmolStr::new(if *flag { "true" } else { "false" }),
+        let text = |value: &Value| match value {
+            Value::String(text) => SmolStr::new(text),
+            Value::Bool(flag) => SmolStr::new(if *flag { "true" } else { "false" }),
             _ => SmolStr::default(),
         };
+        let metadata = |field: &str| text(&value["metadata"][field]);
         let labels = match &value["metadata"]["labels"] {
             Value::Object(labels) => labels
                 .iter()
@@ -105,13 +106,13 @@ impl Object {
         };
         let fields = kind.resource().fields.iter();
         let fields = fields
-            .map(|field| (field.label, text(field.pointer)))
+            .map(|field| (*field, text(kind.resource().selectable(&value, field))))
             .filter(|(_, value)| !value.is_empty())
             .collect();
         Self {
             kind,
-            key: ObjectKey::new(text("/metadata/namespace"), text("/metadata/name")),
-            uid: text("/metadata/uid"),
+            key: ObjectKey::new(metadata("namespace"), metadata("name")),
+            uid: metadata("uid"),
             version,
             event,
             labels,
@@ -173,7 +174,9 @@ impl Object {
             "metadata.namespace" => &self.key.namespace,
             name => match self.fields.iter().find(|(field, _)| *field == name) {
                 Some((_, value)) => value,
-                None => self.kind.resource().absent(name),
+                // What a selector compares with when the object does not have the field.
+                None if matches!(name, "spec.hostNetwork" | "spec.unschedulable") => "false",
+                None => "",
             },
         }
     }

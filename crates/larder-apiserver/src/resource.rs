@@ -59,35 +59,8 @@ pub(crate) struct Resource {
     /// Whether there is a `status` that only the subresource of that name writes.
     pub(crate) has_status: bool,
     /// Fields that a field selector may name, besides `metadata.name` and `metadata.namespace`.
-    pub(crate) fields: &'static [SelectableField],
+    pub(crate) fields: &'static [&'static str],
     canonical: fn(&Value) -> Result<Value, String>,
-}
-
-/// A field that selectors may name.
-#[derive(Debug)]
-pub(crate) struct SelectableField {
-    /// As a selector names it.
-    pub(crate) label: &'static str,
-    /// Its path, as a JSON pointer.
-    pub(crate) pointer: &'static str,
-    /// What a selector compares with when the object does not have the field.
-    pub(crate) absent: &'static str,
-}
-
-const fn field(label: &'static str, pointer: &'static str) -> SelectableField {
-    SelectableField {
-        label,
-        pointer,
-        absent: "",
-    }
-}
-
-const fn flag(label: &'static str, pointer: &'static str) -> SelectableField {
-    SelectableField {
-        label,
-        pointer,
-        absent: "false",
-    }
 }
 
 fn canonical<K: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, String> {
@@ -141,27 +114,27 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
     Resource {
         short_names: &["ns"],
         has_status: true,
-        fields: &[field("status.phase", "/status/phase")],
+        fields: &["status.phase"],
         ..of_cluster::<core::Namespace>(Kind::Namespace, CORE, "Namespace", "namespaces")
     },
     Resource {
         short_names: &["no"],
         has_status: true,
-        fields: &[flag("spec.unschedulable", "/spec/unschedulable")],
+        fields: &["spec.unschedulable"],
         ..of_cluster::<core::Node>(Kind::Node, CORE, "Node", "nodes")
     },
     Resource {
         short_names: &["po"],
         has_status: true,
         fields: &[
-            field("spec.nodeName", "/spec/nodeName"),
-            field("spec.restartPolicy", "/spec/restartPolicy"),
-            field("spec.schedulerName", "/spec/schedulerName"),
-            field("spec.serviceAccountName", "/spec/serviceAccountName"),
-            flag("spec.hostNetwork", "/spec/hostNetwork"),
-            field("status.phase", "/status/phase"),
-            field("status.podIP", "/status/podIP"),
-            field("status.nominatedNodeName", "/status/nominatedNodeName"),
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "spec.hostNetwork",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
         ],
         ..namespaced::<core::Pod>(Kind::Pod, CORE, "Pod", "pods")
     },
@@ -170,16 +143,13 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
         ..namespaced::<core::ConfigMap>(Kind::ConfigMap, CORE, "ConfigMap", "configmaps")
     },
     Resource {
-        fields: &[field("type", "/type")],
+        fields: &["type"],
         ..namespaced::<core::Secret>(Kind::Secret, CORE, "Secret", "secrets")
     },
     Resource {
         short_names: &["svc"],
         has_status: true,
-        fields: &[
-            field("spec.clusterIP", "/spec/clusterIP"),
-            field("spec.type", "/spec/type"),
-        ],
+        fields: &["spec.clusterIP", "spec.type"],
         ..namespaced::<core::Service>(Kind::Service, CORE, "Service", "services")
     },
     Resource {
@@ -194,25 +164,22 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
     Resource {
         short_names: &["ev"],
         fields: &[
-            field("involvedObject.kind", "/involvedObject/kind"),
-            field("involvedObject.namespace", "/involvedObject/namespace"),
-            field("involvedObject.name", "/involvedObject/name"),
-            field("involvedObject.uid", "/involvedObject/uid"),
-            field("involvedObject.apiVersion", "/involvedObject/apiVersion"),
-            field(
-                "involvedObject.resourceVersion",
-                "/involvedObject/resourceVersion",
-            ),
-            field("involvedObject.fieldPath", "/involvedObject/fieldPath"),
-            field("reason", "/reason"),
-            field("reportingComponent", "/reportingComponent"),
-            field("source", "/source/component"),
-            field("type", "/type"),
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
+            "reason",
+            "reportingComponent",
+            "source",
+            "type",
         ],
         ..namespaced::<core::Event>(Kind::Event, CORE, "Event", "events")
     },
     Resource {
-        fields: &[field("spec.signerName", "/spec/signerName")],
+        fields: &["spec.signerName"],
         ..of_cluster::<certificates::ClusterTrustBundle>(
             Kind::ClusterTrustBundle,
             CERTIFICATES,
@@ -222,11 +189,7 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
     },
     Resource {
         has_status: true,
-        fields: &[
-            field("spec.signerName", "/spec/signerName"),
-            field("spec.podName", "/spec/podName"),
-            field("spec.nodeName", "/spec/nodeName"),
-        ],
+        fields: &["spec.signerName", "spec.podName", "spec.nodeName"],
         ..namespaced::<certificates::PodCertificateRequest>(
             Kind::PodCertificateRequest,
             CERTIFICATES,
@@ -333,10 +296,13 @@ impl Resource {
         subresources
     }
 
-    /// What a selector on `field` compares with when the object does not have the field.
-    pub(crate) fn absent(&self, field: &str) -> &'static str {
-        let found = self.fields.iter().find(|known| known.label == field);
-        found.map_or("", |known| known.absent)
+    /// The value of a selectable field in an object of this kind.
+    pub(crate) fn selectable<'v>(&self, object: &'v Value, field: &str) -> &'v Value {
+        let path = match (self.kind, field) {
+            (Kind::Event, "source") => "source.component",
+            _ => field,
+        };
+        path.split('.').fold(object, |value, name| &value[name])
     }
 
     /// Reads `value` as an object of this kind and returns it with known fields only.

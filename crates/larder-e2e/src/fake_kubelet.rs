@@ -274,12 +274,6 @@ impl FakeKubelet {
             .count(pod, |stage| *stage == Stage::Sync)
     }
 
-    /// Number of successful set-ups of volumes of the pod of this name.
-    pub fn set_ups(&self, pod: &str) -> usize {
-        let is_set_up = |stage: &Stage| matches!(stage, Stage::SetUp { .. });
-        self.kubelet.journal.count(pod, is_set_up)
-    }
-
     /// Directory of a volume of the pod with this UID.
     pub fn volume_path(&self, uid: &str, kind: VolumeKind, volume: &str) -> PathBuf {
         self.kubelet.host.volume_path(uid, kind, volume)

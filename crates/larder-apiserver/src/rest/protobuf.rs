@@ -24,7 +24,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let (mut type_meta, mut raw) = (None, None);
     for field in fields(body.strip_prefix(MAGIC)?) {
         match field? {
-            (1, WireValue::Bytes(bytes)) => type_meta = Some(message(TYPE_META, bytes)?),
+            (1, WireValue::Bytes(bytes)) => type_meta = Some(message("TypeMeta", bytes)?),
             (2, WireValue::Bytes(bytes)) => raw = Some(bytes),
             // The encoding and the type of `raw`: none and protobuf.
             (3 | 4, WireValue::Bytes([])) => {}
@@ -32,259 +32,82 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
         }
     }
     let type_meta = type_meta?;
-    let schema = match type_meta.get("kind")?.as_str()? {
-        "ConfigMap" => CONFIG_MAP,
-        "DeleteOptions" => DELETE_OPTIONS,
-        "Eviction" => EVICTION,
-        "Namespace" => NAMESPACE,
-        "Secret" => SECRET,
-        "SelfSubjectAccessReview" => ACCESS_REVIEW,
-        "SelfSubjectReview" => SUBJECT_REVIEW,
-        "SelfSubjectRulesReview" => RULES_REVIEW,
-        "Service" => SERVICE,
-        "ServiceAccount" => SERVICE_ACCOUNT,
-        "TokenRequest" => TOKEN_REQUEST,
-        _ => return None,
-    };
-    let mut object = message(schema, raw?)?;
+    let kind = type_meta.get("kind")?.as_str()?;
+    if !BODIES.contains(&kind) {
+        return None;
+    }
+    let mut object = message(kind, raw?)?;
     object.extend(type_meta);
     Some(Value::Object(object))
 }
 
-/// The fields of a message: number, JSON name, type.
-type Schema = &'static [(u64, &'static str, Type)];
-
-/// How a field is read. The plain forms are those that Go writes though they are zero, which JSON leaves out.
-#[derive(Clone, Copy)]
-enum Type {
-    Text,
-    Bytes,
-    Bool,
-    PlainBool,
-    Int,
-    PlainInt,
-    Time,
-    IntOrString,
-    Message(Schema),
-    /// A list of the type.
-    List(&'static Type),
-    /// A map from strings to the type.
-    Map(&'static Type),
-}
-
-use Type::{Bool, Bytes, Int, List, Message, PlainBool, PlainInt, Text, Time};
-
-const TEXTS: Type = List(&Text);
-const TEXT_MAP: Type = Type::Map(&Text);
-const BYTES_MAP: Type = Type::Map(&Bytes);
-
-const TYPE_META: Schema = &[(1, "apiVersion", Text), (2, "kind", Text)];
-
-const METADATA: Schema = &[
-    (1, "name", Text),
-    (2, "generateName", Text),
-    (3, "namespace", Text),
-    (4, "selfLink", Text),
-    (5, "uid", Text),
-    (6, "resourceVersion", Text),
-    (7, "generation", PlainInt),
-    (8, "creationTimestamp", Time),
-    (11, "labels", TEXT_MAP),
-    (12, "annotations", TEXT_MAP),
-    (13, "ownerReferences", List(&Message(OWNER))),
-    (14, "finalizers", TEXTS),
+/// The kinds of bodies.
+const BODIES: [&str; 11] = [
+    "ConfigMap",
+    "DeleteOptions",
+    "Eviction",
+    "Namespace",
+    "Secret",
+    "SelfSubjectAccessReview",
+    "SelfSubjectReview",
+    "SelfSubjectRulesReview",
+    "Service",
+    "ServiceAccount",
+    "TokenRequest",
 ];
 
-const OWNER: Schema = &[
-    (1, "kind", Text),
-    (3, "name", Text),
-    (4, "uid", Text),
-    (5, "apiVersion", Text),
-    (6, "controller", Bool),
-    (7, "blockOwnerDeletion", Bool),
-];
-
-const CONFIG_MAP: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "data", TEXT_MAP),
-    (3, "binaryData", BYTES_MAP),
-    (4, "immutable", Bool),
-];
-
-const SECRET: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "data", BYTES_MAP),
-    (3, "type", Text),
-    (4, "stringData", TEXT_MAP),
-    (5, "immutable", Bool),
-];
-
-const NAMESPACE: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "spec", Message(&[(1, "finalizers", TEXTS)])),
-    (3, "status", Message(&[(1, "phase", Text)])),
-];
-
-const SERVICE_ACCOUNT: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (
-        2,
-        "secrets",
-        List(&Message(&[
-            (1, "kind", Text),
-            (2, "namespace", Text),
-            (3, "name", Text),
-            (4, "uid", Text),
-        ])),
-    ),
-    (3, "imagePullSecrets", List(&Message(&[(1, "name", Text)]))),
-    (4, "automountServiceAccountToken", Bool),
-];
-
-const SERVICE: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "spec", Message(SERVICE_SPEC)),
-    (3, "status", Message(&[(1, "loadBalancer", Message(&[]))])),
-];
-
-const SERVICE_SPEC: Schema = &[
-    (1, "ports", List(&Message(SERVICE_PORT))),
-    (2, "selector", TEXT_MAP),
-    (3, "clusterIP", Text),
-    (4, "type", Text),
-    (5, "externalIPs", TEXTS),
-    (7, "sessionAffinity", Text),
-    (8, "loadBalancerIP", Text),
-    (9, "loadBalancerSourceRanges", TEXTS),
-    (10, "externalName", Text),
-    (11, "externalTrafficPolicy", Text),
-    (12, "healthCheckNodePort", PlainInt),
-    (13, "publishNotReadyAddresses", PlainBool),
-    (17, "ipFamilyPolicy", Text),
-    (18, "clusterIPs", TEXTS),
-    (19, "ipFamilies", TEXTS),
-    (20, "allocateLoadBalancerNodePorts", Bool),
-    (21, "loadBalancerClass", Text),
-    (22, "internalTrafficPolicy", Text),
-];
-
-const SERVICE_PORT: Schema = &[
-    (1, "name", Text),
-    (2, "protocol", Text),
-    (3, "port", Int),
-    (4, "targetPort", Type::IntOrString),
-    (5, "nodePort", PlainInt),
-    (6, "appProtocol", Text),
-];
-
-const TOKEN_REQUEST: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (
-        2,
-        "spec",
-        Message(&[
-            (1, "audiences", TEXTS),
-            (
-                3,
-                "boundObjectRef",
-                Message(&[
-                    (1, "kind", Text),
-                    (2, "apiVersion", Text),
-                    (3, "name", Text),
-                    (4, "uid", Text),
-                ]),
-            ),
-            (4, "expirationSeconds", Int),
-        ]),
-    ),
-    (
-        3,
-        "status",
-        Message(&[(1, "token", Text), (2, "expirationTimestamp", Time)]),
-    ),
-];
-
-const ACCESS_REVIEW: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (
-        2,
-        "spec",
-        Message(&[
-            (
-                1,
-                "resourceAttributes",
-                Message(&[
-                    (1, "namespace", Text),
-                    (2, "verb", Text),
-                    (3, "group", Text),
-                    (4, "version", Text),
-                    (5, "resource", Text),
-                    (6, "subresource", Text),
-                    (7, "name", Text),
-                ]),
-            ),
-            (
-                2,
-                "nonResourceAttributes",
-                Message(&[(1, "path", Text), (2, "verb", Text)]),
-            ),
-        ]),
-    ),
-    (
-        3,
-        "status",
-        Message(&[
-            (1, "allowed", PlainBool),
-            (2, "reason", Text),
-            (3, "evaluationError", Text),
-            (4, "denied", PlainBool),
-        ]),
-    ),
-];
-
-/// The status of a request is empty, but it is there.
-const SUBJECT_REVIEW: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (
-        2,
-        "status",
-        Message(&[(
-            1,
-            "userInfo",
-            Message(&[
-                (1, "username", Text),
-                (2, "uid", Text),
-                (3, "groups", TEXTS),
-            ]),
-        )]),
-    ),
-];
-
-const RULES_REVIEW: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "spec", Message(&[(1, "namespace", Text)])),
-    (
-        3,
-        "status",
-        Message(&[(3, "incomplete", PlainBool), (4, "evaluationError", Text)]),
-    ),
-];
-
-const EVICTION: Schema = &[
-    (1, "metadata", Message(METADATA)),
-    (2, "deleteOptions", Message(DELETE_OPTIONS)),
-];
-
-const DELETE_OPTIONS: Schema = &[
-    (1, "gracePeriodSeconds", Int),
-    (
-        2,
-        "preconditions",
-        Message(&[(1, "uid", Text), (2, "resourceVersion", Text)]),
-    ),
-    (3, "orphanDependents", Bool),
-    (4, "propagationPolicy", Text),
-    (5, "dryRun", TEXTS),
+/// The messages, each with its fields: number, JSON name and type. A type is a message, `[TYPE]`, `{TYPE}` (a map from
+/// strings), or a scalar. The scalars `PlainInt` and `PlainBool` are those that Go writes though they are zero, which
+/// JSON leaves out.
+#[rustfmt::skip]
+const MESSAGES: [(&str, &str); 36] = [
+    ("TypeMeta", "1 apiVersion Text, 2 kind Text"),
+    ("Metadata", "1 name Text, 2 generateName Text, 3 namespace Text, 4 selfLink Text, 5 uid Text, \
+        6 resourceVersion Text, 7 generation PlainInt, 8 creationTimestamp Time, 11 labels {Text}, \
+        12 annotations {Text}, 13 ownerReferences [Owner], 14 finalizers [Text]"),
+    ("Owner", "1 kind Text, 3 name Text, 4 uid Text, 5 apiVersion Text, 6 controller Bool, 7 blockOwnerDeletion Bool"),
+    ("ConfigMap", "1 metadata Metadata, 2 data {Text}, 3 binaryData {Bytes}, 4 immutable Bool"),
+    ("Secret", "1 metadata Metadata, 2 data {Bytes}, 3 type Text, 4 stringData {Text}, 5 immutable Bool"),
+    ("Namespace", "1 metadata Metadata, 2 spec NamespaceSpec, 3 status NamespaceStatus"),
+    ("NamespaceSpec", "1 finalizers [Text]"),
+    ("NamespaceStatus", "1 phase Text"),
+    ("ServiceAccount", "1 metadata Metadata, 2 secrets [SecretReference], 3 imagePullSecrets [LocalReference], \
+        4 automountServiceAccountToken Bool"),
+    ("SecretReference", "1 kind Text, 2 namespace Text, 3 name Text, 4 uid Text"),
+    ("LocalReference", "1 name Text"),
+    ("Service", "1 metadata Metadata, 2 spec ServiceSpec, 3 status ServiceStatus"),
+    ("ServiceStatus", "1 loadBalancer LoadBalancer"),
+    ("LoadBalancer", ""),
+    ("ServiceSpec", "1 ports [ServicePort], 2 selector {Text}, 3 clusterIP Text, 4 type Text, 5 externalIPs [Text], \
+        7 sessionAffinity Text, 8 loadBalancerIP Text, 9 loadBalancerSourceRanges [Text], 10 externalName Text, \
+        11 externalTrafficPolicy Text, 12 healthCheckNodePort PlainInt, 13 publishNotReadyAddresses PlainBool, \
+        17 ipFamilyPolicy Text, 18 clusterIPs [Text], 19 ipFamilies [Text], 20 allocateLoadBalancerNodePorts Bool, \
+        21 loadBalancerClass Text, 22 internalTrafficPolicy Text"),
+    ("ServicePort", "1 name Text, 2 protocol Text, 3 port Int, 4 targetPort IntOrString, 5 nodePort PlainInt, \
+        6 appProtocol Text"),
+    ("TokenRequest", "1 metadata Metadata, 2 spec TokenRequestSpec, 3 status TokenRequestStatus"),
+    ("TokenRequestSpec", "1 audiences [Text], 3 boundObjectRef BoundReference, 4 expirationSeconds Int"),
+    ("BoundReference", "1 kind Text, 2 apiVersion Text, 3 name Text, 4 uid Text"),
+    ("TokenRequestStatus", "1 token Text, 2 expirationTimestamp Time"),
+    ("SelfSubjectAccessReview", "1 metadata Metadata, 2 spec AccessReviewSpec, 3 status AccessReviewStatus"),
+    ("AccessReviewSpec", "1 resourceAttributes ResourceAttributes, 2 nonResourceAttributes NonResourceAttributes"),
+    ("ResourceAttributes", "1 namespace Text, 2 verb Text, 3 group Text, 4 version Text, 5 resource Text, \
+        6 subresource Text, 7 name Text"),
+    ("NonResourceAttributes", "1 path Text, 2 verb Text"),
+    ("AccessReviewStatus", "1 allowed PlainBool, 2 reason Text, 3 evaluationError Text, 4 denied PlainBool"),
+    // The status of a request is empty, but it is there.
+    ("SelfSubjectReview", "1 metadata Metadata, 2 status SubjectReviewStatus"),
+    ("SubjectReviewStatus", "1 userInfo UserInfo"),
+    ("UserInfo", "1 username Text, 2 uid Text, 3 groups [Text]"),
+    ("SelfSubjectRulesReview", "1 metadata Metadata, 2 spec RulesReviewSpec, 3 status RulesReviewStatus"),
+    ("RulesReviewSpec", "1 namespace Text"),
+    ("RulesReviewStatus", "3 incomplete PlainBool, 4 evaluationError Text"),
+    ("Eviction", "1 metadata Metadata, 2 deleteOptions DeleteOptions"),
+    ("DeleteOptions", "1 gracePeriodSeconds Int, 2 preconditions Preconditions, 3 orphanDependents Bool, \
+        4 propagationPolicy Text, 5 dryRun [Text]"),
+    ("Preconditions", "1 uid Text, 2 resourceVersion Text"),
+    ("Seconds", "1 seconds PlainInt, 2 nanos PlainInt"),
+    ("Either", "1 type PlainInt, 2 int PlainInt, 3 text Text"),
 ];
 
 /// A value as it stands in the bytes.
@@ -337,86 +160,89 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-fn message(schema: Schema, bytes: &[u8]) -> Option<Map<String, Value>> {
+/// The JSON name and the type of the field `number` among `declared`.
+fn field_of(declared: &'static str, number: u64) -> Option<(&'static str, &'static str)> {
+    declared.split(", ").find_map(|field| {
+        let (known, rest) = field.split_once(' ')?;
+        (known.parse() == Ok(number)).then(|| rest.split_once(' '))?
+    })
+}
+
+/// The type between `brackets`.
+fn within(kind: &'static str, brackets: [char; 2]) -> Option<&'static str> {
+    kind.strip_prefix(brackets[0])?.strip_suffix(brackets[1])
+}
+
+fn message(name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
+    let (_, declared) = MESSAGES.iter().find(|(known, _)| *known == name)?;
     let mut object = Map::new();
     for field in fields(bytes) {
         let (number, wire) = field?;
-        let (_, name, kind) = schema.iter().find(|(known, ..)| *known == number)?;
-        match kind {
-            List(item) => {
-                let list = object.entry(*name).or_insert_with(|| json!([]));
-                list.as_array_mut()?.push(value(**item, wire)?);
-            }
-            Type::Map(item) => {
-                let (mut key, mut held) = (String::new(), default(**item));
-                let WireValue::Bytes(entry) = wire else {
-                    return None;
-                };
-                for part in fields(entry) {
-                    match part? {
-                        (1, WireValue::Bytes(bytes)) => {
-                            std::str::from_utf8(bytes).ok()?.clone_into(&mut key);
-                        }
-                        (2, wire) => held = value(**item, wire)?,
-                        _ => return None,
+        let (name, kind) = field_of(declared, number)?;
+        if let Some(item) = within(kind, ['[', ']']) {
+            let list = object.entry(name).or_insert_with(|| json!([]));
+            list.as_array_mut()?.push(value(item, wire)?);
+        } else if let Some(item) = within(kind, ['{', '}']) {
+            let (mut key, mut held) = (String::new(), default(item));
+            let WireValue::Bytes(entry) = wire else {
+                return None;
+            };
+            for part in fields(entry) {
+                match part? {
+                    (1, WireValue::Bytes(bytes)) => {
+                        std::str::from_utf8(bytes).ok()?.clone_into(&mut key);
                     }
+                    (2, wire) => held = value(item, wire)?,
+                    _ => return None,
                 }
-                object.entry(*name).or_insert_with(|| json!({}))[key] = held;
             }
-            kind => {
-                let value = value(*kind, wire)?;
-                let is_absent = match kind {
-                    Text | PlainInt | PlainBool => value == default(*kind),
-                    _ => value.is_null(),
-                };
-                if !is_absent {
-                    object.insert((*name).to_owned(), value);
-                }
+            object.entry(name).or_insert_with(|| json!({}))[key] = held;
+        } else {
+            let value = value(kind, wire)?;
+            let is_absent = match kind {
+                "Text" | "PlainInt" | "PlainBool" => value == default(kind),
+                _ => value.is_null(),
+            };
+            if !is_absent {
+                object.insert(name.to_owned(), value);
             }
         }
     }
     Some(object)
 }
 
-fn default(kind: Type) -> Value {
+fn default(kind: &str) -> Value {
     match kind {
-        PlainInt => json!(0),
-        PlainBool => json!(false),
+        "PlainInt" => json!(0),
+        "PlainBool" => json!(false),
         _ => json!(""),
     }
 }
 
-fn value(kind: Type, wire: WireValue<'_>) -> Option<Value> {
+fn value(kind: &str, wire: WireValue<'_>) -> Option<Value> {
     Some(match (kind, wire) {
-        (Text, WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
-        (Bytes, WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
-        (Bool | PlainBool, WireValue::Number(number)) => json!(number != 0),
+        ("Text", WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
+        ("Bytes", WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
+        ("Bool" | "PlainBool", WireValue::Number(number)) => json!(number != 0),
         // Negative numbers are written as 64-bit two's complement.
-        (Int | PlainInt, WireValue::Number(number)) => json!(number.cast_signed()),
-        (Message(schema), WireValue::Bytes(bytes)) => Value::Object(message(schema, bytes)?),
-        (Time, WireValue::Bytes(bytes)) => {
-            let time = message(&[(1, "seconds", PlainInt), (2, "nanos", PlainInt)], bytes)?;
+        ("Int" | "PlainInt", WireValue::Number(number)) => json!(number.cast_signed()),
+        ("Time", WireValue::Bytes(bytes)) => {
+            let time = message("Seconds", bytes)?;
             match time.get("seconds").and_then(Value::as_i64) {
                 Some(seconds) => json!(rfc3339(Timestamp::from_second(seconds).ok()?)),
                 None => Value::Null,
             }
         }
-        (Type::IntOrString, WireValue::Bytes(bytes)) => {
-            let either = message(
-                &[
-                    (1, "type", PlainInt),
-                    (2, "int", PlainInt),
-                    (3, "text", Text),
-                ],
-                bytes,
-            )?;
+        ("IntOrString", WireValue::Bytes(bytes)) => {
+            let either = message("Either", bytes)?;
             if either.contains_key("type") {
                 either.get("text")?.clone()
             } else {
                 either.get("int").cloned().unwrap_or(json!(0))
             }
         }
-        _ => return None,
+        (message_name, WireValue::Bytes(bytes)) => Value::Object(message(message_name, bytes)?),
+        (_, WireValue::Number(_)) => return None,
     })
 }
 
@@ -438,6 +264,33 @@ mod tests {
         let expected = json!({"namespace": "default", "verb": "list", "resource": "pods"});
         assert_eq!(review["kind"], "SelfSubjectAccessReview");
         assert_eq!(review["spec"]["resourceAttributes"], expected);
+    }
+
+    #[test]
+    fn every_type_is_a_scalar_or_a_message() {
+        let scalars = [
+            "Text",
+            "Bytes",
+            "Bool",
+            "PlainBool",
+            "Int",
+            "PlainInt",
+            "Time",
+            "IntOrString",
+        ];
+        let fields = MESSAGES
+            .iter()
+            .flat_map(|(_, declared)| declared.split(", "));
+        for field in fields.filter(|field| !field.is_empty()) {
+            let (number, rest) = field.split_once(' ').unwrap();
+            let (_, kind) = rest.split_once(' ').unwrap();
+            let kind = kind.trim_matches(['[', ']', '{', '}']);
+            let is_message = MESSAGES.iter().any(|(name, _)| *name == kind);
+            assert!(
+                number.parse::<u64>().is_ok() && (is_message || scalars.contains(&kind)),
+                "{field}"
+            );
+        }
     }
 
     #[test]

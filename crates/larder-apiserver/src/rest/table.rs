@@ -14,85 +14,31 @@ pub(crate) enum Include {
     Nothing,
 }
 
-/// A column: its name, and whether only `-o wide` shows it.
-type Column = (&'static str, bool);
-
-fn columns(kind: Kind) -> &'static [Column] {
+/// The names of the columns; `+` marks those that only `-o wide` shows.
+fn columns(kind: Kind) -> &'static str {
     match kind {
-        Kind::Pod => &[
-            ("Name", false),
-            ("Ready", false),
-            ("Status", false),
-            ("Restarts", false),
-            ("Age", false),
-            ("IP", true),
-            ("Node", true),
-            ("Nominated Node", true),
-            ("Readiness Gates", true),
-        ],
-        Kind::ConfigMap => &[("Name", false), ("Data", false), ("Age", false)],
-        Kind::Secret => &[
-            ("Name", false),
-            ("Type", false),
-            ("Data", false),
-            ("Age", false),
-        ],
-        Kind::Service => &[
-            ("Name", false),
-            ("Type", false),
-            ("Cluster-IP", false),
-            ("External-IP", false),
-            ("Port(s)", false),
-            ("Age", false),
-            ("Selector", true),
-        ],
-        Kind::ServiceAccount => &[("Name", false), ("Age", false)],
-        Kind::Namespace => &[("Name", false), ("Status", false), ("Age", false)],
-        Kind::Node => &[
-            ("Name", false),
-            ("Status", false),
-            ("Roles", false),
-            ("Age", false),
-            ("Version", false),
-            ("Internal-IP", true),
-            ("External-IP", true),
-            ("OS-Image", true),
-            ("Kernel-Version", true),
-            ("Container-Runtime", true),
-        ],
-        Kind::Event => &[
-            ("Last Seen", false),
-            ("Type", false),
-            ("Reason", false),
-            ("Object", false),
-            ("Subobject", true),
-            ("Source", true),
-            ("Message", false),
-            ("First Seen", true),
-            ("Count", true),
-            ("Name", true),
-        ],
-        Kind::ClusterTrustBundle => &[("Name", false), ("SignerName", false)],
-        Kind::PodCertificateRequest => &[
-            ("Name", false),
-            ("PodName", false),
-            ("ServiceAccountName", false),
-            ("NodeName", false),
-            ("SignerName", false),
-            ("State", false),
-            ("UnverifiedUserAnnotations", false),
-        ],
-        Kind::Lease => &[("Name", false), ("Holder", false), ("Age", false)],
-        Kind::CsiDriver => &[
-            ("Name", false),
-            ("AttachRequired", false),
-            ("PodInfoOnMount", false),
-            ("StorageCapacity", false),
-            ("TokenRequests", false),
-            ("RequiresRepublish", false),
-            ("Modes", false),
-            ("Age", false),
-        ],
+        Kind::Pod => {
+            "Name, Ready, Status, Restarts, Age, +IP, +Node, +Nominated Node, +Readiness Gates"
+        }
+        Kind::ConfigMap => "Name, Data, Age",
+        Kind::Secret => "Name, Type, Data, Age",
+        Kind::Service => "Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector",
+        Kind::ServiceAccount => "Name, Age",
+        Kind::Namespace => "Name, Status, Age",
+        Kind::Node => {
+            "Name, Status, Roles, Age, Version, +Internal-IP, +External-IP, +OS-Image, +Kernel-Version, +Container-Runtime"
+        }
+        Kind::Event => {
+            "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name"
+        }
+        Kind::ClusterTrustBundle => "Name, SignerName",
+        Kind::PodCertificateRequest => {
+            "Name, PodName, ServiceAccountName, NodeName, SignerName, State, UnverifiedUserAnnotations"
+        }
+        Kind::Lease => "Name, Holder, Age",
+        Kind::CsiDriver => {
+            "Name, AttachRequired, PodInfoOnMount, StorageCapacity, TokenRequests, RequiresRepublish, Modes, Age"
+        }
     }
 }
 
@@ -104,10 +50,12 @@ pub(super) fn table(
     include: Include,
     now: Timestamp,
 ) -> Value {
-    let definitions = columns(kind).iter().map(|(name, wide)| {
+    let definitions = columns(kind).split(", ").map(|column| {
+        let name = column.trim_start_matches('+');
         // `kubectl` takes the format, not the name, for the name of an object.
-        let format = if *name == "Name" { "name" } else { "" };
-        json!({"name": name, "type": "string", "format": format, "description": "", "priority": i32::from(*wide)})
+        let format = if name == "Name" { "name" } else { "" };
+        let priority = i32::from(name != column);
+        json!({"name": name, "type": "string", "format": format, "description": "", "priority": priority})
     });
     let definitions: Vec<_> = definitions.collect();
     let rows = objects.map(|object| {
@@ -440,7 +388,7 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(
                 cells(kind, &json!({}), Timestamp::UNIX_EPOCH).len(),
-                columns(kind).len()
+                columns(kind).split(", ").count()
             );
         }
     }

@@ -88,11 +88,7 @@ fn known_field(name: &str, resource: &Resource) -> Option<&'static str> {
     match name {
         NAME => Some(NAME),
         NAMESPACE if resource.namespaced => Some(NAMESPACE),
-        name => resource
-            .fields
-            .iter()
-            .map(|field| field.label)
-            .find(|label| *label == name),
+        name => resource.fields.iter().copied().find(|field| *field == name),
     }
 }
 

@@ -125,62 +125,37 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
     )
 }
 
-/// Fields of which people often get the type wrong, as a number or `yes` in YAML that should be text: where (`*` is any
-/// key or index), in which structure of Go, of which type there. For all others the error is that of our decoder.
-const TYPES: [(Option<Kind>, &str, &str, &str); 14] = [
-    (None, "metadata.name", "ObjectMeta", "string"),
-    (None, "metadata.labels.*", "ObjectMeta", "string"),
-    (None, "metadata.annotations.*", "ObjectMeta", "string"),
-    (Some(Kind::ConfigMap), "data.*", "ConfigMap", "string"),
-    (Some(Kind::Secret), "data.*", "Secret", "[]uint8"),
-    (Some(Kind::Secret), "stringData.*", "Secret", "string"),
-    (Some(Kind::Pod), "spec.nodeSelector.*", "PodSpec", "string"),
-    (Some(Kind::Pod), "spec.volumes.*.name", "Volume", "string"),
-    (
-        Some(Kind::Pod),
-        "spec.containers.*.name",
-        "Container",
-        "string",
-    ),
-    (
-        Some(Kind::Pod),
-        "spec.containers.*.args.*",
-        "Container",
-        "string",
-    ),
-    (
-        Some(Kind::Pod),
-        "spec.containers.*.command.*",
-        "Container",
-        "string",
-    ),
-    (
-        Some(Kind::Pod),
-        "spec.containers.*.ports",
-        "Container",
-        "[]v1.ContainerPort",
-    ),
-    (
-        Some(Kind::Pod),
-        "spec.containers.*.ports.*.containerPort",
-        "ContainerPort",
-        "int32",
-    ),
-    (
-        Some(Kind::Pod),
-        "spec.containers.*.env.*.value",
-        "EnvVar",
-        "string",
-    ),
+/// Fields of which people often get the type wrong, as a number or `yes` in YAML that should be text: of which kind (`*`:
+/// all), where (`*` is any key or index), in which structure of Go, of which type there. For all others the error is that
+/// of our decoder.
+const TYPES: [&str; 14] = [
+    "* metadata.name ObjectMeta string",
+    "* metadata.labels.* ObjectMeta string",
+    "* metadata.annotations.* ObjectMeta string",
+    "ConfigMap data.* ConfigMap string",
+    "Secret data.* Secret []uint8",
+    "Secret stringData.* Secret string",
+    "Pod spec.nodeSelector.* PodSpec string",
+    "Pod spec.volumes.*.name Volume string",
+    "Pod spec.containers.*.name Container string",
+    "Pod spec.containers.*.args.* Container string",
+    "Pod spec.containers.*.command.* Container string",
+    "Pod spec.containers.*.ports Container []v1.ContainerPort",
+    "Pod spec.containers.*.ports.*.containerPort ContainerPort int32",
+    "Pod spec.containers.*.env.*.value EnvVar string",
 ];
 
 /// The first value of [`TYPES`] that is of another type, as Go reports it.
 fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
-    let concerns = TYPES
-        .iter()
-        .filter(|(kind, ..)| kind.is_none_or(|kind| kind == resource.kind));
-    for (_, path, structure, expected) in concerns {
-        let fits = |value: &Value| match *expected {
+    for row in TYPES {
+        let words: Vec<_> = row.split(' ').collect();
+        let [kind, path, structure, expected] = words[..] else {
+            unreachable!("each row has four words");
+        };
+        if kind != "*" && kind != resource.name {
+            continue;
+        }
+        let fits = |value: &Value| match expected {
             "string" => value.is_string(),
             "int32" => value
                 .as_i64()
