@@ -2,10 +2,15 @@
 
 use std::{collections::BTreeMap, fmt};
 
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use smol_str::SmolStr;
 
-use crate::{Data, Kind, Object, ObjectMeta, secret::decode_base64};
+use crate::{
+    Data, Kind, Object, ObjectMeta, ObjectType,
+    encoding::{decode_base64, null_as_default},
+    references,
+};
 
 /// A `v1` ConfigMap, without the metadata that no consumer on a node reads.
 #[derive(Clone, Default, PartialEq, Eq, Deserialize)]
@@ -25,7 +30,12 @@ pub struct ConfigMap {
 }
 
 impl Object for ConfigMap {
-    const KIND: Kind = Kind::ConfigMap;
+    const TYPE: ObjectType = Kind::ConfigMap.object_type();
+    const IS_SECRET: bool = false;
+
+    fn visit_references<'a>(pod: &'a Pod, found: &mut impl FnMut(&'a str)) {
+        references::visit_config_maps(pod, found);
+    }
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
@@ -50,15 +60,6 @@ impl fmt::Debug for ConfigMap {
             .field("immutable", &self.immutable)
             .finish()
     }
-}
-
-/// `null` for a field stands for its absence, as everywhere in the API.
-pub(crate) fn null_as_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 fn binary_data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Data<Vec<u8>>, D::Error> {

@@ -1,13 +1,39 @@
-//! The common part of ConfigMaps and Secrets.
+//! The common part of ConfigMaps, Secrets and other objects that pods refer to.
 
 use std::{fmt, fmt::Debug};
 
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 
 use crate::{ObjectKey, Uid};
 
-/// The two kinds that larder delivers.
+/// What the API server calls a type of objects, which live in namespaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ObjectType {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version within the group.
+    pub version: &'static str,
+    /// The kind as written in a manifest: `ConfigMap`.
+    pub kind: &'static str,
+    /// The resource of a request path: `configmaps`.
+    pub resource: &'static str,
+    /// The resource in the singular, as the kubelet's error texts have it: `configmap`.
+    pub singular: &'static str,
+}
+
+impl ObjectType {
+    /// Group and version, as written in a manifest: `v1`, `apps/v1`.
+    pub fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+}
+
+/// The two kinds that larder delivers to containers. The managers know any [`Object`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `ConfigMap` of `v1`.
@@ -17,28 +43,29 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// The kind as written in a manifest: `ConfigMap`, `Secret`.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "ConfigMap",
-            Self::Secret => "Secret",
+    /// What the API server calls it.
+    pub const fn object_type(self) -> ObjectType {
+        let (kind, resource, singular) = match self {
+            Self::ConfigMap => ("ConfigMap", "configmaps", "configmap"),
+            Self::Secret => ("Secret", "secrets", "secret"),
+        };
+        ObjectType {
+            group: "",
+            version: "v1",
+            kind,
+            resource,
+            singular,
         }
     }
 
-    /// The resource of a request path: `configmaps`, `secrets`.
-    pub const fn resource(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "configmaps",
-            Self::Secret => "secrets",
-        }
+    /// The kind as written in a manifest: `ConfigMap`, `Secret`.
+    pub const fn as_str(self) -> &'static str {
+        self.object_type().kind
     }
 
     /// The resource in the singular, as the kubelet's error texts have it: `configmap`, `secret`.
     pub const fn singular(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "configmap",
-            Self::Secret => "secret",
-        }
+        self.object_type().singular
     }
 }
 
@@ -48,10 +75,17 @@ impl fmt::Display for Kind {
     }
 }
 
-/// A ConfigMap or a Secret: what the generic managers and stores need to know of it.
+/// An object to which pods refer by name, in their own namespace: all that the generic managers and stores need to know
+/// of a type.
 pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
-    /// Its kind.
-    const KIND: Kind;
+    /// What the API server calls it.
+    const TYPE: ObjectType;
+
+    /// Whether its bytes are wiped from every buffer that held them.
+    const IS_SECRET: bool;
+
+    /// Calls `found` for every name that `pod` refers to, repeated names included.
+    fn visit_references<'a>(pod: &'a Pod, found: &mut impl FnMut(&'a str));
 
     /// Name, identity and version.
     fn metadata(&self) -> &ObjectMeta;
@@ -65,7 +99,7 @@ pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
     ///
     /// Malformed JSON or a field of the wrong type. The error names the place and never the content.
     fn from_json(json: &[u8]) -> Result<Self, DecodeError> {
-        serde_json::from_slice(json).map_err(|error| DecodeError::new(Self::KIND.as_str(), &error))
+        serde_json::from_slice(json).map_err(|error| DecodeError::new(Self::TYPE.kind, &error))
     }
 }
 

@@ -13,10 +13,10 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::{EnvFromSource, EnvVar, LocalObjectReference, Pod, Volume};
+use k8s_openapi::api::core::v1::{
+    EnvFromSource, EnvVarSource, LocalObjectReference, Pod, PodSpec, Volume,
+};
 use smol_str::SmolStr;
-
-use crate::Kind;
 
 /// Names of the ConfigMaps that `pod` refers to, in its own namespace.
 ///
@@ -38,88 +38,83 @@ use crate::Kind;
 /// assert!(larder_objects::references::secrets(&pod).is_empty());
 /// ```
 pub fn config_maps(pod: &Pod) -> BTreeSet<SmolStr> {
-    of_kind(pod, Kind::ConfigMap)
+    let mut names = BTreeSet::new();
+    visit_config_maps(pod, &mut |name| names.extend([SmolStr::new(name)]));
+    names
 }
 
 /// Names of the Secrets that `pod` refers to, in its own namespace.
 pub fn secrets(pod: &Pod) -> BTreeSet<SmolStr> {
-    of_kind(pod, Kind::Secret)
-}
-
-/// Names of the objects of `kind` that `pod` refers to, in its own namespace.
-pub fn of_kind(pod: &Pod, kind: Kind) -> BTreeSet<SmolStr> {
     let mut names = BTreeSet::new();
-    visit(pod, kind, &mut |name| {
-        names.insert(SmolStr::new(name));
-    });
+    visit_secrets(pod, &mut |name| names.extend([SmolStr::new(name)]));
     names
 }
 
-/// Calls `found` for every reference of `pod` to an object of `kind`, repeated names included; allocates nothing.
-pub fn visit<'a>(pod: &'a Pod, kind: Kind, found: &mut impl FnMut(&'a str)) {
+/// Calls `found` for every reference of `pod` to a ConfigMap, repeated names included; allocates nothing.
+pub fn visit_config_maps<'a>(pod: &'a Pod, found: &mut impl FnMut(&'a str)) {
     let Some(spec) = &pod.spec else { return };
-    let found = &mut |name: &'a str| {
+    let found = &mut named(found);
+    visit_environment(
+        spec,
+        |source| Some(&source.config_map_ref.as_ref()?.name),
+        |source| Some(&source.config_map_key_ref.as_ref()?.name),
+        found,
+    );
+    for volume in spec.volumes.iter().flatten() {
+        visit_config_maps_of_volume(volume, found);
+    }
+}
+
+/// Calls `found` for every reference of `pod` to a Secret, repeated names included; allocates nothing.
+pub fn visit_secrets<'a>(pod: &'a Pod, found: &mut impl FnMut(&'a str)) {
+    let Some(spec) = &pod.spec else { return };
+    let found = &mut named(found);
+    for reference in spec.image_pull_secrets.iter().flatten() {
+        found(&reference.name);
+    }
+    visit_environment(
+        spec,
+        |source| Some(&source.secret_ref.as_ref()?.name),
+        |source| Some(&source.secret_key_ref.as_ref()?.name),
+        found,
+    );
+    for volume in spec.volumes.iter().flatten() {
+        visit_secrets_of_volume(volume, found);
+    }
+}
+
+/// `found` without empty names.
+fn named<'a>(found: &mut impl FnMut(&'a str)) -> impl FnMut(&'a str) {
+    |name| {
         if !name.is_empty() {
             found(name);
         }
-    };
-    if kind == Kind::Secret {
-        for reference in spec.image_pull_secrets.iter().flatten() {
-            found(&reference.name);
-        }
-    }
-    for container in spec.init_containers.iter().flatten() {
-        visit_container(&container.env_from, &container.env, kind, found);
-    }
-    for container in &spec.containers {
-        visit_container(&container.env_from, &container.env, kind, found);
-    }
-    for container in spec.ephemeral_containers.iter().flatten() {
-        visit_container(&container.env_from, &container.env, kind, found);
-    }
-    for volume in spec.volumes.iter().flatten() {
-        match kind {
-            Kind::ConfigMap => visit_config_maps(volume, found),
-            Kind::Secret => visit_secrets(volume, found),
-        }
     }
 }
 
-#[expect(
-    clippy::ref_option,
-    reason = "the fields of three container types, as they are"
-)]
-fn visit_container<'a>(
-    env_from: &'a Option<Vec<EnvFromSource>>,
-    env: &'a Option<Vec<EnvVar>>,
-    kind: Kind,
+/// The references in the variables of all containers; the two functions pick those to one kind.
+fn visit_environment<'a>(
+    spec: &'a PodSpec,
+    of_all_keys: impl Fn(&'a EnvFromSource) -> Option<&'a String>,
+    of_one_key: impl Fn(&'a EnvVarSource) -> Option<&'a String>,
     found: &mut impl FnMut(&'a str),
 ) {
-    for source in env_from.iter().flatten() {
-        let name = match kind {
-            Kind::ConfigMap => source.config_map_ref.as_ref().map(|source| &source.name),
-            Kind::Secret => source.secret_ref.as_ref().map(|source| &source.name),
-        };
-        if let Some(name) = name {
-            found(name);
-        }
-    }
-    for source in env
-        .iter()
-        .flatten()
-        .filter_map(|variable| variable.value_from.as_ref())
-    {
-        let name = match kind {
-            Kind::ConfigMap => source.config_map_key_ref.as_ref().map(|key| &key.name),
-            Kind::Secret => source.secret_key_ref.as_ref().map(|key| &key.name),
-        };
-        if let Some(name) = name {
-            found(name);
-        }
+    let init = spec.init_containers.iter().flatten();
+    let init = init.map(|container| (&container.env_from, &container.env));
+    let regular = spec.containers.iter();
+    let regular = regular.map(|container| (&container.env_from, &container.env));
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
+    let ephemeral = ephemeral.map(|container| (&container.env_from, &container.env));
+    for (env_from, env) in init.chain(regular).chain(ephemeral) {
+        let all_keys = env_from.iter().flatten().filter_map(&of_all_keys);
+        all_keys.for_each(|name| found(name));
+        let sources = env.iter().flatten();
+        let sources = sources.filter_map(|variable| variable.value_from.as_ref());
+        sources.filter_map(&of_one_key).for_each(|name| found(name));
     }
 }
 
-fn visit_config_maps<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a str)) {
+fn visit_config_maps_of_volume<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a str)) {
     if let Some(projected) = &volume.projected {
         for source in projected.sources.iter().flatten() {
             if let Some(source) = &source.config_map {
@@ -131,7 +126,7 @@ fn visit_config_maps<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a str)) {
     }
 }
 
-fn visit_secrets<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a str)) {
+fn visit_secrets_of_volume<'a>(volume: &'a Volume, found: &mut impl FnMut(&'a str)) {
     let mut reference = |reference: &'a Option<LocalObjectReference>| {
         if let Some(to) = reference {
             found(&to.name);

@@ -2,15 +2,16 @@
 
 use std::{fmt, ops::Deref};
 
-use base64::{
-    Engine as _, alphabet,
-    engine::{GeneralPurpose, GeneralPurposeConfig},
-};
+use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Deserializer, de};
 use smol_str::SmolStr;
-use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
+use zeroize::{Zeroize, ZeroizeOnDrop};
 
-use crate::{Data, Kind, Object, ObjectMeta, config_map::null_as_default};
+use crate::{
+    Data, Kind, Object, ObjectMeta, ObjectType,
+    encoding::{decode_base64, null_as_default},
+    references,
+};
 
 /// A `v1` Secret, without the metadata that no consumer on a node reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -30,7 +31,12 @@ pub struct Secret {
 }
 
 impl Object for Secret {
-    const KIND: Kind = Kind::Secret;
+    const TYPE: ObjectType = Kind::Secret.object_type();
+    const IS_SECRET: bool = true;
+
+    fn visit_references<'a>(pod: &'a Pod, found: &mut impl FnMut(&'a str)) {
+        references::visit_secrets(pod, found);
+    }
 
     fn metadata(&self) -> &ObjectMeta {
         &self.metadata
@@ -93,26 +99,6 @@ impl<'de> Deserialize<'de> for SecretBytes {
     }
 }
 
-/// Standard base64 as Go reads it: padded, but what is left of the last character's bits may be anything.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
-    &alphabet::STANDARD,
-    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
-);
-
-/// Decodes standard base64, line breaks ignored, as Go does it. What a failed attempt leaves behind is zeroized.
-pub(crate) fn decode_base64(text: &str) -> Option<Vec<u8>> {
-    if text.contains(['\r', '\n']) {
-        let mut packed = Zeroizing::new(String::with_capacity(text.len()));
-        packed.extend(text.split(['\r', '\n']));
-        return decode_base64(&packed);
-    }
-    // Exactly sized up front: growing would leave a copy behind in freed memory.
-    let mut bytes = Zeroizing::new(vec![0; base64::decoded_len_estimate(text.len())]);
-    let length = BASE64.decode_slice(text, &mut bytes).ok()?;
-    bytes.truncate(length);
-    Some(std::mem::take(&mut *bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,17 +112,6 @@ mod tests {
         assert_eq!(&*secret.data["p"], b"hunter2");
         assert_eq!(&*secret.data["e"], b"");
         assert_eq!(secret.type_, "Opaque");
-    }
-
-    #[test]
-    fn base64_is_taken_as_go_takes_it() {
-        // As kube-apiserver 1.36 answered.
-        for good in ["YQ==", "YR==", "YQ==\n", "Y\nQ==", "YQ=\r\n="] {
-            assert_eq!(decode_base64(good).as_deref(), Some(&b"a"[..]), "{good:?}");
-        }
-        for bad in ["YQ", "YQ=", "Y Q==", "_-__", "====", "=", "YQ==YQ=="] {
-            assert_eq!(decode_base64(bad), None, "{bad:?}");
-        }
     }
 
     #[test]

@@ -242,6 +242,8 @@ impl ObjectError {
 
 /// ConfigMaps and Secrets as a projection reads them: values by key.
 pub(crate) trait Keyed: Object {
+    /// Which of the two it is.
+    const KIND: Kind;
     /// The objects of this kind.
     fn all(inputs: &Inputs) -> &BTreeMap<String, Result<Arc<Self>, Unavailable>>;
     /// The values that variables are made of. Sorted by key.
@@ -255,6 +257,8 @@ pub(crate) trait Keyed: Object {
 }
 
 impl Keyed for ConfigMap {
+    const KIND: Kind = Kind::ConfigMap;
+
     fn all(inputs: &Inputs) -> &BTreeMap<String, Result<Arc<Self>, Unavailable>> {
         &inputs.config_maps
     }
@@ -283,6 +287,8 @@ impl Keyed for ConfigMap {
 }
 
 impl Keyed for Secret {
+    const KIND: Kind = Kind::Secret;
+
     fn all(inputs: &Inputs) -> &BTreeMap<String, Result<Arc<Self>, Unavailable>> {
         &inputs.secrets
     }

@@ -12,7 +12,7 @@ mod stream;
 use std::{fmt, time::Duration};
 
 use http::Method;
-use larder_objects::ResourceVersion;
+use larder_objects::{ObjectType, ResourceVersion};
 use larder_transport::path::{Query, Resource, field_selector};
 use serde::Deserialize;
 use serde_json::json;
@@ -176,18 +176,19 @@ impl Api {
         Ok(EventStream::new(body, target))
     }
 
-    /// Whether this identity may do `verb` to all `resource` of `namespace`: a self subject access review.
+    /// Whether this identity may do `verb` to all objects of that type in `namespace`: a self subject access review.
     pub(crate) async fn is_allowed(
         &self,
         verb: &str,
-        resource: &str,
+        of: &ObjectType,
         namespace: &str,
     ) -> Result<bool, RequestError> {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {
-                "verb": verb, "group": "", "version": "v1", "resource": resource, "namespace": namespace,
+                "verb": verb, "group": of.group, "version": of.version, "resource": of.resource,
+                "namespace": namespace,
             }},
         });
         let path = REVIEWS.collection();

@@ -3,6 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
+use larder_objects::ObjectType;
 use tokio::{
     sync::watch,
     time::{Duration, Instant, sleep_until},
@@ -13,7 +14,7 @@ use crate::{api::Api, context::NodeContext, error::RequestError, outages::Retry}
 /// The review of one resource in one namespace.
 pub struct AccessReview {
     api: Api,
-    resource: &'static str,
+    of: ObjectType,
     namespace: String,
     over: watch::Receiver<Duration>,
     retry: Retry,
@@ -25,7 +26,7 @@ pub struct AccessReview {
 impl fmt::Debug for AccessReview {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AccessReview")
-            .field("resource", &self.resource)
+            .field("resource", &self.of.resource)
             .field("namespace", &self.namespace)
             .finish_non_exhaustive()
     }
@@ -48,14 +49,14 @@ impl AccessReview {
     /// Nothing is asked before [`next`](Self::next).
     pub fn new(
         api: Api,
-        resource: &'static str,
+        of: ObjectType,
         namespace: &str,
         context: &NodeContext,
         random: fastrand::Rng,
     ) -> Self {
         Self {
             api,
-            resource,
+            of,
             namespace: namespace.to_owned(),
             over: context.outages.over(),
             retry: Retry::new(context.outages.clone(), Instant::now()),
@@ -100,7 +101,7 @@ impl AccessReview {
 
     async fn ask(&self) -> Result<Access, RequestError> {
         for verb in ["list", "watch"] {
-            let allowed = self.api.is_allowed(verb, self.resource, &self.namespace);
+            let allowed = self.api.is_allowed(verb, &self.of, &self.namespace);
             if !allowed.await? {
                 return Ok(Access::Denied(verb));
             }

@@ -2,7 +2,7 @@
 
 use std::{fmt, marker::PhantomData, sync::Arc};
 
-use larder_objects::{Kind, Object, ObjectKey, ObjectMeta, ResourceVersion};
+use larder_objects::{Object, ObjectKey, ObjectMeta, ObjectType, ResourceVersion};
 use larder_transport::path::{CollectionPath, Resource};
 use serde::Deserialize;
 use serde_json::Value;
@@ -106,11 +106,11 @@ impl<K: Object> Target for ByName<K> {
     type Tombstone = ();
     type State = Option<Arc<K>>;
 
-    const KIND: &'static str = K::KIND.as_str();
-    const SECRET: bool = matches!(K::KIND, Kind::Secret);
+    const KIND: &'static str = K::TYPE.kind;
+    const SECRET: bool = K::IS_SECRET;
 
     fn path(&self) -> Result<CollectionPath, RequestError> {
-        collection_path(K::KIND, &self.key.namespace)
+        collection_path(&K::TYPE, &self.key.namespace)
     }
 
     fn name(&self) -> Option<&str> {
@@ -148,13 +148,14 @@ impl<K: Object> Target for ByName<K> {
     }
 }
 
-/// The path of all objects of `kind` in `namespace`.
+/// The path of all objects of that type in `namespace`.
 ///
 /// # Errors
 ///
 /// [`RequestError::Path`].
-pub fn collection_path(kind: Kind, namespace: &str) -> Result<CollectionPath, RequestError> {
-    Ok(Resource::core(kind.resource()).in_namespace(namespace)?)
+pub fn collection_path(of: &ObjectType, namespace: &str) -> Result<CollectionPath, RequestError> {
+    let resource = Resource::new(of.group, of.version, of.resource);
+    Ok(resource.in_namespace(namespace)?)
 }
 
 /// What an object says of which one it is. What cannot be read of it is empty.
@@ -201,7 +202,7 @@ impl Head {
     /// [`RequestError::Unexpected`].
     pub fn check<K: Object>(&self, namespace: &str) -> Result<(), RequestError> {
         let differs = |stated: &str, expected: &str| !stated.is_empty() && stated != expected;
-        if differs(&self.api_version, "v1") || differs(&self.kind, K::KIND.as_str()) {
+        if differs(&self.api_version, &K::TYPE.api_version()) || differs(&self.kind, K::TYPE.kind) {
             return Err(RequestError::Unexpected("an object of another kind"));
         }
         if differs(&self.metadata.namespace, namespace) {

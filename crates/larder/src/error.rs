@@ -7,7 +7,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use larder_objects::{Kind, ObjectKey};
+use larder_objects::{ObjectKey, ObjectType};
 use larder_watch::{RequestError, RequestFailure, RequestPhase};
 
 /// Why a manager has no object to give: an [`ErrorKind`], which [`kind`](Self::kind) returns.
@@ -26,18 +26,18 @@ pub enum ErrorKind {
         key: ObjectKey,
     },
     /// The object does not exist.
-    #[error("{} {:?} not found", .kind.singular(), .key.name)]
+    #[error("{} {:?} not found", .kind.singular, .key.name)]
     NotFound {
         /// Its kind.
-        kind: Kind,
+        kind: ObjectType,
         /// Its name.
         key: ObjectKey,
     },
     /// The API server does not accept the credentials of this client (401).
-    #[error("failed to authenticate to read {} {key}", .kind.singular())]
+    #[error("failed to authenticate to read {} {key}", .kind.singular)]
     Unauthorized {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// The answer of the API server.
@@ -46,20 +46,20 @@ pub enum ErrorKind {
     /// The API server does not permit this client to read the object (403).
     ///
     /// For a node that is normal for a moment after a pod was bound; see [`Error::is_retryable`].
-    #[error("not allowed to read {} {key}", .kind.singular())]
+    #[error("not allowed to read {} {key}", .kind.singular)]
     Forbidden {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// The answer of the API server.
         source: Arc<RequestError>,
     },
     /// Nothing that is new enough was known about the object within the time; the kubelet's text.
-    #[error("failed to sync {} cache: timed out waiting for the condition", .kind.singular())]
+    #[error("failed to sync {} cache: timed out waiting for the condition", .kind.singular)]
     NotSynced {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// Duration of the wait.
@@ -69,58 +69,58 @@ pub enum ErrorKind {
     },
     /// As many objects are watched as may be ([`max_watches`](crate::ManagerConfig::max_watches)); the object is
     /// watched when one of these watches ends.
-    #[error("cannot watch {} {key}: the limit of watches is reached", .kind.singular())]
+    #[error("cannot watch {} {key}: the limit of watches is reached", .kind.singular)]
     NoWatch {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
     },
     /// The review of the permissions that decide the watch scope failed.
-    #[error("failed to review the access to {} {key}", .kind.singular())]
+    #[error("failed to review the access to {} {key}", .kind.singular)]
     Review {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// Error of the request.
         source: Arc<RequestError>,
     },
     /// The list, plain or streamed, that covers the object failed.
-    #[error("failed to list {} {key}", .kind.singular())]
+    #[error("failed to list {} {key}", .kind.singular)]
     List {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// Error of the request.
         source: Arc<RequestError>,
     },
     /// The watch that covers the object failed.
-    #[error("failed to watch {} {key}", .kind.singular())]
+    #[error("failed to watch {} {key}", .kind.singular)]
     Watch {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// Error of the request.
         source: Arc<RequestError>,
     },
     /// The GET of the object failed.
-    #[error("failed to read {} {key}", .kind.singular())]
+    #[error("failed to read {} {key}", .kind.singular)]
     Get {
         /// Kind of the object.
-        kind: Kind,
+        kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
         /// Error of the request.
         source: Arc<RequestError>,
     },
     /// The manager was shut down.
-    #[error("the {} manager is shut down", .kind.singular())]
+    #[error("the {} manager is shut down", .kind.singular)]
     ShutDown {
         /// Kind of the manager's objects.
-        kind: Kind,
+        kind: ObjectType,
     },
 }
 
@@ -174,7 +174,7 @@ impl Error {
     }
 
     /// The error of a read that a failed request is the cause of.
-    pub(crate) fn of_failure(kind: Kind, key: ObjectKey, failure: RequestFailure) -> Self {
+    pub(crate) fn of_failure(kind: ObjectType, key: ObjectKey, failure: RequestFailure) -> Self {
         let RequestFailure {
             phase,
             error: source,
@@ -209,6 +209,7 @@ impl fmt::Debug for Error {
 pub(crate) mod tests {
     use std::error::Error as _;
 
+    use larder_objects::{ConfigMap, Object as _, Secret};
     use smol_str::SmolStr;
 
     use super::*;
@@ -233,9 +234,9 @@ pub(crate) mod tests {
     #[test]
     fn texts_are_the_kubelets() {
         let failure = RequestFailure::new(RequestPhase::List, status(403));
-        let cause = Error::of_failure(Kind::Secret, key(), failure);
+        let cause = Error::of_failure(Secret::TYPE, key(), failure);
         let not_synced = Error::from(ErrorKind::NotSynced {
-            kind: Kind::Secret,
+            kind: Secret::TYPE,
             key: key(),
             waited: Duration::from_secs(1),
             source: Some(cause),
@@ -259,7 +260,7 @@ pub(crate) mod tests {
 
     fn failed(phase: RequestPhase, code: u16) -> Error {
         let failure = RequestFailure::new(phase, status(code));
-        Error::of_failure(Kind::ConfigMap, key(), failure)
+        Error::of_failure(ConfigMap::TYPE, key(), failure)
     }
 
     #[test]

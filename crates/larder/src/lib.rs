@@ -93,8 +93,8 @@ pub use jiff;
 pub use k8s_openapi;
 pub use kube;
 pub use larder_objects::{
-    ConfigMap, Data, DecodeError, Kind, Object, ObjectKey, ObjectMeta, ResourceVersion, Secret,
-    SecretBytes, Uid, references,
+    ConfigMap, Data, DecodeError, Object, ObjectKey, ObjectMeta, ObjectType, ResourceVersion,
+    Secret, SecretBytes, Uid, references,
 };
 #[cfg(feature = "transport")]
 pub use larder_transport as transport;

@@ -72,7 +72,7 @@ impl<K: Object> Clone for ObjectManager<K> {
 impl<K: Object> fmt::Debug for ObjectManager<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ObjectManager")
-            .field("kind", &K::KIND)
+            .field("kind", &K::TYPE.kind)
             .field("objects", &self.inner.store.len())
             .finish_non_exhaustive()
     }
@@ -338,7 +338,7 @@ impl<K: Object> ObjectManager<K> {
         let add = |name: &str| store.add_reference(namespace, name);
         let release = |reference: &_| store.drop_reference(reference);
         let mut registrations = self.inner.registrations.lock();
-        registrations.register(pod, K::KIND, hold, add, release);
+        registrations.register::<K>(pod, hold, add, release);
         then(&registrations)
     }
 

@@ -20,11 +20,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::Kind;
+use larder_objects::Object;
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-
-use crate::references;
 
 /// A registered pod, as status shows it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -159,16 +157,15 @@ impl<R> Default for Registrations<R> {
 impl<R: Clone> Registrations<R> {
     /// Registers `pod` with what it refers to now: `add` makes the references that are new, `release` takes those back
     /// that are gone.
-    pub(crate) fn register(
+    pub(crate) fn register<K: Object>(
         &mut self,
         pod: &Pod,
-        kind: Kind,
         hold: Hold,
         mut add: impl FnMut(&str) -> R,
         release: impl FnMut(&R),
     ) {
         let mut names = SmallVec::<[&str; 16]>::new();
-        references::visit(pod, kind, &mut |name| names.push(name));
+        K::visit_references(pod, &mut |name| names.push(name));
         names.sort_unstable();
         names.dedup();
         let pod = PodRef::of(pod);
@@ -295,6 +292,8 @@ pub(crate) mod tests {
         apimachinery::pkg::apis::meta::v1::ObjectMeta,
     };
 
+    use larder_objects::Secret;
+
     use super::*;
 
     /// Pod `n/<name>` of that UID which refers to these Secrets.
@@ -344,7 +343,7 @@ pub(crate) mod tests {
             };
             let release = |name: &String| count(counts, &identity, name, -1);
             let registrations = &mut self.registrations;
-            registrations.register(pod, Kind::Secret, hold, add, release);
+            registrations.register::<Secret>(pod, hold, add, release);
             Arc::clone(registrations.references(PodRef::of(pod)).unwrap())
         }
 

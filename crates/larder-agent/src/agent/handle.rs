@@ -337,7 +337,7 @@ impl AgentHandle {
 
 fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = WatchScopeStatus> {
     manager.scopes().into_iter().map(|scope| WatchScopeStatus {
-        kind: K::KIND.to_string(),
+        kind: K::TYPE.kind.to_owned(),
         namespace: scope.namespace.to_string(),
         scope: scope.choice.scope.to_string(),
         reason: scope.choice.reason,
@@ -346,7 +346,7 @@ fn watch_scopes<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = W
 
 fn objects<K: Object>(manager: &ObjectManager<K>) -> impl Iterator<Item = ObjectStatus> {
     manager.objects().into_iter().map(|object| ObjectStatus {
-        kind: K::KIND.to_string(),
+        kind: K::TYPE.kind.to_owned(),
         namespace: object.key.namespace.to_string(),
         name: object.key.name.to_string(),
         state: object.state.as_str().to_owned(),

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
 
 use super::{Problem, typed::wrong_type};
-use crate::{FieldPath, secret::decode_base64, stable_pod_uid};
+use crate::{FieldPath, encoding::decode_base64, stable_pod_uid};
 
 /// Fields that map names to text; in these, `null` is an empty text, elsewhere it is an absent field.
 const TEXT_MAPS: [&str; 9] = [

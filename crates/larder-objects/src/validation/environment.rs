@@ -292,7 +292,7 @@ fn check_file_ref(
     if reference.path.is_empty() {
         errors.required(&path_field, "");
     } else {
-        super::volumes::check_inside(errors, &path_field, &reference.path);
+        errors.check_inside(&path_field, &reference.path);
     }
 }
 

@@ -8,11 +8,7 @@ use k8s_openapi::{
 };
 use serde_json::{Map, Value};
 
-use super::{
-    FieldErrors,
-    names::is_qualified_name,
-    volumes::{check_inside, check_relative},
-};
+use super::{FieldErrors, names::is_qualified_name};
 use crate::{FieldPath, Quantity};
 
 /// The types of volumes in the order in which the API server looks for them: the first that is there counts.
@@ -111,7 +107,7 @@ pub(super) fn check(
             }
         }
         "hostPath" if !text("path").is_empty() => {
-            check_inside(errors, &field.child("path"), text("path"));
+            errors.check_inside(&field.child("path"), text("path"));
             let types = [
                 "",
                 "BlockDevice",
@@ -124,7 +120,7 @@ pub(super) fn check(
             ];
             choice(errors, "type", &types);
         }
-        "gitRepo" => check_relative(errors, &field.child("directory"), text("directory")),
+        "gitRepo" => errors.check_relative(&field.child("directory"), text("directory")),
         "nfs" if !text("path").starts_with('/') => {
             let rule = "must be an absolute path";
             errors.invalid(&field.child("path"), text("path"), rule);

@@ -1,4 +1,4 @@
-//! Forms of names (apimachinery 1.36, `pkg/util/validation/validation.go`).
+//! Forms of names (apimachinery 1.36, `pkg/util/validation/validation.go`) and of paths.
 //!
 //! Each function says whether a text has the form; the message beside it is what the API server answers when not.
 
@@ -171,6 +171,21 @@ impl FieldErrors {
         }
         if !has_label_form(text) {
             self.invalid(field, text, LABEL_VALUE);
+        }
+    }
+
+    /// A path within a volume.
+    pub(super) fn check_relative(&mut self, field: &FieldPath, path: &str) {
+        if path.starts_with('/') {
+            self.invalid(field, path, "must be a relative path");
+        }
+        self.check_inside(field, path);
+    }
+
+    /// A path that does not lead out of where it begins.
+    pub(super) fn check_inside(&mut self, field: &FieldPath, path: &str) {
+        if path.split('/').any(|element| element == "..") {
+            self.invalid(field, path, "must not contain '..'");
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
     metadata,
     ports::{check_host_ports, check_ports},
     resources::{Owner, check_resources, check_whole},
-    volumes::{check_relative, check_volume},
+    volumes::check_volume,
 };
 use crate::FieldPath;
 
@@ -239,7 +239,7 @@ fn check_mount<'a>(
     let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
     if let Some(path) = &sub_path {
-        check_relative(errors, &field.child("subPath"), path);
+        errors.check_relative(&field.child("subPath"), path);
     }
     if let Some(path) = &expression {
         let field = field.child("subPathExpr");
@@ -250,7 +250,7 @@ fn check_mount<'a>(
                 "subPathExpr and subPath are mutually exclusive",
             );
         }
-        check_relative(errors, &field, path);
+        errors.check_relative(&field, path);
     }
     let modes = ["Bidirectional", "HostToContainer", "None"];
     check_choice(

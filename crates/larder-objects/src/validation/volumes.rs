@@ -330,22 +330,9 @@ fn check_path(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
     if path.is_empty() {
         return errors.required(field, "");
     }
-    check_relative(errors, field, path);
+    errors.check_relative(field, path);
     if path.starts_with("..") && !path.starts_with("../") {
         errors.invalid(field, path, "must not start with '..'");
-    }
-}
-
-pub(super) fn check_relative(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
-    if path.starts_with('/') {
-        errors.invalid(field, path, "must be a relative path");
-    }
-    check_inside(errors, field, path);
-}
-
-pub(super) fn check_inside(errors: &mut FieldErrors, field: &FieldPath, path: &str) {
-    if path.split('/').any(|element| element == "..") {
-        errors.invalid(field, path, "must not contain '..'");
     }
 }
 

@@ -29,7 +29,7 @@ impl<K: Object> ObjectManager<K> {
         config: &ManagerConfig,
         metrics: &ManagerMetrics,
     ) -> Result<Self, ConfigError> {
-        let counted = KindMetrics::new(K::KIND, metrics.clone());
+        let counted = KindMetrics::new(K::TYPE.kind, metrics.clone());
         let manager = Self::counted_in(client, config, Arc::new(counted))?;
         let census: Weak<Inner<K>> = Arc::downgrade(&manager.inner);
         metrics.add(census);
@@ -40,7 +40,7 @@ impl<K: Object> ObjectManager<K> {
 impl<K: Object> CountObjects for Inner<K> {
     fn count(&self) -> Count {
         Count {
-            kind: K::KIND.as_str(),
+            kind: K::TYPE.kind,
             objects: self.store.status(HashMap::new(), Instant::now()),
             hits: self.store.hits(),
         }

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use larder_objects::Kind;
 use larder_watch::Restart;
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -119,8 +118,7 @@ pub(crate) struct KindMetrics {
 
 impl KindMetrics {
     /// Metrics that are counted in `all`.
-    pub(crate) fn new(kind: Kind, all: ManagerMetrics) -> Self {
-        let kind = kind.as_str();
+    pub(crate) fn new(kind: &'static str, all: ManagerMetrics) -> Self {
         // They exist from the start, so that the first increase is seen as one.
         for reason in Restart::ALL.map(Restart::label) {
             drop(all.restarts.get_or_create(&RestartLabels { kind, reason }));

@@ -381,7 +381,7 @@ impl<K: Object> CachingStore<K> {
             let last_good = state.serve_stale(required, self.inner.config.max_stale, now);
             state.hits += u64::from(last_good.is_some());
             return Plan::Answer(
-                last_good.ok_or_else(|| Error::of_failure(K::KIND, entry.key.clone(), failure)),
+                last_good.ok_or_else(|| Error::of_failure(K::TYPE, entry.key.clone(), failure)),
             );
         }
         let seq = self.inner.entries.current_seq();
@@ -424,7 +424,7 @@ impl<K: Object> CachingStoreInner<K> {
         // T15: a request that a newer one overtook brings at most a newer version.
         let overtaken = state.fresh_as_of > seq || state.tried > seq;
         let result = result.map_err(|error| RequestFailure::new(RequestPhase::Get, error));
-        let failed = |failure| Err(Error::of_failure(K::KIND, entry.key.clone(), failure));
+        let failed = |failure| Err(Error::of_failure(K::TYPE, entry.key.clone(), failure));
         let (event, answer) = match result {
             Err(failure) if overtaken => return failed(failure),
             Ok(object) => {

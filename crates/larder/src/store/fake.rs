@@ -24,7 +24,7 @@ impl<K: Object> FakeStore<K> {
         let entry = self.entries.require(namespace, name)?;
         let objects = self.objects.lock();
         objects.get(&entry.key).cloned().unwrap_or_else(|| {
-            let (kind, key) = (K::KIND, entry.key.clone());
+            let (kind, key) = (K::TYPE, entry.key.clone());
             Err(ErrorKind::NotFound { kind, key }.into())
         })
     }

@@ -44,7 +44,7 @@ impl<K: Object> SimpleStore<K> {
         self.metrics.requested("get", outcome);
         answer.map_err(|error| {
             let failure = RequestFailure::new(RequestPhase::Get, error);
-            Error::of_failure(K::KIND, key, failure)
+            Error::of_failure(K::TYPE, key, failure)
         })
     }
 }

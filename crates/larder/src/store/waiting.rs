@@ -23,9 +23,9 @@ pub(super) async fn wait<K: Object>(
     let answer = timeout(within, answer).await;
     metrics.waited(started.elapsed());
     answer.unwrap_or_else(|_| {
-        let source = failure().map(|failure| Error::of_failure(K::KIND, key.clone(), failure));
+        let source = failure().map(|failure| Error::of_failure(K::TYPE, key.clone(), failure));
         let not_synced = ErrorKind::NotSynced {
-            kind: K::KIND,
+            kind: K::TYPE,
             key: key.clone(),
             waited: within,
             source,

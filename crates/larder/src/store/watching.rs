@@ -96,7 +96,7 @@ impl<K: Object> WatchStoreInner<K> {
         let answer = entry.cell.look(&entry.key, required);
         if answer.is_none() {
             if self.commands.is_closed() {
-                return Some(Err(ErrorKind::ShutDown { kind: K::KIND }.into()));
+                return Some(Err(ErrorKind::ShutDown { kind: K::TYPE }.into()));
             }
             self.note_pending_read(&entry.cell);
         }

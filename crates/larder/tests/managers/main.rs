@@ -21,6 +21,7 @@ mod races;
 mod reflector;
 mod scripted;
 mod stale;
+mod third_kind;
 mod throttled;
 mod traffic;
 mod watch_limit;

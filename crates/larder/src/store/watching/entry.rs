@@ -245,7 +245,7 @@ impl<K: Object> WatchEntry<K> {
         required: RegistrationSeq,
     ) -> Option<Result<Arc<K>, Error>> {
         let known = self.known.lock();
-        let (kind, key) = (K::KIND, || key.clone());
+        let (kind, key) = (K::TYPE, || key.clone());
         match known.state {
             ObjectState::Removed => Some(Err(ErrorKind::NotRegistered { key: key() }.into())),
             ObjectState::Unwatched => Some(Err(ErrorKind::NoWatch { kind, key: key() }.into())),

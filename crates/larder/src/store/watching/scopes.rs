@@ -81,9 +81,8 @@ impl<K: Object> WatchTask<K> {
         self.namespaces.insert(name.clone(), namespace);
         self.by_target.insert(id, name.clone());
         if self.config.watch_scope == WatchScope::Auto {
-            let (api, resource) = (self.api.clone(), K::KIND.resource());
-            let random = self.random.fork();
-            let review = AccessReview::new(api, resource, name, &self.context, random);
+            let (api, random) = (self.api.clone(), self.random.fork());
+            let review = AccessReview::new(api, K::TYPE, name, &self.context, random);
             self.review(id, review);
         } else {
             self.watch_namespace(name);
@@ -120,7 +119,7 @@ impl<K: Object> WatchTask<K> {
         let Some(name) = self.by_target.get(&id).cloned() else {
             return;
         };
-        let resource = K::KIND.resource();
+        let resource = K::TYPE.resource;
         let reason = match access {
             Access::Granted => {
                 let reason = "may list and watch the namespace".to_owned();
@@ -150,7 +149,7 @@ impl<K: Object> WatchTask<K> {
             return;
         };
         self.engine.remove(target);
-        let resource = K::KIND.resource();
+        let resource = K::TYPE.resource;
         let reason = format!("may no longer list and watch {resource} of the namespace");
         self.choose(&name, WatchScope::Object, reason);
         self.watch_objects(&name);
@@ -159,7 +158,7 @@ impl<K: Object> WatchTask<K> {
     /// Notes the choice where status shows it.
     fn choose(&self, namespace: &SmolStr, scope: WatchScope, reason: String) {
         info!(
-            kind = K::KIND.as_str(), %namespace, %scope, %reason, "watch scope chosen"
+            kind = K::TYPE.kind, %namespace, %scope, %reason, "watch scope chosen"
         );
         let choice = ScopeChoice { scope, reason };
         self.inner.scopes.lock().insert(namespace.clone(), choice);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use larder_objects::{Kind, Object, ResourceVersion};
+use larder_objects::{Object, ResourceVersion};
 use larder_transport::path::CollectionPath;
 use larder_watch::{Head, ObjectId, RegistrationSeq, RequestError, Target, collection_path};
 use smol_str::SmolStr;
@@ -77,11 +77,11 @@ impl<K: Object> Target for WatchTarget<K> {
     type Tombstone = ObjectId;
     type State = BTreeMap<ObjectId, Decoded<K>>;
 
-    const KIND: &'static str = K::KIND.as_str();
-    const SECRET: bool = matches!(K::KIND, Kind::Secret);
+    const KIND: &'static str = K::TYPE.kind;
+    const SECRET: bool = K::IS_SECRET;
 
     fn path(&self) -> Result<CollectionPath, RequestError> {
-        collection_path(K::KIND, self.namespace())
+        collection_path(&K::TYPE, self.namespace())
     }
 
     fn name(&self) -> Option<&str> {

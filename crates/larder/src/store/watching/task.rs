@@ -292,7 +292,7 @@ impl<K: Object> WatchTask<K> {
             object.entry.cell.refuse_watch();
         }
         if !std::mem::replace(&mut self.limit_reported, true) {
-            let (kind, limit) = (K::KIND.as_str(), self.config.max_watches);
+            let (kind, limit) = (K::TYPE.kind, self.config.max_watches);
             warn!(
                 kind,
                 limit, "watch limit reached, reads of the remaining objects fail"
@@ -436,7 +436,7 @@ impl<K: Object> WatchTask<K> {
             }
         }
         for target in idle {
-            debug!(kind = K::KIND.as_str(), target = %self.name(target), "stop idle watch");
+            debug!(kind = K::TYPE.kind, target = %self.name(target), "stop idle watch");
             for object in self.members(target) {
                 if object.entry.cell.state() != ObjectState::Immutable {
                     object.entry.cell.idle();

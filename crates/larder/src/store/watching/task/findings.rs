@@ -122,7 +122,7 @@ impl<K: Object> WatchTask<K> {
         if is_news {
             let error: &dyn std::error::Error = &*failure.error;
             warn!(
-                kind = K::KIND.as_str(), target = %self.name(target),
+                kind = K::TYPE.kind, target = %self.name(target),
                 phase = failure.phase.as_str(), error,
                 "failed to sync, will retry"
             );
