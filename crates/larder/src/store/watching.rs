@@ -113,18 +113,7 @@ impl<K: Object> WatchStoreInner<K> {
 
     /// Publishes a state.
     fn publish(&self, entry: &Entry<WatchEntry<K>>, finding: ObjectFinding<K>) {
-        let cell = &entry.cell;
-        let mut known = cell.known.lock();
-        if known.state == ObjectState::Removed {
-            return;
-        }
-        let confirms = finding.fresh_as_of.is_some();
-        let mut changed = known.take(finding);
-        changed |= confirms && cell.missed.swap(false, Ordering::AcqRel);
-        let event = known.event();
-        drop(known);
-        cell.changed.notify_waiters();
-        self.notify(entry, changed.then_some(event));
+        self.notify(entry, entry.cell.take(finding));
     }
 
     /// The watch of the object continues after an interruption.
@@ -141,12 +130,7 @@ impl<K: Object> WatchStoreInner<K> {
         is_denied: bool,
         now: Instant,
     ) -> bool {
-        let mut known = entry.cell.known.lock();
-        let withdrawn = is_denied && known.withdraw();
-        let event = known.failed(failure, now);
-        drop(known);
-        let event = event.or_else(|| withdrawn.then(|| ChangeKind::Failed(failure.clone())));
-        self.notify(entry, event)
+        self.notify(entry, entry.cell.failed(failure, is_denied, now))
     }
 
     /// Serves the entry from the copies, if nothing else is known of it.
@@ -155,15 +139,9 @@ impl<K: Object> WatchStoreInner<K> {
         entry: &Entry<WatchEntry<K>>,
         copies: &HashMap<ObjectKey, StaleObject<K>>,
     ) {
-        let Some(copy) = copies.get(&entry.key) else {
-            return;
-        };
-        let mut known = entry.cell.known.lock();
-        let event = known.serve_copy(copy, entry.newest_reference());
-        if event.is_some() {
-            drop(known);
-            entry.cell.changed.notify_waiters();
-            self.notify(entry, event);
+        if let Some(copy) = copies.get(&entry.key) {
+            let seq = entry.newest_reference();
+            self.notify(entry, entry.cell.serve_copy(copy, seq));
         }
     }
 }

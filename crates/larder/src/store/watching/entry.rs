@@ -1,6 +1,7 @@
 //! The known state of one watched object.
 //!
-//! A reader looks whether that is fresh enough for it; the task that watches does all else.
+//! A reader looks whether that is fresh enough for it; the task that watches does all else. Each change takes the lock
+//! once and returns the event for subscribers.
 
 use std::sync::{
     Arc,
@@ -33,25 +34,35 @@ pub(crate) struct WatchEntry<K> {
     /// A reader gave up waiting.
     pub(super) missed: AtomicBool,
     pub(super) changed: Notify,
-    pub(super) known: Mutex<KnownState<K>>,
+    known: Mutex<Known<K>>,
 }
 
 #[derive(Debug)]
-pub(super) struct KnownState<K> {
-    pub(super) state: ObjectState,
-    /// The object, while it may be read.
-    pub(super) object: Option<Arc<K>>,
+struct Known<K> {
+    state: KnownState<K>,
     /// Version of the last state published, also of an absence; readers never see an older one (I3).
     version: ResourceVersion,
     /// What is known is as fresh as this registration, so references up to it may read it.
-    pub(super) fresh_as_of: RegistrationSeq,
-    /// References up to this one may read a stale copy.
-    stale_for: RegistrationSeq,
+    fresh_as_of: RegistrationSeq,
     /// Boxed, as it is seldom there and there may be very many cells.
     interruption: Option<Box<Interruption>>,
     /// There was a read or a new reference since the task looked last.
     accessed: bool,
     hits: u64,
+}
+
+/// What may be concluded about the object, and what reads of it get. See [`ObjectState`].
+#[derive(Debug)]
+enum KnownState<K> {
+    Pending,
+    Synced(Arc<K>),
+    Absent,
+    Immutable(Arc<K>),
+    /// References up to this registration may read the copy.
+    Stale(StaleObject<K>, RegistrationSeq),
+    Unwatched,
+    Idle,
+    Removed,
 }
 
 /// What keeps the state from being in sync.
@@ -77,100 +88,69 @@ pub(crate) struct ObjectFinding<K> {
 }
 
 impl<K: Object> KnownState<K> {
+    fn object(&self) -> Option<&Arc<K>> {
+        match self {
+            Self::Synced(object) | Self::Immutable(object) => Some(object),
+            Self::Stale(copy, _) => copy.object.as_ref(),
+            Self::Pending | Self::Absent | Self::Unwatched | Self::Idle | Self::Removed => None,
+        }
+    }
+
+    fn as_public(&self) -> ObjectState {
+        match self {
+            Self::Pending => ObjectState::Pending,
+            Self::Synced(_) => ObjectState::Synced,
+            Self::Absent => ObjectState::Absent,
+            Self::Immutable(_) => ObjectState::Immutable,
+            Self::Stale(copy, _) => ObjectState::Stale(copy.as_of),
+            Self::Unwatched => ObjectState::Unwatched,
+            Self::Idle => ObjectState::Idle,
+            Self::Removed => ObjectState::Removed,
+        }
+    }
+}
+
+impl<K: Object> Known<K> {
     /// Takes over a finding. Returns whether that is news.
-    pub(super) fn take(&mut self, finding: ObjectFinding<K>) -> bool {
+    fn take(&mut self, finding: ObjectFinding<K>) -> bool {
         // Nothing that was heard overtakes it: a copy has no version here, and is replaced by whatever is heard.
         let late = !finding.reset && finding.version.is_older_than(&self.version);
-        let mut changed = matches!(self.state, ObjectState::Pending | ObjectState::Stale(_));
+        let mut changed = matches!(self.state, KnownState::Pending | KnownState::Stale(..));
         // A late finding was overtaken by a newer state, which stays as long as it is readable.
         if !late {
             let differs = self.version != finding.version;
-            changed |= match (&finding.object, self.state) {
-                (None, ObjectState::Absent) => false,
+            changed |= match (&finding.object, &self.state) {
+                (None, KnownState::Absent) => false,
                 // The answer to a GET has no version then.
-                (None, ObjectState::Synced | ObjectState::Immutable) => true,
+                (None, KnownState::Synced(_) | KnownState::Immutable(_)) => true,
                 _ => differs,
             };
-            self.state = match &finding.object {
-                Some(object) if object.is_immutable() => ObjectState::Immutable,
-                Some(_) => ObjectState::Synced,
-                None => ObjectState::Absent,
+            self.state = match finding.object {
+                Some(object) if object.is_immutable() => KnownState::Immutable(object),
+                Some(object) => KnownState::Synced(object),
+                None => KnownState::Absent,
             };
             self.version = finding.version;
-            self.object = finding.object;
         }
         if let Some(seq) = finding.fresh_as_of {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
-        self.resume().is_some() || changed
+        self.resume() || changed
     }
 
     /// Whether references up to `required` may read the known state.
     fn is_readable(&self, required: RegistrationSeq) -> bool {
         let readable = match self.state {
-            ObjectState::Stale(_) => self.stale_for,
+            KnownState::Stale(_, readable) => readable,
             _ => self.fresh_as_of,
         };
         readable >= required
     }
 
-    /// Serves a copy to references up to `seq`, if nothing else is known. Returns the event when it was not served
-    /// before.
-    pub(super) fn serve_copy(
-        &mut self,
-        copy: &StaleObject<K>,
-        seq: RegistrationSeq,
-    ) -> Option<ChangeKind> {
-        match self.state {
-            ObjectState::Stale(_) => {
-                self.stale_for = self.stale_for.max(seq);
-                return None;
-            }
-            // A client that has been denied the object gets no copy of it.
-            ObjectState::Pending if !self.is_denied() => {}
-            _ => return None,
-        }
-        self.state = ObjectState::Stale(copy.as_of);
-        self.object.clone_from(&copy.object);
-        self.stale_for = seq;
-        Some(match self.object {
-            Some(_) => ChangeKind::Updated,
-            None => ChangeKind::Deleted,
-        })
-    }
-
-    /// Takes a stale copy away. Returns whether there was one.
-    pub(super) fn withdraw(&mut self) -> bool {
-        let is_stale = matches!(self.state, ObjectState::Stale(_));
-        if is_stale {
-            self.state = ObjectState::Pending;
-            self.object = None;
-        }
-        is_stale
-    }
-
-    /// Whether the API server denied the last request.
-    fn is_denied(&self) -> bool {
-        let failure = self.failure();
-        failure
-            .is_some_and(|failure| failure.error.is_forbidden() || failure.error.is_unauthorized())
-    }
-
-    /// A request failed; returns an event when that is news.
-    pub(super) fn failed(&mut self, failure: &RequestFailure, now: Instant) -> Option<ChangeKind> {
-        if self.state == ObjectState::Removed {
-            return None;
-        }
-        let last = &mut self.interrupt(now).failure;
-        let before = last.replace(failure.clone());
-        let label = failure.error.label();
-        let news = before.is_none_or(|before| before.error.label() != label);
-        news.then(|| ChangeKind::Failed(failure.clone()))
-    }
-
-    /// The state is in sync again. Returns the failure that has kept it from that.
-    fn resume(&mut self) -> Option<RequestFailure> {
-        self.interruption.take()?.failure
+    /// The state is in sync again. Returns whether a failure has kept it from that.
+    fn resume(&mut self) -> bool {
+        let interruption = self.interruption.take();
+        interruption.is_some_and(|interruption| interruption.failure.is_some())
     }
 
     fn interrupt(&mut self, now: Instant) -> &mut Interruption {
@@ -182,8 +162,8 @@ impl<K: Object> KnownState<K> {
         })
     }
 
-    fn failure(&self) -> Option<RequestFailure> {
-        self.interruption.as_ref()?.failure.clone()
+    fn failure(&self) -> Option<&RequestFailure> {
+        self.interruption.as_ref()?.failure.as_ref()
     }
 
     /// For how long the object may have changed unnoticed.
@@ -195,9 +175,9 @@ impl<K: Object> KnownState<K> {
     }
 
     /// The event for subscribers when the state is news.
-    pub(super) fn event(&self) -> ChangeKind {
+    fn event(&self) -> ChangeKind {
         match self.state {
-            ObjectState::Absent => ChangeKind::Deleted,
+            KnownState::Absent => ChangeKind::Deleted,
             _ => ChangeKind::Updated,
         }
     }
@@ -210,12 +190,10 @@ impl<K: Object> WatchEntry<K> {
             read_pending: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             changed: Notify::new(),
-            known: Mutex::new(KnownState {
-                state: ObjectState::Pending,
-                object: None,
+            known: Mutex::new(Known {
+                state: KnownState::Pending,
                 version: ResourceVersion::default(),
                 fresh_as_of: RegistrationSeq::default(),
-                stale_for: RegistrationSeq::default(),
                 interruption: None,
                 accessed: false,
                 hits: 0,
@@ -226,11 +204,6 @@ impl<K: Object> WatchEntry<K> {
     /// Notes an access.
     pub(super) fn touch(&self) {
         self.known.lock().accessed = true;
-    }
-
-    /// Whether there was an access since the last call.
-    pub(super) fn take_accessed(&self) -> bool {
-        std::mem::take(&mut self.known.lock().accessed)
     }
 
     /// A read was answered without waiting, but not by [`Cell::read_now`].
@@ -246,22 +219,29 @@ impl<K: Object> WatchEntry<K> {
     ) -> Option<Result<Arc<K>, Error>> {
         let known = self.known.lock();
         let (kind, key) = (K::TYPE, || key.clone());
-        match known.state {
-            ObjectState::Removed => Some(Err(ErrorKind::NotRegistered { key: key() }.into())),
-            ObjectState::Unwatched => Some(Err(ErrorKind::NoWatch { kind, key: key() }.into())),
-            _ if !known.is_readable(required) => None,
-            ObjectState::Absent | ObjectState::Stale(_) if known.object.is_none() => {
-                Some(Err(ErrorKind::NotFound { kind, key: key() }.into()))
-            }
-            _ => known.object.clone().map(Ok),
-        }
+        let error = match &known.state {
+            KnownState::Removed => ErrorKind::NotRegistered { key: key() },
+            KnownState::Unwatched => ErrorKind::NoWatch { kind, key: key() },
+            _ if !known.is_readable(required) => return None,
+            KnownState::Pending | KnownState::Idle => return None,
+            state => match state.object() {
+                Some(object) => return Some(Ok(Arc::clone(object))),
+                None => ErrorKind::NotFound { kind, key: key() },
+            },
+        };
+        Some(Err(error.into()))
     }
 
     // What follows is for the task that watches.
 
+    /// Whether there was an access since the last call.
+    pub(super) fn take_accessed(&self) -> bool {
+        std::mem::take(&mut self.known.lock().accessed)
+    }
+
     /// `object` to keep; the known one if it is the same, so that a complete state is not in memory twice.
     pub(crate) fn shared(&self, object: K) -> Arc<K> {
-        let known = self.known.lock().object.clone();
+        let known = self.known.lock().state.object().cloned();
         known
             .filter(|known| **known == object)
             .unwrap_or_else(|| Arc::new(object))
@@ -272,7 +252,7 @@ impl<K: Object> WatchEntry<K> {
     }
 
     pub(crate) fn state(&self) -> ObjectState {
-        self.known.lock().state
+        self.known.lock().state.as_public()
     }
 
     pub(crate) fn version(&self) -> ResourceVersion {
@@ -280,18 +260,18 @@ impl<K: Object> WatchEntry<K> {
     }
 
     pub(crate) fn failure(&self) -> Option<RequestFailure> {
-        self.known.lock().failure()
+        self.known.lock().failure().cloned()
     }
 
     pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
         let known = self.known.lock();
-        status.state = known.state;
-        status.version = match (known.state, &known.object) {
-            (ObjectState::Stale(_), Some(copy)) => copy.metadata().resource_version.clone(),
+        status.state = known.state.as_public();
+        status.version = match (&known.state, known.state.object()) {
+            (KnownState::Stale(..), Some(copy)) => copy.metadata().resource_version.clone(),
             _ => known.version.clone(),
         };
         status.age = known.age(now);
-        status.failure = known.failure();
+        status.failure = known.failure().cloned();
     }
 
     /// What is known, for a copy that outlives this process.
@@ -299,8 +279,8 @@ impl<K: Object> WatchEntry<K> {
         let known = self.known.lock();
         KnownObject {
             key: key.clone(),
-            state: known.state,
-            object: known.object.clone(),
+            state: known.state.as_public(),
+            object: known.state.object().cloned(),
             age: known.age(now),
             is_forbidden: known
                 .failure()
@@ -318,17 +298,84 @@ impl<K: Object> WatchEntry<K> {
         self.read_pending.swap(false, Ordering::AcqRel);
     }
 
+    /// Takes over a finding.
+    pub(super) fn take(&self, finding: ObjectFinding<K>) -> Option<ChangeKind> {
+        let mut known = self.known.lock();
+        if let KnownState::Removed = known.state {
+            return None;
+        }
+        let confirms = finding.fresh_as_of.is_some();
+        let mut changed = known.take(finding);
+        changed |= confirms && self.missed.swap(false, Ordering::AcqRel);
+        let event = known.event();
+        drop(known);
+        self.changed.notify_waiters();
+        changed.then_some(event)
+    }
+
+    /// Serves a copy to references up to `seq`, if nothing else is known. The event is that of a copy that was not
+    /// served before.
+    pub(super) fn serve_copy(
+        &self,
+        copy: &StaleObject<K>,
+        seq: RegistrationSeq,
+    ) -> Option<ChangeKind> {
+        let mut known = self.known.lock();
+        if let KnownState::Stale(_, readable) = &mut known.state {
+            *readable = seq.max(*readable);
+            return None;
+        }
+        // A client that has been denied the object gets no copy of it.
+        let denied = |failure: &RequestFailure| {
+            failure.error.is_forbidden() || failure.error.is_unauthorized()
+        };
+        if !matches!(known.state, KnownState::Pending) || known.failure().is_some_and(denied) {
+            return None;
+        }
+        let copy = StaleObject {
+            object: copy.object.clone(),
+            as_of: copy.as_of,
+        };
+        let event = match copy.object {
+            Some(_) => ChangeKind::Updated,
+            None => ChangeKind::Deleted,
+        };
+        known.state = KnownState::Stale(copy, seq);
+        drop(known);
+        self.changed.notify_waiters();
+        Some(event)
+    }
+
+    /// A request failed. `is_denied`: this client may not read the object, so a copy is withdrawn.
+    pub(super) fn failed(
+        &self,
+        failure: &RequestFailure,
+        is_denied: bool,
+        now: Instant,
+    ) -> Option<ChangeKind> {
+        let mut known = self.known.lock();
+        if let KnownState::Removed = known.state {
+            return None;
+        }
+        let withdrawn = is_denied && matches!(known.state, KnownState::Stale(..));
+        if withdrawn {
+            known.state = KnownState::Pending;
+        }
+        let before = known.interrupt(now).failure.replace(failure.clone());
+        let label = failure.error.label();
+        let news = withdrawn || before.is_none_or(|before| before.error.label() != label);
+        news.then(|| ChangeKind::Failed(failure.clone()))
+    }
+
     /// The watch continues after an interruption.
     pub(super) fn resumed(&self) -> Option<ChangeKind> {
         let mut known = self.known.lock();
         // An open watch does not make a state readable that was not.
-        if known
-            .failure()
-            .is_some_and(|failure| failure.error.is_unreadable())
-        {
+        let failure = known.failure();
+        if failure.is_some_and(|failure| failure.error.is_unreadable()) {
             return None;
         }
-        known.resume().map(|_| known.event())
+        known.resume().then(|| known.event())
     }
 
     /// The watch is interrupted.
@@ -339,18 +386,16 @@ impl<K: Object> WatchEntry<K> {
     /// The watch was stopped: of the known state, only the version still counts.
     pub(super) fn idle(&self) {
         let mut known = self.known.lock();
-        if known.state != ObjectState::Removed {
-            known.state = ObjectState::Idle;
-            known.object = None;
+        if !matches!(known.state, KnownState::Removed) {
+            known.state = KnownState::Idle;
         }
     }
 
     /// The object gets no watch, because the limit is reached. A copy that is served stays.
     pub(super) fn refuse_watch(&self) {
         let mut known = self.known.lock();
-        if !matches!(known.state, ObjectState::Removed | ObjectState::Stale(_)) {
-            known.state = ObjectState::Unwatched;
-            known.object = None;
+        if !matches!(known.state, KnownState::Removed | KnownState::Stale(..)) {
+            known.state = KnownState::Unwatched;
         }
         drop(known);
         self.clear_read_pending();
@@ -360,8 +405,8 @@ impl<K: Object> WatchEntry<K> {
     /// The object gets a watch after all.
     pub(super) fn grant_watch(&self) {
         let mut known = self.known.lock();
-        if known.state == ObjectState::Unwatched {
-            known.state = ObjectState::Pending;
+        if let KnownState::Unwatched = known.state {
+            known.state = KnownState::Pending;
         }
     }
 }
@@ -371,8 +416,10 @@ impl<K: Object> Cell for WatchEntry<K> {
 
     fn read_now(&self, required: RegistrationSeq) -> Option<Arc<K>> {
         let mut known = self.known.lock();
-        let readable = known.is_readable(required);
-        let object = known.object.clone().filter(|_| readable)?;
+        if !known.is_readable(required) {
+            return None;
+        }
+        let object = Arc::clone(known.state.object()?);
         known.accessed = true;
         known.hits += 1;
         Some(object)
@@ -390,10 +437,7 @@ impl<K: Object> Cell for WatchEntry<K> {
     }
 
     fn remove(&self) {
-        let mut known = self.known.lock();
-        known.state = ObjectState::Removed;
-        known.object = None;
-        drop(known);
+        self.known.lock().state = KnownState::Removed;
         self.changed.notify_waiters();
     }
 }
