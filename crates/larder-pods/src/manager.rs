@@ -19,15 +19,16 @@ mod table;
 
 use std::{
     collections::{HashMap, HashSet},
-    mem,
     ops::Deref,
     sync::Arc,
 };
 
 use foldhash::fast::RandomState;
+use larder_objects::ObjectKey;
 use parking_lot::RwLock;
+use smol_str::SmolStr;
 
-use self::table::{Keys, PodTable, Upserted};
+use self::table::PodTable;
 use super::{
     identity::{FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
     stored::StoredPod,
@@ -62,13 +63,12 @@ pub struct Pods {
 /// The tables behind the lock.
 #[derive(Debug, Default)]
 struct PodIndex {
-    keys: Keys,
-    /// Regular pods; the note says whether the pod is static.
-    regular: PodTable<bool>,
-    /// Mirror pods; the note is the UID that the mirror pod's UID translates to.
-    mirrors: PodTable<Option<ResolvedPodUid>>,
-    /// Slots of the static pods among `regular`.
-    static_slots: HashSet<usize, RandomState>,
+    regular: PodTable,
+    mirrors: PodTable,
+    /// UIDs of the static pods among `regular`.
+    static_uids: HashSet<SmolStr, RandomState>,
+    /// The UIDs of mirror pods, and those that they translate to.
+    translations: HashMap<SmolStr, ResolvedPodUid, RandomState>,
 }
 
 /// All pods of the node, read at once.
@@ -193,15 +193,14 @@ impl Pods {
     /// The regular pod with `uid`.
     pub fn pod_by_uid(&self, uid: &ResolvedPodUid) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        let found = index.regular.by_uid(index.keys.uid(uid.as_str()))?;
-        Some(Arc::clone(&found.pod))
+        index.regular.by_uid(uid.as_str()).cloned()
     }
 
     /// The regular pod `name` in `namespace`.
     pub fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        let found = index.regular.by_name(index.keys.name(namespace, name))?;
-        Some(Arc::clone(&found.pod))
+        let name = ObjectKey::new(namespace, name);
+        index.regular.by_name(&name).cloned()
     }
 
     /// The regular pod with `full_name`.
@@ -212,17 +211,13 @@ impl Pods {
     /// The mirror pod with the full name of `pod`.
     pub fn mirror_pod_by_pod(&self, pod: &StoredPod) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        let found = index.mirrors.by_name(index.keys.name_of(&pod.metadata))?;
-        Some(Arc::clone(&found.pod))
+        index.mirrors.by_name(&pod.key()).cloned()
     }
 
     /// The regular pod with the full name of the mirror pod `mirror`.
     pub fn pod_by_mirror_pod(&self, mirror: &StoredPod) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        let found = index
-            .regular
-            .by_name(index.keys.name_of(&mirror.metadata))?;
-        Some(Arc::clone(&found.pod))
+        index.regular.by_name(&mirror.key()).cloned()
     }
 
     /// `pod` itself and its counterpart. `pod` need not be present here.
@@ -246,8 +241,7 @@ impl Pods {
     /// `uid`.
     pub fn translate_pod_uid(&self, uid: &PodUid) -> ResolvedPodUid {
         let index = self.index.read();
-        let mirror = index.mirrors.by_uid(index.keys.uid(uid.as_str()));
-        let translation = mirror.and_then(|mirror| mirror.note.clone());
+        let translation = index.translations.get(uid.as_str()).cloned();
         translation.unwrap_or_else(|| ResolvedPodUid::new(uid.as_str()))
     }
 
@@ -262,17 +256,17 @@ impl Pods {
             mirror_to_pod: HashMap::new(),
         };
         for mirror in index.mirrors.iter() {
-            let Some(pod_uid) = &mirror.note else {
+            let Some(pod_uid) = index.translations.get(mirror.uid()) else {
                 continue;
             };
-            let uid = MirrorPodUid::of(&mirror.pod.metadata);
+            let uid = MirrorPodUid::of(&mirror.metadata);
             let known = translations
                 .pod_to_mirror
                 .entry(pod_uid.clone())
                 .or_default();
             // Of two mirror pods of one pod, the one that its full name leads to.
-            let named = index.mirrors.by_name(mirror.name());
-            if known.is_none() || named.is_some_and(|named| Arc::ptr_eq(&named.pod, &mirror.pod)) {
+            let named = index.mirrors.by_name(&mirror.key());
+            if known.is_none() || named.is_some_and(|named| Arc::ptr_eq(named, mirror)) {
                 *known = Some(uid.clone());
             }
             translations.mirror_to_pod.insert(uid, pod_uid.clone());
@@ -287,15 +281,15 @@ impl Pods {
             mirrors: index.mirrors.len() as u64,
             ..PodCounts::default()
         };
-        for slot in index.regular.iter() {
-            let (all, active) = if slot.note {
+        for pod in index.regular.iter() {
+            let (all, active) = if index.static_uids.contains(pod.uid()) {
                 (&mut counts.r#static, &mut counts.active_static)
             } else {
                 (&mut counts.ordinary, &mut counts.active_ordinary)
             };
             *all += 1;
-            *active += u64::from(!slot.pod.is_terminal());
-            counts.ephemeral_containers += slot.pod.ephemeral_containers() as u64;
+            *active += u64::from(!pod.is_terminal());
+            counts.ephemeral_containers += pod.ephemeral_containers() as u64;
         }
         counts
     }
@@ -303,26 +297,22 @@ impl Pods {
 
 impl PodIndex {
     fn static_pods(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
-        let slots = self.static_slots.iter();
-        slots.map(|&slot| &self.regular.slot(slot).pod)
+        let uids = self.static_uids.iter();
+        uids.filter_map(|uid| self.regular.by_uid(uid))
     }
 
     fn orphaned_mirror_pods(&self) -> Vec<Arc<StoredPod>> {
         let mirrors = self.mirrors.iter();
-        let orphaned = mirrors.filter(|mirror| self.regular.by_name(mirror.name()).is_none());
-        orphaned.map(|mirror| Arc::clone(&mirror.pod)).collect()
+        let orphaned = mirrors.filter(|mirror| self.regular.by_name(&mirror.key()).is_none());
+        orphaned.cloned().collect()
     }
 
     fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {
-        let with_mirror = |&slot: &usize| {
-            let slot = self.regular.slot(slot);
-            let mirror = self.mirrors.by_name(slot.name());
-            (
-                Arc::clone(&slot.pod),
-                mirror.map(|mirror| Arc::clone(&mirror.pod)),
-            )
+        let with_mirror = |pod: &Arc<StoredPod>| {
+            let mirror = self.mirrors.by_name(&pod.key());
+            (Arc::clone(pod), mirror.cloned())
         };
-        self.static_slots.iter().map(with_mirror).collect()
+        self.static_pods().map(with_mirror).collect()
     }
 
     fn upsert(&mut self, pod: Arc<StoredPod>) {
@@ -334,43 +324,41 @@ impl PodIndex {
     }
 
     fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
-        let is_static = is_static_pod(&pod.metadata);
-        let Upserted { slot, replaced } = self.regular.upsert(&self.keys, pod);
-        let was_static = mem::replace(&mut self.regular.slot_mut(slot).note, is_static);
-        match (was_static, is_static) {
-            (false, true) => drop(self.static_slots.insert(slot)),
-            (true, false) => drop(self.static_slots.remove(&slot)),
-            _ => {}
+        if is_static_pod(&pod.metadata) {
+            self.static_uids.insert(pod.uid().into());
+        } else {
+            self.static_uids.remove(pod.uid());
         }
-        if self.mirrors.len() > 0 {
-            // The name that the UID had before may lead to another pod now.
-            let pod = Arc::clone(&self.regular.slot(slot).pod);
-            for changed in replaced.iter().chain([&pod]) {
-                self.translate_mirrors_of(changed);
-            }
+        let replaced = self.regular.upsert(Arc::clone(&pod));
+        // The name that the UID had before may lead to another pod now.
+        for changed in replaced.iter().chain([&pod]) {
+            self.translate_mirrors_of(changed);
         }
     }
 
     fn upsert_mirror(&mut self, pod: Arc<StoredPod>) {
-        let Upserted { slot, replaced } = self.mirrors.upsert(&self.keys, pod);
-        let mirror = self.mirrors.slot_mut(slot);
-        if replaced.is_some_and(|before| !mirror.name().is_of(&before)) {
-            mirror.note = None;
+        let name = pod.key();
+        let uid = pod.uid().into();
+        if let Some(regular) = self.regular.by_name(&name) {
+            let translation = ResolvedPodUid::of(&regular.metadata);
+            self.translations.insert(uid, translation);
+        } else if self
+            .mirrors
+            .by_uid(&uid)
+            .is_some_and(|before| before.key() != name)
+        {
+            self.translations.remove(&uid);
         }
-        if let Some(regular) = self.regular.by_name(mirror.name()) {
-            mirror.note = Some(ResolvedPodUid::of(&regular.pod.metadata));
-        }
+        self.mirrors.upsert(pod);
     }
 
     fn remove(&mut self, pod: &StoredPod) {
-        let uid = self.keys.uid_of(&pod.metadata);
         if is_mirror_pod(&pod.metadata) {
-            self.mirrors.remove(uid);
-        } else if let Some((slot, removed)) = self.regular.remove(uid) {
-            if removed.note {
-                self.static_slots.remove(&slot);
-            }
-            self.translate_mirrors_of(&removed.pod);
+            self.mirrors.remove(pod.uid());
+            self.translations.remove(pod.uid());
+        } else if let Some(removed) = self.regular.remove(pod.uid()) {
+            self.static_uids.remove(pod.uid());
+            self.translate_mirrors_of(&removed);
         }
     }
 
@@ -379,10 +367,12 @@ impl PodIndex {
         if self.mirrors.len() == 0 {
             return;
         }
-        let name = self.keys.name_of(&pod.metadata);
-        if let Some(regular) = self.regular.by_name(name) {
-            let uid = ResolvedPodUid::of(&regular.pod.metadata);
-            self.mirrors.note_by_name(name, || Some(uid.clone()));
+        let name = pod.key();
+        if let Some(regular) = self.regular.by_name(&name) {
+            let uid = ResolvedPodUid::of(&regular.metadata);
+            for mirror in self.mirrors.uids_by_name(&name) {
+                self.translations.insert(mirror.clone(), uid.clone());
+            }
         }
     }
 }
