@@ -18,6 +18,7 @@ use std::{
 };
 
 use larder_checkpoint::CheckpointDir;
+use larder_files::ownership::{Ownership, user};
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, VolumeHost};
 use rustix::{
@@ -38,10 +39,6 @@ const MANIFESTS: &str = "static-pods";
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// The record of a pod's hooks, in the directory of the pod.
 pub(crate) const HOOK_RECORD: &str = "on-change.json";
-/// Permissions that let others put files in the agent's way. The sticky bit does not help: it lets them create new
-/// ones.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
-
 /// A root directory that this agent uses alone until the value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets another agent in"]
@@ -179,7 +176,6 @@ pub(crate) fn open_private(
     path: &Path,
     option: &'static str,
 ) -> Result<(PathBuf, OwnedFd), RootDirError> {
-    let user = rustix::process::geteuid().as_raw();
     DirBuilder::new()
         .recursive(true)
         .mode(0o750)
@@ -187,7 +183,7 @@ pub(crate) fn open_private(
         .map_err(failed("create", path))?;
     // In a directory such as /tmp, any user can create a link to a directory of ours.
     let named = fs::symlink_metadata(path).map_err(failed("examine", path))?;
-    check_owner(path, named.uid(), named.mode(), user, option)?;
+    check_owner(path, Ownership::from(&named), option)?;
     // The absolute path is what links and mount tables need.
     let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -195,9 +191,11 @@ pub(crate) fn open_private(
         .map_err(|errno| failed("open", &path)(errno.into()))?;
     let found =
         rustix::fs::fstat(&directory).map_err(|errno| failed("examine", &path)(errno.into()))?;
-    check_owner(&path, found.st_uid, found.st_mode, user, option)?;
-    if found.st_mode & WRITABLE_BY_OTHERS != 0 {
-        let (owner, mode) = (found.st_uid, permissions(found.st_mode));
+    // The sticky bit does not help: others could create files in the agent's way.
+    let ownership = Ownership::from(&found);
+    check_owner(&path, ownership, option)?;
+    if ownership.is_writable_by_others() {
+        let Ownership { owner, mode } = ownership;
         return Err(RootDirError::Unsafe {
             path,
             problem: format!(
@@ -220,7 +218,6 @@ pub(crate) fn lock_file(
     name: &str,
     option: &'static str,
 ) -> Result<File, RootDirError> {
-    let user = rustix::process::geteuid().as_raw();
     let path = root.join(name);
     // A pipe must not make the agent wait.
     let flags = OFlags::RDWR
@@ -229,11 +226,10 @@ pub(crate) fn lock_file(
         | OFlags::NONBLOCK
         | OFlags::NOCTTY
         | OFlags::CLOEXEC;
-    let not_a_lock = |owner: u32, mode| RootDirError::Unsafe {
+    let not_a_lock = |Ownership { owner, mode }| RootDirError::Unsafe {
         path: path.clone(),
         problem: format!(
-            "of user {owner} (mode {:04o}) is not a file that an agent has created; remove it",
-            permissions(mode)
+            "of user {owner} (mode {mode:04o}) is not a file that an agent has created; remove it"
         ),
         option,
     };
@@ -243,16 +239,16 @@ pub(crate) fn lock_file(
         Err(errno) => {
             let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
             return Err(match found {
-                Ok(found) if errno == Errno::LOOP => not_a_lock(found.st_uid, found.st_mode),
+                Ok(found) if errno == Errno::LOOP => not_a_lock(Ownership::from(&found)),
                 _ => failed("open", &path)(errno.into()),
             });
         }
     };
     let found = lock.metadata().map_err(failed("examine", &path))?;
     if !found.is_file() || found.nlink() > 1 {
-        return Err(not_a_lock(found.uid(), found.mode()));
+        return Err(not_a_lock(Ownership::from(&found)));
     }
-    check_owner(&path, found.uid(), found.mode(), user, option)?;
+    check_owner(&path, Ownership::from(&found), option)?;
     match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(Errno::WOULDBLOCK) => {
@@ -279,28 +275,20 @@ pub(crate) fn lock_file(
     Ok(lock)
 }
 
-fn check_owner(
-    path: &Path,
-    owner: u32,
-    mode: u32,
-    user: u32,
-    option: &'static str,
-) -> Result<(), RootDirError> {
-    if owner == user || owner == 0 {
+fn check_owner(path: &Path, found: Ownership, option: &'static str) -> Result<(), RootDirError> {
+    if found.is_trusted() {
         return Ok(());
     }
-    let mode = permissions(mode);
     Err(RootDirError::Unsafe {
         path: path.to_owned(),
         problem: format!(
-            "belongs to user {owner} (mode {mode:04o}), expected user {user} or root; change its owner"
+            "belongs to user {} (mode {:04o}), expected user {} or root; change its owner",
+            found.owner,
+            found.mode,
+            user()
         ),
         option,
     })
-}
-
-fn permissions(mode: u32) -> u32 {
-    mode & 0o7777
 }
 
 fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> RootDirError {

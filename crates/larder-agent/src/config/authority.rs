@@ -3,51 +3,46 @@
 //! The agent runs the commands in the file with its own privileges. So if the agent is root, only root may be able to
 //! write the file, replace it, or replace a directory on the path to it.
 
-use std::{
-    fs::{self, Metadata},
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
-/// Checks the file and every directory on the path to it, before and after links are resolved. If all of them pass,
-/// only root can have changed the file since it was read.
+use larder_files::ownership::{Changers, PathError, resolve};
+
+/// Checks the file and every directory and link on the path to it. If all of them pass, only root can have changed the
+/// file since it was read.
 ///
 /// # Errors
 ///
 /// Names the file or directory that another user may write.
 pub(super) fn check(path: &Path) -> Result<(), String> {
-    let unknown = |path: &Path| format!("cannot examine {}", path.display());
-    let file = fs::metadata(path).map_err(|_| unknown(path))?;
-    check_one(&file, "the file")?;
-    let absolute = std::path::absolute(path).map_err(|_| unknown(path))?;
-    let resolved = fs::canonicalize(path).map_err(|_| unknown(path))?;
-    for directory in directories(&absolute).chain(directories(&resolved)) {
-        let found = fs::metadata(&directory).map_err(|_| unknown(&directory))?;
-        check_one(&found, &format!("the directory {}", directory.display()))?;
-    }
-    Ok(())
-}
-
-fn directories(path: &Path) -> impl Iterator<Item = PathBuf> {
-    path.ancestors().skip(1).map(Path::to_owned)
-}
-
-fn check_one(found: &Metadata, what: &str) -> Result<(), String> {
-    let mode = found.mode() & 0o7777;
-    if found.uid() != 0 {
-        return Err(format!("{what} belongs to user {}", found.uid()));
-    }
-    if mode & 0o022 != 0 {
-        return Err(format!(
-            "others than root may write {what} (mode {mode:04o})"
-        ));
-    }
-    Ok(())
+    let what = |found: &Path| {
+        if found.is_dir() {
+            format!("the directory {}", found.display())
+        } else {
+            "the file".to_owned()
+        }
+    };
+    resolve(path, Changers::Root)
+        .map(drop)
+        .map_err(|error| match error {
+            PathError::Io { path, .. } => format!("cannot examine {}", path.display()),
+            PathError::Foreign { path, owner } => {
+                format!("{} belongs to user {owner}", what(&path))
+            }
+            PathError::Writable { path, mode } => {
+                format!(
+                    "others than root may write {} (mode {mode:04o})",
+                    what(&path)
+                )
+            }
+        })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{fs::Permissions, os::unix::fs::PermissionsExt as _};
+    use std::{
+        fs::{self, Permissions},
+        os::unix::fs::PermissionsExt as _,
+    };
 
     use super::*;
 

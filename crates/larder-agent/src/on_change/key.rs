@@ -7,10 +7,11 @@
 use std::{
     fs::{DirBuilder, File, OpenOptions},
     io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
+use larder_files::ownership::Ownership;
 use larder_objects::chain;
 use larder_on_change::DigestKey;
 use rustix::fs::{CWD, OFlags, RenameFlags};
@@ -82,14 +83,14 @@ fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
         return Err(DigestKeyError::OnDisk(directory.to_owned()));
     }
     let found = opened.metadata().map_err(failed("examine", directory))?;
-    let user = rustix::process::geteuid().as_raw();
-    if ![0, user].contains(&found.uid()) || found.mode() & 0o022 != 0 {
+    let ownership = Ownership::from(&found);
+    if !ownership.is_trusted() || ownership.is_writable_by_others() {
         return Err(DigestKeyError::Exposed(directory.to_owned()));
     }
     let path = directory.join(FILE);
     // Twice: another agent may be the first to create one.
     for _ in 0..2 {
-        match read(&path, user) {
+        match read(&path) {
             Ok(Some(key)) => return Ok(DigestKey::from_bytes(&key)),
             Ok(None) => make(directory, &path).map_err(failed("write", &path))?,
             Err(error) => return Err(error),
@@ -99,7 +100,7 @@ fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
 }
 
 /// The key in the file; `None` if there is no file, or its content cannot be a key.
-fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, DigestKeyError> {
+fn read(path: &Path) -> Result<Option<[u8; DigestKey::BYTES]>, DigestKeyError> {
     let failed = |source| DigestKeyError::Io {
         operation: "read",
         path: path.to_owned(),
@@ -116,7 +117,8 @@ fn read(path: &Path, user: u32) -> Result<Option<[u8; DigestKey::BYTES]>, Digest
         Err(error) => return Err(failed(error)),
     };
     let found = file.metadata().map_err(failed)?;
-    if !found.is_file() || ![0, user].contains(&found.uid()) || found.mode() & 0o077 != 0 {
+    let ownership = Ownership::from(&found);
+    if !found.is_file() || !ownership.is_trusted() || ownership.is_open_to_others() {
         return Err(DigestKeyError::Exposed(path.to_owned()));
     }
     let mut key = [0; DigestKey::BYTES];
@@ -167,7 +169,10 @@ fn make(directory: &Path, path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt as _};
+    use std::{
+        fs,
+        os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    };
 
     use super::*;
 

@@ -8,21 +8,18 @@ use std::{
     io,
     os::{
         fd::{AsFd, AsRawFd as _, OwnedFd},
-        unix::fs::{DirBuilderExt as _, MetadataExt as _},
+        unix::fs::DirBuilderExt as _,
     },
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
 use larder_agent::config::Host;
+use larder_files::ownership::{self, Ownership};
 use rustix::{
-    fs::{AtFlags, FileType, Mode, OFlags, Stat, fstat, open, statat},
+    fs::{AtFlags, FileType, Mode, OFlags, fstat, open, statat},
     io::Errno,
-    process::geteuid,
 };
-
-/// Bits that let other users write.
-const OTHERS_WRITE: u32 = 0o022;
 
 /// A root directory that only root and this user can change, held open.
 #[derive(Debug)]
@@ -48,7 +45,7 @@ impl TrustedDir {
             }
             opened => opened?,
         };
-        check(path, &fstat(&directory)?)?;
+        check(path, Ownership::from(&fstat(&directory)?))?;
         let path = fs::read_link(in_proc(&directory)).context("cannot read /proc/self/fd")?;
         Ok(Self { path, directory })
     }
@@ -69,7 +66,7 @@ impl TrustedDir {
         if FileType::from_raw_mode(found.st_mode) != FileType::Socket {
             bail!("cannot trust {}: expected a socket", path.display());
         }
-        check(&path, &found)?;
+        check(&path, Ownership::from(&found))?;
         // Not by its own path: a parent directory may belong to another user. This path is short, too, as socket
         // addresses must be.
         Ok(in_proc(&self.directory).join(name))
@@ -80,38 +77,34 @@ fn in_proc(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
 
-/// Checks that only root and this user can write to `path`, which looks like `stat`.
-fn check(path: &Path, stat: &Stat) -> anyhow::Result<()> {
-    check_owner(path, stat.st_uid)?;
-    let mode = stat.st_mode & 0o7777;
-    if mode & OTHERS_WRITE != 0 {
+/// Checks that only root and this user can write to `path`.
+fn check(path: &Path, found: Ownership) -> anyhow::Result<()> {
+    if !found.is_trusted() {
         bail!(
-            "cannot trust {}: other users may write to it (mode {mode:04o})",
-            path.display()
+            "cannot trust {}: it belongs to user {}, expected {}",
+            path.display(),
+            found.owner,
+            trusted_users()
+        );
+    }
+    if found.is_writable_by_others() {
+        bail!(
+            "cannot trust {}: other users may write to it (mode {:04o})",
+            path.display(),
+            found.mode
         );
     }
     Ok(())
 }
 
-fn check_owner(path: &Path, owner: u32) -> anyhow::Result<()> {
-    if is_trusted(owner) {
-        return Ok(());
-    }
-    bail!(
-        "cannot trust {}: it belongs to user {owner}, expected {}",
-        path.display(),
-        trusted_users()
-    );
-}
-
 /// Whether this process may trust `user`.
 pub(super) fn is_trusted(user: u32) -> bool {
-    user == 0 || user == geteuid().as_raw()
+    user == 0 || user == ownership::user()
 }
 
 /// The users that [`is_trusted`] accepts, for messages.
 pub(super) fn trusted_users() -> String {
-    match geteuid().as_raw() {
+    match ownership::user() {
         0 => "root".to_owned(),
         user => format!("root or user {user}"),
     }
@@ -142,13 +135,5 @@ pub(super) fn create(path: &Path) -> anyhow::Result<()> {
     if !found.is_dir() {
         bail!("cannot trust {}: expected a directory", path.display());
     }
-    check_owner(path, found.uid())?;
-    let mode = found.mode() & 0o7777;
-    if mode & OTHERS_WRITE != 0 {
-        bail!(
-            "cannot trust {}: other users may write to it (mode {mode:04o})",
-            path.display()
-        );
-    }
-    Ok(())
+    check(path, Ownership::from(&found))
 }

@@ -173,5 +173,5 @@ fn budgets_of_size_and_of_one_change_are_met() {
     assert!(size <= 2 << 20, "{size} bytes");
     let written = store.write(&wanted(1), time(1), false).unwrap();
     assert_eq!(written.files, 2, "the copy and the index");
-    assert!(written.bytes <= 96 << 10, "{written:?}");
+    assert!(written.bytes <= 64 << 10, "{written:?}");
 }
