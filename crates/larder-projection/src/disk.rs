@@ -37,6 +37,6 @@ pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
 pub use layout::empty_dir_path;
 pub use subpath::{SubPath, bind_subpath};
 pub use tmpfs::Memory;
-pub use writer::{AtomicWriter, ReplacedSet, Written};
+pub use writer::{AtomicWriter, Written};
 
 pub use crate::VolumeKind;

@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::{
-    AtomicWriter, DiskError, ReplacedSet, Written,
+    AtomicWriter, DiskError, Written,
     directory::Directory,
     error::DiskOperation,
     layout::{self, element},
@@ -220,24 +220,6 @@ impl VolumeHost {
         payload: &Payload<'_>,
         now: Timestamp,
     ) -> Result<SetUp, DiskError> {
-        let (set_up, replaced) = self.publish(volume, payload, now)?;
-        if let Some(old) = replaced {
-            old.remove()?;
-        }
-        Ok(set_up)
-    }
-
-    /// Like [`Self::set_up`], but leaves the removal of the replaced set to the caller; see [`AtomicWriter::publish`].
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::set_up`].
-    pub fn publish(
-        &self,
-        volume: &PodVolume<'_>,
-        payload: &Payload<'_>,
-        now: Timestamp,
-    ) -> Result<(SetUp, Option<ReplacedSet>), DiskError> {
         let name = element(volume.name)?;
         let pod = self.ensure_pod(volume.pod_uid)?;
         // Step 1
@@ -251,8 +233,8 @@ impl VolumeHost {
             // The error names the failed operation; what cannot be removed now is set up again or torn down later.
             let _ = tear_down(&pod, volume.kind, name);
         }
-        let (written, replaced) = filled?;
-        Ok((SetUp { path, written }, replaced))
+        let written = filled?;
+        Ok(SetUp { path, written })
     }
 
     /// Tears a volume down: unmounts it, and removes it with its marker. A missing volume is no error.
@@ -457,7 +439,7 @@ fn fill(
     volume: &PodVolume<'_>,
     payload: &Payload<'_>,
     now: Timestamp,
-) -> Result<(Written, Option<ReplacedSet>), DiskError> {
+) -> Result<Written, DiskError> {
     let group = Group(volume.fs_group);
     let mode = volume.kind.root_mode() | volume.fs_group.map_or(0, |_| GROUP_ROOT);
     // Step 3
@@ -470,9 +452,9 @@ fn fill(
     let (fd, path) = directory.into_parts();
     let writer = AtomicWriter::new(fd, path).group(volume.fs_group);
     // The name of a set need not be secret, only rarely taken.
-    let (mut written, replaced) = writer.publish(payload, now, &mut fastrand::Rng::new())?;
+    let mut written = writer.write(payload, now, &mut fastrand::Rng::new())?;
     written.not_owned += usize::from(!owned);
-    Ok((written, replaced))
+    Ok(written)
 }
 
 fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskError> {

@@ -106,16 +106,6 @@ pub struct Written {
     pub not_owned: usize,
 }
 
-/// A set that another one has replaced. Two descriptors are open until it goes.
-///
-/// Dropped without [`remove`](Self::remove) it stays on disk until the next pass over its volume.
-#[derive(Debug)]
-#[must_use = "it stays on disk until it is removed"]
-pub struct ReplacedSet {
-    writer: AtomicWriter,
-    set: Set,
-}
-
 impl AtomicWriter {
     /// A writer on the existing directory `path`.
     ///
@@ -160,23 +150,6 @@ impl AtomicWriter {
             self.remove_old(old)?;
         }
         Ok(written)
-    }
-
-    /// Like [`Self::write`], but leaves step 12 to [`ReplacedSet::remove`], so that the caller can act as soon as
-    /// readers see the new set.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Self::write`].
-    pub fn publish(
-        self,
-        payload: &Payload<'_>,
-        now: Timestamp,
-        random: &mut fastrand::Rng,
-    ) -> Result<(Written, Option<ReplacedSet>), DiskError> {
-        let (written, replaced) = self.first_steps(payload, now, random)?;
-        let replaced = replaced.map(|set| ReplacedSet { writer: self, set });
-        Ok((written, replaced))
     }
 
     /// Does steps 1 to 11, and returns the set that step 12 removes. After a late failure, it has done step 12 too.
@@ -302,17 +275,6 @@ impl AtomicWriter {
                 Err(self.failed(DiskOperation::CreateSet, &name)(errno))
             }
         }
-    }
-}
-
-impl ReplacedSet {
-    /// Step 12: removes it.
-    ///
-    /// # Errors
-    ///
-    /// It cannot be removed. [`DiskError::is_after_commit`] holds.
-    pub fn remove(self) -> Result<(), DiskError> {
-        self.writer.remove_old(self.set)
     }
 }
 

@@ -182,34 +182,6 @@ fn changed_content_is_swapped_in() {
 }
 
 #[test]
-fn a_replaced_set_goes_when_its_owner_says_so_or_with_the_next_pass() {
-    let mut volume = TestVolume::holding(&files([("a", "1")]));
-    let publish = |text| {
-        let writer = AtomicWriter::open(volume.path()).unwrap();
-        let payload = files([("a", text)]);
-        let published = writer.publish(&payload, noon(), &mut fastrand::Rng::with_seed(2));
-        let (written, replaced) = published.unwrap();
-        assert_eq!(written.swapped, replaced.is_some());
-        replaced
-    };
-    let first = volume.path().join(volume.current());
-
-    let replaced = publish("2").expect("there was a set");
-    assert_eq!(volume.read("a"), "2", "readers see the new set");
-    assert!(first.join("a").exists(), "the old one is there still");
-    replaced.remove().unwrap();
-    assert!(!first.exists());
-    assert!(publish("2").is_none(), "nothing is replaced by the same");
-
-    let second = volume.path().join(volume.current());
-    drop(publish("3"));
-    assert!(second.exists());
-    let repaired = volume.write(&files([("a", "3")])).unwrap();
-    assert!(repaired.repaired && !repaired.swapped, "{repaired:?}");
-    assert!(!second.exists());
-}
-
-#[test]
 fn an_unchanged_payload_is_not_written() {
     // projection 10
     let payload = files([("a", "1"), ("d/e/b", "2")]);
