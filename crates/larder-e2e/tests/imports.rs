@@ -17,7 +17,6 @@ const EXCEPTIONS: &[&str] = &[
     "larder",
     "larder-agent",
     "larder-objects",
-    "larder-on-change",
 ];
 
 /// The path of a module from the root of its crate; empty for the root.
