@@ -211,7 +211,7 @@ impl<T: Target + Clone> Engine<T> {
         }
         watched.is_repeat = false;
         watched.driver.start(confirm, Instant::now());
-        self.settle(id, false);
+        self.settle(id);
         Start::Started
     }
 

@@ -14,7 +14,7 @@ use crate::{
 
 impl<T: Target + Clone> Engine<T> {
     /// Called after each event of a driver: sends or queues its request, and sets its timer.
-    pub(super) fn settle(&mut self, id: TargetId, urgent: bool) {
+    pub(super) fn settle(&mut self, id: TargetId) {
         let Some(watched) = self.targets.get_mut(&id) else {
             return;
         };
@@ -31,7 +31,7 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(permit) = watched.driver.take_permit() {
             self.send(id, permit);
         } else if watched.driver.is_queued() {
-            self.enqueue(id, urgent);
+            self.enqueue(id, false);
         }
     }
 

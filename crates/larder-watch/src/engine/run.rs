@@ -88,7 +88,7 @@ impl<T: Target + Clone> Engine<T> {
             .is_ready()
         {
             waker.wake_by_ref();
-            self.settle(id, false);
+            self.settle(id);
         }
     }
 
@@ -106,7 +106,7 @@ impl<T: Target + Clone> Engine<T> {
         if watched.driver.is_overdue() {
             self.review.reset_after(SILENT_REVIEW_PERIOD);
         }
-        self.settle(id, false);
+        self.settle(id);
     }
 
     /// Publishes since when the longest-silent target has been silent, if any is.
