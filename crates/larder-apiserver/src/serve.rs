@@ -98,14 +98,15 @@ impl ApiServer {
         let mut acceptor = Acceptor::new(listener, self.options().connection_limits());
         let mut connections = JoinSet::new();
         loop {
-            // Both `accept` and `join_next` are cancel safe.
+            // Both `accept` and `join_next` are cancel safe. Biased, so that a seed repeats a simulation.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => break,
+                Some(ended) = connections.join_next() => log_panic(ended),
                 (stream, slot) = acceptor.accept() => {
                     let server = self.clone();
                     connections.spawn(server.connection(stream, slot, tls.clone(), shutdown.clone()));
                 }
-                Some(ended) = connections.join_next() => log_panic(ended),
             }
         }
         drop(acceptor);
@@ -183,6 +184,7 @@ impl ApiServer {
         let mut close = self.connections().close.subscribe();
         let leave = async {
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => {}
                 _ = go_away.changed() => {}
             }

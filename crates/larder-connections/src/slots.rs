@@ -108,6 +108,7 @@ impl ConnectionSlot {
     /// to another connection.
     pub async fn handshake<T>(&self, handshake: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
+            biased;
             done = handshake => Some(done),
             () = self.activity.replaced.cancelled() => None,
             () = sleep(self.activity.slots.limits.head_timeout) => None,
@@ -184,6 +185,7 @@ impl ConnectionSlot {
                 deadline.as_mut().reset(limit);
             }
             tokio::select! {
+                biased;
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
                         tracing::debug!(%error, "connection ended");

@@ -223,7 +223,7 @@ impl Node {
             .connector(Connector::new(|_, _| TcpStream::connect(("server", PORT))))
             // Reading files takes real time.
             .credentials_check_interval(Duration::from_hours(1_000))
-            .seed(Some(random.u64(..)))
+            .seed(Some(0))
             .http2_prior_knowledge(setting.http2)
             .max_streams_per_connection(random.u32(1..4));
         let (_directory, source) = kubeconfig(&format!("http://localhost:{PORT}"), None);
@@ -524,7 +524,10 @@ fn strategy_cache_survives_any_weather() {
 #[test]
 fn the_same_seed_brings_the_same_storm() {
     for strategy in [Strategy::Watch, Strategy::Cache] {
-        let [first, again] = [7, 7].map(|seed| storm(strategy, WatchScope::Object, seed));
+        let [mut first, mut again] = [7, 7].map(|seed| storm(strategy, WatchScope::Object, seed));
+        // What happens at the same instant may come in another order, see above.
+        first.sort_unstable();
+        again.sort_unstable();
         assert!(first.len() > 100, "{}", first.len());
         assert_eq!(first, again);
     }
