@@ -26,16 +26,15 @@ pub mod swaps;
 
 pub mod objects;
 pub mod permissions;
-pub mod rules;
-
-pub mod node_state;
-pub mod outdated;
-pub mod pod_view;
-pub mod sub_path_mounts;
-
 pub mod touch;
 pub mod touch_limiter;
 pub mod touch_queue;
 
+pub mod node_state;
+pub mod outdated;
+pub mod pod_view;
+pub mod rules;
+pub mod sub_path_mounts;
+
 #[cfg(test)]
-mod kubelet_volumes;
+mod testing;

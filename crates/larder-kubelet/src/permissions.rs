@@ -5,7 +5,6 @@ use std::time::Duration;
 use http::Method;
 use kube::Client;
 use larder_watch::request;
-use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::warn;
@@ -59,44 +58,19 @@ pub struct Permissions {
     granted: [Option<bool>; 3],
 }
 
-#[derive(Deserialize)]
-struct AccessReview {
-    status: AccessStatus,
-}
-
-#[derive(Deserialize)]
-struct AccessStatus {
-    allowed: bool,
-}
-
-#[derive(Deserialize)]
-struct SubjectReview {
-    status: SubjectStatus,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct SubjectStatus {
-    user_info: UserInfo,
-}
-
-#[derive(Deserialize)]
-struct UserInfo {
-    #[serde(default)]
-    username: String,
-}
-
 impl Permissions {
     /// Asks the API server. A permission without an answer stays unknown.
     pub async fn review(client: &Client, node_name: &str) -> Self {
         let subject =
             json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
-        let subject: Option<SubjectReview> = post(
+        let subject = post(
             client,
             "/apis/authentication.k8s.io/v1/selfsubjectreviews",
             &subject,
-        )
-        .await;
+        );
+        let subject = subject.await.unwrap_or_default();
+        let user = subject.pointer("/status/userInfo/username");
+        let identity = user.and_then(Value::as_str).unwrap_or_default().to_owned();
         let mut granted = [None; 3];
         for (permission, granted) in Permission::ALL.into_iter().zip(&mut granted) {
             let review = json!({
@@ -104,20 +78,16 @@ impl Permissions {
                 "kind": "SelfSubjectAccessReview",
                 "spec": {"resourceAttributes": permission.attributes(node_name)},
             });
-            let answer: Option<AccessReview> = post(
+            let answer = post(
                 client,
                 "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
                 &review,
-            )
-            .await;
-            *granted = answer.map(|answer| answer.status.allowed);
+            );
+            *granted = answer
+                .await
+                .and_then(|answer| answer.pointer("/status/allowed")?.as_bool());
         }
-        Self {
-            identity: subject
-                .map(|subject| subject.status.user_info.username)
-                .unwrap_or_default(),
-            granted,
-        }
+        Self { identity, granted }
     }
 
     /// Whether the permission is granted; `None` if that is unknown.
@@ -135,7 +105,7 @@ impl Permissions {
 
 /// Creates a review; `None` if there is no usable answer, which is logged without any text of the API server: that may
 /// quote what it was sent.
-async fn post<T: DeserializeOwned>(client: &Client, path: &str, body: &Value) -> Option<T> {
+async fn post(client: &Client, path: &str, body: &Value) -> Option<Value> {
     let answer = timeout(TIMEOUT, request(client, Method::POST, path, Some(body))).await;
     let reason = match answer {
         Ok(Ok(answer)) => return Some(answer),

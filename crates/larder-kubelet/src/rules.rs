@@ -28,7 +28,7 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use self::part::TrackedPart;
-use crate::{backoff::RETRY, fingerprint::Fingerprint};
+use crate::{backoff::RETRY, fingerprint::Fingerprint, touch::TouchAnswer};
 
 /// How long a touch is in flight unless it is verified earlier (R10).
 pub const IN_FLIGHT_TIME: Duration = Duration::from_millis(1500);
@@ -267,31 +267,6 @@ pub enum Verification {
     Late,
 }
 
-/// How a touch ended.
-#[derive(Clone, Debug, PartialEq)]
-pub enum TouchOutcome {
-    /// The API server has a new version of the pod.
-    Touched,
-    /// Nothing has changed, or another client has changed the pod: send again (R9, R17). Completes "the API server
-    /// refused the touch:" where it stays so.
-    Again(&'static str),
-    /// The pod is gone (R17).
-    Gone,
-    /// The API server has too many requests, and asks to wait this long.
-    Throttled(Option<Duration>),
-    /// Authorization denies it: the missing permission. The gate closes.
-    Forbidden(String),
-    /// Admission rejects it, with this text.
-    Refused(String),
-    /// No answer, or the API server's own failure.
-    Failed {
-        /// Completes "failed to touch the pod:".
-        why: &'static str,
-        /// Uniform in `[0, 1)`: the pods of a node are not to retry at one moment.
-        random: f64,
-    },
-}
-
 /// A touch that is in flight.
 #[derive(Clone, Debug)]
 struct InFlightTouch {
@@ -517,26 +492,28 @@ impl PodRules {
         self.recent.push_back(now);
     }
 
-    /// The API server has answered the last touch.
-    pub fn answered(&mut self, answer: TouchOutcome, now: Instant) {
+    /// The API server has answered the last touch. `random` is uniform in `[0, 1)`: the pods of a node are not to retry at
+    /// one moment.
+    pub fn answered(&mut self, answer: TouchAnswer, random: f64, now: Instant) {
         (self.not_before, self.failed) = (None, None);
-        let had_effect = !matches!(answer, TouchOutcome::Again(_));
+        let had_effect = !matches!(answer, TouchAnswer::NoOp | TouchAnswer::Conflict);
         match answer {
-            TouchOutcome::Touched => {
+            TouchAnswer::Touched { .. } => {
                 self.refused = None;
                 self.backoff.reset();
                 self.without_effect = 0;
                 return;
             }
-            TouchOutcome::Again(why) => self.without_effect(why, now),
-            TouchOutcome::Gone => self.gone = true,
-            TouchOutcome::Throttled(after) => {
-                self.not_before = Some(now + after.unwrap_or(THROTTLED));
+            TouchAnswer::NoOp => self.without_effect("it drops the annotation", now),
+            TouchAnswer::Conflict => self.without_effect("it reports a conflict each time", now),
+            TouchAnswer::Gone => self.gone = true,
+            TouchAnswer::Throttled { retry_after } => {
+                self.not_before = Some(now + retry_after.unwrap_or(THROTTLED));
             }
             // The node records it, too, and opens the gate again.
-            TouchOutcome::Forbidden(permission) => self.gate = Gate::Forbidden(permission),
-            TouchOutcome::Refused(text) => self.refused = Some((now + REFUSED, text)),
-            TouchOutcome::Failed { why, random } => {
+            TouchAnswer::Forbidden { permission } => self.gate = Gate::Forbidden(permission),
+            TouchAnswer::Refused { message } => self.refused = Some((now + REFUSED, message)),
+            TouchAnswer::Failed { why } => {
                 let delay = self.backoff.next_delay().mul_f64(1.0 + random);
                 (self.not_before, self.failed) = (Some(now + delay), Some(why));
             }
@@ -570,7 +547,7 @@ impl PodRules {
         }
     }
 
-    /// The last touch had no effect, because of `why`. Once is chance, and several times in a row are a policy or a
+    /// The last touch had no effect, because of `why`, which completes "the API server refused the touch:". Once is chance, and several times in a row are a policy or a
     /// webhook.
     fn without_effect(&mut self, why: &'static str, now: Instant) {
         self.without_effect += 1;

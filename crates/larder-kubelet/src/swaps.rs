@@ -35,7 +35,7 @@ use tokio::{
 };
 use tracing::warn;
 
-use crate::kubelet_dir::{KubeletDir, UnknownContent, VolumeId};
+use crate::kubelet_dir::{KubeletDir, VolumeId};
 
 /// Polling intervals by the time since the touch (R25). After the last one, [`SLOW_POLL`] applies.
 const POLLS: [(Duration, Duration); 2] = [
@@ -189,8 +189,7 @@ impl PodSwaps {
                     kind,
                     name,
                 };
-                // It is polled then.
-                let _ = swaps.follow(key, &id);
+                swaps.follow(key, &id);
             }
             swaps
         };
@@ -201,37 +200,20 @@ impl PodSwaps {
     }
 
     /// Follows the volume `id` under `key`, instead of what was followed under that key before. Waits for the disk.
-    ///
-    /// # Errors
-    ///
-    /// The directory of the volume cannot be seen. The volume is polled.
-    fn follow(&mut self, key: usize, id: &VolumeId<'_>) -> Result<(), UnknownContent> {
+    fn follow(&mut self, key: usize, id: &VolumeId<'_>) {
         self.unfollow(key);
-        let Some(inotify) = &self.swaps.inotify else {
-            self.polled.insert(key);
-            return Ok(());
-        };
-        let inbox = &self.inbox;
-        let watched = self.swaps.directory.volume_handle(id).map(|directory| {
-            let follower = SwapFollower {
-                inbox: Arc::clone(inbox),
-                key,
-            };
-            inotify.watch(&directory, follower)
+        let watch = self.swaps.inotify.as_ref().and_then(|inotify| {
+            let directory = self.swaps.directory.volume_handle(id).ok()?;
+            let inbox = Arc::clone(&self.inbox);
+            // It fails at the limit of watches, mostly: polling does as well.
+            inotify.watch(&directory, SwapFollower { inbox, key }).ok()
         });
-        match watched {
-            Ok(Ok(watch)) => {
+        match watch {
+            Some(watch) => {
                 self.watched.insert(key, watch);
-                Ok(())
             }
-            // The limit of watches, mostly: polling does as well.
-            Ok(Err(_)) => {
+            None => {
                 self.polled.insert(key);
-                Ok(())
-            }
-            Err(unknown) => {
-                self.polled.insert(key);
-                Err(unknown)
             }
         }
     }

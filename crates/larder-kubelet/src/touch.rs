@@ -12,11 +12,14 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
+use larder_objects::chain;
 use larder_transport::path::{PathError, Query, Resource};
 use larder_watch::{RequestError, merge_patch};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
+use tokio::time::timeout;
+use tracing::debug;
 
 const PODS: Resource = Resource::core("pods");
 
@@ -28,6 +31,12 @@ const FIELD_MANAGER: &str = "larder";
 
 /// The permission that a touch needs, as an administrator grants it.
 const PERMISSION: &str = "patch pods/status";
+
+/// Longest wait for the answer to a touch.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a touch failed that was not answered.
+const NO_ANSWER: &str = "the API server does not answer";
 
 /// Longest text of the API server that is shown, in bytes.
 const MAX_TEXT: usize = 512;
@@ -76,7 +85,7 @@ impl RefreshValue {
 }
 
 /// The answer to a touch.
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TouchAnswer {
     /// The pod has the annotation, and this version.
     Touched {
@@ -104,8 +113,11 @@ pub enum TouchAnswer {
         /// The text of the policy or webhook.
         message: String,
     },
-    /// No usable answer. [`RequestError::is_outage`] tells an outage from the rest.
-    Failed(RequestError),
+    /// No usable answer, or the API server's own failure.
+    Failed {
+        /// Completes "failed to touch the pod:", and quotes nothing.
+        why: &'static str,
+    },
 }
 
 impl TouchAnswer {
@@ -117,7 +129,7 @@ impl TouchAnswer {
             Self::Forbidden { .. } => "forbidden",
             Self::Refused { .. } => "refused",
             Self::Throttled { .. } => "throttled",
-            Self::Conflict | Self::Gone | Self::Failed(_) => "error",
+            Self::Conflict | Self::Gone | Self::Failed { .. } => "error",
         }
     }
 }
@@ -154,10 +166,11 @@ impl Toucher {
 
     /// Sets the annotation of `pod` to `value`: one request.
     pub async fn send(&self, pod: &PodToTouch, value: &RefreshValue) -> TouchAnswer {
-        match self.patch(pod, value).await {
-            Ok(version) if version == pod.resource_version => TouchAnswer::NoOp,
-            Ok(resource_version) => TouchAnswer::Touched { resource_version },
-            Err(error) => answer_of(error, pod),
+        match timeout(TIMEOUT, self.patch(pod, value)).await {
+            Ok(Ok(version)) if version == pod.resource_version => TouchAnswer::NoOp,
+            Ok(Ok(resource_version)) => TouchAnswer::Touched { resource_version },
+            Ok(Err(error)) => answer_of(&error, pod),
+            Err(_) => TouchAnswer::Failed { why: NO_ANSWER },
         }
     }
 
@@ -178,9 +191,9 @@ fn body(pod: &PodToTouch, value: &RefreshValue) -> Value {
     json!({"metadata": {"uid": &*pod.uid, "annotations": {REFRESH: value.as_str()}}})
 }
 
-fn answer_of(error: RequestError, pod: &PodToTouch) -> TouchAnswer {
-    let RequestError::Status { code, message, .. } = &error else {
-        return TouchAnswer::Failed(error);
+fn answer_of(error: &RequestError, pod: &PodToTouch) -> TouchAnswer {
+    let RequestError::Status { code, message, .. } = error else {
+        return failed(error, pod);
     };
     match code {
         404 => TouchAnswer::Gone,
@@ -197,8 +210,23 @@ fn answer_of(error: RequestError, pod: &PodToTouch) -> TouchAnswer {
         400..=499 if *code != 401 => TouchAnswer::Refused {
             message: shown(message),
         },
-        _ => TouchAnswer::Failed(error),
+        _ => failed(error, pod),
     }
+}
+
+fn failed(error: &RequestError, pod: &PodToTouch) -> TouchAnswer {
+    let text = chain(error);
+    debug!(namespace = %pod.namespace, pod = %pod.name, error = text, "failed to touch the pod, will retry");
+    let why = if error.is_unauthorized() {
+        "the API server does not accept the credentials"
+    } else if error.is_transport() {
+        NO_ANSWER
+    } else if error.is_unreadable() {
+        "the API server's answer cannot be read"
+    } else {
+        "the API server has an error of its own"
+    };
+    TouchAnswer::Failed { why }
 }
 
 /// Whether the message of a 422 is about the UID: `Pod "NAME" is invalid: metadata.uid: …`. Policies and webhooks begin

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use larder_kubelet::{outdated::OutdatedKind, rules::PartState};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Registry, Unit},
 };
@@ -17,29 +16,17 @@ const VERIFICATIONS: [&str; 5] = ["same", "swapped", "late", "detached", "unveri
 /// Metrics of the mode. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(super) struct BesideMetrics {
-    touches: Family<ResultLabels, Counter>,
-    verifications: Family<ResultLabels, Counter>,
+    touches: Family<Label, Counter>,
+    verifications: Family<Label, Counter>,
     delivery: Histogram,
     touches_per_delivery: Histogram,
-    volumes: Family<StateLabels, Gauge>,
+    volumes: Family<Label, Gauge>,
     rate_limit: Gauge,
-    outdated: Family<KindLabels, Gauge>,
+    outdated: Family<Label, Gauge>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ResultLabels {
-    result: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    state: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabels {
-    kind: &'static str,
-}
+/// One label, with its value.
+type Label = [(&'static str, &'static str); 1];
 
 impl BesideMetrics {
     /// Registers the metrics in `registry`.
@@ -56,14 +43,10 @@ impl BesideMetrics {
             outdated: Family::default(),
         };
         for result in TOUCHES {
-            drop(metrics.touches.get_or_create(&ResultLabels { result }));
+            drop(metrics.touches.get_or_create(&[("result", result)]));
         }
         for result in VERIFICATIONS {
-            drop(
-                metrics
-                    .verifications
-                    .get_or_create(&ResultLabels { result }),
-            );
+            drop(metrics.verifications.get_or_create(&[("result", result)]));
         }
         // Every label appears, before there is a pod.
         metrics.of_pod().set(PodCounts::default());
@@ -108,13 +91,14 @@ impl BesideMetrics {
 
     /// Counts the answer to a touch.
     pub(super) fn touched(&self, result: &'static str) {
-        self.touches.get_or_create(&ResultLabels { result }).inc();
+        self.touches.get_or_create(&[("result", result)]).inc();
     }
 
     /// Counts a verification.
     pub(super) fn verified(&self, result: &'static str) {
-        let labels = ResultLabels { result };
-        self.verifications.get_or_create(&labels).inc();
+        self.verifications
+            .get_or_create(&[("result", result)])
+            .inc();
     }
 
     /// Records a change that was verified.
@@ -155,21 +139,21 @@ pub(super) struct PodGauges {
 
 impl PodGauges {
     pub(super) fn set(&mut self, counts: PodCounts) {
+        let before = std::mem::replace(&mut self.counts, counts);
         for state in PartState::ALL {
-            let change = counts.volumes[state as usize] - self.counts.volumes[state as usize];
-            let labels = StateLabels {
-                state: state.as_str(),
-            };
-            self.metrics.volumes.get_or_create(&labels).inc_by(change);
+            let gauge = self
+                .metrics
+                .volumes
+                .get_or_create(&[("state", state.as_str())]);
+            gauge.inc_by(counts.volumes[state as usize] - before.volumes[state as usize]);
         }
         for kind in OutdatedKind::ALL {
-            let change = counts.outdated[kind as usize] - self.counts.outdated[kind as usize];
-            let labels = KindLabels {
-                kind: kind.as_str(),
-            };
-            self.metrics.outdated.get_or_create(&labels).inc_by(change);
+            let gauge = self
+                .metrics
+                .outdated
+                .get_or_create(&[("kind", kind.as_str())]);
+            gauge.inc_by(counts.outdated[kind as usize] - before.outdated[kind as usize]);
         }
-        self.counts = counts;
     }
 }
 

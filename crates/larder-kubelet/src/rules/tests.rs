@@ -58,11 +58,14 @@ fn look(observation: PartObservation, content: u8, changed_at: Instant) -> Look 
     }
 }
 
-fn failed() -> TouchOutcome {
-    TouchOutcome::Failed {
-        why: "the API server does not answer",
-        random: 0.0,
-    }
+fn failed() -> TouchAnswer {
+    let why = "the API server does not answer";
+    TouchAnswer::Failed { why }
+}
+
+fn touched() -> TouchAnswer {
+    let resource_version = "2".into();
+    TouchAnswer::Touched { resource_version }
 }
 
 impl World {
@@ -201,9 +204,9 @@ impl World {
         self
     }
 
-    fn answer(&mut self, at: u64, answer: TouchOutcome) -> &mut Self {
+    fn answer(&mut self, at: u64, answer: TouchAnswer) -> &mut Self {
         self.until(at);
-        self.rules.answered(answer, self.now);
+        self.rules.answered(answer, 0.0, self.now);
         self
     }
 

@@ -1,7 +1,5 @@
 use http::StatusCode;
 use larder_apiserver::{ApiServer, Options};
-use larder_objects::chain;
-use larder_watch::RequestError;
 
 use super::*;
 
@@ -133,10 +131,7 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
         ..pod
     };
     let answer = toucher.send(&hostile, &value).await;
-    assert!(
-        matches!(answer, TouchAnswer::Failed(RequestError::Path(_))),
-        "{answer:?}"
-    );
+    assert!(matches!(answer, TouchAnswer::Failed { .. }), "{answer:?}");
 }
 
 /// The result of a touch on an API server that gives every request this answer.
@@ -234,18 +229,31 @@ async fn throttling_and_outages_are_distinguished() {
         };
         assert_eq!(retry_after, expected);
     }
-    for code in [500, 503, 401] {
-        let answer = answered(code, None, json!("no status")).await;
-        let TouchAnswer::Failed(error) = answer else {
-            panic!("{answer:?}");
-        };
-        assert!(error.is_outage(), "{}", chain(&error));
+    for (code, body, expected) in [
+        (500, "no status", "the API server has an error of its own"),
+        (503, "no status", "the API server has an error of its own"),
+        (
+            401,
+            "no status",
+            "the API server does not accept the credentials",
+        ),
+        (200, "no pod", "the API server's answer cannot be read"),
+    ] {
+        let answer = answered(code, None, json!(body)).await;
+        assert_eq!(answer, TouchAnswer::Failed { why: expected });
     }
-    let answer = answered(200, None, json!({"metadata": {}})).await;
-    let TouchAnswer::Failed(error) = answer else {
-        panic!("{answer:?}");
-    };
-    assert!(!error.is_outage(), "{}", chain(&error));
+}
+
+#[tokio::test(start_paused = true)]
+async fn answer_that_does_not_come_is_not_awaited_for_ever() {
+    let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+        std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>(
+        )
+    });
+    let toucher = Toucher::new(Client::new(service, "n"));
+    let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
+    let answer = toucher.send(&pod(), &value).await;
+    assert_eq!(answer, TouchAnswer::Failed { why: NO_ANSWER });
 }
 
 #[tokio::test]

@@ -1,41 +1,35 @@
 //! The touch of a pod: queued, sent, answered.
 
-use std::{future, time::Duration};
+use std::future;
 
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_kubelet::{
-    rules::TouchOutcome,
     touch::{PodToTouch, REFRESH, RefreshValue, TouchAnswer},
     touch_limiter::Urgency,
     touch_queue::{Permit, QueuedTouch},
 };
-use larder_watch::RequestError;
 use smol_str::SmolStr;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tracing::{debug, warn};
 
 use super::BesideWorker;
-
-/// Longest wait for the answer to a touch.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The progress of a touch.
 pub(super) enum Touching {
     Idle,
     Queued(QueuedTouch),
-    Sent(BoxFuture<'static, (Permit, Option<TouchAnswer>)>),
+    Sent(BoxFuture<'static, (Permit, TouchAnswer)>),
 }
 
 /// The result of a touch.
 pub(super) enum TouchStep {
     Granted(Permit),
-    /// `None` if no answer came in time.
-    Answered(Permit, Option<TouchAnswer>),
+    Answered(Permit, TouchAnswer),
 }
 
 impl Touching {
     /// Sends `request` now: the worker follows swaps before it next waits for anything, which takes a thread.
-    fn start(mut request: BoxFuture<'static, (Permit, Option<TouchAnswer>)>) -> Self {
+    fn start(mut request: BoxFuture<'static, (Permit, TouchAnswer)>) -> Self {
         match (&mut request).now_or_never() {
             Some(answered) => Self::Sent(future::ready(answered).boxed()),
             None => Self::Sent(request),
@@ -98,8 +92,8 @@ impl BesideWorker {
         permit.sent();
         let toucher = self.beside.toucher.clone();
         let answer = async move {
-            let answer = timeout(TIMEOUT, toucher.send(&target, &value)).await;
-            (permit, answer.ok())
+            let answer = toucher.send(&target, &value).await;
+            (permit, answer)
         };
         self.touching = Touching::start(answer.boxed());
     }
@@ -110,66 +104,23 @@ impl BesideWorker {
         match step {
             TouchStep::Granted(permit) => Some(permit),
             TouchStep::Answered(mut permit, answer) => {
-                let now = Instant::now();
-                let label = answer.as_ref().map_or("error", TouchAnswer::label);
-                self.beside.metrics.touched(label);
-                let answer = match answer {
-                    None => self.failed("the API server does not answer"),
-                    Some(answer) => self.answer(answer, &mut permit),
-                };
-                self.rules.answered(answer, now);
+                let pod = &self.entry.name;
+                self.beside.metrics.touched(answer.label());
+                match &answer {
+                    TouchAnswer::Touched { resource_version } => {
+                        debug!(%pod, %resource_version, "touched the pod");
+                    }
+                    TouchAnswer::Throttled { retry_after } => permit.throttled(*retry_after),
+                    TouchAnswer::Forbidden { permission } => self.beside.forbidden(permission),
+                    TouchAnswer::Refused { message } => {
+                        warn!(%pod, error = message, "API server rejected the touch, will retry");
+                    }
+                    _ => {}
+                }
+                self.rules.answered(answer, self.rng.f64(), Instant::now());
                 None
             }
         }
-    }
-
-    /// The answer, in the terms of the rules.
-    fn answer(&mut self, answer: TouchAnswer, permit: &mut Permit) -> TouchOutcome {
-        let pod = &self.entry.name;
-        match answer {
-            TouchAnswer::Touched { resource_version } => {
-                debug!(%pod, %resource_version, "touched the pod");
-                TouchOutcome::Touched
-            }
-            TouchAnswer::NoOp => TouchOutcome::Again("it drops the annotation"),
-            TouchAnswer::Conflict => TouchOutcome::Again("it reports a conflict each time"),
-            TouchAnswer::Gone => TouchOutcome::Gone,
-            TouchAnswer::Throttled { retry_after } => {
-                permit.throttled(retry_after);
-                TouchOutcome::Throttled(retry_after)
-            }
-            TouchAnswer::Forbidden { permission } => {
-                self.beside.forbidden(&permission);
-                TouchOutcome::Forbidden(permission)
-            }
-            TouchAnswer::Refused { message } => {
-                warn!(%pod, error = message, "API server rejected the touch, will retry");
-                TouchOutcome::Refused(message)
-            }
-            TouchAnswer::Failed(error) => {
-                let text = larder_objects::chain(&error);
-                debug!(%pod, error = text, "failed to touch the pod, will retry");
-                self.failed(reason_of(&error))
-            }
-        }
-    }
-
-    fn failed(&mut self, why: &'static str) -> TouchOutcome {
-        let random = self.rng.f64();
-        TouchOutcome::Failed { why, random }
-    }
-}
-
-/// Why a touch got no usable answer, in words that quote nothing.
-fn reason_of(error: &RequestError) -> &'static str {
-    if error.is_unauthorized() {
-        "the API server does not accept the credentials"
-    } else if error.is_transport() {
-        "the API server does not answer"
-    } else if error.is_unreadable() {
-        "the API server's answer cannot be read"
-    } else {
-        "the API server has an error of its own"
     }
 }
 

@@ -6,7 +6,7 @@ use larder_objects::{Kind, ResourceVersion, SecretBytes};
 use larder_projection::{File, FileData, Origin, VolumePath};
 
 use super::super::*;
-pub(super) use crate::kubelet_volumes::KubeletVolumes;
+pub(super) use crate::testing::KubeletVolumes;
 
 pub(super) const UID: &str = "7e0c5e5c-0000-4000-8000-000000000001";
 

@@ -7,7 +7,12 @@ use super::*;
 fn a_touch_that_is_not_permitted_waits_for_the_permission() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, TouchOutcome::Forbidden("patch pods/status".to_owned()))
+        .answer(
+            5,
+            TouchAnswer::Forbidden {
+                permission: "patch pods/status".to_owned(),
+            },
+        )
         .compute(1000, "a", 3)
         .phase("a")
         .gate(400_000, Gate::Open)
@@ -21,7 +26,12 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
         "#]]);
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, TouchOutcome::Refused("policy says no".to_owned()))
+        .answer(
+            5,
+            TouchAnswer::Refused {
+                message: "policy says no".to_owned(),
+            },
+        )
         .compute(1000, "a", 3)
         .phase("a")
         .until(700_000)
@@ -39,7 +49,12 @@ fn a_touch_that_is_not_permitted_waits_for_the_permission() {
 fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, TouchOutcome::Throttled(Some(Duration::from_secs(2))))
+        .answer(
+            5,
+            TouchAnswer::Throttled {
+                retry_after: Some(Duration::from_secs(2)),
+            },
+        )
         .until(2100)
         .swap(2150, "a", 2)
         .check(expect![[r#"
@@ -53,7 +68,7 @@ fn a_throttled_touch_is_sent_after_the_api_servers_retry_after() {
 fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
     World::new(NO_TTL)
         .compute(0, "a", 2)
-        .answer(5, TouchOutcome::Again("it drops the annotation"))
+        .answer(5, TouchAnswer::NoOp)
         .until(60)
         .answer(61, failed())
         .until(600)
@@ -72,7 +87,10 @@ fn a_touch_that_changed_nothing_or_got_no_answer_does_not_count() {
 // beside-kubelet 22
 #[test]
 fn touches_that_never_have_an_effect_count_as_a_rejection() {
-    for why in ["it drops the annotation", "it reports a conflict each time"] {
+    for (answer, why) in [
+        (TouchAnswer::NoOp, "it drops the annotation"),
+        (TouchAnswer::Conflict, "it reports a conflict each time"),
+    ] {
         let mut world = World::new(NO_TTL);
         world.compute(0, "a", 2);
         let mut touches = 1;
@@ -81,7 +99,7 @@ fn touches_that_never_have_an_effect_count_as_a_rejection() {
             world.until(at);
             let sent = world.log.matches("touch\n").count();
             if sent == touches {
-                world.answer(at, TouchOutcome::Again(why));
+                world.answer(at, answer.clone());
                 touches += 1;
             }
         }
@@ -108,9 +126,9 @@ fn touches_without_effect_count_for_the_limit_of_a_minute() {
         let at = u64::try_from(change).unwrap() * 500;
         world
             .compute(at, "a", content)
-            .answer(at, TouchOutcome::Again("it reports a conflict each time"))
+            .answer(at, TouchAnswer::Conflict)
             .until(at + 60)
-            .answer(at + 70, TouchOutcome::Touched)
+            .answer(at + 70, touched())
             .swap(at + 200, "a", content);
     }
     let touches = world.log.lines().filter(|line| line.ends_with(" touch"));
@@ -128,14 +146,13 @@ fn a_touch_that_failed_is_sent_again_when_the_outage_is_over() {
     world
         .rules
         .outage_over(world.start + Duration::from_millis(40_300));
-    world
-        .until(41_000)
-        .answer(41_000, TouchOutcome::Touched)
-        .phase("a");
+    world.until(41_000).answer(41_000, touched()).phase("a");
     // An outage that ends delays nothing, and hurries nothing else.
     world.answer(
         41_001,
-        TouchOutcome::Throttled(Some(Duration::from_mins(1))),
+        TouchAnswer::Throttled {
+            retry_after: Some(Duration::from_mins(1)),
+        },
     );
     world
         .rules
@@ -155,13 +172,8 @@ fn a_touch_that_failed_is_sent_again_when_the_outage_is_over() {
 fn touches_that_failed_together_are_not_sent_again_together() {
     let retried_at = |random| {
         let mut world = World::new(NO_TTL);
-        world.compute(0, "a", 2).answer(
-            0,
-            TouchOutcome::Failed {
-                why: "the API server does not answer",
-                random,
-            },
-        );
+        world.compute(0, "a", 2);
+        world.rules.answered(failed(), random, world.now);
         world.rules.wanted_at().unwrap() - world.start
     };
     assert_eq!(retried_at(0.0), Duration::from_millis(500));

@@ -194,7 +194,7 @@ fn a_terminated_or_deleted_pod_is_not_touched() {
     world.check(expect![[r#""#]]);
     World::new(NO_TTL)
         .compute(100, "a", 2)
-        .answer(110, TouchOutcome::Gone)
+        .answer(110, TouchAnswer::Gone)
         .compute(200, "a", 3)
         .until(600_000)
         .check(expect![[r#"
