@@ -285,7 +285,7 @@ impl Config {
                 source: FileError::Field {
                     line,
                     field: "onChange".to_owned(),
-                    problem: format!("has exec, and {problem}"),
+                    problem,
                 },
             });
         }

@@ -14,27 +14,19 @@ use larder_files::ownership::{Changers, PathError, resolve};
 ///
 /// Names the file or directory that another user may write.
 pub(super) fn check(path: &Path) -> Result<(), String> {
-    let what = |found: &Path| {
-        if found.is_dir() {
-            format!("the directory {}", found.display())
-        } else {
-            "the file".to_owned()
-        }
+    let Err(error) = resolve(path, Changers::Root) else {
+        return Ok(());
     };
-    resolve(path, Changers::Root)
-        .map(drop)
-        .map_err(|error| match error {
-            PathError::Io { path, .. } => format!("cannot examine {}", path.display()),
-            PathError::Foreign { path, owner } => {
-                format!("{} belongs to user {owner}", what(&path))
-            }
-            PathError::Writable { path, mode } => {
-                format!(
-                    "others than root may write {} (mode {mode:04o})",
-                    what(&path)
-                )
-            }
-        })
+    let problem = match error {
+        PathError::Io { path, .. } => format!("{} cannot be examined", path.display()),
+        PathError::Foreign { path, owner } => {
+            format!("{} belongs to user {owner}", path.display())
+        }
+        PathError::Writable { path, .. } => format!("{} is writable by others", path.display()),
+    };
+    Err(format!(
+        "exec hooks need a file that only root can write; {problem}: move it to /etc/larder"
+    ))
 }
 
 #[cfg(test)]
@@ -68,18 +60,20 @@ mod tests {
         set_mode(&file, 0o644);
         assert_eq!(check(&file), Ok(()));
         set_mode(&file, 0o664);
-        let expected = "others than root may write the file (mode 0664)";
-        assert_eq!(check(&file).unwrap_err(), expected);
+        let rejected = |problem: String| {
+            let expected = format!(
+                "exec hooks need a file that only root can write; {problem}: move it to /etc/larder"
+            );
+            assert_eq!(check(&file), Err(expected));
+        };
+        rejected(format!("{} is writable by others", file.display()));
         set_mode(&file, 0o644);
         set_mode(directory.path(), 0o777);
-        let expected = format!(
-            "others than root may write the directory {} (mode 0777)",
-            directory.path().display()
-        );
-        assert_eq!(check(&file).unwrap_err(), expected);
+        let path = directory.path().display();
+        rejected(format!("{path} is writable by others"));
         set_mode(directory.path(), 0o755);
         std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
-        assert_eq!(check(&file).unwrap_err(), "the file belongs to user 1000");
+        rejected(format!("{} belongs to user 1000", file.display()));
     }
 
     // on-change 8
@@ -93,6 +87,7 @@ mod tests {
         set_mode(open.path(), 0o777);
         let link = open.path().join("agent.yaml");
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        assert!(check(&link).unwrap_err().contains("(mode 0777)"));
+        let problem = format!("; {} is writable by others:", open.path().display());
+        assert!(check(&link).unwrap_err().contains(&problem));
     }
 }

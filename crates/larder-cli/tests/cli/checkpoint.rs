@@ -258,7 +258,7 @@ async fn each_damaged_file_is_named_and_the_others_open() {
     // offline 14
     let cluster = Cluster::with_checkpoint().await;
     let all = files(&cluster.path());
-    assert!(all.len() > COPIES, "{all:?}");
+    assert!(all.len() >= COPIES, "{all:?}");
     for (path, content) in &all {
         let mut damaged = content.clone();
         damaged[100] ^= 1;
@@ -277,10 +277,7 @@ async fn each_damaged_file_is_named_and_the_others_open() {
         let first = found["rejected"][0].as_str().unwrap();
         assert!(first.starts_with(name), "{first}");
         let lost = COPIES - found["copies"].as_array().unwrap().len();
-        assert!(
-            name == "index" || (1..=2).contains(&lost),
-            "{name}: {lost} copies lost"
-        );
+        assert!(name == "index" || lost == 1, "{name}: {lost} copies lost");
         // Looking changes nothing.
         assert_eq!(fs::read(path).unwrap(), damaged);
         fs::write(path, content).unwrap();
