@@ -301,7 +301,7 @@ impl Checkpoint {
         let result = match written {
             Ok(written) => {
                 if let Some(problem) = board.written(writing.store(), written) {
-                    warn!(%problem, "checkpoint is incomplete");
+                    warn!(problem, "checkpoint is incomplete");
                 }
                 Ok(())
             }

@@ -84,7 +84,10 @@ impl Clock {
             Err(error) => error,
         };
         // Periodic passes still notice the new time.
-        warn!(%error, "failed to watch the clock, noticing jumps late");
+        warn!(
+            error = error.to_string(),
+            "failed to watch the clock, noticing jumps late"
+        );
         std::future::pending::<()>().await;
     }
 

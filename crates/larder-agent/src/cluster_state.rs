@@ -237,7 +237,7 @@ fn readable<K>(found: Found<K>) -> Option<K> {
         .object
         .inspect_err(|error| {
             let key = found.metadata.key();
-            warn!(%error, %key, "failed to decode object, keeping its last good copy");
+            warn!(error = error.to_string(), %key, "failed to decode object, keeping its last good copy");
         })
         .ok()
 }

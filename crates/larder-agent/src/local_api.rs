@@ -200,7 +200,10 @@ pub async fn serve_unix(
                 Ok((stream, _)) if is_trusted(&stream) => return (stream, slot),
                 Ok(_) => debug!("closed a connection of another user"),
                 Err(error) => {
-                    warn!(%error, "failed to accept a connection, will retry");
+                    warn!(
+                        error = error.to_string(),
+                        "failed to accept a connection, will retry"
+                    );
                     sleep(ACCEPT_PAUSE).await;
                 }
             }

@@ -293,11 +293,14 @@ impl ManifestDir {
         }
         let known: HashSet<_> = before.iter().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
-            warn!(%problem, "manifest rejected, keeping its last good content");
+            warn!(
+                problem = problem.to_string(),
+                "manifest rejected, keeping its last good content"
+            );
         }
         let current: HashSet<_> = problems.iter().collect();
         for problem in before.iter().filter(|problem| !current.contains(problem)) {
-            info!(%problem, "manifest problem resolved");
+            info!(problem = problem.to_string(), "manifest problem resolved");
         }
         self.problems.send_replace(problems.into());
     }

@@ -59,7 +59,7 @@ impl PodDeleter {
         let path = match path {
             Ok(path) => path,
             Err(error) => {
-                warn!(%error, pod = %format_args!("{namespace}/{name}"), "failed to build the path of a deleted pod, ignoring it");
+                warn!(error = error.to_string(), pod = %format_args!("{namespace}/{name}"), "failed to build the path of a deleted pod, ignoring it");
                 return;
             }
         };

@@ -33,10 +33,11 @@ use crate::{
     certificates::SourceId,
     delivery::{
         inbox::{DesiredState, Inbox},
-        inputs::{NodeInputs, Reports},
+        inputs::NodeInputs,
         plan::{Need, PodPlan},
         pod_statuses::PodStatusEntry,
         registration::Registration,
+        reports::Reports,
         worker::{WorkerFactory, WorkerSeat},
     },
     on_change::OnChange,

@@ -35,10 +35,7 @@ use crate::{
     clock::Clock,
     cluster_state::ClusterState,
     config::Config,
-    delivery::{
-        inputs::{NodeInputs, Reports},
-        pod_statuses::PodStatuses,
-    },
+    delivery::{inputs::NodeInputs, pod_statuses::PodStatuses, reports::Reports},
     events::Events,
     metrics::Metrics,
     on_change::{OnChange, OnChangeParts, PodChange, ProgramHook},

@@ -24,9 +24,7 @@ use crate::{
     checkpoint::CheckpointBoard,
     config::Config,
     delivery::{
-        inputs::{NodeInputs, Reports},
-        journal::Journal,
-        pod_statuses::add_paths,
+        inputs::NodeInputs, journal::Journal, pod_statuses::add_paths, reports::Reports,
         worker::WorkerFactory,
     },
     on_change::OnChange,

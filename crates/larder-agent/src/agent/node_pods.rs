@@ -70,7 +70,7 @@ impl NodePods {
             SourceEvent::Problems(problems) => {
                 let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
                 for problem in &problems {
-                    warn!(source = %report.source, %problem, "pod source is incomplete, keeping its last known pods");
+                    warn!(source = %report.source, problem, "pod source is incomplete, keeping its last known pods");
                 }
                 let count = problems.len();
                 let mut sources = self.handle.sources.lock();
@@ -116,7 +116,7 @@ impl NodePods {
 
     /// Reports a pod that another one keeps from being served.
     fn rejected(&mut self, duplicate: &DuplicatePod) {
-        warn!(error = %duplicate, "pod rejected, not served");
+        warn!(error = duplicate.to_string(), "pod rejected, not served");
         let metadata = &duplicate.pod.metadata;
         if let Some(events) = &self.handle.reports.events {
             let (subject, now) = (EventSubject::Rejected, self.handle.inputs.clock.now());

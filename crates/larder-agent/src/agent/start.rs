@@ -53,7 +53,7 @@ impl Agent {
             for path in copies {
                 match fs::remove_dir_all(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        warn!(%error, path = %path.display(), "failed to remove copies of manifests, leaving them");
+                        warn!(error = error.to_string(), path = %path.display(), "failed to remove copies of manifests, leaving them");
                     }
                     Ok(()) | Err(_) => {}
                 }

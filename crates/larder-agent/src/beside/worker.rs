@@ -28,9 +28,10 @@ use crate::{
     delivery::{
         gathering::Gathering,
         inbox::{DesiredState, Inbox},
-        inputs::{NodeInputs, Reports},
+        inputs::NodeInputs,
         plan::{Need, Part, PartKind, PodPlan},
         pod_statuses::PodStatusEntry,
+        reports::Reports,
         worker::{WorkerFactory, WorkerSeat},
     },
     on_change::OnChange,

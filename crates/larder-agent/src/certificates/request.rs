@@ -190,8 +190,9 @@ fn readable(
 ) -> Option<(ObjectKey, Arc<PodCertificateRequest>)> {
     let key = found.metadata.key();
     let object = found.object;
-    let object =
-        object.inspect_err(|error| warn!(%error, %key, "failed to decode a certificate request"));
+    let object = object.inspect_err(
+        |error| warn!(error = error.to_string(), %key, "failed to decode a certificate request"),
+    );
     Some((key, Arc::new(object.ok()?)))
 }
 

@@ -1,6 +1,6 @@
-//! What the workers of all pods read, and where they report.
+//! What the workers of all pods read.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
 use larder::{ConfigMapManager, SecretManager};
@@ -8,10 +8,8 @@ use larder_objects::{Kind, ObjectKey};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use super::pod_statuses::PodStatuses;
 use crate::{
-    certificates::Certificates, clock::Clock, cluster_state::ClusterState, events::Events,
-    metrics::Metrics, tokens::Tokens,
+    certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
 };
 
 /// What workers read.
@@ -27,13 +25,4 @@ pub(crate) struct NodeInputs {
     pub(crate) clock: Clock,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,
-}
-
-/// Where workers report.
-#[derive(Debug)]
-pub(crate) struct Reports {
-    pub(crate) statuses: PodStatuses,
-    /// `None` if events are not posted.
-    pub(crate) events: Option<Arc<Events>>,
-    pub(crate) metrics: Metrics,
 }

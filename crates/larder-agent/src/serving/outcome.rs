@@ -50,13 +50,13 @@ impl ServingWorker {
                 state.delivery.update(Phase::Delivered, "", now);
                 let Delivered { swapped, files } = *delivered;
                 if was == Phase::Failing {
-                    info!(%pod, part = %part.kind, "delivered after a failure");
+                    info!(%pod, part = part.kind.to_string(), "delivered after a failure");
                 } else if swapped && seen && matches!(part.kind, PartKind::Volume(..)) {
-                    info!(%pod, part = %part.kind, files, "changed");
+                    info!(%pod, part = part.kind.to_string(), files, "changed");
                 } else if swapped && seen {
-                    info!(%pod, part = %part.kind, variables = files, "changed");
+                    info!(%pod, part = part.kind.to_string(), variables = files, "changed");
                 } else {
-                    debug!(%pod, part = %part.kind, files, swapped, "delivered");
+                    debug!(%pod, part = part.kind.to_string(), files, swapped, "delivered");
                 }
                 swapped
             }
@@ -67,7 +67,7 @@ impl ServingWorker {
                     events.failed(metadata, subject, &failure.reason, now);
                 }
                 if state.delivery.update(Phase::Failing, &failure.reason, now) {
-                    warn!(%pod, part = %part.kind, error = failure.reason, "delivery failed, will retry");
+                    warn!(%pod, part = part.kind.to_string(), error = failure.reason, "delivery failed, will retry");
                 }
                 failure.swapped
             }
