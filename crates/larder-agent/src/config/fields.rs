@@ -163,7 +163,7 @@ pub const FIELDS: &[Field] = &[
         form: "number, at least 1",
         default: "`5000`",
         reloads: false,
-        about: "Limit of watches, for ConfigMaps and Secrets each. Objects beyond it are fetched on read until a watch ends.",
+        about: "Limit of watches, for ConfigMaps and Secrets each. Objects beyond it cannot be read until a watch ends; the error says so.",
         example: "5000",
     },
     Field {
