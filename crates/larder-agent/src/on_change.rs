@@ -24,6 +24,7 @@
 //! 4. Before the first step of an attempt, the record says that its outcome is uncertain. So the application is
 //!    notified of each change at least once, across any crash (rule P4).
 
+mod hooked_pod;
 mod key;
 #[cfg(test)]
 mod memory;

@@ -343,17 +343,19 @@ impl<P: Clone> Schedule<P> {
         self.pods.insert(uid.clone(), Box::new(pod));
     }
 
-    /// A pass is over: these parts are in place, and every other one that was due has failed (rule F1).
+    /// A pass is over: these parts are in place, and every other one that was due has failed (rule F1). Returns whether a
+    /// hook is in another state now.
     pub fn pass(
         &mut self,
         uid: &str,
         parts: Vec<(PartKey, Arc<PartContent>)>,
         key: &DigestKey,
         now: Now,
-    ) {
+    ) -> bool {
         let Some(pod) = self.pods.get_mut(uid).filter(|pod| !pod.is_ending) else {
-            return;
+            return false;
         };
+        let mut has_news = false;
         pod.is_dirty |= std::mem::take(&mut pod.is_changing);
         let before = Arc::clone(&pod.present);
         let arrived: BTreeSet<_> = parts.iter().map(|(part, _)| part).collect();
@@ -368,13 +370,14 @@ impl<P: Clone> Schedule<P> {
         for (hook, tracked) in pod.hooks.hooks.iter().zip(&mut pod.tracked) {
             let notified = tracked.engine.notified();
             tracked.passed(hook, &before, &pod.present, &confirmed, key, now.instant);
-            tracked.note_state(now.time);
+            has_news |= tracked.note_state(now.time);
             pod.is_dirty |= tracked.engine.notified() != notified;
             ids.push(tracked.id);
         }
         for id in ids {
             self.reschedule(id);
         }
+        has_news
     }
 
     /// Sets the timer of a hook to the next deadline of its engine.
@@ -557,3 +560,6 @@ impl<P: Clone> Schedule<P> {
         self.hooks.remove(&tracked.id);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -296,13 +296,15 @@ impl TrackedHook {
         pending.changed_at = (!is_idle).then_some(now.instant);
     }
 
-    /// Records the time if the state has changed.
-    pub(crate) fn note_state(&mut self, now: Timestamp) {
+    /// Records the time if the state has changed, and returns whether it has.
+    pub(crate) fn note_state(&mut self, now: Timestamp) -> bool {
         let state = self.engine.state();
-        if state != self.shown {
+        let has_changed = state != self.shown;
+        if has_changed {
             self.shown = state;
             self.since = now;
         }
+        has_changed
     }
 }
 

@@ -246,6 +246,7 @@ impl AgentBuilder {
             kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
             clock: clock.clone(),
             events: events.clone(),
+            changed: Arc::new(|_| {}),
             registry: &mut registry,
             rng: rng.fork(),
         });

@@ -50,6 +50,7 @@ fn on_change(root: &Path) -> OnChange {
         processes: Processes::new("/proc", "/"),
         clock: Clock::system(),
         events: None,
+        changed: Arc::new(|_| {}),
         registry: &mut Registry::default(),
         rng: Rng::with_seed(1),
     })

@@ -148,7 +148,7 @@ impl Observer {
     }
 
     fn uid(&self) -> &str {
-        self.pod.metadata.uid.as_deref().unwrap_or_default()
+        self.pod.uid()
     }
 }
 

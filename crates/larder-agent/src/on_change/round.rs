@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{
     Redactor, StepContext, StepOutcome, exec, http, restart, signal, targets::TargetQuery,
 };
-use larder_objects::SecretBytes;
+use larder_objects::{ObjectKey, SecretBytes};
 use larder_on_change::{
     Action, Attempt, AttemptEnd, Changes, Content, HookId, Place, PodHook, PodIdentity, Restart,
     RoundId, parse::ConfiguredHook,
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use tracing::{info, warn};
 
 use self::facts::RoundFacts;
-use super::{OnChange, task::HookedPod};
+use super::{OnChange, hooked_pod::HookedPod};
 use crate::blocking::blocking;
 
 /// A callback of the program that embeds the agent.
@@ -164,20 +164,16 @@ impl AttemptRun {
         end
     }
 
-    fn name(&self) -> String {
-        let PodIdentity {
-            namespace, name, ..
-        } = self.identity();
-        format!("{namespace}/{name}")
+    fn name(&self) -> ObjectKey {
+        self.attempt.pod.pod.key()
     }
 
     fn identity(&self) -> PodIdentity {
-        let metadata = &self.attempt.pod.pod.metadata;
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let key = self.name();
         PodIdentity {
-            namespace: text(&metadata.namespace),
-            name: text(&metadata.name),
-            uid: text(&metadata.uid),
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            uid: self.attempt.uid.to_string(),
         }
     }
 

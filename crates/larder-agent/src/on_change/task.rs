@@ -22,7 +22,7 @@ use std::{
 
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{exec::Machine, processes::Processes, targets::KnownContainers};
+use larder_actions::{exec::Machine, processes::Processes};
 use larder_objects::chain;
 use larder_on_change::{
     Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodFacts,
@@ -42,7 +42,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use super::{
-    OnChangeConfig, key,
+    OnChangeConfig,
+    hooked_pod::HookedPod,
+    key,
     metrics::RoundMetrics,
     observer::Observer,
     round::{AttemptReport, AttemptRun, Handler, ProgramHook},
@@ -65,6 +67,8 @@ pub(crate) struct OnChangeParts<'a> {
     pub(crate) processes: Processes,
     pub(crate) clock: Clock,
     pub(crate) events: Option<Arc<Events>>,
+    /// Called with the UID of a pod when what status shows of its hooks has changed.
+    pub(crate) changed: Arc<dyn Fn(&str) + Send + Sync>,
     pub(crate) registry: &'a mut Registry,
     pub(crate) rng: Rng,
 }
@@ -83,6 +87,7 @@ struct Shared {
     kubelet: Option<Arc<VolumeHost>>,
     clock: Clock,
     events: Option<Arc<Events>>,
+    changed: Arc<dyn Fn(&str) + Send + Sync>,
     metrics: RoundMetrics,
     processes: Processes,
     /// The digest key, and a directory in memory; made for the first pod with hooks.
@@ -98,19 +103,6 @@ struct Shared {
     hasher: RandomState,
     /// Whether every round has ended after the shutdown.
     drained: watch::Sender<bool>,
-}
-
-/// A pod with hooks.
-#[derive(Clone, Debug)]
-pub(super) struct HookedPod {
-    pub(super) pod: Arc<StoredPod>,
-    /// The containers that earlier rounds have found.
-    pub(super) known_containers: Arc<KnownContainers>,
-}
-
-/// Whether no hook of the pod fires any more (rule F9).
-fn is_ending(pod: &StoredPod) -> bool {
-    pod.metadata.deletion_timestamp.is_some() || pod.is_terminal()
 }
 
 impl fmt::Debug for OnChange {
@@ -129,6 +121,7 @@ impl OnChange {
             processes,
             clock,
             events,
+            changed,
             registry,
             rng,
         } = parts;
@@ -146,6 +139,7 @@ impl OnChange {
             kubelet,
             clock,
             events,
+            changed,
             processes,
             memory: OnceLock::new(),
             machine: OnceLock::new(),
@@ -229,11 +223,11 @@ impl OnChange {
 
     /// The pod's metadata or status has changed.
     pub(crate) fn updated(&self, pod: &Arc<StoredPod>) {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         let mut schedule = self.0.schedule.lock();
         if let Some(known) = schedule.pod_mut(uid) {
             known.pod = Arc::clone(pod);
-            if is_ending(pod) {
+            if HookedPod::is_ending(pod) {
                 schedule.end(uid);
             }
         }
@@ -242,6 +236,7 @@ impl OnChange {
     /// No hook of the pod fires any more: it has terminated or was removed.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.schedule.lock().forget(uid);
+        (self.0.changed)(uid);
     }
 
     /// The pod has no hooks any more; others start from the content of that time (rule P5). Waits for the disk.
@@ -369,16 +364,15 @@ impl OnChange {
 
     /// Gives the pod these hooks, before the first pass with them.
     pub(super) fn adopt(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, past: &Past) {
-        let (key, time, uid) = (self.key(), self.0.clock.now(), SmolStr::new(uid_of(pod)));
-        let hooked = HookedPod {
-            pod: Arc::clone(pod),
-            known_containers: Arc::default(),
-        };
+        let (key, time, uid) = (self.key(), self.0.clock.now(), SmolStr::new(pod.uid()));
+        let hooked = HookedPod::new(pod);
         let mut schedule = self.0.schedule.lock();
         schedule.adopt(&uid, hooked, Arc::clone(hooks), past, key, time);
-        if is_ending(pod) {
+        if HookedPod::is_ending(pod) {
             schedule.end(&uid);
         }
+        drop(schedule);
+        (self.0.changed)(&uid);
     }
 
     /// A part of the pod is about to be written with content of these tags. Waits for the disk if the record has to say so
@@ -394,7 +388,10 @@ impl OnChange {
     /// first delivery.
     pub(super) fn passed(&self, uid: &str, parts: Vec<(PartKey, Arc<PartContent>)>) {
         let now = self.now();
-        self.0.schedule.lock().pass(uid, parts, self.key(), now);
+        let has_news = self.0.schedule.lock().pass(uid, parts, self.key(), now);
+        if has_news {
+            (self.0.changed)(uid);
+        }
         self.write_record(uid);
         self.0.wake.notify_one();
     }
@@ -487,8 +484,10 @@ impl OnChange {
     /// Begins the attempts that are due. Also returns when to call it again.
     pub(super) fn due(&self) -> (Vec<AttemptRun>, Option<Instant>) {
         let (due, next) = self.0.schedule.lock().due(self.now());
-        let due = due.into_iter();
-        let runs = due.map(|attempt| AttemptRun::new(attempt, self.clone()));
+        let runs = due.into_iter().map(|attempt| {
+            (self.0.changed)(&attempt.uid);
+            AttemptRun::new(attempt, self.clone())
+        });
         (runs.collect(), next)
     }
 
@@ -506,6 +505,7 @@ impl OnChange {
         let now = self.now();
         let ended = self.0.schedule.lock().ended(report.id, &report.end, now);
         let Some(ended) = ended else { return };
+        (self.0.changed)(&report.uid);
         self.report(&report, &ended, now.time);
         let (on_change, uid) = (self.clone(), report.uid);
         writes.spawn_blocking(move || on_change.write_record(&uid));
@@ -518,8 +518,4 @@ fn resumed<T>(ended: Result<T, tokio::task::JoinError>) -> T {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
-}
-
-pub(super) fn uid_of(pod: &StoredPod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use larder_pods::StoredPod;
 use larder_projection::VolumeKind;
 use tracing::warn;
 
-use super::{OnChange, task::uid_of};
+use super::OnChange;
 
 /// Tags the content that the hooks of one pod select. Made for one look.
 pub(crate) struct ContentTagger {
@@ -55,7 +55,7 @@ impl OnChange {
         on_disk: Option<Vec<(PartKey, PartContent)>>,
         parts: Vec<(PartKey, PartContent)>,
     ) {
-        let uid = uid_of(pod);
+        let uid = pod.uid();
         if let Some(on_disk) = on_disk {
             if let Err(error) = self.host().ensure_pod_directory(uid) {
                 warn!(

@@ -564,6 +564,6 @@ fn hooks_of_annotations_are_shown_and_their_errors_fail() {
     let desk = Desk::with([("app.yaml", &annotated("larder.dev/on-change: reload"))]);
     let run = desk.run("render -f app.yaml");
     assert_eq!(run.code, 1, "{run:?}");
-    let problem = "\"reload\": expected none, restart, signal:NAME, http:PORT/PATH or a list";
+    let problem = "\"reload\": expected none, restart, restart:environment, signal:NAME, http:PORT/PATH or a list";
     assert!(run.stdout.contains(problem), "{run:?}");
 }

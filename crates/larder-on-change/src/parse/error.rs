@@ -42,10 +42,15 @@ impl std::error::Error for HookError {}
 #[non_exhaustive]
 pub enum Problem {
     /// Neither of the short forms nor a list.
-    #[error("{text:?}: expected none, restart, signal:NAME, http:PORT/PATH or a list")]
+    #[error(
+        "{text:?}: expected none, restart, restart:environment, signal:NAME, http:PORT/PATH{} or a list",
+        if *commands { ", exec:PATH" } else { "" }
+    )]
     UnknownForm {
         /// The text, shortened.
         text: String,
+        /// Whether commands are allowed here.
+        commands: bool,
     },
     /// Not YAML.
     #[error("line {line} is not valid YAML")]

@@ -20,6 +20,7 @@ pub(super) fn hook(
     let unknown = || {
         HookError::whole(Problem::UnknownForm {
             text: text.chars().take(64).collect(),
+            commands: origin == HookOrigin::CommandLine,
         })
     };
     let action = match text.split_once(':') {

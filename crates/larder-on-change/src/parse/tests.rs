@@ -92,7 +92,9 @@ fn each_mistake_has_its_message() {
     check(
         "reload",
         POD,
-        expect![[r#""reload": expected none, restart, signal:NAME, http:PORT/PATH or a list"#]],
+        expect![[
+            r#""reload": expected none, restart, restart:environment, signal:NAME, http:PORT/PATH or a list"#
+        ]],
     );
     check(
         "signal:SIGFOO",

@@ -81,6 +81,7 @@ impl Machine {
             processes: Processes::new("/proc", self.root.path().canonicalize().unwrap()),
             clock: Clock::system(),
             events: None,
+            changed: Arc::new(|_| {}),
             registry: &mut Registry::default(),
             rng: Rng::with_seed(1),
         });

@@ -6,8 +6,12 @@ use larder_on_change::{AttemptEnd, Ended, HookState, InvalidAnnotation, PodHooks
 use larder_pods::StoredPod;
 use tracing::{debug, info, warn};
 
-use super::{HookedPod, OnChange};
-use crate::{events::HookEvent, on_change::round::AttemptReport, status::HookStatus};
+use super::OnChange;
+use crate::{
+    events::HookEvent,
+    on_change::{hooked_pod::HookedPod, round::AttemptReport},
+    status::HookStatus,
+};
 
 impl OnChange {
     /// Reports errors of annotations that `before` did not have.
@@ -20,11 +24,9 @@ impl OnChange {
         let known: &[InvalidAnnotation] = before.map_or(&[], |known| &known.errors);
         for error in hooks.errors.iter().filter(|error| !known.contains(error)) {
             let error = error.to_string();
-            let metadata = &pod.metadata;
-            let name = metadata.name.as_deref().unwrap_or_default();
-            let namespace = metadata.namespace.as_deref().unwrap_or_default();
+            let shown = pod.key();
             warn!(
-                pod = format!("{namespace}/{name}"),
+                pod = %shown,
                 error, "invalid hooks, keeping the last valid ones"
             );
             self.post(pod, HookEvent::Invalid, &error);
@@ -89,9 +91,7 @@ impl OnChange {
             is_news,
         } = ended;
         let pod = &pod.pod;
-        let (namespace, name) = (&pod.metadata.namespace, &pod.metadata.name);
-        let text = |field: &Option<String>| field.clone().unwrap_or_default();
-        let shown = format!("{}/{}", text(namespace), text(name));
+        let shown = pod.key().to_string();
         let (changes, took) = (&report.summary, report.took);
         for container in &report.restarted {
             let what = match changes.as_str() {

@@ -16,7 +16,7 @@ fn faulty_hooks_end_the_run_before_it_starts() {
     for (flags, message) in [
         (
             &["reload"][..],
-            "\"reload\": expected none, restart, signal:NAME, http:PORT/PATH or a list",
+            "\"reload\": expected none, restart, restart:environment, signal:NAME, http:PORT/PATH, exec:PATH or a list",
         ),
         (&["signal:SIGFOO"], "expected one of SIGHUP, SIGINT, "),
         (&["signal:1"], "name the signal, as in SIGHUP"),
