@@ -251,9 +251,8 @@ impl AttemptRun {
                 let machine = on_change.machine();
                 let report = exec::run(command, &context, |launch| machine.launch(launch)).await;
                 if let Some(output) = report.output {
-                    let pod = self.name();
                     info!(
-                        pod,
+                        pod = %self.name(),
                         hook = context.hook,
                         output,
                         "output of a hook's command"
