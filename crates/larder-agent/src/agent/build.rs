@@ -17,7 +17,7 @@ use larder_on_change::{
     parse::{ConfiguredHook, PodSelector},
 };
 use larder_pods::{
-    PodManager, PodMetrics, PodSource,
+    PodManager, PodMetrics, PodSource, ResolvedPodUid,
     source::{HttpSource, HttpSourceError},
     static_pod::StaticPods,
 };
@@ -238,6 +238,12 @@ impl AgentBuilder {
         let host = Arc::new(host.with_pod_files(&[HOOK_RECORD]));
         let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
         let volumes = beside.as_ref().map_or(&host, |beside| beside.volumes());
+        let reports = Arc::new(Reports {
+            statuses: PodStatuses::new(clock.now()),
+            events: events.clone(),
+            metrics: metrics.clone(),
+        });
+        let shown = Arc::clone(&reports);
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),
             program: hooks,
@@ -245,8 +251,8 @@ impl AgentBuilder {
             processes: processes(&config, volumes.path()),
             kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
             clock: clock.clone(),
-            events: events.clone(),
-            changed: Arc::new(|_| {}),
+            events,
+            changed: Arc::new(move |uid| shown.statuses.note_change(&ResolvedPodUid::new(uid))),
             registry: &mut registry,
             rng: rng.fork(),
         });
@@ -264,11 +270,6 @@ impl AgentBuilder {
             expired: Mutex::default(),
             sync_frequency: config.sync_frequency.into(),
             clock: clock.clone(),
-        });
-        let reports = Arc::new(Reports {
-            statuses: PodStatuses::new(clock.now()),
-            events,
-            metrics,
         });
         let handle = AgentHandle {
             inputs,
