@@ -139,6 +139,7 @@ fn owed_notification_is_recorded_before_the_swap_where_the_key_ends() {
     node.deliver("a", "2");
     assert!(node.record("a").unwrap().contains("uncertain"));
     // Back before an attempt has begun: nothing is owed.
+    assert!(node.schedule.announce("a", &Node::part(), &tags[0]));
     node.deliver("a", "1");
     assert!(!node.record("a").unwrap().contains("uncertain"));
 }
