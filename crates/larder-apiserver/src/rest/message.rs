@@ -162,7 +162,7 @@ pub(super) fn written_response(status: StatusCode, written: &Written) -> Respons
     response
 }
 
-/// The `Status` of a error_response, and when to come back.
+/// The `Status` of an error, and when to come back.
 pub(super) fn error_response(error: &ApiError) -> Response<Body> {
     let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
     if error.retry_after() > 0 {
