@@ -5,7 +5,7 @@
 //! waiting; a pod never reads data older than its registration; registration counts as an access; the removal of an
 //! entry is final.
 //!
-//! [`task`] owns the engine and takes its findings over; [`scopes`] decides what one watch covers.
+//! [`task`] owns the engine, decides what one watch covers, and takes the engine's findings over.
 //!
 //! Invariants:
 //! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock). Stale
@@ -13,7 +13,6 @@
 //! 2. No lock is held across an await (I5).
 
 mod entry;
-mod scopes;
 mod target;
 mod task;
 

@@ -1,11 +1,12 @@
-//! The one task of the store: passes the targets and the needs of their readers to the engine. `findings` takes over
-//! the engine's findings.
+//! The one task of the store: passes the targets and the needs of their readers to the engine. `scopes` decides what
+//! one watch covers; `findings` takes over the engine's findings.
 //!
 //! Invariants:
 //! 1. Requests in flight for an object end with its removal, and a finding of that moment reaches no reader (I2).
 //! 2. No watch is open while no object is referenced, or while all referenced objects are final (I1, I2).
 
 mod findings;
+mod scopes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,11 +25,8 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-use super::{
-    WatchEntry, WatchStoreInner,
-    scopes::{Namespace, ReviewAnswer},
-    target::WatchTarget,
-};
+use self::scopes::{Namespace, ReviewAnswer};
+use super::{WatchEntry, WatchStoreInner, target::WatchTarget};
 use crate::{
     config::{ManagerConfig, WatchScope},
     status::ObjectState,
@@ -90,7 +88,7 @@ pub(super) struct WatchTask<K: Object> {
     /// By the number of the entry.
     pub(super) objects: BTreeMap<ObjectId, WatchedObject<K>>,
     /// The namespaces with references, unless each object has a watch of its own.
-    pub(super) namespaces: BTreeMap<SmolStr, Namespace>,
+    namespaces: BTreeMap<SmolStr, Namespace>,
     /// The namespaces in namespace scope, by the number of their target.
     pub(super) by_target: BTreeMap<TargetId, SmolStr>,
     /// The number of the next namespace.

@@ -19,7 +19,7 @@ use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::info;
 
-use super::{target::WatchTarget, task::WatchTask};
+use super::{super::target::WatchTarget, WatchTask};
 use crate::{
     config::WatchScope,
     status::{ObjectState, ScopeChoice},
