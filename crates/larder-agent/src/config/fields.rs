@@ -195,7 +195,7 @@ pub const FIELDS: &[Field] = &[
         form: "number, at least 1",
         default: "`8`",
         reloads: true,
-        about: "Limit of hooks that run at the same time. The others wait; the one that is due longest runs first.",
+        about: "Limit of hooks that run at the same time, two of a pod at most. Pods take turns, the most overdue first.",
         example: "8",
     },
     Field {

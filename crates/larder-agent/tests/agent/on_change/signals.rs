@@ -273,6 +273,10 @@ async fn restart_ends_the_container_and_the_next_one_starts_with_the_new_variabl
     node.apply(&config_map("env", &[("LEVEL", "1")]));
     let volume = created(&node, &pod_of("web", &[web], hook)).await;
     let variables = PathBuf::from(node.pod("web").unwrap().path).join("containers/web");
+    node.wait("the variables", |_| {
+        variables.join("env.json").exists().then_some(())
+    })
+    .await;
     let env = points.path("env");
     // Says what the variables of its successor are when it is asked to end.
     let script = format!(
