@@ -51,13 +51,13 @@ type Flight<K> = Shared<BoxFuture<'static, Result<Arc<K>, Error>>>;
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct CacheEntry<K> {
+pub(crate) struct CachedState<K> {
     config: Arc<ManagerConfig>,
-    state: Mutex<CacheState<K>>,
+    state: Mutex<CachedAnswer<K>>,
 }
 
 #[derive(Debug)]
-struct CacheState<K> {
+struct CachedAnswer<K> {
     answer: Answer<K>,
     /// How long ago the API server gave the answer.
     age: Option<Age>,
@@ -90,9 +90,9 @@ enum Answer<K> {
     Removed,
 }
 
-impl<K: Object> CacheEntry<K> {
+impl<K: Object> CachedState<K> {
     fn new(config: Arc<ManagerConfig>) -> Self {
-        let state = Mutex::new(CacheState {
+        let state = Mutex::new(CachedAnswer {
             answer: Answer::Unknown,
             age: None,
             hits: 0,
@@ -123,7 +123,7 @@ impl<K: Object> CacheEntry<K> {
     }
 }
 
-impl<K: Object> Cell for CacheEntry<K> {
+impl<K: Object> Cell for CachedState<K> {
     type Object = K;
 
     fn read_now(&self, required: RegistrationSeq) -> Option<Arc<K>> {
@@ -139,7 +139,7 @@ impl<K: Object> Cell for CacheEntry<K> {
     }
 }
 
-impl<K: Object> CacheState<K> {
+impl<K: Object> CachedAnswer<K> {
     /// The object, if the answer is still good (T6), not in doubt, and new enough for the reader.
     fn read_now(&mut self, required: RegistrationSeq, config: &ManagerConfig) -> Option<Arc<K>> {
         let (object, age) = self.object_for(required)?;
@@ -286,7 +286,7 @@ pub(crate) struct CachingStore<K: Object> {
 /// What requests under way share with the store.
 #[derive(Debug)]
 pub(super) struct CachingStoreInner<K: Object> {
-    pub(super) entries: Entries<CacheEntry<K>>,
+    pub(super) entries: Entries<CachedState<K>>,
     pub(super) changes: Publisher,
     metrics: Arc<dyn Metrics>,
     api: Api,
@@ -321,7 +321,7 @@ impl<K: Object> CachingStore<K> {
     }
 
     pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
-        let make = || CacheEntry::new(Arc::clone(&self.inner.config));
+        let make = || CachedState::new(Arc::clone(&self.inner.config));
         self.inner.entries.add(namespace, name, make).reference()
     }
 
@@ -357,7 +357,7 @@ impl<K: Object> CachingStore<K> {
         }
     }
 
-    fn plan(&self, entry: &Arc<Entry<CacheEntry<K>>>, required: RegistrationSeq) -> Plan<K> {
+    fn plan(&self, entry: &Arc<Entry<CachedState<K>>>, required: RegistrationSeq) -> Plan<K> {
         let now = Instant::now();
         let mut state = entry.cell.state.lock();
         if let Some(object) = state.read_now(required, &entry.cell.config) {
@@ -405,7 +405,7 @@ impl<K: Object> CachingStoreInner<K> {
     /// Asks for the object and records the outcome.
     async fn fetch(
         self: Arc<Self>,
-        entry: Arc<Entry<CacheEntry<K>>>,
+        entry: Arc<Entry<CachedState<K>>>,
         seq: RegistrationSeq,
         live: bool,
     ) -> Result<Arc<K>, Error> {

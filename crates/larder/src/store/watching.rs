@@ -5,14 +5,14 @@
 //! waiting; a pod never reads data older than its registration; registration counts as an access; the removal of an
 //! entry is final.
 //!
-//! [`task`] owns the engine, decides what one watch covers, and takes the engine's findings over.
+//! [`task`] owns the engine and takes its findings over; `task/scopes` decides what one watch covers.
 //!
 //! Invariants:
 //! 1. Only the task publishes, and only into entries that are not removed (checked under the entry's lock). Stale
 //!    copies are the exception: the store puts them into entries of which nothing is known.
 //! 2. No lock is held across an await (I5).
 
-mod entry;
+mod state;
 mod target;
 mod task;
 
@@ -36,9 +36,9 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::entry::WatchEntry;
+pub(crate) use self::state::WatchedState;
 use self::{
-    entry::ObjectFinding,
+    state::ObjectFinding,
     task::{Command, WatchTask},
 };
 use super::{Cell, Entries, Entry, Reference, waiting::wait};
@@ -53,7 +53,7 @@ use crate::{
 /// What store and task share.
 #[derive(Debug)]
 pub(crate) struct WatchStoreInner<K: Object> {
-    pub(crate) entries: Entries<WatchEntry<K>>,
+    pub(crate) entries: Entries<WatchedState<K>>,
     pub(crate) changes: Publisher,
     pub(crate) metrics: Arc<dyn Metrics>,
     /// For the task of the store.
@@ -80,7 +80,7 @@ impl<K: Object> WatchStoreInner<K> {
     }
 
     /// Notes that a reader waits, and sends the task a command if it does not know.
-    fn note_pending_read(&self, cell: &WatchEntry<K>) {
+    fn note_pending_read(&self, cell: &WatchedState<K>) {
         if !cell.read_pending.swap(true, Ordering::AcqRel) {
             self.send(Command::ReadPending(cell.id));
         }
@@ -89,7 +89,7 @@ impl<K: Object> WatchStoreInner<K> {
     /// The answer to a read that needs a state as fresh as `required`; if it is not known, the task has to obtain it.
     fn look(
         &self,
-        entry: &Entry<WatchEntry<K>>,
+        entry: &Entry<WatchedState<K>>,
         required: RegistrationSeq,
     ) -> Option<Result<Arc<K>, Error>> {
         let answer = entry.cell.look(&entry.key, required);
@@ -103,7 +103,7 @@ impl<K: Object> WatchStoreInner<K> {
     }
 
     /// Notifies the subscribers of news about an object. Returns whether there is any.
-    fn notify(&self, entry: &Entry<WatchEntry<K>>, event: Option<ChangeKind>) -> bool {
+    fn notify(&self, entry: &Entry<WatchedState<K>>, event: Option<ChangeKind>) -> bool {
         if let Some(event) = &event {
             self.changes.publish(&entry.key, event);
         }
@@ -111,12 +111,12 @@ impl<K: Object> WatchStoreInner<K> {
     }
 
     /// Publishes a state.
-    fn publish(&self, entry: &Entry<WatchEntry<K>>, finding: ObjectFinding<K>) {
+    fn publish(&self, entry: &Entry<WatchedState<K>>, finding: ObjectFinding<K>) {
         self.notify(entry, entry.cell.take(finding));
     }
 
     /// The watch of the object continues after an interruption.
-    fn resumed(&self, entry: &Entry<WatchEntry<K>>) {
+    fn resumed(&self, entry: &Entry<WatchedState<K>>) {
         self.notify(entry, entry.cell.resumed());
     }
 
@@ -124,7 +124,7 @@ impl<K: Object> WatchStoreInner<K> {
     /// whether that is news.
     fn failed(
         &self,
-        entry: &Entry<WatchEntry<K>>,
+        entry: &Entry<WatchedState<K>>,
         failure: &RequestFailure,
         is_denied: bool,
         now: Instant,
@@ -135,7 +135,7 @@ impl<K: Object> WatchStoreInner<K> {
     /// Serves the entry from the copies, if nothing else is known of it.
     fn serve_copy(
         &self,
-        entry: &Entry<WatchEntry<K>>,
+        entry: &Entry<WatchedState<K>>,
         copies: &HashMap<ObjectKey, StaleObject<K>>,
     ) {
         if let Some(copy) = copies.get(&entry.key) {
@@ -184,7 +184,7 @@ impl<K: Object> WatchStore<K> {
     }
 
     pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
-        let make = || WatchEntry::new(ObjectId(self.last_id.fetch_add(1, Ordering::Relaxed)));
+        let make = || WatchedState::new(ObjectId(self.last_id.fetch_add(1, Ordering::Relaxed)));
         let added = self.inner.entries.add(namespace, name, make);
         let entry = &added.entry;
         self.inner.serve_copy(entry, &self.inner.stale.lock());

@@ -7,13 +7,13 @@ use larder_transport::path::CollectionPath;
 use larder_watch::{Head, ObjectId, RegistrationSeq, RequestError, Target, collection_path};
 use smol_str::SmolStr;
 
-use super::{WatchEntry, WatchStoreInner};
+use super::{WatchStoreInner, WatchedState};
 use crate::store::Entry;
 
 /// The target of one watch. Cloning is cheap.
 pub(super) enum WatchTarget<K: Object> {
     /// One referenced object.
-    Object(Arc<Entry<WatchEntry<K>>>),
+    Object(Arc<Entry<WatchedState<K>>>),
     /// The objects of a namespace that are referenced at the moment.
     Namespace(Arc<WatchStoreInner<K>>, SmolStr),
 }
@@ -64,7 +64,7 @@ impl<K: Object> WatchTarget<K> {
     }
 
     /// The entry of that name, if the target covers it.
-    fn entry(&self, name: &str) -> Option<Arc<Entry<WatchEntry<K>>>> {
+    fn entry(&self, name: &str) -> Option<Arc<Entry<WatchedState<K>>>> {
         match self {
             Self::Object(entry) => (entry.key.name == name).then(|| Arc::clone(entry)),
             Self::Namespace(store, namespace) => store.entries.get(namespace, name),

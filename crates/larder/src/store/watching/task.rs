@@ -13,20 +13,16 @@ use std::{
     sync::Arc,
 };
 
-use futures::{StreamExt as _, stream::FuturesUnordered};
 use larder_objects::Object;
-use larder_watch::{
-    Api, Engine, Known, Limits, Need, NodeContext, ObjectId, Report, Start, TargetId,
-};
-use smol_str::SmolStr;
+use larder_watch::{Api, Engine, Known, Limits, Need, ObjectId, Report, Start, TargetId};
 use tokio::{
     sync::mpsc,
     time::{Duration, Instant, Interval, MissedTickBehavior, interval_at},
 };
 use tracing::{debug, warn};
 
-use self::scopes::{Namespace, ReviewAnswer};
-use super::{WatchEntry, WatchStoreInner, target::WatchTarget};
+use self::scopes::{ReviewAnswer, Scopes};
+use super::{WatchStoreInner, WatchedState, target::WatchTarget};
 use crate::{
     config::{ManagerConfig, WatchScope},
     status::ObjectState,
@@ -37,7 +33,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) enum Command<K> {
     /// An object got its first reference.
-    Added(Arc<Entry<WatchEntry<K>>>),
+    Added(Arc<Entry<WatchedState<K>>>),
     /// An object that fails got one reference more.
     Referenced(ObjectId),
     /// A reader waits for the object.
@@ -49,10 +45,10 @@ pub(super) enum Command<K> {
 }
 
 /// One referenced object. There may be very many.
-pub(super) struct WatchedObject<K> {
-    pub(super) entry: Arc<Entry<WatchEntry<K>>>,
+struct WatchedObject<K> {
+    entry: Arc<Entry<WatchedState<K>>>,
     /// The target that covers it: its own, or that of its namespace.
-    pub(super) target: Option<TargetId>,
+    target: Option<TargetId>,
     /// Number of requests for the state before it joined its target.
     joined: u64,
     last_read: Instant,
@@ -60,7 +56,7 @@ pub(super) struct WatchedObject<K> {
 
 impl<K: Object> WatchedObject<K> {
     /// Whether every reference to the object may read the known state.
-    pub(super) fn is_fresh(&self) -> bool {
+    fn is_fresh(&self) -> bool {
         self.entry.cell.fresh_as_of() >= self.entry.newest_reference()
     }
 
@@ -79,27 +75,18 @@ enum Wake<K: Object> {
 }
 
 pub(super) struct WatchTask<K: Object> {
-    pub(super) inner: Arc<WatchStoreInner<K>>,
+    inner: Arc<WatchStoreInner<K>>,
     commands: mpsc::UnboundedReceiver<Command<K>>,
-    pub(super) api: Api,
-    pub(super) config: ManagerConfig,
-    pub(super) context: NodeContext,
-    pub(super) engine: Engine<WatchTarget<K>>,
-    /// By the number of the entry.
-    pub(super) objects: BTreeMap<ObjectId, WatchedObject<K>>,
+    config: ManagerConfig,
+    engine: Engine<WatchTarget<K>>,
+    objects: BTreeMap<ObjectId, WatchedObject<K>>,
     /// The namespaces with references, unless each object has a watch of its own.
-    namespaces: BTreeMap<SmolStr, Namespace>,
-    /// The namespaces in namespace scope, by the number of their target.
-    pub(super) by_target: BTreeMap<TargetId, SmolStr>,
-    /// The number of the next namespace.
-    pub(super) last_target: u64,
+    scopes: Scopes,
     /// Targets and objects for which a reader waits, or that have joined a namespace in unknown state.
-    pub(super) pending: BTreeSet<(TargetId, ObjectId)>,
-    pub(super) reviews: FuturesUnordered<futures::future::BoxFuture<'static, ReviewAnswer>>,
+    pending: BTreeSet<(TargetId, ObjectId)>,
     /// Whether the log has reported that the watch limit is reached.
     limit_reported: bool,
     idle_pass: Interval,
-    pub(super) random: fastrand::Rng,
 }
 
 /// Times between two passes that look for idle watches: often enough to end one soon after its time.
@@ -138,19 +125,13 @@ impl<K: Object> WatchTask<K> {
         Self {
             inner,
             commands,
-            api,
             config: config.clone(),
-            context,
             engine,
             objects: BTreeMap::new(),
-            namespaces: BTreeMap::new(),
-            by_target: BTreeMap::new(),
-            last_target: 0,
+            scopes: Scopes::new(api, context, random),
             pending: BTreeSet::new(),
-            reviews: FuturesUnordered::new(),
             limit_reported: false,
             idle_pass,
-            random,
         }
     }
 
@@ -164,7 +145,7 @@ impl<K: Object> WatchTask<K> {
             let wake = tokio::select! {
                 biased;
                 _ = self.commands.recv_many(&mut commands, usize::MAX) => Wake::Commands(commands),
-                Some(answer) = self.reviews.next(), if !self.reviews.is_empty() => Wake::Review(Box::new(answer)),
+                answer = self.scopes.next_review() => Wake::Review(Box::new(answer)),
                 _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
                 (target, report) = self.engine.next() => Wake::Report(target, Box::new(report)),
             };
@@ -224,7 +205,7 @@ impl<K: Object> WatchTask<K> {
         }
     }
 
-    fn add(&mut self, entry: Arc<Entry<WatchEntry<K>>>) -> Option<TargetId> {
+    fn add(&mut self, entry: Arc<Entry<WatchedState<K>>>) -> Option<TargetId> {
         // Its removal is one of the next commands.
         if entry.cell.state() == ObjectState::Removed {
             return None;
@@ -245,7 +226,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Gives an object a watch of its own.
-    pub(super) fn watch_object(&mut self, id: ObjectId) -> Option<TargetId> {
+    fn watch_object(&mut self, id: ObjectId) -> Option<TargetId> {
         let object = self.objects.get_mut(&id)?;
         let target = TargetId::Object(id);
         object.target = Some(target);
@@ -263,7 +244,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Adds an object to the watch of its namespace.
-    pub(super) fn cover_object(&mut self, id: ObjectId, target: TargetId) {
+    fn cover_object(&mut self, id: ObjectId, target: TargetId) {
         let joined = self.engine.state_requests(target);
         if let Some(object) = self.objects.get_mut(&id) {
             object.target = Some(target);
@@ -274,7 +255,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Requests the complete state of a target, as fresh as its readers need it.
-    pub(super) fn start(&mut self, target: TargetId) {
+    fn start(&mut self, target: TargetId) {
         let confirm = !self.members(target).all(WatchedObject::is_fresh);
         if self.engine.start(target, confirm) == Start::NoSlot {
             self.refuse(target);
@@ -300,11 +281,7 @@ impl<K: Object> WatchTask<K> {
 
     /// The objects that a target covers.
     fn members(&self, target: TargetId) -> impl Iterator<Item = &WatchedObject<K>> {
-        let namespace = self.by_target.get(&target);
-        let namespace = namespace.and_then(|name| self.namespaces.get(name));
-        let together = namespace
-            .into_iter()
-            .flat_map(|namespace| &namespace.members);
+        let together = self.scopes.members(target);
         let own = match target {
             TargetId::Object(id) => self.objects.get(&id),
             TargetId::Collection(_) => None,
@@ -319,7 +296,7 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// Requests the state that the waiting readers of a target need, unless a request is under way.
-    pub(super) fn refresh(&mut self, target: TargetId) {
+    fn refresh(&mut self, target: TargetId) {
         let mut needs = Vec::new();
         let mut confirm = false;
         let pending = self
@@ -382,15 +359,11 @@ impl<K: Object> WatchTask<K> {
         {
             object.last_read = now;
         }
-        if let Some(namespace) = self.by_target.get(&target)
-            && let Some(namespace) = self.namespaces.get_mut(namespace)
-        {
-            namespace.last_read = now;
-        }
+        self.scopes.touch(target, now);
     }
 
     /// Stops the watch of a target if it can bring no further change.
-    pub(super) fn rest_if_final(&mut self, target: TargetId) {
+    fn rest_if_final(&mut self, target: TargetId) {
         if !self.engine.is_resting(target) && self.members(target).all(WatchedObject::is_final) {
             self.engine.stop(target);
         }
@@ -416,21 +389,18 @@ impl<K: Object> WatchTask<K> {
                 }
             }
         }
-        for (target, name) in &self.by_target {
-            let Some(namespace) = self.namespaces.get_mut(name) else {
-                continue;
-            };
+        for (target, namespace) in self.scopes.watched_namespaces() {
             let mut synced = true;
             for id in &namespace.members {
                 let object = &self.objects[id];
                 namespace.last_read = namespace.last_read.max(object.last_read);
                 let state = object.entry.cell.state();
                 synced &= !matches!(state, ObjectState::Pending | ObjectState::Stale(_))
-                    && !self.pending.contains(&(*target, *id));
+                    && !self.pending.contains(&(target, *id));
             }
-            let resting = self.engine.is_resting(*target);
+            let resting = self.engine.is_resting(target);
             if synced && now > namespace.last_read + max_idle && !resting {
-                idle.insert(*target);
+                idle.insert(target);
             }
         }
         for target in idle {
@@ -446,7 +416,7 @@ impl<K: Object> WatchTask<K> {
 
     /// The objects of a target, for the log.
     fn name(&self, target: TargetId) -> String {
-        let namespace = self.by_target.get(&target).map(ToString::to_string);
+        let namespace = self.scopes.name(target).map(ToString::to_string);
         let mut members = self
             .members(target)
             .map(|object| object.entry.key.to_string());

@@ -90,11 +90,11 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// A request for the target failed.
-    pub(in super::super) fn failed(&self, target: TargetId, failure: &RequestFailure) {
+    pub(super) fn failed(&self, target: TargetId, failure: &RequestFailure) {
         // A client that may not watch a namespace may be permitted to read its objects one by one.
         let error = &failure.error;
-        let is_denied = error.is_unauthorized()
-            || error.is_forbidden() && !self.by_target.contains_key(&target);
+        let is_denied =
+            error.is_unauthorized() || error.is_forbidden() && self.scopes.name(target).is_none();
         self.objects_failed(target, self.open_members(target), failure, is_denied);
     }
 

@@ -10,11 +10,17 @@
 //! Invariant: a namespace is watched as a whole or by name, never both. When one ends, its objects are served as they
 //! are known until the other has found out more.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future,
+    sync::Arc,
+};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use larder_objects::Object;
-use larder_watch::{Access, AccessReview, ObjectId, RequestFailure, RequestPhase, TargetId};
+use larder_watch::{
+    Access, AccessReview, Api, NodeContext, ObjectId, RequestFailure, RequestPhase, TargetId,
+};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::info;
@@ -48,13 +54,87 @@ enum NamespaceState {
 /// The answer to the review of the namespace with this number.
 pub(super) type ReviewAnswer = (TargetId, AccessReview, Access);
 
+/// The namespaces with references.
+pub(super) struct Scopes {
+    by_name: BTreeMap<SmolStr, Namespace>,
+    /// Those that are watched together, or for which that is not decided yet.
+    by_target: BTreeMap<TargetId, SmolStr>,
+    /// The number of the next namespace.
+    next_id: u64,
+    reviews: FuturesUnordered<BoxFuture<'static, ReviewAnswer>>,
+    api: Api,
+    context: NodeContext,
+    random: fastrand::Rng,
+}
+
+impl Scopes {
+    pub(super) fn new(api: Api, context: NodeContext, random: fastrand::Rng) -> Self {
+        Self {
+            by_name: BTreeMap::new(),
+            by_target: BTreeMap::new(),
+            next_id: 0,
+            reviews: FuturesUnordered::new(),
+            api,
+            context,
+            random,
+        }
+    }
+
+    /// The namespace that the target stands for, if it is not one object.
+    pub(super) fn name(&self, target: TargetId) -> Option<&SmolStr> {
+        self.by_target.get(&target)
+    }
+
+    /// The objects that the target covers, if it is not one object.
+    pub(super) fn members(&self, target: TargetId) -> impl Iterator<Item = &ObjectId> {
+        let namespace = self.name(target).and_then(|name| self.by_name.get(name));
+        let members = namespace.map(|namespace| &namespace.members);
+        members.into_iter().flatten()
+    }
+
+    /// The target is in use.
+    pub(super) fn touch(&mut self, target: TargetId, now: Instant) {
+        if let Some(name) = self.by_target.get(&target)
+            && let Some(namespace) = self.by_name.get_mut(name)
+        {
+            namespace.last_read = now;
+        }
+    }
+
+    pub(super) fn watched_namespaces(
+        &mut self,
+    ) -> impl Iterator<Item = (TargetId, &mut Namespace)> {
+        let namespaces = self.by_name.values_mut();
+        let together = |namespace: &&mut Namespace| self.by_target.contains_key(&namespace.id);
+        namespaces
+            .filter(together)
+            .map(|namespace| (namespace.id, namespace))
+    }
+
+    /// The next answer to a review. Cancel-safe: reviews stay in their collection.
+    pub(super) async fn next_review(&mut self) -> ReviewAnswer {
+        match self.reviews.next().await {
+            Some(answer) => answer,
+            None => future::pending().await,
+        }
+    }
+
+    fn review(&self, id: TargetId, mut review: AccessReview) {
+        let answer = async move {
+            let access = review.next().await;
+            (id, review, access)
+        };
+        self.reviews.push(answer.boxed());
+    }
+}
+
 impl<K: Object> WatchTask<K> {
     /// Adds an object to its namespace. Returns the target that covers it.
     pub(super) fn join_namespace(&mut self, name: &SmolStr, object: ObjectId) -> Option<TargetId> {
-        if !self.namespaces.contains_key(name) {
+        if !self.scopes.by_name.contains_key(name) {
             self.enter_namespace(name);
         }
-        let namespace = self.namespaces.get_mut(name)?;
+        let namespace = self.scopes.by_name.get_mut(name)?;
         namespace.members.insert(object);
         namespace.last_read = Instant::now();
         let id = namespace.id;
@@ -70,43 +150,36 @@ impl<K: Object> WatchTask<K> {
 
     /// A namespace gains its first reference.
     fn enter_namespace(&mut self, name: &SmolStr) {
-        let id = TargetId::Collection(self.last_target);
-        self.last_target += 1;
+        let id = TargetId::Collection(self.scopes.next_id);
+        self.scopes.next_id += 1;
         let namespace = Namespace {
             id,
             state: NamespaceState::Choosing,
             members: BTreeSet::new(),
             last_read: Instant::now(),
         };
-        self.namespaces.insert(name.clone(), namespace);
-        self.by_target.insert(id, name.clone());
+        self.scopes.by_name.insert(name.clone(), namespace);
+        self.scopes.by_target.insert(id, name.clone());
         if self.config.watch_scope == WatchScope::Auto {
-            let (api, random) = (self.api.clone(), self.random.fork());
-            let review = AccessReview::new(api, K::TYPE, name, &self.context, random);
-            self.review(id, review);
+            let scopes = &mut self.scopes;
+            let (api, random) = (scopes.api.clone(), scopes.random.fork());
+            let review = AccessReview::new(api, K::TYPE, name, &scopes.context, random);
+            self.scopes.review(id, review);
         } else {
             self.watch_namespace(name);
         }
     }
 
-    fn review(&self, id: TargetId, mut review: AccessReview) {
-        let answer = async move {
-            let access = review.next().await;
-            (id, review, access)
-        };
-        self.reviews.push(answer.boxed());
-    }
-
     /// An object has lost its last reference; its namespace may have with it.
     pub(super) fn leave_namespace(&mut self, name: &SmolStr, object: ObjectId) {
-        let Some(namespace) = self.namespaces.get_mut(name) else {
+        let Some(namespace) = self.scopes.by_name.get_mut(name) else {
             return;
         };
         namespace.members.remove(&object);
         let id = namespace.id;
         if namespace.members.is_empty() {
-            self.namespaces.remove(name);
-            self.by_target.remove(&id);
+            self.scopes.by_name.remove(name);
+            self.scopes.by_target.remove(&id);
             self.engine.remove(id);
             self.inner.scopes.lock().remove(name);
         } else if namespace.state == NamespaceState::Together {
@@ -116,7 +189,7 @@ impl<K: Object> WatchTask<K> {
 
     /// The review of a namespace was answered, or failed.
     pub(super) fn reviewed(&mut self, (id, review, access): ReviewAnswer) {
-        let Some(name) = self.by_target.get(&id).cloned() else {
+        let Some(name) = self.scopes.by_target.get(&id).cloned() else {
             return;
         };
         let resource = K::TYPE.resource;
@@ -129,14 +202,14 @@ impl<K: Object> WatchTask<K> {
             }
             Access::Failed(error) => {
                 self.failed(id, &RequestFailure::new(RequestPhase::Review, error));
-                self.review(id, review);
+                self.scopes.review(id, review);
                 return;
             }
             Access::Denied(verb) => format!("may not {verb} {resource} of the namespace"),
             Access::Unknown(error) => format!("permission check failed: {error}"),
         };
         self.choose(&name, WatchScope::Object, reason);
-        self.by_target.remove(&id);
+        self.scopes.by_target.remove(&id);
         self.watch_objects(&name);
     }
 
@@ -145,7 +218,7 @@ impl<K: Object> WatchTask<K> {
         if self.config.watch_scope != WatchScope::Auto {
             return;
         }
-        let Some(name) = self.by_target.remove(&target) else {
+        let Some(name) = self.scopes.by_target.remove(&target) else {
             return;
         };
         self.engine.remove(target);
@@ -166,7 +239,7 @@ impl<K: Object> WatchTask<K> {
 
     /// Has one watch cover all objects of a namespace.
     fn watch_namespace(&mut self, name: &SmolStr) {
-        let Some(namespace) = self.namespaces.get_mut(name) else {
+        let Some(namespace) = self.scopes.by_name.get_mut(name) else {
             return;
         };
         namespace.state = NamespaceState::Together;
@@ -181,7 +254,7 @@ impl<K: Object> WatchTask<K> {
 
     /// Gives each object of a namespace a watch of its own.
     fn watch_objects(&mut self, name: &SmolStr) {
-        let Some(namespace) = self.namespaces.get_mut(name) else {
+        let Some(namespace) = self.scopes.by_name.get_mut(name) else {
             return;
         };
         namespace.state = NamespaceState::ByName;

@@ -26,7 +26,7 @@ use crate::{
 
 /// What the store knows about one object.
 #[derive(Debug)]
-pub(crate) struct WatchEntry<K> {
+pub(crate) struct WatchedState<K> {
     /// Number of this incarnation of the entry; the task's name for it.
     pub(crate) id: ObjectId,
     /// A reader waits for something that no request under way may bring; the task clears it.
@@ -183,7 +183,7 @@ impl<K: Object> Known<K> {
     }
 }
 
-impl<K: Object> WatchEntry<K> {
+impl<K: Object> WatchedState<K> {
     pub(super) fn new(id: ObjectId) -> Self {
         Self {
             id,
@@ -411,7 +411,7 @@ impl<K: Object> WatchEntry<K> {
     }
 }
 
-impl<K: Object> Cell for WatchEntry<K> {
+impl<K: Object> Cell for WatchedState<K> {
     type Object = K;
 
     fn read_now(&self, required: RegistrationSeq) -> Option<Arc<K>> {
