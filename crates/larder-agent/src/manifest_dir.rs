@@ -294,13 +294,13 @@ impl ManifestDir {
         let known: HashSet<_> = before.iter().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             warn!(
-                problem = problem.to_string(),
+                problem = problem.as_str(),
                 "manifest rejected, keeping its last good content"
             );
         }
         let current: HashSet<_> = problems.iter().collect();
         for problem in before.iter().filter(|problem| !current.contains(problem)) {
-            info!(problem = problem.to_string(), "manifest problem resolved");
+            info!(problem = problem.as_str(), "manifest problem resolved");
         }
         self.problems.send_replace(problems.into());
     }

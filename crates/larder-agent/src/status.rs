@@ -1,5 +1,7 @@
 //! The agent's status: the document behind `/status` and `larder status`.
 //!
+//! `local_api/openapi` describes each field, and a test there fails for one that it lacks.
+//!
 //! Invariant of [`AgentStatus`]: names, states, times and reasons; never a value of an object. Reasons are the
 //! kubelet's messages, which name keys and paths only (P5).
 

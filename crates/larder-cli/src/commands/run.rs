@@ -14,14 +14,10 @@ mod reload;
 mod summary;
 mod systemd;
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use futures::{FutureExt as _, future::BoxFuture};
+use futures::future::BoxFuture;
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
@@ -129,10 +125,6 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
 }
 
 /// Keeps an embedded API server filled from a directory of manifests.
-#[cfg_attr(
-    not(feature = "manifests"),
-    expect(dead_code, reason = "nothing feeds")
-)]
 struct ManifestFeed {
     incomplete: watch::Receiver<bool>,
     problems: watch::Receiver<Arc<[String]>>,
@@ -306,7 +298,13 @@ async fn origin(
         (manifests, kubeconfig) = (&config.manifests, &config.kubeconfig);
     }
     if let Some(manifests) = manifests {
+        #[cfg(feature = "manifests")]
         return embedded(manifests, config).await;
+        #[cfg(not(feature = "manifests"))]
+        return Err(Failure::unreadable(format!(
+            "cannot serve {}: this build of larder has no embedded API server",
+            manifests.display()
+        )));
     }
     let source = agent::origin(kubeconfig.as_deref(), args.context.as_deref());
     let cluster = match config.checkpoint {
@@ -332,15 +330,9 @@ async fn origin(
     })
 }
 
-#[cfg(not(feature = "manifests"))]
-async fn embedded(_: &Path, _: &Config) -> Result<AgentOrigin, Failure> {
-    let problem = "this build of larder has no embedded API server, so manifests cannot be served";
-    Err(Failure::unreadable(problem.to_owned()))
-}
-
 /// An API server in this process, filled from `manifests`.
 #[cfg(feature = "manifests")]
-async fn embedded(manifests: &Path, config: &Config) -> Result<AgentOrigin, Failure> {
+async fn embedded(manifests: &std::path::Path, config: &Config) -> Result<AgentOrigin, Failure> {
     let server = larder_apiserver::ApiServer::new(larder_apiserver::Options::default());
     server
         .apply(&larder_agent::node::of_this_host(&config.node_name))
@@ -355,7 +347,7 @@ async fn embedded(manifests: &Path, config: &Config) -> Result<AgentOrigin, Fail
         feed: Some(ManifestFeed {
             incomplete: feed.incomplete(),
             problems: feed.problems(),
-            run: feed.run().boxed(),
+            run: Box::pin(feed.run()),
         }),
         _transport: None,
     })

@@ -92,12 +92,10 @@ impl OnChange {
         } = ended;
         let pod = &pod.pod;
         let shown = pod.key().to_string();
-        let (changes, took) = (&report.summary, report.took);
+        let took = report.took;
+        let changes = Some(report.summary.as_str()).filter(|changes| !changes.is_empty());
         for container in &report.restarted {
-            let what = match changes.as_str() {
-                "" => "first delivery",
-                changes => changes,
-            };
+            let what = changes.unwrap_or("first delivery");
             let message = format!("container {container}: {what}");
             self.post(pod, HookEvent::Restarted, &message);
         }
@@ -105,7 +103,7 @@ impl OnChange {
             AttemptEnd::Succeeded => {
                 self.0.metrics.succeeded(time);
                 info!(
-                    pod = shown,
+                    pod = %shown,
                     hook,
                     action,
                     changes,
@@ -119,7 +117,7 @@ impl OnChange {
             AttemptEnd::Failed(reason) => {
                 if *is_news {
                     warn!(
-                        pod = shown,
+                        pod = %shown,
                         hook,
                         action,
                         changes,
@@ -129,7 +127,7 @@ impl OnChange {
                     );
                 } else {
                     debug!(
-                        pod = shown,
+                        pod = %shown,
                         hook,
                         action,
                         changes,
@@ -141,7 +139,7 @@ impl OnChange {
                 self.post(pod, HookEvent::Failed, &format!("hook {hook}: {reason}"));
             }
             AttemptEnd::Deferred(_, reason) => {
-                info!(pod = shown, hook, action, reason, "round waits");
+                info!(pod = %shown, hook, action, reason, "round waits");
             }
             AttemptEnd::Interrupted => {}
         }
