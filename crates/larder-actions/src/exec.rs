@@ -3,7 +3,7 @@
 //! ```text
 //! Launch ──launcher──► Child, a process group of its own ──► status
 //!   words, variables,    │ pipe: standard output and error
-//!   changes              └──► tail: the last 8 KiB, secret lines withheld
+//!   changes              └──► tail: the last 8 KiB, which only a hook with `logOutput` has logged
 //! ```
 //!
 //! Invariants:
@@ -12,6 +12,7 @@
 //! 3. Dropping a run kills the group.
 
 mod machine;
+mod redactor;
 mod tail;
 mod users;
 
@@ -22,6 +23,7 @@ use std::{
     time::Duration,
 };
 
+use larder_on_change::Command;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tempfile::TempPath;
 use tokio::{
@@ -31,10 +33,9 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
-pub use self::machine::Machine;
 use self::tail::Tail;
-use crate::{StepContext, StepOutcome};
-use larder_on_change::{Command, Output};
+pub use self::{machine::Machine, redactor::Redactor};
+use crate::{StepEnvironment, StepInputs, StepOutcome};
 
 /// Time from TERM to KILL (rule X7).
 const GRACE: Duration = Duration::from_secs(5);
@@ -97,49 +98,67 @@ pub enum LaunchError {
     },
 }
 
-/// The outcome of a command, and its output if that is logged.
+/// How a command has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecReport {
-    /// How it ended.
+    /// Its outcome.
     pub outcome: StepOutcome,
-    /// The end of its output. It may hold control characters.
+    /// The number of bytes that it has printed.
+    pub bytes: u64,
+    /// The end of its output, if the hook has it logged. It may hold control characters.
     pub output: Option<String>,
+    /// The beginning of what is kept of the output.
+    start: Vec<u8>,
 }
 
-/// Runs a command that `launch` starts, until it ends or its time is over.
+impl ExecReport {
+    /// Whether the output, if it was short, begins with this text.
+    pub fn begins_with(&self, text: &str) -> bool {
+        self.start.starts_with(text.as_bytes())
+    }
+}
+
+/// Runs a command, until it ends or its time is over.
 ///
 /// # Cancel safety
 ///
 /// Dropping it kills the processes of the command, and records nothing.
-pub async fn run(
+pub(crate) async fn run(
     command: &Command,
-    step: &StepContext,
-    launch: impl FnOnce(Launch<'_>) -> Result<Launched, LaunchError>,
-) -> ExecReport {
-    match launched(command, step, launch) {
-        Ok((running, output)) => {
-            let (outcome, printed) = running.ended(step, output).await;
-            let wanted = match command.output {
-                Output::Always => true,
-                Output::OnFailure => !outcome.is_success(),
-                Output::Never => false,
-            };
-            ExecReport {
-                outcome,
-                output: Some(printed).filter(|printed| wanted && !printed.is_empty()),
-            }
-        }
-        Err(error) => ExecReport {
-            outcome: StepOutcome::Failed(error.to_string()),
-            output: None,
-        },
+    inputs: &StepInputs,
+    environment: &impl StepEnvironment,
+) -> StepOutcome {
+    let deadline = Instant::now() + inputs.timeout;
+    let ready = environment.ready_for_commands();
+    if timeout_at(deadline, ready).await.is_err() {
+        return StepOutcome::timed_out(inputs.timeout);
     }
+    let mut redactors = Vec::new();
+    if command.log_output {
+        redactors.push(environment.redactor(inputs).await);
+    }
+    let (running, output) = match launched(command, inputs, environment) {
+        Ok(launched) => launched,
+        Err(error) => return StepOutcome::Failed(error.to_string()),
+    };
+    let (outcome, tail) = running.ended(inputs.timeout, deadline, output).await;
+    if command.log_output {
+        // Other values may have come into place meanwhile.
+        redactors.push(environment.redactor(inputs).await);
+    }
+    let report = ExecReport {
+        outcome,
+        bytes: tail.bytes(),
+        start: tail.start(),
+        output: command.log_output.then(|| tail.text(&redactors)),
+    };
+    environment.command_ended(report, inputs)
 }
 
 fn launched(
     command: &Command,
-    step: &StepContext,
-    launch: impl FnOnce(Launch<'_>) -> Result<Launched, LaunchError>,
+    inputs: &StepInputs,
+    environment: &impl StepEnvironment,
 ) -> Result<(Running, pipe::Receiver), LaunchError> {
     let failed = |source| LaunchError::Prepare {
         operation: "make a pipe",
@@ -148,12 +167,13 @@ fn launched(
     let (reader, writer) = io::pipe().map_err(failed)?;
     let both = writer.try_clone().map_err(failed)?;
     let output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
-    let launched = launch(Launch {
+    let launch = Launch {
         command,
-        variables: variables(command, step),
-        changes: step.changes.to_json(),
+        variables: variables(command, inputs),
+        changes: inputs.changes.to_json(),
         output: [writer.into(), both.into()],
-    })?;
+    };
+    let launched = environment.launch(launch, inputs)?;
     let id = launched.child.id().map(u32::cast_signed);
     let group = id.and_then(Pid::from_raw).expect("nothing has reaped it");
     let group = Group {
@@ -169,16 +189,16 @@ fn launched(
 }
 
 /// The variables of the hook, and those that describe the change (rule X2).
-fn variables(command: &Command, step: &StepContext) -> Vec<(String, String)> {
-    let pod = &step.pod;
+fn variables(command: &Command, inputs: &StepInputs) -> Vec<(String, String)> {
+    let pod = &inputs.pod;
     let cause = [
-        ("LARDER_HOOK", step.hook.clone()),
+        ("LARDER_HOOK", inputs.hook.clone()),
         ("LARDER_NAMESPACE", pod.namespace.clone()),
         ("LARDER_POD", pod.name.clone()),
         ("LARDER_POD_UID", pod.uid.clone()),
-        ("LARDER_VOLUMES", step.changes.volume_names()),
-        ("LARDER_REASON", step.changes.reason().to_owned()),
-        ("LARDER_ATTEMPT", step.attempt.to_string()),
+        ("LARDER_VOLUMES", inputs.changes.volume_names()),
+        ("LARDER_REASON", inputs.changes.reason().to_owned()),
+        ("LARDER_ATTEMPT", inputs.attempt.to_string()),
     ];
     let cause = cause.map(|(name, value)| (name.to_owned(), value));
     command.env.iter().cloned().chain(cause).collect()
@@ -213,9 +233,13 @@ struct Running {
 }
 
 impl Running {
-    /// Waits for the end, and returns the end of the output.
-    async fn ended(mut self, step: &StepContext, output: pipe::Receiver) -> (StepOutcome, String) {
-        let deadline = Instant::now() + step.timeout;
+    /// Waits for the end, which comes soon after `deadline`, and returns the end of the output.
+    async fn ended(
+        mut self,
+        limit: Duration,
+        deadline: Instant,
+        output: pipe::Receiver,
+    ) -> (StepOutcome, Tail) {
         let mut tail = Tail::new(output);
         // Both arms are cancel-safe; the first never completes before the command has ended.
         let status = tokio::select! {
@@ -229,9 +253,9 @@ impl Running {
             outcome(status)
         } else {
             self.end(&mut tail).await;
-            StepOutcome::timed_out(step.timeout)
+            StepOutcome::timed_out(limit)
         };
-        (outcome, tail.text(&step.redactor))
+        (outcome, tail)
     }
 
     /// Ends the group: TERM, and KILL when its time is up or no process of it seems to be left.

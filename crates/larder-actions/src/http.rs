@@ -3,14 +3,16 @@
 //! Invariants:
 //! 1. Each attempt opens a new connection, reads its files again, and sends one request to one server: redirects are
 //!    not followed, and no proxy variable is read.
-//! 2. A pod's hook reaches addresses of its own pod only, and none that lead back to the machine (rule S5).
+//! 2. A hook without a URL reaches addresses of its own pod only, and none that lead to the machine or to a service of
+//!    its network (rule S5).
 //! 3. Only the status of an answer is kept.
 
+mod addresses;
 mod error;
 mod files;
 mod tls;
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -27,9 +29,12 @@ use tokio::{
 };
 use zeroize::Zeroizing;
 
-pub use self::files::Files;
+pub use self::{
+    addresses::{Network, NetworkError, PodAddresses},
+    files::Files,
+};
 use self::{error::HttpError, tls::connector};
-use crate::{StepContext, StepOutcome};
+use crate::{StepInputs, StepOutcome};
 use larder_on_change::{HttpAuth, HttpCall, HttpTarget, PodFacts, Port};
 
 /// Most bytes of an answer that are read (rule H4).
@@ -53,12 +58,16 @@ pub struct RequestContext<'a> {
 pub enum Hosts<'a> {
     /// This machine: the command of `larder exec` shares its network.
     ThisMachine,
-    /// `status.podIPs`.
-    Pod(&'a [IpAddr]),
+    /// Those of the pod.
+    Pod(&'a PodAddresses),
 }
 
 /// Sends the request, and waits for the status.
-pub async fn run(call: &HttpCall, step: &StepContext, context: RequestContext<'_>) -> StepOutcome {
+pub(crate) async fn run(
+    call: &HttpCall,
+    step: &StepInputs,
+    context: RequestContext<'_>,
+) -> StepOutcome {
     match timeout(step.timeout, request(call, step, context)).await {
         Ok(Ok(())) => StepOutcome::Succeeded,
         Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, error.in_words())),
@@ -73,7 +82,7 @@ pub async fn run(call: &HttpCall, step: &StepContext, context: RequestContext<'_
 
 async fn request(
     call: &HttpCall,
-    step: &StepContext,
+    step: &StepInputs,
     context: RequestContext<'_>,
 ) -> Result<(), HttpError> {
     let target = Target::of(call, context).await?;
@@ -143,7 +152,7 @@ impl Target {
     fn request(
         &self,
         call: &HttpCall,
-        step: &StepContext,
+        step: &StepInputs,
         context: RequestContext<'_>,
     ) -> Result<Request<Full<Bytes>>, HttpError> {
         let body = Full::new(Bytes::copy_from_slice(call.body.as_bytes()));
@@ -213,54 +222,8 @@ impl Hosts<'_> {
     fn addresses(self, port: u16) -> Result<Vec<SocketAddr>, HttpError> {
         match self {
             Self::ThisMachine => Ok(vec![SocketAddr::from(([127, 0, 0, 1], port))]),
-            Self::Pod(ips) => {
-                let allowed: Vec<_> = ips
-                    .iter()
-                    .filter(|ip| !is_refused(**ip))
-                    .map(|ip| SocketAddr::new(*ip, port))
-                    .collect();
-                match (ips, allowed.is_empty()) {
-                    ([first, ..], true) => Err(HttpError::RefusedAddress(*first)),
-                    _ => Ok(allowed),
-                }
-            }
+            Self::Pod(addresses) => addresses.with_port(port),
         }
-    }
-}
-
-/// Whether a pod's hook may not send requests to this address, because it reaches the machine or its neighbors (rule
-/// S5). An IPv6 address that a translator or tunnel maps to an IPv4 address also counts as that one.
-pub fn is_refused(ip: IpAddr) -> bool {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => is_refused_v4(ip),
-        IpAddr::V6(ip) => {
-            ip.is_loopback()
-                || ip.is_unicast_link_local()
-                || ip.is_multicast()
-                || ip.is_unspecified()
-                || embedded(ip).is_some_and(is_refused_v4)
-        }
-    }
-}
-
-fn is_refused_v4(ip: Ipv4Addr) -> bool {
-    ip.is_loopback()
-        || ip.is_link_local()
-        || ip.is_multicast()
-        || ip.is_unspecified()
-        || ip.is_broadcast()
-}
-
-/// The IPv4 address in an IPv6 one: NAT64 (RFC 6052 and 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291).
-fn embedded(ip: Ipv6Addr) -> Option<Ipv4Addr> {
-    match ip.segments() {
-        [0x64, 0xff9b, 0, 0, 0, 0, high, low]
-        | [0x64, 0xff9b, 1, _, _, _, high, low]
-        | [0x2002, high, low, ..]
-        | [0, 0, 0, 0, 0, 0, high, low] => {
-            Some(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
-        }
-        _ => None,
     }
 }
 

@@ -1,36 +1,44 @@
-//! Actions: the steps of a hook, and their outcomes.
+//! Actions: what the steps of a hook do, and how they end.
 //!
-//! `larder-on-change` decides when a round begins. Its owner then runs the steps one by one, each with the
-//! same [`StepContext`], until one fails (rule T6):
+//! `larder-on-change` decides when a round begins. Its owner then hands the steps of the hook to [`run_steps`], with what
+//! they share, [`StepInputs`], and the place in which they act, a [`StepEnvironment`]: the pods of a node, or the command
+//! of `larder exec`.
 //!
 //! | action | where |
 //! | --- | --- |
-//! | `exec` | [`exec::run`], with a launcher: on this machine ([`exec::Machine`]), or anywhere else that can start a process |
-//! | `http` | [`http::run`] |
-//! | `signal`, `restart` | [`signal::run`] and [`restart::run`], for processes that are found by what they mount |
+//! | `exec` | [`exec`], with a launcher: on this machine ([`exec::Machine`]), or anywhere else that can start a process |
+//! | `http` | [`http`] |
+//! | `signal` | [`signal`], for the processes that the environment names |
+//! | `restart` | the environment; [`restart`] for containers that another program runs |
+//! | the search for processes | [`targets`], on top of [`processes`] |
 //!
 //! Invariants:
 //! 1. A step ends at its timeout, and what it has started with it (rule T7).
-//! 2. No reason and no output contains a value of [`StepContext::redactor`], a credential, or the user or query of a
-//!    URL (rules S6, S7).
+//! 2. No reason contains a value of an object, a credential, or the user or query of a URL (rules S6, S7). Output of a
+//!    command leaves this crate only if the hook says so, without the values of Secrets.
 
 pub mod exec;
 pub mod http;
 pub mod processes;
-mod redactor;
 pub mod restart;
 pub mod signal;
 pub mod targets;
 
 use std::time::Duration;
 
-use larder_on_change::{Changes, PodIdentity, RoundId};
+use larder_on_change::{Action, Changes, Hook, PodIdentity, Restart, RoundId};
+use smol_str::SmolStr;
+use tokio::time::Instant;
 
-pub use self::redactor::Redactor;
+use self::{
+    exec::{ExecReport, Launch, LaunchError, Launched, Redactor},
+    http::RequestContext,
+    processes::{FoundContainer, Processes},
+};
 
-/// The facts of a round that its steps use.
+/// What the steps of an attempt share.
 #[derive(Clone, Debug)]
-pub struct StepContext {
+pub struct StepInputs {
     /// Name of the hook.
     pub hook: String,
     /// The round.
@@ -41,10 +49,88 @@ pub struct StepContext {
     pub pod: PodIdentity,
     /// The changes since the hook's last success.
     pub changes: Changes,
-    /// Withholds the values of Secrets that must not be logged.
-    pub redactor: Redactor,
-    /// The longest time for the step.
+    /// The longest time for the step that runs.
     pub timeout: Duration,
+}
+
+/// Where steps act.
+#[expect(
+    async_fn_in_trait,
+    reason = "the steps of a command stay on its thread; those of a pod may move, since its environment may"
+)]
+pub trait StepEnvironment {
+    /// The processes of this machine.
+    fn processes(&self) -> &Processes;
+
+    /// The names of the containers that signals go to.
+    fn target_names(&self) -> Vec<SmolStr>;
+
+    /// The running containers that signals go to. With `all_processes`, each has all of its processes, not only the main
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// How the step ends without a signal.
+    async fn signal_targets(&self, all_processes: bool)
+    -> Result<Vec<FoundContainer>, StepOutcome>;
+
+    /// When the changes were put in place, as time since boot: a process that has started since has read them. `None` if
+    /// that is unknown.
+    fn swapped(&self) -> Option<Duration>;
+
+    /// A step is about to begin.
+    async fn step_begins(&self, _action: &Action) {}
+
+    /// Restarts the target containers.
+    async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome;
+
+    /// Where requests go, and the files that they may need.
+    fn request(&self) -> RequestContext<'_>;
+
+    /// Waits until commands can be started. Cancel-safe.
+    async fn ready_for_commands(&self) {}
+
+    /// Starts a command.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be started.
+    fn launch(&self, launch: Launch<'_>, inputs: &StepInputs) -> Result<Launched, LaunchError>;
+
+    /// Finds what must not be logged of the output of a command. Asked only for a command whose output is.
+    async fn redactor(&self, inputs: &StepInputs) -> Redactor;
+
+    /// A command has ended; returns the outcome of its step.
+    fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome;
+
+    /// A step has ended.
+    fn step_ended(&self, _action: &Action, _outcome: &StepOutcome, _took: Duration) {}
+}
+
+/// Runs steps of `hook` in order, until one fails (rule T6); `grace` is the grace period of the pod.
+pub async fn run_steps(
+    steps: &[Action],
+    hook: &Hook,
+    grace: Duration,
+    inputs: &mut StepInputs,
+    environment: &impl StepEnvironment,
+) -> StepOutcome {
+    for action in steps {
+        environment.step_begins(action).await;
+        inputs.timeout = hook.timing.timeout_of(action, grace);
+        let began = Instant::now();
+        let outcome = match action {
+            Action::Signal(target) => signal::run(target, inputs, environment).await,
+            Action::Restart(restart) => environment.restart(restart, inputs).await,
+            Action::Http(call) => http::run(call, inputs, environment.request()).await,
+            Action::Exec(command) => exec::run(command, inputs, environment).await,
+        };
+        environment.step_ended(action, &outcome, began.elapsed());
+        if !outcome.is_success() {
+            return outcome;
+        }
+    }
+    StepOutcome::Succeeded
 }
 
 /// The outcome of a step, with the reason as text unless it succeeded.

@@ -113,6 +113,8 @@ enum Owner {
     Mounts(Namespace),
     /// Its control groups.
     Container(ContainerId),
+    /// Its PID namespace.
+    Pids(u64),
 }
 
 /// Identifies a mount namespace: by its inode, or, where that may not be read, by one of its mounts, which no other
@@ -136,7 +138,7 @@ impl FoundProcess {
         match (ids, &self.owner) {
             (Some(ids), Owner::Container(id)) => ids.values().any(|current| current == id),
             (None, Owner::Mounts(_)) => true,
-            (Some(_), Owner::Mounts(_)) | (None, Owner::Container(_)) => false,
+            _ => false,
         }
     }
 }
@@ -223,14 +225,41 @@ impl Processes {
         containers.collect()
     }
 
+    /// The processes in the PID namespace with this number, as a container with this name and this main process. `None` if
+    /// that has ended. Without `all_processes` it has this process only.
+    ///
+    /// # Errors
+    ///
+    /// The directory of processes cannot be read.
+    pub fn in_pid_namespace(
+        &self,
+        name: SmolStr,
+        main: i32,
+        namespace: u64,
+        all_processes: bool,
+    ) -> io::Result<Option<FoundContainer>> {
+        let pids = if all_processes {
+            self.proc().list()?
+        } else {
+            vec![main]
+        };
+        let processes = self.processes(&pids, &Owner::Pids(namespace));
+        let has_main = processes.iter().any(|process| process.pid == main);
+        let container = FoundContainer::new(vec![name], processes, |process| process.pid == main);
+        Ok(container.filter(|_| has_main))
+    }
+
     fn namespace(&self, process: impl fmt::Display) -> io::Result<Namespace> {
+        self.link_number(process, "ns/mnt").map(Namespace::Inode)
+    }
+
+    /// The number in the target of a link: that of a namespace in `mnt:[4026531841]`.
+    fn link_number(&self, process: impl fmt::Display, link: &str) -> io::Result<u64> {
         let mut buffer = [MaybeUninit::uninit(); 64];
-        let link = self.proc().link(process, "ns/mnt", &mut buffer)?;
-        let inode = link.strip_prefix(b"mnt:[");
-        let inode = inode.and_then(|rest| number(rest.strip_suffix(b"]")?));
-        inode
-            .map(Namespace::Inode)
-            .ok_or_else(|| io::ErrorKind::InvalidData.into())
+        let target = self.proc().link(process, link, &mut buffer)?;
+        let digits = target.split(|&byte| byte == b'[').nth(1);
+        let inode = digits.and_then(|rest| number(rest.strip_suffix(b"]")?));
+        inode.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn stat(&self, process: impl fmt::Display) -> Option<Stat> {
@@ -269,6 +298,7 @@ impl Processes {
                 (Ok(Namespace::Inode(now)), Namespace::Inode(then)) if now != *then
             ),
             Owner::Container(id) => self.container_of(pid).as_ref() != Some(id),
+            Owner::Pids(namespace) => self.link_number(pid, "ns/pid").ok() != Some(*namespace),
         };
         (stat.start == process.start && !moved()).then_some(stat)
     }

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use crate::{
-    StepContext, StepOutcome,
+    StepInputs, StepOutcome,
     processes::{FoundContainer, Processes, SignalProcessError},
     signal::number,
     targets::TargetQuery,
@@ -38,7 +38,7 @@ pub struct RestartReport {
 pub async fn run(
     restart: &Restart,
     grace: Duration,
-    step: &StepContext,
+    step: &StepInputs,
     query: &TargetQuery<'_>,
     processes: &Processes,
 ) -> RestartReport {

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
+use larder_on_change::{Signal, SignalTarget};
+use smol_str::SmolStr;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    StepContext, StepOutcome,
+    StepEnvironment, StepInputs, StepOutcome,
     processes::{FoundContainer, FoundProcess, Processes},
-    targets::TargetQuery,
 };
-use larder_on_change::{Signal, SignalTarget};
 
 /// The first and the longest pause between two checks whether a process catches the signal.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
@@ -35,24 +35,24 @@ pub const fn number(signal: Signal) -> rustix::process::Signal {
 /// # Cancel safety
 ///
 /// A dropped run may have sent the signal to some processes.
-pub async fn run(
+pub(crate) async fn run(
     target: &SignalTarget,
-    step: &StepContext,
-    query: &TargetQuery<'_>,
-    processes: &Processes,
+    inputs: &StepInputs,
+    environment: &impl StepEnvironment,
 ) -> StepOutcome {
-    let deadline = Instant::now() + step.timeout;
-    let containers = match query.find(processes, target.process.is_some()).await {
+    let deadline = Instant::now() + inputs.timeout;
+    let processes = environment.processes();
+    let containers = match environment.signal_targets(target.process.is_some()).await {
         Ok(containers) => containers,
-        Err(error) => return StepOutcome::Failed(error.to_string()),
+        Err(outcome) => return outcome,
     };
     let mut sent = 0;
     let mut skipped = 0;
     for container in &containers {
         for process in chosen(target, container, processes) {
             // It has read the new content already (rule G6).
-            if query
-                .swapped
+            if environment
+                .swapped()
                 .is_some_and(|swapped| process.started() >= swapped)
             {
                 skipped += 1;
@@ -65,7 +65,7 @@ pub async fn run(
         }
     }
     match (sent, skipped) {
-        (0, 0) => StepOutcome::Failed(nothing(target, query)),
+        (0, 0) => StepOutcome::Failed(nothing(target, &environment.target_names())),
         (0, _) => StepOutcome::Skipped("started after the change".to_owned()),
         _ => StepOutcome::Succeeded,
     }
@@ -88,9 +88,8 @@ fn chosen<'a>(
     }
 }
 
-fn nothing(target: &SignalTarget, query: &TargetQuery<'_>) -> String {
-    let names: Vec<_> = query.names().iter().map(ToString::to_string).collect();
-    let containers = match names.as_slice() {
+fn nothing(target: &SignalTarget, names: &[SmolStr]) -> String {
+    let containers = match names {
         [] => "a container".to_owned(),
         [name] => format!("container {name}"),
         names => format!("containers {}", names.join(", ")),

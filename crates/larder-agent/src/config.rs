@@ -463,6 +463,16 @@ fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
     })? {
         config.from_pods = words;
     }
+    if let Some(networks) = fields.take_with("onChangeAllowedNetworks", |value| {
+        let expected = "expected a list of networks such as 10.244.0.0/16";
+        let texts: Vec<String> = serde_json::from_value(value).map_err(|_| expected)?;
+        let networks = texts.iter().map(|text| text.parse());
+        networks
+            .collect::<Result<_, _>>()
+            .map_err(|_| expected.to_owned())
+    })? {
+        config.allowed_networks = networks;
+    }
     if let Some(parallelism) = at_least_one(fields, "onChangeParallelism")? {
         config.parallelism = parallelism;
     }

@@ -223,8 +223,8 @@ pub struct Command {
     pub working_directory: String,
     /// Further variables.
     pub env: Vec<(String, String)>,
-    /// When its output is logged.
-    pub output: Output,
+    /// Whether the end of its output is logged, without values of Secrets (rule X5).
+    pub log_output: bool,
 }
 
 /// The values of variables may be credentials, so only the program is shown.
@@ -234,18 +234,6 @@ impl fmt::Debug for Command {
             .field("program", &self.words.first())
             .finish_non_exhaustive()
     }
-}
-
-/// When the output of a command is logged (rule X5).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Output {
-    /// After a failure.
-    #[default]
-    OnFailure,
-    /// After each run.
-    Always,
-    /// Never.
-    Never,
 }
 
 /// What follows when a hook keeps failing.

@@ -4,17 +4,21 @@ use std::{collections::VecDeque, convert::Infallible, future::pending};
 
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 
-use crate::redactor::{Redactor, WITHHELD};
+use super::redactor::Redactor;
 
 /// Most bytes that are kept (rule X5).
 const KEPT: usize = 8 << 10;
+/// Bytes that tell the message of larder's own programs.
+const START: usize = 64;
+/// Replacement for a withheld line.
+const WITHHELD: &str = "(withheld)";
 
 /// Reads a pipe, and keeps the end.
 pub(super) struct Tail {
     pipe: pipe::Receiver,
     kept: VecDeque<u8>,
-    /// Whether output before `kept` was dropped.
-    is_cut: bool,
+    /// All bytes that were read.
+    read: u64,
     has_ended: bool,
 }
 
@@ -23,7 +27,7 @@ impl Tail {
         Self {
             pipe,
             kept: VecDeque::new(),
-            is_cut: false,
+            read: 0,
             has_ended: false,
         }
     }
@@ -46,25 +50,34 @@ impl Tail {
     }
 
     fn keep(&mut self, bytes: &[u8]) {
+        self.read += bytes.len() as u64;
         self.kept.extend(bytes);
         if let Some(excess) = self.kept.len().checked_sub(KEPT)
             && excess > 0
         {
             self.kept.drain(..excess);
-            self.is_cut = true;
         }
     }
 
+    /// How many bytes there were.
+    pub(super) fn bytes(&self) -> u64 {
+        self.read
+    }
+
+    /// The first bytes of those that are kept.
+    pub(super) fn start(&self) -> Vec<u8> {
+        self.kept.iter().copied().take(START).collect()
+    }
+
     /// The lines, without those that hold a secret text.
-    pub(super) fn text(mut self, redactor: &Redactor) -> String {
+    pub(super) fn text(mut self, redactors: &[Redactor]) -> String {
+        let is_cut = self.read > self.kept.len() as u64;
         let kept = &*self.kept.make_contiguous();
         let mut lines = kept.split(|&byte| byte == b'\n');
         let mut text = String::new();
-        if self.is_cut
-            && let Some(first) = lines.next()
-        {
+        if is_cut && let Some(first) = lines.next() {
             // A value may have been cut in two: the rest of its line cannot be searched for it.
-            if redactor.is_empty() {
+            if redactors.iter().all(Redactor::is_empty) {
                 text.push_str(&String::from_utf8_lossy(first));
             } else {
                 text.push_str(WITHHELD);
@@ -72,7 +85,7 @@ impl Tail {
             text.push('\n');
         }
         for line in lines {
-            if redactor.matches(line) {
+            if redactors.iter().any(|redactor| redactor.matches(line)) {
                 text.push_str(WITHHELD);
             } else {
                 text.push_str(&String::from_utf8_lossy(line));

@@ -10,7 +10,10 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::*;
-use crate::Redactor;
+use crate::{
+    http::RequestContext,
+    processes::{FoundContainer, Processes},
+};
 use larder_on_change::{Changes, PodIdentity, RoundId, VolumeChange};
 
 /// Longest wait for a process that was killed.
@@ -25,7 +28,7 @@ fn command(words: &[&str]) -> Command {
         user: None,
         working_directory: "/".to_owned(),
         env: Vec::new(),
-        output: Output::Always,
+        log_output: true,
     }
 }
 
@@ -33,8 +36,8 @@ fn shell(script: &str) -> Command {
     command(&["sh", "-c", script])
 }
 
-fn step() -> StepContext {
-    StepContext {
+fn step() -> StepInputs {
+    StepInputs {
         hook: "0-exec".to_owned(),
         round: RoundId::from_random(1),
         attempt: 1,
@@ -44,19 +47,94 @@ fn step() -> StepContext {
             uid: "4711".to_owned(),
         },
         changes: Changes::default(),
-        redactor: Redactor::default(),
         timeout: Duration::from_mins(1),
     }
 }
 
+/// Commands on this machine, and what must not be logged of them.
+struct Here {
+    machine: Machine,
+    secret: &'static [u8],
+    report: parking_lot::Mutex<Option<ExecReport>>,
+}
+
+impl StepEnvironment for Here {
+    fn processes(&self) -> &Processes {
+        unreachable!("nothing is signaled")
+    }
+
+    fn target_names(&self) -> Vec<smol_str::SmolStr> {
+        Vec::new()
+    }
+
+    async fn signal_targets(&self, _: bool) -> Result<Vec<FoundContainer>, StepOutcome> {
+        Ok(Vec::new())
+    }
+
+    fn swapped(&self) -> Option<Duration> {
+        None
+    }
+
+    async fn restart(&self, _: &larder_on_change::Restart, _: &StepInputs) -> StepOutcome {
+        StepOutcome::Succeeded
+    }
+
+    fn request(&self) -> RequestContext<'_> {
+        unreachable!("nothing is requested")
+    }
+
+    fn launch(&self, launch: Launch<'_>, _: &StepInputs) -> Result<Launched, LaunchError> {
+        self.machine.launch(launch)
+    }
+
+    async fn redactor(&self, _: &StepInputs) -> Redactor {
+        let mut redactor = Redactor::new();
+        redactor.add(self.secret);
+        redactor
+    }
+
+    fn command_ended(&self, report: ExecReport, _: &StepInputs) -> StepOutcome {
+        let outcome = report.outcome.clone();
+        *self.report.lock() = Some(report);
+        outcome
+    }
+}
+
+/// Runs a command on a machine; also one that does not start has a report.
+async fn run_on(
+    machine: Machine,
+    secret: &'static [u8],
+    command: &Command,
+    step: &StepInputs,
+) -> ExecReport {
+    let here = Here {
+        machine,
+        secret,
+        report: parking_lot::Mutex::default(),
+    };
+    let outcome = run(command, step, &here).await;
+    let report = here.report.into_inner();
+    report.unwrap_or(ExecReport {
+        outcome,
+        bytes: 0,
+        output: None,
+        start: Vec::new(),
+    })
+}
+
 /// Runs a command with the file of changes in a fresh directory, which must be empty afterwards.
-async fn run_here(command: &Command, step: &StepContext) -> ExecReport {
+async fn run_here(command: &Command, step: &StepInputs) -> ExecReport {
+    run_with(b"", command, step).await
+}
+
+/// The same with a value that must not be logged.
+async fn run_with(secret: &'static [u8], command: &Command, step: &StepInputs) -> ExecReport {
     let memory = tempfile::tempdir().unwrap();
     // Other users have to reach the file.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(memory.path(), open).unwrap();
     let machine = Machine::new(memory.path().to_owned());
-    let report = run(command, step, |launch| machine.launch(launch)).await;
+    let report = run_on(machine, secret, command, step).await;
     let left = fs::read_dir(memory.path()).unwrap().count();
     assert_eq!(left, 0, "the file of changes is left over");
     report
@@ -100,7 +178,7 @@ async fn command_gets_its_cause_and_no_variable_of_larder() {
         memory: memory.path().to_owned(),
         base: vec![("LANG".to_owned(), "C".to_owned())],
     };
-    let report = run(&script, &step, |launch| machine.launch(launch)).await;
+    let report = run_on(machine, b"", &script, &step).await;
     let mut lines: Vec<_> = printed(&report).lines().collect();
     let changes: Value = serde_json::from_str(lines.pop().unwrap()).unwrap();
     assert_eq!(lines.pop(), Some("600"));
@@ -157,11 +235,9 @@ async fn command_has_an_empty_input_and_a_group_of_its_own() {
 // on-change 43
 #[tokio::test]
 async fn lines_with_a_secret_are_withheld() {
-    let mut step = step();
-    step.redactor = Redactor::new([&b"hunter2"[..]]);
     let script =
         "echo before; echo hunter2; printf hunter2 | base64; echo \"x=hunter2;\"; echo after >&2";
-    let report = run_here(&shell(script), &step).await;
+    let report = run_with(b"hunter2", &shell(script), &step()).await;
     let withheld = "(withheld)\n".repeat(3);
     assert_eq!(printed(&report), format!("before\n{withheld}after"));
 }
@@ -169,11 +245,9 @@ async fn lines_with_a_secret_are_withheld() {
 // on-change 43
 #[tokio::test]
 async fn secret_that_is_cut_in_two_is_withheld() {
-    let mut step = step();
-    step.redactor = Redactor::new([&b"hunter2"[..]]);
     // The last 8 KiB begin within the value.
     let script = "printf hunter2; head -c 8188 /dev/zero | tr '\\0' x";
-    let report = run_here(&shell(script), &step).await;
+    let report = run_with(b"hunter2", &shell(script), &step()).await;
     assert_eq!(printed(&report), "(withheld)");
 }
 
@@ -319,17 +393,13 @@ async fn last_output_of_a_talkative_command_is_kept() {
 }
 
 #[tokio::test]
-async fn output_is_returned_when_requested() {
-    for (output, code, is_returned) in [
-        (Output::OnFailure, 0, false),
-        (Output::OnFailure, 3, true),
-        (Output::Always, 0, true),
-        (Output::Never, 3, false),
-    ] {
+async fn output_is_counted_and_returned_only_when_requested() {
+    for (log_output, code) in [(false, 0), (false, 3), (true, 0), (true, 3)] {
         let mut command = shell(&format!("echo text; exit {code}"));
-        command.output = output;
+        command.log_output = log_output;
         let report = run_here(&command, &step()).await;
-        assert_eq!(report.output.is_some(), is_returned, "{output:?} {code}");
+        assert_eq!(report.bytes, 5);
+        assert_eq!(report.output.as_deref(), log_output.then_some("text"));
     }
 }
 

@@ -11,6 +11,10 @@ pub(super) enum HttpError {
     NoAddress,
     #[error("{0} is not the address of a pod")]
     RefusedAddress(IpAddr),
+    #[error("{0} is stated in a manifest, and no network in onChangeAllowedNetworks has it")]
+    StatedAddress(IpAddr),
+    #[error("{0} is an address of this machine, whose network the pod does not use")]
+    OwnAddress(IpAddr),
     #[error("not a URL")]
     Url,
     #[error("not a header")]

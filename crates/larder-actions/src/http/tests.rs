@@ -1,6 +1,6 @@
 //! Real listeners on loopback addresses.
 
-use std::{collections::BTreeMap, fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{ServerConfig, crypto::ring};
@@ -15,7 +15,6 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
-use crate::Redactor;
 use larder_on_change::{
     Action, Changes, HttpTls, PodIdentity, RoundId,
     parse::{HookOrigin, hooks},
@@ -31,14 +30,13 @@ fn call(target: &str, fields: &str) -> HttpCall {
     call
 }
 
-fn step() -> StepContext {
-    StepContext {
+fn step() -> StepInputs {
+    StepInputs {
         hook: "0-http".to_owned(),
         round: RoundId::from_random(7),
         attempt: 1,
         pod: PodIdentity::default(),
         changes: Changes::default(),
-        redactor: Redactor::default(),
         timeout: Duration::from_secs(30),
     }
 }
@@ -67,7 +65,7 @@ impl Volumes {
         self.ask_in(call, hosts, &step()).await
     }
 
-    async fn ask_in(&self, call: &HttpCall, hosts: Hosts<'_>, step: &StepContext) -> StepOutcome {
+    async fn ask_in(&self, call: &HttpCall, hosts: Hosts<'_>, step: &StepInputs) -> StepOutcome {
         let context = RequestContext {
             hosts,
             facts: &PodFacts::default(),
@@ -77,6 +75,13 @@ impl Volumes {
             },
         };
         run(call, step, context).await
+    }
+}
+
+fn pod(ips: &[IpAddr]) -> PodAddresses {
+    PodAddresses {
+        ips: ips.to_vec(),
+        ..PodAddresses::default()
     }
 }
 
@@ -268,7 +273,7 @@ async fn next_address_is_tried_if_nothing_listens_at_the_first() {
     assert_eq!(stream.peer_addr().unwrap(), addresses[1]);
     // Both families, in the order of the pod's addresses.
     let ips = ["10.1.2.3", "fd00::7"].map(|ip| ip.parse().unwrap());
-    let found = Hosts::Pod(&ips).addresses(9090).unwrap();
+    let found = Hosts::Pod(&pod(&ips)).addresses(9090).unwrap();
     assert_eq!(
         found.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["10.1.2.3:9090", "[fd00::7]:9090"]
@@ -322,10 +327,10 @@ async fn addresses_that_lead_back_to_the_machine_are_rejected() {
         "2002:e000:1:2::3",
     ] {
         let ips = [ip.parse().unwrap()];
-        assert!(is_refused(ips[0]), "{ip}");
+        assert!(addresses::is_refused(ips[0]), "{ip}");
         let call = call("port: 9090", "");
         let volumes = Volumes::with("none", &[]);
-        let outcome = volumes.ask(&call, Hosts::Pod(&ips)).await;
+        let outcome = volumes.ask(&call, Hosts::Pod(&pod(&ips))).await;
         let reason = format!("{} is not the address of a pod", ips[0]);
         assert_eq!(outcome, failed_at(&call, &reason));
     }
@@ -338,10 +343,12 @@ async fn addresses_that_lead_back_to_the_machine_are_rejected() {
         "2002:a00:1::7f00:1",
         "fd00::7f00:1",
     ] {
-        assert!(!is_refused(ip.parse().unwrap()), "{ip}");
+        assert!(!addresses::is_refused(ip.parse().unwrap()), "{ip}");
     }
     let none = call("port: 9090", "");
-    let outcome = Volumes::with("none", &[]).ask(&none, Hosts::Pod(&[])).await;
+    let outcome = Volumes::with("none", &[])
+        .ask(&none, Hosts::Pod(&pod(&[])))
+        .await;
     assert_eq!(outcome, failed_at(&none, "the pod has no address yet"));
 }
 

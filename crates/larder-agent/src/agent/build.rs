@@ -249,6 +249,7 @@ impl AgentBuilder {
             program: hooks,
             host: Arc::clone(&host),
             processes: processes(&config, volumes.path()),
+            serves_manifests: incomplete.is_some(),
             kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
             clock: clock.clone(),
             events,

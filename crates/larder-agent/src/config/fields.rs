@@ -183,6 +183,14 @@ pub const FIELDS: &[Field] = &[
         example: "[{pods: [web/nginx-*], volumes: [config], steps: [{exec: [nginx, -t]}, {exec: [systemctl, reload, nginx]}]}]",
     },
     Field {
+        name: "onChangeAllowedNetworks",
+        form: "list of networks",
+        default: "`[]`",
+        reloads: true,
+        about: "Networks in which a hook may call the addresses that the manifest of a pod states, in a file of `manifests` or of a static pod: whoever writes the manifest chooses them. Addresses of pods that the API server reports need no such permission. Link-local addresses and the metadata services of clouds are never called, the addresses of this machine only for pods with `hostNetwork`.",
+        example: "[10.244.0.0/16, 'fd00:10:244::/56']",
+    },
+    Field {
         name: "onChangeFromPods",
         form: "list of `signal`, `http` and `restart`",
         default: "`[signal, http, restart]`",
@@ -262,6 +270,8 @@ impl Config {
         let hooks: Vec<_> = hooks
             .map(|found| json!({"name": found.hook.name, "action": found.hook.action()}))
             .collect();
+        let networks = self.on_change.allowed_networks.iter();
+        let networks: Vec<_> = networks.map(ToString::to_string).collect();
         let values = json!({
             "kubeconfig": path(&self.kubeconfig),
             "manifests": path(&self.manifests),
@@ -282,6 +292,7 @@ impl Config {
             "maxWatches": self.max_watches,
             "maxRequestsInFlight": self.max_requests_in_flight,
             "onChange": hooks,
+            "onChangeAllowedNetworks": networks,
             "onChangeFromPods": self.on_change.allowed_words(),
             "onChangeParallelism": self.on_change.parallelism,
             "registerNode": self.register_node,

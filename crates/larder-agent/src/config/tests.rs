@@ -343,6 +343,7 @@ fn hooks_are_read_and_their_errors_name_file_line_and_field() {
     let text = "\
 onChangeFromPods: [signal]
 onChangeParallelism: 3
+onChangeAllowedNetworks: [10.244.0.0/16]
 onChange:
 - pods: [web/nginx-*]
   volumes: [config, tls]
@@ -357,6 +358,7 @@ onChange:
 ";
     let config = parse(text).unwrap().0.on_change;
     assert_eq!((config.parallelism, config.hooks.len()), (3, 3));
+    assert_eq!(config.allowed_networks, ["10.244.0.0/16".parse().unwrap()]);
     assert!(config.from_pods.signal && !config.from_pods.http && !config.from_pods.restart);
     assert!(config.runs_commands());
     let error = |text: &str| parse(text).unwrap_err().to_string();
@@ -364,37 +366,42 @@ onChange:
         (
             "signal: SIGHUP",
             "signal: SIGFOO",
-            "line 9: onChange: [1].signal: expected one of SIGHUP",
+            "line 10: onChange: [1].signal: expected one of SIGHUP",
         ),
         (
             "name: reload",
             "naem: reload",
-            "line 9: onChange: [1]: unknown field \"naem\"",
+            "line 10: onChange: [1]: unknown field \"naem\"",
         ),
         (
             "http: {url: 'https://reload.example:8443/'}",
             "name: reload\n  signal: SIGUSR1",
-            "line 12: onChange: [2].name: [1] is named \"reload\" as well",
+            "line 13: onChange: [2].name: [1] is named \"reload\" as well",
         ),
         (
             "example:8443",
             "example:99999",
-            "line 12: onChange: [2].http.url: expected 1 to 65535 as the port of the URL",
+            "line 13: onChange: [2].http.url: expected 1 to 65535 as the port of the URL",
         ),
         (
             "https://reload",
             "https://user:canary@@reload",
-            "line 12: onChange: [2].http.url: expected a user",
+            "line 13: onChange: [2].http.url: expected a user",
         ),
         (
             "pods: [web/nginx-*]",
             "pods: nginx",
-            "line 4: onChange: [0].pods: expected globs",
+            "line 5: onChange: [0].pods: expected globs",
         ),
         (
             "[signal]",
             "[exec]",
             "line 1: onChangeFromPods: a pod may not run commands",
+        ),
+        (
+            "10.244.0.0/16",
+            "10.244.0.0/33",
+            "line 3: onChangeAllowedNetworks: expected a list of networks such as 10.244.0.0/16",
         ),
         (
             "Parallelism: 3",

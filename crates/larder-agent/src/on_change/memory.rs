@@ -35,7 +35,7 @@ fn stored_pod(number: usize) -> Arc<StoredPod> {
     Arc::new(StoredPod::new(serde_json::from_value(pod).unwrap()).unwrap())
 }
 
-fn on_change(root: &Path) -> OnChange {
+pub(super) fn on_change(root: &Path) -> OnChange {
     let hook = json!({"pods": ["bench/hooked-*"], "signal": "SIGHUP"});
     let mut hooks = HookList::default();
     hooks.add(&hook).unwrap();
@@ -48,6 +48,7 @@ fn on_change(root: &Path) -> OnChange {
         host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
         kubelet: None,
         processes: Processes::new("/proc", "/"),
+        serves_manifests: false,
         clock: Clock::system(),
         events: None,
         changed: Arc::new(|_| {}),

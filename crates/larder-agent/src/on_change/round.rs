@@ -1,25 +1,21 @@
 //! One attempt to notify an application of a change: runs the steps of a hook in order, until one fails (rule T6).
 
-mod facts;
+mod environment;
+mod targets;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{
-    Redactor, StepContext, StepOutcome, exec, http, restart, signal, targets::TargetQuery,
-};
-use larder_objects::{ObjectKey, SecretBytes};
+use larder_actions::{StepInputs, StepOutcome, run_steps};
 use larder_on_change::{
-    Action, Attempt, AttemptEnd, Changes, Content, HookId, Place, PodHook, PodIdentity, Restart,
-    RoundId, parse::ConfiguredHook,
+    Action, Attempt, AttemptEnd, Changes, HookId, Place, PodHook, PodIdentity, Restart, RoundId,
+    parse::ConfiguredHook,
 };
-use larder_projection::VolumeKind;
 use smol_str::SmolStr;
 use tokio::time::Instant;
-use tracing::{info, warn};
+use tracing::warn;
 
-use self::facts::RoundFacts;
+use self::environment::PodEnvironment;
 use super::{OnChange, hooked_pod::HookedPod};
 use crate::blocking::blocking;
 
@@ -69,17 +65,6 @@ pub(super) struct AttemptReport {
     pub(super) took: Duration,
 }
 
-/// Input that the steps of an attempt share.
-struct Scene {
-    of_pod: RoundFacts,
-    changes: Changes,
-    /// The changed volumes; `None` if the content of the last notification is unknown.
-    volumes: Option<BTreeSet<SmolStr>>,
-    variables: BTreeSet<SmolStr>,
-    swapped: Option<Duration>,
-    redactor: Redactor,
-}
-
 impl AttemptRun {
     pub(super) fn new(attempt: Attempt<HookedPod>, on_change: OnChange) -> Self {
         Self { attempt, on_change }
@@ -118,11 +103,11 @@ impl AttemptRun {
 
     async fn steps(&self, restarted: &mut Vec<SmolStr>, summary: &mut String) -> AttemptEnd {
         self.record().await;
-        let scene = self.scene().await;
-        *summary = scene.changes.summary();
         let (id, hook, on_change) = (self.attempt.id, &self.hook().hook, &self.on_change);
+        let (environment, changes) = PodEnvironment::of(&self.attempt, on_change);
+        *summary = changes.summary();
         if hook.restarts() || on_change.restarts_after_failure(id) {
-            let names = self.query(&scene).names();
+            let names = environment.query().names();
             if let Some((until, reason)) = on_change.restart_limit(&self.attempt.uid, &names) {
                 return AttemptEnd::Deferred(until, reason);
             }
@@ -132,44 +117,39 @@ impl AttemptRun {
         {
             on_change.metrics().delayed(changed_at.elapsed());
         }
+        let mut inputs = StepInputs {
+            hook: hook.name.clone(),
+            round: self.attempt.round,
+            attempt: self.attempt.number,
+            pod: self.identity(),
+            changes,
+            timeout: Duration::ZERO,
+        };
         if let Place::Program(index) = self.hook().place {
-            return self.call(on_change.handler(index), &scene).await;
+            return self.call(on_change.handler(index), inputs).await;
         }
-        let mut has_place = true;
-        let mut end = AttemptEnd::Succeeded;
-        for step in &hook.steps {
-            if matches!(step, Action::Restart(_)) {
-                on_change.yield_place(id);
-                has_place = false;
-            } else if !std::mem::replace(&mut has_place, true) {
-                on_change.regain_place(id, &self.attempt.control).await;
-            }
-            let outcome = self.step(step, &scene, restarted).await;
-            if !outcome.is_success() {
-                end = AttemptEnd::Failed(outcome.reason().to_owned());
-                break;
-            }
-        }
-        if let AttemptEnd::Failed(reason) = &end
-            && on_change.restarts_after_failure(id)
-        {
-            warn!(pod = %self.name(), hook = hook.name, error = reason, "all attempts failed, restarting the container");
-            on_change.yield_place(id);
-            let restart = Action::Restart(Restart::default());
-            let outcome = self.step(&restart, &scene, restarted).await;
-            if outcome.is_success() {
-                end = AttemptEnd::Succeeded;
+        let grace = environment.targets.grace;
+        let mut outcome = run_steps(&hook.steps, hook, grace, &mut inputs, &environment).await;
+        if !outcome.is_success() && on_change.restarts_after_failure(id) {
+            let pod = &inputs.pod;
+            warn!(
+                pod = %format_args!("{}/{}", pod.namespace, pod.name),
+                hook = hook.name,
+                error = outcome.reason(),
+                "all attempts failed, restarting the container"
+            );
+            let restart = [Action::Restart(Restart::default())];
+            let restarted = run_steps(&restart, hook, grace, &mut inputs, &environment).await;
+            if restarted.is_success() {
+                outcome = restarted;
             }
         }
-        end
-    }
-
-    fn name(&self) -> ObjectKey {
-        self.attempt.pod.pod.key()
+        restarted.extend(environment.into_restarted());
+        end(&outcome)
     }
 
     fn identity(&self) -> PodIdentity {
-        let key = self.name();
+        let key = self.attempt.pod.pod.key();
         PodIdentity {
             namespace: key.namespace.to_string(),
             name: key.name.to_string(),
@@ -177,13 +157,13 @@ impl AttemptRun {
         }
     }
 
-    async fn call(&self, handler: &Handler, scene: &Scene) -> AttemptEnd {
+    async fn call(&self, handler: &Handler, inputs: StepInputs) -> AttemptEnd {
         let change = PodChange {
-            pod: self.identity(),
-            hook: self.hook().hook.name.clone(),
-            round: self.attempt.round,
-            attempt: self.attempt.number,
-            changes: scene.changes.clone(),
+            pod: inputs.pod,
+            hook: inputs.hook,
+            round: inputs.round,
+            attempt: inputs.attempt,
+            changes: inputs.changes,
         };
         let timeout = self.hook().hook.timing.timeout;
         let began = Instant::now();
@@ -199,142 +179,14 @@ impl AttemptRun {
         };
         let metrics = self.on_change.metrics();
         metrics.ran("program", outcome.name(), began.elapsed());
-        if outcome.is_success() {
-            AttemptEnd::Succeeded
-        } else {
-            AttemptEnd::Failed(outcome.reason().to_owned())
-        }
+        end(&outcome)
     }
+}
 
-    async fn step(
-        &self,
-        step: &Action,
-        scene: &Scene,
-        restarted: &mut Vec<SmolStr>,
-    ) -> StepOutcome {
-        let (hook, on_change) = (self.hook(), &self.on_change);
-        let context = StepContext {
-            hook: hook.hook.name.clone(),
-            round: self.attempt.round,
-            attempt: self.attempt.number,
-            pod: self.identity(),
-            changes: scene.changes.clone(),
-            redactor: scene.redactor.clone(),
-            timeout: hook.hook.timing.timeout_of(step, scene.of_pod.grace),
-        };
-        let processes = on_change.processes();
-        let began = Instant::now();
-        let outcome = match step {
-            Action::Signal(target) => {
-                signal::run(target, &context, &self.query(scene), processes).await
-            }
-            Action::Restart(restart) => {
-                let query = self.query(scene);
-                let report =
-                    restart::run(restart, scene.of_pod.grace, &context, &query, processes).await;
-                on_change.restarted(&self.attempt.uid, &report.ended);
-                restarted.extend(report.ended);
-                report.outcome
-            }
-            Action::Http(call) => {
-                let request = http::RequestContext {
-                    hosts: http::Hosts::Pod(&scene.of_pod.ips),
-                    facts: &scene.of_pod.facts,
-                    files: http::Files {
-                        volumes: &scene.of_pod.mounts.volumes,
-                        any_authorities: hook.place == Place::Configuration,
-                    },
-                };
-                http::run(call, &context, request).await
-            }
-            Action::Exec(command) => {
-                let machine = on_change.machine();
-                let report = exec::run(command, &context, |launch| machine.launch(launch)).await;
-                if let Some(output) = report.output {
-                    info!(
-                        pod = %self.name(),
-                        hook = context.hook,
-                        output,
-                        "output of a hook's command"
-                    );
-                }
-                report.outcome
-            }
-        };
-        let took = began.elapsed();
-        on_change.metrics().ran(step.word(), outcome.name(), took);
-        outcome
-    }
-
-    fn query<'a>(&'a self, scene: &'a Scene) -> TargetQuery<'a> {
-        TargetQuery {
-            mounts: &scene.of_pod.mounts,
-            ids: scene.of_pod.ids.as_ref(),
-            container: self.hook().hook.container.as_ref(),
-            volumes: scene.volumes.as_ref(),
-            variables: &scene.variables,
-            swapped: scene.swapped,
-            known: &self.attempt.pod.known_containers,
-        }
-    }
-
-    /// Gathers the input of the steps.
-    async fn scene(&self) -> Scene {
-        let (hook, attempt, on_change) = (self.hook(), &self.attempt, &self.on_change);
-        let pod = Box::new(attempt.pod.pod.decode());
-        let redactor = if hook.hook.runs_commands() {
-            self.redactor(&pod).await
-        } else {
-            Redactor::default()
-        };
-        let of_pod = RoundFacts::of(on_change, &attempt.uid, &pod, hook);
-        drop(pod);
-        let empty = Content::default();
-        let before = attempt.notified.as_deref();
-        let earlier = before.unwrap_or(&empty);
-        let content = &attempt.content;
-        let mut changes = content.changes_since(earlier, hook, on_change.key());
-        for volume in &mut changes.volumes {
-            if let Some(directory) = of_pod.mounts.volumes.get(&volume.name) {
-                volume.directory.clone_from(directory);
-            }
-        }
-        let volumes = before.is_some().then(|| {
-            let names = changes.volumes.iter().map(|volume| volume.name.clone());
-            names.collect()
-        });
-        let variables = content.changed_environments(earlier, hook);
-        let swapped = content.swapped_since(earlier, hook);
-        Scene {
-            of_pod,
-            changes,
-            volumes,
-            variables,
-            swapped,
-            redactor,
-        }
-    }
-
-    /// Finds the values of Secrets that a command could print: the present files of volumes that may contain some.
-    async fn redactor(&self, pod: &Pod) -> Redactor {
-        let volumes = pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten());
-        let secret: Vec<_> = volumes
-            .filter_map(|volume| Some((volume.name.clone(), VolumeKind::of(volume)?)))
-            .filter(|(_, kind)| matches!(kind, VolumeKind::Secret | VolumeKind::Projected))
-            .collect();
-        let (on_change, uid) = (self.on_change.clone(), self.attempt.uid.clone());
-        blocking(move || {
-            let mut values = Vec::new();
-            for (name, kind) in secret {
-                on_change.volumes().read_set(&uid, kind, &name, |_, bytes| {
-                    values.push(SecretBytes::new(bytes.to_vec()));
-                });
-            }
-            Redactor::new(values.iter().map(|value| &**value))
-        })
-        .await
+fn end(outcome: &StepOutcome) -> AttemptEnd {
+    if outcome.is_success() {
+        AttemptEnd::Succeeded
+    } else {
+        AttemptEnd::Failed(outcome.reason().to_owned())
     }
 }

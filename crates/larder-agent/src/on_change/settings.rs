@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use larder_actions::http::Network;
 use larder_on_change::parse::{AllowedActions, ConfiguredHook};
 
 /// Default limit of rounds that run at the same time.
@@ -12,6 +13,8 @@ const PARALLELISM: usize = 8;
 pub struct OnChangeConfig {
     /// Actions that annotations of pods may request. `onChangeFromPods`; everything but commands by default.
     pub from_pods: AllowedActions,
+    /// Networks of the addresses that manifests may state for hooks to call. `onChangeAllowedNetworks`; none by default.
+    pub allowed_networks: Vec<Network>,
     /// Limit of rounds that run at the same time. `onChangeParallelism`; defaults to 8.
     pub parallelism: usize,
     /// The operator's hooks. `onChange`; none by default.
@@ -26,6 +29,7 @@ impl Default for OnChangeConfig {
     fn default() -> Self {
         Self {
             from_pods: AllowedActions::default(),
+            allowed_networks: Vec::new(),
             parallelism: PARALLELISM,
             hooks: Vec::new(),
             key_dirs: Vec::new(),

@@ -22,7 +22,7 @@ use std::{
 
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{exec::Machine, processes::Processes};
+use larder_actions::{exec::Machine, http::Network, processes::Processes};
 use larder_objects::chain;
 use larder_on_change::{
     Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodFacts,
@@ -65,6 +65,8 @@ pub(crate) struct OnChangeParts<'a> {
     /// Where a kubelet runs the pods and writes their volumes; `None` if larder does.
     pub(crate) kubelet: Option<Arc<VolumeHost>>,
     pub(crate) processes: Processes,
+    /// The API server has its pods from manifests, which state what a kubelet would report.
+    pub(crate) serves_manifests: bool,
     pub(crate) clock: Clock,
     pub(crate) events: Option<Arc<Events>>,
     /// Called with the UID of a pod when what status shows of its hooks has changed.
@@ -90,6 +92,7 @@ struct Shared {
     changed: Arc<dyn Fn(&str) + Send + Sync>,
     metrics: RoundMetrics,
     processes: Processes,
+    serves_manifests: bool,
     /// The digest key, and a directory in memory; made for the first pod with hooks.
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
@@ -119,6 +122,7 @@ impl OnChange {
             host,
             kubelet,
             processes,
+            serves_manifests,
             clock,
             events,
             changed,
@@ -141,6 +145,7 @@ impl OnChange {
             events,
             changed,
             processes,
+            serves_manifests,
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),
@@ -338,6 +343,15 @@ impl OnChange {
 
     pub(super) fn metrics(&self) -> &RoundMetrics {
         &self.0.metrics
+    }
+
+    pub(super) fn serves_manifests(&self) -> bool {
+        self.0.serves_manifests
+    }
+
+    /// The networks of the addresses that manifests may state.
+    pub(super) fn allowed_networks(&self) -> Vec<Network> {
+        self.0.config.lock().allowed_networks.clone()
     }
 
     pub(super) fn processes(&self) -> &Processes {

@@ -32,11 +32,12 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use larder_on_change::{PodFacts, PodIdentity};
+use larder_actions::processes::Processes;
+use larder_on_change::{PodFacts, PodIdentity, grace_period};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use self::{
-    origin::Origin, rounds::Rounds, session::Session, steps::Surrounding, supervisor::supervise,
+    origin::Origin, rounds::Rounds, session::Session, steps::CommandContext, supervisor::supervise,
     target::ExecTarget,
 };
 use crate::{
@@ -64,12 +65,13 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             None
         };
         let (sender, restarts) = unbounded_channel();
-        let around = Surrounding {
+        let around = CommandContext {
             pod: identity_of(&first),
             facts,
             staging: sandbox.staging(),
-            grace: first.grace(),
+            grace: grace_period(&first.pod),
             restarts: sender,
+            processes: Processes::new("/proc", sandbox.volumes()),
         };
         let session = Session::new(args, &origin, &sandbox, first)?;
         let mut rounds = Rounds::new(hooks)?;

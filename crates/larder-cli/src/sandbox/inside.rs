@@ -8,6 +8,7 @@ use std::{
     process::Stdio,
 };
 
+use larder_actions::processes::{FoundContainer, Processes};
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -59,11 +60,6 @@ impl Inside {
         self.mounts.wait().await
     }
 
-    /// Number of the process, for messages.
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
-    }
-
     /// Sends a signal to the command. `false` if it has ended.
     ///
     /// # Errors
@@ -83,38 +79,22 @@ impl Inside {
         words.is_ok_and(|words| words.split(|&byte| byte == 0).nth(1) == Some(STAGE.as_bytes()))
     }
 
-    /// Whether the command catches or blocks a signal; `None` if it has ended.
-    pub(crate) fn handles(&self, signal: Signal) -> Option<bool> {
-        handles(self.pid, signal)
-    }
-
-    /// The processes of the command, itself included, whose executable has this name.
-    pub(crate) fn named(&self, executable: &str) -> io::Result<Vec<Member>> {
-        let mut found = Vec::new();
-        for entry in fs::read_dir("/proc")? {
-            let name = entry?.file_name();
-            let number = name.to_str().and_then(|name| name.parse().ok());
-            let Some(pid) = number.and_then(Pid::from_raw) else {
-                continue;
-            };
-            let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else {
-                continue;
-            };
-            let member = Member { pid, process };
-            // After it was opened, so that the number is still its own or the process has ended.
-            if member.executable().as_deref() == Some(executable) && self.has(pid) {
-                found.push(member);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Whether a process is in the PID namespace of the command.
-    fn has(&self, pid: Pid) -> bool {
+    /// The container of the command: the processes in its PID namespace. `None` if it has ended. Without `all_processes` it
+    /// has the process of the command only.
+    ///
+    /// # Errors
+    ///
+    /// Processes cannot be listed.
+    pub(crate) fn container(
+        &self,
+        name: &str,
+        all_processes: bool,
+        processes: &Processes,
+    ) -> io::Result<Option<FoundContainer>> {
         use std::os::unix::fs::MetadataExt as _;
-        let theirs = fs::metadata(format!("/proc/{}/ns/pid", pid.as_raw_nonzero()));
-        let ours = self.processes.metadata();
-        theirs.is_ok_and(|theirs| ours.is_ok_and(|ours| theirs.ino() == ours.ino()))
+        let namespace = self.processes.metadata()?.ino();
+        let pid = self.pid.as_raw_nonzero().get();
+        processes.in_pid_namespace(name.into(), pid, namespace, all_processes)
     }
 
     /// Starts a command of a hook, by its plan in the file `plan`, in a process group of its own.
@@ -122,14 +102,9 @@ impl Inside {
     /// # Errors
     ///
     /// The command has ended, or the process cannot be created.
-    pub(crate) fn launch(
-        &self,
-        plan: &Path,
-        mounts: &OwnedFd,
-        [stdout, stderr]: [OwnedFd; 2],
-    ) -> io::Result<Child> {
+    pub(crate) fn launch(&self, plan: &Path, [stdout, stderr]: [OwnedFd; 2]) -> io::Result<Child> {
         let runtime = Handle::current();
-        let mounts = mounts.try_clone()?;
+        let mounts = self.mounts().ok_or(io::ErrorKind::NotFound)?.try_clone()?;
         // A thread can choose the PID namespace of its children only once.
         in_thread(move || {
             let _entered = runtime.enter();
@@ -144,54 +119,4 @@ impl Inside {
                 .spawn()
         })
     }
-}
-
-/// A process of a command.
-#[derive(Debug)]
-pub(crate) struct Member {
-    pid: Pid,
-    process: OwnedFd,
-}
-
-impl Member {
-    fn executable(&self) -> Option<String> {
-        let path = fs::read_link(format!("/proc/{}/exe", self.pid.as_raw_nonzero())).ok()?;
-        let name = path.file_name()?.to_str()?;
-        Some(name.trim_end_matches(" (deleted)").to_owned())
-    }
-
-    /// Number of the process, for messages.
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
-    }
-
-    /// Whether it catches or blocks a signal; `None` if it has ended.
-    pub(crate) fn handles(&self, signal: Signal) -> Option<bool> {
-        handles(self.pid, signal)
-    }
-
-    /// Sends a signal. `false` if it has ended.
-    ///
-    /// # Errors
-    ///
-    /// The system refuses.
-    pub(crate) fn send(&self, signal: Signal) -> io::Result<bool> {
-        match pidfd_send_signal(&self.process, signal) {
-            Ok(()) => Ok(true),
-            Err(Errno::SRCH) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
-    }
-}
-
-/// Whether a process catches or blocks a signal: proc(5), `SigCgt` and `SigBlk`.
-fn handles(pid: Pid, signal: Signal) -> Option<bool> {
-    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
-    let bit = 1_u64 << (signal.as_raw() - 1);
-    let mask = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        u64::from_str_radix(line.trim(), 16).ok()
-    };
-    let has = |name| mask(name).is_some_and(|mask| mask & bit != 0);
-    Some(has("SigCgt:") || has("SigBlk:"))
 }

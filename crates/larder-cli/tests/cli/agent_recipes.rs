@@ -6,6 +6,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     net::TcpListener,
     path::PathBuf,
+    process::Command,
 };
 
 use larder_e2e::own_address;
@@ -79,10 +80,17 @@ fn agent_asks_a_pod_once_for_two_objects() {
     // What the container's runtime would report.
     let path = recipe.path().join("m/pair.yaml");
     let manifest = fs::read_to_string(&path).unwrap();
+    assert_eq!(manifest.matches("spec:\n").count(), 1, "{manifest}");
+    let manifest = manifest.replace("spec:\n", "spec:\n  hostNetwork: true\n");
     let status = format!("status:\n  podIPs:\n  - {{ip: {ip}}}\n");
     fs::write(&path, manifest + &status).unwrap();
+    let config = format!("onChangeAllowedNetworks: [{ip}/32]\n");
+    fs::write(recipe.path().join("agent.yaml"), config).unwrap();
     let listener = TcpListener::bind((ip.as_str(), recipe.port)).unwrap();
-    let mut agent = Agent::start(&recipe.desk);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    let args = "--manifests m --node-name n1 --config agent.yaml";
+    let mut agent = Agent::spawn(&recipe.desk, command, args);
     agent.summary();
     let volumes = pod(&recipe, "pair").join("volumes");
     // What is in place when the request comes.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::core::v1::Pod;
+
 use super::{Action, Restart};
 
 /// When a hook fires and how long its steps may take.
@@ -21,8 +23,10 @@ pub struct Timing {
 const SHORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest time for a command.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(30);
+/// Grace period of a pod without its own: the API server's default.
+const GRACE: Duration = Duration::from_secs(30);
 /// Longest grace period that counts. The API server admits any number of seconds, also one that no time can be added to.
-pub const MAX_GRACE: Duration = Duration::from_hours(24);
+const MAX_GRACE: Duration = Duration::from_hours(24);
 /// Longest time for a restart, beyond the grace period.
 const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
 
@@ -35,6 +39,14 @@ impl Timing {
             Action::Restart(restart) => restart.grace_or(grace) + RESTART_TIMEOUT,
         })
     }
+}
+
+/// How long the containers of `pod` may take to end: `terminationGracePeriodSeconds`, 30 s by default, at most a day.
+pub fn grace_period(pod: &Pod) -> Duration {
+    let spec = pod.spec.as_ref();
+    let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
+    seconds.map_or(GRACE, Duration::from_secs).min(MAX_GRACE)
 }
 
 impl Restart {
@@ -111,6 +123,8 @@ impl Retry {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+
     use super::*;
 
     // on-change 29
@@ -123,6 +137,24 @@ mod tests {
         assert_eq!(bounds(2), (secs(1.0), secs(2.0)));
         assert_eq!(bounds(3), (secs(2.0), secs(4.0)));
         assert_eq!(bounds(60), (secs(150.0), secs(300.0)));
+    }
+
+    #[test]
+    fn grace_period_without_end_can_be_added_to_a_time() {
+        let of = |seconds: Option<i64>| {
+            let spec = PodSpec {
+                termination_grace_period_seconds: seconds,
+                ..PodSpec::default()
+            };
+            grace_period(&Pod {
+                spec: Some(spec),
+                ..Pod::default()
+            })
+        };
+        assert_eq!(of(None), GRACE);
+        assert_eq!(of(Some(5)), Duration::from_secs(5));
+        assert_eq!(of(Some(-5)), GRACE);
+        assert_eq!(of(Some(i64::MAX)), MAX_GRACE);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     facts::{ContainerFacts, PodFacts},
-    hook::{Action, Command, Hook, OnFailure, Output, Paths, Restart, SignalTarget, Timing},
+    hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget, Timing},
     signal::Signal,
 };
 
@@ -377,7 +377,7 @@ fn exec(field: &Field<'_>, origin: HookOrigin) -> Result<Command, HookError> {
         user: None,
         working_directory: "/".to_owned(),
         env: Vec::new(),
-        output: Output::default(),
+        log_output: false,
     };
     let words = if field.value.is_array() {
         words(field)?
@@ -406,15 +406,9 @@ fn exec(field: &Field<'_>, origin: HookOrigin) -> Result<Command, HookError> {
         if let Some(env) = fields.take("env") {
             command.env = env.pairs("variables with their values")?;
         }
-        command.output = match fields.take("output") {
-            None => Output::default(),
-            Some(output) => match output.text()? {
-                "OnFailure" => Output::OnFailure,
-                "Always" => Output::Always,
-                "Never" => Output::Never,
-                _ => return Err(output.error(Problem::Expected("OnFailure, Always or Never"))),
-            },
-        };
+        if let Some(log_output) = fields.take("logOutput") {
+            command.log_output = log_output.flag()?;
+        }
         fields.finish()?;
         words(&words_field)?
     };

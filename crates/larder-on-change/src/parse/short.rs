@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     facts::PodFacts,
-    hook::{Action, Command, Hook, OnFailure, Output, Paths, Restart, SignalTarget},
+    hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget},
 };
 
 /// Reads one hook; `None` for `none`.
@@ -46,7 +46,7 @@ pub(super) fn hook(
                 user: None,
                 working_directory: "/".to_owned(),
                 env: Vec::new(),
-                output: Output::default(),
+                log_output: false,
             })
         }
         Some(("exec", _)) if origin != HookOrigin::CommandLine => {

@@ -306,7 +306,7 @@ fn long_form_has_every_field() {
   environment: true
   container: web
   steps:
-  - exec: {command: [nginx, -t], user: nobody, workingDirectory: /tmp, env: {A: b}, output: Always}
+  - exec: {command: [nginx, -t], user: nobody, workingDirectory: /tmp, env: {A: b}, logOutput: true}
   - http:
       url: https://localhost:1/x
       method: PUT

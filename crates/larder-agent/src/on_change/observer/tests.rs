@@ -79,6 +79,7 @@ impl Machine {
             host: Arc::new(VolumeHost::open_without_mounts(self.root.path()).unwrap()),
             kubelet: None,
             processes: Processes::new("/proc", self.root.path().canonicalize().unwrap()),
+            serves_manifests: false,
             clock: Clock::system(),
             events: None,
             changed: Arc::new(|_| {}),

@@ -152,6 +152,7 @@ fn asked(ip: &str, port: u16) -> Value {
         .annotation("larder.dev/on-change", &hook)
         .build();
     web["spec"]["containers"][0]["ports"] = json!([{"name": "metrics", "containerPort": port}]);
+    web["spec"]["hostNetwork"] = json!(true);
     web["status"] = json!({"podIPs": [{"ip": ip}]});
     web
 }
@@ -278,6 +279,23 @@ async fn pod_that_claims_a_loopback_address_gets_no_request() {
     })
     .await;
     listener.into_std().unwrap().accept().unwrap_err();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pod_with_a_network_of_its_own_does_not_reach_the_machine() {
+    let Some(ip) = own_address() else { return };
+    let mut node = external();
+    node.run();
+    let mut web = asked(&ip, 1);
+    web["spec"]["hostNetwork"] = json!(false);
+    created(&node, &web).await;
+    edit(&node, "1");
+    let reason = format!("{ip} is an address of this machine, whose network the pod does not use");
+    node.wait("the failure", |node| {
+        let hook = node.hook("web", RELOAD)?;
+        hook.reason.contains(&reason).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,8 +6,8 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_actions::Redactor;
-use larder_on_change::{ContentDigest, DigestKey, Digester, Hook, Items};
+use larder_actions::exec::Redactor;
+use larder_on_change::{Changes, ContentDigest, DigestKey, Digester, Hook, Items};
 use larder_projection::VolumeKind;
 use zeroize::Zeroizing;
 
@@ -22,8 +22,6 @@ pub(super) struct Content {
     variables: Vec<(String, Zeroizing<Vec<u8>>)>,
     /// Everything else that the command is started with. A restart hook compares it, too.
     start: Zeroizing<Vec<u8>>,
-    /// The values of Secrets.
-    pub(super) redactor: Redactor,
 }
 
 /// One file of a volume.
@@ -62,22 +60,39 @@ impl Content {
             .iter()
             .map(|(name, variable)| (name.to_owned(), Zeroizing::new(variable.value.to_vec())))
             .collect();
-        let mut content = Self {
+        Ok(Self {
             files,
             variables,
             start,
-            redactor: Redactor::default(),
-        };
-        content.redactor = Redactor::new(content.secrets(target, directories));
-        Ok(content)
+        })
     }
 
-    /// The values that must not be logged: those of all Secrets that the pod reads.
-    fn secrets<'a>(
-        &'a self,
-        target: &'a ExecTarget,
+    /// Finds the values that must not be logged: those of all Secrets that the pod reads. All that a command prints is
+    /// withheld after a change of them, since nobody knows the values before it.
+    pub(super) fn redactor(
+        &self,
+        target: &ExecTarget,
         directories: &[(&Volume, PathBuf)],
-    ) -> Vec<&'a [u8]> {
+        changes: &Changes,
+    ) -> Redactor {
+        let may_hold_secrets = |name: &str| {
+            let mut volumes = directories.iter().map(|(volume, _)| volume);
+            let volume = volumes.find(|volume| volume.name == name);
+            volume.is_some_and(|volume| volume.secret.is_some() || volume.projected.is_some())
+        };
+        let container = target.container();
+        let is_literal = |name: &str| {
+            let mut env = container.env.iter();
+            env.any(|variable| variable.name == name && variable.value_from.is_none())
+        };
+        if changes
+            .volumes
+            .iter()
+            .any(|volume| may_hold_secrets(&volume.name))
+            || changes.variables.iter().any(|name| !is_literal(name))
+        {
+            return Redactor::all();
+        }
         let mut values: Vec<&[u8]> = Vec::new();
         let tokens = self.files.iter().filter(|file| file.is_token);
         values.extend(tokens.map(|file| file.bytes.as_slice()));
@@ -89,24 +104,23 @@ impl Content {
             }
             // The agent's files do not show which of them come from a Secret.
             Contents::Delivered(_) => {
-                let may_hold = |name: &str| {
-                    let mut volumes = directories.iter().map(|(volume, _)| volume);
-                    let volume = volumes.find(|volume| volume.name == name);
-                    volume
-                        .is_some_and(|volume| volume.secret.is_some() || volume.projected.is_some())
-                };
-                let files = self.files.iter().filter(|file| may_hold(&file.volume));
+                let files = self
+                    .files
+                    .iter()
+                    .filter(|file| may_hold_secrets(&file.volume));
                 values.extend(files.map(|file| file.bytes.as_slice()));
-                let container = target.container();
-                let literal = |name: &str| {
-                    let mut env = container.env.iter();
-                    env.any(|variable| variable.name == name && variable.value_from.is_none())
-                };
-                let read = self.variables.iter().filter(|(name, _)| !literal(name));
-                values.extend(read.map(|(_, value)| value.as_slice()));
             }
         }
-        values
+        // With what was made of a Secret's value.
+        let read = self.variables.iter().filter(|(name, _)| !is_literal(name));
+        values.extend(read.map(|(_, value)| value.as_slice()));
+        let mut redactor = Redactor::new();
+        for value in values {
+            if !redactor.add(value) {
+                break;
+            }
+        }
+        redactor
     }
 
     /// The part that `hook` selects.

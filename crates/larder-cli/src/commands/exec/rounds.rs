@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use larder_actions::{Redactor, StepOutcome};
+use larder_actions::StepOutcome;
 use larder_on_change::{
     Changes, DigestKey, Hook, HookEngine, HookState, Items, Outcome, RoundId, Start,
 };
@@ -16,7 +16,6 @@ pub(super) struct Rounds {
     hooks: Vec<TrackedHook>,
     key: DigestKey,
     random: fastrand::Rng,
-    redactor: Redactor,
 }
 
 /// A hook, and the content that it has succeeded for.
@@ -41,7 +40,6 @@ pub(super) struct DueRound {
     pub(super) attempt: u32,
     /// Without the directories of volumes.
     pub(super) changes: Changes,
-    pub(super) redactor: Redactor,
 }
 
 impl Rounds {
@@ -65,7 +63,6 @@ impl Rounds {
             hooks: hooks.collect(),
             key: DigestKey::temporary()?,
             random: fastrand::Rng::new(),
-            redactor: Redactor::default(),
         })
     }
 
@@ -91,7 +88,6 @@ impl Rounds {
 
     /// Everything that has changed together is in place (rule F1).
     pub(super) fn observe(&mut self, content: &Content, now: Instant) {
-        self.redactor = content.redactor.clone();
         for tracked in &mut self.hooks {
             let (digest, items) = content.of(&tracked.hook, &self.key);
             tracked.present = items;
@@ -128,7 +124,6 @@ impl Rounds {
                 round: tracked.round,
                 attempt: round.attempt,
                 changes,
-                redactor: self.redactor.clone(),
             });
         }
         due

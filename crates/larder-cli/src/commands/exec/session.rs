@@ -12,6 +12,8 @@ use std::{
 use anyhow::Context as _;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Volume;
+use larder_actions::exec::Redactor;
+use larder_on_change::Changes;
 use larder_projection::{
     Inputs, NestedMountPoints, VolumeKind, VolumePath,
     disk::{PodVolume, SubPath, VolumeHost, bind_subpath},
@@ -19,6 +21,7 @@ use larder_projection::{
 };
 use smol_str::SmolStr;
 use tokio::time::Instant;
+use zeroize::Zeroizing;
 
 use super::{
     content::{Content, filled},
@@ -274,6 +277,21 @@ impl<'a> Session<'a> {
         let target = self.target.borrow();
         let start = self.start_of(&target)?.fingerprint();
         Content::read(&target, &self.directories_of(&target), start)
+    }
+
+    /// Finds what must not be logged after `changes`.
+    pub(super) fn redactor(&self, changes: &Changes) -> Redactor {
+        let target = self.target.borrow();
+        let directories = self.directories_of(&target);
+        match Content::read(&target, &directories, Zeroizing::default()) {
+            Ok(content) => content.redactor(&target, &directories, changes),
+            Err(_) => Redactor::all(),
+        }
+    }
+
+    /// Name of the container.
+    pub(super) fn container(&self) -> String {
+        self.target.borrow().container.clone()
     }
 
     /// Passes the present content to the hooks.

@@ -24,7 +24,7 @@ use tokio::{
 use super::{
     rounds::Rounds,
     session::Session,
-    steps::{self, RestartRequest, Surrounding},
+    steps::{self, CommandContext, RestartRequest},
 };
 use crate::{
     output,
@@ -59,7 +59,7 @@ struct Restarting {
 /// The command cannot be started.
 pub(super) async fn supervise(
     session: &Session<'_>,
-    around: &Surrounding<'_>,
+    around: &CommandContext<'_>,
     mut restarts: UnboundedReceiver<RestartRequest>,
     mut rounds: Rounds,
     mut follower: Option<Follower>,
@@ -191,7 +191,7 @@ fn begin_restart(
     restarting: &mut Option<Restarting>,
     processes: &Processes,
     request: RestartRequest,
-    around: &Surrounding<'_>,
+    around: &CommandContext<'_>,
 ) {
     let RestartRequest { restart, done } = request;
     if let Some(restarting) = restarting {

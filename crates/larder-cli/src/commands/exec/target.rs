@@ -1,6 +1,6 @@
 //! The container whose variables and volumes a command gets.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{Pod, Volume};
@@ -14,11 +14,6 @@ use crate::{
     offline::{ClusterObjects, Offline},
     outcome::Failure,
 };
-
-/// Longest grace period: a longer one could not be added to the present time.
-const MAX_GRACE: Duration = Duration::from_hours(365 * 24);
-/// `terminationGracePeriodSeconds` of a pod that has none.
-const GRACE: Duration = Duration::from_secs(30);
 
 /// A container of a pod, at one time.
 pub(super) struct ExecTarget {
@@ -104,15 +99,6 @@ impl ExecTarget {
             Contents::Inputs(inputs) => Ok(environment(&self.pod, self.container(), inputs)?),
             Contents::Delivered(delivered) => Ok(delivered.environment()),
         }
-    }
-
-    /// The time that a command has to end before it is killed.
-    pub(super) fn grace(&self) -> Duration {
-        let spec = self.pod.spec.as_ref();
-        let secs = spec.and_then(|spec| spec.termination_grace_period_seconds);
-        secs.and_then(|secs| u64::try_from(secs).ok())
-            .map_or(GRACE, Duration::from_secs)
-            .min(MAX_GRACE)
     }
 
     /// The volumes that the container mounts.

@@ -185,7 +185,7 @@ fn output_of_a_hook_has_no_secret() {
         return;
     }
     let desk = desk("");
-    let hook = "[{exec: {command: [sh, -c, 'echo $PASSWORD; echo shown'], output: Always}}]";
+    let hook = "[{exec: {command: [sh, -c, 'echo $PASSWORD; echo shown'], logOutput: true}}]";
     let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
     assert_eq!(running.line(), "ready 1");
     edit(&desk, "two", "1");
@@ -194,6 +194,27 @@ fn output_of_a_hook_has_no_secret() {
         "larder: on change, 0-exec: (withheld)"
     );
     assert_eq!(running.error_line(), "larder: on change, 0-exec: shown");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+#[test]
+fn output_of_a_hook_is_not_printed_unless_the_hook_says_so() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let hook = "[{exec: [sh, -c, 'echo $PASSWORD; exit 3'], onFailure: Ignore}]";
+    let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "two", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: 8 bytes of output, which logOutput would show"
+    );
+    assert_eq!(
+        running.error_line(),
+        "larder: on change, 0-exec: exit status 3"
+    );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
 

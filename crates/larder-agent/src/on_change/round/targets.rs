@@ -1,30 +1,31 @@
-//! The facts about a pod that the steps of its rounds use.
+//! What the steps of a pod's rounds reach: its containers, volumes and addresses.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::processes::{ContainerId, ContainerMounts, PodMounts};
-use larder_on_change::{Action, MAX_GRACE, PodFacts, PodHook};
+use larder_actions::{
+    http::PodAddresses,
+    processes::{ContainerId, ContainerMounts, PodMounts},
+};
+use larder_on_change::{Action, PodFacts, PodHook, grace_period};
+use larder_pods::identity::is_static_pod;
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;
 
 use super::super::OnChange;
 
-/// Grace period of a pod without its own: the API server's default.
-const GRACE: Duration = Duration::from_secs(30);
-
-/// The facts about the pod that the steps of an attempt use.
-pub(in super::super) struct RoundFacts {
+/// What the steps of an attempt reach.
+pub(super) struct PodTargets {
     pub(super) mounts: PodMounts,
     /// The IDs of the containers that run, where a kubelet runs them.
     pub(super) ids: Option<BTreeMap<SmolStr, ContainerId>>,
     pub(super) grace: Duration,
-    /// Empty if no step is a request, like the next.
-    pub(super) ips: Vec<IpAddr>,
+    /// None if no step is a request, like the next.
+    pub(super) addresses: PodAddresses,
     pub(super) facts: PodFacts,
 }
 
-impl RoundFacts {
+impl PodTargets {
     pub(super) fn of(on_change: &OnChange, uid: &str, pod: &Pod, hook: &PodHook) -> Self {
         let mut steps = hook.hook.steps.iter();
         let has_request = steps.any(|step| matches!(step, Action::Http(_)));
@@ -34,8 +35,12 @@ impl RoundFacts {
                 volumes: directories(on_change, uid, pod),
             },
             ids: on_change.has_kubelet().then(|| running(pod)),
-            grace: grace(pod),
-            ips: if has_request { ips(pod) } else { Vec::new() },
+            grace: grace_period(pod),
+            addresses: if has_request {
+                addresses(on_change, pod)
+            } else {
+                PodAddresses::default()
+            },
             facts: if has_request {
                 PodFacts::of(pod)
             } else {
@@ -58,14 +63,6 @@ fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, 
             Some((volume.name.as_str().into(), path))
         })
         .collect()
-}
-
-/// How long the containers of `pod` may take to end.
-fn grace(pod: &Pod) -> Duration {
-    let spec = pod.spec.as_ref();
-    let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
-    let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
-    seconds.map_or(GRACE, |seconds| Duration::from_secs(seconds).min(MAX_GRACE))
 }
 
 /// Where the containers that may be the target of a hook mount volumes (rule F9).
@@ -103,6 +100,17 @@ fn running(pod: &Pod) -> BTreeMap<SmolStr, ContainerId> {
     running.collect()
 }
 
+/// The addresses of the pod, and which of them its hooks may call.
+pub(super) fn addresses(on_change: &OnChange, pod: &Pod) -> PodAddresses {
+    let is_stated = on_change.serves_manifests() || is_static_pod(&pod.metadata);
+    let spec = pod.spec.as_ref();
+    PodAddresses {
+        ips: ips(pod),
+        networks: is_stated.then(|| on_change.allowed_networks()),
+        is_host_network: spec.and_then(|spec| spec.host_network) == Some(true),
+    }
+}
+
 /// `status.podIPs`, or `status.podIP`.
 fn ips(pod: &Pod) -> Vec<IpAddr> {
     let Some(status) = &pod.status else {
@@ -115,29 +123,4 @@ fn ips(pod: &Pod) -> Vec<IpAddr> {
         return one.into_iter().collect();
     }
     ips
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_openapi::api::core::v1::PodSpec;
-
-    use super::*;
-
-    #[test]
-    fn a_grace_period_without_end_can_be_added_to_a_time() {
-        let of = |termination_grace_period_seconds| {
-            let spec = PodSpec {
-                termination_grace_period_seconds,
-                ..PodSpec::default()
-            };
-            grace(&Pod {
-                spec: Some(spec),
-                ..Pod::default()
-            })
-        };
-        assert_eq!(of(None), GRACE);
-        assert_eq!(of(Some(5)), Duration::from_secs(5));
-        assert_eq!(of(Some(-5)), GRACE);
-        assert_eq!(of(Some(i64::MAX)), MAX_GRACE);
-    }
 }

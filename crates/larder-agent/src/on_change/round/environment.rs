@@ -1,0 +1,307 @@
+//! Where the steps of an attempt act: the containers and addresses of a pod, and this machine.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use k8s_openapi::api::core::v1::Pod;
+use larder_actions::{
+    StepEnvironment, StepInputs, StepOutcome,
+    exec::{ExecReport, Launch, LaunchError, Launched, Redactor},
+    http::{Files, Hosts, RequestContext},
+    processes::{FoundContainer, Processes},
+    restart,
+    targets::TargetQuery,
+};
+use larder_on_change::{Action, Attempt, Changes, Content, Place, PodHook, Restart};
+use larder_projection::{VolumeKind, disk::read_environment};
+use parking_lot::Mutex;
+use smol_str::SmolStr;
+use tracing::info;
+
+use super::super::{OnChange, hooked_pod::HookedPod};
+use super::targets::PodTargets;
+use crate::blocking::blocking;
+
+/// Where the steps of an attempt act.
+pub(super) struct PodEnvironment<'a> {
+    attempt: &'a Attempt<HookedPod>,
+    on_change: &'a OnChange,
+    pub(super) targets: PodTargets,
+    /// The changed volumes; `None` if the content of the last notification is unknown.
+    volumes: Option<BTreeSet<SmolStr>>,
+    /// The containers whose variables have changed.
+    variables: BTreeSet<SmolStr>,
+    swapped: Option<Duration>,
+    restarted: Mutex<Vec<SmolStr>>,
+    /// Whether the attempt counts among those that run at the same time.
+    has_place: AtomicBool,
+}
+
+impl<'a> PodEnvironment<'a> {
+    /// For an attempt, with the changes that it is about.
+    pub(super) fn of(attempt: &'a Attempt<HookedPod>, on_change: &'a OnChange) -> (Self, Changes) {
+        let hook = attempt.hook();
+        let pod = Box::new(attempt.pod.pod.decode());
+        let targets = PodTargets::of(on_change, &attempt.uid, &pod, hook);
+        drop(pod);
+        let empty = Content::default();
+        let before = attempt.notified.as_deref();
+        let earlier = before.unwrap_or(&empty);
+        let content = &attempt.content;
+        let mut changes = content.changes_since(earlier, hook, on_change.key());
+        for volume in &mut changes.volumes {
+            if let Some(directory) = targets.mounts.volumes.get(&volume.name) {
+                volume.directory.clone_from(directory);
+            }
+        }
+        let volumes = before.is_some().then(|| {
+            let names = changes.volumes.iter().map(|volume| volume.name.clone());
+            names.collect()
+        });
+        let environment = Self {
+            attempt,
+            on_change,
+            targets,
+            volumes,
+            variables: content.changed_environments(earlier, hook),
+            swapped: content.swapped_since(earlier, hook),
+            restarted: Mutex::default(),
+            has_place: AtomicBool::new(true),
+        };
+        (environment, changes)
+    }
+
+    /// The containers that were restarted.
+    pub(super) fn into_restarted(self) -> Vec<SmolStr> {
+        self.restarted.into_inner()
+    }
+
+    fn hook(&self) -> &PodHook {
+        self.attempt.hook()
+    }
+
+    pub(super) fn query(&self) -> TargetQuery<'_> {
+        TargetQuery {
+            mounts: &self.targets.mounts,
+            ids: self.targets.ids.as_ref(),
+            container: self.hook().hook.container.as_ref(),
+            volumes: self.volumes.as_ref(),
+            variables: &self.variables,
+            swapped: self.swapped,
+            known: &self.attempt.pod.known_containers,
+        }
+    }
+}
+
+impl StepEnvironment for PodEnvironment<'_> {
+    fn processes(&self) -> &Processes {
+        self.on_change.processes()
+    }
+
+    fn target_names(&self) -> Vec<SmolStr> {
+        self.query().names()
+    }
+
+    async fn signal_targets(
+        &self,
+        all_processes: bool,
+    ) -> Result<Vec<FoundContainer>, StepOutcome> {
+        let found = self.query().find(self.processes(), all_processes).await;
+        found.map_err(|error| StepOutcome::Failed(error.to_string()))
+    }
+
+    fn swapped(&self) -> Option<Duration> {
+        self.swapped
+    }
+
+    async fn step_begins(&self, action: &Action) {
+        let (id, on_change) = (self.attempt.id, self.on_change);
+        let needs_place = !matches!(action, Action::Restart(_));
+        match (
+            needs_place,
+            self.has_place.swap(needs_place, Ordering::Relaxed),
+        ) {
+            (true, false) => on_change.regain_place(id, &self.attempt.control).await,
+            (false, _) => on_change.yield_place(id),
+            (true, true) => {}
+        }
+    }
+
+    async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome {
+        let (query, processes) = (self.query(), self.processes());
+        let report = restart::run(restart, self.targets.grace, inputs, &query, processes).await;
+        self.on_change.restarted(&self.attempt.uid, &report.ended);
+        self.restarted.lock().extend(report.ended);
+        report.outcome
+    }
+
+    fn request(&self) -> RequestContext<'_> {
+        RequestContext {
+            hosts: Hosts::Pod(&self.targets.addresses),
+            facts: &self.targets.facts,
+            files: Files {
+                volumes: &self.targets.mounts.volumes,
+                any_authorities: self.hook().place == Place::Configuration,
+            },
+        }
+    }
+
+    fn launch(&self, launch: Launch<'_>, _: &StepInputs) -> Result<Launched, LaunchError> {
+        self.on_change.machine().launch(launch)
+    }
+
+    async fn redactor(&self, inputs: &StepInputs) -> Redactor {
+        let pod = self.attempt.pod.pod.decode();
+        let (on_change, uid) = (self.on_change.clone(), self.attempt.uid.clone());
+        let changes = inputs.changes.clone();
+        blocking(move || redactor(&on_change, &uid, &pod, &changes)).await
+    }
+
+    fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome {
+        let pod = format!("{}/{}", inputs.pod.namespace, inputs.pod.name);
+        let (hook, bytes, outcome) = (&inputs.hook, report.bytes, report.outcome.reason());
+        match &report.output {
+            Some(output) => info!(
+                pod,
+                hook, outcome, bytes, output, "output of a hook's command"
+            ),
+            None if bytes > 0 => info!(
+                pod,
+                hook, outcome, bytes, "output of a hook's command, which logOutput would show"
+            ),
+            None => {}
+        }
+        report.outcome
+    }
+
+    fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
+        let metrics = self.on_change.metrics();
+        metrics.ran(action.word(), outcome.name(), took);
+    }
+}
+
+/// Finds the values of Secrets that a command could print: those of the pod's present files and variables. Everything is
+/// withheld if they may have changed, since the command may print the values before.
+fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Redactor {
+    let spec = pod.spec.iter();
+    let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
+    let secret: Vec<_> = volumes
+        .filter_map(|volume| Some((volume.name.as_str(), VolumeKind::of(volume)?)))
+        .filter(|(_, kind)| matches!(kind, VolumeKind::Secret | VolumeKind::Projected))
+        .collect();
+    let containers: Vec<_> = secret_variables(pod);
+    let mut volumes = changes.volumes.iter();
+    if volumes.any(|volume| secret.iter().any(|(name, _)| *name == volume.name))
+        || !containers.is_empty() && (!changes.variables.is_empty() || on_change.has_kubelet())
+    {
+        return Redactor::all();
+    }
+    let mut redactor = Redactor::new();
+    for (name, kind) in secret {
+        let read = on_change.volumes().read_set(uid, kind, name, |_, bytes| {
+            redactor.add(bytes);
+        });
+        if !read {
+            return Redactor::all();
+        }
+    }
+    for container in containers {
+        let text = fs::read(on_change.host().environment_path(uid, container));
+        let Some(variables) = text.ok().and_then(|text| read_environment(&text).ok()) else {
+            return Redactor::all();
+        };
+        for value in variables.values() {
+            redactor.add(value);
+        }
+    }
+    redactor
+}
+
+/// The containers with variables of Secrets.
+fn secret_variables(pod: &Pod) -> Vec<&str> {
+    let spec = pod.spec.iter();
+    let containers = spec.flat_map(|spec| {
+        let init = spec.init_containers.iter().flatten();
+        init.chain(&spec.containers)
+    });
+    let of_secrets = containers.filter(|container| {
+        let mut sources = container.env_from.iter().flatten();
+        let variables = container.env.iter().flatten();
+        sources.any(|source| source.secret_ref.is_some())
+            || variables
+                .filter_map(|variable| variable.value_from.as_ref())
+                .any(|source| source.secret_key_ref.is_some())
+    });
+    of_secrets
+        .map(|container| container.name.as_str())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_on_change::VolumeChange;
+    use serde_json::json;
+
+    use super::*;
+    use crate::on_change::memory::on_change;
+
+    #[test]
+    fn values_before_a_change_and_variables_of_secrets_are_not_logged() {
+        let root = tempfile::tempdir().unwrap();
+        let on_change = on_change(root.path());
+        let mut pod = json!({
+            "metadata": {"namespace": "n", "name": "web", "uid": "u1"},
+            "spec": {
+                "containers": [{"name": "main"}],
+                "volumes": [{"name": "config", "configMap": {"name": "c"}}],
+            },
+        });
+        let check = |pod: &serde_json::Value, volume: &str, variables: &[&str], expected: &str| {
+            let pod = serde_json::from_value(pod.clone()).unwrap();
+            let changes = Changes {
+                volumes: vec![VolumeChange {
+                    name: volume.into(),
+                    ..VolumeChange::default()
+                }],
+                variables: variables.iter().map(ToString::to_string).collect(),
+            };
+            let found = redactor(&on_change, "u1", &pod, &changes);
+            assert_eq!(format!("{found:?}"), expected, "{volume} {variables:?}");
+        };
+        check(&pod, "config", &["A"], "Redactor(0)");
+        // A Secret that is not in place cannot be searched for either.
+        pod["spec"]["volumes"][1] = json!({"name": "tls", "secret": {"secretName": "s"}});
+        check(&pod, "tls", &[], "Redactor(all)");
+        check(&pod, "config", &[], "Redactor(all)");
+        pod["spec"]["volumes"].as_array_mut().unwrap().pop();
+        pod["spec"]["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "s"}}]);
+        check(&pod, "config", &["A"], "Redactor(all)");
+        let path = on_change.host().environment_path("u1", "main");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, r#"{"A": "hunter2"}"#).unwrap();
+        check(&pod, "config", &["A"], "Redactor(all)");
+        check(&pod, "config", &[], "Redactor(7)");
+    }
+
+    #[test]
+    fn addresses_of_static_pods_count_only_in_the_networks_of_the_operator() {
+        let root = tempfile::tempdir().unwrap();
+        let on_change = on_change(root.path());
+        let networks = |source: &str| {
+            let pod = json!({
+                "metadata": {"annotations": {"kubernetes.io/config.source": source}},
+                "spec": {"containers": []},
+                "status": {"podIP": "10.0.0.1"},
+            });
+            let pod = serde_json::from_value(pod).unwrap();
+            super::super::targets::addresses(&on_change, &pod).networks
+        };
+        assert_eq!(networks("api"), None);
+        assert_eq!(networks("file"), Some(Vec::new()));
+        assert_eq!(networks("http"), Some(Vec::new()));
+    }
+}
