@@ -237,7 +237,6 @@ impl AgentBuilder {
         let events = (pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let host = Arc::new(host.with_pod_files(&[HOOK_RECORD]));
         let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
-        let volumes = beside.as_ref().map_or(&host, |beside| beside.volumes());
         let reports = Arc::new(Reports {
             statuses: PodStatuses::new(clock.now()),
             events: events.clone(),
@@ -248,7 +247,10 @@ impl AgentBuilder {
             config: config.on_change.clone(),
             program: hooks,
             host: Arc::clone(&host),
-            processes: processes(&config, volumes.path()),
+            processes: processes(
+                &config,
+                beside.as_ref().map_or(&host, |beside| beside.volumes()),
+            ),
             serves_manifests: incomplete.is_some(),
             kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
             clock: clock.clone(),
@@ -323,10 +325,10 @@ fn check_root_dir(config: &Config, host: &VolumeHost) -> Result<(), BuildError> 
 }
 
 /// The processes of the node, as hooks find them: by what they mount of `volumes`.
-fn processes(config: &Config, volumes: &Path) -> Processes {
+fn processes(config: &Config, volumes: &VolumeHost) -> Processes {
     let beside = config.beside.as_ref();
     let proc = beside.map_or(Path::new("/proc"), |beside| &beside.processes);
-    Processes::new(proc, volumes)
+    Processes::new(proc, volumes.path())
 }
 
 /// The state that workers share in the mode `Beside`.

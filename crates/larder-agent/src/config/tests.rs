@@ -103,6 +103,7 @@ registerNode: true
                     http: true,
                     restart: true,
                 },
+                allowed_networks: [],
                 parallelism: 8,
                 hooks: [],
                 key_dirs: [],

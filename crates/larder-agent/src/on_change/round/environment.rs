@@ -274,7 +274,8 @@ mod tests {
         };
         check(&pod, "config", &["A"], "Redactor(0)");
         // A Secret that is not in place cannot be searched for either.
-        pod["spec"]["volumes"][1] = json!({"name": "tls", "secret": {"secretName": "s"}});
+        let secret = json!({"name": "tls", "secret": {"secretName": "s"}});
+        pod["spec"]["volumes"].as_array_mut().unwrap().push(secret);
         check(&pod, "tls", &[], "Redactor(all)");
         check(&pod, "config", &[], "Redactor(all)");
         pod["spec"]["volumes"].as_array_mut().unwrap().pop();

@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::Volume;
 use larder_actions::exec::Redactor;
 use larder_on_change::{Changes, ContentDigest, DigestKey, Digester, Hook, Items};
-use larder_projection::VolumeKind;
+use larder_projection::{VolumeKind, token_paths};
 use zeroize::Zeroizing;
 
 use super::target::{Contents, ExecTarget};
@@ -45,11 +45,11 @@ impl Content {
     ) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         for (volume, directory) in directories {
-            let tokens: Vec<&str> = tokens(volume).collect();
+            let tokens: Vec<_> = token_paths(volume).collect();
             for (path, bytes) in read_set(directory)? {
                 files.push(VolumeFile {
                     volume: volume.name.clone(),
-                    is_token: tokens.contains(&path.as_str()),
+                    is_token: tokens.iter().any(|token| token.as_str() == path),
                     path,
                     bytes,
                 });
@@ -144,13 +144,6 @@ impl Content {
     }
 }
 
-/// Paths of the volume's files that are service account tokens.
-fn tokens(volume: &Volume) -> impl Iterator<Item = &str> {
-    let projected = volume.projected.iter();
-    let sources = projected.flat_map(|projected| projected.sources.iter().flatten());
-    sources.filter_map(|source| Some(source.service_account_token.as_ref()?.path.as_str()))
-}
-
 /// The volumes among `volumes` that larder fills.
 pub(super) fn filled<'a>(
     volumes: impl Iterator<Item = &'a Volume>,
@@ -192,4 +185,51 @@ fn read_directory(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use larder_on_change::parse::{HookOrigin, hooks};
+    use larder_projection::Inputs;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn renewal_of_a_token_fires_nothing_however_its_path_is_written() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {
+                "containers": [{"name": "c"}],
+                "volumes": [{"name": "v", "projected": {"sources": [
+                    {"serviceAccountToken": {"path": "./token"}},
+                ]}}],
+            },
+        }))
+        .unwrap();
+        let target = ExecTarget {
+            pod: pod.clone(),
+            container: "c".to_owned(),
+            contents: Contents::Inputs(Box::new(Inputs::default())),
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let set = folder.path().join("..2026");
+        fs::create_dir(&set).unwrap();
+        std::os::unix::fs::symlink("..2026", folder.path().join("..data")).unwrap();
+        let hook = hooks("signal:SIGHUP", HookOrigin::CommandLine, None)
+            .unwrap()
+            .remove(0);
+        let key = DigestKey::temporary().unwrap();
+        let volumes = [(
+            &pod.spec.as_ref().unwrap().volumes.as_ref().unwrap()[0],
+            folder.path().to_owned(),
+        )];
+        let digest = |token: &str| {
+            fs::write(set.join("token"), token).unwrap();
+            let content = Content::read(&target, &volumes, Zeroizing::default()).unwrap();
+            content.of(&hook, &key).0
+        };
+        assert_eq!(digest("one"), digest("two"));
+    }
 }
