@@ -5,7 +5,7 @@
 //!    not followed, and no proxy variable is read.
 //! 2. A hook without a URL reaches addresses of its own pod only, and none that lead to the machine or to a service of
 //!    its network (rule S5).
-//! 3. Only the status of an answer is kept.
+//! 3. Of a response, only the status is kept.
 
 mod addresses;
 mod error;

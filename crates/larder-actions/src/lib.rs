@@ -1,8 +1,8 @@
-//! Actions: what the steps of a hook do, and how they end.
+//! Actions: the steps of a hook, and their results.
 //!
-//! `larder-on-change` decides when a round begins. Its owner then hands the steps of the hook to [`run_steps`], with what
-//! they share, [`StepInputs`], and the place in which they act, a [`StepEnvironment`]: the pods of a node, or the command
-//! of `larder exec`.
+//! `larder-on-change` decides when a round begins. Its owner then calls [`run_steps`] with the steps of the hook, the
+//! [`StepInputs`] that they share, and a [`StepEnvironment`] on which they act: the pods of a node, or the command of
+//! `larder exec`.
 //!
 //! | action | where |
 //! | --- | --- |
@@ -13,9 +13,9 @@
 //! | the search for processes | [`targets`], on top of [`processes`] |
 //!
 //! Invariants:
-//! 1. A step ends at its timeout, and what it has started with it (rule T7).
+//! 1. A step ends at its timeout, with everything that it has started (rule T7).
 //! 2. No reason contains a value of an object, a credential, or the user or query of a URL (rules S6, S7). Output of a
-//!    command leaves this crate only if the hook says so, without the values of Secrets.
+//!    command leaves this crate only if the hook sets `logOutput`, and without values of Secrets.
 
 pub mod exec;
 pub mod http;

@@ -1,17 +1,17 @@
 //! The processes of a pod's containers (rules G1 to G4).
 //!
 //! A container has a mount namespace of its own, in which the volumes of its pod are mounted at the paths in its
-//! specification. So `/proc/PID/mountinfo` shows the container of a process, whatever runtime has started it. Beside a
-//! kubelet, the status of the pod has the IDs of its containers, which their control groups bear.
+//! specification. So `/proc/PID/mountinfo` shows the container of a process, regardless of the runtime. Beside a
+//! kubelet, the status of the pod has the IDs of its containers, which are part of the names of their control groups.
 //!
-//! | module | one sentence |
+//! | module | purpose |
 //! | --- | --- |
 //! | `cgroups` | the search by the IDs of containers |
 //! | `search` | the search by mounts, for the containers of all pods at once |
-//! | `shared_search` | one search at a time, whose result all share that wait for one |
-//! | `pod_mounts` | the mounts in a pod's specification, and which of its containers has those of a namespace |
-//! | `volume_places` | which mount of a namespace is a volume |
-//! | `open` | an open process, which is signaled |
+//! | `shared_search` | one search at a time, whose result all waiting rounds share |
+//! | `pod_mounts` | the mounts in a pod's specification, and the container that has those of a namespace |
+//! | `volume_places` | recognizes volumes among the mounts of a namespace |
+//! | `open` | an open process, to be signaled |
 //! | `mount_table`, `proc_directory` | reading a `mountinfo`, and `/proc` |
 //!
 //! Invariants:
@@ -19,8 +19,8 @@
 //!    the pod gives to this container, in a namespace that shows neither the agent's directory nor files of other pods.
 //! 2. A signal goes to the process that was found, never to another one with a reused PID: it is sent through a pidfd,
 //!    after a second check of start time, and of mount namespace or control groups.
-//! 3. Process 1, this process and those that it descends from get no signal.
-//! 4. Nothing that a search has read serves a later search.
+//! 3. Process 1, this process and its ancestors get no signal.
+//! 4. A search uses nothing that an earlier search has read.
 
 mod cgroups;
 mod mount_table;

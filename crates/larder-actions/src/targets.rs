@@ -1,4 +1,4 @@
-//! The target processes of a step: those of the containers that a hook names, or that its changes concern.
+//! The target processes of a step: those of the containers that a hook names, or that its changes affect.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

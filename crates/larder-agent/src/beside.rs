@@ -9,15 +9,15 @@
 //!            Node, lease, permissions, lock ───┘
 //! ```
 //!
-//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. What deals with the kubelet alone is
-//! in [`larder_kubelet`]; this module joins it with managers, plans and hooks. The rest of the agent depends on
-//! the mode in one place: the reconciler has another factory of workers, `BesideNode`.
+//! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. Code that deals only with the
+//! kubelet is in [`larder_kubelet`]; this module connects it with managers, plans and hooks. The rest of the agent
+//! depends on the mode in one place: the reconciler has another factory of workers, `BesideNode`.
 //!
 //! Invariants:
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
-//! 2. Before a pod is touched, its volumes are compared once more, when its turn has come (R4).
+//! 2. Just before a pod is touched, its volumes are compared once more (R4).
 //! 3. Volumes are shown as `Delivered` only after a look that found the computed bytes.
-//! 4. Hooks learn of content when it was verified, and from one larder of the node (R28, R29).
+//! 4. Hooks learn of content once it is verified, and from one larder of the node only (R28, R29).
 //! 5. No payload is kept after a look, only keyed fingerprints. The key exists in memory only.
 
 mod hooked;

@@ -1,4 +1,4 @@
-//! Synchronous work off the runtime's threads.
+//! Runs synchronous work off the runtime's threads.
 
 /// Runs `work`, which may wait for a disk, on a blocking thread and waits for its end. A panic of `work` resumes here.
 ///

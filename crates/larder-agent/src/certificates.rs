@@ -13,10 +13,10 @@
 //! not after ten minutes, and the error says why a request could not be made.
 //!
 //! Invariants:
-//! 1. A key leaves this process in the pod's volume only; a restart makes new keys.
+//! 1. A key leaves this process only in the pod's volume; a restart makes new keys.
 //! 2. An issued certificate is served until its successor is issued, or until the pod is removed. A rejection is final
 //!    for the pod.
-//! 3. One watch follows the requests, only while a pod has such a source.
+//! 3. One watch follows the requests, and only while a pod has such a source.
 
 mod key;
 mod request;

@@ -7,12 +7,12 @@
 //!                            └──────────────── answer, 401 or 403: no copy read ───────────────────────────────►
 //! ```
 //!
-//! | module | one sentence |
+//! | module | purpose |
 //! | --- | --- |
 //! | `codec` | encodes and decodes the copies |
 //! | `serve` | the copies to serve, and when |
 //! | `record` | the copies to write, from the managers' known state |
-//! | `inspect` | the checkpoint of an agent that need not run, for `larder checkpoint` |
+//! | `inspect` | reads the checkpoint for `larder checkpoint`, whether or not the agent runs |
 //! | `board` | status and metrics |
 //!
 //! Invariants:
@@ -21,7 +21,8 @@
 //! 2. A copy is served only if the manager does not know the object's state yet; see [`larder::ObjectState::Stale`].
 //! 3. No failure of the checkpoint stops the agent. Status, log and metrics report it, and the agent retries.
 //! 4. Reading and writing happen on blocking threads, and no delivery waits for them.
-//! 5. No content stays in memory unless it is served. So a node whose API server answers pays for the index alone.
+//! 5. No content stays in memory unless it is served. So on a node whose API server answers, only the index takes
+//!    memory.
 
 mod board;
 mod codec;

@@ -1,4 +1,4 @@
-//! The state of the cluster that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
+//! Cluster state that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
 //! references any.
 
 use std::{

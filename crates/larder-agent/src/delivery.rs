@@ -1,5 +1,5 @@
-//! What every worker of a pod is made of, whatever it does with the content: the plan of the pod, the inbox, the inputs
-//! of its parts, and the published status.
+//! The common parts of all workers, in either mode: the plan of the pod, the inbox, the inputs of its parts, and the
+//! published status.
 //!
 //! ```text
 //!  plan: parts, and what each reads ─┐

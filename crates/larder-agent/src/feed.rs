@@ -1,4 +1,4 @@
-//! Keeps an embedded API server filled from a directory of manifests.
+//! Keeps an embedded API server in sync with a directory of manifests.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

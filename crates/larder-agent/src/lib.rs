@@ -1,6 +1,6 @@
 //! The larder node agent: from object events to swapped volumes.
 //!
-//! This crate connects the others and decides when things happen; they cache objects and write volumes.
+//! This crate connects the others, which cache objects and write volumes, and decides when they act.
 //!
 //! Feature `manifests`: an embedded API server that is filled from a directory of manifests. Without it, an agent links
 //! no API server.

@@ -12,10 +12,10 @@
 //! | `/v1/…` | pods, changes and projections, for other programs | socket |
 //!
 //! Invariants:
-//! 1. No answer has a value of an object, over HTTP or the socket. HTTP clients learn names and states; the socket also
-//!    shows pods, with the values in their specifications.
-//! 2. Clients speak HTTP/1.1, one request at a time. What they ask for and do not read is shared and bounded.
-//! 3. The socket answers root and the agent's own user only: by its mode, and by the credentials of each peer.
+//! 1. No response contains a value of an object. HTTP clients see names and states; socket clients also see pods, with
+//!    the values in their specifications.
+//! 2. Clients speak HTTP/1.1, one request at a time. Responses that they do not read are shared and bounded.
+//! 3. The socket serves only root and the agent's own user, enforced by its mode and by the credentials of each peer.
 
 mod documents;
 pub mod openapi;

@@ -7,7 +7,7 @@
 //!
 //! Invariants:
 //! 1. A file that is invalid or read in the middle of an edit removes no object: its last good content stays. An object
-//!    is removed when its file is gone, or has been stable without it: a file that is being rewritten is empty for a
+//!    is removed when its file is deleted, or stays stable without it: a file that is being rewritten is empty for a
 //!    moment.
 //! 2. An object is in [`ManifestDiff`] only if it differs from what was handed out before.
 //! 3. A pass every 20 s finds changes without events (a network file system, the target of a link).

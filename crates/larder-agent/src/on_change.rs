@@ -15,7 +15,7 @@
 //! Beside a kubelet, content is handed over after a look has verified it on the kubelet's disk (`verified`), and the
 //! processes of a container are found by its ID. Everything else is the same.
 //!
-//! The contract is `docs/spec/on-change.md`; rules are cited by their letters.
+//! The contract is `docs/spec/on-change.md`; rules are cited by letter and number.
 //!
 //! Invariants:
 //! 1. A pod without hooks costs one comparison for each pass, and no memory.

@@ -1,4 +1,4 @@
-//! The core: from pod events and object events to delivered volumes and environments.
+//! The core: turns pod events and object events into delivered volumes and environments.
 //!
 //! ```text
 //!  pods ────► serve, retire ─┐                              ┌─► worker of pod A ─► disk
@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Invariants:
-//! 1. The [`Reconciler`] never waits for a network or a disk. All waiting is in the workers, one for each pod.
+//! 1. The [`Reconciler`] never waits for a network or a disk. Only the workers wait, one for each pod.
 //! 2. The reconciler decides a pod once: it decodes the pod, registers it with both managers and plans it, in this
 //!    order and only when the specification is new. Workers get the plan.
 //! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to

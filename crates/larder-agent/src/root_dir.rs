@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. The directory belongs to this process's user or to root, and no group and no other user can write to it.
-//! 2. It is opened once. The lock, the socket and the volumes are reached from that handle, wherever the path leads
-//!    later.
+//! 2. It is opened once. The lock, the socket and the volumes are reached through that handle, even if the path later
+//!    leads elsewhere.
 //! 3. No link below the directory is followed.
 
 use std::{

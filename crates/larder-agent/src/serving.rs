@@ -9,8 +9,8 @@
 //! Invariants:
 //! 1. A pod has one worker, so its directories have one writer; no pod waits for another's.
 //! 2. A part that waits or fails delays no other part.
-//! 3. A worker gets a plan only after its pod is registered. When the volumes are gone the worker leaves, and only then
-//!    is the pod unregistered. Both are done by the reconciler.
+//! 3. A worker gets a plan only after its pod is registered. When the volumes are torn down, the worker ends, and only
+//!    then is the pod unregistered. The reconciler does both.
 
 mod deliver;
 mod outcome;

@@ -1,8 +1,8 @@
 //! Tokens of service accounts, for projected volumes: requested, kept, and renewed in time.
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; [`Token`] decides when a token is due. Two differences
-//! are intended. A token is also due by its age, so a wall clock that is wrong or was set back delays no renewal. A
-//! failed renewal is retried after a growing delay, not with every pass.
+//! are intended. A token is also due by its age, so a wrong wall clock delays no renewal. A failed renewal is retried
+//! after a growing delay, not with every pass.
 //!
 //! Invariants:
 //! 1. A token is held as [`SecretBytes`]; no error contains any of it.

@@ -1,7 +1,7 @@
 //! The audit log: one record for each request, never a body.
 //!
-//! A record is written when the status of the answer is known and before the answer's body is sent. So the record of a
-//! watch is there while the watch runs, and its time is the one at which it began.
+//! A record is written once the status of the response is known, before its body is sent. So the record of a watch
+//! exists while the watch runs, and has the time at which the watch began.
 //!
 //! Invariants:
 //! 1. A record is one line of JSON, whatever the request holds.

@@ -1,9 +1,9 @@
-//! Permissions: every user may do everything, or nodes only what concerns their pods.
+//! Permissions: every user may do everything, or nodes may access only objects of their pods.
 //!
 //! The rules for nodes and their texts: kube-apiserver 1.36, `plugin/pkg/auth/authorizer/node/node_authorizer.go` and
-//! `plugin/pkg/admission/noderestriction/admission.go`. They are worked out from the pods that the store holds at that
-//! moment, so that there is no delay after a binding. Persistent volumes and resource claims are not known to this
-//! server and open no way.
+//! `plugin/pkg/admission/noderestriction/admission.go`. They are evaluated against the current pods of the store, so a
+//! binding takes effect without delay. This server does not know persistent volumes and resource claims, so they give
+//! no access.
 
 mod admission;
 

@@ -1,8 +1,8 @@
 //! The server's clock.
 //!
-//! The wall clock is read once, at the start; from then on time is that reading plus what tokio's clock says has
-//! passed. So creation times and token expiry move with paused test time, and a jump of the machine's clock does not
-//! move them back.
+//! The wall clock is read once, at the start. From then on, the time is that reading plus the time elapsed on tokio's
+//! clock. So creation times and token expiry follow paused test time, and a jump of the machine's clock does not set
+//! them back.
 
 use jiff::{SignedDuration, Timestamp};
 use tokio::time::Instant;

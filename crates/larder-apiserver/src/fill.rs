@@ -1,4 +1,4 @@
-//! Filling the server from inside the process: manifests, and what tests set up.
+//! Fills the server from inside the process: from manifests, and for tests.
 
 use larder_objects::ObjectKey;
 use serde::Serialize;

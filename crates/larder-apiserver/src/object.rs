@@ -1,7 +1,7 @@
 //! One state of one object.
 //!
-//! Its JSON begins with kind and version of the API, as kube-apiserver writes it, so that an item of a list, which says
-//! neither, is a part of the same bytes.
+//! Its JSON begins with kind and API version, as kube-apiserver writes it. So an item of a list, which has neither, is
+//! a part of the same bytes.
 
 use bytes::Bytes;
 use larder_objects::ObjectKey;

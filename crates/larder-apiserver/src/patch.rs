@@ -1,4 +1,4 @@
-//! Patches: how a client says what to change without sending the whole object.
+//! Patches: changes to an object without sending the whole object.
 
 mod json;
 mod merge;

@@ -1,7 +1,7 @@
-//! The server's own certificate authority, and the users that it lets in over TLS.
+//! The server's own certificate authority, and the users that it authenticates over TLS.
 //!
-//! Invariant: a client is known by a certificate that this server issued, looked up as a whole. Every other client gets
-//! 401.
+//! Invariant: a client is identified by a certificate that this server issued, compared as a whole. Every other client
+//! gets 401.
 
 use std::{collections::HashMap, error::Error, net::IpAddr, sync::Arc};
 

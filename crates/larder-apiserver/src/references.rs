@@ -1,9 +1,8 @@
 //! The references of pods, and their index by node: the graph from which the node authorizer reads a node's
 //! permissions.
 //!
-//! Invariant: the index holds exactly the references of the pods that the store holds at that moment. (Source of the
-//! edges: Kubernetes 1.36, `plugin/pkg/auth/authorizer/node/graph.go`; its graph lags behind a binding, this one does
-//! not.)
+//! Invariant: the index holds exactly the references of the pods that are currently in the store. (Source of the edges:
+//! Kubernetes 1.36, `plugin/pkg/auth/authorizer/node/graph.go`; its graph lags behind a binding, this one does not.)
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! The kinds that the server knows: names, scope, selectable fields, and how a body is read as one of them.
+//! The kinds that the server knows: names, scope, selectable fields, and decoding of bodies.
 //!
-//! Invariant: what passes [`Resource::canonical`] is an object of its kind with known fields only, so that whatever is
-//! stored decodes at every client.
+//! Invariant: an object that passes [`Resource::canonical`] is of its kind and has known fields only, so every stored
+//! object decodes at every client.
 
 use std::sync::LazyLock;
 

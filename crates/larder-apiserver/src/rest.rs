@@ -1,4 +1,4 @@
-//! The HTTP face: from a request to what the store and the writer do, and back.
+//! The HTTP interface: passes requests to the store and the writer, and returns their responses.
 
 mod access;
 mod body;

@@ -1,4 +1,4 @@
-//! Field and label selectors, and the filter that a list or a watch makes of them.
+//! Field and label selectors, and the filter of a list or a watch that uses them.
 //!
 //! Grammar and texts: kube-apiserver 1.36, `apimachinery/pkg/fields` and `apimachinery/pkg/labels`.
 

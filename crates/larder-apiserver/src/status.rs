@@ -1,4 +1,4 @@
-//! Errors: the `Status` objects with which the API rejects a request.
+//! Errors: the `Status` objects that reject a request.
 //!
 //! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on
 //! them.

@@ -1,7 +1,7 @@
-//! Tokens of service accounts: JSON web tokens as the TokenRequest API gives out.
+//! Tokens of service accounts: JSON web tokens as the TokenRequest API issues them.
 //!
 //! Source of the claims and limits: kube-apiserver 1.36, `pkg/serviceaccount/claims.go` and
-//! `pkg/registry/core/serviceaccount/storage/token.go`. On purpose not here: the extension of a token of 3607 s to a
+//! `pkg/registry/core/serviceaccount/storage/token.go`. Intentionally missing: the extension of a token of 3607 s to a
 //! year.
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};

@@ -1,6 +1,6 @@
 //! Users of this machine, from its files `passwd` and `group`.
 //!
-//! Other sources of users, such as LDAP, are not asked.
+//! Other sources of users, such as LDAP, are not queried.
 
 use std::{fs, io};
 

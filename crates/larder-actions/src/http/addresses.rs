@@ -1,7 +1,7 @@
 //! The addresses of a pod that a hook may send requests to (rule S5).
 //!
-//! Whoever writes the status of a pod chooses them. A kubelet reports what it has seen; a manifest states what its author
-//! likes. So addresses in manifests count only within the networks that the operator allows.
+//! The writer of a pod's status chooses them. A kubelet reports real addresses; the author of a manifest can state any.
+//! So addresses in manifests count only within networks that the operator allows.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},

@@ -1,4 +1,4 @@
-//! Why a request failed, as text without user, query and content of an answer.
+//! Errors of requests, as text without user, query and content of a response.
 
 use std::{io, net::IpAddr};
 

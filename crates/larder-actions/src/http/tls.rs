@@ -1,4 +1,4 @@
-//! How a server's certificate is verified (rule H5).
+//! Verification of a server's certificate (rule H5).
 
 use std::sync::Arc;
 

@@ -1,13 +1,13 @@
 //! The processes of a pod's containers, found by the IDs that their runtime has given them (beside-kubelet 12).
 //!
-//! A runtime puts the processes of a container into control groups that bear its ID, and the status of the pod has the
-//! ID. So the container of a process is known without the runtime, without a look at mounts, and without the right to
-//! trace the process.
+//! A runtime puts the processes of a container into control groups named after its ID, which the status of the pod
+//! shows. So finding the container of a process needs neither the runtime, nor its mounts, nor permission to trace it.
 //!
 //! Invariants:
-//! 1. Of the names in the path of a control group, the outermost one that is a container's decides. So a container that
-//!    makes control groups of its own cannot pass for another one.
-//! 2. A runtime's helper is no process of the container, although the name of its control group ends in the ID.
+//! 1. In the path of a control group, the outermost name of a container decides. So a container that creates control
+//!    groups of its own cannot pose as another one.
+//! 2. A runtime's helper does not count as a process of the container, although the name of its control group ends in
+//!    the ID.
 
 use std::{collections::BTreeMap, io, sync::Arc};
 

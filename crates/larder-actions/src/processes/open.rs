@@ -1,4 +1,4 @@
-//! An open process, which is signaled through its descriptor.
+//! An open process, to be signaled through its descriptor.
 
 use std::{
     io,

@@ -1,4 +1,4 @@
-//! The mounts of a pod's volumes: in its specification, and as they are recognized in a mount namespace.
+//! The mounts of a pod's volumes: in its specification, and recognized in a mount namespace.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. A namespace that shows the agent's directory, or files of several pods, is no container: it is the machine's, or
-//!    one that receives the machine's mounts, and volumes are mounted there without anybody's wish. Nor is one in which a
-//!    volume is mounted where the agent's directory would be without a mount over it.
+//!    one that receives the machine's mounts, so volumes appear in it without any request. Neither is one in which a
+//!    volume is mounted at the place of the agent's directory.
 //! 2. A process belongs to the namespace that it was in before and after its mounts were read.
 
 use std::{

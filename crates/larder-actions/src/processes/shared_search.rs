@@ -1,10 +1,11 @@
-//! One search at a time, for all who wait for one.
+//! One search at a time, for all rounds that wait for one.
 //!
-//! A search looks at every process of the machine. Pods choose how many of their hooks fail and are retried, so without
-//! bounds they would choose how much of the machine searches take.
+//! A search looks at every process of the machine. Pods determine how many of their hooks fail and are retried. Without
+//! bounds, they would determine the CPU time of searches.
 //!
 //! Invariants:
-//! 1. A search that has begun before a round asked is not its search: it may have passed over a container already.
+//! 1. A round does not use a search that began before the round asked: the search may have passed the container
+//!    already.
 //! 2. Searches take at most a quarter of one processor.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Searches in made-up directories of processes, and among the processes of this machine.
+//! Searches in fake process directories, and among the processes of this machine.
 
 mod machine;
 mod made_up;

@@ -1,7 +1,7 @@
-//! Where this process sees the volumes of pods, and so which mount of another namespace is one.
+//! The places where this process sees the volumes of pods; they identify volumes among the mounts of other namespaces.
 //!
 //! Device numbers and roots of mounts are the same in every namespace (proc(5)), unlike paths. So the mounts of this
-//! process say for a mount elsewhere which file or directory below the agent's directory it shows.
+//! process show which file or directory below the agent's directory a mount elsewhere is.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! The pods of the node: from the reports of the sources to the life of each pod.
+//! The pods of the node: turns the reports of the sources into the life of each pod.
 
 use std::{mem, sync::Arc};
 

@@ -1,10 +1,10 @@
-//! What the hooks of one pod learn of its parts (R29).
+//! Passes the verified parts of one pod to its hooks (R29).
 //!
 //! Invariants:
 //! 1. A part is handed over when a look has found the computed bytes on the kubelet's disk, under containers that see
 //!    them. So no hook fires for content that is `Unverified` or `Detached`.
-//! 2. Nothing is handed over before all that the hooks look at was seen once: what the record of an earlier run says is
-//!    the digest of all parts together.
+//! 2. Nothing is handed over until every part that the hooks select has been seen once: the record of an earlier run
+//!    has the digest of all parts together.
 //! 3. The same content is handed over once.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

@@ -1,8 +1,8 @@
-//! One larder of a node touches pods (beside-kubelet R28): the one that holds the lock in a directory of the host. During
-//! an update of a DaemonSet, or by mistake, there may be two.
+//! A lock in a directory of the host, so that only one larder per node touches pods (beside-kubelet R28). During an
+//! update of a DaemonSet, or by mistake, two may run.
 //!
-//! Directory and file pass the checks of [`crate::root_dir`]: no other user can hold the lock, or make larder write to
-//! another file through it.
+//! Directory and file pass the checks of [`crate::root_dir`]: no other user can hold the lock, or use it to make larder
+//! write to another file.
 
 use std::{fs::File, path::Path, time::Duration};
 

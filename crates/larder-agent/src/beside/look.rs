@@ -1,5 +1,5 @@
-//! One look at the parts of a pod: computes each, and compares it with the kubelet's files. Synchronous and whole; runs
-//! on a blocking thread.
+//! One look at the parts of a pod: computes each, and compares it with the kubelet's files. Synchronous, and never
+//! interrupted; runs on a blocking thread.
 //!
 //! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 

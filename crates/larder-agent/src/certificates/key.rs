@@ -1,4 +1,4 @@
-//! Keys of pods, of all types that a pod may ask for.
+//! Keys of pods, of every type that a pod may request.
 //!
 //! ring signs with all of them except P-521, and generates all of them except RSA. The crate `rsa` generates RSA keys;
 //! since its private-key operations are not constant-time (RUSTSEC-2023-0071), only ring uses them.

@@ -1,4 +1,4 @@
-//! PodCertificateRequests: creating, watching, and reading how one ended.
+//! PodCertificateRequests: creates and watches them, and reads their results.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Lists and verifies the checkpoint of an agent, which need not run.
+//! Lists and verifies the checkpoint of an agent, whether or not it runs.
 
 use jiff::Timestamp;
 use larder_checkpoint::{CheckpointDir, Contents, KeyError, KeySource, Keyring, Store, StoreError};

@@ -1,4 +1,4 @@
-//! Which copies are served, and when.
+//! Decides which copies are served, and when.
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Fetches what a part reads: the only place where a worker's data comes from.
+//! Fetches the inputs of a part. A worker gets data from nowhere else.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

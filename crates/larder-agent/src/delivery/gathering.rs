@@ -1,4 +1,4 @@
-//! The inputs that a pod's worker has fetched for its next pass or is fetching.
+//! The inputs that a pod's worker has fetched, or is fetching, for its next pass.
 //!
 //! Invariant: a need is fetched once at a time. No fetched input outlives the pass that needs it, unless the worker
 //! retains it: the managers hold the objects.

@@ -1,7 +1,7 @@
 //! The inbox of a pod's worker.
 //!
-//! Not a queue: a new desired state replaces the previous one, and a change that is noted twice counts once. So a burst
-//! of changes costs a busy worker, or one on a slow disk, one more pass and no memory.
+//! Not a queue: a new desired state replaces the previous one, and a change noted twice counts once. So a burst of
+//! changes costs a busy worker, or one on a slow disk, one more pass and no memory.
 
 use std::{collections::BTreeSet, mem, sync::Arc};
 

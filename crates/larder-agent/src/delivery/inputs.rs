@@ -1,4 +1,4 @@
-//! What the workers of all pods read.
+//! The inputs that the workers of all pods share.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -1,10 +1,10 @@
-//! The journal: the changed pods in the order of their last change, for clients that follow them.
+//! The journal: pods in the order of their last change, for clients that follow them.
 //!
 //! Invariants:
-//! 1. Each change has a sequence number greater than all before it, also those of an earlier agent: numbers begin with
-//!    the time of the start in microseconds.
-//! 2. Of a pod with a status the journal keeps the last change only, so it grows with the number of pods. Of removed
-//!    pods it keeps [`MAX_REMOVED`]; a client that is further behind has to list all pods again.
+//! 1. Each change has a sequence number greater than all before it, including those of an earlier agent: numbers begin
+//!    with the time of the start in microseconds.
+//! 2. For a pod with a status, the journal keeps only the last change, so it grows with the number of pods. It keeps
+//!    [`MAX_REMOVED`] removed pods; a client that is further behind must list all pods again.
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -1,4 +1,4 @@
-//! Where the workers of all pods report.
+//! The recipients of the reports of all workers.
 
 use std::sync::Arc;
 

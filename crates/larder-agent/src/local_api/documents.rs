@@ -1,8 +1,8 @@
-//! Large answers for clients that may not read them.
+//! Large responses, for clients that may not read them.
 //!
 //! Invariants:
-//! 1. Clients that ask at the same time share one document.
-//! 2. The documents that were not read yet take at most [`MAX_UNREAD`] bytes, or are one document.
+//! 1. Clients with requests at the same time share one document.
+//! 2. Unread documents take at most [`MAX_UNREAD`] bytes, unless there is only one.
 
 use std::{
     sync::{Arc, Weak},

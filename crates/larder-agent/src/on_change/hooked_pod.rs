@@ -1,4 +1,4 @@
-//! What the agent keeps for a pod with hooks.
+//! The agent's state of a pod with hooks.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! The digest key, in memory only (rule P2).
 //!
 //! It is in a file on a tmpfs, so that it outlives the agent but not a reboot. The first agent that needs it creates
-//! it; agents that start at the same time agree on one. If no such directory can be used, the key lives as long as the
-//! agent, and the record of an earlier agent counts as written under another key.
+//! it; agents that start at the same time use the same one. If no such directory can be used, the key lives as long as
+//! the agent, and the record of an earlier agent counts as written under another key.
 
 use std::{
     fs::{DirBuilder, File, OpenOptions},

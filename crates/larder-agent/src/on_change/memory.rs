@@ -1,4 +1,4 @@
-//! The memory of hooks at rest, counted in allocated bytes: neither the machine nor its allocator decides.
+//! The memory of hooks at rest, in allocated bytes, so the result depends neither on the machine nor on its allocator.
 
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 

@@ -7,8 +7,8 @@
 //! 1. The lock of the schedule is held for computations only, never across a wait, a file or a process.
 //! 2. A record is written from a snapshot that is taken while no other record of the pod is being written, so the last
 //!    one wins.
-//! 3. A worker may hand over a pass of a pod that was forgotten meanwhile. The worker forgets it, before it tears the
-//!    pod down.
+//! 3. A worker may hand over a pass of a pod that was removed meanwhile. The worker removes it again before it tears
+//!    the pod down.
 
 mod report;
 

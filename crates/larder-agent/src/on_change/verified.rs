@@ -1,7 +1,7 @@
-//! Content that a kubelet has written: its tags, and how it is handed over once it was verified (beside-kubelet R29).
+//! Content that a kubelet has written: tags it, and hands it over once it is verified (beside-kubelet R29).
 //!
-//! larder does not write these files. So the hooks of a pod learn of a part after a look at the disk, and of what was
-//! there before the first look as an earlier delivery (rule P3).
+//! larder does not write these files. So the hooks of a pod learn of a part after it was read from disk. Content from
+//! before the first look counts as an earlier delivery (rule P3).
 
 use std::sync::Arc;
 

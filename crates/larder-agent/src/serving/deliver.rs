@@ -1,4 +1,4 @@
-//! One pass of one pod on disk: projects each part and writes it. Synchronous and whole.
+//! One pass of one pod on disk: projects each part and writes it. Synchronous, and never interrupted.
 
 use std::{
     collections::{BTreeMap, HashMap},

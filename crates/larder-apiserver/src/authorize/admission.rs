@@ -1,7 +1,6 @@
-//! The NodeRestriction admission: what a node may write, once the authorizer has allowed the request.
+//! The NodeRestriction admission: limits the writes of a node that the authorizer has allowed.
 //!
-//! Source: kube-apiserver 1.36, `plugin/pkg/admission/noderestriction/admission.go`. Its texts stand here byte for
-//! byte.
+//! Source: kube-apiserver 1.36, `plugin/pkg/admission/noderestriction/admission.go`. Messages match it byte for byte.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! Bodies of requests, read with their limits, and the few forms of an answer.
+//! Bodies of requests, read within limits, and the few forms of a response.
 
 use std::time::Duration;
 

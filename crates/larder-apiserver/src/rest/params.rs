@@ -1,6 +1,6 @@
 //! Parameters of lists and watches.
 //!
-//! Which combinations are rejected, and how: kube-apiserver 1.36,
+//! Rejected combinations and their messages: kube-apiserver 1.36,
 //! `apimachinery/pkg/apis/meta/internalversion/validation`.
 
 use std::{borrow::Cow, time::Duration};

@@ -1,8 +1,8 @@
 //! Bodies in Kubernetes' protobuf form, read into JSON.
 //!
-//! `kubectl create configmap` and its like send nothing else. Only the messages that such commands send are known: a
-//! body with any other message or field is rejected (415), never read in part. Answers are always JSON, which these
-//! clients take as well.
+//! `kubectl create configmap` and similar commands send nothing else. Only the messages of such commands are known: a
+//! body with any other message or field is rejected (415), never read in part. Responses are always JSON, which these
+//! clients accept as well.
 //!
 //! Field numbers: Kubernetes 1.36, the `generated.proto` of `api/core/v1`, `api/authentication/v1`,
 //! `api/authorization/v1`, `api/policy/v1` and `apimachinery/pkg/apis/meta/v1`.

@@ -1,4 +1,4 @@
-//! get and list.
+//! Get and list.
 
 use bytes::Bytes;
 use larder_objects::ObjectKey;

@@ -1,4 +1,4 @@
-//! Reviews of the requesting user: its name, one permission, all permissions. They are answered and not stored.
+//! Reviews of the requesting user: its name, one permission, all permissions. They are answered, not stored.
 //!
 //! Source of the rules that every user has: kube-apiserver 1.36, the roles `system:basic-user`, `system:discovery` and
 //! `system:public-info-viewer`.

@@ -2,11 +2,11 @@
 //!
 //! It runs no task: reading the response drives it. It sends, in this order:
 //!
-//! 1. the state it begins from, each object as ADDED, if the client asked for it;
-//! 2. a bookmark with `k8s.io/initial-events-end`, if the client asked for the state by `sendInitialEvents`;
+//! 1. the initial state, each object as ADDED, if the client requested it;
+//! 2. a bookmark with `k8s.io/initial-events-end`, if the client requested the state with `sendInitialEvents`;
 //! 3. changes, in order; between them, while there are none, bookmarks.
 //!
-//! It ends at its time limit, when the server goes down, or with ERROR 410 when its client is too slow.
+//! It ends at its time limit, when the server shuts down, or with ERROR 410 when its client is too slow.
 
 use std::{
     collections::VecDeque,

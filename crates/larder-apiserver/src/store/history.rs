@@ -1,4 +1,4 @@
-//! The recent past of one kind: from it watches resume, and lists show older versions.
+//! The recent past of one kind, for watches that resume and lists of older versions.
 
 use std::{collections::VecDeque, sync::Arc};
 

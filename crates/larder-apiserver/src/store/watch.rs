@@ -1,4 +1,4 @@
-//! Watchers: which of them a change concerns, and how they catch up.
+//! Watchers: which of them a change affects, and how they catch up.
 //!
 //! A watcher has no queue. A change that its filter lets through marks it as pending from that version on and wakes it;
 //! it then reads what it missed from the history. So a thousand watchers share one copy of the past, and one that is

@@ -1,8 +1,8 @@
-//! Rules for PodCertificateRequests: what a node asks for, and what a signer answers.
+//! Rules for PodCertificateRequests: the requests of nodes, and the answers of signers.
 //!
 //! Kubernetes 1.36, `pkg/apis/certificates/validation/validation.go`; the texts as kube-apiserver 1.36 answered them.
-//! On purpose not here: the signature of the request is not verified, and the older form without a PKCS#10 request is
-//! not taken.
+//! Intentionally different: the signature of the request is not verified, and the older form without a PKCS#10 request
+//! is rejected.
 
 use std::str::FromStr as _;
 

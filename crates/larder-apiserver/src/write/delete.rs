@@ -1,4 +1,4 @@
-//! Deleting: at once, gracefully for pods that a node runs, and not before the last finalizer is gone.
+//! Deletes objects: at once, gracefully for pods that a node runs, and only after the last finalizer is removed.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The server's handling of single kinds, in addition to that of metadata.
+//! Handling of single kinds, beyond their metadata.
 
 use k8s_openapi::api::core::v1::PodSpec;
 use larder_objects::qos_class;

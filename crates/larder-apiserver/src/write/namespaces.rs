@@ -1,4 +1,4 @@
-//! Namespaces: they must exist, they come with a few objects, and they take their content along when they go.
+//! Namespaces: they must exist, are created with a few objects, and are deleted with their content.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Defaults and validation, as `larder_objects` knows them, and the rules on what an update may change.
+//! Defaults and validation of `larder_objects`, and the rules for changes in an update.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! In made-up directories of processes.
+//! In fake process directories.
 
 use std::{fs, os::unix::fs::symlink};
 

@@ -1,4 +1,4 @@
-//! What a worker does for the hooks of its pod (R29).
+//! A worker's part in the hooks of its pod (R29).
 
 use std::sync::Arc;
 

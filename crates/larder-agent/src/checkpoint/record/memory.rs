@@ -1,5 +1,5 @@
-//! The memory of the checkpoint beside an API server that answers, counted in allocated bytes: neither the machine nor
-//! its allocator decides.
+//! The memory of the checkpoint while the API server answers, in allocated bytes, so the result depends neither on the
+//! machine nor on its allocator.
 
 use std::path::Path;
 

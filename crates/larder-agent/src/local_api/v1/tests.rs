@@ -1,5 +1,5 @@
-//! The JSON of every type, with all of its optional fields and with none, against the OpenAPI document. A new field breaks
-//! the build here, and then the test until it is described.
+//! The JSON of every type, with all of its optional fields and with none, against the OpenAPI document. A new field
+//! breaks the build here, and then the test until the document describes it.
 
 use std::collections::BTreeSet;
 

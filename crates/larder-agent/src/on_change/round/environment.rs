@@ -1,4 +1,4 @@
-//! Where the steps of an attempt act: the containers and addresses of a pod, and this machine.
+//! The environment of an attempt's steps: the containers and addresses of a pod, and this machine.
 
 use std::{
     collections::BTreeSet,

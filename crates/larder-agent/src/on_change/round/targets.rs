@@ -1,4 +1,4 @@
-//! What the steps of a pod's rounds reach: its containers, volumes and addresses.
+//! The targets of a pod's rounds: its containers, volumes and addresses.
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
