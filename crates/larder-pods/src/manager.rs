@@ -312,7 +312,10 @@ impl PodIndex {
             let mirror = self.mirrors.by_name(&pod.key());
             (Arc::clone(pod), mirror.cloned())
         };
-        self.static_pods().map(with_mirror).collect()
+        // In one allocation, however many there are.
+        let mut pods = Vec::with_capacity(self.static_uids.len());
+        pods.extend(self.static_pods().map(with_mirror));
+        pods
     }
 
     fn upsert(&mut self, pod: Arc<StoredPod>) {
@@ -324,10 +327,10 @@ impl PodIndex {
     }
 
     fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
-        if is_static_pod(&pod.metadata) {
-            self.static_uids.insert(pod.uid().into());
-        } else {
+        if !is_static_pod(&pod.metadata) {
             self.static_uids.remove(pod.uid());
+        } else if !self.static_uids.contains(pod.uid()) {
+            self.static_uids.insert(pod.uid().into());
         }
         let replaced = self.regular.upsert(Arc::clone(&pod));
         // The name that the UID had before may lead to another pod now.
