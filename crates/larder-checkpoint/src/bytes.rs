@@ -1,4 +1,4 @@
-//! Bytes of records: numbers are little-endian, texts and lists have their length before them.
+//! Records as bytes: numbers are little-endian, texts and lists are preceded by their length.
 //!
 //! Invariants:
 //! 1. A record is written to one allocation of the right size: no copy of its bytes stays in freed memory.

@@ -8,13 +8,13 @@
 //!
 //! # A write
 //!
-//! 1. Open the directory again if it was replaced or removed, and lock it. If `index` is not the file that was written
-//!    last, the checkpoint was erased, and everything is written again.
-//! 2. Compare the wanted copies with the index. If none differs, end here: nothing is written.
+//! 1. Open the directory again if it was replaced or removed, and lock it. If `index` is not the file of the last
+//!    write, the checkpoint was erased, and everything is written again.
+//! 2. Compare the requested copies with the index. If none differs, end here: nothing is written.
 //! 3. Write each new copy to a file of a new name, and sync it.
 //! 4. Write the index to `index.new`, sync it, and sync the directory.
 //! 5. Rename `index.new` to `index`. **This is the commit**, and it is atomic. Sync the directory.
-//! 6. Remove the files that the index does not list any more.
+//! 6. Remove the files that the index no longer lists.
 //!
 //! # Failures and crashes
 //!
@@ -25,7 +25,7 @@
 //! 1. No link is followed. The directory belongs to this process's user, and no other user can enter it while an agent
 //!    uses it.
 //! 2. A file is read with bounded memory, whatever is in its place.
-//! 3. A copy that does not open costs only itself.
+//! 3. A copy that does not open affects no other copy.
 //! 4. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
 //!    even an older one: an older copy would bring replaced content back.
 

@@ -1,7 +1,7 @@
-//! The running agent: its root directory, and its answers on the socket in it.
+//! The running agent: its root directory, and its responses on the socket there.
 //!
-//! Invariant: an answer is used only if this user or root runs the agent. `larder exec` runs commands that an answer
-//! names.
+//! Invariant: a response is used only if this user or root runs the agent, because `larder exec` runs commands named in
+//! it.
 
 mod client;
 mod config;

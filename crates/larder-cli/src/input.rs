@@ -1,4 +1,4 @@
-//! The manifests of `-f`, with their problems reported.
+//! Loads the manifests of `-f`, and reports their problems.
 
 use std::{io, path::Path};
 

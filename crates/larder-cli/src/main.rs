@@ -1,8 +1,8 @@
-//! The command `larder`: arguments in, wiring, results out. The libraries do the work.
+//! The command `larder`: parses arguments, sets up the libraries, which do the work, and prints results.
 //!
-//! A module names only modules below its own layer.
+//! A module uses only modules of lower layers.
 //!
-//! | layer | modules | hold |
+//! | layer | modules | purpose |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
 //! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging` | modules that several commands share |

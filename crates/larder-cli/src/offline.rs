@@ -1,8 +1,8 @@
 //! The objects of a cluster, taken from manifests.
 //!
-//! An object that no manifest has does not exist. Content that only a running cluster provides is one of:
-//! - a placeholder that cannot be mistaken: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
-//! - an error that says so: pod certificates.
+//! An object without a manifest does not exist. Content that only a running cluster provides is one of:
+//! - an obvious placeholder: service account tokens, and, if assumed, the ConfigMap `kube-root-ca.crt`;
+//! - an error with this reason: pod certificates.
 
 use std::{
     collections::{BTreeSet, HashMap},

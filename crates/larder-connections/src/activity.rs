@@ -1,4 +1,4 @@
-//! The activity of connections: which are idle, since when, and in which order they are replaced.
+//! The activity of connections: which are idle and since when, and the order in which they are replaced.
 
 use std::{collections::BTreeMap, sync::Arc};
 

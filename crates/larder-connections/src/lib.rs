@@ -22,7 +22,7 @@
 //! 2. At that limit a new connection replaces the one that has been idle longest. Connections that have never completed
 //!    a request go first, then connections between two requests. A connection with a request in flight is never
 //!    replaced.
-//! 3. A request answered with 401 counts as none: an unauthenticated client stays in the group that is replaced first.
+//! 3. A request answered with 401 does not count: an unauthenticated client stays in the group that is replaced first.
 //! 4. Every wait for the client ends: for the first request, for the next request, and for the client to read. A stream
 //!    of HTTP/2 whose window stays closed ends its connection.
 //! 5. A failed accept or a panic of one connection never ends the server, and no failure makes it spin.

@@ -1,4 +1,4 @@
-//! Requests in flight: counted, and watched for clients that take no data.
+//! Counts requests in flight, and detects clients that read no data.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! Clients of the API server under test: their identities, and what the server records of the node's.
+//! Clients of the API server under test, their identities, and the recorded requests of the node's.
 
 use std::path::PathBuf;
 

@@ -1,7 +1,7 @@
 //! A fake kubelet that handles the content of volumes, for tests without root and containers.
 //!
-//! It follows the pods of its node on an embedded API server, and keeps the order and the periods that a kubelet 1.36
-//! has between a change of a pod and its files (`docs/spec/beside-kubelet.md`, section 2):
+//! It follows the pods of its node on an embedded API server. Between a change of a pod and its files, it has the same
+//! stages and delays as a kubelet 1.36 (`docs/spec/beside-kubelet.md`, section 2):
 //!
 //! | # | stage | where | waits |
 //! | --: | --- | --- | --- |
@@ -17,7 +17,7 @@
 //!
 //! Invariants:
 //! 1. Under paused time, the same seed and the same calls lead to the same times.
-//! 2. Once dropped or killed, it does nothing more, and leaves its directory as it is.
+//! 2. Once dropped or killed, it does nothing more, and leaves its directory unchanged.
 //! 3. Tests can distinguish its requests from larder's by its user agent, [`USER_AGENT`].
 
 mod desired;

@@ -1,6 +1,6 @@
-//! Directories beneath an open directory, across no link and no mount.
+//! Directories beneath an open directory, without crossing a link or a mount.
 //!
-//! Invariant: mounts are told apart by their IDs. A bind mount can have the device number of its surroundings, so
+//! Invariant: mounts are distinguished by their IDs. A bind mount can have the device number of its parent, so
 //! comparing device numbers would miss it.
 
 #![expect(

@@ -1,6 +1,7 @@
 //! Fault points: tests make a chosen system call fail, or kill the process before it.
 //!
-//! Each call of this crate passes a point. Without the feature `faults` a point is nothing, and `during` is missing.
+//! Each call of this crate passes a point. Without the feature `faults`, points compile to nothing, and `during` is
+//! missing.
 
 #[cfg(not(any(test, feature = "faults")))]
 #[inline(always)]

@@ -1,7 +1,7 @@
-//! Who owns a file, and what other users may do with it.
+//! The owner of a file, and the access of other users.
 //!
-//! "Others" are all users but root and the user of this process. Access control lists do not widen what the mode says:
-//! the bits of the group are the upper limit of every entry.
+//! "Others" are all users except root and the user of this process. Access control lists grant no more than the mode:
+//! the group bits limit every entry.
 
 use std::{
     collections::VecDeque,

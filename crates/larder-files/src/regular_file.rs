@@ -1,7 +1,7 @@
 //! Bounded reading of files whose path or content comes from outside: manifests, configuration, credentials, copies.
 //!
 //! Invariants:
-//! 1. Reading takes at most twice the limit of memory, whatever the path leads to, also if the file changes meanwhile.
+//! 1. Reading takes at most twice the limit of memory, wherever the path leads and even if the file changes meanwhile.
 //! 2. Reading never waits: only regular files are read.
 //! 3. The bytes are wiped when they are dropped, and no copy is left behind.
 

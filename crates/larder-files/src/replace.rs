@@ -1,7 +1,7 @@
-//! A file replaced in one step.
+//! Replaces a file in one step.
 //!
 //! Invariants:
-//! 1. A reader sees the old file or the new one, and so does a start after the process was killed at any instant.
+//! 1. A reader sees the old file or the new one, even if the process was killed at any instant.
 //! 2. A failure leaves the old file in place.
 //! 3. The new file is not synced. After a power cut it may be absent, empty or cut off, so its reader must detect that.
 

@@ -1,4 +1,4 @@
-//! The system calls, relative to open directories. None follows a link, and none waits for a pipe.
+//! The system calls, relative to open directories. No call follows a link or waits for a pipe.
 //!
 //! Each passes a fault point; see [`faults`](crate::faults).
 

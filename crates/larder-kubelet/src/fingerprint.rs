@@ -1,7 +1,8 @@
-//! Keyed fingerprints, which stand for content that is not kept.
+//! Keyed fingerprints, kept in place of content.
 //!
-//! Invariant: the key exists in memory only, so a fingerprint reveals nothing about a short Secret. Only fingerprints of
-//! one key are compared, and none decides whether a file is as computed: files are compared by their bytes.
+//! Invariant: the key exists in memory only, so a fingerprint reveals nothing about a short Secret. Only fingerprints
+//! under the same key are compared. They never decide whether a file has the computed content: files are compared byte
+//! by byte.
 
 use std::hash::{BuildHasher as _, Hash, Hasher as _, RandomState};
 

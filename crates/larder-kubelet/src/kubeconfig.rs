@@ -1,5 +1,5 @@
 //! Finds the kubeconfig and the root directory of this machine's kubelet, unless the user names them. The kubeconfig
-//! has the identity of the node, which may do everything that larder does beside a kubelet (beside-kubelet 10.4).
+//! has the identity of the node, whose permissions suffice for larder beside a kubelet (beside-kubelet 10.4).
 
 use std::{
     fmt, io,

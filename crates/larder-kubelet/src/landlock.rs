@@ -6,8 +6,8 @@
 //! Invariants:
 //! 1. Reading and executing are not restricted. Every way to change a file, directory or link is denied except in the
 //!    named directories.
-//! 2. It restricts the calling thread and all threads and processes that it starts. So it is called before any other
-//!    thread runs.
+//! 2. It restricts the calling thread and all threads and processes started from it. So it must be called before any
+//!    other thread runs.
 
 use std::{
     fs, io,

@@ -1,5 +1,5 @@
-//! A kubelet, seen by a neighbor: the volumes that it has written, compared with computed content, and the *touch* of a
-//! pod that makes it write them anew at once.
+//! For a program beside a kubelet: compares the volumes that the kubelet has written with computed content, and
+//! *touches* pods, which makes the kubelet rewrite their volumes at once.
 //!
 //! ```text
 //!  computed files ─► kubelet_dir: compare ─► rules ─► touch_queue ─► touch ─► API server ─► kubelet
@@ -9,11 +9,11 @@
 //! ```
 //!
 //! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. The crate computes no content and
-//! knows no hook: its caller passes in projections, pods and time.
+//! knows nothing about hooks: its caller passes in projections, pods and time.
 //!
 //! Invariants:
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
-//! 2. The [rules] own every decision about time. They are pure.
+//! 2. Only the [rules] decide about time. They are pure.
 //! 3. No content is kept after a comparison, only [keyed fingerprints](fingerprint).
 
 pub mod backoff;

@@ -1,5 +1,5 @@
-//! Whether and when the kubelet of this node acts on a touch, by the Node, its lease, and the CSI drivers of the
-//! cluster (beside-kubelet R12, R13, R15, R20).
+//! Whether and when the kubelet of this node acts on a touch, according to the Node, its lease, and the CSI drivers of
+//! the cluster (beside-kubelet R12, R13, R15, R20).
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,7 +1,7 @@
 //! Content that a container sees only after a restart: variables, and mounts with `subPath` (section 7).
 //!
-//! Mounts are known exactly, since their content is on disk. Variables are known only of a container whose start larder
-//! has seen: if they were computed before the status showed the container, and were still the same when it did.
+//! Mounts are known exactly, since their content is on disk. Variables are known only for a container whose start
+//! larder has seen: they were computed before the status showed the container, and were still the same when it did.
 //!
 //! Invariant: values are held as keyed fingerprints.
 

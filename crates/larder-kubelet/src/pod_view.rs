@@ -1,4 +1,4 @@
-//! The parts of a pod that the mode reads in addition to its plan. Pure.
+//! The fields of a pod that this mode reads in addition to its plan. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 

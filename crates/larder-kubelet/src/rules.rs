@@ -1,11 +1,11 @@
-//! Decides when to touch a pod, and tracks the state of each of its volumes. Pure: takes in time, results of looks and
-//! answers; returns touches, phases and notices.
+//! Decides when to touch a pod, and tracks the state of each of its volumes. Pure: takes time, results of comparisons
+//! and answers; returns touches, phases and notices.
 //!
 //! Rules are cited by their number in `docs/spec/beside-kubelet.md`.
 //!
 //! Invariants:
 //! 1. At most one touch of a pod is in flight (R10).
-//! 2. A touch is due only for a part whose last look found a reason (R3, R4), and only while its payload can be
+//! 2. A touch is due only for a part whose last comparison found a reason (R3, R4), and only while its payload can be
 //!    computed (R5).
 //! 3. For one payload of a part at most four touches are sent (R12), and only one if further ones could do harm or
 //!    cannot help (R15, R23, R6).

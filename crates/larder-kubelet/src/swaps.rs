@@ -1,5 +1,4 @@
-//! Notices that the kubelet has given a volume another set of files: `..data` was moved into the volume's directory
-//! (beside-kubelet R25).
+//! Detects that the kubelet has given a volume another set of files, by the rename of `..data` (beside-kubelet R25).
 //!
 //! One inotify instance serves all pods of the node. There is no task: the waiters take turns. One waits for the
 //! instance to become readable, and passes the events to all. A watch keeps no file open and blocks no unmount. A volume

@@ -1,5 +1,4 @@
-//! The queue of the touches of a node: hands out permits in the order and at the rate of the
-//! [limiter](crate::touch_limiter).
+//! The queue of a node's touches: grants permits in the order and at the rate of the [limiter](crate::touch_limiter).
 //!
 //! Invariants:
 //! 1. A touch is sent with a permit, which is dropped when the touch is answered. So touches in flight are counted even

@@ -1,5 +1,4 @@
-//! The references that a static pod, and its mirror pod, may not have: every reference that needs a request to the API
-//! server.
+//! The references that static pods and mirror pods may not have: those that need a request to the API server.
 //!
 //! Rule: Kubernetes 1.36, `pkg/api/v1/pod/util.go`, behind the gate `PreventStaticPodAPIReferences`. A file on a node's
 //! disk must not make the node read objects that the API server lets it read for the pods bound to it.

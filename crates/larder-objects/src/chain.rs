@@ -1,4 +1,4 @@
-//! Errors in one line, for places where people read them.
+//! Errors with their causes, in one line for people.
 
 use std::error::Error;
 

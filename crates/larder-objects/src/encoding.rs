@@ -1,4 +1,4 @@
-//! How the API writes the fields of ConfigMaps and Secrets in JSON.
+//! The JSON encoding of the fields of ConfigMaps and Secrets in the API.
 
 use base64::{
     Engine as _, alphabet,

@@ -1,15 +1,14 @@
-//! Manifests: text in, objects out, each with the place it came from.
+//! Manifests: parses text into objects, each with its place in the text.
 //!
 //! ```text
 //! files ─► text ─► YAML or JSON documents ─► items of lists ─► pod of a workload ─► typed object, defaulted and validated
 //! ```
 //!
 //! Invariants:
-//! 1. One document's trouble costs that document only; it is in [`Manifests::errors`] with file, document, line and
-//!    field.
+//! 1. An error affects only its own document; it is in [`Manifests::errors`] with file, document, line and field.
 //! 2. No error quotes a value of a Secret.
-//! 3. Of two documents with one kind, namespace and name the first stays. The pods of two workloads of one name are
-//!    such two: a pod is known by its name, so both cannot be there, and the error says so.
+//! 3. Of two documents with the same kind, namespace and name, the first counts. This includes the pods of two
+//!    workloads with the same name: a pod is identified by its name, so only one can exist, and the error says so.
 //!
 //! # Examples
 //!

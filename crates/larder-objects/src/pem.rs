@@ -1,4 +1,4 @@
-//! PEM text, as far as certificates and their keys need it.
+//! PEM text, limited to certificates and their keys.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 

@@ -1,14 +1,13 @@
 //! Resource quantities (`1.5Gi`, `100m`, `123e6`), in integers.
 //!
 //! Grammar and limits are those of `pkg/api/resource/quantity.go` of k8s.io/apimachinery 0.36:
-//! 1. sign, digits with an optional fraction, suffix; the digits may be missing, which stands for 0; blanks around it
-//!    are dropped;
+//! 1. sign, digits with an optional fraction, suffix; missing digits mean 0; blanks around it are dropped;
 //! 2. suffixes: `n u m k M G T P E`, `Ki Mi Gi Ti Pi Ei`, or an exponent, `e3`, `E-3`;
-//! 3. what is finer than a billionth is rounded away from zero;
+//! 3. fractions below a billionth are rounded away from zero;
 //! 4. a quantity with a binary suffix is capped at 2^63-1.
 //!
-//! On purpose different: sizes that do not fit are capped at the type's bounds, where the original lets them overflow;
-//! and no result goes through floating point, so that it stays exact above 2^53.
+//! Intentionally different: sizes that do not fit are capped at the type's bounds, where the original lets them
+//! overflow; and no result goes through floating point, so that it stays exact above 2^53.
 
 mod text;
 

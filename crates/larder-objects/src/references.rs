@@ -8,8 +8,8 @@
 //! Invariants:
 //! 1. All three kinds of containers count: init (sidecars are among them), regular, ephemeral.
 //! 2. `optional: true` changes nothing, and an empty name is no reference.
-//! 3. A volume contributes through one source only: the first of a fixed order, should it carry several.
-//! 4. Names stand for objects in the pod's own namespace; nothing behind a claim (PVC, PV) is followed.
+//! 3. A volume contributes through one source only: if it has several, the first in a fixed order.
+//! 4. Names refer to objects in the pod's own namespace; claims (PVC, PV) are not followed.
 
 use std::collections::BTreeSet;
 

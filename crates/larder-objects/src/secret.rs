@@ -1,4 +1,4 @@
-//! Secrets: decoded by us, because the types of k8s-openapi derive `Debug` and keep their bytes in freed memory.
+//! Secrets: decoded here, because the types of k8s-openapi derive `Debug` and leave their bytes in freed memory.
 
 use std::{fmt, ops::Deref};
 

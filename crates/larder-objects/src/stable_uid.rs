@@ -1,8 +1,8 @@
-//! UIDs for pods that no API server ever gave one.
+//! UIDs for pods that never had one from an API server.
 //!
-//! They are derived from names only, so that a pod finds its directory again after a restart, after an edit, and from
-//! another command. Form, version 1: FNV-1a, 128 bit, over `larder/v1/pod/<namespace>/<name>`, written as a UUID of
-//! version 8 (RFC 9562: "custom") with the RFC's variant.
+//! They are derived from names only, so that a pod keeps its directory after a restart, after an edit, and in another
+//! command. Form, version 1: FNV-1a, 128 bit, over `larder/v1/pod/<namespace>/<name>`, written as a UUID of version 8
+//! (RFC 9562: "custom") with the RFC's variant.
 
 use std::fmt;
 

@@ -1,13 +1,13 @@
 //! The API server's validation.
 //!
-//! Source: Kubernetes 1.36, `pkg/apis/core/validation/validation.go`; the texts are the server's, but for fields of
-//! list items, which are always named with their index here. Complete for what identity, volumes and environment rely
-//! on (metadata, ConfigMap, Secret, ClusterTrustBundle, and of a pod its volumes, and its containers' names,
-//! environment, mounts, ports and resources). Fields that only a scheduler or a kubelet reads, such as affinity and
-//! probes, are not checked.
+//! Source: Kubernetes 1.36, `pkg/apis/core/validation/validation.go`; the texts are the server's, except that fields of
+//! list items always have their index here. Complete for the fields that identity, volumes and environment depend on
+//! (metadata, ConfigMap, Secret, ClusterTrustBundle, and of a pod its volumes, and its containers' names, environment,
+//! mounts, ports and resources). Fields that only a scheduler or a kubelet reads, such as affinity and probes, are not
+//! checked.
 //!
 //! Invariants:
-//! 1. All errors are found, not the first one only.
+//! 1. All errors are found, not only the first.
 //! 2. An error never carries a value of a ConfigMap or a Secret.
 
 mod certificates;

@@ -1,4 +1,4 @@
-//! As much of X.509 and PKCS#10 as it takes to check what users and signers hand in: structure, not signatures.
+//! The parts of X.509 and PKCS#10 needed to check input of users and signers: structure, not signatures.
 //!
 //! Sources: RFC 5280 section 4.1, RFC 2986 section 4.1, X.690 (DER).
 

@@ -1,14 +1,14 @@
 //! YAML text to JSON values, as `kubectl` converts it, with the line of every node.
 //!
-//! The parser gives events; this module makes trees of them. Going through the tree rather than through a deserializer
-//! is what lets an error name its line, and what lets scalars be typed by the rules of `sigs.k8s.io/yaml` (YAML 1.1:
-//! `yes` is a boolean, `0644` is octal), which every manifest in the wild was written against.
+//! The parser yields events, from which this module builds trees. Unlike a deserializer, a tree lets an error name its
+//! line, and lets scalars be typed by the rules of `sigs.k8s.io/yaml` (YAML 1.1: `yes` is a boolean, `0644` is octal),
+//! for which existing manifests were written.
 //!
 //! Invariants:
-//! 1. A document that cannot be parsed costs itself only: the text is cut at its `---` lines before anything is parsed,
-//!    as `kubectl` does (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
+//! 1. A document that cannot be parsed affects no other: the text is split at its `---` lines before anything is
+//!    parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
-//! 3. What aliases and merge keys copy is counted against a [`CopyBudget`], which grows with the file.
+//! 3. Copies made by aliases and merge keys count against a [`CopyBudget`], which grows with the file.
 //! 4. No tree is deeper than [`MAX_DEPTH`], copies included: everything below walks it recursively.
 
 mod chunks;

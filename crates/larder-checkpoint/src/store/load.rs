@@ -1,7 +1,7 @@
 //! Reads the directory: opens every file that the index lists, and compares it with its entry.
 //!
 //! Nothing is changed here. Files that do not open are reported with their reasons, and the rest is loaded. The caller
-//! takes the contents one by one: a start whose API server answers opens every file and keeps no content.
+//! takes the contents one by one: if the API server answers, a start opens every file and keeps no content.
 
 use std::{
     collections::BTreeSet,

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! 1. An agent is trusted only if root or this user owns its root directory, its socket and the process behind it.
-//! 2. A path in an answer is used only if it is in the root directory.
-//! 3. An answer is bounded, in size and in time.
+//! 2. A path in a response is used only if it is in the root directory.
+//! 3. A response is bounded, in size and in time.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Flags that select the action after a change: texts with hooks, and the timing of short ones.
+//! Flags that define hooks, and the timing of those in the short form.
 
 use std::{path::Path, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Values of flags that have a form of their own.
+//! Values of flags with a syntax of their own.
 
 use std::{str::FromStr, time::Duration};
 

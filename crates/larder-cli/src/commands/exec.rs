@@ -1,20 +1,20 @@
-//! `larder exec`: from a pod, in manifests or of a running agent, to a running command.
+//! `larder exec`: runs a command with the view of a container, from manifests or a running agent.
 //!
 //! Each module names only those below it:
 //!
-//! | module | holds |
+//! | module | purpose |
 //! | --- | --- |
 //! | `supervisor` | the loop: signals, changes, rounds of hooks, restarts |
 //! | `steps` | the steps of a round |
 //! | `session` | the volumes of the command, kept up to date over all its starts |
 //! | `subpaths` | mounts by subPath that follow their volume |
-//! | `rounds` | the engines of the hooks: which round is due, and its content |
+//! | `rounds` | the engines of the hooks: the rounds that are due, and their content |
 //! | `content` | the content that hooks select |
-//! | `origin` | where the pod comes from, and which paths to follow |
-//! | `delivered` | a pod of a running agent: what the agent delivered to a container |
+//! | `origin` | the origin of the pod, and the paths to follow |
+//! | `delivered` | a pod of a running agent: the content delivered to a container |
 //! | `start` | variables, mounts, user and command of one start |
 //! | `security` | security contexts: user, groups, capabilities |
-//! | `target` | the container, and what it reads |
+//! | `target` | the container, and its inputs |
 
 mod content;
 mod delivered;

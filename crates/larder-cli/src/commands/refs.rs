@@ -1,4 +1,4 @@
-//! `larder refs`: which ConfigMaps and Secrets each pod refers to.
+//! `larder refs`: the ConfigMaps and Secrets that each pod references.
 
 use serde::Serialize;
 

@@ -1,6 +1,6 @@
-//! `larder render`: what each container would see.
+//! `larder render`: the variables and files that each container would see.
 //!
-//! | module | does |
+//! | module | purpose |
 //! | --- | --- |
 //! | `tree` | prints rendered pods |
 //! | `files` | writes their volumes below a directory |

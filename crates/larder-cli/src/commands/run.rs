@@ -1,6 +1,6 @@
-//! `larder run`: the agent, wired.
+//! `larder run`: sets up and runs the agent.
 //!
-//! | module | does |
+//! | module | purpose |
 //! | --- | --- |
 //! | `beside` | prepares the mode beside a kubelet |
 //! | `http` | serves the HTTP API, and moves it to another address |

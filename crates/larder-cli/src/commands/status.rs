@@ -1,8 +1,8 @@
 //! `larder status`: what a running agent delivers.
 //!
-//! | module | does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `progress` | prints what `--wait` waits for |
+//! | `progress` | prints the pending pods during `--wait` |
 //! | `report` | formats a status as lines |
 //! | `screen` | shows successive reports |
 

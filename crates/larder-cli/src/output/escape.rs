@@ -1,4 +1,4 @@
-//! Escapes for everything that a terminal may act on.
+//! Escapes all characters that a terminal may act on.
 
 use std::borrow::Cow;
 

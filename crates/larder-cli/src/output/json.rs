@@ -1,4 +1,4 @@
-//! JSON for programs, that a terminal cannot misread either.
+//! JSON for programs, safe to print on a terminal.
 
 use std::io::{self, Write};
 

@@ -1,4 +1,4 @@
-//! Notices changes of manifests, and of the files of an agent.
+//! Detects changes to manifests, and to the files of an agent.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

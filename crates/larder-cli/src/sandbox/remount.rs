@@ -1,8 +1,8 @@
 //! Replaces a mount of a running command by another file or directory, without a moment in which neither is there.
 //!
 //! 1. In the supervisor's namespace: clone the new mount, detached from any tree.
-//! 2. In the command's namespace: check that the mount point still shows the old file, so that nothing is changed that
-//!    the command has mounted or moved.
+//! 2. In the command's namespace: check that the mount point still shows the old file, so that mounts made or moved by
+//!    the command stay unchanged.
 //! 3. Mount the clone beneath the old mount (`MOVE_MOUNT_BENEATH`, Linux 6.5): the old one stays visible.
 //! 4. Unmount the old one, lazily: the next lookup finds the new one. Open files keep the old content.
 

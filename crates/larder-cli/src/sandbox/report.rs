@@ -1,7 +1,7 @@
-//! How the stage passes its mount namespace to the supervisor: through a socket in the private tmpfs.
+//! Passes the stage's mount namespace to the supervisor, through a socket in the private tmpfs.
 //!
-//! The supervisor could not open `/proc/PID/ns/mnt` of a command that runs as another user everywhere; the stage can
-//! open its own.
+//! The supervisor cannot always open `/proc/PID/ns/mnt` of a command that runs as another user; the stage can open its
+//! own.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! Starting this program again, from threads whose namespaces may be changed.
+//! Starts this program again, from threads whose namespaces may be changed.
 
 use tokio::process::Command;
 

@@ -1,7 +1,7 @@
 //! `larder exec-stage`: between supervisor and command. One thread, which becomes the command.
 //!
-//! 1. Take the plan.
-//! 2. Enter a mount namespace of its own and make all mounts in it. Pass the namespace to the supervisor.
+//! 1. Read the plan.
+//! 2. Enter a new mount namespace and make all mounts in it. Pass the namespace to the supervisor.
 //! 3. Become the user, with the capabilities of the container.
 //! 4. Go to the working directory; become the command.
 //!

@@ -2,8 +2,8 @@
 //!
 //! A missing mount point must be created in a directory. In the private view, a mirror replaces that directory: a
 //! directory of the private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new
-//! entries can be created. A mirror of `/` becomes the root of the view once everything is mounted. What a command
-//! creates in a mirror ends with the command.
+//! entries can be created. A mirror of `/` becomes the root of the view once everything is mounted. Files that a
+//! command creates in a mirror disappear with the command.
 //!
 //! Unlike an overlay, a mirror shows the mounts below, and needs no permission that a user namespace lacks.
 

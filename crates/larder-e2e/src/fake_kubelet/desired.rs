@@ -1,4 +1,5 @@
-//! The desired states of pods, each in the one slot of its worker, and which changes of a pod concern the worker.
+//! The desired states of pods, each in the one slot of its worker, and the changes of a pod that the worker must
+//! handle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

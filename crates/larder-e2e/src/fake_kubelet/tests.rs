@@ -1,5 +1,5 @@
-//! The fake against the times and counts that were measured on a real kubelet (`docs/spec/beside-kubelet.md`, sections 2,
-//! 5 and 6). The tolerance is a few milliseconds: neither a real API server nor a disk is in the way.
+//! The fake against the times and counts that were measured on a real kubelet (`docs/spec/beside-kubelet.md`, sections
+//! 2, 5 and 6). The tolerance is a few milliseconds, because neither a real API server nor a disk adds delays.
 
 use std::{fs, time::Duration};
 

@@ -1,4 +1,4 @@
-//! When a file counts as equal to its computed content (beside-kubelet R24), by the origin of the content.
+//! Compares a file with its computed content, by a rule for each origin of the content (beside-kubelet R24).
 
 use std::{borrow::Cow, collections::HashSet, os::fd::OwnedFd};
 

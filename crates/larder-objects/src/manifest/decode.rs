@@ -1,4 +1,4 @@
-//! From the JSON of one object to the typed object.
+//! Decodes the JSON of one object into the typed object.
 
 use k8s_openapi::{
     api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta as FullMetadata,

@@ -1,7 +1,7 @@
 //! Names for manifests that leave their name to the API server: `generateName`.
 //!
-//! The API server adds five random characters when it creates the object. A manifest is read again and again, and a pod
-//! has to find its directory again, so here the characters are derived. Form, version 1: FNV-1a, 128 bit, over
+//! The API server adds five random characters when it creates the object. A manifest is read many times, and a pod must
+//! keep its directory, so here the characters are derived. Form, version 1: FNV-1a, 128 bit, over
 //! `larder/v1/generated/<file name>/<kind>/<namespace>/<prefix>/<number>`, each digit of base 27 of it an index into
 //! the API server's alphabet. The number counts, from 0, the objects of one prefix in the file. So an edit changes no
 //! name, nor does another object before it, unless it has the same prefix.

@@ -1,4 +1,4 @@
-//! From the JSON of a document to the JSON of one object that can be decoded and stored.
+//! Turns the JSON of a document into the JSON of one object that can be decoded and stored.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! The JSON form of an object, with care for what may be in it.
+//! The JSON form of an object, which may hold a Secret.
 
 use std::{fmt, ops::Deref};
 

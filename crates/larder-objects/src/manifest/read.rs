@@ -1,4 +1,4 @@
-//! From text to documents.
+//! Splits text into documents.
 //!
 //! Invariants:
 //! 1. Every byte is parsed a bounded number of times, however many errors there are.

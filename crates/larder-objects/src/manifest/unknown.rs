@@ -1,4 +1,4 @@
-//! Fields that a kind does not have. Most are misspelled, and an object without them is not what its author meant.
+//! Fields that a kind does not have. Most are misspelled, so the object lacks what its author meant.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! Volumes that larder does not deliver: what the API server demands of each type.
+//! Volumes that larder does not deliver: the API server's rules for each type.
 //!
 //! The forms of names in storage systems, such as an iSCSI qualified name, are not checked.
 

@@ -1,6 +1,7 @@
 //! Forms of names (apimachinery 1.36, `pkg/util/validation/validation.go`) and of paths.
 //!
-//! Each function says whether a text has the form; the message beside it is what the API server answers when not.
+//! Each function checks whether a text has the form; the message beside it is the API server's for a text that does
+//! not.
 
 use std::borrow::Cow;
 

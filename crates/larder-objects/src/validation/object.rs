@@ -1,4 +1,4 @@
-//! Metadata, and every kind but the pod.
+//! Metadata, and every kind except the pod.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Volumes of a pod; those of types that larder does not deliver are looked at in [`foreign`].
+//! Volumes of a pod; [`foreign`] checks types that larder does not deliver.
 
 use std::collections::HashSet;
 

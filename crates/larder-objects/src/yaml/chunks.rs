@@ -1,4 +1,4 @@
-//! Text cut into pieces that are parsed apart, so that a document that cannot be parsed costs itself only.
+//! Text split into pieces that are parsed separately, so that a document that cannot be parsed affects no other.
 
 /// A piece of a file that holds at least one document of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The limit on the length of a file, which writing and reading share, and what becomes of something longer.
+//! The limit on the length of a file, which writing and reading share, and content beyond it.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,4 +1,4 @@
-//! Files that are not served: damaged, swapped, old, of others, hostile.
+//! Rejected files: damaged, swapped, old, foreign, hostile.
 
 use std::os::unix::fs::symlink;
 

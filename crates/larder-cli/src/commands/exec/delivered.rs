@@ -1,8 +1,8 @@
 //! A pod of a running agent: its status, and the agent's files.
 //!
 //! Invariants:
-//! 1. No file of the agent is changed, and none is read that this user may not read: variables come from a file that
-//!    only the agent's user and root can open.
+//! 1. No file of the agent is changed, and the user's own permissions apply: variables come from a file that only the
+//!    agent's user and root can open.
 //! 2. Every path from the agent is in its root directory ([`AgentClient::path`]).
 
 use std::{

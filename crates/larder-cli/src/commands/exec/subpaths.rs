@@ -1,8 +1,8 @@
 //! Mounts by subPath that follow their volume.
 //!
-//! A file is mounted itself: it stays readable while it is mounted, even after a newer set has replaced it. A directory
-//! is not, since its files are removed with its set. So a copy of it is mounted, which stays for one more update: a
-//! lookup that entered the copy before the next one replaced it still finds its files.
+//! A file is mounted directly: it stays readable while it is mounted, even after a newer set has replaced it. A
+//! directory would lose its files with its set. So a copy is mounted, which stays for one more update: a lookup that
+//! entered the copy before it was replaced still finds its files.
 
 use std::{
     cell::{Cell, RefCell},

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! 1. Volumes and subPath mounts are in place before a hook looks at them (rule F1).
-//! 2. A hook never delays the delivery of a change: rounds run beside it.
+//! 2. A hook never delays the delivery of a change: rounds run concurrently.
 
 use std::{future::pending, pin::pin, process::ExitStatus, rc::Rc};
 

@@ -3,7 +3,7 @@
 //! Files get their modes; all belong to the user that runs the command. A volume with an error keeps its last content.
 //!
 //! Invariant: below `DIR` no link is followed, and nothing is written to a directory of another user. Volumes hold
-//! Secrets, and `DIR` may lie where others can write.
+//! Secrets, and `DIR` may be in a directory that others can write to.
 
 use std::{
     fs,

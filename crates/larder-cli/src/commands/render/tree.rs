@@ -1,4 +1,4 @@
-//! Rendered pods as trees, for people: whether the pod starts, why not, and what each container sees.
+//! Rendered pods as trees: whether the pod starts, why not, and the view of each container.
 //!
 //! Invariant: without `--show-secrets`, the lengths of Secrets, tokens and keys are printed, and none of their bytes.
 

@@ -1,6 +1,6 @@
 //! A reload: the configuration file is read again, and the reloadable fields take effect. No watch ends.
 //!
-//! Invariant: a configuration that cannot be used changes nothing.
+//! Invariant: an invalid configuration changes nothing.
 
 use larder_objects::chain;
 use tracing::{error, info, warn};

@@ -1,4 +1,4 @@
-//! Names, links and files that lead elsewhere, hang or take too much.
+//! Names, links and files that lead elsewhere, block or are too large.
 
 use std::{fs, os::unix::fs::symlink};
 

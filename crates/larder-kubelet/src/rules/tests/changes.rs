@@ -1,4 +1,4 @@
-//! A change and its touch, when all goes well.
+//! A change and its touch, without failures.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Kubelets, nodes and volumes that do not follow a touch.
+//! Kubelets, nodes and volumes that do not react to a touch.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Fields of a pod itself. Not looked at are affinity, spread constraints, system controls and what else only a
+//! Fields of the pod itself. Not checked: affinity, spread constraints, system controls, and other fields that only a
 //! scheduler or a kubelet reads.
 
 use std::net::IpAddr;

@@ -1,5 +1,5 @@
-//! Every object and key that the variables of a container miss. The kubelet reports only the first, so each attempt
-//! finds one more.
+//! Every missing object and key that the variables of a container need. The kubelet reports only the first, so each
+//! attempt finds one more.
 
 use larder_objects::Kind;
 use larder_projection::{ContainerView, Inputs};

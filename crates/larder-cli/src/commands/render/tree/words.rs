@@ -1,4 +1,4 @@
-//! Values, sizes and sources as people read them.
+//! Values, sizes and sources as text for people.
 
 use std::collections::{HashMap, HashSet};
 
