@@ -3,7 +3,9 @@
 
 It asks a running agent for its pods over the socket in the agent's root directory, starts the command of each container
 with the variables that larder delivers, and restarts it when those or the pod's volumes change. A volume NAME of the
-pod is the directory in the variable VOLUME_NAME. Restarts after a crash, probes and logs are left out.
+pod is the directory in the variable VOLUME_NAME. Init containers run first, each as soon as its own variables and the
+pod's volumes are there. A deleted pod is stopped. A container without `command` needs its image, and is left out. So
+are restarts after a crash, probes and logs.
 
     provider.py ROOT_DIR
 """
@@ -41,6 +43,8 @@ class Provider:
     def __init__(self, root_dir):
         self.root_dir = root_dir
         self.processes = {}
+        self.initialized = set()
+        self.skipped = set()
 
     def follow(self):
         """Brings all pods up to date, then follows the changes; starts over when the agent no longer has them."""
@@ -58,18 +62,46 @@ class Provider:
         """Starts, restarts or stops the processes of one pod."""
         answer = Agent(self.root_dir).ask(f"/v1/pods/{namespace}/{name}")
         served = answer and json.load(answer)
-        wanted = {}
-        if served and served["status"]["phase"] == "Delivered":
-            wanted = {c["name"]: c for c in served["pod"]["spec"]["containers"]}
-        elif served and served["status"]["phase"] != "Removing":
-            return  # What runs goes on with the last good content.
-        for key in [key for key in self.processes if key[:2] == (namespace, name) and key[2] not in wanted]:
-            self.stop(key)
-        for container in wanted.values():
-            self.start((namespace, name, container["name"]), container, served["status"])
+        status = served["status"] if served else {"phase": "Removing"}
+        if status["phase"] == "Removing" or "deletionTimestamp" in status:
+            for key in [key for key in self.processes if key[:2] == (namespace, name)]:
+                self.stop(key)
+            self.initialized.discard((namespace, name))
+            return
+        pod = served["pod"]
+        if not self.initialize((namespace, name), pod, status):
+            return
+        for container in pod["spec"]["containers"]:
+            # What is not delivered does not start; what runs goes on with the last good content.
+            if self.is_delivered(container, status):
+                self.start((namespace, name, container["name"]), container, status)
 
-    def start(self, key, container, status):
-        """Starts a container unless it runs with this very content."""
+    def initialize(self, pod_key, pod, status):
+        """Runs the init containers one after the other, once; returns whether all have succeeded."""
+        if pod_key in self.initialized:
+            return True
+        for container in pod["spec"].get("initContainers", []):
+            if not self.is_delivered(container, status):
+                return False  # The change that delivers it calls again.
+            command, variables, _ = self.prepared(container, status)
+            # A provider for more than an example waits elsewhere.
+            if command and subprocess.run(command, env=variables, check=False).returncode != 0:
+                print("failed", *pod_key, container["name"], flush=True)
+                return False
+        self.initialized.add(pod_key)
+        return True
+
+    @staticmethod
+    def is_delivered(container, status):
+        """Whether the variables of a container and the volumes that it mounts are there."""
+        mounted = {mount["name"] for mount in container.get("volumeMounts", [])}
+        parts = [c for c in status["containers"] if c["name"] == container["name"]]
+        parts += [volume for volume in status["volumes"] if volume["name"] in mounted]
+        return bool(parts) and all(part["phase"] == "Delivered" for part in parts)
+
+    @staticmethod
+    def prepared(container, status):
+        """The command of a container, its variables, and a digest of what it sees."""
         [environment] = [c["path"] for c in status["containers"] if c["name"] == container["name"]]
         with open(environment, encoding="utf-8") as file:
             variables = json.load(file)
@@ -77,14 +109,25 @@ class Provider:
         volumes = [volume for volume in status["volumes"] if volume["name"] in mounted]
         content = [variables, [[v["name"], os.path.realpath(os.path.join(v["path"], "..data"))] for v in volumes]]
         digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
+        variables.setdefault("PATH", os.environ.get("PATH", os.defpath))
+        for volume in volumes:
+            variables["VOLUME_" + volume["name"].replace("-", "_")] = volume["path"]
+        # `args` alone are arguments of the image's entry point.
+        command = container["command"] + container.get("args", []) if container.get("command") else None
+        return command, variables, digest
+
+    def start(self, key, container, status):
+        """Starts a container unless it runs with this very content."""
+        command, variables, digest = self.prepared(container, status)
         if key in self.processes:
             if self.processes[key][1] == digest:
                 return
             self.stop(key)
-        variables.setdefault("PATH", os.environ.get("PATH", os.defpath))
-        for volume in volumes:
-            variables["VOLUME_" + volume["name"].replace("-", "_")] = volume["path"]
-        command = container.get("command", []) + container.get("args", [])
+        if command is None:
+            if key not in self.skipped:
+                print("skip", *key, "(no command: it is in the image)", flush=True)
+                self.skipped.add(key)
+            return
         print("start", *key, flush=True)
         self.processes[key] = (subprocess.Popen(command, env=variables), digest)
 

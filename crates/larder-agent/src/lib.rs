@@ -10,6 +10,7 @@ pub mod beside;
 mod blocking;
 mod certificates;
 pub mod checkpoint;
+pub mod clean;
 pub mod clock;
 mod cluster_state;
 pub mod config;

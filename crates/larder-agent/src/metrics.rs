@@ -93,7 +93,7 @@ impl Metrics {
         );
         registry.register(
             "healthy",
-            "Whether every watch has proven that it is alive, as in /healthz",
+            "Whether every watch is known to be alive, as in /healthz",
             metrics.healthy.clone(),
         );
         registry.register(

@@ -18,7 +18,10 @@ use std::{
 };
 
 use larder_checkpoint::CheckpointDir;
-use larder_files::ownership::{Ownership, user};
+use larder_files::{
+    ownership::{Ownership, user},
+    sys,
+};
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, VolumeHost};
 use rustix::{
@@ -33,8 +36,6 @@ const OPTION: &str = "--root-dir";
 const LOCK: &str = "agent.lock";
 /// The agent's local API, for `larder status`.
 const SOCKET: &str = "agent.sock";
-/// Copies of the last good manifests of static pods, by source.
-const MANIFESTS: &str = "static-pods";
 /// The sealed copies for a start while the API server is unreachable.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
 /// The record of a pod's hooks, in the directory of the pod.
@@ -45,6 +46,10 @@ pub(crate) const HOOK_RECORD: &str = "on-change.json";
 pub struct RootDir {
     path: PathBuf,
     directory: Arc<OwnedFd>,
+    /// Whether this agent has created it.
+    is_new: bool,
+    /// Whether nothing of an agent is left in it.
+    is_discarded: bool,
     /// The kernel releases the lock when the file is closed, also after `kill -9`.
     _lock: File,
 }
@@ -86,19 +91,48 @@ pub enum RootDirError {
 }
 
 impl RootDir {
+    /// Copies of the last good manifests of static pods, by source.
+    pub(crate) const MANIFESTS: &str = "static-pods";
+
     /// Creates the directory if missing (mode 0750, as the kubelet's) and locks it.
     ///
     /// # Errors
     ///
     /// The directory cannot be created, belongs to another user, is writable by others, or is in use.
     pub fn lock(path: &Path) -> Result<Self, RootDirError> {
+        let is_new = !path.exists();
         let (path, directory) = open_private(path, OPTION)?;
         let lock = lock_file(&directory, &path, LOCK, OPTION)?;
         Ok(Self {
             path,
             directory: Arc::new(directory),
+            is_new,
+            is_discarded: false,
             _lock: lock,
         })
+    }
+
+    /// Locks a directory that an agent has used; `None` if none has. Creates nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::lock`].
+    pub fn lock_used(path: &Path) -> Result<Option<Self>, RootDirError> {
+        match fs::symlink_metadata(path.join(LOCK)) {
+            Ok(_) => Self::lock(path).map(Some),
+            Err(error)
+                if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory]
+                    .contains(&error.kind()) =>
+            {
+                Ok(None)
+            }
+            Err(error) => Err(failed("examine", &path.join(LOCK))(error)),
+        }
+    }
+
+    /// Removes the lock, and the directory unless others have files in it.
+    pub(crate) fn discard(mut self) {
+        self.is_discarded = true;
     }
 
     /// The directory, absolute and without links.
@@ -122,7 +156,7 @@ impl RootDir {
 
     /// The directory for the last good manifests of a source of static pods.
     pub fn manifests(&self, source: PodSource) -> PathBuf {
-        self.path.join(MANIFESTS).join(source.as_str())
+        self.path.join(Self::MANIFESTS).join(source.as_str())
     }
 
     /// The default directory of the checkpoint.
@@ -158,6 +192,21 @@ impl RootDir {
         fs::set_permissions(&bound, Permissions::from_mode(0o600))
             .map_err(failed("set mode of", &path))?;
         Ok(listener)
+    }
+}
+
+/// An agent that has stopped leaves no socket, and one whose start has failed leaves nothing.
+impl Drop for RootDir {
+    fn drop(&mut self) {
+        // What cannot be removed is replaced by the next start.
+        let _ = rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty());
+        let is_unused = sys::names(&self.directory).is_ok_and(|names| names == [LOCK]);
+        if is_unused || self.is_discarded {
+            let _ = rustix::fs::unlinkat(&self.directory, LOCK, AtFlags::empty());
+        }
+        if is_unused && (self.is_new || self.is_discarded) {
+            let _ = fs::remove_dir(&self.path);
+        }
     }
 }
 
@@ -268,6 +317,10 @@ pub(crate) fn lock_file(
         }
         Err(errno) => return Err(failed("lock", &path)(errno.into())),
     }
+    // The agent that held the lock has removed it at its end.
+    if lock.metadata().is_ok_and(|found| found.nlink() == 0) {
+        return lock_file(directory, root, name, option);
+    }
     lock.set_len(0)
         .and_then(|()| lock.rewind())
         .and_then(|()| writeln!(lock, "{}", std::process::id()))
@@ -321,6 +374,27 @@ mod tests {
         assert!(error.to_string().contains(&process), "{error}");
         drop(first);
         drop(RootDir::lock(&path).unwrap());
+    }
+
+    #[tokio::test]
+    async fn a_start_that_fails_leaves_nothing_and_a_stop_no_socket() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("root");
+        let root = RootDir::lock(&path).unwrap();
+        let listener = root.bind_socket().unwrap();
+        drop((listener, root));
+        assert!(!path.exists());
+        // A directory of the user stays, and so does the lock beside what was served.
+        fs::create_dir(&path).unwrap();
+        drop(RootDir::lock(&path).unwrap());
+        assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        assert!(RootDir::lock_used(&path).unwrap().is_none());
+        let root = RootDir::lock(&path).unwrap();
+        let listener = root.bind_socket().unwrap();
+        fs::create_dir(path.join("pods")).unwrap();
+        drop((listener, root));
+        assert!(path.join(LOCK).exists() && !path.join(SOCKET).exists());
+        assert!(RootDir::lock_used(&path).unwrap().is_some());
     }
 
     #[test]

@@ -3,12 +3,12 @@
 mod on_change;
 mod values;
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 
-use self::values::{duration, namespace};
+use self::values::{address, duration, namespace};
 pub(crate) use self::{on_change::OnChangeArgs, values::PodName};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
@@ -47,6 +47,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Status(StatusArgs),
     Checkpoint(CheckpointArgs),
+    Clean(CleanArgs),
     LogLevel(LogLevelArgs),
     Render(RenderArgs),
     Refs(RefsArgs),
@@ -57,9 +58,7 @@ pub(crate) enum Command {
     ExecStage(ExecStageArgs),
     #[command(hide = true, name = ANCHOR)]
     ExecAnchor,
-    #[command(hide = true)]
     Completion(CompletionArgs),
-    #[command(hide = true)]
     Man(ManArgs),
 }
 
@@ -68,7 +67,7 @@ pub(crate) enum Command {
 /// Pods come from an API server (--kubeconfig, or the cluster around this process), or from a directory of manifests
 /// (--manifests), whose edits are followed. Volumes are below the root directory in the kubelet's layout, and by name:
 /// ROOT/by-name/NAMESPACE/POD/volumes/…/VOLUME. On Ctrl-C or SIGTERM the agent exits and leaves the volumes in place;
-/// the next run continues with them. Volumes of deleted pods are removed.
+/// the next run continues with them. Volumes of deleted pods are removed; `larder clean` removes all of them.
 ///
 /// With --beside-kubelet, an ordinary kubelet runs the pods and writes their volumes. larder makes it refresh a volume
 /// as soon as its ConfigMap or Secret has changed, and verifies the files; docs/beside-kubelet.md describes it. Without
@@ -102,6 +101,16 @@ pub(crate) struct RunArgs {
     #[arg(long, conflicts_with = "manifests")]
     pub(crate) beside_kubelet: bool,
 
+    /// With --manifests: let kubectl in, too. The API server listens on loopback over TLS; FILE is an administrator's
+    /// kubeconfig (mode 0600), whole as soon as it exists, and removed on exit
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "manifests")]
+    pub(crate) kubeconfig_out: Option<PathBuf>,
+
+    /// Delete pods from the API server once their deletion was requested and their volumes are gone, as nothing here
+    /// runs them. With --manifests, that is always so
+    #[arg(long, conflicts_with = "beside_kubelet")]
+    pub(crate) end_pods: bool,
+
     /// Root directory of the kubelet, with --beside-kubelet [default: where the kubelet's kubeconfig is found, else
     /// /var/lib/kubelet]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -114,8 +123,8 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Serve health, metrics and status over HTTP, without authentication
-    #[arg(long, value_name = "ADDR")]
+    /// Serve health, metrics and status over HTTP, without authentication; HOST:PORT, or :PORT for all addresses
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) listen: Option<SocketAddr>,
 
     /// Change detection strategy for ConfigMaps and Secrets: Get, Cache or Watch [default: Watch]
@@ -164,45 +173,109 @@ pub(crate) enum LogFormat {
   larder status prod/web                          one pod in full
   larder status --watch
   larder status --wait --timeout 2m               exit code 1 if not everything is delivered by then
-  larder status -o json | jq '.pods[] | select(.phase != \"Delivered\")'")]
+  larder status -n prod -o name                   names of pods, for scripts
+  larder status -o jsonpath='{range .pods[?(@.phase!=\"Delivered\")]}{.name}: {.reason}{\"\\n\"}{end}'")]
 pub(crate) struct StatusArgs {
     /// Pods to show in full [default: an overview of all pods]
     #[arg(value_name = "NAMESPACE/POD")]
     pub(crate) pods: Vec<PodName>,
 
-    /// Namespace of pods that are given without one
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
-    pub(crate) namespace: String,
+    /// Show only the pods of this namespace; also the namespace of pods that are given without one [default: default]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub(crate) namespace: Option<String>,
+
+    /// Show the pods of all namespaces, as is the default
+    #[arg(short = 'A', long, conflicts_with_all = ["namespace", "pods"])]
+    pub(crate) all_namespaces: bool,
 
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Output format
-    #[arg(short, long, value_enum, default_value_t = StatusOutput::Table)]
+    /// Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE as in kubectl
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub(crate) output: StatusOutput,
 
     /// Keep showing changes: redrawn in place on a terminal, as changed lines in a pipe
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) watch: bool,
 
-    /// Wait until all pods, or those given, are delivered
+    /// Wait until all pods, or those given, are delivered and their hooks have succeeded
     #[arg(long)]
     pub(crate) wait: bool,
+
+    /// Print the agent's answer to a health check instead; exit code 1 unless it is ok. For probes
+    #[arg(long, value_enum, value_name = "CHECK", conflicts_with_all = ["watch", "wait", "pods", "output"])]
+    pub(crate) check: Option<HealthCheck>,
 
     /// Longest wait, e.g. 500ms, 30s or 2m
     #[arg(long, value_name = "DURATION", default_value = "30s", requires = "wait", value_parser = duration)]
     pub(crate) timeout: Duration,
 }
 
-/// Output formats of `status`.
+/// Health checks of an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HealthCheck {
+    /// Whether the agent works
+    Healthz,
+    /// Whether all sources have reported and every pod has been tried
+    Readyz,
+}
+
+/// Output formats of `status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StatusOutput {
-    /// Tables for people
+    /// Tables for people.
     Table,
-    /// Tables with every volume, watch scope and object
+    /// Tables with every volume, watch scope and object.
     Wide,
-    /// One JSON object
+    /// One JSON object.
     Json,
+    /// The same as YAML.
+    Yaml,
+    /// `NAMESPACE/POD` on a line of its own.
+    Name,
+    /// Text made from the JSON object by this template.
+    JsonPath(String),
+}
+
+impl FromStr for StatusOutput {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "table" => Self::Table,
+            "wide" => Self::Wide,
+            "json" => Self::Json,
+            "yaml" => Self::Yaml,
+            "name" => Self::Name,
+            _ => match text.strip_prefix("jsonpath=") {
+                Some(template) => Self::JsonPath(template.to_owned()),
+                None => {
+                    return Err("expected table, wide, json, yaml, name or jsonpath=TEMPLATE");
+                }
+            },
+        })
+    }
+}
+
+/// Unmount and remove what a stopped agent left in its root directory
+///
+/// Only what larder creates is removed: volumes, environments, links by name, copies of manifests, the checkpoint, the
+/// socket and the lock. Other files stay, and so does the directory then. A checkpoint in a directory of its own
+/// (`checkpointDir`) stays, too; `larder checkpoint erase` removes it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder clean --dry-run                   show what would be removed
+  larder clean --root-dir /tmp/try-larder
+
+Exit code 1 if an agent runs with that directory.")]
+pub(crate) struct CleanArgs {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
+    /// Print what would be removed, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 /// Show or set the log level of a running agent
@@ -281,9 +354,13 @@ pub(crate) enum CheckpointOutput {
 /// Sources of manifests.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ManifestArgs {
-    /// Manifest, directory of manifests (*.yaml, *.yml, *.json; not its subdirectories), or - for standard input
+    /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or - for standard input
     #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", required = true, num_args = 1.., value_hint = ValueHint::AnyPath)]
     pub(crate) filenames: Vec<PathBuf>,
+
+    /// Also read the subdirectories of directories
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
 
     /// Namespace of objects that name none
     #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
@@ -448,7 +525,7 @@ pub(crate) struct ExecStageArgs {
   kubectl --kubeconfig kubeconfig get pods -A")]
 pub(crate) struct ApiserverArgs {
     /// Address and port to listen on; with port 0, a free port is chosen, printed and written to the kubeconfig
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0")]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", value_parser = address)]
     pub(crate) listen: SocketAddr,
 
     /// Write an administrator's kubeconfig to FILE, atomically, once the server is ready; remove it on exit

@@ -3,6 +3,7 @@
 #[cfg(feature = "manifests")]
 mod apiserver;
 mod checkpoint;
+mod clean;
 mod exec;
 mod log_level;
 mod refs;
@@ -25,6 +26,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
+        Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
         Command::Exec(args) => return exec::run(&args),
         Command::ExecStage(args) => return sandbox::run_stage(&args.plan),

@@ -1,10 +1,17 @@
 //! Loads the manifests of `-f`, and reports their problems.
 
-use std::{io, path::Path};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 use larder_objects::manifest::{Loader, ManifestError, Manifests};
 
-use crate::{args::ManifestArgs, outcome::Failure, output};
+use crate::{
+    args::{ManifestArgs, PodName},
+    outcome::Failure,
+    output,
+};
 
 /// The manifests, and whether any of them had errors.
 pub(crate) struct Input {
@@ -29,7 +36,7 @@ impl Input {
 ///
 /// No manifest could be read at all.
 pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
-    let mut loader = Loader::new(args.namespace.as_str());
+    let mut loader = Loader::new(args.namespace.as_str()).recursive(args.recursive);
     for path in &args.filenames {
         if path == Path::new("-") {
             loader.stdin(io::stdin().lock());
@@ -45,6 +52,15 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
     for error in &manifests.errors {
         output::error(error);
     }
+    explain_missing(&args.filenames);
+    if manifests.files == 0 {
+        let advice = if args.recursive {
+            "no *.yaml, *.yml or *.json in the directory and its subdirectories"
+        } else {
+            "subdirectories are not searched (-R searches them)"
+        };
+        return Err(Failure::unreadable(format!("read 0 files; {advice}")));
+    }
     if manifests.nothing_read() {
         return Err(Failure::unreadable("no manifest could be read"));
     }
@@ -55,6 +71,18 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
         had_errors: !manifests.errors.is_empty(),
         manifests,
     })
+}
+
+/// Explains a path that was probably meant as the name of a pod: -f takes several paths.
+fn explain_missing(filenames: &[PathBuf]) {
+    for path in filenames.iter().skip(1).filter(|path| !path.exists()) {
+        let name = path.to_string_lossy();
+        if !name.contains('.') && name.parse::<PodName>().is_ok() {
+            output::note(format_args!(
+                "{name} was taken as a file, because -f takes several; if it is a pod, write --pod {name}"
+            ));
+        }
+    }
 }
 
 /// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`

@@ -5,7 +5,7 @@
 //! | layer | modules | purpose |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
-//! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging` | modules that several commands share |
+//! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
 //! | 1 | `args`, `outcome` | the parsed command line, exit codes |
 
@@ -13,6 +13,8 @@ mod agent;
 mod args;
 mod commands;
 mod input;
+#[cfg(feature = "manifests")]
+mod kubeconfig_file;
 mod logging;
 mod offline;
 mod outcome;

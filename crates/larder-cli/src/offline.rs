@@ -114,6 +114,21 @@ impl Offline {
         namespaces.insert(key.namespace.clone());
     }
 
+    /// The error for a pod that the manifests lack, with pods of its name in other namespaces.
+    pub(crate) fn no_pod(&self, namespace: &str, name: &str) -> anyhow::Error {
+        let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
+        let namesakes = pods.filter(|pod| pod.name.as_deref() == Some(name));
+        let namesakes = namesakes.filter_map(|pod| pod.namespace.as_deref());
+        let namesakes: Vec<_> = namesakes
+            .map(|namespace| format!("{namespace}/{name}"))
+            .collect();
+        let advice = match namesakes.len() {
+            0 => String::new(),
+            _ => format!("; did you mean {}?", namesakes.join(" or ")),
+        };
+        anyhow::anyhow!("no pod {namespace}/{name} in the manifests{advice}")
+    }
+
     /// Namespaces that have an object of this name, sorted.
     pub(crate) fn namespaces_with(&self, kind: Kind, name: &str) -> BTreeSet<&str> {
         let found = self.namespaces.get(&kind).and_then(|names| names.get(name));

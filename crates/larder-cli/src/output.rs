@@ -9,10 +9,12 @@
 pub(crate) mod age;
 mod escape;
 pub(crate) mod json;
+pub(crate) mod jsonpath;
 pub(crate) mod references;
 mod style;
 pub(crate) mod table;
 pub(crate) mod tree;
+pub(crate) mod yaml;
 
 use std::{
     error::Error,

@@ -80,6 +80,8 @@ pub struct Manifests {
     ///
     /// Not looked for outside the pod template of a workload.
     pub warnings: Vec<ManifestError>,
+    /// Number of files and other inputs, readable or not.
+    pub files: usize,
     /// Number of documents that were YAML or JSON. A list is one, also an empty one.
     pub documents_read: usize,
     /// Number of objects of kinds that larder has no use for, by kind and group
@@ -172,6 +174,8 @@ pub struct Loader {
     namespace: SmolStr,
     /// Whether pods without UID get one.
     uids: bool,
+    /// Whether subdirectories are read.
+    recursive: bool,
     manifests: Manifests,
     /// Where each object was first seen, and the workload that it was made of.
     seen: HashMap<(&'static str, ObjectKey), (Origin, Option<String>)>,
@@ -187,6 +191,7 @@ impl Loader {
         Self {
             namespace: namespace.into(),
             uids: true,
+            recursive: false,
             manifests: Manifests::default(),
             seen: HashMap::new(),
             generated: GeneratedNames::default(),
@@ -200,6 +205,14 @@ impl Loader {
     #[must_use]
     pub fn without_uids(mut self) -> Self {
         self.uids = false;
+        self
+    }
+
+    /// Reads the subdirectories of directories, too. Links to directories are not followed, and directories whose name
+    /// begins with a dot are skipped.
+    #[must_use]
+    pub fn recursive(mut self, recursive: bool) -> Self {
+        self.recursive = recursive;
         self
     }
 

@@ -7,12 +7,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    pin::Pin,
     sync::{Arc, Weak},
+    task::{Context, Poll},
 };
 
+use futures::{Stream, StreamExt, task::AtomicWaker};
 use larder_objects::ObjectKey;
 use parking_lot::Mutex;
-use tokio::sync::Notify;
 
 use larder_watch::RequestFailure;
 
@@ -40,6 +42,9 @@ pub enum ChangeKind {
 
 /// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe).
 ///
+/// A [`Stream`] of events, which ends with the manager. [`ChangeKind::Updated`] may also come for a version that a read
+/// has returned already: the event says that there is a new version, not that nobody has seen it.
+///
 /// A slow subscriber loses nothing that matters: of several events about one object it gets the last. Events about an
 /// object end with its last reference, and pause while its watch is idle (see
 /// [`ObjectState::Idle`](crate::ObjectState)).
@@ -56,19 +61,7 @@ impl Changes {
     ///
     /// An event is taken in the moment it is returned; dropping the future loses none.
     pub async fn next(&mut self) -> Option<ObjectChange> {
-        loop {
-            let arrived = self.subscription.arrived.notified();
-            {
-                let mut pending = self.subscription.pending.lock();
-                if let Some(change) = pending.take() {
-                    return Some(change);
-                }
-                if pending.closed {
-                    return None;
-                }
-            }
-            arrived.await;
-        }
+        StreamExt::next(self).await
     }
 
     /// The next event, if one is there already.
@@ -77,12 +70,26 @@ impl Changes {
     }
 }
 
+impl Stream for Changes {
+    type Item = ObjectChange;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<ObjectChange>> {
+        // Before the look, so that an event in between wakes the reader.
+        self.subscription.reader.register(context.waker());
+        let mut pending = self.subscription.pending.lock();
+        match pending.take() {
+            None if !pending.closed => Poll::Pending,
+            next => Poll::Ready(next),
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Subscription {
     /// Events not yet read.
     pending: Mutex<Pending>,
-    /// One permit is enough: there is one reader, which empties `pending` before it waits.
-    arrived: Notify,
+    /// The one reader.
+    reader: AtomicWaker,
 }
 
 #[derive(Debug, Default)]
@@ -132,7 +139,7 @@ impl Publisher {
     pub(crate) fn publish(&self, key: &ObjectKey, kind: &ChangeKind) {
         self.each(|subscription| {
             subscription.pending.lock().put(key, kind.clone());
-            subscription.arrived.notify_one();
+            subscription.reader.wake();
         });
     }
 
@@ -145,7 +152,7 @@ impl Publisher {
     pub(crate) fn close(&self) {
         self.each(|subscription| {
             subscription.pending.lock().closed = true;
-            subscription.arrived.notify_one();
+            subscription.reader.wake();
         });
     }
 

@@ -194,6 +194,11 @@ impl AgentHandle {
         (self.info.started, self.inputs.clock.now())
     }
 
+    /// Follows the number of the last change of a pod's status.
+    pub fn pod_changes(&self) -> watch::Receiver<u64> {
+        self.journal().subscribe()
+    }
+
     /// The changes of pods.
     pub(crate) fn journal(&self) -> &Journal {
         &self.reports.statuses.journal

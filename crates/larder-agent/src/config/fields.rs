@@ -75,7 +75,7 @@ pub const FIELDS: &[Field] = &[
         form: "`Get`, `Cache` or `Watch`",
         default: "`Watch`",
         reloads: false,
-        about: "How the agent notices changes of ConfigMaps and Secrets. `Get` reads on demand, `Cache` reads when a copy has expired.",
+        about: "How the agent notices changes to ConfigMaps and Secrets. `Get` reads on demand, `Cache` reads when a copy has expired.",
         example: "Watch",
     },
     Field {
@@ -91,7 +91,7 @@ pub const FIELDS: &[Field] = &[
         form: "duration, more than 0",
         default: "`1m`",
         reloads: true,
-        about: "Time between two repair passes over all volumes, extended by up to half at random. Changes do not wait for it.",
+        about: "Time between two repair passes over all volumes, plus up to 50% jitter. Changes do not wait for it.",
         example: "1m",
     },
     Field {
@@ -163,7 +163,7 @@ pub const FIELDS: &[Field] = &[
         form: "number, at least 1",
         default: "`5000`",
         reloads: false,
-        about: "Limit of watches, for ConfigMaps and Secrets each. Objects beyond it cannot be read until a watch ends; the error says so.",
+        about: "Maximum watches, counted separately for ConfigMaps and Secrets. Objects beyond it cannot be read until a watch ends; the error says so.",
         example: "5000",
     },
     Field {
@@ -235,7 +235,7 @@ pub const FIELDS: &[Field] = &[
         form: "`Serve` or `Beside`",
         default: "`Serve`",
         reloads: false,
-        about: "`Serve` writes the volumes of pods below `rootDir`. `Beside` leaves them to the kubelet of this node and makes it refresh those that are out of date; see beside-kubelet.md. The flag `--beside-kubelet` selects it, too. `Beside` does not start over a `rootDir` with volumes that `Serve` has written: containers may still use them, and they would hold old Secrets for good. End those pods and remove the volumes first, or set another `rootDir`.",
+        about: "`Serve` writes the volumes of pods below `rootDir`. `Beside` leaves them to the kubelet of this node and makes it refresh those that are out of date; see beside-kubelet.md. The flag `--beside-kubelet` selects it, too. `Beside` does not start over a `rootDir` with volumes that `Serve` has written: containers may still use them, and they would hold old Secrets for good. Delete those pods and remove the volumes first, or set another `rootDir`.",
         example: "Serve",
     },
     Field {
@@ -243,7 +243,7 @@ pub const FIELDS: &[Field] = &[
         form: "`kubeletRootDir`, `namespaces`, `selector`, `refreshClusterCAs`, `restartEvents`, `lockDir`",
         default: "all pods of the kubelet in `/var/lib/kubelet`",
         reloads: false,
-        about: "Settings of the mode `Beside`. `kubeletRootDir` is the kubelet's root directory. `namespaces` and `selector` (labels with values) select the pods that are touched. `refreshClusterCAs` (false) touches pods for changes of `kube-root-ca.crt` and `openshift-service-ca.crt` alone, which nearly every pod mounts. `restartEvents` (false) posts an event for a container that sees a change only after a restart. `lockDir` (/run/larder) is a directory of the host, where a lock lets one larder of the node touch.",
+        about: "Settings of the mode `Beside`. `kubeletRootDir` is the kubelet's root directory. `namespaces` and `selector` (labels with values) select the pods that are touched. `refreshClusterCAs` (false) touches pods if only `kube-root-ca.crt` or `openshift-service-ca.crt` changed, which nearly every pod mounts. `restartEvents` (false) posts an event for a container that sees a change only after a restart. `lockDir` (/run/larder) is a directory of the host that holds a lock, so that only one larder per node refreshes pods.",
         example: "{kubeletRootDir: /var/lib/kubelet, namespaces: [prod], selector: {tier: web}, refreshClusterCAs: false, restartEvents: false, lockDir: /run/larder}",
     },
 ];

@@ -84,6 +84,16 @@ impl AgentClient {
         Ok(body.map(|body| String::from_utf8_lossy(&body).into_owned()))
     }
 
+    /// Asks the health check at `path`; returns whether it is ok, and its text.
+    ///
+    /// # Errors
+    ///
+    /// No trusted agent answers.
+    pub(crate) fn check(&self, path: &str) -> anyhow::Result<(bool, String)> {
+        let (status, body) = self.request("GET", path, "")?;
+        Ok((status == "200", String::from_utf8_lossy(&body).into_owned()))
+    }
+
     /// Sets `path` to `text`.
     ///
     /// # Errors

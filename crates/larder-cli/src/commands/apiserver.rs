@@ -1,18 +1,12 @@
 //! `larder apiserver`: the embedded API server over TLS.
 
-use std::{
-    fs,
-    io::Write as _,
-    os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-};
+use std::path::Path;
 
 use anyhow::Context as _;
 use larder_agent::feed::Feed;
 use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
 use larder_connections::raise_descriptor_limit;
 use larder_objects::chain;
-use tempfile::NamedTempFile;
 use tokio::{
     net::TcpListener,
     signal::unix::{SignalKind, signal},
@@ -22,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::ApiserverArgs,
+    kubeconfig_file::KubeconfigFile,
     logging,
     outcome::{CommandOutcome, Failure},
     output,
@@ -79,7 +74,7 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
             let text = server
                 .kubeconfig(address, User::admin())
                 .context("cannot create a client certificate")?;
-            Some(Kubeconfig::publish(path, &text)?)
+            Some(KubeconfigFile::publish(path, &text)?)
         }
     };
     output::results(|out| writeln!(out, "listening on https://{address}"))?;
@@ -110,47 +105,4 @@ fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {
     };
     let log = AuditLog::to_file(path);
     Ok(log.with_context(|| format!("cannot open the audit log {}", path.display()))?)
-}
-
-/// A kubeconfig file that is complete as soon as it exists, and that is removed when the server exits.
-struct Kubeconfig {
-    path: PathBuf,
-    /// Device and inode.
-    file: (u64, u64),
-}
-
-impl Kubeconfig {
-    /// Writes the file atomically, by rename. It holds a key, so only its owner may read it.
-    fn publish(path: &Path, text: &str) -> anyhow::Result<Self> {
-        let what = || format!("cannot write the kubeconfig {}", path.display());
-        let parent = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty());
-        // Temporary files have mode 0600.
-        let mut file =
-            NamedTempFile::new_in(parent.unwrap_or(Path::new("."))).with_context(what)?;
-        file.write_all(text.as_bytes()).with_context(what)?;
-        let file = file
-            .persist(path)
-            .map_err(|error| error.error)
-            .with_context(what)?;
-        let metadata = file.metadata().with_context(what)?;
-        Ok(Self {
-            path: path.to_owned(),
-            file: (metadata.dev(), metadata.ino()),
-        })
-    }
-}
-
-impl Drop for Kubeconfig {
-    /// Removes the file, unless another one has replaced it. The file itself is compared, not read: it may be a pipe by
-    /// now.
-    fn drop(&mut self) {
-        let current = fs::symlink_metadata(&self.path);
-        if current.is_ok_and(|current| (current.dev(), current.ino()) == self.file)
-            && let Err(error) = fs::remove_file(&self.path)
-        {
-            tracing::warn!(%error, path = %self.path.display(), "failed to remove kubeconfig, leaving it");
-        }
-    }
 }

@@ -91,7 +91,7 @@ fn table(copies: &[CopyInfo], now: Timestamp) -> String {
     });
     let rows: Vec<_> = rows.collect();
     let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
-    let heading = ["KIND", "NAME", "STATE", "PROVEN", "AGE", "BYTES"];
+    let heading = ["KIND", "NAME", "STATE", "CONFIRMED", "AGE", "BYTES"];
     let all: Vec<_> = std::iter::once(heading).chain(rows).collect();
     columns(&all)
 }
@@ -142,7 +142,7 @@ mod tests {
         ];
         let now = Timestamp::from_second(3600).unwrap();
         expect![[r#"
-            KIND     NAME             STATE     PROVEN                 AGE   BYTES
+            KIND     NAME             STATE     CONFIRMED              AGE   BYTES
             Pod      prod/web         present   1970-01-01T00:00:00Z   60m   2048
             Secret   prod/tls\u{1b}   absent    1970-01-01T00:00:00Z   60m   0
             Node                      present   1970-01-01T00:00:00Z   60m   512

@@ -58,6 +58,6 @@ fn chosen<'a>(args: &RenderArgs, offline: &'a Offline) -> Result<Vec<&'a Offline
     };
     match offline.pods.iter().find(is_wanted) {
         Some(pod) => Ok(vec![pod]),
-        None => Err(anyhow::anyhow!("no pod {namespace}/{name} in the manifests").into()),
+        None => Err(offline.no_pod(namespace, name).into()),
     }
 }

@@ -3,21 +3,23 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `beside` | prepares the mode beside a kubelet |
+//! | `embedded` | the API server behind `--manifests` |
 //! | `http` | serves the HTTP API, and moves it to another address |
 //! | `reload` | applies a changed configuration |
 //! | `summary` | prints what is served |
 //! | `systemd` | keeps the service manager informed |
 
 mod beside;
+mod embedded;
 mod http;
 mod reload;
 mod summary;
 mod systemd;
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use futures::future::BoxFuture;
+use futures::{FutureExt as _, TryFutureExt as _};
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
@@ -32,13 +34,12 @@ use larder_objects::chain;
 use prometheus_client::registry::Registry;
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::watch,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::JoinMap};
 use tracing::{error, info, warn};
 
-use self::{http::HttpApi, systemd::ServiceManager};
+use self::{embedded::Embedded, http::HttpApi, systemd::ServiceManager};
 use crate::{
     agent::{self, cluster_id, config},
     args::RunArgs,
@@ -54,6 +55,8 @@ const SUMMARY: Duration = Duration::from_millis(1500);
 const PROGRESS: Duration = Duration::from_secs(5);
 /// Time between two checks whether everything is delivered.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Pause before changes of pods are printed, in which more of them may come.
+const SETTLE: Duration = Duration::from_millis(100);
 /// Name of the one task that may end while the agent runs.
 const SUMMARY_TASK: &str = "summary";
 /// Time for shutdown: passes under way are finished.
@@ -96,6 +99,8 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
     let flags = [
         ("manifests", path(&args.manifests)),
         ("kubeconfig", path(&args.kubeconfig)),
+        ("kubeconfig-out", path(&args.kubeconfig_out)),
+        ("end-pods", args.end_pods.then(|| "true".to_owned())),
         ("context", args.context.clone()),
         ("node-name", args.node_name.clone()),
         (
@@ -124,20 +129,13 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
     typed.filter_map(|(name, value)| Some((name.to_owned(), value?)))
 }
 
-/// Keeps an embedded API server filled from a directory of manifests.
-struct ManifestFeed {
-    incomplete: watch::Receiver<bool>,
-    problems: watch::Receiver<Arc<[String]>>,
-    run: BoxFuture<'static, ()>,
-}
-
 /// The API server that the pods come from.
 struct AgentOrigin {
     client: Client,
     /// The cluster that a checkpoint is bound to; `None` without a checkpoint.
     cluster: Option<ClusterId>,
-    /// The directory behind an embedded API server.
-    feed: Option<ManifestFeed>,
+    /// The embedded API server, if pods come from manifests.
+    embedded: Option<Embedded>,
     /// Keeps the connections.
     _transport: Option<larder_transport::Transport>,
 }
@@ -148,25 +146,26 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     let volumes = root.volumes().context("cannot use the root directory")?;
     let socket = root.bind_socket();
     let mut registry = Registry::with_prefix("larder");
-    let origin = origin(args, &config, &mut registry).await?;
-    let listener = http::bind(config.listen).await?;
     let shutdown = CancellationToken::new();
+    let origin = origin(args, &config, &mut registry, &shutdown).await?;
+    let listener = http::bind(config.listen).await?;
     let program = Program::new(config.clone())
         .flags(typed_flags(args))
         .log(log)
         .projector(project_text)
         .shutdown(shutdown.clone());
-    let pod_deletion = if origin.feed.is_some() {
+    let pod_deletion = if args.end_pods || origin.embedded.is_some() {
         PodDeletion::ByAgent
     } else {
         PodDeletion::External
     };
+    let manifests = manifests_of(args, &config).cloned();
     let has_checkpoint = config.checkpoint.is_some();
     let mut agent = Agent::builder(config, root, volumes, origin.client)
         .pod_deletion(pod_deletion)
         .registry(registry);
-    if let Some(feed) = &origin.feed {
-        agent = agent.incomplete(feed.incomplete.clone());
+    if let Some(embedded) = &origin.embedded {
+        agent = agent.incomplete(embedded.incomplete.clone());
         if has_checkpoint {
             warn!("checkpoint has no effect with manifests: their API server is in this process");
         }
@@ -184,10 +183,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
             let router = local_api::socket_router(handle.clone(), program.clone());
             let server =
                 local_api::serve_unix(socket, router, local_api::socket_limits(), shutdown.clone());
-            tasks.spawn("local API", async {
-                server.await;
-                Ok(())
-            });
+            tasks.spawn("local API", server.map(Ok));
         }
         Err(error) => warn!(
             error = chain(&error),
@@ -196,26 +192,21 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     }
     let router = local_api::router(handle.clone(), program.clone());
     let (http, server) = HttpApi::new(listener, router, limits, shutdown.clone());
-    tasks.spawn("HTTP API", async {
-        server.await;
-        Ok(())
-    });
-    if let Some(feed) = origin.feed {
-        handle.show_problems_of(feed.problems);
-        let shutdown = shutdown.clone();
-        tasks.spawn("manifest directory", async move {
-            shutdown.run_until_cancelled(feed.run).await;
-            Ok(())
-        });
+    tasks.spawn("HTTP API", server.map(Ok));
+    if let Some(embedded) = origin.embedded {
+        handle.show_problems_of(embedded.problems);
+        tasks.spawn("manifest directory", embedded.run);
     }
-    tasks.spawn("agent", {
-        let agent = agent.run(shutdown.clone());
-        async { agent.await.map_err(anyhow::Error::from) }
-    });
+    tasks.spawn(
+        "agent",
+        agent.run(shutdown.clone()).map_err(anyhow::Error::from),
+    );
     tasks.spawn(SUMMARY_TASK, {
         let (shutdown, handle) = (shutdown.clone(), handle.clone());
         async move {
-            shutdown.run_until_cancelled(summarize(handle)).await;
+            shutdown
+                .run_until_cancelled(summarize(handle, manifests))
+                .await;
             Ok(())
         }
     });
@@ -288,25 +279,31 @@ impl Run<'_> {
     }
 }
 
+/// The directory of manifests, unless the pods come from an API server. A flag overrides the file.
+fn manifests_of<'a>(args: &'a RunArgs, config: &'a Config) -> Option<&'a PathBuf> {
+    let of_file = config.manifests.as_ref();
+    let flag = args.manifests.as_ref();
+    flag.or(of_file.filter(|_| args.kubeconfig.is_none()))
+}
+
 async fn origin(
     args: &RunArgs,
     config: &Config,
     registry: &mut Registry,
+    shutdown: &CancellationToken,
 ) -> Result<AgentOrigin, Failure> {
-    let (mut manifests, mut kubeconfig) = (&args.manifests, &args.kubeconfig);
-    if manifests.is_none() && kubeconfig.is_none() {
-        (manifests, kubeconfig) = (&config.manifests, &config.kubeconfig);
+    if let Some(manifests) = manifests_of(args, config) {
+        let kubeconfig = args.kubeconfig_out.as_deref();
+        let started = embedded::start(manifests, &config.node_name, kubeconfig, shutdown).await?;
+        return Ok(AgentOrigin {
+            cluster: None,
+            client: started.client.clone(),
+            embedded: Some(started),
+            _transport: None,
+        });
     }
-    if let Some(manifests) = manifests {
-        #[cfg(feature = "manifests")]
-        return embedded(manifests, config).await;
-        #[cfg(not(feature = "manifests"))]
-        return Err(Failure::unreadable(format!(
-            "cannot serve {}: this build of larder has no embedded API server",
-            manifests.display()
-        )));
-    }
-    let source = agent::origin(kubeconfig.as_deref(), args.context.as_deref());
+    let kubeconfig = args.kubeconfig.as_ref().or(config.kubeconfig.as_ref());
+    let source = agent::origin(kubeconfig.map(PathBuf::as_path), args.context.as_deref());
     let cluster = match config.checkpoint {
         Some(_) => Some(cluster_id(&source)?),
         None => None,
@@ -325,37 +322,14 @@ async fn origin(
     Ok(AgentOrigin {
         cluster,
         client,
-        feed: None,
+        embedded: None,
         _transport: Some(transport),
     })
 }
 
-/// An API server in this process, filled from `manifests`.
-#[cfg(feature = "manifests")]
-async fn embedded(manifests: &std::path::Path, config: &Config) -> Result<AgentOrigin, Failure> {
-    let server = larder_apiserver::ApiServer::new(larder_apiserver::Options::default());
-    server
-        .apply(&larder_agent::node::of_this_host(&config.node_name))
-        .context("cannot create the Node")?;
-    let feed =
-        larder_agent::feed::Feed::open(manifests, server.clone(), Some(config.node_name.clone()))
-            .await
-            .map_err(|error| Failure::unreadable(chain(&error)))?;
-    Ok(AgentOrigin {
-        cluster: None,
-        client: Client::new(server.service(), "default"),
-        feed: Some(ManifestFeed {
-            incomplete: feed.incomplete(),
-            problems: feed.problems(),
-            run: Box::pin(feed.run()),
-        }),
-        _transport: None,
-    })
-}
-
 /// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
-/// over all pods is done.
-async fn summarize(agent: AgentHandle) {
+/// over all pods is done, and each pod that comes, goes or waits after it.
+async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     let ready = async || {
         while !agent.is_ready() {
             sleep(POLL_INTERVAL).await;
@@ -363,9 +337,10 @@ async fn summarize(agent: AgentHandle) {
     };
     // In both cases: the summary shows what is missing.
     let mut is_ready = timeout(SUMMARY, ready()).await.is_ok();
-    let text = summary::of(&agent.status(), output::Style::of_stdout());
-    // A closed standard output is no reason to stop.
-    let _ = output::results(|out| out.write_all(text.as_bytes()));
+    let mut changes = agent.pod_changes();
+    let mut shown = agent.status();
+    let style = output::Style::of_stdout();
+    print(&summary::of(&shown, manifests.as_deref(), style));
     while !is_ready {
         let status = agent.status();
         let waiting_for = status.silent_sources.join(", ");
@@ -378,4 +353,17 @@ async fn summarize(agent: AgentHandle) {
             info!("first pass done");
         }
     }
+    while changes.changed().await.is_ok() {
+        // Changes that belong together are one line.
+        sleep(SETTLE).await;
+        changes.mark_unchanged();
+        let status = agent.status();
+        print(&summary::changes(&shown, &status, style));
+        shown = status;
+    }
+}
+
+fn print(text: &str) {
+    // A closed standard output is no reason to stop.
+    let _ = output::results(|out| out.write_all(text.as_bytes()));
 }

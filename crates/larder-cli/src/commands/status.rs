@@ -24,14 +24,14 @@ use tokio::time::Instant;
 
 use self::{
     progress::{Progress, waiting_for},
-    report::{Detail, explanation, is_done, overview},
+    report::{Detail, explanation, is_settled, overview},
     screen::{Screen, Size, StatusReport},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
-    args::{StatusArgs, StatusOutput},
+    args::{HealthCheck, StatusArgs, StatusOutput},
     outcome::{CommandOutcome, Failure},
-    output::{self, Style, json::write_json},
+    output::{self, Style, json::write_json, jsonpath::Template, yaml::write_yaml},
 };
 
 /// Time between two requests of `--watch` and `--wait`.
@@ -43,11 +43,27 @@ const USUAL_SIZE: Size = Size {
 };
 
 pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
+    if let StatusOutput::JsonPath(template) = &args.output {
+        let read = template.parse::<Template>();
+        read.map_err(|error| Failure::unreadable(format!("cannot read the jsonpath: {error}")))?;
+    }
     let root_dir = client_config(&args.place)?.root_dir;
     let ask = || -> anyhow::Result<AgentStatus> {
         let status = AgentClient::new(&root_dir)?.ask("/status")?;
         status.context("the agent has no status (is it of another version of larder?)")
     };
+    if let Some(check) = args.check {
+        let path = match check {
+            HealthCheck::Healthz => "/healthz",
+            HealthCheck::Readyz => "/readyz",
+        };
+        let (is_ok, text) = AgentClient::new(&root_dir)?.check(path)?;
+        output::results(|out| {
+            let mut lines = text.lines();
+            lines.try_for_each(|line| writeln!(out, "{}", output::escaped(line)))
+        })?;
+        return Ok(CommandOutcome::partial_if(!is_ok));
+    }
     if args.watch {
         return watch(args, ask);
     }
@@ -99,24 +115,32 @@ fn wait(
 /// Whether the named pods are delivered; without names, all pods of all sources.
 fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
     if args.pods.is_empty() {
+        let (status, _) = selected(args, status);
         let mut pods = status.pods.iter();
-        return status.silent_sources.is_empty() && pods.all(|pod| is_done(&pod.delivery));
+        return status.silent_sources.is_empty() && pods.all(is_settled);
     }
     let (status, missing) = selected(args, status);
-    missing.is_empty() && status.pods.iter().all(|pod| is_done(&pod.delivery))
+    missing.is_empty() && status.pods.iter().all(is_settled)
 }
 
 /// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve,
 /// escaped.
 fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String>) {
+    let mut selected = status.clone();
     if args.pods.is_empty() {
-        return (status.clone(), Vec::new());
+        if let Some(namespace) = &args.namespace {
+            selected.pods.retain(|pod| pod.namespace == *namespace);
+            selected
+                .objects
+                .retain(|object| object.namespace == *namespace);
+        }
+        return (selected, Vec::new());
     }
+    let default = args.namespace.as_deref().unwrap_or("default");
     let names = args.pods.iter();
     let names: Vec<_> = names
-        .map(|pod| format!("{}/{}", pod.namespace(&args.namespace), pod.name()))
+        .map(|pod| format!("{}/{}", pod.namespace(default), pod.name()))
         .collect();
-    let mut selected = status.clone();
     selected
         .pods
         .retain(|pod| names.contains(&format!("{}/{}", pod.namespace, pod.name)));
@@ -136,10 +160,9 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
 /// Prints a status; returns whether a named pod is missing, which is reported.
 fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
     let (status, missing) = selected(args, status);
-    output::results(|out| match args.output {
-        StatusOutput::Json => write_json(out, &status),
-        _ => out.write_all(text(args, &status, now()).as_bytes()),
-    })?;
+    let document = document(args, &status)?;
+    let text = document.unwrap_or_else(|| text(args, &status, now()));
+    output::results(|out| out.write_all(text.as_bytes()))?;
     for name in &missing {
         let error = anyhow!("the agent serves no pod {name}; `larder status` lists its pods");
         output::error(error.as_ref());
@@ -152,7 +175,7 @@ fn text(args: &StatusArgs, status: &AgentStatus, now: Timestamp) -> String {
     if args.pods.is_empty() {
         let detail = match args.output {
             StatusOutput::Wide => Detail::Wide,
-            StatusOutput::Table | StatusOutput::Json => Detail::Pending,
+            _ => Detail::Pending,
         };
         return overview(status, detail, now);
     }
@@ -183,9 +206,9 @@ fn watch(
                     ageless: &(text(args, &status, Timestamp::MIN) + &missing),
                 };
                 let is_same = last.as_ref() == Some(&status);
-                let shown = match args.output {
-                    StatusOutput::Json if is_same => String::new(),
-                    StatusOutput::Json => json_text(&status)?,
+                let shown = match document(args, &status)? {
+                    Some(_) if is_same => String::new(),
+                    Some(document) => document,
                     // Ages change all the time.
                     _ if is_terminal => screen.redraw(report, terminal_size(), style),
                     _ if is_same => String::new(),
@@ -221,10 +244,25 @@ fn watch(
     }
 }
 
-fn json_text(status: &AgentStatus) -> io::Result<String> {
+/// The status for programs; `None` if it is for people.
+fn document(args: &StatusArgs, status: &AgentStatus) -> io::Result<Option<String>> {
     let mut text = Vec::new();
-    write_json(&mut text, status)?;
-    Ok(String::from_utf8_lossy(&text).into_owned())
+    match &args.output {
+        StatusOutput::Table | StatusOutput::Wide => return Ok(None),
+        StatusOutput::Json => write_json(&mut text, status)?,
+        StatusOutput::Yaml => write_yaml(&mut text, status)?,
+        StatusOutput::Name => {
+            for pod in &status.pods {
+                let name = format!("{}/{}", pod.namespace, pod.name);
+                writeln!(text, "{}", output::escaped(&name))?;
+            }
+        }
+        StatusOutput::JsonPath(template) => {
+            let template = template.parse::<Template>().map_err(io::Error::other)?;
+            return Ok(Some(template.render(&serde_json::to_value(status)?)));
+        }
+    }
+    Ok(Some(String::from_utf8_lossy(&text).into_owned()))
 }
 
 fn terminal_size() -> Size {

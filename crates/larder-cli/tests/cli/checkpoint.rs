@@ -223,7 +223,10 @@ async fn copies_are_listed_and_verified_while_the_agent_runs_and_after_it() {
         assert_eq!((run.code, &*run.stderr), (0, ""), "running: {is_running}");
         let mut lines = run.stdout.lines();
         let heading: Vec<_> = lines.next().unwrap().split_whitespace().collect();
-        assert_eq!(heading, ["KIND", "NAME", "STATE", "PROVEN", "AGE", "BYTES"]);
+        assert_eq!(
+            heading,
+            ["KIND", "NAME", "STATE", "CONFIRMED", "AGE", "BYTES"]
+        );
         let rows: Vec<Vec<_>> = lines
             .map(|line| line.split_whitespace().collect())
             .collect();

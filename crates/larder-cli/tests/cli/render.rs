@@ -183,10 +183,10 @@ spec:
             ├─ does not start
             │  ├─ container c  secret "db" not found
             │  ├─ container d  missing value for NOPE  a subPathExpr refers to it
-            │  └─ volume v     secret "db" not found   found only in namespace other, out of reach
+            │  └─ volume v     secret "db" not found   exists only in namespace other; pods can't cross namespaces
             ├─ container c
             │  ├─ not started: secret "db" not found
-            │  ├─ envFrom  Secret db not found         found only in namespace other, out of reach
+            │  ├─ envFrom  Secret db not found         exists only in namespace other; pods can't cross namespaces
             │  ├─ B        ConfigMap app has no key b
             │  ├─ C        Secret nope not found
             │  └─ /v       volume v: Secret db, read-only

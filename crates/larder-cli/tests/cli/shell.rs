@@ -19,6 +19,7 @@ fn help_of_every_command_has_examples() {
         "",
         "run",
         "status",
+        "clean",
         "log-level",
         "render",
         "refs",

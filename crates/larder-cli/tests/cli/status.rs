@@ -156,7 +156,7 @@ fn conflicting_and_malformed_flags_are_bad_usage() {
         "--timeout 5s",
         "--wait --timeout 5",
         "a/b/c",
-        "-o yaml",
+        "-o xml",
     ] {
         let run = desk.run(&format!("status --root-dir root {args}"));
         assert_eq!((run.code, &*run.stdout), (2, ""), "{args}: {run:?}");

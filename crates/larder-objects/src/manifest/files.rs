@@ -42,10 +42,11 @@ pub fn read_manifest(path: &Path) -> Result<Zeroizing<Vec<u8>>, RegularFileError
 impl Loader {
     /// Reads a file, or the `*.yaml`, `*.yml` and `*.json` files of a directory in the order of their names.
     ///
-    /// Subdirectories and files whose name begins with a dot are skipped. A pipe is read to its end if `path` names it,
+    /// Files whose name begins with a dot are skipped, and so are subdirectories, unless [`Loader::recursive`] was
+    /// called. A pipe is read to its end if `path` names it,
     /// as a shell's `<(COMMAND)` does; in a directory it is an error.
     pub fn path(&mut self, path: &Path) {
-        match files(path) {
+        match files(path, self.recursive) {
             Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),
             Ok(None) if is_pipe(path) => match open_pipe(path) {
                 Ok(pipe) => self.add(path, read_bounded(pipe, 0, MAX_MANIFEST_BYTES)),
@@ -67,6 +68,7 @@ impl Loader {
     }
 
     fn add(&mut self, path: &Path, bytes: Result<Zeroizing<Vec<u8>>, RegularFileError>) {
+        self.manifests.files += 1;
         match bytes {
             Ok(bytes) => self.bytes(&path.display().to_string(), &bytes),
             Err(RegularFileError::Io { step, source }) => {
@@ -134,18 +136,26 @@ fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// The manifests of a directory, sorted; `None` if `path` is not a directory.
-fn files(path: &Path) -> io::Result<Option<Vec<PathBuf>>> {
+/// The manifests of a directory, sorted, with those of its subdirectories if `recursive`; `None` if `path` is not a
+/// directory.
+fn files(path: &Path, recursive: bool) -> io::Result<Option<Vec<PathBuf>>> {
     if !path.is_dir() {
         return Ok(None);
     }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let path = entry?.path();
-        let name = path.file_name().and_then(|name| name.to_str());
-        // A file that disappears, and everything that is not regular, is reported when it is read.
-        if name.is_some_and(is_manifest_name) && !path.is_dir() {
-            files.push(path);
+    let (mut files, mut directories) = (Vec::new(), vec![path.to_owned()]);
+    while let Some(directory) = directories.pop() {
+        for entry in fs::read_dir(directory)? {
+            let entry = entry?;
+            let path = entry.path();
+            let name = path.file_name().and_then(|name| name.to_str());
+            // A link to a directory may lead back here.
+            if recursive && entry.file_type()?.is_dir() {
+                let is_hidden = name.is_some_and(|name| name.starts_with('.'));
+                directories.extend((!is_hidden).then_some(path));
+            // A file that disappears, and everything that is not regular, is reported when it is read.
+            } else if name.is_some_and(is_manifest_name) && !path.is_dir() {
+                files.push(path);
+            }
         }
     }
     files.sort();

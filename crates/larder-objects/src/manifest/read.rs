@@ -49,6 +49,9 @@ enum Lines<'a> {
 impl Source<'_> {
     /// Line of the innermost field that exists on the way along `path`.
     fn line_of(&self, path: &FieldPath) -> usize {
+        if path.segments().is_empty() {
+            return self.line;
+        }
         let node = match &self.lines {
             Lines::Yaml(node) => Some(node),
             Lines::Json(chunk, node) => node
@@ -61,23 +64,23 @@ impl Source<'_> {
         node.map_or(self.line, |node| node.line_of(path.segments()))
     }
 
-    fn origin(&self, item: Option<usize>, line: usize) -> Origin {
+    /// The place of the field at `path` of an object, the `item` of a list if it is one.
+    fn origin(&self, item: Option<usize>, mut path: FieldPath) -> Origin {
+        if let Some(index) = item {
+            path = FieldPath::fields("items").index(index).join(&path);
+        }
         Origin {
             file: Arc::clone(self.file),
             document: self.document,
             item: item.map(|index| index + 1),
-            line,
+            line: self.line_of(&path),
         }
     }
 
     /// The error of an object, the `item` of a list if it is one.
     fn error(&self, item: Option<usize>, subject: Subject, problem: Problem) -> ManifestError {
-        let mut path = problem.field();
-        if let Some(index) = item {
-            path = FieldPath::fields("items").index(index).join(&path);
-        }
         ManifestError::Document {
-            origin: self.origin(item, self.line_of(&path)),
+            origin: self.origin(item, problem.field()),
             subject,
             problem,
         }
@@ -161,7 +164,11 @@ impl Loader {
             Ok(nodes) => nodes,
             Err(error) => {
                 *document += 1;
-                let problem = Problem::Syntax(error.problem);
+                let mut problem = error.problem;
+                if chunk.text.contains("{{") {
+                    problem.push_str("; this looks like a Helm template: render it first");
+                }
+                let problem = Problem::Syntax(problem);
                 return self.document_error(file, *document, error.line, problem);
             }
         };
@@ -365,7 +372,7 @@ impl Loader {
             };
             return self.failed(source, item, subject, problem);
         }
-        let origin = source.origin(item, source.line);
+        let origin = source.origin(item, FieldPath::root());
         self.seen
             .insert((kind, key), (origin.clone(), workload.clone()));
         self.manifests.documents.push(Document {

@@ -396,7 +396,7 @@ impl VolumeHost {
     }
 }
 
-/// Sees to it that the directory `name` of `parent` is the root of a tmpfs; returns it, and whether that took a mount.
+/// Mounts a tmpfs on the directory `name` of `parent` unless one is mounted; returns it, and whether it did.
 pub(super) fn mount_memory(
     parent: &Directory,
     directory: Directory,

@@ -98,6 +98,27 @@ impl VolumeHost {
         Ok(())
     }
 
+    /// Removes all links that lead to pods, and the directories of links and pods if nothing else is in them.
+    ///
+    /// # Errors
+    ///
+    /// The first step that failed.
+    pub fn remove_names(&self) -> Result<(), DiskError> {
+        let _alone = self.names.lock();
+        if let Some(by_name) = self.root().child(layout::BY_NAME)? {
+            for (namespace, pod, uid) in self.all_names()? {
+                if let Some(directory) = by_name.child(&namespace)?
+                    && (uid.is_some() || pod == LINK_TMP)
+                {
+                    directory.remove(&pod)?;
+                }
+                by_name.remove_if_empty(&namespace)?;
+            }
+        }
+        self.root().remove_if_empty(layout::BY_NAME)?;
+        self.root().remove_if_empty(layout::PODS).map(drop)
+    }
+
     /// The names of the pods that links lead to, by UID.
     pub(super) fn names_by_uid(&self) -> Result<HashMap<String, (String, String)>, DiskError> {
         let _alone = self.names.lock();

@@ -94,7 +94,7 @@ impl ManagerMetrics {
         );
         registry.register_with_unit(
             "read_wait",
-            "How long reads waited that could not be answered at once",
+            "Wait time of reads not served from cache",
             Unit::Seconds,
             self.waits.clone(),
         );

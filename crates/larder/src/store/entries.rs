@@ -39,7 +39,7 @@ pub(crate) trait Cell: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Of when the copy is that reads get.
+    /// When the copy that reads return was made.
     fn stale_as_of(&self) -> Option<Timestamp> {
         None
     }

@@ -47,6 +47,7 @@ impl Origin {
             paths: paths.collect::<Result<_, _>>()?,
             args: ManifestArgs {
                 filenames: args.filenames.clone(),
+                recursive: false,
                 namespace: args.namespace.clone(),
             },
             stdin,

@@ -70,8 +70,8 @@ impl ExecTarget {
                 ));
             }
             (None, _, Some(wanted)) => {
-                let (namespace, name) = (wanted.namespace(namespace), wanted.name());
-                return Err(anyhow!("no pod {namespace}/{name} in the manifests").into());
+                let namespace = wanted.namespace(namespace);
+                return Err(offline.no_pod(namespace, wanted.name()).into());
             }
             (None, _, None) => return Err(anyhow!("no pod in the manifests").into()),
         };

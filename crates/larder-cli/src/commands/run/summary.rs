@@ -1,13 +1,17 @@
 //! The summary that `larder run` prints once it serves: pods, volumes, and their paths.
 
-use std::fmt::Write as _;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    path::Path,
+};
 
 use larder_agent::status::{AgentStatus, Phase};
 
 use crate::output::{Style, escaped};
 
-/// The summary, for people.
-pub(super) fn of(status: &AgentStatus, style: Style) -> String {
+/// The summary, for people; with what to try next if the pods come from `manifests`.
+pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -> String {
     let mut text = String::new();
     let volumes: usize = status.pods.iter().map(|pod| pod.volumes.len()).sum();
     // Writing to a String does not fail.
@@ -28,6 +32,13 @@ pub(super) fn of(status: &AgentStatus, style: Style) -> String {
                 status.silent_sources.join(", ")
             ))
         );
+    }
+    if status.pods.is_empty() && status.silent_sources.is_empty() {
+        let hint = format_args!(
+            "no pod has spec.nodeName {}; pods without a node are not served",
+            status.node
+        );
+        let _ = writeln!(text, "{}", style.yellow(hint));
     }
     for pod in &status.pods {
         let path = format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
@@ -78,6 +89,55 @@ pub(super) fn of(status: &AgentStatus, style: Style) -> String {
             );
         }
     }
+    if let Some(manifests) = manifests {
+        let root = &status.root_dir;
+        let manifests = manifests.display();
+        let next = [
+            format!("edit a file in {manifests}, and the volumes follow; in another terminal:"),
+            format!("  larder status --root-dir {root}"),
+            format!("  larder exec --root-dir {root} --pod NAMESPACE/POD -- sh"),
+            format!(
+                "Ctrl-C stops, and leaves the volumes; larder clean --root-dir {root} removes them"
+            ),
+        ];
+        text.push('\n');
+        for line in next {
+            let _ = writeln!(text, "{}", style.dim(line));
+        }
+    }
+    text
+}
+
+/// A line for each pod that came, went, or is in another phase than before, for people.
+pub(super) fn changes(before: &AgentStatus, now: &AgentStatus, style: Style) -> String {
+    let mut text = String::new();
+    let known: BTreeMap<_, _> = before.pods.iter().map(|pod| (&pod.uid, pod)).collect();
+    for pod in &now.pods {
+        let was = known.get(&pod.uid);
+        let (delivery, is_new) = (&pod.delivery, was.is_none());
+        let is_same = was.is_some_and(|was| {
+            was.delivery.phase == delivery.phase && was.delivery.reason == delivery.reason
+        });
+        if is_same {
+            continue;
+        }
+        let state = match delivery.phase {
+            Phase::Delivered => style.green(format_args!(
+                "{} delivered",
+                count(pod.volumes.len(), "volume")
+            )),
+            phase if delivery.reason.is_empty() => style.yellow(phase.as_str()),
+            phase => style.red(format_args!("{}: {}", phase.as_str(), delivery.reason)),
+        };
+        let sign = if is_new { "+" } else { "~" };
+        let name = style.bold(format_args!("{}/{}", pod.namespace, pod.name));
+        let _ = writeln!(text, "{sign} {name}  {state}");
+    }
+    let served: BTreeSet<_> = now.pods.iter().map(|pod| &pod.uid).collect();
+    for pod in before.pods.iter().filter(|pod| !served.contains(&pod.uid)) {
+        let name = style.bold(format_args!("{}/{}", pod.namespace, pod.name));
+        let _ = writeln!(text, "- {name}  gone, its volumes removed");
+    }
     text
 }
 
@@ -93,6 +153,47 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn status(pods: &[(&str, &str, &str)]) -> AgentStatus {
+        let pods = pods.iter().map(|(name, phase, reason)| {
+            json!({
+                "namespace": "demo", "name": name, "uid": name, "source": "api", "path": "/r",
+                "volumes": [], "containers": [],
+                "phase": phase, "since": "2026-01-01T00:00:00Z", "reason": reason,
+            })
+        });
+        let status = json!({
+            "node": "n1", "rootDir": "/r", "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
+            "watchScope": "Object", "silentSources": [], "problems": [],
+            "pods": pods.collect::<Vec<_>>(), "objects": [],
+        });
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[test]
+    fn each_pod_that_comes_goes_or_waits_has_a_line() {
+        let before = status(&[
+            ("a", "Delivered", ""),
+            ("b", "Delivered", ""),
+            ("c", "Waiting", ""),
+        ]);
+        let now = status(&[
+            ("a", "Delivered", ""),
+            ("c", "Delivered", ""),
+            ("d", "Failing", "secret \"x\" not found"),
+        ]);
+        assert_eq!(
+            changes(&before, &now, Style::PLAIN),
+            "~ demo/c  0 volumes delivered\n+ demo/d  Failing: secret \"x\" not found\n- demo/b  gone, its volumes removed\n"
+        );
+        assert_eq!(changes(&now, &now, Style::PLAIN), "");
+    }
+
+    #[test]
+    fn a_node_without_pods_says_why() {
+        let text = of(&status(&[]), None, Style::PLAIN);
+        assert!(text.contains("no pod has spec.nodeName n1"), "{text}");
+    }
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
@@ -112,7 +213,7 @@ mod tests {
             "node": evil, "rootDir": evil, "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
             "watchScope": "Object", "silentSources": [evil], "problems": [], "pods": [status], "objects": [],
         }));
-        let text = of(&status.unwrap(), Style::PLAIN);
+        let text = of(&status.unwrap(), Some(Path::new(evil)), Style::PLAIN);
         let acts = |character: char| character.is_control() && character != '\n';
         assert!(!text.contains(acts), "{text:?}");
     }

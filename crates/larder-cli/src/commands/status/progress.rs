@@ -12,7 +12,10 @@ use larder_agent::status::AgentStatus;
 use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
-use super::{report::is_done, screen::cut};
+use super::{
+    report::{is_done, is_settled},
+    screen::cut,
+};
 use crate::output::{self, escaped};
 
 /// Time before the first line.
@@ -82,11 +85,15 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
             because.unwrap_or_default()
         );
     }
-    let pods = status.pods.iter().filter(|pod| !is_done(&pod.delivery));
+    let pods = status.pods.iter().filter(|pod| !is_settled(pod));
     let pods = pods.map(|pod| {
-        let why = match pod.delivery.reason.as_str() {
-            "" => pod.delivery.phase.as_str(),
-            reason => reason,
+        let mut hooks = pod.on_change.iter().filter(|hook| hook.state != "Idle");
+        let why = match (hooks.next(), pod.delivery.reason.as_str()) {
+            (Some(hook), _) if is_done(&pod.delivery) => {
+                format!("hook {} is {}: {}", hook.name, hook.state, hook.reason)
+            }
+            (_, "") => pod.delivery.phase.as_str().to_owned(),
+            (_, reason) => reason.to_owned(),
         };
         format!("{}/{} ({why})", pod.namespace, pod.name)
     });

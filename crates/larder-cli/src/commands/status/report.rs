@@ -23,6 +23,16 @@ pub(super) fn is_done(delivery: &Delivery) -> bool {
     )
 }
 
+/// Whether the last attempt of the hook failed, or its annotation has an error.
+pub(super) fn is_failing(hook: &HookStatus) -> bool {
+    matches!(hook.state.as_str(), "Retrying" | "Failing" | "Invalid")
+}
+
+/// Whether a pod and its hooks need no more work.
+pub(super) fn is_settled(pod: &PodStatus) -> bool {
+    is_done(&pod.delivery) && pod.on_change.iter().all(|hook| hook.state == "Idle")
+}
+
 /// All pods: a head line with counts, problems, the pods, and the parts of `detail`.
 pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
     let mut text = serving(status);
@@ -61,13 +71,10 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
     // An idle hook gets no line.
     let hooks = hooks.filter(|(_, hook)| detail == Detail::Wide || hook.state != "Idle");
     let hooks = hooks.map(|(pod, hook)| {
-        let [name, rest @ ..] = hook_row(hook, now);
-        [format!("{}/{}/{name}", pod.namespace, pod.name)]
-            .into_iter()
-            .chain(rest)
+        let mut row = hook_row(hook, now);
+        row[0] = format!("{}/{}/{}", pod.namespace, pod.name, row[0]);
+        row
     });
-    let hooks = hooks.map(|row| row.collect::<Vec<_>>().try_into());
-    let hooks = hooks.map(|row: Result<[String; 8], _>| row.expect("a row has eight columns"));
     text += &section(HOOK_HEADING, hooks.collect());
     if detail == Detail::Wide {
         text += &watch_scopes(status);
@@ -93,9 +100,14 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     fact("UID", &pod.uid);
     fact("source", &pod.source);
     fact("mirror", mirror(pod));
-    fact("directory", &pod.path);
+    fact("directory", &short_path(status, pod));
     if let Some(deleted) = pod.deletion_timestamp {
-        fact("deletion", &format!("{deleted:.0}, served until it ends"));
+        fact(
+            "deletion",
+            &format!(
+                "{deleted:.0}, served until it is gone from its source; whoever runs the pod ends it"
+            ),
+        );
     }
     text += &notes(status);
     let volumes = pod.volumes.iter().map(|volume| {
@@ -106,7 +118,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
             age(volume.delivery.since, now),
             volume.files.to_string(),
             last(volume.last_swap, now),
-            volume.path.clone(),
+            below(pod, &volume.path),
             beside::reason(volume).unwrap_or_else(|| reason(&volume.delivery, volume.stale_as_of)),
         ]
     });
@@ -126,7 +138,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
             container.name.clone(),
             container.delivery.phase.as_str().to_owned(),
             age(container.delivery.since, now),
-            container.path.clone(),
+            below(pod, &container.path),
             reason(&container.delivery, container.stale_as_of),
         ]
     });
@@ -179,7 +191,7 @@ const HOOK_HEADING: [&str; 8] = [
     "AGE",
     "ATTEMPTS",
     "LAST SUCCESS",
-    "PLACE",
+    "DEFINED IN",
     "REASON",
 ];
 
@@ -196,7 +208,7 @@ fn hook_row(hook: &HookStatus, now: Timestamp) -> [String; 8] {
     ]
 }
 
-/// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered`
+/// `node n1: 3 pods, 2 delivered, 1 failing; 4 volumes, 1 not delivered; 1 of 2 hooks failing`
 fn head(status: &AgentStatus) -> String {
     let phases = [
         Phase::Delivered,
@@ -224,8 +236,16 @@ fn head(status: &AgentStatus) -> String {
         pending => format!(", {pending} not delivered"),
     };
     let volumes = count(volumes().count(), "volume");
+    let hooks = || status.pods.iter().flat_map(|pod| &pod.on_change);
+    let failing = match hooks().filter(|hook| is_failing(hook)).count() {
+        0 => String::new(),
+        failing => format!("; {failing} of {} failing", count(hooks().count(), "hook")),
+    };
     let pods = pods.join(", ");
-    escaped_line(&format!("node {}: {pods}; {volumes}{pending}", status.node))
+    escaped_line(&format!(
+        "node {}: {pods}; {volumes}{pending}{failing}",
+        status.node
+    ))
 }
 
 /// Problems, and sources without a report.
@@ -354,6 +374,21 @@ fn objects(status: &AgentStatus, is_shown: impl Fn(&[String]) -> bool) -> String
         });
     let heading = ["OBJECT", "STATE", "VERSION", "STALENESS", "PODS", "ERROR"];
     section(heading, rows.collect())
+}
+
+/// The directory of a pod, by name where larder has made such a link.
+fn short_path(status: &AgentStatus, pod: &PodStatus) -> String {
+    if pod.path == format!("{}/pods/{}", status.root_dir, pod.uid) {
+        return format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
+    }
+    pod.path.clone()
+}
+
+/// A path in the directory of a pod, relative to it.
+fn below(pod: &PodStatus, path: &str) -> String {
+    let below = path.strip_prefix(&*pod.path);
+    let below = below.and_then(|path| path.strip_prefix('/'));
+    below.unwrap_or(path).to_owned()
 }
 
 /// UID of the mirror pod, or whether it is missing.
@@ -504,13 +539,13 @@ mod tests {
             hook("failing", "Retrying", "no process of container web"),
         ];
         expect![[r#"
-            node n1: 1 pod, 1 delivered; 1 volume
+            node n1: 1 pod, 1 delivered; 1 volume; 1 of 2 hooks failing
             problem: a.yaml: \u{1b}[2J
 
             POD       PHASE       AGE    VOLUMES   REASON
             prod/db   Delivered   3m5s   1/1
 
-            HOOK              ACTION          STATE      AGE    ATTEMPTS   LAST SUCCESS   PLACE                  REASON
+            HOOK              ACTION          STATE      AGE    ATTEMPTS   LAST SUCCESS   DEFINED IN             REASON
             prod/db/failing   signal:SIGHUP   Retrying   3m5s   1                         larder.dev/on-change   no process of container web
         "#]]
         .assert_eq(&overview(&status, Detail::Pending, now()));
@@ -531,9 +566,9 @@ mod tests {
               directory  /r
             problem: a.yaml: \u{1b}[2J
 
-            VOLUME   TYPE     PHASE       AGE    FILES   LAST SWAP   PATH     REASON
-            ok       secret   Delivered   3m5s   2                   /r/ok
-            tls      secret   Failing     3m5s   2                   /r/tls   secret "tls" not found
+            VOLUME   TYPE     PHASE       AGE    FILES   LAST SWAP   PATH   REASON
+            ok       secret   Delivered   3m5s   2                   ok
+            tls      secret   Failing     3m5s   2                   tls    secret "tls" not found
         "#]]
         .assert_eq(&explanation(&status, &status.pods[1], now()));
     }

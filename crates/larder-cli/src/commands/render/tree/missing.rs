@@ -89,7 +89,7 @@ pub(super) fn elsewhere(pod: &RenderedPod<'_>, kind: Kind, name: &str) -> String
         String::new()
     } else {
         format!(
-            "found only in namespace {}, out of reach",
+            "exists only in namespace {}; pods can't cross namespaces",
             others.join(", ")
         )
     }

@@ -8,6 +8,9 @@
 //! busy machine two threads seldom run at the same time. `best` is the quickest sample.
 //!
 //! `cargo bench -p larder --bench managers`
+//!
+//! With `LARDER_KUBELET`, the path of the program that `.ci/bench managers --kubelet DIR` builds from `kubelet.go`, the
+//! kubelet's own managers run in alternation with larder's, and the ratio is the median of those of all rounds.
 
 #![expect(
     clippy::unwrap_used,
@@ -16,7 +19,17 @@
     reason = "a benchmark may panic, prints what it found, and does not count that far"
 )]
 
-use std::{convert::Infallible, hint::black_box, sync::Arc, thread, time::Duration};
+use std::{
+    cell::RefCell,
+    convert::Infallible,
+    hint::black_box,
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    rc::Rc,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -31,6 +44,16 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
 const OBJECTS: usize = 500;
+/// Rounds in alternation with the kubelet, and repetitions in each.
+const ROUNDS: usize = 24;
+const ALTERNATING: u64 = 100_000;
+/// The rows that the kubelet has.
+const ALTERNATED: [&str; 4] = [
+    "read, Watch",
+    "read, Cache",
+    "register + unregister",
+    "register again, 10 references",
+];
 
 /// An API server that has every ConfigMap of namespace `n`, and changes none.
 fn client() -> kube::Client {
@@ -138,16 +161,85 @@ fn yardstick(c: &mut Criterion) {
     });
 }
 
+/// The kubelet's own managers, in a process beside this one.
+struct Kubelet {
+    input: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    /// Ends with its input.
+    _process: Child,
+}
+
+impl Kubelet {
+    /// The program that `LARDER_KUBELET` names.
+    fn start() -> Option<Self> {
+        let program = std::env::var_os("LARDER_KUBELET")?;
+        let (stdin, stdout) = (Stdio::piped(), Stdio::piped());
+        let mut process = Command::new(program)
+            .stdin(stdin)
+            .stdout(stdout)
+            .spawn()
+            .unwrap();
+        Some(Self {
+            input: process.stdin.take().unwrap(),
+            answers: BufReader::new(process.stdout.take().unwrap()),
+            _process: process,
+        })
+    }
+
+    /// CPU time of one `what`, of `count`, in nanoseconds.
+    fn measure(&mut self, what: &str, count: u64) -> f64 {
+        writeln!(self.input, "{count} {what}").unwrap();
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).unwrap();
+        answer.trim().parse().unwrap()
+    }
+
+    /// Measures `what` and `run` in turns.
+    fn alternate(&mut self, what: &str, mut run: impl FnMut(u64) -> Duration) {
+        let (mut pairs, count) = (Vec::new(), ALTERNATING);
+        for round in 0..ROUNDS {
+            let ours = |run: &mut dyn FnMut(u64) -> Duration| {
+                run(count).as_secs_f64() * 1e9 / count as f64
+            };
+            // Each goes first in half of the rounds.
+            let first = (round % 2 == 0).then(|| ours(&mut run));
+            let kubelet = self.measure(what, count);
+            pairs.push((kubelet, first.unwrap_or_else(|| ours(&mut run))));
+        }
+        let median = |value: fn(&(f64, f64)) -> f64| {
+            let mut values: Vec<_> = pairs.iter().map(value).collect();
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        println!(
+            "  in turns: kubelet {:.0} ns, larder {:.1} ns, ratio {:.1}\n",
+            median(|pair| pair.0),
+            median(|pair| pair.1),
+            median(|pair| pair.0 / pair.1)
+        );
+    }
+}
+
 /// A measurement, with the kubelet's figure and larder's budget, in nanoseconds.
 struct Row {
     name: String,
     kubelet: f64,
     budget: f64,
+    subject: Rc<RefCell<Option<Kubelet>>>,
 }
 
 impl Row {
     /// Measures `run`, which repeats its work a given number of times and returns how long that took.
     fn measure(&self, c: &mut Criterion, mut run: impl FnMut(u64) -> Duration) {
+        self.measure_alone(c, &mut run);
+        if ALTERNATED.contains(&&*self.name)
+            && let Some(kubelet) = &mut *self.subject.borrow_mut()
+        {
+            kubelet.alternate(&self.name, run);
+        }
+    }
+
+    fn measure_alone(&self, c: &mut Criterion, mut run: impl FnMut(u64) -> Duration) {
         let mut best = f64::INFINITY;
         c.bench_function(&self.name, |b| {
             b.iter_custom(|count| {
@@ -178,11 +270,18 @@ fn cpu_time(work: impl FnOnce()) -> Duration {
     now().saturating_sub(start)
 }
 
-fn reads(c: &mut Criterion, node: &Node, strategy: &str, kubelet: f64, budget: f64) {
+fn reads(
+    c: &mut Criterion,
+    node: &Node,
+    strategy: &str,
+    (kubelet, budget): (f64, f64),
+    subject: &Rc<RefCell<Option<Kubelet>>>,
+) {
     let row = |what: &str, budget| Row {
         name: format!("read, {strategy}{what}"),
         kubelet,
         budget,
+        subject: Rc::clone(subject),
     };
     row("", budget).measure(c, |count| node.reads(count, read_by_guard));
     row(", two threads", budget).measure(c, |count| {
@@ -201,14 +300,17 @@ fn managers(c: &mut Criterion) {
     let runtime = Runtime::new().unwrap();
     let _entered = runtime.enter();
     let watching = Node::synced(ConfigMapManager::watching(client()), &runtime);
-    reads(c, &watching, "Watch", 258.0, 30.0);
+    let subject = Rc::new(RefCell::new(Kubelet::start()));
+    reads(c, &watching, "Watch", (258.0, 30.0), &subject);
     let caching = ConfigMapManager::caching(client(), NodeTtl::default());
-    reads(c, &Node::synced(caching, &runtime), "Cache", 100.0, 100.0);
+    let cached = Node::synced(caching, &runtime);
+    reads(c, &cached, "Cache", (100.0, 100.0), &subject);
 
     let row = |name: &str, kubelet, budget| Row {
         name: name.to_owned(),
         kubelet,
         budget,
+        subject: Rc::clone(&subject),
     };
     let manager = &watching.manager;
     let pod_of_one = pod("one", names().take(1));

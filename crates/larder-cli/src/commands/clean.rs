@@ -1,0 +1,82 @@
+//! `larder clean`: removes what a stopped agent left.
+
+use std::path::Path;
+
+use larder_agent::clean::Leftovers;
+use larder_objects::chain;
+
+use crate::{
+    agent::client_config,
+    args::CleanArgs,
+    outcome::{CommandOutcome, Failure},
+    output::{self, escaped},
+};
+
+pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
+    let root = client_config(&args.place)?.root_dir;
+    let found = Leftovers::find(&root).map_err(|error| anyhow::anyhow!("{}", chain(&error)))?;
+    let Some(found) = found else {
+        let root = root.display();
+        output::note(format_args!(
+            "no agent has used {root}, so there is nothing to remove"
+        ));
+        return Ok(CommandOutcome::Done);
+    };
+    let verb = if args.dry_run {
+        "would remove"
+    } else {
+        "removed"
+    };
+    let mut lines = Vec::new();
+    for pod in &found.pods {
+        let name = match &pod.name {
+            Some((namespace, name)) => format!("{namespace}/{name}"),
+            None => pod.uid.clone(),
+        };
+        let volumes = match pod.volumes.len() {
+            1 => "1 volume".to_owned(),
+            volumes => format!("{volumes} volumes"),
+        };
+        lines.push(format!("{verb} pod {name}: {volumes}"));
+    }
+    let others = found.others.iter();
+    lines.extend(others.map(|path| format!("{verb} {}", path.display())));
+    let root = found.path().to_owned();
+    if args.dry_run {
+        lines.push(format!(
+            "{verb} {} if nothing else is in it",
+            root.display()
+        ));
+        print(&lines)?;
+        return Ok(CommandOutcome::Done);
+    }
+    let (errors, is_left) = found.remove();
+    lines.extend(match (errors.is_empty(), is_left) {
+        (false, _) => None,
+        (true, false) => Some(format!("{verb} {}", root.display())),
+        (true, true) => Some(format!("kept {}: {}", root.display(), why_kept(&root))),
+    });
+    print(&lines)?;
+    for error in &errors {
+        output::error(error);
+    }
+    Ok(CommandOutcome::partial_if(!errors.is_empty()))
+}
+
+/// `it has other files: notes.txt`
+fn why_kept(root: &Path) -> String {
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    match names.collect::<Vec<_>>().join(", ") {
+        names if names.is_empty() => "it cannot be removed".to_owned(),
+        names => format!("it has other files: {names}"),
+    }
+}
+
+fn print(lines: &[String]) -> Result<(), Failure> {
+    Ok(output::results(|out| {
+        lines
+            .iter()
+            .try_for_each(|line| writeln!(out, "{}", escaped(line)))
+    })?)
+}

@@ -1,0 +1,110 @@
+//! The API server in this process that `--manifests` fills.
+
+use std::{path::Path, sync::Arc};
+
+use futures::future::BoxFuture;
+use kube::Client;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::outcome::Failure;
+
+/// An API server in this process, and the directory that fills it.
+#[cfg_attr(
+    not(feature = "manifests"),
+    expect(dead_code, reason = "none is started")
+)]
+pub(super) struct Embedded {
+    pub(super) client: Client,
+    /// Whether a manifest has been unreadable since the start.
+    pub(super) incomplete: watch::Receiver<bool>,
+    /// The problems of the manifests.
+    pub(super) problems: watch::Receiver<Arc<[String]>>,
+    /// Follows the directory, and serves kubectl if it is let in, until the shutdown.
+    pub(super) run: BoxFuture<'static, anyhow::Result<()>>,
+}
+
+#[cfg(not(feature = "manifests"))]
+pub(super) async fn start(
+    _: &Path,
+    _: &str,
+    _: Option<&Path>,
+    _: &CancellationToken,
+) -> Result<Embedded, Failure> {
+    let problem = "this build of larder has no embedded API server, so manifests cannot be served";
+    Err(Failure::unreadable(problem))
+}
+
+/// Starts the server with the Node `node` and the objects of `manifests`. With `kubeconfig`, kubectl is let in: the
+/// server listens on loopback, over TLS, and an administrator's kubeconfig stands in that file.
+///
+/// # Errors
+///
+/// The directory cannot be read, or the kubeconfig cannot be written.
+#[cfg(feature = "manifests")]
+pub(super) async fn start(
+    manifests: &Path,
+    node: &str,
+    kubeconfig: Option<&Path>,
+    shutdown: &CancellationToken,
+) -> Result<Embedded, Failure> {
+    use anyhow::Context as _;
+    use futures::FutureExt as _;
+    use larder_apiserver::{ApiServer, Options};
+
+    let server = ApiServer::try_new(Options::default());
+    let server = server.context("cannot create the certificates")?;
+    server
+        .apply(&larder_agent::node::of_this_host(node))
+        .context("cannot create the Node")?;
+    let feed = larder_agent::feed::Feed::open(manifests, server.clone(), Some(node.to_owned()));
+    let feed = feed.await;
+    let feed = feed.map_err(|error| Failure::unreadable(larder_objects::chain(&error)))?;
+    let serving = match kubeconfig {
+        Some(path) => let_kubectl_in(path, server.clone(), shutdown.clone()).await?,
+        None => std::future::ready(Ok(())).boxed(),
+    };
+    let (incomplete, problems) = (feed.incomplete(), feed.problems());
+    let shutdown = shutdown.clone();
+    let following = async move {
+        shutdown.run_until_cancelled(feed.run()).await;
+        Ok(())
+    };
+    Ok(Embedded {
+        client: Client::new(server.service(), "default"),
+        incomplete,
+        problems,
+        run: async { futures::try_join!(following, serving).map(drop) }.boxed(),
+    })
+}
+
+#[cfg(feature = "manifests")]
+async fn let_kubectl_in(
+    path: &Path,
+    server: larder_apiserver::ApiServer,
+    shutdown: CancellationToken,
+) -> anyhow::Result<BoxFuture<'static, anyhow::Result<()>>> {
+    use std::net::Ipv4Addr;
+
+    use anyhow::Context as _;
+    use futures::FutureExt as _;
+    use larder_apiserver::{Transport, User};
+
+    use crate::kubeconfig_file::KubeconfigFile;
+
+    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+    let listener = listener.context("cannot listen on loopback")?;
+    let address = listener.local_addr();
+    let address = address.context("cannot read the address of the listener")?;
+    let text = server.kubeconfig(address, User::admin());
+    let text = text.context("cannot create a client certificate")?;
+    // The listener accepts connections already.
+    let file = KubeconfigFile::publish(path, &text)?;
+    tracing::info!(kubeconfig = %path.display(), %address, "kubectl can use the embedded API server");
+    let serving = async move {
+        let result = server.serve(listener, Transport::Tls, shutdown).await;
+        drop(file);
+        result.context("the embedded API server ended")
+    };
+    Ok(serving.boxed())
+}

@@ -1,0 +1,127 @@
+//! `larder clean`, and what agents leave behind.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use rustix::process::Signal;
+
+use crate::{
+    Desk,
+    run::{Agent, desk, key, put, until},
+};
+
+/// Paths of mounts below `directory`.
+fn mounts(directory: &Path) -> usize {
+    let directory = directory.canonicalize().unwrap();
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let paths = table.lines().filter_map(|line| line.split(' ').nth(1));
+    paths
+        .filter(|path| Path::new(path).starts_with(&directory))
+        .count()
+}
+
+const SECRET_POD: &str = "
+apiVersion: v1
+kind: Secret
+metadata: {name: login}
+stringData: {user: bob}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: vault}
+spec:
+  containers: [{name: c, image: i, volumeMounts: [{name: login, mountPath: /login}]}]
+  volumes: [{name: login, secret: {secretName: login}}]
+";
+
+#[tokio::test]
+async fn a_stopped_agent_is_removed_with_its_mounts_and_a_running_one_is_not() {
+    let desk = desk();
+    put(&desk, "vault.yaml", SECRET_POD);
+    let root = desk.path().join("root");
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    until("the volume", || key(&desk, "web", "a").is_some()).await;
+    let login = root.join("by-name/default/vault/volumes/kubernetes.io~secret/login/user");
+    until("the Secret", || login.exists()).await;
+
+    let run = desk.run("clean --root-dir root");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(
+        run.stderr.contains("in use by another larder agent"),
+        "{run:?}"
+    );
+    assert!(login.exists());
+
+    assert_eq!(agent.signal(Signal::TERM), Some(0));
+    assert!(!root.join("agent.sock").exists(), "nothing listens on it");
+    let run = desk.run("clean --root-dir root --dry-run");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    assert!(
+        run.stdout
+            .contains("would remove pod default/vault: 1 volume\n"),
+        "{run:?}"
+    );
+    assert!(login.exists());
+
+    fs::write(root.join("notes.txt"), "mine").unwrap();
+    let run = desk.run("clean --root-dir root");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    assert!(run.stdout.contains("removed pod default/web: "), "{run:?}");
+    assert!(run.stdout.contains("has other files: notes.txt"), "{run:?}");
+    assert_eq!(mounts(&root), 0);
+    assert_eq!(fs::read_dir(&root).unwrap().count(), 1);
+    fs::remove_file(root.join("notes.txt")).unwrap();
+
+    let run = desk.run("clean --root-dir root");
+    assert_eq!(run.code, 0);
+    assert!(run.stderr.contains("no agent has used"), "{run:?}");
+}
+
+#[tokio::test]
+async fn clean_removes_the_directory_itself_if_nothing_else_is_in_it() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    until("the volume", || key(&desk, "web", "a").is_some()).await;
+    assert_eq!(agent.signal(Signal::INT), Some(0));
+    let run = desk.run("clean --root-dir root");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    assert!(!desk.path().join("root").exists());
+}
+
+#[test]
+fn a_start_that_fails_leaves_nothing_behind() {
+    let desk = Desk::with([]);
+    let run = desk.run("run --root-dir root --manifests missing");
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(!desk.path().join("root").exists());
+    let status = desk.run("status --root-dir root");
+    assert!(
+        status.stderr.contains("no agent is listening"),
+        "{status:?}"
+    );
+}
+
+/// Completion scripts are read by their shells, where these are installed.
+#[test]
+fn completion_scripts_are_valid_in_their_shells() {
+    let desk = Desk::with([]);
+    for (shell, check) in [("bash", "-n"), ("zsh", "-n"), ("fish", "-n")] {
+        let script = desk.run(&format!("completion {shell}")).stdout;
+        let path = desk.path().join(shell);
+        fs::write(&path, script).unwrap();
+        let checked = Command::new(shell)
+            .arg(check)
+            .arg(&path)
+            .stdin(Stdio::null())
+            .status();
+        // A shell that is missing reads no completions.
+        if let Ok(status) = checked {
+            assert!(status.success(), "{shell}");
+        }
+    }
+}

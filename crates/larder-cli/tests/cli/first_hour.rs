@@ -1,0 +1,169 @@
+//! Mistakes that everybody makes once, and what larder says to them.
+
+use std::{fs, process::Command, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Api, Client, Config,
+    api::DeleteParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use rustix::process::Signal;
+
+use crate::{
+    Desk,
+    run::{Agent, desk, key, until},
+};
+
+const POD: &str = "
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: demo}
+spec: {containers: [{name: c, image: i}]}
+";
+
+#[test]
+fn an_empty_directory_is_an_error_and_subdirectories_are_searched_on_request() {
+    let desk = Desk::with([]);
+    fs::create_dir_all(desk.path().join("k8s/base/.git")).unwrap();
+    let run = desk.run("render -f k8s");
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(
+        run.stderr
+            .contains("read 0 files; subdirectories are not searched"),
+        "{run:?}"
+    );
+    fs::write(desk.path().join("k8s/base/pod.yaml"), POD).unwrap();
+    fs::write(desk.path().join("k8s/base/.git/other.yaml"), "nonsense: [").unwrap();
+    assert_eq!(desk.run("refs -f k8s").code, 2);
+    for command in ["render -R -f k8s", "refs --recursive -f k8s"] {
+        let run = desk.run(command);
+        assert_eq!((run.code, &*run.stderr), (0, ""), "{command}");
+        assert!(run.stdout.contains("web"), "{command}");
+    }
+    // A link to a directory above leads nowhere.
+    std::os::unix::fs::symlink("..", desk.path().join("k8s/base/up")).unwrap();
+    assert_eq!(desk.run("render -R -f k8s").code, 0);
+}
+
+#[test]
+fn a_pod_in_the_place_of_a_file_or_without_its_namespace_is_understood() {
+    let desk = Desk::with([("app.yaml", POD)]);
+    let run = desk.run("render -f app.yaml web");
+    assert_eq!(run.code, 1);
+    assert!(
+        run.stderr.contains("if it is a pod, write --pod web"),
+        "{run:?}"
+    );
+    for command in [
+        "render -f app.yaml --pod web",
+        "exec -f app.yaml --pod web -- true",
+    ] {
+        let run = desk.run(command);
+        let expected = "no pod default/web in the manifests; did you mean demo/web?";
+        assert!(run.stderr.contains(expected), "{run:?}");
+    }
+}
+
+#[test]
+fn a_helm_template_is_recognized() {
+    let desk = Desk::with([
+        (
+            "value.yaml",
+            "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {{ .Values.name }}\n",
+        ),
+        (
+            "block.yaml",
+            "apiVersion: v1\nkind: ConfigMap\n{{- if .Values.x }}\ndata: {}\n{{- end }}\n",
+        ),
+    ]);
+    for file in ["value.yaml", "block.yaml"] {
+        let run = desk.run(&format!("render -f {file}"));
+        assert!(
+            run.stderr
+                .contains("this looks like a Helm template: render it first"),
+            "{run:?}"
+        );
+    }
+}
+
+#[test]
+fn an_item_of_a_list_has_one_line_in_all_messages() {
+    let list = "apiVersion: v1\nkind: List\nitems:\n- apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: a}\n\
+                - apiVersion: v1\n  kind: ConfigMap\n  metadata: {name: a}\n";
+    let json = r#"{"apiVersion": "v1", "kind": "List", "items": [
+{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}},
+{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}]}"#;
+    let desk = Desk::with([("l.yaml", list), ("l.json", json)]);
+    for (file, second, first) in [("l.yaml", 7, 4), ("l.json", 3, 2)] {
+        let run = desk.run(&format!("render -f {file}"));
+        let expected = format!(
+            "{file}: document 1, item 2, line {second}: ConfigMap \"a\": already defined in {file}: document 1, item 1, line {first}"
+        );
+        assert!(run.stderr.contains(&expected), "{run:?}");
+    }
+}
+
+async fn pods(kubeconfig: &std::path::Path) -> Api<Pod> {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    // Without this machine's proxy: the server is local.
+    config.proxy_url = None;
+    Api::namespaced(Client::try_from(config).unwrap(), "default")
+}
+
+#[tokio::test]
+async fn kubectl_is_let_in_and_a_deleted_pod_is_gone() {
+    let desk = desk();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    let mut agent = Agent::spawn(
+        &desk,
+        command,
+        "--manifests m --node-name n1 --kubeconfig-out kubeconfig",
+    );
+    agent.summary();
+    let kubeconfig = desk.path().join("kubeconfig");
+    until("the volume", || key(&desk, "web", "a").is_some()).await;
+    let pods = pods(&kubeconfig).await;
+    pods.delete("web", &DeleteParams::default()).await.unwrap();
+    let gone = async {
+        while pods.get_opt("web").await.unwrap().is_some() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), gone)
+        .await
+        .unwrap();
+    assert_eq!(agent.signal(Signal::TERM), Some(0));
+    assert!(!kubeconfig.exists(), "it would lead nowhere");
+}
+
+#[tokio::test]
+async fn status_has_kubectls_formats_and_answers_probes() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let status = |args: &str| desk.run(&format!("status --root-dir root {args}"));
+    assert_eq!(status("--wait").code, 0);
+    assert_eq!(status("-o name").stdout, "default/web\n");
+    assert_eq!(status("-n other -o name").stdout, "");
+    assert_eq!(status("-A -o name").stdout, "default/web\n");
+    assert!(
+        status("-o yaml").stdout.contains("\n  - name: web\n")
+            || status("-o yaml").stdout.contains("name: web\n")
+    );
+    let phases = status("-o jsonpath={.pods[*].phase}");
+    assert_eq!((phases.code, &*phases.stdout), (0, "Delivered"));
+    assert_eq!(status("-o jsonpath={..x}").code, 2);
+    assert_eq!(status("-o xml").code, 2);
+    for check in ["healthz", "readyz"] {
+        let run = status(&format!("--check {check}"));
+        assert_eq!((run.code, &*run.stdout), (0, "ok\n"), "{run:?}");
+    }
+    assert_eq!(agent.signal(Signal::TERM), Some(0));
+    assert_eq!(status("--check healthz").code, 1);
+}

@@ -1,0 +1,130 @@
+// The kubelet's own managers, measured on request by the benchmark `managers`: each line on standard input names what
+// to do and how often; the answer is the CPU time of this thread for one, in nanoseconds.
+//
+//	.ci/bench managers --kubelet DIR    DIR: a tree of Kubernetes with its vendored dependencies
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/kubernetes/pkg/kubelet/configmap"
+	"k8s.io/kubernetes/pkg/kubelet/util/manager"
+)
+
+const objects = 500
+
+func name(number int) string { return fmt.Sprintf("config-%d", number) }
+
+func pod(podName string, first, count int) *v1.Pod {
+	pod := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "n", Name: podName, UID: types.UID(fmt.Sprintf("%-36s", podName)),
+	}}
+	for number := first; number < first+count; number++ {
+		source := &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: name(number)}}
+		volume := v1.Volume{Name: name(number), VolumeSource: v1.VolumeSource{ConfigMap: source}}
+		pod.Spec.Volumes = append(pod.Spec.Volumes, volume)
+	}
+	return pod
+}
+
+// synced registers 50 pods with 10 references each, and reads every object once.
+func synced(configMaps configmap.Manager) configmap.Manager {
+	for number := 0; number < objects; number += 10 {
+		configMaps.RegisterPod(pod(fmt.Sprintf("pod-%d", number/10), number, 10))
+	}
+	for number := 0; number < objects; number++ {
+		// A read waits for a second; 500 reflectors may take longer to start.
+		for attempt := 0; ; attempt++ {
+			_, err := configMaps.GetConfigMap("n", name(number))
+			if err == nil {
+				break
+			}
+			if attempt == 60 {
+				panic(err)
+			}
+		}
+	}
+	return configMaps
+}
+
+func main() {
+	client := fake.NewSimpleClientset()
+	for number := 0; number < objects; number++ {
+		object := &v1.ConfigMap{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: name(number), UID: "u", ResourceVersion: "5"},
+			Data:       map[string]string{"k": "v"},
+		}
+		if err := client.Tracker().Add(object); err != nil {
+			panic(err)
+		}
+	}
+	// The kubelet reads it from the Node with each get.
+	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.ObjectTTLAnnotationKey: "3600"}}}
+	ttl := manager.GetObjectTTLFromNodeFunc(func(context.Context) (*v1.Node, error) { return node, nil })
+	watching := synced(configmap.NewWatchingConfigMapManager(client, time.Hour))
+	caching := synced(configmap.NewCachingConfigMapManager(client, ttl))
+
+	names := make([]string, objects)
+	for number := range names {
+		names[number] = name(number)
+	}
+	read := func(configMaps configmap.Manager) func(int) {
+		return func(count int) {
+			for done := 0; done < count; done++ {
+				if _, err := configMaps.GetConfigMap("n", names[done%objects]); err != nil {
+					panic(err)
+				}
+			}
+		}
+	}
+	one, ten := pod("one", 0, 1), pod("ten", 0, 10)
+	watching.RegisterPod(ten)
+	work := map[string]func(int){
+		"read, Watch": read(watching),
+		"read, Cache": read(caching),
+		"register + unregister": func(count int) {
+			for ; count > 0; count-- {
+				watching.RegisterPod(one)
+				watching.UnregisterPod(one)
+			}
+		},
+		"register again, 10 references": func(count int) {
+			for ; count > 0; count-- {
+				watching.RegisterPod(ten)
+			}
+		},
+	}
+	runtime.LockOSThread()
+	debug.FreeOSMemory()
+	lines := bufio.NewScanner(os.Stdin)
+	for lines.Scan() {
+		var count int
+		number, what, _ := strings.Cut(lines.Text(), " ")
+		if _, err := fmt.Sscan(number, &count); err != nil || work[what] == nil {
+			panic(lines.Text())
+		}
+		start := cpu()
+		work[what](count)
+		fmt.Printf("%.2f\n", float64(cpu()-start)/float64(count))
+	}
+}
+
+func cpu() int64 {
+	var time unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &time); err != nil {
+		panic(err)
+	}
+	return time.Nano()
+}
