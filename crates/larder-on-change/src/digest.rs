@@ -1,7 +1,8 @@
-//! Digests, which stand for the content that a hook selects.
+//! Digests, kept in place of the content that a hook selects.
 //!
 //! HMAC-SHA-256 over the sorted items (rule F2). The key is in memory only, so a digest on disk reveals nothing about a
-//! short Secret (rule P2). Every field is preceded by its length, so that no two sets of items have one encoding.
+//! short Secret (rule P2). Every field is preceded by its length, so that different sets of items have different
+//! encodings.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,4 @@
-//! The engine of one hook: takes in the content that the hook selects, and decides when a round begins.
+//! The engine of one hook: takes the content that the hook selects, and decides when a round begins.
 //!
 //! A round goes through these states; a change while it waits restarts the quiet period or joins the round:
 //!
@@ -14,8 +14,8 @@
 //!    success: a failed attempt may have reached the application.
 //! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
 //! 3. Time and random numbers in [0, 1) are arguments.
-//! 4. A hook at rest is small: a node has one for each of its pods. What only a round needs lives as long as the round,
-//!    and the definition is shared.
+//! 4. A hook at rest is small: a node has one for each of its pods. State that only a round needs lives as long as the
+//!    round, and the definition is shared.
 
 use std::{sync::Arc, time::Duration};
 

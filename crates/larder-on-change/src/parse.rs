@@ -1,7 +1,7 @@
 //! Reads hooks: the short form (`signal:SIGHUP`) and the long one, a YAML or JSON list.
 //!
-//! The source of a hook decides what it may do (rules S1 to S8), so every reader takes the [`HookOrigin`]. With the
-//! facts of the pod at hand, names of volumes, containers and ports are checked as well.
+//! The source of a hook determines its permissions (rules S1 to S8), so every reader takes the [`HookOrigin`]. Given
+//! the facts of the pod, names of volumes, containers and ports are checked as well.
 //!
 //! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
 

@@ -1,4 +1,4 @@
-//! The parts of a pod that are delivered, each by itself.
+//! The parts of a pod, each delivered separately.
 
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;

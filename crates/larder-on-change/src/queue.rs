@@ -1,9 +1,9 @@
-//! Decides which rounds run at the same time: a limited number of the node and of each pod. Pods take turns; among those
-//! whose turn it is, and within a pod, the round that has been due longest begins first (rule T5).
+//! Decides which rounds run at the same time: a limited number of the node and of each pod. Pods take turns; among
+//! those whose turn it is, and within a pod, the most overdue round begins first (rule T5).
 //!
 //! Invariants:
-//! 1. A pod that has rounds in the queue has been served at most one round more often than any other since both wait.
-//! 2. A pod without rounds takes no memory while nobody waits.
+//! 1. While two pods have rounds in the queue, one gets at most one round more than the other.
+//! 2. A pod without rounds takes no memory while the queue is empty.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 

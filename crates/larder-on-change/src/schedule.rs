@@ -1,14 +1,14 @@
-//! The hooks of all pods of the node as a value: takes in passes and ends of rounds, and decides which rounds are due.
+//! The hooks of all pods of the node as a value: takes passes and ends of rounds, and decides which rounds are due.
 //!
 //! Time and random numbers are passed in, and nothing here waits, starts a process or touches a file.
 //!
 //! Invariants:
 //! 1. Each hook of each pod is in `hooks` as long as it may fire. Its timer, if it has one, is then in `timers`.
-//! 2. A started round keeps its place in the queue of the node until its end is reported, even if its hook is removed
-//!    meanwhile, or until it gives the place up.
-//! 3. The attempts of [`Schedule::due`] have begun, as [`Schedule::record`] says from then on. Their owner stores a
-//!    record before their first step. So the application is notified of each change at least once, across any crash
-//!    (rule P4).
+//! 2. A started round keeps its place in the queue of the node until its end is reported or it gives the place up, even
+//!    if its hook is removed meanwhile.
+//! 3. The attempts that [`Schedule::due`] returns have begun, which [`Schedule::record`] shows from then on. Their
+//!    owner stores that record before the first step. So the application is notified of each change at least once,
+//!    across any crash (rule P4).
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -20,7 +20,8 @@
 //! 4. Of the static pods with one full name at most one is served or retiring; the others wait in order of arrival.
 //! 5. No pod retires because it is missing from its source until every source has been seen: before that, the source
 //!    may just not have reported it yet.
-//! 6. A pod with the UID of one that is gone is served after the volumes of that one are gone. It never takes them over.
+//! 6. A pod with the UID of an earlier pod is served only after the volumes of that pod are torn down. It never takes
+//!    them over.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},

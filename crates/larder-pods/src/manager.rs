@@ -1,12 +1,12 @@
 //! The pod manager: every pod of the node by UID and by full name, and which mirror pod belongs to which static pod.
 //!
 //! It holds the node's desired state, starts no work and sends no notices. One [`PodManager`] writes; any number of
-//! [`Pods`] read. Contract: kubelet 1.36, `pkg/kubelet/pod/pod_manager.go`. The operations have the names that they
-//! have there, without `Get`.
+//! [`Pods`] read. Contract: kubelet 1.36, `pkg/kubelet/pod/pod_manager.go`. Operations have their names from there,
+//! without `Get`.
 //!
 //! Invariants:
 //! 1. Every operation is atomic: a list shows the state between two writes.
-//! 2. A full name leads to a pod as long as a pod of that name is present. Where two share a name, it leads to the pod
+//! 2. A full name leads to a pod as long as a pod of that name is present. If two share a name, it leads to the pod
 //!    added or updated last, and to the other one again when that pod is removed. (In the kubelet the removal of either
 //!    takes the name from both.)
 //! 3. A mirror pod's UID translates to the pod that its full name leads to, whichever of the two came first. When that

@@ -1,10 +1,10 @@
-//! Static pods: makes the pod that the node runs from the text of a manifest.
+//! Static pods: turns the text of a manifest into the pod that the node runs.
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/config/{common,file,http}.go`. The steps, in order:
-//! 1. The text is decoded and gets the API server's defaults; line and field are named when that fails.
-//! 2. The UID is the manifest's own, or else derived from content, node and place.
+//! 1. The text is decoded and gets the API server's defaults; errors name line and field.
+//! 2. The UID is the manifest's own, or is derived from content, node and place.
 //! 3. Name, namespace, node, the hash annotation, the phase, and for files one toleration are set.
-//! 4. The result is validated as a pod that is created at the API server.
+//! 4. The result is validated like a pod that is created at the API server.
 //! 5. A pod that references API objects is rejected, unless the user allows it.
 //!
 //! # The UID, version 1

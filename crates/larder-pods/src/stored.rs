@@ -1,7 +1,7 @@
-//! A pod as the node keeps it: small, with the frequently read fields decoded.
+//! A pod in memory: compact, with the frequently read fields decoded.
 //!
-//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has
-//! three. The whole pod is needed rarely: it is registered when it changes, and projected when an object that it
+//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has 3
+//! KiB. The whole pod is needed rarely: it is registered when it changes, and projected when an object that it
 //! references changes.
 //!
 //! Invariants:

@@ -1,7 +1,7 @@
 //! One view of the three kinds of container that a pod has.
 //!
 //! Regular and init containers share a type in the API, ephemeral ones have their own with the same fields. Every rule
-//! of this crate is the same for all of them, or asks for [`ContainerKind`].
+//! of this crate is the same for all of them, or distinguishes them by [`ContainerKind`].
 
 use std::collections::HashSet;
 

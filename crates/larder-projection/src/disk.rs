@@ -1,10 +1,10 @@
 //! The lower half: volumes on disk, in the kubelet's layout.
 //!
 //! [`AtomicWriter`] makes one directory hold exactly one [`Payload`](crate::Payload). [`VolumeHost`] puts such
-//! directories where the kubelet has them, on tmpfs where Secrets ask for it, and takes them down again. All of it is
+//! directories where the kubelet has them, on a tmpfs if they hold Secrets, and tears them down. Everything is
 //! synchronous; one call is one transaction, which cannot be cancelled halfway.
 //!
-//! Invariants, as `ARCHITECTURE.md` has them:
+//! Invariants:
 //!
 //! - **P1** A reader sees the old set or the new set.
 //! - **P2** A failure of any kind leaves the old set in place.

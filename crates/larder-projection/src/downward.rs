@@ -1,7 +1,7 @@
 //! The downward API: fields of the pod and resources of its containers, as text.
 //!
 //! Kubelet 1.36, `pkg/fieldpath/fieldpath.go` and `pkg/kubelet/kubelet_pods.go`. Variables and volumes accept different
-//! paths and have different texts for what they reject; the API server rejects most of it before.
+//! paths and have different error messages; the API server rejects most invalid paths first.
 
 mod quote;
 mod resources;

@@ -1,8 +1,7 @@
 //! Env files: `NAME='value'` lines that `fileKeyRef` reads (KEP-3721).
 //!
-//! Kubelet 1.36, `pkg/kubelet/util/env/env_util.go`. A value stands in single quotes right after the `=`; it has no
-//! escapes and may span lines. The first line that defines the key wins and reading stops there: what follows is not
-//! looked at.
+//! Kubelet 1.36, `pkg/kubelet/util/env/env_util.go`. A value is in single quotes directly after the `=`; it has no
+//! escapes and may span lines. The first line that defines the key counts, and reading stops there.
 
 use std::collections::HashMap;
 

@@ -1,16 +1,15 @@
 //! The variables of a container.
 //!
 //! Kubelet 1.36, `makeEnvironmentVariables` in `pkg/kubelet/kubelet_pods.go`: first `envFrom`, then `env`, both in list
-//! order, and what comes later replaces what came before; Service variables last, where no other variable has their
-//! name.
+//! order, where later values replace earlier ones; Service variables last, where no other variable has their name.
 //!
 //! Invariants:
 //! 1. The order is deterministic: a variable has the place where its name was first set, the keys of one object are
 //!    sorted, Service variables follow sorted by Service. (The kubelet's order is random.)
-//! 2. A variable that holds anything of a Secret is marked secret, also when it came there by a reference; bytes copied
-//!    for such a variable are zeroized.
-//! 3. No name or value holds a NUL byte, which no process could be given. (The kubelet leaves this to the runtime to
-//!    reject.)
+//! 2. A variable that contains any part of a Secret is marked secret, even through a reference; bytes copied for such a
+//!    variable are zeroized.
+//! 3. No name or value contains a NUL byte, which cannot be passed to a process. (The kubelet leaves this to the
+//!    runtime to reject.)
 //! 4. Names and values together have at most [`MAX_ENVIRONMENT_BYTES`], whatever the references. (The kubelet has no
 //!    limit.)
 

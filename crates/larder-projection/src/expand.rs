@@ -1,7 +1,7 @@
 //! `$(VAR)` references in `value`, `command`, `args` and `subPathExpr`.
 //!
-//! Kubelet 1.36, `third_party/forked/golang/expansion/expand.go`: one pass, no nesting, substituted text is not looked
-//! at again. The grammar:
+//! Kubelet 1.36, `third_party/forked/golang/expansion/expand.go`: one pass, no nesting, substituted text is not
+//! expanded again. The grammar:
 //! 1. `$(NAME)` is a reference; NAME is everything up to the next `)`.
 //! 2. `$$` is one `$`, and what follows it is plain text.
 //! 3. Every other `$`, also the one of a `$(` without `)`, is plain text.

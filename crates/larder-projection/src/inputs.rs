@@ -1,9 +1,9 @@
 //! The inputs of a projection besides the pod.
 //!
-//! The caller gathers it beforehand, for one pod, because only the caller can wait for a network. [`crate::Needs`]
-//! lists it.
+//! The caller gathers them beforehand, for one pod, because only the caller can wait for a network. [`crate::Needs`]
+//! lists them.
 //!
-//! Invariant: "does not exist" is always said, never concluded. An object that was not gathered is an error of its own,
+//! Invariant: "does not exist" is always stated, never inferred. An object that was not gathered is a separate error,
 //! so that an optional reference cannot turn a forgotten look-up into an empty volume.
 
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc};

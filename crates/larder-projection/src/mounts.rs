@@ -1,8 +1,8 @@
 //! The mounts of a container, as data that any runtime can apply.
 //!
 //! Kubelet 1.36, `makeMounts` in `pkg/kubelet/kubelet_pods.go` and `pkg/volume/util/nested_volumes.go`. Nothing here
-//! touches a disk: whether a volume is set up, and where, and what a sub path names in it, is known to the caller that
-//! applies the table.
+//! touches a disk: the caller that applies the table knows whether and where a volume is set up, and resolves sub paths
+//! in it.
 
 use std::{borrow::Cow, collections::HashMap};
 

@@ -1,4 +1,4 @@
-//! The payload of a volume: the files that it has to hold.
+//! The payload of a volume: its files.
 //!
 //! Invariant: a [`VolumePath`] is relative, clean, and neither leaves the volume nor touches the names that the atomic
 //! writer reserves for itself. A caller that holds one need not check again (P4).

@@ -1,7 +1,7 @@
 //! Variables with the addresses of the Services in a container's namespace.
 //!
-//! Kubelet 1.36, `pkg/kubelet/envvars/envvars.go` and `getServiceEnvVarMap` in `pkg/kubelet/kubelet_pods.go`. Two
-//! Services whose variables clash have them from the later one by name; the kubelet leaves that to chance.
+//! Kubelet 1.36, `pkg/kubelet/envvars/envvars.go` and `getServiceEnvVarMap` in `pkg/kubelet/kubelet_pods.go`. If
+//! variables of two Services clash, the Service that is later by name wins; in the kubelet the order is random.
 
 use std::collections::BTreeMap;
 

@@ -1,7 +1,7 @@
-//! When a service account token is due for renewal, and what is served meanwhile.
+//! When a service account token is due for renewal, and which token is served meanwhile.
 //!
-//! Kubelet 1.36, `pkg/kubelet/token/token_manager.go`: at 80 % of its life or 24 hours after it was issued, whatever
-//! comes first, less a few seconds of jitter. The kubelet looks when it happens to sync the pod; [`Token::refresh_at`]
+//! Kubelet 1.36, `pkg/kubelet/token/token_manager.go`: at 80 % of its life or 24 hours after it was issued, whichever
+//! comes first, less a few seconds of jitter. The kubelet checks when it happens to sync the pod; [`Token::refresh_at`]
 //! and [`Token::refresh_age`] let a timer do it in time.
 
 use std::{sync::Arc, time::Duration};

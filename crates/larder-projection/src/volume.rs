@@ -3,8 +3,9 @@
 //! Kubelet 1.36: `MakePayload` in `pkg/volume/{configmap,secret}`, `CollectData` in `pkg/volume/downwardapi`,
 //! `collectData` in `pkg/volume/projected`. Object bytes are borrowed, never copied.
 //!
-//! On purpose different: paths are cleaned before they are compared, so that of `a//b` and `a/b` the later one wins
-//! (the kubelet leaves it to chance); and what could not be written, a file that is also a directory, is rejected here.
+//! Intentionally different: paths are cleaned before they are compared, so that of `a//b` and `a/b` the later one wins
+//! (in the kubelet the order is random); and a file that is also a directory, which cannot be written, is rejected
+//! here.
 
 mod sources;
 

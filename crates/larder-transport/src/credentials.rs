@@ -1,4 +1,4 @@
-//! The client's identity and the authorities that it trusts, and how both stay up to date.
+//! The client's identity and the authorities that it trusts, both kept up to date.
 //!
 //! Files are checked before a stream is opened, at most once per interval, and soon after a 401. A token travels in
 //! every request, so the next request has the new one. Client certificates and authorities belong to a connection: new

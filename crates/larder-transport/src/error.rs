@@ -1,7 +1,8 @@
-//! Why a connection cannot be opened, or a request is not answered.
+//! Errors of opening connections and of requests.
 //!
-//! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or what the peer has sent.
-//! The peer knows our token, so a GOAWAY may echo it. Errors of h2 and hyper are therefore replaced by [`StreamError`].
+//! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or data that the peer has
+//! sent. The peer knows our token, so a GOAWAY may echo it. Errors of h2 and hyper are therefore replaced by
+//! [`StreamError`].
 
 use std::{io, sync::Arc, time::Duration};
 

@@ -18,11 +18,11 @@
 //! - New connections use renewed client certificates, and new requests use renewed tokens; see [`Source`]. After a 401,
 //!   one request is sent as a probe, and the others share its outcome.
 //! - A tunnel leads through the HTTP proxy from the kubeconfig or the environment.
-//! - Servers without HTTP/2 get HTTP/1.1, with one connection per request under way.
+//! - Servers without HTTP/2 get HTTP/1.1, with one connection per request in flight.
 //! - [`path`] builds the paths of requests, with every name escaped.
 //!
-//! Features: `client`, on by default, is the transport itself. Without it [`path`], [`TokenBucket`],
-//! [`Backoff`] and [`OwnRateLimit`] remain, which need next to no dependencies.
+//! Features: `client`, on by default, is the transport itself. Without it, only [`path`], [`TokenBucket`], [`Backoff`]
+//! and [`OwnRateLimit`] remain, which need few dependencies.
 //!
 //! h2 is used directly, without hyper's client on top. Its errors identify the streams that were not processed, and a
 //! stream needs no task or channel, which keeps a watch well under 2 KiB.

@@ -1,4 +1,4 @@
-//! A mark for requests that the rate limit of a transport leaves alone.
+//! A mark for requests that are exempt from the rate limit of a transport.
 
 /// Extension of a request whose sender limits the rate of such requests. The transport's own rate limit neither delays
 /// nor counts it.

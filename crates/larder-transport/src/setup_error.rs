@@ -1,4 +1,4 @@
-//! Why a transport cannot be set up, or its credentials not renewed.
+//! Errors of setting up a transport, and of renewing its credentials.
 //!
 //! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or the output of a plugin.
 

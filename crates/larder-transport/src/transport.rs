@@ -1,4 +1,4 @@
-//! The transport as its users see it: a service that sends requests, and the state of its connections.
+//! The public interface of the transport: a service that sends requests, and the state of its connections.
 
 use std::{
     sync::Arc,

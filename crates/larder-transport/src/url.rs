@@ -1,4 +1,4 @@
-//! Ports of URLs, and URLs as they may be shown.
+//! Ports of URLs, and URLs in messages.
 //!
 //! Invariant: no user, password, path or query of a URL is shown.
 

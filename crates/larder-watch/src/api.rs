@@ -1,8 +1,8 @@
 //! The requests of the engine: get of one name, list and watch of a [`Target`], and what this identity may do.
 //!
 //! Invariants:
-//! 1. Only the target decides what a list or watch may request.
-//! 2. Of a list, one item at a time is held.
+//! 1. Only the target determines the requests of a list or watch.
+//! 2. A list is held one item at a time.
 //! 3. Dropping the future or the stream ends the request.
 
 pub mod fuzzing;

@@ -1,10 +1,10 @@
 //! Watches a whole collection: the pods of a node, its Node, the Services.
 //!
-//! The [engine](crate::Engine) is that of the managers, and no typed method of `kube` is used. Objects are not kept
-//! here; every change is passed on.
+//! It uses the same [engine](crate::Engine) as the managers, and no typed method of `kube`. Objects are not kept here;
+//! every change is passed on.
 //!
 //! Invariants:
-//! 1. An object that cannot be decoded is named as far as possible, and the other objects are passed on.
+//! 1. An object that cannot be decoded is reported, by name if possible, and the other objects are passed on.
 //! 2. While the API server is unreachable or rejects requests, nothing is reported about the objects.
 
 use std::{collections::BTreeMap, fmt, marker::PhantomData, sync::Arc};

@@ -1,10 +1,10 @@
-//! A reflector and its request under way.
+//! A reflector and its request in flight.
 //!
 //! The driver of one target, be it a single object, a namespace or a collection. Its state is one [`DriverPhase`]. The
-//! request or stream under way is part of the phase, so dropping or replacing the phase ends it.
+//! request or stream in flight is part of the phase, so dropping or replacing the phase ends it.
 //!
 //! Invariants:
-//! 1. At most one request or stream is under way.
+//! 1. At most one request or stream is in flight.
 //! 2. A request holds its permit until the response is complete, and follow-up requests of the same cycle keep it.
 //! 3. An item that cannot be decoded is reported if its target can name it, and left out. The state without it is
 //!    marked incomplete, so an absence there means nothing.

@@ -1,11 +1,11 @@
 //! Keeps very many targets in sync with one API server, in one task.
 //!
 //! A store sets the targets ([`Engine::add`], [`Engine::start`], [`Engine::stop`]) and the needs of its readers
-//! ([`Engine::require_fresh`]). [`Engine::next`] reports what is found out, and the store keeps it. An idle watch costs
+//! ([`Engine::require_fresh`]). [`Engine::next`] reports the results, and the store keeps them. An idle watch costs
 //! some hundred bytes, and no task of its own.
 //!
 //! Invariants:
-//! 1. A target has at most one request or stream under way, and an object at most one freshness check.
+//! 1. A target has at most one request or stream in flight, and an object at most one freshness check.
 //! 2. A request is sent with a permit, which is held until the response is complete. So an event that concerns all
 //!    targets at once (the start of a node, a restart of the API server) reaches the API server as an orderly queue of
 //!    requests.

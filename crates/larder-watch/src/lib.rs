@@ -1,7 +1,7 @@
 //! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
 //!
-//! An [`Engine`] watches *targets* (one name, or a collection) and gives *reports*: the state of a target, a change, a
-//! failure, how fresh a state is. It knows nothing of who stores the objects, or of the readers that wait for them.
+//! An [`Engine`] watches *targets* (one name, or a collection) and returns *reports*: the state of a target, a change,
+//! a failure, how fresh a state is. It knows neither the stores of the objects nor the readers that wait for them.
 //!
 //! ```text
 //! Collection, stores of the managers

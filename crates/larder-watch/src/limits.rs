@@ -1,6 +1,6 @@
 //! Limits of the requests: how many are in flight, how many watches are open, and how often requests are repeated.
 //!
-//! A cause that interrupts one watch mostly interrupts all of them (a restart of the API server, a cut connection, a
+//! A cause that interrupts one watch usually interrupts all of them (a restart of the API server, a cut connection, a
 //! compaction, a 429), on every node of the cluster at the same moment. So all managers and collections of a node share
 //! one rate limit of repeated requests. The first request of a target is exempt, since a pod waits for it.
 //!

@@ -1,14 +1,14 @@
 //! Whether the watches of a node are alive, for health checks.
 //!
-//! Each engine checks its targets once a minute, and soon after a watch has outlived its timeout. Nothing is asked of
-//! the API server for that. A target is alive in three cases:
+//! Each engine checks its targets once a minute, and soon after a watch has outlived its timeout. That takes no request
+//! to the API server. A target is alive in three cases:
 //!
 //! 1. Its last response, event or bookmark is younger than the timeout of its watch plus a margin.
-//! 2. Its request waits in a queue that moves, or for a response that is not overdue.
-//! 3. Its last request failed, which was reported.
+//! 2. Its request is in a queue that moves, or its response is not overdue.
+//! 3. Its last request failed, and the failure was reported.
 //!
-//! An engine that no longer looks is no better than a silent watch, unless nothing is under way there: the caller may
-//! have given it up after a failure.
+//! An engine that no longer checks counts as a silent watch, unless it has nothing in flight: the caller may have
+//! abandoned it after a failure.
 
 use std::{
     fmt,

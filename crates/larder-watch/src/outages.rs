@@ -1,17 +1,16 @@
 //! Outages of the API server: one requester probes for its return on behalf of all.
 //!
-//! A requester that fails for a reason that concerns every request alike ([`RequestError::is_outage`]), or that is
-//! throttled, backs off by the schedule of [`RequestBackoff`](crate::RequestBackoff), which comes to a minute. That is
-//! long for data that could be had. If all of them asked more often, an API server in trouble would get many requests.
-//! So:
+//! A requester that fails for a reason that affects every request alike ([`RequestError::is_outage`]), or that is
+//! throttled, backs off by the schedule of [`RequestBackoff`](crate::RequestBackoff), up to a minute. That is long once
+//! the server is back. But if all requesters retried more often, an API server in trouble would get many requests. So:
 //!
-//! 1. During an outage one requester, the probe, asks after at most [`PROBE`], times a random 1.0 to 2.0. (If its
+//! 1. During an outage, one requester, the probe, retries after at most [`PROBE`], times a random 1.0 to 2.0. (If its
 //!    object loses its last reference meanwhile, the next requester that fails takes its place.)
 //! 2. The first success has the others retry early, at the rate of the [`RepeatLimiter`](crate::limits::RepeatLimiter).
 //!    Each of them does so once; if it fails again it backs off as before.
 //! 3. No requester returns before its `Retry-After`. A requester rejected for a reason of its own (403, 404) keeps its
-//!    delay, and its success says nothing of the others. So an object that the API server cannot read (500) is not
-//!    asked for as often as the others are.
+//!    delay, and its success does not affect the others. So an object that the API server cannot read (500) is
+//!    requested less often than the others.
 //!
 //! No transport has to report anything, so this holds over any `kube::Client`. client-go has nothing like it: each of
 //! its reflectors waits out its own back-off.

@@ -1,6 +1,6 @@
 //! Tracks which of very many futures of one task need polling.
 //!
-//! Each has a waker of its own, which notes its key. Nothing is polled in vain, however many futures there are, and
+//! Each has a waker of its own, which notes its key. No future is polled without need, regardless of their number, and
 //! they are polled in the order in which they were woken.
 
 use std::{

@@ -1,9 +1,9 @@
 //! Decides on the next request to the API server: the rules for one target, pure.
 //!
-//! A reflector sees versions only. Its [driver](crate::driver) makes the requests, holds the objects that they bring,
-//! and passes findings on. A cycle obtains the complete state (a streaming list, or a plain list where the API server
-//! has no streaming lists), then watches from there, resuming from the last version seen as long as that works.
-//! Kubernetes 1.36, `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these differences on purpose:
+//! A reflector sees only versions. Its [driver](crate::driver) makes the requests, holds the objects from their
+//! responses, and passes findings on. A cycle obtains the complete state (a streaming list, or a plain list where the
+//! API server has no streaming lists), then watches from there, resuming from the last version seen as long as that
+//! works. Kubernetes 1.36, `staging/src/k8s.io/client-go/tools/cache/reflector.go`, with these intentional differences:
 //!
 //! 1. A state that is as fresh as the newest registration is requested without a version. So a pod never starts with
 //!    data older than its registration. Other states are requested as "not older than the last seen one".
@@ -20,7 +20,7 @@
 //! Invariants:
 //! 1. Time, randomness and the network are outside; the same inputs give the same requests.
 //! 2. A decision names the next [`Phase`]. Its request is built once, by [`Reflector::request`], when it is sent, so it
-//!    reflects all that was learned while it waited.
+//!    includes everything learned while it waited.
 
 mod failures;
 

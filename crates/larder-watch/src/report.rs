@@ -1,4 +1,4 @@
-//! The reports of an engine: what it finds out about its targets and the objects that they cover.
+//! The reports of an engine about its targets and the objects that they cover.
 
 use std::{collections::VecDeque, sync::Arc};
 

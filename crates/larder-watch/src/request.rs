@@ -1,4 +1,4 @@
-//! One request and its response: bounded, and a failure read as what the API server says of it.
+//! One request and its bounded response; a failure has the API server's message.
 //!
 //! Built by hand over [`kube::Client::send`], because the typed methods of `kube` log the body of a response that they
 //! cannot decode, and that body may be a Secret.

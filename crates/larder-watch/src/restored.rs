@@ -1,7 +1,8 @@
 //! States that are older than the known one: overtaken by events, or those of an API server that was restored.
 //!
-//! An API server may answer from a cache that is behind, so one older state proves nothing. A second one in a row does,
-//! if it is older than what was known at the first: that may be asked of the most recent state only.
+//! An API server may answer from a cache that is behind, so one older state is not conclusive. A second one in a row
+//! is, if it is older than the state that was known at the first. This holds only for requests of the most recent
+//! state.
 
 use larder_objects::ResourceVersion;
 

@@ -1,5 +1,5 @@
-//! Whether this identity may list and watch a whole collection: a self subject access review that is made until it is
-//! answered.
+//! Whether this identity may list and watch a whole collection: a self subject access review that is retried until it
+//! is answered.
 
 use std::{fmt, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! Sequence numbers of registrations: how fresh a state must be, and is.
+//! Sequence numbers of registrations, which express how fresh a state is or must be.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

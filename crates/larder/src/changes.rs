@@ -1,8 +1,8 @@
-//! Change events: what the kubelet's managers lack, and why larder need not poll.
+//! Change events, which the kubelet's managers lack, and which make polling unnecessary.
 //!
 //! Invariants:
-//! 1. Nothing is lost silently and nothing grows without bound: a subscriber that lags finds one event for each object
-//!    that changed, the newest.
+//! 1. No event is lost silently, and memory is bounded: a subscriber that lags gets the newest event of each changed
+//!    object.
 //! 2. Publishing never waits for a subscriber.
 
 use std::{

@@ -1,9 +1,9 @@
-//! Why a read failed, and why a request did.
+//! Errors of reads and requests.
 //!
-//! Two layers: [`Error`] is what a read of a manager returns, [`RequestError`] its cause at the API server. Texts are
-//! the kubelet's where it has one. No text carries a byte of an object.
+//! Two layers: [`Error`] is what a read of a manager returns, [`RequestError`] its cause at the API server. Messages
+//! are the kubelet's where it has one. No text carries a byte of an object.
 //!
-//! [`Error`] is one pointer, because every read that succeeds moves as many bytes as an error could take.
+//! [`Error`] is one pointer, because a successful read moves as many bytes as the largest error.
 
 use std::{fmt, sync::Arc, time::Duration};
 

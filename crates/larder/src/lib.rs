@@ -63,10 +63,10 @@
 //!
 //! # Features
 //!
-//! A program of two managers needs this crate and tokio; what their API speaks of is exported again here. It chooses
+//! A program with two managers needs only this crate and tokio; the types of their API are re-exported here. It chooses
 //! the Kubernetes version of the types by feature `latest`, or by a feature of its own dependency on [`k8s_openapi`].
 //!
-//! | feature | on by default | what it adds |
+//! | feature | on by default | adds |
 //! | --- | --- | --- |
 //! | `transport` | yes | [`transport`]: thousands of watches over a few HTTP/2 connections, as a [`kube::Client`] |
 //! | `rustls-tls` | yes | TLS for the clients that [`kube`] makes itself |
@@ -75,7 +75,7 @@
 //!
 //! # The rest
 //!
-//! [`references`] lists what a pod refers to. Whole collections of the API server are followed with `larder-watch`.
+//! [`references`] lists the references of a pod. `larder-watch` watches whole collections of the API server.
 
 mod changes;
 mod config;

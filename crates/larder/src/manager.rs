@@ -1,4 +1,4 @@
-//! The manager of one kind of objects: registration in front, a store behind.
+//! The manager of one kind of objects: a registration and a store.
 
 #[cfg(feature = "metrics")]
 mod metered;

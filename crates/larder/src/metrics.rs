@@ -1,4 +1,4 @@
-//! What is counted of the managers' work. The metrics for Prometheus are a feature; without them nothing is counted.
+//! Counters of the managers' work. Metrics for Prometheus are a feature; without it, nothing is counted.
 
 #[cfg(feature = "metrics")]
 mod prometheus;

@@ -6,9 +6,9 @@
 //!
 //! Invariants:
 //! 1. A pod is its namespace, name and UID together; a recreated pod is another pod.
-//! 2. A pod holds one reference on a name, however often it mentions it.
+//! 2. A pod holds one reference to a name, even if it mentions the name several times.
 //! 3. Registering or unregistering a second time changes nothing.
-//! 4. A pod that a guard holds stays registered, whatever else is called.
+//! 4. A pod held by a guard stays registered, regardless of other calls.
 //! 5. References that guards share are marked before one of them is dropped.
 
 use std::{

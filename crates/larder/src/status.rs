@@ -1,4 +1,4 @@
-//! A manager's known state of its objects, for status output and metrics. Never a value.
+//! A manager's known state of its objects, for status output and metrics, without values.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! HTTP requests of hooks: where to, with what, and what counts as success.
+//! HTTP requests of hooks: target, content, and the condition for success.
 
 use std::fmt;
 

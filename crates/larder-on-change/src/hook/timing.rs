@@ -1,4 +1,4 @@
-//! When a hook fires, and how long its steps may take.
+//! Timing of hooks: when they fire, and how long their steps may take.
 
 use std::time::Duration;
 

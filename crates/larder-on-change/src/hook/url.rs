@@ -1,4 +1,4 @@
-//! URLs of HTTP requests, checked when the hook is read, so that no request fails because of its URL.
+//! URLs of HTTP requests, checked when the hook is read, so that no request fails due to its URL.
 
 use std::{fmt, net::Ipv6Addr};
 

@@ -1,4 +1,4 @@
-//! Why a hook cannot be read.
+//! Errors in the definition of a hook.
 
 use std::fmt;
 

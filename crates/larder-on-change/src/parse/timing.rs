@@ -1,4 +1,4 @@
-//! The fields that say when a hook fires.
+//! The fields for the timing of a hook.
 
 use super::{
     error::{HookError, Problem},

@@ -1,4 +1,4 @@
-//! The loop that keeps the mirror pods in step with the static pods.
+//! The loop that keeps the mirror pods in sync with the static pods.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},

@@ -1,8 +1,8 @@
 //! The pods that the API server has bound to this node: the [`Collection`] with `spec.nodeName=<node>`.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`. The field selector is required: the node authorizer allows a
-//! node nothing else. After the first list each change is reported by itself, so that its cost does not grow with the
-//! pods of the node.
+//! Rules: kubelet 1.36, `pkg/kubelet/config/apiserver.go`. The field selector is required: the node authorizer allows
+//! nodes no other list. After the first list, each change is reported separately, so that its cost does not grow with
+//! the pods of the node.
 //!
 //! Invariant: a pod that cannot be decoded stays as last reported, and is a problem. While one exists, the readable
 //! pods are not the complete set. So they are reported one by one, and no pod of the node is removed because the list

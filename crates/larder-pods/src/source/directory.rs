@@ -1,4 +1,4 @@
-//! Change notices of a directory of manifests: which of its files were touched, and how.
+//! Change notices of a directory of manifests: the changed files, and the kind of each change.
 //!
 //! Every reader of such a directory uses it, and polls as well: the kernel sends no notices for network file systems
 //! and for the targets of links.

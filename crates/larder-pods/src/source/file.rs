@@ -1,10 +1,10 @@
 //! The pods of a manifest file, or of a directory of them.
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/config/{file,file_linux}.go`: one pod per file, names with a leading dot are
-//! skipped, no recursion, symlinks are followed. We differ where the kubelet loses pods:
+//! skipped, no recursion, symlinks are followed. Different where the kubelet loses pods:
 //! - A file that cannot be read or decoded keeps its last pod (the kubelet drops it at the next full read), also over a
 //!   restart if [`FileSource::remembering`] names a directory for copies.
-//! - A path that disappears keeps its pods; a path that never existed has none. (The kubelet drops them all.)
+//! - A path that disappears keeps its pods; a path that never existed has none. (The kubelet drops all of them.)
 //! - A directory that is deleted and created again is watched again.
 //! - A swap of the `..data` link of a ConfigMap volume is noticed at once. (The kubelet finds it by polling.)
 //! - Backup files of editors and package managers are skipped, and of two files with one pod the ignored file is

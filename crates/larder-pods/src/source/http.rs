@@ -1,12 +1,12 @@
 //! The pods of a manifest behind a URL.
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/config/http.go`: one pod or a list of pods, fetched periodically, unchanged bodies
-//! skipped. A bad response keeps the pods; an empty one means no pods. We differ where the kubelet forgets or leaks:
+//! skipped. A bad response keeps the pods; an empty one means no pods. Different where the kubelet forgets or leaks:
 //! - A body counts as seen only once its pods were reported. (The kubelet remembers it first: a body that does not
 //!   decode is reported once and then counts as success, and after an empty response the old body does not bring its
 //!   pods back.)
-//! - A URL that gives no good response after a restart has the pods that it had, if [`HttpSource::remembering`] names a
-//!   directory for a copy.
+//! - A URL without a good response after a restart keeps its pods, if [`HttpSource::remembering`] names a directory for
+//!   a copy.
 //! - No text quotes bodies, header values, or the user, password and query of the URL.
 //!
 //! Invariants:

@@ -1,9 +1,9 @@
-//! Copies of the last good manifests of a source. With them a file that is broken, or a URL that does not respond,
-//! keeps its pods over a restart.
+//! Copies of the last good manifests of a source. They let a broken file, or a URL that does not respond, keep its pods
+//! over a restart.
 //!
-//! Each manifest has one file, named by the hash of its place. It holds `larder/last-good/1`, the place, the hash of
-//! the text, and the text, with a NUL after each but the last. The text is kept rather than the pod made from it, so
-//! that the next run decides by its own rules and settings whether it is a pod.
+//! Each manifest has one file, named after the hash of its place. It holds `larder/last-good/1`, the place, the hash of
+//! the text, and the text, with a NUL after each but the last. The file has the text rather than the pod, so that the
+//! next run applies its own rules and settings to it.
 //!
 //! Invariants:
 //! 1. A copy is complete or absent: it is written aside and renamed. It is not synced. A copy torn by a power cut is

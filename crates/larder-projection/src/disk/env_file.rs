@@ -1,8 +1,8 @@
-//! Env files: what the containers of a pod write into an `emptyDir`, for variables of others (`fileKeyRef`).
+//! Env files, which containers of a pod write into an `emptyDir` for variables of other containers (`fileKeyRef`).
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/kubelet_pods.go`, with two differences. A link that leads out of the volume is an
-//! error, where the kubelet takes the root of the volume for the root of the file system. And a file has a limit: it
-//! comes from a container, which must not be able to fill the memory of the node.
+//! error, where the kubelet takes the root of the volume for the root of the file system. And the size of a file is
+//! limited, because it comes from a container, which must not fill the memory of the node.
 
 use std::{
     mem,

@@ -1,7 +1,7 @@
 //! `containers/<container>/env.json`: the environment of a container, for the program that starts it.
 //!
 //! One JSON object, names sorted, mode 0600. A value is a string; one that is not UTF-8, which only a Secret can hold,
-//! is an object `{"base64":"…"}`. Values of Secrets are in it: the directory is a tmpfs wherever Secret volumes are.
+//! is an object `{"base64":"…"}`. It contains values of Secrets, so the directory is a tmpfs if Secret volumes are.
 
 use std::{collections::BTreeMap, os::fd::AsFd};
 

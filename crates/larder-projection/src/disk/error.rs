@@ -1,4 +1,4 @@
-//! Errors of this half: one type, because every failure is an operation on a path.
+//! Errors of this half. One type, because every failure is an operation on a path.
 
 use std::{
     fmt, io,

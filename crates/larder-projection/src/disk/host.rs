@@ -1,7 +1,7 @@
-//! Volumes where the kubelet has them: set-up, tear-down, and what is still there after a restart.
+//! Volumes in the kubelet's layout: set-up, tear-down, and the volumes left by an earlier run.
 //!
 //! The order of a set-up is the kubelet's (kubelet 1.36, `pkg/volume/configmap/configmap.go` and its siblings), with
-//! one difference: a set-up that fails takes down only what it has itself brought up (P2). The kubelet takes the volume
+//! one difference: a failed set-up tears down only what it has set up itself (P2). The kubelet tears the whole volume
 //! down.
 //!
 //! Calls for one pod must not overlap; calls for different pods may.

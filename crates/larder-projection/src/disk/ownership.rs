@@ -1,8 +1,8 @@
-//! Users, groups and modes: what `fsGroup` makes of them.
+//! Users, groups and modes, with the effect of `fsGroup`.
 //!
 //! Rules: kubelet 1.36, `pkg/volume/volume_linux.go`, for volumes that containers only read. A group adds bits and
-//! never takes any away. Where the process may not give a file away (an ordinary user, an identity that its user
-//! namespace does not map), that is counted and reported, not an error; the kubelet logs it and goes on as well.
+//! never removes any. If the process may not change an owner (an ordinary user, an identity that its user namespace
+//! does not map), that is counted and reported, not an error; the kubelet logs it and continues, too.
 
 use std::os::fd::AsFd;
 

@@ -1,7 +1,7 @@
-//! Small files that the caller keeps in the directory of a pod, beside what is larder's: they go with the pod.
+//! Small files of the caller in the directory of a pod, which are removed with the pod.
 //!
-//! A file is replaced in one step. It is not synced: after a power failure it may be absent or empty, and its reader
-//! takes that for absent.
+//! A file is replaced in one step. It is not synced: after a power failure it may be absent or empty; the reader treats
+//! both as absent.
 
 use std::os::fd::AsFd;
 

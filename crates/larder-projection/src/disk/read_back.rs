@@ -2,8 +2,8 @@
 //! container.
 //!
 //! Invariants:
-//! 1. Nothing here follows a link but `..data`, which the atomic writer makes, and only to a set beside it.
-//! 2. Content that cannot be read counts as absent. It is only compared with, never served.
+//! 1. The only link that is followed is `..data`, which the atomic writer makes, and only to a set beside it.
+//! 2. Content that cannot be read counts as absent. It is only compared, never served.
 
 use std::{
     ffi::CString,

@@ -5,7 +5,7 @@
 //! therefore does not show through: the content is that of the last call of [`VolumeHost::prepare_subpath`], which
 //! belongs before a start of the container.
 //!
-//! Invariant: nothing outside the volume is reached, whatever links are in it: paths are resolved by `openat2` with
+//! Invariant: nothing outside the volume is reached, regardless of links in it: paths are resolved by `openat2` with
 //! `RESOLVE_BENEATH`, or element by element where the kernel has none (Linux before 5.6).
 
 use std::{

@@ -1,8 +1,8 @@
-//! Memory for volumes that hold secrets: tmpfs mounts, and what to do where mounting is not permitted.
+//! Memory for volumes that hold Secrets: tmpfs mounts, and directories on disk where mounting is not permitted.
 //!
 //! Rules: kubelet 1.36, `pkg/volume/emptydir`: a tmpfs of its own for each volume, with `size` when a limit is known
-//! and `noswap` when the kernel has it (6.4, and not in a user namespace). Unlike there, such mounts are `nosuid` and
-//! `nodev`. Needs the mount interface of Linux 5.2; on older kernels it is as if mounting were not permitted.
+//! and `noswap` when the kernel has it (6.4, and not in a user namespace). Unlike the kubelet's, these mounts are
+//! `nosuid` and `nodev`. They need the mount interface of Linux 5.2; older kernels count as not permitting mounts.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 

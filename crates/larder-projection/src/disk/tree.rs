@@ -4,10 +4,10 @@
 //! 1. Every name is a single element, resolved relative to an open directory. A mount is never entered, not even one of
 //!    the same file system.
 //! 2. At most [`MAX_OPEN`] directories of the tree are open at a time, however deep it is. The way back to a directory
-//!    that was closed meanwhile is `..`; device and inode prove that it leads there.
+//!    that was closed meanwhile is `..`; device and inode confirm that it leads there.
 //! 3. Each entry is visited once, so the cost is linear. A directory that another process fills meanwhile is listed at
 //!    most [`MAX_LISTINGS`] times.
-//! 4. A failure keeps no other entry from being removed. The first failure is reported.
+//! 4. After a failure, the other entries are still removed. The first failure is reported.
 
 use std::{
     collections::VecDeque,

@@ -11,13 +11,13 @@
 //!
 //! # A pass
 //!
-//! 1. Plan: which directories and links the payload needs. Refuse a path that would be file and directory at once.
+//! 1. Plan: which directories and links the payload needs. Reject a path that would be file and directory at once.
 //! 2. Read `..data`. Only a bare name that begins with `..` is followed; any other target counts as no set.
 //! 3. List the volume.
-//! 4. Remove what a crash left: `..data_tmp`, and sets that are not current.
+//! 4. Remove leftovers of a crash: `..data_tmp`, and sets that are not current.
 //! 5. Compare the current set with the payload: paths, bytes, modes, owners. If they are equal, continue at 10; an
 //!    owner alone is corrected in place.
-//! 6. Create the directory of the new set, which only its owner may enter yet.
+//! 6. Create the directory of the new set, which at first only its owner may enter.
 //! 7. Create its directories and files, with their exact modes and owners; then let readers enter.
 //! 8. Create the link `..data_tmp` to the new set.
 //! 9. Rename it over `..data`. **This is the commit**, and it is atomic.
@@ -28,17 +28,17 @@
 //! # Failures and crashes
 //!
 //! A failure in 1 to 3 has touched nothing. One in 6 to 9 removes the new set and `..data_tmp` again: the old set stays
-//! (P2). One in 4, 10, 11 or 12 does not keep the other steps from being done; it is reported, and the next pass, which
-//! finds the leftovers in 4 and the links in 10 and 11, makes good for it. A crash is the same without the report (P3).
+//! (P2). After one in 4, 10, 11 or 12, the other steps are still done. It is reported, and the next pass repairs it:
+//! step 4 finds the leftovers, steps 10 and 11 the links. A crash has the same effect, without the report (P3).
 //!
 //! Nothing is synced. After a power cut a file of a volume on disk may be empty or short; step 5 of the next pass finds
 //! that and writes the set again. A tmpfs is empty after a power cut.
 //!
 //! # Where we differ from the kubelet
 //!
-//! It ignores changes of mode or owner alone, rejects a path that changes between file and directory, keeps what
-//! crashes leave behind forever, fails when a link that it wants to remove is gone, trusts the target of `..data`, and
-//! never corrects a link. As there, keys that are new appear at the root, and removed ones vanish, only after the
+//! The kubelet ignores changes of only mode or owner, rejects a path that changes between file and directory, keeps
+//! leftovers of crashes forever, fails if a link to be removed is missing, trusts the target of `..data`, and never
+//! corrects a link. As with the kubelet, new keys appear at the root, and removed ones disappear, only after the
 //! commit: to read a consistent set, resolve `..data` once.
 //!
 //! Passes in one directory must not overlap; as with the kubelet, the caller ensures that.

@@ -1,4 +1,4 @@
-//! Why a container has no environment.
+//! Errors that leave a container without an environment.
 
 use larder_objects::{Kind, ObjectKey};
 

@@ -1,4 +1,4 @@
-//! Credential files: bounded reads, and how to notice that one has changed.
+//! Credential files: bounded reads, and detection of changes.
 //!
 //! The path may come from a kubeconfig, so it may name a FIFO, a device or a huge file. Errors are those of the system
 //! or constant texts; none quotes the content.

@@ -1,12 +1,12 @@
 //! Exec plugins: commands that print credentials.
 //!
-//! Contract: client-go 1.36, `plugin/pkg/client/auth/exec`. What differs on purpose: a plugin has [`TIMEOUT`] to answer
-//! and [`MAX_OUTPUT_BYTES`] for it, it has no standard input, and its standard error is dropped, because it would end
-//! up in the log.
+//! Contract: client-go 1.36, `plugin/pkg/client/auth/exec`. Intentionally different: a plugin has [`TIMEOUT`] to answer
+//! and [`MAX_OUTPUT_BYTES`] for its output, it has no standard input, and its standard error is dropped, because it
+//! would end up in the log.
 //!
 //! Invariants:
 //! 1. Arguments, environment and output of a plugin reach no error.
-//! 2. A plugin ends, with the processes of its group, when its answer is late, too long or no longer wanted.
+//! 2. A plugin is killed, with the processes of its group, when its answer is late, too long or no longer needed.
 
 use std::{collections::BTreeMap, fmt, process::Stdio, time::Duration};
 

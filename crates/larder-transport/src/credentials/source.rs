@@ -1,4 +1,4 @@
-//! From a source to settings: server, user and trust, with the files that they name not yet read.
+//! Turns a source into settings: server, user and trust. The files that they name are not read yet.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! The response to a list, read item by item: what is held is one item, however long the list.
+//! The response to a list, read item by item: only one item is in memory, regardless of the length of the list.
 
 use larder_objects::ResourceVersion;
 use serde::{Deserialize, de::IgnoredAny};

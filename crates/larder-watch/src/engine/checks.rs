@@ -4,7 +4,7 @@
 //! object is read once: by a GET if the target is that object, and by a list of the one name if the target is a
 //! collection. Such a list also confirms an absence, and its version. Without a watch, a GET is the only source.
 //!
-//! Invariant: an object has at most one check under way, and a check that has failed backs off with a delay of its own.
+//! Invariant: an object has at most one check in flight, and a failed check has a back-off of its own.
 
 use std::{
     sync::Arc,

@@ -1,4 +1,4 @@
-//! When requests are sent: permits, the urgent ones first, repeated ones at the limited rate.
+//! The queue of requests: sends them with permits, urgent ones first, repeated ones at the limited rate.
 
 use std::{mem, task::Wake as _};
 

@@ -1,4 +1,4 @@
-//! What wakes an engine, and what it does then.
+//! The wake-ups of an engine, and its reactions.
 
 use std::{future::poll_fn, task::Wake as _, time::Duration};
 

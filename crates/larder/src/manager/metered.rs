@@ -1,4 +1,4 @@
-//! Managers whose work is counted.
+//! Managers with metrics.
 
 use std::{
     collections::HashMap,

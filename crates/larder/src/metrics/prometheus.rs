@@ -1,6 +1,6 @@
 //! Metrics for Prometheus: counters that the managers feed, and a census of their objects taken at each scrape.
 //!
-//! Labels are words of small fixed sets (`kind`, `verb`, `outcome`, `reason`, `state`), never names of objects.
+//! Labels have values from small fixed sets (`kind`, `verb`, `outcome`, `reason`, `state`), never names of objects.
 
 use std::{
     fmt,

@@ -1,12 +1,12 @@
-//! Strategy `Cache`: an answer is good for a time to live, then the next read asks again.
+//! Strategy `Cache`: a response is valid for a time to live, then the next read repeats the request.
 //!
 //! Rules T1–T15 of the kubelet's TTL store (1.36, `pkg/kubelet/util/manager/cache_based_manager.go`), with these
-//! differences on purpose:
+//! intentional differences:
 //!
 //! - Readers of one object share one request, also with a time to live of 0, where upstream lets each queue for its
 //!   own.
 //! - After a failure, requests are spaced by a growing delay; meanwhile reads return the known state, or the cause. A
-//!   pod that registered since the failure asks at once.
+//!   pod that registered since the failure makes a request at once.
 //! - The real cause is returned where upstream repeats a remembered "not found".
 //! - An answer older than the known state is requested again without a version, and accepted if it stays the same: the
 //!   API server was restored. Upstream keeps the newer object until the next registration.

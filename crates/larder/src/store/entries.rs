@@ -1,8 +1,8 @@
 //! The referenced objects of a store, the references on them, and the path of nearly all reads.
 //!
 //! Invariants:
-//! 1. An entry exists exactly while something refers to its object. A removed entry never comes back: the next
-//!    reference makes another one (I2).
+//! 1. An entry exists exactly while its object is referenced. A removed entry never comes back: the next reference
+//!    creates another one (I2).
 //! 2. Only the registration layer adds and removes, one call at a time, under its lock.
 //! 3. A read of a known object locks the cell of that object, for some nanoseconds, and nothing else if it holds the
 //!    [`Reference`]; a read by name shares the lock of the map.

@@ -1,4 +1,4 @@
-//! Strategy `Get`: every read asks the API server (rules S1–S4). No caching, and any name may be read.
+//! Strategy `Get`: every read is a request to the API server (rules S1–S4). No caching, and any name may be read.
 
 use std::{sync::Arc, time::Duration};
 

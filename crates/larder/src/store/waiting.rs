@@ -1,4 +1,4 @@
-//! The wait of a read, under every strategy: limited by its timeout, and measured.
+//! The wait of a read, under every strategy: limited by a timeout, and measured.
 
 use std::{sync::Arc, time::Duration};
 

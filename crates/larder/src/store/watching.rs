@@ -1,9 +1,9 @@
 //! Strategy `Watch`: the store that the watch engine keeps in sync.
 //!
 //! Rules W1–W21 of the kubelet's watch store (1.36, `pkg/kubelet/util/manager/watch_based_manager.go`), with these
-//! differences on purpose: a reader is woken instead of polling every 10 ms, and gets the cause when it gives up
-//! waiting; a pod never reads data older than its registration; registration counts as an access; the removal of an
-//! entry is final.
+//! intentional differences: a reader is woken instead of polling every 10 ms, and gets the cause when its wait times
+//! out; a pod never reads data older than its registration; registration counts as an access; the removal of an entry
+//! is final.
 //!
 //! [`task`] owns the engine and takes its findings over; `task/scopes` decides what one watch covers.
 //!

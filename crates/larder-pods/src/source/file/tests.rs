@@ -1,4 +1,4 @@
-//! The file source on real directories. Looks are tested without a runtime, following with one.
+//! The file source on real directories. Scans are tested without a runtime, following changes with one.
 
 use std::{fs, future::Future};
 

@@ -1,7 +1,7 @@
-//! Whether the set on disk is the one that a payload asks for.
+//! Compares the set on disk with a payload.
 //!
-//! Runs each time an object is heard of, nearly always to find nothing changed: as few system calls as there can be, no
-//! file read whose size says enough, and no more bytes read than up to the first difference.
+//! Runs for each event of an object, and nearly always finds no change. So it makes as few system calls as possible,
+//! reads no file whose size differs, and stops at the first difference.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 

@@ -1,4 +1,4 @@
-//! Passes that are interrupted at every system call, by failures and by death, and the passes that follow.
+//! Passes that are interrupted at every system call, by failures and by kills, and the passes that follow.
 
 use std::{
     collections::BTreeMap,

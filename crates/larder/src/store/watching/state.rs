@@ -1,7 +1,7 @@
 //! The known state of one watched object.
 //!
-//! A reader looks whether that is fresh enough for it; the task that watches does all else. Each change takes the lock
-//! once and returns the event for subscribers.
+//! A reader only checks whether that is fresh enough; the watching task does everything else. Each change takes the
+//! lock once and returns the event for subscribers.
 
 use std::sync::{
     Arc,

@@ -1,4 +1,4 @@
-//! Takes over the findings of the engine into the entries of the objects that a target covers.
+//! Stores the findings of the engine in the entries of the objects that a target covers.
 //!
 //! Invariant: the absence of an object from the complete state of a namespace counts only if the object was referenced
 //! before that state was requested, and if every item of the state has a readable name.

@@ -1,14 +1,14 @@
-//! Whether the objects of a namespace are watched together or one by one.
+//! The watch scope of each namespace: one watch for the namespace, or one per object.
 //!
-//! Under `Auto` this is chosen when a namespace gains its first reference, by a review of what this identity may do. If
-//! the API server denies the watch of the namespace later on, its objects get watches of their own, for as long as any
-//! of them is referenced.
+//! Under `Auto`, a review of this identity's permissions decides when a namespace gains its first reference. If the API
+//! server later denies the watch of the namespace, its objects get watches of their own, for as long as any of them is
+//! referenced.
 //!
 //! The API server sends everything in the namespace, since no selector says "one of these names", and one that excludes
-//! types may hide a Secret that a pod refers to. What is not referenced is dropped while it is read.
+//! types may hide a Secret that a pod refers to. Objects without a reference are dropped while the response is read.
 //!
-//! Invariant: a namespace is watched as a whole or by name, never both. When one ends, its objects are served as they
-//! are known until the other has found out more.
+//! Invariant: a namespace has one watch, or its objects have watches of their own, never both. When the scope changes,
+//! the known states are served until the new watches are in sync.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
