@@ -242,20 +242,17 @@ impl AgentBuilder {
             events: events.clone(),
             metrics: metrics.clone(),
         });
-        let shown = Arc::clone(&reports);
+        let volumes = beside.as_ref().map_or(&host, |beside| beside.volumes());
         let on_change = OnChange::new(OnChangeParts {
             config: config.on_change.clone(),
             program: hooks,
             host: Arc::clone(&host),
-            processes: processes(
-                &config,
-                beside.as_ref().map_or(&host, |beside| beside.volumes()),
-            ),
+            processes: processes(&config, volumes),
             serves_manifests: incomplete.is_some(),
             kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
             clock: clock.clone(),
             events,
-            changed: Arc::new(move |uid| shown.statuses.note_change(&ResolvedPodUid::new(uid))),
+            changed: announcing(&reports),
             registry: &mut registry,
             rng: rng.fork(),
         });
@@ -305,6 +302,12 @@ impl AgentBuilder {
             checkpoint,
         })
     }
+}
+
+/// Tells clients that the status of the pod with this UID has changed.
+fn announcing(reports: &Arc<Reports>) -> Arc<dyn Fn(&str) + Send + Sync> {
+    let reports = Arc::clone(reports);
+    Arc::new(move |uid| reports.statuses.note_change(&ResolvedPodUid::new(uid)))
 }
 
 /// Keeps the mode `Beside` away from a root directory with volumes, which would never be updated or removed again.

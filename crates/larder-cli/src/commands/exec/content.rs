@@ -191,7 +191,6 @@ fn read_directory(
 mod tests {
     use k8s_openapi::api::core::v1::Pod;
     use larder_on_change::parse::{HookOrigin, hooks};
-    use larder_projection::Inputs;
     use serde_json::json;
 
     use super::*;
@@ -211,7 +210,7 @@ mod tests {
         let target = ExecTarget {
             pod: pod.clone(),
             container: "c".to_owned(),
-            contents: Contents::Inputs(Box::new(Inputs::default())),
+            contents: Contents::Inputs(Box::default()),
         };
         let folder = tempfile::tempdir().unwrap();
         let set = folder.path().join("..2026");
