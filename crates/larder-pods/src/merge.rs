@@ -11,7 +11,8 @@
 //! Invariants:
 //! 1. Sources never see each other's pods, and none changes or removes another's.
 //! 2. Within a source, full names are unique; among all sources, UIDs are. The pod that came first keeps them: after a
-//!    restart, the one whose volumes are on disk. While it may still be reported, no other pod gets its UID.
+//!    restart, the one whose volumes are on disk. While it may still be reported, or its volumes are there, no other
+//!    pod gets its UID.
 //! 3. Every pod of an operation carries its source, and the time when its UID was first seen.
 //! 4. Until every expected source has been seen, [`PodMerge::all_sources_seen`] is false and no pod may be removed for
 //!    good.
@@ -107,7 +108,7 @@ pub struct PodMerge {
 #[derive(Debug, Default)]
 struct UidHolders {
     present: HashMap<PodUid, (PodSource, FullName)>,
-    /// Those whose volumes an earlier run left, until all sources have been seen.
+    /// Those whose volumes an earlier run left, until a source has them or the volumes are gone.
     earlier: HashMap<PodUid, FullName>,
 }
 
@@ -145,7 +146,7 @@ impl PodMerge {
         }
     }
 
-    /// Keeps UIDs for the pods whose volumes an earlier run left, until every source has been seen.
+    /// Keeps UIDs for the pods whose volumes an earlier run left, until those are [gone](Self::volumes_gone).
     #[must_use]
     pub fn keeping(mut self, earlier: impl IntoIterator<Item = (PodUid, FullName)>) -> Self {
         self.uids.earlier = earlier.into_iter().collect();
@@ -218,10 +219,17 @@ impl PodMerge {
             duplicates,
         };
         if self.all_sources_seen() {
-            self.uids.earlier = HashMap::new();
             merged.updates.extend(self.admit_waiting(now));
         }
         merged
+    }
+
+    /// The volumes that an earlier run left of the pod with `uid` are gone: the pod that waits for the UID is added.
+    pub fn volumes_gone(&mut self, uid: &PodUid, now: Timestamp) -> Vec<PodUpdate> {
+        match self.uids.earlier.remove(uid) {
+            Some(_) if self.all_sources_seen() => self.admit_waiting(now),
+            _ => Vec::new(),
+        }
     }
 
     fn pass(&mut self, source: PodSource, now: Timestamp) -> Pass<'_> {
@@ -366,6 +374,7 @@ impl Pass<'_> {
             self.state.by_uid.insert(uid.clone(), Arc::clone(&pod));
             let holder = (self.source, full_name.clone());
             self.uids.present.insert(uid.clone(), holder);
+            self.uids.earlier.remove(&uid);
             self.state.uid_by_name.insert(full_name, uid);
             self.operations.entry(operation).or_default().push(pod);
         }

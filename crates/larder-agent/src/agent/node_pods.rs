@@ -4,8 +4,8 @@ use std::{mem, sync::Arc};
 
 use larder_objects::{ObjectKey, chain};
 use larder_pods::{
-    DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, ResolvedPodUid,
-    SourcePods, StoredPod,
+    DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, PodUpdate,
+    ResolvedPodUid, SourcePods, StoredPod,
     identity::is_mirror_pod,
     lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
     mirror::MirrorScope,
@@ -105,9 +105,13 @@ impl NodePods {
         for duplicate in merged.duplicates {
             self.rejected(&duplicate);
         }
+        self.take_updates(merged.updates);
+    }
+
+    fn take_updates(&mut self, updates: Vec<PodUpdate>) {
         self.handle.sources.lock().rejected =
             (self.merge.waiting().map(|pod| pod.to_string())).collect();
-        for update in merged.updates {
+        for update in updates {
             for pod in update.pods {
                 self.handle_pod(update.operation, &pod);
             }
@@ -244,6 +248,9 @@ impl NodePods {
         if self.lifecycle.life(uid).is_none() {
             self.reconciler.forget(uid);
         }
+        let now = self.handle.inputs.clock.now();
+        let admitted = self.merge.volumes_gone(&PodUid::new(uid.as_str()), now);
+        self.take_updates(admitted);
         self.publish();
     }
 

@@ -337,9 +337,11 @@ fn after_a_restart_the_pod_with_the_volumes_keeps_its_uid() {
     merge.merge(PodSource::Api, all(set), now);
     assert_eq!(present(&merge), ["api prod 1"]);
     assert_eq!(waiting(&merge).len(), 2);
-    // If no source has it any more, another pod may have its UID.
+    // If no source has it any more, another pod may have its UID, but not its volumes.
     let mut merge = PodMerge::new(sources).keeping(earlier());
     merge.merge(PodSource::File, all([pod("static").uid("1")]), now);
     merge.merge(PodSource::Api, all([]), now);
+    assert_eq!(present(&merge), [""; 0]);
+    assert_eq!(merge.volumes_gone(&PodUid::new("1"), now).len(), 1);
     assert_eq!(present(&merge), ["file static 1"]);
 }
