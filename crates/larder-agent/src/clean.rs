@@ -12,6 +12,7 @@ use std::{
 };
 
 use larder_checkpoint::{Store, StoreError};
+use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
 
 use crate::root_dir::{CHECKPOINT, RootDir, RootDirError};
@@ -92,7 +93,10 @@ impl Leftovers {
                 errors.extend(erased.err().map(CleanError::Checkpoint));
                 errors.extend(removed(path, fs::remove_dir(path)));
             } else {
-                errors.extend(removed(path, fs::remove_dir_all(path)));
+                for source in [PodSource::File, PodSource::Http] {
+                    errors.extend(remove_files(&self.root.manifests(source)));
+                }
+                errors.extend(removed(path, fs::remove_dir(path)));
             }
         }
         let path = self.path().to_owned();
@@ -101,6 +105,17 @@ impl Leftovers {
         }
         (errors, path.exists())
     }
+}
+
+/// Removes the files of a directory, and the directory if nothing else is in it.
+fn remove_files(directory: &Path) -> Vec<CleanError> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
+    let files = files.map(|entry| entry.path());
+    let failed = files.filter_map(|path| removed(&path, fs::remove_file(&path)));
+    let mut errors: Vec<_> = failed.collect();
+    errors.extend(removed(directory, fs::remove_dir(directory)));
+    errors
 }
 
 /// The error of a removal. What is missing, or keeps files of others, is none.

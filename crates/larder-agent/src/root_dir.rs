@@ -46,12 +46,20 @@ pub(crate) const HOOK_RECORD: &str = "on-change.json";
 pub struct RootDir {
     path: PathBuf,
     directory: Arc<OwnedFd>,
-    /// Whether this agent has created it.
-    is_new: bool,
-    /// Whether nothing of an agent is left in it.
-    is_discarded: bool,
+    at_end: AtEnd,
     /// The kernel releases the lock when the file is closed, also after `kill -9`.
     _lock: File,
+}
+
+/// What is removed when a root directory is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AtEnd {
+    /// The socket; also the lock if nothing else is there, and then the directory if this agent has created it.
+    Socket { is_new: bool },
+    /// Nothing: no agent has used it now.
+    Nothing,
+    /// Socket, lock, and the directory unless others have files in it.
+    Everything,
 }
 
 /// The root directory cannot be used.
@@ -106,8 +114,7 @@ impl RootDir {
         Ok(Self {
             path,
             directory: Arc::new(directory),
-            is_new,
-            is_discarded: false,
+            at_end: AtEnd::Socket { is_new },
             _lock: lock,
         })
     }
@@ -119,7 +126,11 @@ impl RootDir {
     /// As [`Self::lock`].
     pub fn lock_used(path: &Path) -> Result<Option<Self>, RootDirError> {
         match fs::symlink_metadata(path.join(LOCK)) {
-            Ok(_) => Self::lock(path).map(Some),
+            Ok(_) => {
+                let mut root = Self::lock(path)?;
+                root.at_end = AtEnd::Nothing;
+                Ok(Some(root))
+            }
             Err(error)
                 if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory]
                     .contains(&error.kind()) =>
@@ -132,7 +143,7 @@ impl RootDir {
 
     /// Removes the lock, and the directory unless others have files in it.
     pub(crate) fn discard(mut self) {
-        self.is_discarded = true;
+        self.at_end = AtEnd::Everything;
     }
 
     /// The directory, absolute and without links.
@@ -198,13 +209,18 @@ impl RootDir {
 /// An agent that has stopped leaves no socket, and one whose start has failed leaves nothing.
 impl Drop for RootDir {
     fn drop(&mut self) {
+        let (is_new, is_discarded) = match self.at_end {
+            AtEnd::Nothing => return,
+            AtEnd::Socket { is_new } => (is_new, false),
+            AtEnd::Everything => (true, true),
+        };
         // What cannot be removed is replaced by the next start.
         let _ = rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty());
         let is_unused = sys::names(&self.directory).is_ok_and(|names| names == [LOCK]);
-        if is_unused || self.is_discarded {
+        if is_unused || is_discarded {
             let _ = rustix::fs::unlinkat(&self.directory, LOCK, AtFlags::empty());
         }
-        if is_unused && (self.is_new || self.is_discarded) {
+        if is_unused && is_new {
             let _ = fs::remove_dir(&self.path);
         }
     }
