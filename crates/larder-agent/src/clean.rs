@@ -1,9 +1,9 @@
-//! Removes what stopped agents left in a root directory, for `larder clean`.
+//! Removes the files and mounts of stopped agents from a root directory, for `larder clean`.
 //!
 //! Invariants:
 //! 1. The directory is locked meanwhile, so no agent runs with it, and none starts.
 //! 2. Only what agents create is removed, and directories only if nothing else is in them.
-//! 3. The lock goes last: a clean-up that was interrupted can be repeated.
+//! 3. The lock is removed last, so that an interrupted clean-up can be repeated.
 
 use std::{
     fs,

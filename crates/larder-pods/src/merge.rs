@@ -1,12 +1,13 @@
 //! Merges the reports of the sources into operations: ADD, UPDATE, DELETE, REMOVE, RECONCILE.
 //!
-//! Contract: kubelet 1.36, `pkg/kubelet/config/config.go`. Pure: no clock, no channel. We differ where it is weak:
+//! Contract: kubelet 1.36, `pkg/kubelet/config/config.go`. Pure: no clock, no channel. Different where the kubelet is
+//! weak:
 //! - A source may report one pod instead of all its pods. The cost is then that of one pod, not of the node.
 //! - An operation carries the new object in full, resource version and owners included. The kubelet patches some fields
 //!   of the object that it saw first. So a change outside the fields that the kubelet compares is a RECONCILE too,
 //!   where the kubelet drops it.
-//! - A manifest may state the UID of another pod. The pod that came first keeps it, whatever the sources of the two; the
-//!   other one waits. The kubelet would take one for an update of the other.
+//! - A manifest may state the UID of another pod. The pod that came first keeps it, whether or not the two have the
+//!   same source; the other one waits. The kubelet would take one for an update of the other.
 //!
 //! Invariants:
 //! 1. Sources never see each other's pods, and none changes or removes another's.

@@ -1,8 +1,8 @@
 //! A pod in memory: compact, with the frequently read fields decoded.
 //!
-//! Decoded, a volume takes 3208 bytes whatever it is, and a container 2144, so a pod has some 30 KiB. As JSON it has 3
-//! KiB. The whole pod is needed rarely: it is registered when it changes, and projected when an object that it
-//! references changes.
+//! Decoded, any volume takes 3208 bytes, and a container 2144, so a pod has some 30 KiB. As JSON it has 3 KiB. The
+//! whole pod is needed rarely: it is registered when it changes, and projected when an object that it references
+//! changes.
 //!
 //! Invariants:
 //! 1. The metadata and the answers of the accessors are decoded. A caller that needs more [decodes](StoredPod::decode)

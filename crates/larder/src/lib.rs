@@ -31,8 +31,8 @@
 //!
 //! They guarantee:
 //!
-//! - **One watch per object**, however many pods reference it, by name, as the node authorizer requires; none after the
-//!   last reference ([`ObjectManager::unregister_pod`]).
+//! - **One watch per object**, regardless of the number of pods that reference it; by name, as the node authorizer
+//!   requires; none after the last reference ([`ObjectManager::unregister_pod`]).
 //! - **A new pod never starts with old data**: a read for it returns data no older than its registration, or an
 //!   error that says why. Running pods keep reading meanwhile ([`ObjectManager::get_for`],
 //!   [`ObjectManager::registered`]).

@@ -1,4 +1,4 @@
-//! `larder clean`: removes what a stopped agent left.
+//! `larder clean`: removes the files and mounts of a stopped agent.
 
 use std::path::Path;
 
