@@ -135,7 +135,7 @@ pub(crate) async fn run(
     }
     let mut redactors = Vec::new();
     if command.log_output {
-        redactors.push(environment.redactor(inputs).await);
+        redactors.push(environment.redactor(inputs).await.finish());
     }
     let (running, output) = match launched(command, inputs, environment) {
         Ok(launched) => launched,
@@ -144,7 +144,7 @@ pub(crate) async fn run(
     let (outcome, tail) = running.ended(inputs.timeout, deadline, output).await;
     if command.log_output {
         // Other values may have come into place meanwhile.
-        redactors.push(environment.redactor(inputs).await);
+        redactors.push(environment.redactor(inputs).await.finish());
     }
     let report = ExecReport {
         outcome,

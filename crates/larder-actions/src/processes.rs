@@ -214,7 +214,13 @@ impl Processes {
     }
 
     fn containers_mounting(&self, all: &[PodNamespace], mounts: &PodMounts) -> Vec<FoundContainer> {
-        let containers = all.iter().filter_map(|found| {
+        let pods = self.state.root.join("pods");
+        let volume = mounts.volumes.values().next();
+        let uid = volume.and_then(|path| path.strip_prefix(pods).ok()?.iter().next());
+        let own = all
+            .iter()
+            .filter(|found| Some(OsStr::new(&found.uid)) == uid);
+        let containers = own.filter_map(|found| {
             let names = mounts.candidate_names(&found.mounts);
             if names.is_empty() {
                 return None;

@@ -133,7 +133,11 @@ impl TargetQuery<'_> {
             });
             meant(&known)
         };
-        if all_processes || found.len() < names.len() {
+        let is_known = |name: &SmolStr| {
+            let mut known = found.iter();
+            known.any(|container| container.candidate_names.contains(name))
+        };
+        if all_processes || found.len() < names.len() || !names.iter().all(is_known) {
             let searched = processes.containers(self.mounts, self.ids).await;
             let searched = searched.map_err(TargetError::List)?;
             found = meant(&searched);

@@ -48,7 +48,9 @@ impl Redactor {
 
     /// Withholds lines with this value. Returns whether there is room for others; else every line is withheld.
     pub fn add(&mut self, value: &[u8]) -> bool {
-        self.room = self.room.and_then(|room| room.checked_sub(value.len()));
+        self.room = self
+            .room
+            .and_then(|room| room.checked_sub(value.len().max(1)));
         if self.room.is_none() {
             self.needles = Vec::new();
             return false;
@@ -66,11 +68,16 @@ impl Redactor {
         if value.contains(&b'\n') {
             encoded(value, &mut add);
         }
+        true
+    }
+
+    /// All values were added.
+    pub(super) fn finish(mut self) -> Self {
         self.needles
             .sort_unstable_by(|one, other| one.as_slice().cmp(other));
         // Keeps the first of those that begin with it.
         self.needles.dedup_by(|later, kept| later.starts_with(kept));
-        true
+        self
     }
 
     /// Whether there is nothing to withhold.
@@ -190,7 +197,7 @@ mod tests {
         for value in values {
             redactor.add(value);
         }
-        redactor
+        redactor.finish()
     }
 
     // on-change 43

@@ -2,15 +2,15 @@
 //!
 //! Invariants:
 //! 1. A namespace that shows the agent's directory, or files of several pods, is no container: it is the machine's, or
-//!    one that receives the machine's mounts, so volumes appear in it without any request. Neither is one in which a
-//!    volume is mounted at the place of the agent's directory.
+//!    one that receives the machine's mounts, so volumes appear in it without any request. Where another mount covers
+//!    the agent's directory, what is mounted in it does not count.
 //! 2. A process belongs to the namespace that it was in before and after its mounts were read.
 
 use std::{
     collections::{BTreeMap, HashMap},
     io,
     ops::ControlFlow,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use super::{
@@ -21,11 +21,19 @@ use super::{
 
 /// Most mounts of files of its pod in a container. A namespace with more is none.
 const MAX_MOUNTS: usize = 1024;
+/// Most bytes of their paths.
+const MAX_PATH_BYTES: usize = 64 << 10;
+/// Most namespaces of one pod. Further ones are passed over.
+const MAX_NAMESPACES: usize = 64;
+/// Most processes of a namespace whose mounts are read: a process that has changed its root shows only what is below.
+const MAX_READS: usize = 16;
 
 /// A mount namespace that may be a container of a pod.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PodNamespace {
     pub(super) namespace: Namespace,
+    /// The UID of the pod.
+    pub(super) uid: String,
     /// Files and directories of one pod, as this process sees them, with their mount points.
     pub(super) mounts: Vec<(PathBuf, PathBuf)>,
     /// In the order of their numbers.
@@ -36,58 +44,70 @@ impl Processes {
     /// The namespaces that may be containers of pods.
     pub(super) fn search(&self) -> io::Result<Vec<PodNamespace>> {
         let places = VolumePlaces::read(self.proc(), &self.state.root)?;
-        // What each namespace is, if it was read.
+        // What each namespace is, if that is known.
         let mut seen: HashMap<Namespace, bool> = HashMap::new();
+        // Processes that have changed their root.
+        let mut partial: HashMap<Namespace, Vec<i32>> = HashMap::new();
         let mut found: BTreeMap<Namespace, PodNamespace> = BTreeMap::new();
+        let mut namespaces: HashMap<String, usize> = HashMap::new();
         if let Ok(own) = self.namespace("self") {
             seen.insert(own, false);
         }
         for pid in self.proc().list()? {
             let linked = self.namespace(pid).ok();
-            let known = linked.and_then(|namespace| seen.get(&namespace));
-            let namespace = match (known, linked) {
-                (Some(false), _) => continue,
-                (Some(true), Some(namespace)) => namespace,
-                _ => {
-                    // One that ends meanwhile is skipped, and another one shows the namespace.
-                    let Some((first, mounts)) = self.read_mounts(pid, &places) else {
-                        continue;
-                    };
-                    if self.namespace(pid).ok() != linked {
-                        continue;
+            match linked.and_then(|namespace| seen.get(&namespace).map(|is| (namespace, *is))) {
+                Some((_, false)) => continue,
+                Some((namespace, true)) => {
+                    if let Some(container) = found.get_mut(&namespace) {
+                        container.pids.push(pid);
                     }
-                    let namespace = linked.unwrap_or(Namespace::Mount(first));
-                    seen.insert(namespace, !mounts.is_empty());
-                    if mounts.is_empty() {
-                        continue;
-                    }
-                    let pids = Vec::new();
-                    found.entry(namespace).or_insert(PodNamespace {
-                        namespace,
-                        mounts,
-                        pids,
-                    });
-                    namespace
+                    continue;
                 }
+                None => {}
+            }
+            // One that ends meanwhile is skipped, and another one shows the namespace.
+            let Some(mut read) = self.read_mounts(pid, &places) else {
+                continue;
             };
-            if let Some(container) = found.get_mut(&namespace) {
-                container.pids.push(pid);
+            if self.namespace(pid).ok() != linked {
+                continue;
+            }
+            let Some(namespace) = linked.or(read.first.map(Namespace::Mount)) else {
+                continue;
+            };
+            let mounts = read.of_container();
+            let earlier = partial.entry(namespace).or_default();
+            if mounts.is_empty() && !read.is_whole && !read.is_excluded && earlier.len() < MAX_READS
+            {
+                earlier.push(pid);
+                continue;
+            }
+            let of_pod = namespaces.entry(read.uid.clone()).or_default();
+            let is_container = !mounts.is_empty() && *of_pod < MAX_NAMESPACES;
+            seen.insert(namespace, is_container);
+            if is_container {
+                *of_pod += 1;
+                let mut pids = std::mem::take(earlier);
+                pids.push(pid);
+                let uid = read.uid;
+                let container = PodNamespace {
+                    namespace,
+                    uid,
+                    mounts,
+                    pids,
+                };
+                found.insert(namespace, container);
             }
         }
         Ok(found.into_values().collect())
     }
 
-    /// The number of a mount, which no other namespace has, and the mounts of files of a pod: none unless the process may
-    /// be in a container. `None` if they cannot be read.
-    fn read_mounts(
-        &self,
-        pid: i32,
-        places: &VolumePlaces,
-    ) -> Option<(u64, Vec<(PathBuf, PathBuf)>)> {
+    /// The mounts that a process shows; `None` if they cannot be read.
+    fn read_mounts(&self, pid: i32, places: &VolumePlaces) -> Option<NamespaceMounts> {
         let mut mounts = NamespaceMounts::default();
         let table = self.proc().open(pid, "mountinfo").ok()?;
         each_mount_until(table, |line| mounts.add(line, places)).ok()?;
-        Some((mounts.first?, mounts.of_container()))
+        Some(mounts)
     }
 }
 
@@ -99,6 +119,9 @@ struct NamespaceMounts {
     roots: Vec<(u64, PathBuf, bool)>,
     uid: String,
     mounts: Vec<(PathBuf, PathBuf)>,
+    bytes: usize,
+    /// Whether the mount at the root of the namespace is among them.
+    is_whole: bool,
     is_excluded: bool,
 }
 
@@ -106,15 +129,20 @@ impl NamespaceMounts {
     fn add(&mut self, line: &MountLine<'_>, places: &VolumePlaces) -> ControlFlow<()> {
         self.first = Some(self.first.map_or(line.id, |first| first.min(line.id)));
         let mount_point = line.mount_point();
+        self.is_whole |= *mount_point == *Path::new("/");
         for (id, path, is_covered) in &mut self.roots {
             *is_covered |= line.parent == *id && path.starts_with(&mount_point);
         }
         match places.shown(line) {
             Shown::Nothing => {}
             Shown::Root(path) => self.roots.push((line.id, path, false)),
+            // A copy of the machine's own mount, beneath the one that covers it.
+            Shown::Pod { .. } if self.is_in_root(&mount_point) => {}
             Shown::Pod { uid, path } => {
-                self.is_excluded =
-                    !self.mounts.is_empty() && self.uid != uid || self.mounts.len() == MAX_MOUNTS;
+                self.bytes += path.as_os_str().len() + mount_point.as_os_str().len();
+                self.is_excluded = !self.mounts.is_empty() && self.uid != uid
+                    || self.mounts.len() == MAX_MOUNTS
+                    || self.bytes > MAX_PATH_BYTES;
                 self.uid = uid;
                 self.mounts.push((path, mount_point.into_owned()));
             }
@@ -126,23 +154,20 @@ impl NamespaceMounts {
         ControlFlow::Continue(())
     }
 
-    fn of_container(self) -> Vec<(PathBuf, PathBuf)> {
-        let Self {
-            roots,
-            mounts,
-            is_excluded,
-            ..
-        } = self;
-        let is_shown = roots.iter().any(|(_, path, is_covered)| {
-            !is_covered
-                || mounts
-                    .iter()
-                    .any(|(_, mount_point)| mount_point.starts_with(path))
-        });
-        if is_excluded || is_shown {
-            Vec::new()
-        } else {
-            mounts
+    /// Whether the agent's directory is or would be there.
+    fn is_in_root(&self, mount_point: &Path) -> bool {
+        let mut roots = self.roots.iter();
+        roots.any(|(_, path, _)| mount_point.starts_with(path))
+    }
+
+    /// The mounts of a container; none if it is not one.
+    fn of_container(&mut self) -> Vec<(PathBuf, PathBuf)> {
+        if self.is_excluded || self.roots.iter().any(|(.., is_covered)| !is_covered) {
+            return Vec::new();
         }
+        let mounts = std::mem::take(&mut self.mounts).into_iter();
+        mounts
+            .filter(|(_, mount_point)| !self.is_in_root(mount_point))
+            .collect()
     }
 }

@@ -76,6 +76,7 @@ impl<T: Send + Sync + 'static> SharedSearch<T> {
         if let Some(next_at) = last.next_at {
             sleep_until(next_at).await;
         }
+        last.found = None;
         last.number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let searched = spawn_blocking(move || {
             let began = Instant::now();

@@ -173,6 +173,14 @@ fn copy_of_the_machine_without_the_directory_of_the_agent_is_a_container() {
         &[MACHINE, covered, IN_CONTAINER],
         &[10],
     );
+    // The volumes of the machine are still mounted, beneath the mount that covers them.
+    let other = SECRET.replace("/1/", "/2/");
+    let received = format!("33 20 0:50 / {SECRET} rw\n34 20 0:51 / {other} rw\n");
+    check(
+        &pod("/etc/s", "/etc/c"),
+        &[MACHINE, &received, IN_CONTAINER, covered],
+        &[10],
+    );
     // A mount elsewhere covers nothing.
     let elsewhere = covered.replace("32 20", "32 21");
     check(
@@ -247,6 +255,20 @@ fn process_that_has_left_a_container_is_none_of_its_processes() {
         fs::remove_file(proc.0.path().join("10").join(file)).unwrap();
     }
     assert_eq!(mains(&processes, &mounts), [11]);
+}
+
+#[test]
+fn process_with_another_root_hides_no_container() {
+    let proc = MadeUpProc::with("22 20 0:9 /jail /proc rw\n");
+    proc.process(11, 3, 2);
+    proc.enter(11, 7, &[IMAGE, IN_CONTAINER].concat());
+    let found = search(&proc.processes(), &pod("/etc/s", "/etc/c"));
+    let pids: Vec<_> = found[0]
+        .processes
+        .iter()
+        .map(|process| process.pid)
+        .collect();
+    assert_eq!(pids, [10, 11]);
 }
 
 #[test]
