@@ -129,7 +129,7 @@ async fn stream_of_changes_says_whatever_a_get_shows() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn first_line_of_a_new_pod_names_its_parts_as_waiting() {
+async fn first_line_of_a_new_pod_names_its_parts_and_none_as_delivered() {
     let node = Node::start();
     let mut follower = Follower::start(&node).await;
     // Its object is missing, so nothing is delivered.
@@ -139,6 +139,8 @@ async fn first_line_of_a_new_pod_names_its_parts_as_waiting() {
     let line = line.split(|byte| *byte == b'\n').next().unwrap();
     let line: Value = serde_json::from_slice(line).unwrap();
     assert_eq!(line["pod"]["volumes"][0]["name"], "cfg");
-    assert_eq!(line["pod"]["volumes"][0]["phase"], "Waiting");
+    // The line shows the pod as it is when it is read: the first attempt may have failed by then.
+    let phase = line["pod"]["volumes"][0]["phase"].as_str().unwrap();
+    assert!(["Waiting", "Failing"].contains(&phase), "{phase}");
     assert!(!line["pod"]["containers"].as_array().unwrap().is_empty());
 }
