@@ -189,11 +189,13 @@ fn read_directory(
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use k8s_openapi::api::core::v1::Pod;
     use larder_on_change::parse::{HookOrigin, hooks};
     use serde_json::json;
 
-    use super::*;
+    use super::{super::target::Delivered, *};
 
     #[test]
     fn renewal_of_a_token_fires_nothing_however_its_path_is_written() {
@@ -210,7 +212,11 @@ mod tests {
         let target = ExecTarget {
             pod: pod.clone(),
             container: "c".to_owned(),
-            contents: Contents::Inputs(Box::default()),
+            contents: Contents::Delivered(Delivered {
+                variables: BTreeMap::new(),
+                environment: PathBuf::new(),
+                volumes: BTreeMap::new(),
+            }),
         };
         let folder = tempfile::tempdir().unwrap();
         let set = folder.path().join("..2026");
