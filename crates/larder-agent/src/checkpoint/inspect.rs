@@ -3,7 +3,11 @@
 use jiff::Timestamp;
 use larder_checkpoint::{CheckpointDir, Contents, KeyError, KeySource, Keyring, Store, StoreError};
 
-use super::{ClusterId, codec::CopyContent, credentials};
+use super::{
+    ClusterId,
+    codec::{CopyContent, CopyKind},
+    credentials,
+};
 
 /// The content of a checkpoint, without values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,18 +63,25 @@ pub fn inspect(
     }
     let keys = Keyring::load_existing(keys, credentials().as_deref())?;
     let found = Store::inspect(place, &keys, &cluster.owner(node), CopyContent::decode)?;
-    Ok(found.map(|Contents { copies, rejected }| {
-        let copies = copies.into_iter().map(|copy| CopyInfo {
-            kind: copy.id.kind.into(),
-            namespace: copy.id.namespace.into(),
-            name: copy.id.name.into(),
-            is_absent: copy.content.is_none(),
-            verified_at: copy.verified_at,
-            bytes: copy.bytes,
-        });
-        Inspection {
-            copies: copies.collect(),
-            rejected: rejected.iter().map(ToString::to_string).collect(),
-        }
-    }))
+    Ok(found.map(
+        |Contents {
+             mut copies,
+             rejected,
+         }| {
+            // The store knows kinds as names.
+            copies.sort_by(|a, b| (CopyKind::of(&a.id), &a.id).cmp(&(CopyKind::of(&b.id), &b.id)));
+            let copies = copies.into_iter().map(|copy| CopyInfo {
+                kind: copy.id.kind.into(),
+                namespace: copy.id.namespace.into(),
+                name: copy.id.name.into(),
+                is_absent: copy.content.is_none(),
+                verified_at: copy.verified_at,
+                bytes: copy.bytes,
+            });
+            Inspection {
+                copies: copies.collect(),
+                rejected: rejected.iter().map(ToString::to_string).collect(),
+            }
+        },
+    ))
 }
