@@ -11,7 +11,7 @@
 //!
 //! Invariants:
 //! 1. Nothing below the root directory is written, created or locked (beside-kubelet R1).
-//! 2. Only the root directory stays open. Files and directories of a volume are closed after [`OPEN_BUDGET`] and the
+//! 2. Only the root directory stays open. Files and directories of a volume are closed after `OPEN_BUDGET` and the
 //!    comparison of one file, because an open one makes the kubelet's unmount fail with EBUSY (R21).
 //! 3. Each name is one element, resolved beneath an open directory. The only link that is followed is `..data`, and
 //!    only to a directory beside it.

@@ -217,7 +217,7 @@ impl PodSwaps {
         }
     }
 
-    /// Ends what [`Self::follow`] began.
+    /// Ends what `follow` began.
     pub fn unfollow(&mut self, key: usize) {
         self.polled.remove(&key);
         if let (Some(watch), Some(inotify)) = (self.watched.remove(&key), &self.swaps.inotify) {

@@ -3,8 +3,8 @@
 //! Pure: time and random numbers are passed in.
 //!
 //! Invariants:
-//! 1. At most [`IN_FLIGHT`] touches are under way, and none is sent before its time.
-//! 2. The rate is between [`MIN_RATE`] and [`MAX_RATE`] per second. After a change of the rate, the burst is two
+//! 1. At most `IN_FLIGHT` touches are under way, and none is sent before its time.
+//! 2. The rate is between `MIN_RATE` and `MAX_RATE` per second. After a change of the rate, the burst is two
 //!    seconds' worth, and larger only at full rate, so that halving takes effect at once.
 //! 3. While `Retry-After` holds, nothing is sent.
 //! 4. Of the touches that are due, the pod with the highest priority comes first. Pods of equal priority come in random

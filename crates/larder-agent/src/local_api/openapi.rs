@@ -1,6 +1,6 @@
 //! The description of the socket's API in OpenAPI 3.1. `docs/openapi.json` is this document; the socket serves it, too.
 //!
-//! Objects of the agent have no other fields than those described. A test of [`v1`](super::v1) compares both.
+//! Objects of the agent have no other fields than those described. A test of `v1` compares both.
 
 use serde_json::{Map, Value, json};
 

@@ -50,7 +50,7 @@ pub fn grace_period(pod: &Pod) -> Duration {
 }
 
 impl Restart {
-    /// The time until KILL, at most [`MAX_GRACE`]; `grace` is the pod's grace period, which may be anything.
+    /// The time until KILL, at most `MAX_GRACE`; `grace` is the pod's grace period, which may be anything.
     pub fn grace_or(&self, grace: Duration) -> Duration {
         self.grace.unwrap_or(grace).min(MAX_GRACE)
     }
