@@ -79,9 +79,9 @@ items:
 ",
         expect![[r#"
             ConfigMap prod/a at app.yaml: document 1, line 2
-            Secret default/s at app.yaml: document 2, item 1, line 8
-            Node -/node-1 at app.yaml: document 2, item 2, line 8
-            ConfigMap default/b at app.yaml: document 3, item 1, line 14
+            Secret default/s at app.yaml: document 2, item 1, line 11
+            Node -/node-1 at app.yaml: document 2, item 2, line 12
+            ConfigMap default/b at app.yaml: document 3, item 1, line 17
         "#]],
     );
 }
