@@ -81,7 +81,9 @@ impl Container {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("script");
         fs::write(&file, format!("set -e; {binds}{script}")).unwrap();
-        let mut child = Command::new("unshare")
+        // A shell cannot handle a signal that was ignored when it started, as `nohup` does.
+        let mut child = Command::new("env")
+            .args(["--default-signal", "unshare"])
             .args(options)
             .arg("bash")
             .arg(file)
