@@ -227,6 +227,19 @@ pub struct Command {
     pub log_output: bool,
 }
 
+impl Command {
+    /// The command without options.
+    pub fn new(words: Vec<String>) -> Self {
+        Self {
+            words,
+            user: None,
+            working_directory: "/".to_owned(),
+            env: Vec::new(),
+            log_output: false,
+        }
+    }
+}
+
 /// The values of variables may be credentials, so only the program is shown.
 impl fmt::Debug for Command {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

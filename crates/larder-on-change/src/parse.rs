@@ -22,7 +22,7 @@ use serde_json::Value;
 use serde_saphyr::Error as YamlError;
 use smol_str::SmolStr;
 
-use self::error::at;
+use self::{error::at, fields::ParseContext};
 use crate::{
     facts::PodFacts,
     hook::{Action, Debounce, Hook, Retry, Timing},
@@ -111,10 +111,11 @@ pub fn hooks(
         return Err(HookError::whole(Problem::TooLong));
     }
     let text = text.trim();
+    let context = ParseContext { origin, facts };
     let hooks = if text.starts_with(['-', '[', '{']) {
-        long::list(&yaml(text)?, origin, facts)?
+        long::list(&yaml(text)?, context)?
     } else {
-        short::hook(text, origin, facts)?.into_iter().collect()
+        short::hook(text, context)?.into_iter().collect()
     };
     check_together(&hooks)?;
     Ok(hooks)
@@ -122,7 +123,11 @@ pub fn hooks(
 
 /// Reads a hook of the agent's configuration, without the fields that select pods.
 fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
-    long::hook(value, position, HookOrigin::Configuration, None)
+    let context = ParseContext {
+        origin: HookOrigin::Configuration,
+        facts: None,
+    };
+    long::hook(value, position, context)
 }
 
 fn yaml(text: &str) -> Result<Value, HookError> {

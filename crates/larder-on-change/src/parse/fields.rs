@@ -6,13 +6,30 @@ use larder_objects::go_duration;
 use serde_json::{Map, Value};
 use smol_str::SmolStr;
 
-use super::error::{HookError, Problem, at};
+use super::{
+    HookOrigin,
+    error::{HookError, Problem, at},
+};
 use crate::facts::PodFacts;
+
+/// Where hooks come from, and the pod that they are for, if it is known.
+#[derive(Clone, Copy)]
+pub(super) struct ParseContext<'a> {
+    pub(super) origin: HookOrigin,
+    pub(super) facts: Option<&'a PodFacts>,
+}
+
+impl ParseContext<'_> {
+    pub(super) fn is_annotation(self) -> bool {
+        matches!(self.origin, HookOrigin::Annotation(_))
+    }
+}
 
 /// The fields of one mapping that have not been taken yet.
 pub(super) struct Fields<'a> {
     path: String,
     values: &'a Map<String, Value>,
+    context: ParseContext<'a>,
     taken: Vec<&'static str>,
 }
 
@@ -20,24 +37,10 @@ pub(super) struct Fields<'a> {
 pub(super) struct Field<'a> {
     pub(super) path: String,
     pub(super) value: &'a Value,
+    pub(super) context: ParseContext<'a>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(
-        path: String,
-        value: &'a Value,
-        expected: &'static str,
-    ) -> Result<Self, HookError> {
-        let Value::Object(fields) = value else {
-            return Err(at(path, Problem::Expected(expected)));
-        };
-        Ok(Self {
-            path,
-            values: fields,
-            taken: Vec::new(),
-        })
-    }
-
     /// The field, unless it is absent or null.
     pub(super) fn take(&mut self, name: &'static str) -> Option<Field<'a>> {
         self.taken.push(name);
@@ -45,7 +48,17 @@ impl<'a> Fields<'a> {
         Some(Field {
             path: format!("{}.{name}", self.path),
             value,
+            context: self.context,
         })
+    }
+
+    /// What `read` makes of the field, unless it is absent or null.
+    pub(super) fn read<T>(
+        &mut self,
+        name: &'static str,
+        read: impl FnOnce(&Field<'a>) -> Result<T, HookError>,
+    ) -> Result<Option<T>, HookError> {
+        self.take(name).map(|field| read(&field)).transpose()
     }
 
     /// Rejects the fields that were not taken.
@@ -70,41 +83,61 @@ impl<'a> Field<'a> {
         at(self.path.clone(), problem)
     }
 
+    pub(super) fn expected(&self, what: &'static str) -> HookError {
+        self.error(Problem::Expected(what))
+    }
+
+    /// Its fields, if it is a mapping.
+    pub(super) fn fields(&self, expected: &'static str) -> Result<Fields<'a>, HookError> {
+        let values = self.value.as_object();
+        Ok(Fields {
+            path: self.path.clone(),
+            values: values.ok_or_else(|| self.expected(expected))?,
+            context: self.context,
+            taken: Vec::new(),
+        })
+    }
+
     pub(super) fn text(&self) -> Result<&'a str, HookError> {
-        self.value
-            .as_str()
-            .ok_or_else(|| self.error(Problem::Expected("a text")))
+        let text = self.value.as_str();
+        text.ok_or_else(|| self.expected("a text"))
+    }
+
+    pub(super) fn string(&self) -> Result<String, HookError> {
+        self.text().map(str::to_owned)
     }
 
     pub(super) fn flag(&self) -> Result<bool, HookError> {
-        self.value
-            .as_bool()
-            .ok_or_else(|| self.error(Problem::Expected("true or false")))
+        let flag = self.value.as_bool();
+        flag.ok_or_else(|| self.expected("true or false"))
     }
 
     pub(super) fn duration(&self) -> Result<Duration, HookError> {
         let text = self.value.as_str();
         text.and_then(|text| go_duration::parse(text).ok())
-            .ok_or_else(|| self.error(Problem::Expected("a duration such as 100ms, 20s or 1m30s")))
+            .ok_or_else(|| self.expected("a duration such as 100ms, 20s or 1m30s"))
     }
 
     pub(super) fn items(&self) -> Result<impl Iterator<Item = Field<'a>>, HookError> {
-        let Value::Array(items) = self.value else {
-            return Err(self.error(Problem::Expected("a list")));
-        };
-        let path = self.path.clone();
+        let items = self.value.as_array();
+        let items = items.ok_or_else(|| self.expected("a list"))?;
+        let (path, context) = (self.path.clone(), self.context);
         Ok(items.iter().enumerate().map(move |(index, value)| Field {
             path: format!("{path}[{index}]"),
             value,
+            context,
         }))
     }
 
-    pub(super) fn texts(&self) -> Result<Vec<&'a str>, HookError> {
-        self.items()?.map(|item| item.text()).collect()
+    pub(super) fn strings(&self) -> Result<Vec<String>, HookError> {
+        self.items()?.map(|item| item.string()).collect()
     }
 
-    /// Checks that larder delivers the volume to the pod.
-    pub(super) fn check_volume(&self, name: &str, facts: &PodFacts) -> Result<(), HookError> {
+    /// Checks that larder delivers the volume to the pod, if the pod is known.
+    pub(super) fn check_volume(&self, name: &str) -> Result<(), HookError> {
+        let Some(facts) = self.context.facts else {
+            return Ok(());
+        };
         match facts.volumes.iter().find(|volume| volume.name == name) {
             Some(volume) if volume.kind.is_some() => Ok(()),
             Some(volume) => Err(self.error(Problem::OtherVolume {
@@ -120,9 +153,8 @@ impl<'a> Field<'a> {
 
     /// The texts of a mapping, in the order of their names.
     pub(super) fn pairs(&self, expected: &'static str) -> Result<Vec<(String, String)>, HookError> {
-        let Value::Object(fields) = self.value else {
-            return Err(self.error(Problem::Expected(expected)));
-        };
+        let fields = self.value.as_object();
+        let fields = fields.ok_or_else(|| self.expected(expected))?;
         let usable = |text: &str| !text.contains(['\0', '\r', '\n']);
         let pair = |(name, value): (&String, &Value)| match value.as_str() {
             Some(value) if usable(name) && !name.is_empty() && usable(value) => {
@@ -138,5 +170,15 @@ impl<'a> Field<'a> {
             )),
         };
         fields.iter().map(pair).collect()
+    }
+}
+
+/// Checks that the pod has the container, and that it is no init container.
+pub(super) fn check_container(name: &str, facts: &PodFacts) -> Result<(), Problem> {
+    let shown = || name.chars().take(64).collect();
+    match facts.containers.iter().find(|facts| facts.name == name) {
+        Some(facts) if facts.is_init => Err(Problem::InitContainer { name: shown() }),
+        Some(_) => Ok(()),
+        None => Err(Problem::UnknownContainer { name: shown() }),
     }
 }

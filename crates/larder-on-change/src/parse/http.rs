@@ -6,107 +6,79 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use super::{
-    HookOrigin, MAX_BODY,
+    MAX_BODY,
     error::{HookError, Problem, at},
-    fields::{Field, Fields},
+    fields::{Field, ParseContext},
 };
-use crate::{
-    facts::PodFacts,
-    hook::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, Port},
-};
+use crate::hook::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, Port};
 
 /// Reads the action.
-pub(super) fn http(
-    field: &Field<'_>,
-    origin: HookOrigin,
-    facts: Option<&PodFacts>,
-) -> Result<HttpCall, HookError> {
+pub(super) fn http(field: &Field<'_>) -> Result<HttpCall, HookError> {
     if let Some(target) = field.value.as_str() {
-        return http_call(&field.path, target, origin, facts);
+        return http_call(&field.path, target, field.context);
     }
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "a target such as 9090/-/reload, or fields",
-    )?;
+    let mut fields = field.fields("a target such as 9090/-/reload, or fields")?;
     let url = fields.take("url");
-    let scheme = fields.take("scheme");
-    let tls = match &scheme {
-        None => false,
-        Some(scheme) => match scheme.text()? {
-            "http" | "HTTP" => false,
-            "https" | "HTTPS" => true,
-            _ => return Err(scheme.error(Problem::Expected("http or https"))),
-        },
-    };
-    let port = fields
-        .take("port")
-        .map(|field| port(&field, facts))
-        .transpose()?;
-    let path = fields
-        .take("path")
-        .map(|field| request_path(&field))
-        .transpose()?;
+    let tls = fields.read("scheme", |scheme| match scheme.text()? {
+        "http" | "HTTP" => Ok(false),
+        "https" | "HTTPS" => Ok(true),
+        _ => Err(scheme.expected("http or https")),
+    })?;
+    let port = fields.read("port", port)?;
+    let path = fields.read("path", request_path)?;
     let target = match (url, port) {
-        (Some(url), None) if path.is_none() && scheme.is_none() => {
-            url_target(&url.path, url.text()?, origin)?
+        (Some(url), None) if path.is_none() && tls.is_none() => {
+            url_target(&url.path, url.text()?, url.context)?
         }
         (None, Some(port)) => HttpTarget::Pod {
             port,
             path: path.unwrap_or_else(|| "/".to_owned()),
-            tls,
+            tls: tls.unwrap_or(false),
         },
-        (Some(url), _) => {
-            return Err(url.error(Problem::Expected("either url, or port, path and scheme")));
-        }
-        (None, None) => return Err(field.error(Problem::Expected("the field port or url"))),
+        (Some(url), _) => return Err(url.expected("either url, or port, path and scheme")),
+        (None, None) => return Err(field.expected("the field port or url")),
     };
     let mut call = plain(target);
-    if let Some(method) = fields.take("method") {
-        call.method = match method.text()? {
-            "GET" => "GET",
-            "PUT" => "PUT",
-            "POST" => "POST",
-            _ => return Err(method.error(Problem::Expected("GET, PUT or POST"))),
-        };
-    }
-    if let Some(headers) = fields.take("headers") {
-        call.headers = headers.pairs("headers with their values")?;
-        for (name, value) in &call.headers {
-            let reserved = ["host", "content-length", "transfer-encoding", "connection"];
-            if reserved.contains(&name.to_ascii_lowercase().as_str()) {
-                return Err(headers.error(Problem::ReservedHeader { name: name.clone() }));
-            }
-            if HeaderName::from_bytes(name.as_bytes()).is_err() {
-                return Err(headers.error(Problem::Expected("names of headers")));
-            }
-            if HeaderValue::from_str(value).is_err() {
-                let field = format!("{}.{name}", headers.path);
-                return Err(at(field, Problem::Expected("the value of a header")));
-            }
-        }
-    }
-    if let Some(body) = fields.take("body") {
-        body.text()?.clone_into(&mut call.body);
-        if call.body.len() > MAX_BODY {
-            return Err(body.error(Problem::Expected("at most 64 KiB")));
-        }
-    }
-    if let Some(expect) = fields.take("expect") {
-        call.expect = expect
-            .items()?
-            .map(|item| statuses(&item))
-            .collect::<Result<_, _>>()?;
-    }
-    call.auth = fields
-        .take("auth")
-        .map(|field| auth(&field, facts))
-        .transpose()?;
-    if let Some(tls) = fields.take("tls") {
-        call.tls = verification(&tls)?;
-    }
+    let method = fields.read("method", |method| match method.text()? {
+        "GET" => Ok("GET"),
+        "PUT" => Ok("PUT"),
+        "POST" => Ok("POST"),
+        _ => Err(method.expected("GET, PUT or POST")),
+    })?;
+    call.method = method.unwrap_or(call.method);
+    call.headers = fields.read("headers", headers)?.unwrap_or_default();
+    let body = fields.read("body", |body| match body.string()? {
+        body_text if body_text.len() <= MAX_BODY => Ok(body_text),
+        _ => Err(body.expected("at most 64 KiB")),
+    })?;
+    call.body = body.unwrap_or_default();
+    let expect = fields.read("expect", |expect| {
+        let statuses = expect.items()?.map(|item| statuses(&item));
+        statuses.collect::<Result<_, _>>()
+    })?;
+    call.expect = expect.unwrap_or(call.expect);
+    call.auth = fields.read("auth", auth)?;
+    call.tls = fields.read("tls", verification)?.unwrap_or_default();
     fields.finish()?;
     Ok(call)
+}
+
+fn headers(field: &Field<'_>) -> Result<Vec<(String, String)>, HookError> {
+    let headers = field.pairs("headers with their values")?;
+    for (name, value) in &headers {
+        let reserved = ["host", "content-length", "transfer-encoding", "connection"];
+        if reserved.contains(&name.to_ascii_lowercase().as_str()) {
+            return Err(field.error(Problem::ReservedHeader { name: name.clone() }));
+        }
+        if HeaderName::from_bytes(name.as_bytes()).is_err() {
+            return Err(field.expected("names of headers"));
+        }
+        if HeaderValue::from_str(value).is_err() {
+            let path = format!("{}.{name}", field.path);
+            return Err(at(path, Problem::Expected("the value of a header")));
+        }
+    }
+    Ok(headers)
 }
 
 fn plain(target: HttpTarget) -> HttpCall {
@@ -125,11 +97,10 @@ fn plain(target: HttpTarget) -> HttpCall {
 pub(super) fn http_call(
     field: &str,
     target: &str,
-    origin: HookOrigin,
-    facts: Option<&PodFacts>,
+    context: ParseContext<'_>,
 ) -> Result<HttpCall, HookError> {
     if target.starts_with("http://") || target.starts_with("https://") {
-        return Ok(plain(url_target(field, target, origin)?));
+        return Ok(plain(url_target(field, target, context)?));
     }
     let (port_text, path) = target.split_at(target.find('/').unwrap_or(target.len()));
     let value = match port_text.parse::<u16>() {
@@ -139,8 +110,9 @@ pub(super) fn http_call(
     let in_field = |value| Field {
         path: field.to_owned(),
         value,
+        context,
     };
-    let port = port(&in_field(&value), facts)?;
+    let port = port(&in_field(&value))?;
     let path_value = Value::from(if path.is_empty() { "/" } else { path });
     let path = request_path(&in_field(&path_value))?;
     Ok(plain(HttpTarget::Pod {
@@ -150,8 +122,8 @@ pub(super) fn http_call(
     }))
 }
 
-fn url_target(field: &str, url: &str, origin: HookOrigin) -> Result<HttpTarget, HookError> {
-    if let HookOrigin::Annotation(_) = origin {
+fn url_target(field: &str, url: &str, context: ParseContext<'_>) -> Result<HttpTarget, HookError> {
+    if context.is_annotation() {
         return Err(at(field, Problem::UrlOfPod));
     }
     HttpUrl::parse(url)
@@ -159,12 +131,8 @@ fn url_target(field: &str, url: &str, origin: HookOrigin) -> Result<HttpTarget, 
         .map_err(|error| at(field, Problem::Url(error)))
 }
 
-fn port(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<Port, HookError> {
-    let expected = || {
-        field.error(Problem::Expected(
-            "a port: 1 to 65535, or the name of a container's port",
-        ))
-    };
+fn port(field: &Field<'_>) -> Result<Port, HookError> {
+    let expected = || field.expected("a port: 1 to 65535, or the name of a container's port");
     if let Some(number) = field.value.as_u64() {
         let number = u16::try_from(number).ok().filter(|number| *number > 0);
         return number.map(Port::Number).ok_or_else(expected);
@@ -179,7 +147,7 @@ fn port(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<Port, HookError> 
     {
         return Err(expected());
     }
-    match facts {
+    match field.context.facts {
         Some(facts) if facts.port(name).is_none() => Err(field.error(Problem::UnknownPort {
             name: name.to_owned(),
         })),
@@ -198,14 +166,12 @@ fn request_path(field: &Field<'_>) -> Result<String, HookError> {
     if path.starts_with('/') && is_printable && uri.is_ok_and(is_whole) {
         Ok(path.to_owned())
     } else {
-        Err(field.error(Problem::Expected(
-            "a path that begins with / and has no blanks and no fragment",
-        )))
+        Err(field.expected("a path that begins with / and has no blanks and no fragment"))
     }
 }
 
 fn statuses(field: &Field<'_>) -> Result<(u16, u16), HookError> {
-    let expected = || field.error(Problem::Expected("a status such as 204 or 2xx"));
+    let expected = || field.expected("a status such as 204 or 2xx");
     if let Some(code) = field.value.as_u64() {
         let code = u16::try_from(code)
             .ok()
@@ -221,28 +187,16 @@ fn statuses(field: &Field<'_>) -> Result<(u16, u16), HookError> {
     }
 }
 
-fn auth(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<HttpAuth, HookError> {
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "a volume with username and password, or with bearer",
-    )?;
-    let expected = || {
-        field.error(Problem::Expected(
-            "a volume with username and password, or with bearer",
-        ))
-    };
-    let volume_field = fields.take("volume").ok_or_else(expected)?;
-    let volume: SmolStr = volume_field.text()?.into();
-    if let Some(facts) = facts {
-        volume_field.check_volume(&volume, facts)?;
-    }
-    let mut file = |name| {
-        fields
-            .take(name)
-            .map(|field| field.text().map(str::to_owned))
-            .transpose()
-    };
+fn auth(field: &Field<'_>) -> Result<HttpAuth, HookError> {
+    let expected = "a volume with username and password, or with bearer";
+    let mut fields = field.fields(expected)?;
+    let volume = fields.read("volume", |volume| {
+        let name = volume.text()?;
+        volume.check_volume(name)?;
+        Ok(SmolStr::from(name))
+    })?;
+    let volume = volume.ok_or_else(|| field.expected(expected))?;
+    let mut file = |name| fields.read(name, Field::string);
     let files = (file("username")?, file("password")?, file("bearer")?);
     fields.finish()?;
     match files {
@@ -252,28 +206,15 @@ fn auth(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<HttpAuth, HookErr
             password,
         }),
         (None, None, Some(path)) => Ok(HttpAuth::Bearer { volume, path }),
-        _ => Err(expected()),
+        _ => Err(field.expected(expected)),
     }
 }
 
 fn verification(field: &Field<'_>) -> Result<HttpTls, HookError> {
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "fields ca, serverName, insecureSkipVerify",
-    )?;
-    let ca = fields
-        .take("ca")
-        .map(|field| field.text().map(str::to_owned))
-        .transpose()?;
-    let server_name = fields
-        .take("serverName")
-        .map(|field| server_name(&field))
-        .transpose()?;
-    let insecure = fields
-        .take("insecureSkipVerify")
-        .map(|field| field.flag())
-        .transpose()?;
+    let mut fields = field.fields("fields ca, serverName, insecureSkipVerify")?;
+    let ca = fields.read("ca", Field::string)?;
+    let server_name = fields.read("serverName", server_name)?;
+    let insecure = fields.read("insecureSkipVerify", Field::flag)?;
     fields.finish()?;
     Ok(HttpTls {
         ca,
@@ -286,6 +227,6 @@ fn server_name(field: &Field<'_>) -> Result<String, HookError> {
     let name = field.text()?;
     match ServerName::try_from(name) {
         Ok(_) => Ok(name.to_owned()),
-        Err(_) => Err(field.error(Problem::Expected("the name or the address of a server"))),
+        Err(_) => Err(field.expected("the name or the address of a server")),
     }
 }

@@ -8,14 +8,13 @@ use smol_str::SmolStr;
 use super::{
     HookOrigin, default_timing,
     error::{HookError, Problem, at},
-    fields::{Field, Fields},
+    fields::{Field, Fields, ParseContext, check_container},
     http::http,
     timing::timing,
 };
 use crate::{
-    facts::{ContainerFacts, PodFacts},
     hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget, Timing},
-    signal::Signal,
+    signal::{Signal, SignalError},
 };
 
 /// Longest name of a hook, in bytes.
@@ -32,19 +31,15 @@ const MIN_ANNOTATED_RETRY: (Duration, Duration) = (Duration::from_secs(1), Durat
 const MAX_ANNOTATED_PATTERNS: usize = 1 << 10;
 
 /// Reads a list of hooks; one mapping counts as a list of one.
-pub(super) fn list(
-    value: &Value,
-    origin: HookOrigin,
-    facts: Option<&PodFacts>,
-) -> Result<Vec<Hook>, HookError> {
+pub(super) fn list(value: &Value, context: ParseContext<'_>) -> Result<Vec<Hook>, HookError> {
     match value {
         Value::Array(hooks) => {
             let hooks = hooks.iter().enumerate();
             hooks
-                .map(|(position, value)| hook(value, position, origin, facts))
+                .map(|(position, value)| hook(value, position, context))
                 .collect()
         }
-        Value::Object(_) => Ok(vec![hook(value, 0, origin, facts)?]),
+        Value::Object(_) => Ok(vec![hook(value, 0, context)?]),
         _ => Err(HookError::whole(Problem::Expected("a list of hooks"))),
     }
 }
@@ -53,73 +48,50 @@ pub(super) fn list(
 pub(super) fn hook(
     value: &Value,
     position: usize,
-    origin: HookOrigin,
-    facts: Option<&PodFacts>,
+    context: ParseContext<'_>,
 ) -> Result<Hook, HookError> {
     let path = format!("[{position}]");
-    let mut fields = Fields::of(path.clone(), value, "a hook with fields")?;
-    let name = fields
-        .take("name")
-        .map(|field| name_of_hook(&field))
-        .transpose()?;
-    let volumes = fields
-        .take("volumes")
-        .map(|field| volumes(&field, facts))
-        .transpose()?;
-    let paths = fields
-        .take("paths")
-        .map(|field| paths(&field, origin))
-        .transpose()?;
-    let environment = fields
-        .take("environment")
-        .map(|field| field.flag())
-        .transpose()?;
-    let container = fields
-        .take("container")
-        .map(|field| container(&field, facts))
-        .transpose()?;
-    let one = action(&mut fields, origin, container.as_ref(), facts)?;
+    let whole = Field {
+        path,
+        value,
+        context,
+    };
+    let mut fields = whole.fields("a hook with fields")?;
+    let name = fields.read("name", name_of_hook)?;
+    let volumes = fields.read("volumes", volumes)?;
+    let paths = fields.read("paths", paths)?;
+    let environment = fields.read("environment", Field::flag)?;
+    let container = fields.read("container", container)?;
+    let one = action(&mut fields, container.as_ref(), context)?;
     let steps = match (one, fields.take("steps")) {
         (Some(one), None) => vec![one],
         (Some(one), Some(_)) => {
             let (one, other) = (one.word(), "steps");
-            return Err(at(path, Problem::TwoActions { one, other }));
+            return Err(whole.error(Problem::TwoActions { one, other }));
         }
-        (None, Some(field)) => steps(&field, origin, container.as_ref(), facts)?,
+        (None, Some(field)) => steps(&field, container.as_ref())?,
         (None, None) => {
             // A misspelled action is reported as an unknown field.
             read_rest(&mut fields);
             fields.finish()?;
-            return Err(at(path, Problem::NoAction));
+            return Err(whole.error(Problem::NoAction));
         }
     };
-    let timing = timing(&mut fields, default_timing(origin, &steps))?;
-    if let HookOrigin::Annotation(_) = origin {
-        check_annotated_times(&path, &steps, timing)?;
+    let timing = timing(&mut fields, default_timing(context.origin, &steps))?;
+    if context.is_annotation() {
+        check_annotated_times(&whole.path, &steps, timing)?;
     }
-    let on_failure = match fields.take("onFailure") {
-        None => OnFailure::default(),
-        Some(field) => match field.text()? {
-            "Retry" => OnFailure::Retry,
-            "Ignore" => OnFailure::Ignore,
-            "Restart" => OnFailure::Restart,
-            _ => return Err(field.error(Problem::Expected("Retry, Ignore or Restart"))),
-        },
-    };
-    if on_failure == OnFailure::Restart {
-        let field = format!("{path}.onFailure");
-        check_action(
-            &field,
-            &Action::Restart(Restart::default()),
-            origin,
-            container.as_ref(),
-            facts,
-        )?;
-    }
-    let initial = fields
-        .take("initial")
-        .map(|field| field.flag())
-        .transpose()?;
+    let on_failure = fields.read("onFailure", |field| match field.text()? {
+        "Retry" => Ok(OnFailure::Retry),
+        "Ignore" => Ok(OnFailure::Ignore),
+        "Restart" => {
+            let restart = Action::Restart(Restart::default());
+            check_action(&field.path, &restart, container.as_ref(), context)?;
+            Ok(OnFailure::Restart)
+        }
+        _ => Err(field.expected("Retry, Ignore or Restart")),
+    })?;
+    let initial = fields.read("initial", Field::flag)?;
     fields.finish()?;
     Ok(Hook {
         name: name.unwrap_or_else(|| format!("{position}-{}", steps[0].word())),
@@ -129,7 +101,7 @@ pub(super) fn hook(
         container,
         steps,
         timing,
-        on_failure,
+        on_failure: on_failure.unwrap_or_default(),
         initial: initial.unwrap_or(false),
     })
 }
@@ -173,74 +145,50 @@ fn read_rest(fields: &mut Fields<'_>) {
     }
 }
 
-fn volumes(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<Vec<SmolStr>, HookError> {
-    let names = field.texts()?;
-    if let Some(facts) = facts {
-        for name in &names {
-            field.check_volume(name, facts)?;
-        }
-    }
+fn volumes(field: &Field<'_>) -> Result<Vec<SmolStr>, HookError> {
+    let names = field.strings()?;
+    names.iter().try_for_each(|name| field.check_volume(name))?;
     Ok(names.into_iter().map(SmolStr::from).collect())
 }
 
 /// A name is shown in every line about the hook, and is a variable of its commands.
 fn name_of_hook(field: &Field<'_>) -> Result<String, HookError> {
-    let name = field.text()?;
+    let name = field.string()?;
     let is_usable = !name.is_empty() && name.len() <= MAX_NAME && !name.contains(char::is_control);
     if is_usable {
-        Ok(name.to_owned())
+        Ok(name)
     } else {
-        Err(field.error(Problem::Expected(
-            "a name of 1 to 63 bytes without control characters",
-        )))
+        Err(field.expected("a name of 1 to 63 bytes without control characters"))
     }
 }
 
-fn paths(field: &Field<'_>, origin: HookOrigin) -> Result<Paths, HookError> {
-    let patterns = field.texts()?;
-    let length: usize = patterns.iter().map(|pattern| pattern.len()).sum();
-    if matches!(origin, HookOrigin::Annotation(_)) && length > MAX_ANNOTATED_PATTERNS {
-        return Err(field.error(Problem::Expected("at most 1 KiB in an annotation")));
+fn paths(field: &Field<'_>) -> Result<Paths, HookError> {
+    let patterns = field.strings()?;
+    let length: usize = patterns.iter().map(String::len).sum();
+    if field.context.is_annotation() && length > MAX_ANNOTATED_PATTERNS {
+        return Err(field.expected("at most 1 KiB in an annotation"));
     }
-    let patterns = patterns.into_iter().map(str::to_owned).collect();
-    Paths::new(patterns)
-        .map_err(|_| field.error(Problem::Expected("patterns such as *.conf or conf.d/**")))
+    Paths::new(patterns).map_err(|_| field.expected("patterns such as *.conf or conf.d/**"))
 }
 
-fn container(field: &Field<'_>, facts: Option<&PodFacts>) -> Result<SmolStr, HookError> {
+fn container(field: &Field<'_>) -> Result<SmolStr, HookError> {
     let name = field.text()?;
-    if let Some(facts) = facts {
-        let shown = || name.chars().take(64).collect();
-        match facts
-            .containers
-            .iter()
-            .find(|container| container.name == name)
-        {
-            Some(ContainerFacts { is_init: true, .. }) => {
-                return Err(field.error(Problem::InitContainer { name: shown() }));
-            }
-            Some(_) => {}
-            None => return Err(field.error(Problem::UnknownContainer { name: shown() })),
-        }
+    if let Some(facts) = field.context.facts {
+        check_container(name, facts).map_err(|problem| field.error(problem))?;
     }
     Ok(name.into())
 }
 
-fn steps(
-    field: &Field<'_>,
-    origin: HookOrigin,
-    container: Option<&SmolStr>,
-    facts: Option<&PodFacts>,
-) -> Result<Vec<Action>, HookError> {
+fn steps(field: &Field<'_>, container: Option<&SmolStr>) -> Result<Vec<Action>, HookError> {
     let mut steps = Vec::new();
     for item in field.items()? {
-        let mut fields = Fields::of(item.path.clone(), item.value, "a step with one action")?;
-        let step = action(&mut fields, origin, container, facts)?;
+        let mut fields = item.fields("a step with one action")?;
+        let step = action(&mut fields, container, field.context)?;
         fields.finish()?;
         steps.push(step.ok_or_else(|| item.error(Problem::NoAction))?);
     }
     if steps.is_empty() {
-        return Err(field.error(Problem::Expected("at least one step")));
+        return Err(field.expected("at least one step"));
     }
     Ok(steps)
 }
@@ -248,9 +196,8 @@ fn steps(
 /// Takes the one action of a hook or step.
 fn action(
     fields: &mut Fields<'_>,
-    origin: HookOrigin,
     container: Option<&SmolStr>,
-    facts: Option<&PodFacts>,
+    context: ParseContext<'_>,
 ) -> Result<Option<Action>, HookError> {
     let found: Vec<_> = ["signal", "http", "restart", "exec"]
         .into_iter()
@@ -267,11 +214,11 @@ fn action(
     };
     let action = match *name {
         "signal" => Action::Signal(signal(field)?),
-        "http" => Action::Http(http(field, origin, facts)?),
-        "restart" => Action::Restart(restart(field, origin)?),
-        _ => Action::Exec(exec(field, origin)?),
+        "http" => Action::Http(http(field)?),
+        "restart" => Action::Restart(restart(field)?),
+        _ => Action::Exec(exec(field)?),
     };
-    check_action(&field.path, &action, origin, container, facts)?;
+    check_action(&field.path, &action, container, context)?;
     Ok(Some(action))
 }
 
@@ -279,11 +226,10 @@ fn action(
 pub(super) fn check_action(
     field: &str,
     action: &Action,
-    origin: HookOrigin,
     container: Option<&SmolStr>,
-    facts: Option<&PodFacts>,
+    context: ParseContext<'_>,
 ) -> Result<(), HookError> {
-    if let HookOrigin::Annotation(allowed) = origin
+    if let HookOrigin::Annotation(allowed) = context.origin
         && !allowed.allows(action)
     {
         let problem = match action {
@@ -292,15 +238,13 @@ pub(super) fn check_action(
         };
         return Err(at(field, problem));
     }
-    if let (Action::Restart(_), Some(facts)) = (action, facts) {
-        let named = facts
-            .containers
-            .iter()
-            .find(|facts| Some(&facts.name) == container);
+    if let (Action::Restart(_), Some(facts)) = (action, context.facts) {
+        let mut containers = facts.containers.iter();
+        let named = containers.find(|facts| Some(&facts.name) == container);
         let comes_back =
             facts.restart_policy == "Always" || named.is_some_and(|facts| facts.is_sidecar);
         // `larder exec` starts its command again by itself.
-        if !comes_back && origin != HookOrigin::CommandLine {
+        if !comes_back && context.origin != HookOrigin::CommandLine {
             let policy = facts.restart_policy.to_string();
             return Err(at(field, Problem::NotRestarted { policy }));
         }
@@ -309,13 +253,12 @@ pub(super) fn check_action(
 }
 
 fn signal_name(field: &Field<'_>) -> Result<Signal, HookError> {
-    if field.value.is_number() {
-        return Err(field.error(Problem::Signal(crate::signal::SignalError::Number)));
-    }
-    field
-        .text()?
-        .parse()
-        .map_err(|error| field.error(Problem::Signal(error)))
+    let signal = if field.value.is_number() {
+        Err(SignalError::Number)
+    } else {
+        field.text()?.parse()
+    };
+    signal.map_err(|error| field.error(Problem::Signal(error)))
 }
 
 fn signal(field: &Field<'_>) -> Result<SignalTarget, HookError> {
@@ -326,40 +269,26 @@ fn signal(field: &Field<'_>) -> Result<SignalTarget, HookError> {
             process: None,
         });
     }
-    let mut fields = Fields::of(field.path.clone(), field.value, "a signal")?;
-    let name = fields
-        .take("name")
-        .ok_or_else(|| field.error(Problem::Expected("the field name")))?;
-    let signal = signal_name(&name)?;
-    let process = fields
-        .take("process")
-        .map(|field| field.text().map(str::to_owned))
-        .transpose()?;
+    let mut fields = field.fields("a signal")?;
+    let signal = fields.read("name", signal_name)?;
+    let signal = signal.ok_or_else(|| field.expected("the field name"))?;
+    let process = fields.read("process", Field::string)?;
     fields.finish()?;
     Ok(SignalTarget { signal, process })
 }
 
-fn restart(field: &Field<'_>, origin: HookOrigin) -> Result<Restart, HookError> {
+fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
     if field.value == &Value::Bool(true) {
         return Ok(Restart::default());
     }
-    let mut fields = Fields::of(
-        field.path.clone(),
-        field.value,
-        "true, or the fields signal and grace",
-    )?;
-    let signal = fields
-        .take("signal")
-        .map(|field| signal_name(&field))
-        .transpose()?;
-    let mut grace = None;
-    if let Some(field) = fields.take("grace") {
-        let given = field.duration()?;
-        if matches!(origin, HookOrigin::Annotation(_)) && given > MAX_ANNOTATED_GRACE {
-            return Err(field.error(Problem::Expected("at most 1h in an annotation")));
+    let mut fields = field.fields("true, or the fields signal and grace")?;
+    let signal = fields.read("signal", signal_name)?;
+    let grace = fields.read("grace", |grace| match grace.duration()? {
+        given if field.context.is_annotation() && given > MAX_ANNOTATED_GRACE => {
+            Err(grace.expected("at most 1h in an annotation"))
         }
-        grace = Some(given);
-    }
+        given => Ok(given),
+    })?;
     fields.finish()?;
     Ok(Restart {
         signal: signal.unwrap_or(Signal::Term),
@@ -368,60 +297,47 @@ fn restart(field: &Field<'_>, origin: HookOrigin) -> Result<Restart, HookError> 
     })
 }
 
-fn exec(field: &Field<'_>, origin: HookOrigin) -> Result<Command, HookError> {
-    if let HookOrigin::Annotation(_) = origin {
+fn exec(field: &Field<'_>) -> Result<Command, HookError> {
+    if field.context.is_annotation() {
         return Err(field.error(Problem::CommandOfPod));
     }
-    let mut command = Command {
-        words: Vec::new(),
-        user: None,
-        working_directory: "/".to_owned(),
-        env: Vec::new(),
-        log_output: false,
-    };
-    let words = if field.value.is_array() {
-        words(field)?
-    } else {
-        let mut fields = Fields::of(
-            field.path.clone(),
-            field.value,
-            "a list of words, or the field command",
-        )?;
-        let words_field = fields
-            .take("command")
-            .ok_or_else(|| field.error(Problem::Expected("the field command")))?;
-        if let Some(user) = fields.take("user") {
-            if origin == HookOrigin::CommandLine {
-                // There a hook's command runs as the user of the main command.
-                return Err(user.error(Problem::OnlyFor("the agent's configuration")));
-            }
-            command.user = Some(user.text()?.to_owned());
+    if field.value.is_array() {
+        return Ok(Command::new(words(field)?));
+    }
+    let mut fields = field.fields("a list of words, or the field command")?;
+    let command = fields.take("command");
+    let command = command.ok_or_else(|| field.expected("the field command"))?;
+    let user = fields.read("user", |user| match field.context.origin {
+        // There a hook's command runs as the user of the main command.
+        HookOrigin::CommandLine => Err(user.error(Problem::OnlyFor("the agent's configuration"))),
+        _ => user.string(),
+    })?;
+    let directory = fields.read("workingDirectory", |directory| {
+        match directory.string()? {
+            path if path.starts_with('/') => Ok(path),
+            _ => Err(directory.expected("an absolute path")),
         }
-        if let Some(directory) = fields.take("workingDirectory") {
-            directory.text()?.clone_into(&mut command.working_directory);
-            if !command.working_directory.starts_with('/') {
-                return Err(directory.error(Problem::Expected("an absolute path")));
-            }
-        }
-        if let Some(env) = fields.take("env") {
-            command.env = env.pairs("variables with their values")?;
-        }
-        if let Some(log_output) = fields.take("logOutput") {
-            command.log_output = log_output.flag()?;
-        }
-        fields.finish()?;
-        words(&words_field)?
-    };
-    Ok(Command { words, ..command })
+    })?;
+    let env = fields.read("env", |env| env.pairs("variables with their values"))?;
+    let log_output = fields.read("logOutput", Field::flag)?;
+    fields.finish()?;
+    let plain = Command::new(words(&command)?);
+    Ok(Command {
+        user,
+        working_directory: directory.unwrap_or(plain.working_directory),
+        env: env.unwrap_or_default(),
+        log_output: log_output.unwrap_or(false),
+        words: plain.words,
+    })
 }
 
 fn words(field: &Field<'_>) -> Result<Vec<String>, HookError> {
-    let words: Vec<_> = field.texts()?.into_iter().map(str::to_owned).collect();
+    let words = field.strings()?;
     let usable = words.first().is_some_and(|program| !program.is_empty())
         && !words.iter().any(|word| word.contains('\0'));
     if usable {
         Ok(words)
     } else {
-        Err(field.error(Problem::Expected("a program and its arguments")))
+        Err(field.expected("a program and its arguments"))
     }
 }

@@ -7,6 +7,7 @@ use smol_str::SmolStr;
 use super::{
     AllowedActions, HookOrigin, MAX_HOOKS, MAX_TEXT,
     error::{HookError, Problem, at},
+    fields::check_container,
     hooks,
 };
 use crate::{facts::PodFacts, hook::Hook};
@@ -71,18 +72,7 @@ fn annotation(
     let Some(container) = key.strip_prefix(ANNOTATION_PREFIX) else {
         return Ok(hooks);
     };
-    let name = || container.to_owned();
-    match facts
-        .containers
-        .iter()
-        .find(|facts| facts.name == container)
-    {
-        None => return Err(HookError::whole(Problem::UnknownContainer { name: name() })),
-        Some(facts) if facts.is_init => {
-            return Err(HookError::whole(Problem::InitContainer { name: name() }));
-        }
-        Some(_) => {}
-    }
+    check_container(container, facts).map_err(HookError::whole)?;
     for (position, hook) in hooks.iter_mut().enumerate() {
         match &hook.container {
             Some(other) if other != container => {

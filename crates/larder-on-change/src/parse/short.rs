@@ -3,20 +3,15 @@
 use super::{
     HookOrigin,
     error::{HookError, Problem, at},
+    fields::ParseContext,
     http::http_call,
     long::check_action,
 };
-use crate::{
-    facts::PodFacts,
-    hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget},
-};
+use crate::hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget};
 
 /// Reads one hook; `None` for `none`.
-pub(super) fn hook(
-    text: &str,
-    origin: HookOrigin,
-    facts: Option<&PodFacts>,
-) -> Result<Option<Hook>, HookError> {
+pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>, HookError> {
+    let origin = context.origin;
     let unknown = || {
         HookError::whole(Problem::UnknownForm {
             text: text.chars().take(64).collect(),
@@ -39,22 +34,16 @@ pub(super) fn hook(
                 process: None,
             })
         }
-        Some(("http", target)) => Action::Http(http_call("", target, origin, facts)?),
+        Some(("http", target)) => Action::Http(http_call("", target, context)?),
         Some(("exec", path)) if origin == HookOrigin::CommandLine && !path.is_empty() => {
-            Action::Exec(Command {
-                words: vec![path.to_owned()],
-                user: None,
-                working_directory: "/".to_owned(),
-                env: Vec::new(),
-                log_output: false,
-            })
+            Action::Exec(Command::new(vec![path.to_owned()]))
         }
         Some(("exec", _)) if origin != HookOrigin::CommandLine => {
             return Err(at("exec", Problem::CommandOfPod));
         }
         _ => return Err(unknown()),
     };
-    check_action("", &action, origin, None, facts)?;
+    check_action("", &action, None, context)?;
     let environment_only = matches!(action, Action::Restart(restart) if restart.environment_only);
     let environment = matches!(action, Action::Restart(_));
     let steps = vec![action];
