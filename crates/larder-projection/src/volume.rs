@@ -84,6 +84,8 @@ pub struct Projection<'a> {
     pub origins: BTreeMap<VolumePath, Origin<'a>>,
     /// Optional objects and keys that are not there, in the order in which they were looked for.
     pub absent: Vec<Absent<'a>>,
+    /// Whether the volume names the owner of a file: `defaultUser`, or `user` of an item.
+    pub names_owner: bool,
 }
 
 /// All that keeps a volume from being filled. Displays as the kubelet's aggregate: `[e1, e2]`, each text once.
@@ -144,6 +146,9 @@ pub enum SourceError {
         /// The key that it lacks.
         key: String,
     },
+    /// `defaultUser` or `user` is no user. The API server rejects it.
+    #[error("{0} is no user: must be between 0 and 2147483647, inclusive")]
+    User(i64),
     /// A path cannot be a file of a volume.
     #[error(transparent)]
     Path(#[from] PathError),
@@ -234,21 +239,21 @@ impl<'a> Collector<'a> {
     fn volume(&mut self, volume: &'a Volume) -> Result<(), SourceError> {
         if let Some(source) = &volume.config_map {
             let items = source.items.as_deref();
-            let mode = default_mode(source.default_mode)?;
-            self.keys::<ConfigMap>(&source.name, items, source.optional, mode)
+            let default = FileDefaults::new(source.default_mode, source.default_user)?;
+            self.keys::<ConfigMap>(&source.name, items, source.optional, default)
         } else if let Some(source) = &volume.secret {
             let name = source.secret_name.as_deref().unwrap_or_default();
-            let mode = default_mode(source.default_mode)?;
-            self.keys::<Secret>(name, source.items.as_deref(), source.optional, mode)
+            let default = FileDefaults::new(source.default_mode, source.default_user)?;
+            self.keys::<Secret>(name, source.items.as_deref(), source.optional, default)
         } else if let Some(source) = &volume.downward_api {
-            let mode = default_mode(source.default_mode)?;
-            self.downward(source.items.as_deref(), mode);
+            let default = FileDefaults::new(source.default_mode, source.default_user)?;
+            self.downward(source.items.as_deref(), default);
             Ok(())
         } else if let Some(source) = &volume.projected {
-            let mode = default_mode(source.default_mode)?;
+            let default = FileDefaults::new(source.default_mode, source.default_user)?;
             let sources = source.sources.as_deref().unwrap_or_default();
             for (index, source) in sources.iter().enumerate() {
-                if let Err(error) = self.source(&volume.name, index, source, mode) {
+                if let Err(error) = self.source(&volume.name, index, source, default) {
                     self.errors.push(error);
                 }
             }
@@ -264,7 +269,7 @@ impl<'a> Collector<'a> {
         name: &'a str,
         items: Option<&'a [KeyToPath]>,
         optional: Option<bool>,
-        default_mode: u32,
+        default: FileDefaults,
     ) -> Result<(), SourceError> {
         let absent = |key| Absent {
             kind: K::KIND,
@@ -284,7 +289,7 @@ impl<'a> Collector<'a> {
         let items = items.unwrap_or_default();
         if items.is_empty() {
             for (key, value) in object.files() {
-                let file = borrowed(value, default_mode);
+                let file = self.file(FileData::Borrowed(value), None, None, default)?;
                 self.add(VolumePath::parse(key)?, file, origin(key));
             }
         }
@@ -300,15 +305,15 @@ impl<'a> Collector<'a> {
                     key: item.key.clone(),
                 });
             };
-            let file = borrowed(value, item_mode(item.mode, default_mode));
+            let file = self.file(FileData::Borrowed(value), item.mode, item.user, default)?;
             self.add(VolumePath::parse(&item.path)?, file, origin(&item.key));
         }
         Ok(())
     }
 
-    fn downward(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>, default_mode: u32) {
+    fn downward(&mut self, items: Option<&'a [DownwardAPIVolumeFile]>, default: FileDefaults) {
         for item in items.unwrap_or_default() {
-            if let Err(error) = self.downward_item(item, default_mode) {
+            if let Err(error) = self.downward_item(item, default) {
                 self.errors.push(error);
             }
         }
@@ -317,7 +322,7 @@ impl<'a> Collector<'a> {
     fn downward_item(
         &mut self,
         item: &'a DownwardAPIVolumeFile,
-        default_mode: u32,
+        default: FileDefaults,
     ) -> Result<(), SourceError> {
         let (text, origin) = if let Some(field) = &item.field_ref {
             let path = &field.field_path;
@@ -333,13 +338,24 @@ impl<'a> Collector<'a> {
             // The API rejects an item without a source; the kubelet ignores it.
             return Ok(());
         };
-        let mode = item_mode(item.mode, default_mode);
-        self.add(
-            VolumePath::parse(&item.path)?,
-            owned(text.into_bytes(), mode),
-            origin,
-        );
+        let data = owned(text.into_bytes());
+        let file = self.file(data, item.mode, item.user, default)?;
+        self.add(VolumePath::parse(&item.path)?, file, origin);
         Ok(())
+    }
+
+    /// A file with the mode and the owner of its item, or else of the volume.
+    fn file(
+        &mut self,
+        data: FileData<'a>,
+        mode: Option<i32>,
+        user: Option<i64>,
+        default: FileDefaults,
+    ) -> Result<File<'a>, SourceError> {
+        let owner = user.map(owner).transpose()?.or(default.owner);
+        self.projection.names_owner |= owner.is_some();
+        let mode = mode.map_or(default.mode, permissions);
+        Ok(File { data, mode, owner })
     }
 
     /// Adds one file; a later one replaces an earlier one.
@@ -364,28 +380,30 @@ impl<'a> Collector<'a> {
     }
 }
 
-fn borrowed(data: &[u8], mode: u32) -> File<'_> {
-    File {
-        data: FileData::Borrowed(data),
-        mode,
-        owner: None,
+fn owned<'a>(data: Vec<u8>) -> FileData<'a> {
+    FileData::Owned(SecretBytes::new(data))
+}
+
+/// What a volume says of files whose items do not: `defaultMode` and `defaultUser`.
+#[derive(Clone, Copy)]
+struct FileDefaults {
+    mode: u32,
+    owner: Option<u32>,
+}
+
+impl FileDefaults {
+    fn new(mode: Option<i32>, user: Option<i64>) -> Result<Self, SourceError> {
+        Ok(Self {
+            mode: mode.map(permissions).ok_or(SourceError::NoDefaultMode)?,
+            owner: user.map(owner).transpose()?,
+        })
     }
 }
 
-fn owned<'a>(data: Vec<u8>, mode: u32) -> File<'a> {
-    File {
-        data: FileData::Owned(SecretBytes::new(data)),
-        mode,
-        owner: None,
-    }
-}
-
-fn default_mode(mode: Option<i32>) -> Result<u32, SourceError> {
-    mode.map(permissions).ok_or(SourceError::NoDefaultMode)
-}
-
-fn item_mode(mode: Option<i32>, default: u32) -> u32 {
-    mode.map_or(default, permissions)
+/// The API allows 0 to 2147483647. The largest number of a user means "no change" to the system call.
+fn owner(user: i64) -> Result<u32, SourceError> {
+    let user = i32::try_from(user).map_err(|_| SourceError::User(user))?;
+    u32::try_from(user).map_err(|_| SourceError::User(user.into()))
 }
 
 /// The API allows 0 to 0777; the kubelet drops other bits when it writes.

@@ -286,7 +286,11 @@ mod tests {
         );
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "prod", "name": "app", "uid": "u"},
-            "spec": {"containers": [{"name": "main", "image": "i"}]},
+            // projection 76: also the owners of files are kept.
+            "spec": {
+                "containers": [{"name": "main", "image": "i"}],
+                "volumes": [{"name": "v", "configMap": {"name": "m", "defaultUser": 0, "items": [{"key": "k", "path": "p", "user": 7}]}}],
+            },
             "status": {"podIP": "10.0.0.1"},
         }))
         .unwrap();

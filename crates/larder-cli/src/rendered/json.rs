@@ -60,6 +60,9 @@ enum VolumeReport<'a> {
 struct FileReport {
     /// Four octal digits.
     mode: String,
+    /// Only in a volume that names an owner.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<u32>,
     /// Base64.
     data: String,
 }
@@ -106,6 +109,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
                     .map(|(path, file)| {
                         let report = FileReport {
                             mode: format!("{:04o}", file.mode),
+                            owner: file.owner.filter(|_| projection.names_owner),
                             data: BASE64.encode(&*file.data),
                         };
                         (path.as_str(), report)

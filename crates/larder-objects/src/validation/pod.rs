@@ -196,8 +196,8 @@ fn check_container<'a>(
 
 /// Rules of a container's security context (kube-apiserver 1.36, `ValidateSecurityContext`).
 fn check_security(errors: &mut FieldErrors, field: &FieldPath, context: &SecurityContext) {
-    check_id(errors, &field.child("runAsUser"), context.run_as_user);
-    check_id(errors, &field.child("runAsGroup"), context.run_as_group);
+    errors.check_id(&field.child("runAsUser"), context.run_as_user);
+    errors.check_id(&field.child("runAsGroup"), context.run_as_group);
     if context.allow_privilege_escalation != Some(false) {
         return;
     }
@@ -288,13 +288,6 @@ pub(super) fn check_choice(
 ) {
     if let Some(value) = value.filter(|value| !supported.contains(value)) {
         errors.not_supported(field, value, supported);
-    }
-}
-
-/// User and group numbers fit into 31 bits.
-pub(super) fn check_id(errors: &mut FieldErrors, field: &FieldPath, id: Option<i64>) {
-    if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
-        errors.invalid(field, id, "must be between 0 and 2147483647, inclusive");
     }
 }
 

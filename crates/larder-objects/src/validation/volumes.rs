@@ -69,6 +69,7 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
             };
             check_object_name(errors, field, "name", &map.name);
             check_mode(errors, &field.child("defaultMode"), map.default_mode);
+            errors.check_id(&field.child("defaultUser"), map.default_user);
             check_items(errors, field, map.items.as_deref());
         }
         "secret" => {
@@ -76,6 +77,7 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
             let name = secret.secret_name.as_deref().unwrap_or("");
             check_object_name(errors, field, "secretName", name);
             check_mode(errors, &field.child("defaultMode"), secret.default_mode);
+            errors.check_id(&field.child("defaultUser"), secret.default_user);
             check_items(errors, field, secret.items.as_deref());
         }
         "downwardAPI" => {
@@ -84,6 +86,7 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
             };
             let mode = downward.default_mode;
             check_mode(errors, &field.child("defaultMode"), mode);
+            errors.check_id(&field.child("defaultUser"), downward.default_user);
             check_downward_files(errors, field, downward.items.as_deref());
         }
         "projected" => {
@@ -92,6 +95,7 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
             };
             let mode = projected.default_mode;
             check_mode(errors, &field.child("defaultMode"), mode);
+            errors.check_id(&field.child("defaultUser"), projected.default_user);
             let mut paths = HashSet::new();
             for (index, source) in projected.sources.iter().flatten().enumerate() {
                 let field = field.child("sources").index(index);
@@ -127,6 +131,7 @@ fn check_items(errors: &mut FieldErrors, field: &FieldPath, items: Option<&[KeyT
         }
         check_path(errors, &field.child("path"), &item.path);
         check_mode(errors, &field.child("mode"), item.mode);
+        errors.check_id(&field.child("user"), item.user);
     }
 }
 
@@ -162,6 +167,7 @@ fn check_downward_files(
             }
         }
         check_mode(errors, &field.child("mode"), item.mode);
+        errors.check_id(&field.child("user"), item.user);
     }
 }
 
@@ -232,11 +238,13 @@ fn check_projection<'a>(
         }
         // Its path does not take part in the search for conflicts.
         check_path(errors, &field.child("path"), &token.path);
+        errors.check_id(&field.child("user"), token.user);
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
         types += 1;
         let field = field.child("clusterTrustBundle");
         check_trust_bundle(errors, &field, bundle);
+        errors.check_id(&field.child("user"), bundle.user);
         claim(errors, field.child("path"), &bundle.path);
     }
     if let Some(certificate) = &source.pod_certificate {
@@ -244,6 +252,7 @@ fn check_projection<'a>(
         let field = field.child("podCertificate");
         let certificate: &PodCertificateProjection = certificate;
         check_certificate(errors, &field, certificate);
+        errors.check_id(&field.child("user"), certificate.user);
         let files = [
             ("credentialBundlePath", &certificate.credential_bundle_path),
             ("keyPath", &certificate.key_path),
@@ -413,6 +422,35 @@ mod tests {
                 v[0].secret.secretName: Required value
                 v[0].secret.defaultMode: Invalid value: 512: must be a number between 0 and 0777 (octal), both inclusive
                 v[0].secret.items[0].mode: Invalid value: -1: must be a number between 0 and 0777 (octal), both inclusive
+            "#]],
+        );
+    }
+
+    #[test]
+    fn owners_are_users() {
+        // projection 75
+        let user = 2_147_483_648_i64;
+        check(
+            json!([
+                {"name": "a", "configMap": {"name": "m", "defaultUser": -1, "items": [{"key": "k", "path": "p", "user": user}]}},
+                {"name": "b", "secret": {"secretName": "s", "defaultUser": user}},
+                {"name": "c", "downwardAPI": {"defaultUser": 0, "items": [
+                    {"path": "p", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}, "user": -1}]}},
+                {"name": "d", "projected": {"defaultUser": -1, "sources": [
+                    {"serviceAccountToken": {"path": "t", "user": user}},
+                    {"clusterTrustBundle": {"name": "n", "path": "c", "user": user}},
+                    {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "k", "user": user}},
+                ]}},
+            ]),
+            expect![[r#"
+                v[0].configMap.defaultUser: Invalid value: -1: must be between 0 and 2147483647, inclusive
+                v[0].configMap.items[0].user: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive
+                v[1].secret.defaultUser: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive
+                v[2].downwardAPI.items[0].user: Invalid value: -1: must be between 0 and 2147483647, inclusive
+                v[3].projected.defaultUser: Invalid value: -1: must be between 0 and 2147483647, inclusive
+                v[3].projected.sources[0].serviceAccountToken.user: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive
+                v[3].projected.sources[1].clusterTrustBundle.user: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive
+                v[3].projected.sources[2].podCertificate.user: Invalid value: 2147483648: must be between 0 and 2147483647, inclusive
             "#]],
         );
     }

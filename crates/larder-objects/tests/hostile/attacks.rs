@@ -31,7 +31,7 @@ fn attacks_cost_time_and_memory_in_proportion_to_their_size() {
     let limits = Limits {
         // 20 s for a MiB: a hundred times what an attack takes without optimization.
         cpu: Duration::from_secs(5) + Duration::from_millis(20) * u32::try_from(kib).unwrap(),
-        bytes: (32 << 20) + size * 160,
+        bytes: (32 << 20) + size * 208,
     };
     let meter = Meter::new();
     for (name, text) in attacks(size) {

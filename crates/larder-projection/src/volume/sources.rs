@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{
 };
 use larder_objects::{ConfigMap, Secret, SecretBytes};
 
-use super::{Collector, SourceError, fs_group, fs_user, owned};
+use super::{Collector, FileDefaults, SourceError, fs_group, fs_user, owned};
 use crate::{
     File, FileData, Origin, SourceKey, TokenRequest, Unavailable, VolumePath,
     trust_bundle::trust_anchors,
@@ -18,24 +18,26 @@ impl<'a> Collector<'a> {
         volume: &str,
         index: usize,
         source: &'a VolumeProjection,
-        mode: u32,
+        default: FileDefaults,
     ) -> Result<(), SourceError> {
         if let Some(source) = &source.secret {
-            self.keys::<Secret>(&source.name, source.items.as_deref(), source.optional, mode)
+            let items = source.items.as_deref();
+            self.keys::<Secret>(&source.name, items, source.optional, default)
         } else if let Some(source) = &source.config_map {
-            self.keys::<ConfigMap>(&source.name, source.items.as_deref(), source.optional, mode)
+            let items = source.items.as_deref();
+            self.keys::<ConfigMap>(&source.name, items, source.optional, default)
         } else if let Some(source) = &source.downward_api {
-            self.downward(source.items.as_deref(), mode);
+            self.downward(source.items.as_deref(), default);
             Ok(())
         } else if let Some(source) = &source.service_account_token {
-            self.token(source, mode)
+            self.token(source, default)
         } else if let Some(source) = &source.cluster_trust_bundle {
             let anchors = trust_anchors(&self.inputs.trust_bundles, source)?;
-            let file = self.special(owned(anchors.into_bytes(), mode));
+            let file = self.special(owned(anchors.into_bytes()), source.user, default)?;
             self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);
             Ok(())
         } else if let Some(source) = &source.pod_certificate {
-            self.pod_certificate(volume, index, source, mode)
+            self.pod_certificate(volume, index, source, default)
         } else {
             Ok(())
         }
@@ -44,7 +46,7 @@ impl<'a> Collector<'a> {
     fn token(
         &mut self,
         source: &'a ServiceAccountTokenProjection,
-        mode: u32,
+        default: FileDefaults,
     ) -> Result<(), SourceError> {
         let request = TokenRequest::new(source);
         let token = match self.inputs.tokens.get(&request) {
@@ -58,11 +60,7 @@ impl<'a> Collector<'a> {
                 ));
             }
         };
-        let file = self.special(File {
-            data: FileData::Borrowed(token),
-            mode,
-            owner: None,
-        });
+        let file = self.special(FileData::Borrowed(token), source.user, default)?;
         let origin = Origin::Token {
             audience: source.audience.as_deref().filter(|text| !text.is_empty()),
         };
@@ -75,7 +73,7 @@ impl<'a> Collector<'a> {
         volume: &str,
         index: usize,
         source: &'a PodCertificateProjection,
-        mode: u32,
+        default: FileDefaults,
     ) -> Result<(), SourceError> {
         let key = SourceKey {
             volume: volume.to_owned(),
@@ -109,11 +107,7 @@ impl<'a> Collector<'a> {
             let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
                 continue;
             };
-            let file = self.special(File {
-                data,
-                mode,
-                owner: None,
-            });
+            let file = self.special(data, source.user, default)?;
             let origin = Origin::PodCertificate {
                 signer: &source.signer_name,
             };
@@ -122,15 +116,21 @@ impl<'a> Collector<'a> {
         Ok(())
     }
 
-    /// Gives `file` to the user of the pod. With a user or a group of the pod, no other user may read it, whatever the
-    /// volume's mode; the group gets its bit when the file is written.
-    fn special(&self, file: File<'a>) -> File<'a> {
-        let owner = fs_user(self.pod);
-        let restricted = owner.is_some() || fs_group(self.pod).is_some();
-        File {
-            mode: if restricted { 0o600 } else { file.mode },
-            owner,
-            ..file
+    /// A file that belongs to the user that its source or the volume names, or else to the user of the pod. If the pod
+    /// has a user or a group, no other user may read it, whatever the volume's mode; the group gets its bit when the
+    /// file is written.
+    fn special(
+        &mut self,
+        data: FileData<'a>,
+        user: Option<i64>,
+        default: FileDefaults,
+    ) -> Result<File<'a>, SourceError> {
+        let mut file = self.file(data, None, user, default)?;
+        let of_pod = fs_user(self.pod);
+        if of_pod.is_some() || fs_group(self.pod).is_some() {
+            file.mode = 0o600;
         }
+        file.owner = file.owner.or(of_pod);
+        Ok(file)
     }
 }

@@ -60,6 +60,38 @@ fn a_token_file_belongs_to_the_user_of_the_pod() {
 }
 
 #[test]
+fn a_named_owner_goes_before_the_user_of_the_pod() {
+    // projection 77
+    for (run_as, default_user, user, mode, owner) in [
+        (Some(1), None, None, 0o600, Some(1)),
+        (Some(1), Some(2), None, 0o600, Some(2)),
+        (Some(1), Some(2), Some(3), 0o600, Some(3)),
+        (Some(1), Some(0), None, 0o600, Some(0)),
+        (Some(1), Some(2), Some(0), 0o600, Some(0)),
+        // The mode stays the volume's where the pod has no user and no group.
+        (None, Some(2), None, 0o644, Some(2)),
+        (None, None, Some(3), 0o644, Some(3)),
+    ] {
+        let context = json!({"securityContext": {"runAsUser": run_as}});
+        let mut world = token_world(context, json!(0o644));
+        let volumes = world.pod.spec.as_mut().unwrap().volumes.as_mut().unwrap();
+        let projected = volumes[0].projected.as_mut().unwrap();
+        projected.default_user = default_user;
+        let sources = projected.sources.as_mut().unwrap();
+        sources[0].service_account_token.as_mut().unwrap().user = user;
+        let projection = world.projection().unwrap();
+        let token = &projection.payload["token"];
+        assert_eq!(
+            (token.mode, token.owner),
+            (mode, owner),
+            "{run_as:?} {default_user:?} {user:?}"
+        );
+        let other = projection.payload["k"].owner;
+        assert_eq!(other, default_user.map(|user| u32::try_from(user).unwrap()));
+    }
+}
+
+#[test]
 fn all_containers_must_agree_on_the_user() {
     // projection 43
     let container =

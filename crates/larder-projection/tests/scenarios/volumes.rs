@@ -2,7 +2,7 @@
 
 use larder_objects::Kind;
 use larder_projection::{Origin, SourceError, Unavailable};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::World;
 
@@ -267,4 +267,71 @@ fn one_object_in_two_volumes_gives_two_payloads() {
 fn other_volumes_have_no_payload() {
     World::with_volume(json!({"emptyDir": {}}))
         .check_volume_fails("volume \"v\" is not of a kind that is filled from objects");
+}
+
+#[test]
+fn a_file_belongs_to_the_user_of_its_item_or_of_the_volume() {
+    // projection 75, 76
+    let items = json!([{"key": "a", "path": "a"}, {"key": "b", "path": "b", "user": 0}, {"key": "c", "path": "c", "user": 7}]);
+    let map = |user: Option<i64>, items: &Value| json!({"name": "cm", "secretName": "s", "defaultMode": 0o644, "defaultUser": user, "items": items});
+    let world = |volume: Value| {
+        World::with_volume(volume)
+            .config_map("cm", json!({"a": "1", "b": "2", "c": "3"}))
+            .secret("s", &[("a", b"1"), ("b", b"2"), ("c", b"3")])
+    };
+    for kind in ["configMap", "secret"] {
+        for (user, items, owners) in [
+            (None, &Value::Null, [None, None, None]),
+            (Some(0), &Value::Null, [Some(0); 3]),
+            (Some(5), &Value::Null, [Some(5); 3]),
+            (None, &items, [None, Some(0), Some(7)]),
+            (Some(5), &items, [Some(5), Some(0), Some(7)]),
+        ] {
+            let world = world(json!({kind: map(user, items)}));
+            let projection = world.projection().unwrap();
+            let files = projection.payload.values();
+            let found: Vec<_> = files.map(|file| (file.mode, file.owner)).collect();
+            assert_eq!(found, owners.map(|owner| (0o644, owner)), "{kind} {user:?}");
+            assert_eq!(projection.names_owner, owners[1].is_some());
+        }
+    }
+    let name = json!({"apiVersion": "v1", "fieldPath": "metadata.name"});
+    let files =
+        json!([{"path": "a", "fieldRef": name}, {"path": "b", "fieldRef": name, "user": 7}]);
+    let sources = json!([{"configMap": {"name": "cm", "items": items}}, {"secret": {"name": "s"}}, {"downwardAPI": {"items": files}}]);
+    for (volume, a, b) in [
+        (
+            json!({"downwardAPI": {"defaultMode": 0o644, "items": files}}),
+            None,
+            Some(7),
+        ),
+        (
+            json!({"downwardAPI": {"defaultMode": 0o644, "defaultUser": 0, "items": files}}),
+            Some(0),
+            Some(7),
+        ),
+        (
+            json!({"projected": {"defaultMode": 0o644, "defaultUser": 5, "sources": sources}}),
+            Some(5),
+            Some(7),
+        ),
+    ] {
+        let world = world(volume);
+        let payload = world.projection().unwrap().payload;
+        assert_eq!((payload["a"].owner, payload["b"].owner), (a, b));
+    }
+}
+
+#[test]
+fn an_owner_that_is_no_user_fails_the_volume() {
+    // projection 75
+    for user in [-1, 1_i64 << 31, i64::MAX] {
+        World::with_volume(
+            json!({"secret": {"secretName": "s", "defaultMode": 0o400, "defaultUser": user}}),
+        )
+        .secret("s", &[("k", b"v")])
+        .check_volume_fails(&format!(
+            "{user} is no user: must be between 0 and 2147483647, inclusive"
+        ));
+    }
 }

@@ -271,7 +271,10 @@ fn content(
             let source = projection.origins.get(path);
             Branch::new([
                 TableCell::plain(path),
-                TableCell::plain(format!("{:04o}", file.mode)),
+                TableCell::plain(match file.owner {
+                    Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
+                    _ => format!("{:04o}", file.mode),
+                }),
                 TableCell::plain(size(file.data.len())),
                 TableCell::dim(
                     source.map_or(String::new(), |source| origin(pod, source, path.as_str())),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
 use serde_json::Value;
 
-use super::{check_choice, check_id};
+use super::check_choice;
 use crate::{FieldPath, validation::FieldErrors};
 
 /// Most name servers of a pod.
@@ -86,25 +86,22 @@ pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
 }
 
 fn check_ids(errors: &mut FieldErrors, context: &PodSecurityContext) {
-    check_id(
-        errors,
+    errors.check_id(
         &FieldPath::fields("spec.securityContext.fsGroup"),
         context.fs_group,
     );
-    check_id(
-        errors,
+    errors.check_id(
         &FieldPath::fields("spec.securityContext.runAsUser"),
         context.run_as_user,
     );
-    check_id(
-        errors,
+    errors.check_id(
         &FieldPath::fields("spec.securityContext.runAsGroup"),
         context.run_as_group,
     );
     let groups = context.supplemental_groups.iter().flatten();
     for (index, group) in groups.enumerate() {
         let field = FieldPath::fields("spec.securityContext.supplementalGroups").index(index);
-        check_id(errors, &field, Some(*group));
+        errors.check_id(&field, Some(*group));
     }
 }
 

@@ -459,7 +459,7 @@ fn a_group_gets_to_read_everything() {
 
 #[test]
 fn tokens_have_the_owner_of_the_table() {
-    // projection 42, on disk: the mode comes with the payload
+    // projection 42, 76, on disk: the mode comes with the payload
     as_root_with_mounts(|| {
         let root = TempDir::new().unwrap();
         let host = VolumeHost::open(root.path()).unwrap();
