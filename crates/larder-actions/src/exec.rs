@@ -35,7 +35,7 @@ use tokio::{
 
 use self::tail::Tail;
 pub use self::{machine::Machine, redactor::Redactor};
-use crate::{StepEnvironment, StepInputs, StepOutcome};
+use crate::{StepEnvironment, StepInputs, StepOutcome, signal};
 
 /// Time from TERM to KILL (rule X7).
 const GRACE: Duration = Duration::from_secs(5);
@@ -286,41 +286,10 @@ fn outcome(status: io::Result<ExitStatus>) -> StepOutcome {
         Ok(status) if status.success() => StepOutcome::Succeeded,
         Ok(status) => StepOutcome::Failed(match (status.code(), status.signal()) {
             (Some(code), _) => format!("exit status {code}"),
-            (None, signal) => format!("killed by {}", signal_name(signal.unwrap_or_default())),
+            (None, number) => format!("killed by {}", signal::text(number.unwrap_or_default())),
         }),
         Err(error) => StepOutcome::Failed(format!("cannot wait for the command: {error}")),
     }
-}
-
-/// The name of a signal that ends processes.
-fn signal_name(number: i32) -> String {
-    let known = [
-        (Signal::HUP, "SIGHUP"),
-        (Signal::INT, "SIGINT"),
-        (Signal::QUIT, "SIGQUIT"),
-        (Signal::ILL, "SIGILL"),
-        (Signal::TRAP, "SIGTRAP"),
-        (Signal::ABORT, "SIGABRT"),
-        (Signal::BUS, "SIGBUS"),
-        (Signal::FPE, "SIGFPE"),
-        (Signal::KILL, "SIGKILL"),
-        (Signal::USR1, "SIGUSR1"),
-        (Signal::SEGV, "SIGSEGV"),
-        (Signal::USR2, "SIGUSR2"),
-        (Signal::PIPE, "SIGPIPE"),
-        (Signal::ALARM, "SIGALRM"),
-        (Signal::TERM, "SIGTERM"),
-        (Signal::XCPU, "SIGXCPU"),
-        (Signal::XFSZ, "SIGXFSZ"),
-        (Signal::SYS, "SIGSYS"),
-    ];
-    let mut known = known.iter();
-    known
-        .find(|(signal, _)| signal.as_raw() == number)
-        .map_or_else(
-            || format!("signal {number}"),
-            |(_, name)| (*name).to_owned(),
-        )
 }
 
 #[cfg(test)]

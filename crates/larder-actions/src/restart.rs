@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
     io::unix::AsyncFd,
@@ -11,10 +12,10 @@ use tokio::{
 use crate::{
     StepInputs, StepOutcome,
     processes::{FoundContainer, Processes, SignalProcessError},
-    signal::number,
+    signal::stop_signal,
     targets::TargetQuery,
 };
-use larder_on_change::Restart;
+use larder_on_change::{Restart, StopDefaults};
 
 /// A container that started at least this long after its variables were put in place has read them. Before that, the
 /// runtime may have read the old ones (rule R3).
@@ -37,7 +38,7 @@ pub struct RestartReport {
 /// A dropped run may have ended some containers, and does not kill those that it has already signaled.
 pub async fn run(
     restart: &Restart,
-    grace: Duration,
+    defaults: &StopDefaults,
     step: &StepInputs,
     query: &TargetQuery<'_>,
     processes: &Processes,
@@ -61,12 +62,21 @@ pub async fn run(
             StepOutcome::Failed(format!("no process of container {}", names.join(", ")));
         return report;
     }
-    let grace = restart.grace_or(grace);
+    let grace = restart.grace_or(defaults.grace);
     for container in &containers {
         if is_new(container, query) {
             continue;
         }
-        let ended = end(container, restart, grace, deadline, processes).await;
+        let name = container.candidate_names.first();
+        let signal = defaults.signal(restart, name.map_or("", SmolStr::as_str));
+        let signal = match stop_signal(signal) {
+            Ok(signal) => signal,
+            Err(reason) => {
+                report.outcome = StepOutcome::Failed(reason);
+                return report;
+            }
+        };
+        let ended = end(container, signal, grace, deadline, processes).await;
         report.outcome = match ended {
             Ok(true) => StepOutcome::Succeeded,
             Ok(false) => StepOutcome::timed_out(step.timeout),
@@ -101,7 +111,7 @@ fn is_new(container: &FoundContainer, query: &TargetQuery<'_>) -> bool {
 /// Ends one container; returns whether it has ended by `deadline`.
 async fn end(
     container: &FoundContainer,
-    restart: &Restart,
+    signal: Signal,
     grace: Duration,
     deadline: Instant,
     processes: &Processes,
@@ -111,7 +121,7 @@ async fn end(
         Err(SignalProcessError::Ended { .. }) => return Ok(true),
         Err(error) => return Err(error),
     };
-    match open.send(number(restart.signal)) {
+    match open.send(signal) {
         Ok(()) => {}
         Err(SignalProcessError::Ended { .. }) => return Ok(true),
         Err(error) => return Err(error),
@@ -127,7 +137,7 @@ async fn end(
     if timeout_at(kill_at, ended.readable()).await.is_ok() {
         return Ok(true);
     }
-    match ended.get_ref().send(rustix::process::Signal::KILL) {
+    match ended.get_ref().send(Signal::KILL) {
         Ok(()) => Ok(timeout_at(deadline, ended.readable()).await.is_ok()),
         Err(SignalProcessError::Ended { .. }) => Ok(true),
         Err(error) => Err(error),

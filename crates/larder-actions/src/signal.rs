@@ -28,6 +28,70 @@ pub const fn number(signal: Signal) -> rustix::process::Signal {
     }
 }
 
+/// The signals that have names, as `lifecycle.stopSignal` spells them; of two names, the usual one first.
+const NAMES: [(&str, rustix::process::Signal); 34] = {
+    use rustix::process::Signal;
+    [
+        ("SIGHUP", Signal::HUP),
+        ("SIGINT", Signal::INT),
+        ("SIGQUIT", Signal::QUIT),
+        ("SIGILL", Signal::ILL),
+        ("SIGTRAP", Signal::TRAP),
+        ("SIGABRT", Signal::ABORT),
+        ("SIGIOT", Signal::ABORT),
+        ("SIGBUS", Signal::BUS),
+        ("SIGFPE", Signal::FPE),
+        ("SIGKILL", Signal::KILL),
+        ("SIGUSR1", Signal::USR1),
+        ("SIGSEGV", Signal::SEGV),
+        ("SIGUSR2", Signal::USR2),
+        ("SIGPIPE", Signal::PIPE),
+        ("SIGALRM", Signal::ALARM),
+        ("SIGTERM", Signal::TERM),
+        ("SIGSTKFLT", Signal::STKFLT),
+        ("SIGCHLD", Signal::CHILD),
+        ("SIGCLD", Signal::CHILD),
+        ("SIGCONT", Signal::CONT),
+        ("SIGSTOP", Signal::STOP),
+        ("SIGTSTP", Signal::TSTP),
+        ("SIGTTIN", Signal::TTIN),
+        ("SIGTTOU", Signal::TTOU),
+        ("SIGURG", Signal::URG),
+        ("SIGXCPU", Signal::XCPU),
+        ("SIGXFSZ", Signal::XFSZ),
+        ("SIGVTALRM", Signal::VTALARM),
+        ("SIGPROF", Signal::PROF),
+        ("SIGWINCH", Signal::WINCH),
+        ("SIGIO", Signal::IO),
+        ("SIGPOLL", Signal::IO),
+        ("SIGPWR", Signal::POWER),
+        ("SIGSYS", Signal::SYS),
+    ]
+};
+
+/// The name of a signal, or its number if it has none.
+pub(crate) fn text(number: i32) -> String {
+    let mut names = NAMES.iter();
+    let name = names.find(|(_, signal)| signal.as_raw() == number);
+    name.map_or_else(
+        || format!("signal {number}"),
+        |(name, _)| (*name).to_owned(),
+    )
+}
+
+/// The signal with which a container is stopped, by its name.
+///
+/// # Errors
+///
+/// It is a real-time signal (`SIGRTMIN+3`), which larder cannot send, or none. The text says what to do.
+pub fn stop_signal(name: &str) -> Result<rustix::process::Signal, String> {
+    let mut names = NAMES.iter();
+    let found = names.find(|(known, _)| *known == name);
+    found.map(|(_, signal)| *signal).ok_or_else(|| {
+        format!("cannot send {name:?}, the container's stopSignal: name a signal in the hook, as in restart: {{signal: SIGTERM}}")
+    })
+}
+
 /// Sends the signal to the main process of each target container, or to the processes with the executable that the
 /// target names. Waits only if it has to search for them, or if one does not handle the signal yet. Otherwise the
 /// first poll sends it.
@@ -119,5 +183,22 @@ async fn send(
             return Err(format!("process {} does not handle {signal}", process.pid));
         }
         pause = (pause * 2).min(POLL_INTERVALS.1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stop_signals_have_their_names() {
+        // on-change 66
+        for (name, signal) in NAMES {
+            assert_eq!(stop_signal(name), Ok(signal));
+        }
+        assert_eq!(text(rustix::process::Signal::ABORT.as_raw()), "SIGABRT");
+        assert_eq!(text(34), "signal 34");
+        let error = stop_signal("SIGRTMIN+3").unwrap_err();
+        assert!(error.starts_with("cannot send \"SIGRTMIN+3\""), "{error}");
     }
 }

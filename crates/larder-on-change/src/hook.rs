@@ -192,24 +192,14 @@ pub struct SignalTarget {
 }
 
 /// How a container's process is ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Restart {
-    /// The first signal.
-    pub signal: Signal,
+    /// The first signal; `None` for the container's `lifecycle.stopSignal`, or SIGTERM.
+    pub signal: Option<Signal>,
     /// Time until KILL; `None` for the pod's grace period.
     pub grace: Option<Duration>,
     /// Select variables only (`restart:environment`).
     pub environment_only: bool,
-}
-
-impl Default for Restart {
-    fn default() -> Self {
-        Self {
-            signal: Signal::Term,
-            grace: None,
-            environment_only: false,
-        }
-    }
 }
 
 /// A command to run, without a shell (rule X1).

@@ -45,7 +45,7 @@ pub use engine::{HookEngine, HookState, Outcome, Round, Start};
 pub use facts::{ContainerFacts, PodFacts, VolumeFacts};
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;
-pub use hook::timing::{Debounce, Retry, Timing, grace_period};
+pub use hook::timing::{Debounce, Retry, StopDefaults, Timing, grace_period};
 pub use hook::url::{HttpUrl, HttpUrlError};
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Restart, SignalTarget};
 pub use part::PartKey;

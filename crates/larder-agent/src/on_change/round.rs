@@ -128,7 +128,7 @@ impl AttemptRun {
         if let Place::Program(index) = self.hook().place {
             return self.call(on_change.handler(index), inputs).await;
         }
-        let grace = environment.targets.grace;
+        let grace = environment.targets.stop.grace;
         let mut outcome = run_steps(&hook.steps, hook, grace, &mut inputs, &environment).await;
         if !outcome.is_success() && on_change.restarts_after_failure(id) {
             let pod = &inputs.pod;

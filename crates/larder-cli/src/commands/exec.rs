@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 
 use larder_actions::processes::Processes;
-use larder_on_change::{PodFacts, PodIdentity, grace_period};
+use larder_on_change::{PodFacts, PodIdentity, StopDefaults};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use self::{
@@ -69,7 +69,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             pod: identity_of(&first),
             facts,
             staging: sandbox.staging(),
-            grace: grace_period(&first.pod),
+            stop: StopDefaults::of(&first.pod),
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
         };

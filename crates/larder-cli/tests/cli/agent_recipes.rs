@@ -71,6 +71,46 @@ fn agent_restarts_a_container_whose_variable_has_changed() {
 }
 
 #[test]
+fn agent_ends_a_container_with_its_stop_signal() {
+    // on-change 66, 67
+    if !permitted() {
+        return;
+    }
+    for signal in ["TERM", "USR1"] {
+        let recipe = Recipe::named("A pod that restarts in place");
+        let path = recipe.path().join("manifests/stack.yaml");
+        let manifest = fs::read_to_string(&path).unwrap();
+        let command = manifest.lines().find_map(|line| {
+            let (_, script) = line.split_once("command: [sh, -c, \"")?;
+            script.strip_suffix("\"]")
+        });
+        let command = command.unwrap().replace("TERM", signal);
+        if signal != "TERM" {
+            let added = format!("- name: watcher\n    lifecycle: {{stopSignal: SIG{signal}}}\n");
+            let manifest = manifest.replace("- name: watcher\n", &added);
+            fs::write(
+                &path,
+                manifest.replace("spec:\n", "spec:\n  os: {name: linux}\n"),
+            )
+            .unwrap();
+        }
+        let larder = Command::new(env!("CARGO_BIN_EXE_larder"));
+        let args = "--manifests manifests --node-name n1";
+        let mut agent = Agent::spawn(&recipe.desk, larder, args);
+        agent.summary();
+        let volume = pod(&recipe, "stack").join("volumes/kubernetes.io~configmap/settings");
+        let program = format!("#!/bin/sh\necho started\n{command}\n");
+        recipe.program("watcher", &program);
+        let watcher = recipe.path().join("watcher").display().to_string();
+        let mounts = [(volume.as_path(), "/etc/watcher")];
+        let mut watcher = Container::start(&mounts, &BTreeMap::new(), &watcher);
+        assert_eq!(watcher.line(), "started");
+        recipe.run(0);
+        assert_eq!(watcher.exit_code(), Some(88), "{signal}");
+    }
+}
+
+#[test]
 fn agent_asks_a_pod_once_for_two_objects() {
     let Some(ip) = own_address() else { return };
     let recipe = Recipe::of_agent(

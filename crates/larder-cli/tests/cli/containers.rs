@@ -81,6 +81,11 @@ impl Container {
         }
     }
 
+    /// Its exit code, once it has ended by itself.
+    pub(crate) fn exit_code(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+
     /// The next line that it prints; empty when it has ended.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();

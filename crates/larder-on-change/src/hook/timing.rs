@@ -1,8 +1,9 @@
 //! Timing of hooks: when they fire, and how long their steps may take.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
+use smol_str::SmolStr;
 
 use super::{Action, Restart};
 
@@ -47,6 +48,42 @@ pub fn grace_period(pod: &Pod) -> Duration {
     let seconds = spec.and_then(|spec| spec.termination_grace_period_seconds);
     let seconds = seconds.and_then(|seconds| u64::try_from(seconds).ok());
     seconds.map_or(GRACE, Duration::from_secs).min(MAX_GRACE)
+}
+
+/// How the containers of a pod are stopped where a hook does not say so.
+#[derive(Clone, Debug, Default)]
+pub struct StopDefaults {
+    /// Time from the signal to KILL.
+    pub grace: Duration,
+    /// `lifecycle.stopSignal` of each container that has one.
+    pub signals: BTreeMap<SmolStr, SmolStr>,
+}
+
+impl StopDefaults {
+    /// Those of `pod`.
+    pub fn of(pod: &Pod) -> Self {
+        let containers = pod.spec.iter().flat_map(|spec| {
+            let init = spec.init_containers.iter().flatten();
+            init.chain(&spec.containers)
+        });
+        let signals = containers.filter_map(|container| {
+            let signal = container.lifecycle.as_ref()?.stop_signal.as_deref()?;
+            Some((container.name.as_str().into(), signal.into()))
+        });
+        Self {
+            grace: grace_period(pod),
+            signals: signals.collect(),
+        }
+    }
+
+    /// The name of the signal with which `restart` stops `container`: the hook's, the container's, or SIGTERM.
+    pub fn signal(&self, restart: &Restart, container: &str) -> &str {
+        match (restart.signal, self.signals.get(container)) {
+            (Some(signal), _) => signal.name(),
+            (None, Some(signal)) => signal,
+            (None, None) => "SIGTERM",
+        }
+    }
 }
 
 impl Restart {
@@ -137,6 +174,34 @@ mod tests {
         assert_eq!(bounds(2), (secs(1.0), secs(2.0)));
         assert_eq!(bounds(3), (secs(2.0), secs(4.0)));
         assert_eq!(bounds(60), (secs(150.0), secs(300.0)));
+    }
+
+    #[test]
+    // on-change 66
+    fn containers_stop_with_their_own_signal_unless_the_hook_names_one() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({"spec": {
+            "terminationGracePeriodSeconds": 5,
+            "initContainers": [{"name": "proxy", "restartPolicy": "Always", "lifecycle": {"stopSignal": "SIGQUIT"}}],
+            "containers": [
+                {"name": "web", "lifecycle": {"stopSignal": "SIGRTMIN+3"}},
+                {"name": "job", "lifecycle": {"preStop": {"sleep": {"seconds": 1}}}},
+            ],
+        }}))
+        .unwrap();
+        let defaults = StopDefaults::of(&pod);
+        assert_eq!(defaults.grace, Duration::from_secs(5));
+        let hup = Restart {
+            signal: Some(crate::Signal::Hup),
+            ..Restart::default()
+        };
+        for (container, expected) in [
+            ("proxy", "SIGQUIT"),
+            ("web", "SIGRTMIN+3"),
+            ("job", "SIGTERM"),
+        ] {
+            assert_eq!(defaults.signal(&Restart::default(), container), expected);
+            assert_eq!(defaults.signal(&hup, container), "SIGHUP");
+        }
     }
 
     #[test]

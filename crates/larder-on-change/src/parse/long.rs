@@ -291,7 +291,7 @@ fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
     })?;
     fields.finish()?;
     Ok(Restart {
-        signal: signal.unwrap_or(Signal::Term),
+        signal,
         grace,
         environment_only: false,
     })

@@ -133,7 +133,7 @@ impl StepEnvironment for PodEnvironment<'_> {
 
     async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome {
         let (query, processes) = (self.query(), self.processes());
-        let report = restart::run(restart, self.targets.grace, inputs, &query, processes).await;
+        let report = restart::run(restart, &self.targets.stop, inputs, &query, processes).await;
         self.on_change.restarted(&self.attempt.uid, &report.ended);
         self.restarted.lock().extend(report.ended);
         report.outcome

@@ -1,13 +1,13 @@
 //! The targets of a pod's rounds: its containers, volumes and addresses.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{
     http::PodAddresses,
     processes::{ContainerId, ContainerMounts, PodMounts},
 };
-use larder_on_change::{Action, PodFacts, PodHook, grace_period};
+use larder_on_change::{Action, PodFacts, PodHook, StopDefaults};
 use larder_pods::identity::is_static_pod;
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;
@@ -19,7 +19,7 @@ pub(super) struct PodTargets {
     pub(super) mounts: PodMounts,
     /// The IDs of the containers that run, where a kubelet runs them.
     pub(super) ids: Option<BTreeMap<SmolStr, ContainerId>>,
-    pub(super) grace: Duration,
+    pub(super) stop: StopDefaults,
     /// None if no step is a request, like the next.
     pub(super) addresses: PodAddresses,
     pub(super) facts: PodFacts,
@@ -35,7 +35,7 @@ impl PodTargets {
                 volumes: directories(on_change, uid, pod),
             },
             ids: on_change.has_kubelet().then(|| running(pod)),
-            grace: grace_period(pod),
+            stop: StopDefaults::of(pod),
             addresses: if has_request {
                 addresses(on_change, pod)
             } else {

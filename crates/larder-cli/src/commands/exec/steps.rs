@@ -13,8 +13,10 @@ use larder_actions::{
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
     run_steps,
+    signal::stop_signal,
 };
-use larder_on_change::{PodFacts, PodIdentity, Restart};
+use larder_on_change::{PodFacts, PodIdentity, Restart, StopDefaults};
+use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
     sync::{mpsc::UnboundedSender, oneshot},
@@ -35,7 +37,10 @@ const NOT_FOUND: (&str, &str) = ("larder: cannot run ", "exit status 127");
 
 /// A restart that a hook asks the supervisor for.
 pub(super) struct RestartRequest {
-    pub(super) restart: Restart,
+    /// The first signal.
+    pub(super) signal: Signal,
+    /// Time until KILL.
+    pub(super) grace: Duration,
     /// Sent when the command has been started again.
     pub(super) done: oneshot::Sender<()>,
 }
@@ -46,8 +51,8 @@ pub(super) struct CommandContext<'a> {
     pub(super) facts: PodFacts,
     /// The private tmpfs.
     pub(super) staging: &'a Path,
-    /// Time from the signal of a restart to KILL, unless the hook gives another.
-    pub(super) grace: Duration,
+    /// How a restart ends the command, unless the hook says otherwise.
+    pub(super) stop: StopDefaults,
     pub(super) restarts: UnboundedSender<RestartRequest>,
     pub(super) processes: Processes,
 }
@@ -90,7 +95,7 @@ pub(super) async fn run(
         container: session.container().into(),
         volumes: session.directories(),
     };
-    let (hook, grace) = (&due.hook, context.grace);
+    let (hook, grace) = (&due.hook, context.stop.grace);
     let outcome = run_steps(&hook.steps, hook, grace, &mut inputs, &environment).await;
     (due.index, outcome)
 }
@@ -142,8 +147,16 @@ impl StepEnvironment for CommandEnvironment<'_> {
             return skipped;
         }
         let (done, is_done) = oneshot::channel();
-        let restart = *restart;
-        let request = RestartRequest { restart, done };
+        let defaults = &self.context.stop;
+        let signal = match stop_signal(defaults.signal(restart, &self.container)) {
+            Ok(signal) => signal,
+            Err(reason) => return StepOutcome::Failed(reason),
+        };
+        let request = RestartRequest {
+            signal,
+            grace: restart.grace_or(defaults.grace),
+            done,
+        };
         let ending = || StepOutcome::Skipped("the command is being ended".to_owned());
         if self.context.restarts.send(request).is_err() {
             return ending();

@@ -12,7 +12,7 @@ use futures::{
     future::{FutureExt as _, LocalBoxFuture},
     stream::FuturesUnordered,
 };
-use larder_actions::{StepOutcome, signal::number};
+use larder_actions::{StepOutcome, signal::stop_signal};
 use larder_on_change::Restart;
 use rustix::process::Signal;
 use tokio::{
@@ -143,24 +143,27 @@ pub(super) async fn supervise(
                 send(&processes, Signal::KILL);
                 // The command ends now; the timer only has to stay out of the way.
                 if let Some(restarting) = &mut restarting {
-                    restarting.kill_at = Instant::now() + around.grace;
+                    restarting.kill_at = Instant::now() + around.stop.grace;
                 }
             }
             SupervisorEvent::RoundDue => {}
             SupervisorEvent::RoundOver(hook, outcome) => {
                 if rounds.finished(hook, &outcome, Instant::now()) {
                     let (done, _) = oneshot::channel();
-                    let restart = Restart::default();
-                    begin_restart(
-                        &mut restarting,
-                        &processes,
-                        RestartRequest { restart, done },
-                        around,
-                    );
+                    let signal = around
+                        .stop
+                        .signal(&Restart::default(), &session.container())
+                        .to_owned();
+                    let request = RestartRequest {
+                        signal: stop_signal(&signal).unwrap_or(Signal::TERM),
+                        grace: around.stop.grace,
+                        done,
+                    };
+                    begin_restart(&mut restarting, &processes, request);
                 }
             }
             SupervisorEvent::Restart(request) => {
-                begin_restart(&mut restarting, &processes, request, around);
+                begin_restart(&mut restarting, &processes, request);
             }
         }
     }
@@ -191,16 +194,19 @@ fn begin_restart(
     restarting: &mut Option<Restarting>,
     processes: &Processes,
     request: RestartRequest,
-    around: &CommandContext<'_>,
 ) {
-    let RestartRequest { restart, done } = request;
+    let RestartRequest {
+        signal,
+        grace,
+        done,
+    } = request;
     if let Some(restarting) = restarting {
         restarting.waiting.push(done);
         return;
     }
-    send(processes, number(restart.signal));
+    send(processes, signal);
     *restarting = Some(Restarting {
-        kill_at: Instant::now() + restart.grace_or(around.grace),
+        kill_at: Instant::now() + grace,
         waiting: vec![done],
     });
 }
