@@ -1,7 +1,7 @@
 //! The versions of `certificates.k8s.io`: stored as one, served as the versions of [`CertificatesVersions`].
 //!
-//! Conversion changes `apiVersion` alone: the kinds of this group have the same fields in every version. Source:
-//! Kubernetes 1.36, `staging/src/k8s.io/api/certificates/v1beta1/types.go`.
+//! Conversion changes `apiVersion` alone: the kinds of this group have the same fields in every version, but for two
+//! deprecated ones of `v1beta1`, without which a request is accepted. Source: the types of Kubernetes 1.36 and 1.37.
 
 use bytes::Bytes;
 use serde_json::Value;

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::{
     ByteString, NamespaceResourceScope,
     api::{
-        certificates::v1beta1::{PodCertificateRequestSpec, PodCertificateRequestStatus},
+        certificates::v1::{PodCertificateRequestSpec, PodCertificateRequestStatus},
         core::v1::{Node, PodCertificateProjection, ServiceAccount},
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
@@ -34,7 +34,7 @@ const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 const NO_BODY: Option<&()> = None;
 
-/// A request in either served version. The type of `k8s-openapi` reads `v1beta1` only.
+/// A request in either served version. A type of `k8s-openapi` reads one version only.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct PodCertificateRequest {
     metadata: ObjectMeta,
@@ -141,7 +141,6 @@ pub(super) async fn create(
                 key.stub_request().map_err(CertificateRequestError::Key)?,
             ),
             unverified_user_annotations: source.user_annotations.clone(),
-            ..PodCertificateRequestSpec::default()
         },
         status: None,
     };

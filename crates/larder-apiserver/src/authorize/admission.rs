@@ -279,6 +279,11 @@ fn admit_token(
 
 /// Whether a volume of `pod` projects a token for `audience`. CSI drivers, which may ask for others, are unknown here.
 fn projects_audience(pod: &Value, audience: &str) -> bool {
+    projects(pod, "serviceAccountToken", "/audience", audience)
+}
+
+/// Whether a projected volume of `pod` has a source of the type `source_type` with this value of `field`.
+fn projects(pod: &Value, source_type: &str, field: &str, value: &str) -> bool {
     let volumes = pod["spec"]["volumes"].as_array();
     let mut sources = volumes
         .into_iter()
@@ -286,8 +291,8 @@ fn projects_audience(pod: &Value, audience: &str) -> bool {
         .filter_map(|volume| volume["projected"]["sources"].as_array())
         .flatten();
     sources.any(|source| {
-        let token = &source["serviceAccountToken"];
-        token.is_object() && text(token, "/audience") == audience
+        let source = &source[source_type];
+        source.is_object() && text(source, field) == value
     })
 }
 
@@ -437,6 +442,13 @@ fn admit_certificate_request(
             "{about} names service account UID {uid:?}, which differs from the running service account ({:?})",
             held.uid.as_str()
         )));
+    }
+    // Since Kubernetes 1.37; the text is larder's. No user has the verb that permits other signers.
+    let signer = spec("signerName");
+    if !projects(&pod.value(), "podCertificate", "/signerName", signer) {
+        return reject(format!(
+            "signer {signer:?} not found in pod spec volume, system:node:{node} is not authorized to request certificates of this signer"
+        ));
     }
     Ok(())
 }

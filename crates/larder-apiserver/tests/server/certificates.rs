@@ -17,7 +17,11 @@ fn server() -> ApiServer {
         json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n0", "uid": "node"}}),
         json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "sa", "uid": "account"}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "uid": "pod"},
-            "spec": {"nodeName": "n0", "serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}]}}),
+            "spec": {"nodeName": "n0", "serviceAccountName": "sa", "containers": [{"name": "c", "image": "i"}],
+                "volumes": [{"name": "v", "projected": {"sources": [
+                    {"serviceAccountToken": {"path": "t", "audience": "example.com/token"}},
+                    {"podCertificate": {"signerName": "example.com/s", "keyType": "ED25519", "keyPath": "s"}},
+                    {"podCertificate": {"signerName": "kubernetes.io/s", "keyType": "ED25519", "keyPath": "k"}}]}}]}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "lonely", "uid": "lonely"},
             "spec": {"nodeName": "n0", "serviceAccountName": "gone", "containers": [{"name": "c", "image": "i"}]}}),
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "other", "uid": "other"},
@@ -171,6 +175,11 @@ async fn a_node_asks_for_certificates_of_its_own_pods_only() {
         (
             json!({"podName": "other", "podUID": "x"}),
             r#"PodCertificateRequest for pod "default/other" contains pod UID ("x") which differs from running pod "other""#,
+        ),
+        (
+            // projection 78
+            json!({"signerName": "example.com/token"}),
+            r#"signer "example.com/token" not found in pod spec volume, system:node:n0 is not authorized to request certificates of this signer"#,
         ),
         (
             json!({"maxExpirationSeconds": 600}),
