@@ -12,7 +12,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::validation::qualified_name_problems;
 
-use crate::NodeFacts;
+use crate::{ContainerView, NodeFacts};
 
 pub use quote::quote;
 pub use resources::ResourceError;
@@ -103,6 +103,27 @@ pub(crate) fn variable_field(
     })
 }
 
+/// The first address that variables of `container` read and that is not known yet, as the path of its field.
+///
+/// [`environment`](crate::environment()) makes it an empty value, or an error if it is the node's. The kubelet starts a
+/// container only when the pod has its addresses; an agent that delivers an environment earlier waits for them.
+pub fn unknown_address<'a>(
+    pod: &Pod,
+    container: ContainerView<'a>,
+    node: Option<&NodeFacts>,
+) -> Option<&'a str> {
+    let sources = container.env.iter();
+    let fields = sources.filter_map(|variable| variable.value_from.as_ref()?.field_ref.as_ref());
+    let mut paths = fields.map(|field| field.field_path.as_str());
+    paths.find(|path| match *path {
+        "status.hostIP" | "status.hostIPs" => host_ips(pod, node).is_empty(),
+        "status.podIP" | "status.podIPs" => {
+            raw_pod_ip(pod).is_empty() && pod_ips(pod, node).is_empty()
+        }
+        _ => false,
+    })
+}
+
 /// The text of `path` as the content of a file.
 pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> {
     let metadata = &pod.metadata;
@@ -154,11 +175,15 @@ fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     one_per_family(node.addresses.iter().copied())
 }
 
-/// The pod's addresses: at most one of each family, the node's preferred family first; unparsable ones are dropped.
+/// The pod's addresses: at most one of each family, the node's preferred family first; unparsable ones are dropped. A
+/// pod in the network of the node has the node's before its status has any.
 fn pod_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     let status = pod.status.as_ref();
     let listed = status.and_then(|status| status.pod_ips.as_deref());
+    let spec = pod.spec.as_ref();
+    let has_host_network = spec.and_then(|spec| spec.host_network) == Some(true);
     let mut ips = match listed {
+        None | Some([]) if has_host_network && raw_pod_ip(pod).is_empty() => host_ips(pod, node),
         None | Some([]) => one_per_family(parse_ip(raw_pod_ip(pod)).into_iter()),
         Some(listed) => one_per_family(listed.iter().filter_map(|ip| parse_ip(&ip.ip))),
     };

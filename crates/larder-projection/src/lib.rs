@@ -24,7 +24,7 @@ mod trust_bundle;
 mod volume;
 
 pub use container::{ContainerKind, ContainerView, containers, used_volumes};
-pub use downward::{FieldError, ResourceError, quote};
+pub use downward::{FieldError, ResourceError, quote, unknown_address};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
     EnvFileUnavailable, Environment, EnvironmentError, ExpansionError, MAX_ENVIRONMENT_BYTES,

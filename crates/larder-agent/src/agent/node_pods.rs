@@ -6,7 +6,7 @@ use larder_objects::{ObjectKey, chain};
 use larder_pods::{
     DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, PodUpdate,
     ResolvedPodUid, SourcePods, StoredPod,
-    identity::is_mirror_pod,
+    identity::{is_mirror_pod, is_static_pod},
     lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
     mirror::MirrorScope,
     source::{SourceEvent, SourceReport},
@@ -211,6 +211,9 @@ impl NodePods {
         }
         let steps = self.lifecycle.handle(operation, pod);
         self.take(steps);
+        if is_mirror_pod(&pod.metadata) && operation != Operation::Remove {
+            self.mirror_changed(pod);
+        }
         match self.lifecycle.life(&uid) {
             None => self.reconciler.forget(&uid),
             Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
@@ -235,10 +238,28 @@ impl NodePods {
     fn take(&mut self, steps: Vec<LifecycleAction>) {
         for step in steps {
             match step {
-                LifecycleAction::Serve(pod) => self.reconciler.serve(&pod),
+                LifecycleAction::Serve(pod) => {
+                    let mirror = self.handle.pods.mirror_pod_by_pod(&pod);
+                    let mirror = mirror.filter(|_| is_static_pod(&pod.metadata));
+                    let with_addresses = mirror.and_then(|mirror| with_addresses_of(&mirror, &pod));
+                    self.reconciler.serve(&with_addresses.unwrap_or(pod));
+                }
                 LifecycleAction::Retire(pod) => self.reconciler.retire(&pod),
                 LifecycleAction::Unregister(uid) => self.reconciler.unregister(&uid),
             }
+        }
+    }
+
+    /// Serves a static pod with the addresses that were reported for its mirror pod.
+    fn mirror_changed(&mut self, mirror: &StoredPod) {
+        let Some(pod) = self.handle.pods.pod_by_mirror_pod(mirror) else {
+            return;
+        };
+        let life = self.lifecycle.life(&ResolvedPodUid::of(&pod.metadata));
+        if matches!(life, Some(PodLife::Served))
+            && let Some(pod) = with_addresses_of(mirror, &pod)
+        {
+            self.reconciler.serve(&pod);
         }
     }
 
@@ -323,6 +344,22 @@ impl NodePods {
             ),
         }
     }
+}
+
+/// `pod` with the addresses of its mirror pod: the API server has no other place for them. `None` if the mirror pod has
+/// none, or if the manifest of `pod` states one.
+fn with_addresses_of(mirror: &StoredPod, pod: &StoredPod) -> Option<Arc<StoredPod>> {
+    let reported = mirror.decode().status?;
+    let mut pod = pod.decode();
+    let status = pod.status.get_or_insert_default();
+    if status.pod_ip.is_some() || reported.pod_ip.is_none() {
+        return None;
+    }
+    status.host_ip = reported.host_ip;
+    status.host_ips = reported.host_ips;
+    status.pod_ip = reported.pod_ip;
+    status.pod_ips = reported.pod_ips;
+    StoredPod::new(pod).ok().map(Arc::new)
 }
 
 /// Why a pod of which only the volumes are known is kept, for the status.

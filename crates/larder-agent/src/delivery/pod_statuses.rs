@@ -28,7 +28,7 @@ pub(crate) struct PodStatusEntry {
     /// Namespace and name; the UID stands in for the name of a pod of which only the directory was found.
     pub(crate) name: ObjectKey,
     status: Mutex<PodStatus>,
-    /// Whether the pod was tried, although it may wait for a kubelet.
+    /// Whether the pod was tried, although it may wait for a kubelet, or for an address.
     is_settled: AtomicBool,
     /// Set when the entry is inserted.
     journal: OnceLock<Arc<Journal>>,
@@ -148,7 +148,7 @@ impl PodStatusEntry {
         self.publish(Phase::Waiting, "", parts.collect(), now);
     }
 
-    /// Records that the pod was tried as far as possible, and only waits for a kubelet.
+    /// Records that the pod was tried as far as possible, and only waits for a kubelet, or for an address.
     pub(crate) fn settle(&self) {
         self.is_settled.store(true, Ordering::Relaxed);
     }

@@ -12,7 +12,7 @@ use larder_projection::{
     ContainerView, Inputs, Needs, NestedMountPoints, NodeFacts, Unavailable, VolumeKind,
     containers,
     disk::{DiskError, PodVolume, VolumeHost},
-    environment, fs_group, memory_limit, nested_mount_points, project,
+    environment, fs_group, memory_limit, nested_mount_points, project, unknown_address,
 };
 
 use crate::{
@@ -62,6 +62,8 @@ pub(super) struct DeliveryFailure {
     pub(super) reason: String,
     /// Whether the content differs from before nevertheless, because only cleaning up failed.
     pub(super) swapped: bool,
+    /// Whether an input of the part is missing that only a new status of the pod or the Node brings: nothing failed.
+    pub(super) waits: bool,
 }
 
 impl DeliveryFailure {
@@ -69,6 +71,21 @@ impl DeliveryFailure {
         Self {
             reason: chain(error),
             swapped: false,
+            waits: false,
+        }
+    }
+
+    /// The address at `path` is unknown.
+    fn without_address(path: &str) -> Self {
+        let holder = if path.starts_with("status.host") {
+            "the Node"
+        } else {
+            "the pod's status"
+        };
+        Self {
+            reason: format!("waiting for {path}: {holder} has no address yet"),
+            swapped: false,
+            waits: true,
         }
     }
 
@@ -76,6 +93,7 @@ impl DeliveryFailure {
         Self {
             reason: chain(error),
             swapped: error.is_after_commit(),
+            waits: false,
         }
     }
 }
@@ -215,6 +233,10 @@ impl Job {
     ) -> Result<Delivered, DeliveryFailure> {
         let container = parts.containers.get(name);
         let container = container.expect("the plan was made from the same specification");
+        let node = self.inputs.node.as_deref();
+        if let Some(path) = unknown_address(parts.pod, *container, node) {
+            return Err(DeliveryFailure::without_address(path));
+        }
         let environment = environment(parts.pod, *container, &self.inputs)
             .map_err(|error| DeliveryFailure::in_projection(&error))?;
         let variables: BTreeMap<&str, &[u8]> = environment

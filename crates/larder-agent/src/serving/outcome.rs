@@ -28,6 +28,15 @@ impl ServingWorker {
     ) -> bool {
         let now = self.node.inputs.clock.now();
         let (part, state) = (&plan.parts[index], &mut self.parts[index]);
+        if let Err(failure) = &result
+            && failure.waits
+        {
+            // What was delivered stays so. A change of the pod or of the Node makes the part due again.
+            if state.delivery.phase != Phase::Delivered {
+                state.delivery.update(Phase::Waiting, &failure.reason, now);
+            }
+            return false;
+        }
         self.node.reports.metrics.delivered(
             part.kind.label(),
             match &result {
@@ -121,5 +130,9 @@ impl ServingWorker {
         });
         let now = self.node.inputs.clock.now();
         self.entry.publish(phase, &reason, parts.collect(), now);
+        // What still waits then, waits for an address.
+        if !self.parts.iter().any(|state| state.due || state.waits) {
+            self.entry.settle();
+        }
     }
 }

@@ -2,9 +2,29 @@
 
 use std::{fs, path::Path};
 
-use serde_json::json;
+use larder_agent::status::{ContainerStatus, Phase};
+use serde_json::{Value, json};
 
-use crate::harness::{Node, config_map, pod};
+use crate::harness::{NODE, Node, config_map, pod};
+
+/// A variable with a field of the pod.
+fn field(name: &str, path: &str) -> Value {
+    json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}})
+}
+
+/// The delivery of the environment of the container `main`.
+fn main_of(node: &Node, pod: &str) -> Option<ContainerStatus> {
+    let mut containers = node.pod(pod)?.containers.into_iter();
+    containers.find(|container| container.name == "main")
+}
+
+async fn until_waiting(node: &Node, pod: &str, reason: &str) {
+    node.wait(&format!("{pod} to wait: {reason}"), |node| {
+        let delivery = main_of(node, pod)?.delivery;
+        (delivery.phase == Phase::Waiting && delivery.reason == reason).then_some(())
+    })
+    .await;
+}
 
 #[tokio::test(start_paused = true)]
 async fn environment_follows_its_objects() {
@@ -60,4 +80,54 @@ async fn variables_come_from_files_of_other_containers() {
     let environment = environment.await;
     assert_eq!(environment["A"], "from a file");
     assert!(!environment.contains_key("B"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn environment_waits_for_the_address_of_the_pod() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let mut web = pod("web")
+        .config_map("cfg", "app")
+        .env(field("IP", "status.podIP"))
+        .build();
+    node.apply(&web);
+    // The volume does not wait for it, and neither does the agent.
+    node.until("web", "cfg", &[("a", "1")]).await;
+    let reason = "waiting for status.podIP: the pod's status has no address yet";
+    until_waiting(&node, "web", reason).await;
+    node.settled().await;
+    assert_eq!(node.environment("web", "main"), None);
+    let metrics = node.metrics();
+    assert!(!metrics.contains("outcome=\"failed\"} 1"), "{metrics}");
+
+    web["status"] = json!({"podIP": "10.0.0.9", "podIPs": [{"ip": "10.0.0.9"}]});
+    node.apply(&web);
+    let environment = node.wait("the address", |node| node.environment("web", "main"));
+    assert_eq!(environment.await["IP"], "10.0.0.9");
+}
+
+#[tokio::test(start_paused = true)]
+async fn environment_waits_for_the_address_of_the_node() {
+    let node = Node::start();
+    node.apply(&json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}));
+    let mut web = pod("web").env(field("HOST", "status.hostIP")).build();
+    web["spec"]["hostNetwork"] = json!(true);
+    web["spec"]["containers"][0]["env"]
+        .as_array_mut()
+        .unwrap()
+        .push(field("IP", "status.podIP"));
+    node.apply(&web);
+    let reason = "waiting for status.hostIP: the Node has no address yet";
+    until_waiting(&node, "web", reason).await;
+    node.apply(
+        &json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}, "status":
+            {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}}),
+    );
+    let environment = node.wait("the address", |node| node.environment("web", "main"));
+    let environment = environment.await;
+    // In the network of the node, the pod has the node's.
+    assert_eq!(
+        [&environment["HOST"], &environment["IP"]],
+        ["10.0.0.1"; 2].map(|ip| ip)
+    );
 }

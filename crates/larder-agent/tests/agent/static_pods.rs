@@ -34,6 +34,23 @@ async fn static_pod_is_served_and_shows_its_mirror() {
 }
 
 #[tokio::test]
+async fn static_pod_has_the_address_of_its_mirror() {
+    let node = Node::start();
+    let ip = json!({"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}});
+    node.static_pod(pod("static").env(ip).build());
+    let name = format!("static-{NODE}");
+    let mirror = node.wait("the mirror pod", |node| {
+        node.server.get(Kind::Pod, "default", &name)
+    });
+    let mut mirror = mirror.await;
+    assert_eq!(node.environment(&name, "main"), None);
+    mirror["status"]["podIP"] = json!("10.0.0.9");
+    node.apply(&mirror);
+    let environment = node.wait("the address", |node| node.environment(&name, "main"));
+    assert_eq!(environment.await["IP"], "10.0.0.9");
+}
+
+#[tokio::test]
 async fn static_pod_keeps_its_mirror_until_torn_down() {
     // managers 61: what a container runtime that is down is to the kubelet, a disk in disorder is here.
     let node = Node::start();

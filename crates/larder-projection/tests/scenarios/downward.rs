@@ -1,5 +1,6 @@
 //! Fields of the pod and resources of its containers.
 
+use larder_projection::{containers, unknown_address};
 use serde_json::{Value, json};
 
 use super::World;
@@ -205,6 +206,38 @@ fn without_a_node_the_status_gives_the_host_address() {
     let status = world.pod.status.as_mut().unwrap();
     status.host_ip = Some("10.0.0.7".to_owned());
     assert_eq!(world.variables()["HOSTS"], "10.0.0.7");
+}
+
+#[test]
+fn a_pod_in_the_network_of_the_node_has_its_addresses() {
+    // projection 51
+    let mut world = address_world(json!(null), &[]);
+    world.pod.spec.as_mut().unwrap().host_network = Some(true);
+    let both = [("InternalIP", "10.0.0.1"), ("InternalIP", "fd00::1")];
+    let mut world = world.node(json!({}), &both);
+    let variables = world.variables();
+    assert_eq!(variables["IP"], "10.0.0.1");
+    assert_eq!(variables["IPS"], "10.0.0.1,fd00::1");
+    // Addresses in the status win.
+    world.pod.status.as_mut().unwrap().pod_ip = Some("10.0.0.9".to_owned());
+    assert_eq!(world.variables()["IPS"], "10.0.0.9");
+}
+
+#[test]
+fn unknown_addresses_are_named_in_the_order_of_the_variables() {
+    let unknown = |world: &World| {
+        let container = containers(&world.pod).next().unwrap();
+        unknown_address(&world.pod, container, world.inputs.node.as_deref()).map(str::to_owned)
+    };
+    let world = address_world(json!(null), &[]);
+    assert_eq!(unknown(&world).as_deref(), Some("status.podIP"));
+    let world = address_world(json!("10.0.0.9"), &[]);
+    assert_eq!(unknown(&world).as_deref(), Some("status.hostIP"));
+    let world = world.node(json!({}), &[("InternalIP", "10.0.0.1")]);
+    assert_eq!(unknown(&world), None);
+    // A variable that reads no address waits for none.
+    let name = json!([{"name": "A", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}]);
+    assert_eq!(unknown(&World::with_env(name)), None);
 }
 
 #[test]
