@@ -32,6 +32,7 @@ pub(crate) const ANCHOR: &str = "exec-anchor";
 
 Examples:
   larder render -f app.yaml --pod prod/web     see what a container will see; works offline
+  larder diff -f k8s/ --from main              see what changes for each container, and what must restart
   larder run --manifests examples/             serve the volumes, and follow edits of the manifests
   larder status                                show what is delivered, and what is pending
   larder exec -f app.yaml -- ./server          run a program with a container's variables and volumes"
@@ -50,6 +51,7 @@ pub(crate) enum Command {
     Clean(CleanArgs),
     LogLevel(LogLevelArgs),
     Render(RenderArgs),
+    Diff(DiffArgs),
     Refs(RefsArgs),
     #[cfg(feature = "manifests")]
     Apiserver(ApiserverArgs),
@@ -412,6 +414,90 @@ pub(crate) enum RenderOutput {
     Tree,
     /// One JSON object
     Json,
+}
+
+/// Show what changes for each container between two sets of manifests, and which containers must restart
+///
+/// A side is a set of files, a git revision of a directory, or what an API server has. For each pod: the variables,
+/// files and mounts that are added, removed or changed, the hooks that would run, and a verdict for each container. A
+/// container `live` sees the change without a restart; `restart` needs one, because a variable, a subPath file or a mount
+/// differs; `starts` did not start before; `fails` would not start any more. ConfigMaps and Secrets that change and that
+/// no pod references come last.
+///
+/// With --kubeconfig, larder reads the pods and workloads of the manifests, and the ConfigMaps and Secrets that they
+/// reference, each by its name. What the manifests lack stays as it is in the API server, as after `kubectl apply`.
+/// Variables of Services are not compared then.
+///
+/// Values of Secrets are hidden, unless --show-secrets is given.
+#[derive(Debug, clap::Args)]
+#[command(
+    group = clap::ArgGroup::new("origin").args(["from", "from_file", "kubeconfig"]).required(true),
+    after_help = "Examples:
+  larder diff -f k8s/ --from main                       the working tree, compared with a branch
+  larder diff -f k8s/ --from v1.2 --to v1.3 -o json
+  larder diff --from-file old.yaml --to-file new.yaml
+  larder diff -f k8s/ --kubeconfig ~/.kube/config       before `kubectl apply -f k8s/`
+
+Exit codes:
+  0  no difference
+  1  differences
+  2  an error; differences that were found are printed"
+)]
+pub(crate) struct DiffArgs {
+    /// Manifest, directory of manifests (*.yaml, *.yml, *.json), or with --kubeconfig - for standard input
+    #[arg(short = 'f', long = "filename", value_name = "FILE|DIR", num_args = 1.., value_hint = ValueHint::AnyPath, conflicts_with = "from_file", required_unless_present = "from_file")]
+    pub(crate) filenames: Vec<PathBuf>,
+
+    /// Compare from this git revision of the files
+    #[arg(long, value_name = "REV")]
+    pub(crate) from: Option<String>,
+
+    /// Compare to this git revision [default: the working tree]
+    #[arg(long, value_name = "REV", requires = "from")]
+    pub(crate) to: Option<String>,
+
+    /// Compare from these manifests or directories
+    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "to_file")]
+    pub(crate) from_file: Vec<PathBuf>,
+
+    /// Compare to these manifests or directories
+    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "from_file")]
+    pub(crate) to_file: Vec<PathBuf>,
+
+    /// Compare from what the API server in this kubeconfig has
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub(crate) context: Option<String>,
+
+    /// Also read the subdirectories of directories
+    #[arg(short = 'R', long)]
+    pub(crate) recursive: bool,
+
+    /// Namespace of objects that name none
+    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
+    pub(crate) namespace: String,
+
+    /// Output format
+    #[arg(short, long, value_enum, default_value_t = DiffOutput::Tree)]
+    pub(crate) output: DiffOutput,
+
+    /// Show the values of Secrets
+    #[arg(long)]
+    pub(crate) show_secrets: bool,
+}
+
+/// Output formats of `diff`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffOutput {
+    /// A tree for people
+    Tree,
+    /// One JSON object
+    Json,
+    /// Markdown, for a comment on a change
+    Markdown,
 }
 
 /// List the ConfigMaps and Secrets that each pod references

@@ -4,6 +4,7 @@
 mod apiserver;
 mod checkpoint;
 mod clean;
+mod diff;
 mod exec;
 mod log_level;
 mod refs;
@@ -32,6 +33,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::ExecStage(args) => return sandbox::run_stage(&args.plan),
         Command::ExecAnchor => return sandbox::run_anchor(),
         Command::Render(args) => render::run(&args),
+        Command::Diff(args) => diff::run(&args),
         Command::Refs(args) => refs::run(&args),
         #[cfg(feature = "manifests")]
         Command::Apiserver(args) => apiserver::run(&args),

@@ -36,15 +36,8 @@ impl Input {
 ///
 /// No manifest could be read at all.
 pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
-    let mut loader = Loader::new(args.namespace.as_str()).recursive(args.recursive);
-    for path in &args.filenames {
-        if path == Path::new("-") {
-            loader.stdin(io::stdin().lock());
-        } else {
-            loader.path(path);
-        }
-    }
-    let manifests = loader.finish();
+    let loader = Loader::new(args.namespace.as_str()).recursive(args.recursive);
+    let manifests = load(loader, &args.filenames);
     // A misspelled field often causes the error of the field that is then missing.
     for warning in &manifests.warnings {
         output::note(format_args!("warning: {warning}"));
@@ -53,8 +46,36 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
         output::error(error);
     }
     explain_missing(&args.filenames);
+    check(&manifests, args.recursive)?;
+    if !manifests.skipped.is_empty() {
+        output::note(skipped(&manifests));
+    }
+    Ok(Input {
+        had_errors: !manifests.errors.is_empty(),
+        manifests,
+    })
+}
+
+/// The manifests at these paths; `-` is standard input.
+pub(crate) fn load(mut loader: Loader, paths: &[PathBuf]) -> Manifests {
+    for path in paths {
+        if path == Path::new("-") {
+            loader.stdin(io::stdin().lock());
+        } else {
+            loader.path(path);
+        }
+    }
+    loader.finish()
+}
+
+/// Checks that something was read.
+///
+/// # Errors
+///
+/// No manifest could be read at all.
+pub(crate) fn check(manifests: &Manifests, recursive: bool) -> Result<(), Failure> {
     if manifests.files == 0 {
-        let advice = if args.recursive {
+        let advice = if recursive {
             "no *.yaml, *.yml or *.json in the directory and its subdirectories"
         } else {
             "subdirectories are not searched (-R searches them)"
@@ -64,13 +85,7 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
     if manifests.nothing_read() {
         return Err(Failure::unreadable("no manifest could be read"));
     }
-    if !manifests.skipped.is_empty() {
-        output::note(skipped(&manifests));
-    }
-    Ok(Input {
-        had_errors: !manifests.errors.is_empty(),
-        manifests,
-    })
+    Ok(())
 }
 
 /// Explains a path that was probably meant as the name of a pod: -f takes several paths.

@@ -145,6 +145,30 @@ impl Offline {
                 .contains_key(&ObjectKey::new(namespace, name))
     }
 
+    /// The ConfigMaps and Secrets of the manifests.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (Kind, &ObjectKey)> {
+        let maps = self.config_maps.keys();
+        let secrets = self.secrets.keys();
+        let maps = maps.map(|key| (Kind::ConfigMap, key));
+        maps.chain(secrets.map(|key| (Kind::Secret, key)))
+    }
+
+    /// Whether `other` has the same content for this object, or both have none.
+    pub(crate) fn has_same_object(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
+        match kind {
+            Kind::ConfigMap => {
+                let one = self.config_maps.get(key);
+                let two = other.config_maps.get(key);
+                one.map(|map| (&map.data, &map.binary_data))
+                    == two.map(|map| (&map.data, &map.binary_data))
+            }
+            Kind::Secret => {
+                let (one, two) = (self.secrets.get(key), other.secrets.get(key));
+                one.map(|secret| &secret.data) == two.map(|secret| &secret.data)
+            }
+        }
+    }
+
     fn bind_to_only_node(&mut self) {
         let mut names = self.nodes.keys();
         let (Some(only), None) = (names.next(), names.next()) else {
@@ -208,7 +232,8 @@ fn root_ca() -> Arc<ConfigMap> {
     })
 }
 
-fn key_of(document: &Document) -> ObjectKey {
+/// Namespace and name of an object.
+pub(crate) fn key_of(document: &Document) -> ObjectKey {
     let text = |pointer| {
         document
             .object

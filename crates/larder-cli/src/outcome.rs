@@ -5,6 +5,8 @@
 //! | 0 | everything succeeded |
 //! | 1 | something requested failed, and the rest was done |
 //! | 2 | bad usage, or unreadable input |
+//!
+//! `larder diff` is like `kubectl diff`: 0 is no difference, 1 is differences, 2 is an error.
 
 use std::{error::Error, fmt, io, process::ExitCode};
 
@@ -15,6 +17,10 @@ pub(crate) enum CommandOutcome {
     Done,
     /// Something requested failed and was reported; the rest was done.
     Partial,
+    /// The two sides of a comparison differ.
+    Different,
+    /// A comparison left something out, which was reported.
+    Incomplete,
 }
 
 impl CommandOutcome {
@@ -28,7 +34,8 @@ impl From<CommandOutcome> for ExitCode {
     fn from(outcome: CommandOutcome) -> Self {
         match outcome {
             CommandOutcome::Done => Self::SUCCESS,
-            CommandOutcome::Partial => Self::from(1),
+            CommandOutcome::Partial | CommandOutcome::Different => Self::from(1),
+            CommandOutcome::Incomplete => Self::from(2),
         }
     }
 }
@@ -46,6 +53,14 @@ impl Failure {
         Self {
             error: anyhow::Error::msg(message.into()),
             exit_code: 2,
+        }
+    }
+
+    /// The same with exit code 2, for commands whose exit code 1 is a result.
+    pub(crate) fn fatal(self) -> Self {
+        Self {
+            exit_code: 2,
+            ..self
         }
     }
 

@@ -1,13 +1,23 @@
 //! Pods as their containers see them: computed, and as JSON.
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | `pod` | a pod with the variables and volumes of its containers |
+//! | `container` | everything that one container sees, by the paths in it |
+//! | `words` | values, sizes and sources as text |
+//! | `json` | rendered pods for programs |
 
+mod container;
 mod json;
 mod pod;
+pub(crate) mod words;
 
 use larder_objects::{chain, manifest::Loader};
 use larder_projection::containers;
 
 pub(crate) use self::{
-    json::write as write_json,
+    container::{ContainerContent, MountedFile, files_below},
+    json::{text, write as write_json},
     pod::{RenderedPod, StartError, mount_table},
 };
 use crate::offline::{ClusterObjects, Offline};

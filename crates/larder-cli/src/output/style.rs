@@ -15,7 +15,6 @@ pub(crate) struct Style {
 
 impl Style {
     /// No emphasis.
-    #[cfg(test)]
     pub(crate) const PLAIN: Self = Self { color: false };
 
     /// Emphasis whatever the terminal.
@@ -54,6 +53,11 @@ impl Style {
     /// A success.
     pub(crate) fn green(self, text: impl fmt::Display) -> String {
         self.paint("32", text)
+    }
+
+    /// The place of a change, as git has it.
+    pub(crate) fn cyan(self, text: impl fmt::Display) -> String {
+        self.paint("36", text)
     }
 
     /// The text with its control characters escaped, in a color.

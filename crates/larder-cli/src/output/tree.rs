@@ -8,6 +8,8 @@ use super::{escape::escaped, style::Style};
 #[derive(Debug)]
 pub(crate) struct Branch {
     cells: Vec<TableCell>,
+    /// A text of several lines, printed as it is below the line.
+    text: Vec<TableCell>,
     children: Vec<Branch>,
 }
 
@@ -26,6 +28,7 @@ enum Paint {
     Red,
     Yellow,
     Green,
+    Cyan,
 }
 
 impl TableCell {
@@ -53,6 +56,10 @@ impl TableCell {
         Self::new(text, Paint::Green)
     }
 
+    pub(crate) fn cyan(text: impl fmt::Display) -> Self {
+        Self::new(text, Paint::Cyan)
+    }
+
     fn new(text: impl fmt::Display, paint: Paint) -> Self {
         let text = escaped(&text.to_string()).into_owned();
         Self { text, paint }
@@ -70,6 +77,7 @@ impl TableCell {
             Paint::Red => style.red(&self.text),
             Paint::Yellow => style.yellow(&self.text),
             Paint::Green => style.green(&self.text),
+            Paint::Cyan => style.cyan(&self.text),
         }
     }
 }
@@ -82,8 +90,15 @@ impl Branch {
     pub(crate) fn with(cells: impl IntoIterator<Item = TableCell>, children: Vec<Self>) -> Self {
         Self {
             cells: cells.into_iter().collect(),
+            text: Vec::new(),
             children,
         }
+    }
+
+    /// The same with these lines below it.
+    pub(crate) fn text(mut self, lines: Vec<TableCell>) -> Self {
+        self.text = lines;
+        self
     }
 
     pub(crate) fn push(&mut self, child: Self) {
@@ -121,7 +136,39 @@ impl Branch {
             text.push_str(tick);
             text.push_str(&child.line(&widths, style));
             text.push('\n');
+            for line in &child.text {
+                let line = line.painted(style);
+                text.push_str(format!("{indent}{below}{line}").trim_end());
+                text.push('\n');
+            }
             child.render_children(&format!("{indent}{below}"), style, text);
+        }
+    }
+
+    /// The tree as a difference: indented lines, whose signs are in the first column.
+    pub(crate) fn flat(&self) -> String {
+        let mut text = self.line(&[], Style::PLAIN) + "\n";
+        self.flat_children("", &mut text);
+        text
+    }
+
+    fn flat_children(&self, indent: &str, text: &mut String) {
+        let widths = self.column_widths();
+        for child in &self.children {
+            let line = child.line(&widths, Style::PLAIN);
+            let lines = child.text.iter().map(|line| line.text.as_str());
+            let all = [(line.as_str(), "")].into_iter();
+            for (line, below) in all.chain(lines.map(|line| (line, "  "))) {
+                let (sign, rest) = match line.chars().next() {
+                    Some(sign @ ('+' | '-' | '~')) => (sign, &line[1..]),
+                    Some(' ') => (' ', &line[1..]),
+                    _ => (' ', line),
+                };
+                text.push(sign);
+                text.push_str(format!("{indent}{below}{rest}").trim_end());
+                text.push('\n');
+            }
+            child.flat_children(&format!("{indent}  "), text);
         }
     }
 

@@ -67,8 +67,7 @@ struct FileReport {
     data: String,
 }
 
-/// Writes one JSON object with all pods. In a value that is not UTF-8, U+FFFD replaces each invalid byte, as in Go's
-/// encoder.
+/// Writes one JSON object with all pods.
 pub(crate) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
     let report = RenderReport {
         pods: pods.iter().map(pod).collect(),
@@ -76,7 +75,8 @@ pub(crate) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result
     write_json(out, &report)
 }
 
-fn text(bytes: &[u8]) -> Cow<'_, str> {
+/// A value as JSON holds it: U+FFFD replaces each invalid byte, as in Go's encoder.
+pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
     if let Ok(text) = str::from_utf8(bytes) {
         return text.into();
     }

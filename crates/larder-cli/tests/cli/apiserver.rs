@@ -19,7 +19,7 @@ use serde_json::Value;
 use crate::Desk;
 
 /// A server that is ended with the test.
-struct Server {
+pub(crate) struct Server {
     child: Child,
     stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
@@ -27,7 +27,7 @@ struct Server {
 
 impl Server {
     /// Starts it and waits until it says where it listens.
-    fn start(desk: &Desk, args: &str) -> (Self, String) {
+    pub(crate) fn start(desk: &Desk, args: &str) -> (Self, String) {
         let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
             .arg("apiserver")
             .args(args.split_whitespace())

@@ -11,6 +11,7 @@ mod checkpoint;
 mod checkpoint_canaries;
 mod clean;
 mod containers;
+mod diff;
 mod examples;
 mod exec;
 mod exec_agent;

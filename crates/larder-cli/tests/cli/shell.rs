@@ -22,6 +22,7 @@ fn help_of_every_command_has_examples() {
         "clean",
         "log-level",
         "render",
+        "diff",
         "refs",
         "exec",
         "apiserver",

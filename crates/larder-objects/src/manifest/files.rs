@@ -59,7 +59,12 @@ impl Loader {
 
     /// Reads `input` to its end; in errors it is called standard input.
     pub fn stdin(&mut self, input: impl Read) {
-        self.add(Path::new(STDIN), read_bounded(input, 0, MAX_MANIFEST_BYTES));
+        self.input(Path::new(STDIN), input);
+    }
+
+    /// Reads `input` to its end, as the file at `path`.
+    pub fn input(&mut self, path: &Path, input: impl Read) {
+        self.add(path, read_bounded(input, 0, MAX_MANIFEST_BYTES));
     }
 
     /// Reads one file, with [`read_manifest`].

@@ -3,7 +3,6 @@
 //! Invariant: without `--show-secrets`, the lengths of Secrets, tokens and keys are printed, and none of their bytes.
 
 mod missing;
-mod words;
 
 use std::{
     collections::HashMap,
@@ -13,20 +12,20 @@ use std::{
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::chain;
 use larder_projection::{
-    Absent, ContainerKind, ContainerView, Environment, EnvironmentError, Mount, MountError,
-    ObjectError, Origin, PayloadError, Projection, SourceError,
+    Absent, ContainerView, Environment, EnvironmentError, Mount, MountError, ObjectError, Origin,
+    PayloadError, Projection, SourceError,
 };
 
-use self::{
-    missing::{elsewhere, missing_references},
-    words::{WRITTEN_LATER, absent, origin, size, value, volume_type},
-};
+use self::missing::{elsewhere, missing_references};
 use crate::{
     output::{
         Style,
         tree::{Branch, TableCell},
     },
-    rendered::{RenderedPod, StartError, mount_table},
+    rendered::{
+        RenderedPod, StartError, files_below, mount_table,
+        words::{WRITTEN_LATER, absent, heading, mount_source, origin, size, value, volume_type},
+    },
 };
 
 /// Writes one tree for each pod, with a blank line between them.
@@ -109,15 +108,6 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
         }
     }
     branches
-}
-
-fn heading(container: &ContainerView<'_>) -> String {
-    let kind = match container.kind {
-        ContainerKind::Init => "init container",
-        ContainerKind::Regular => "container",
-        ContainerKind::Ephemeral => "ephemeral container",
-    };
-    format!("{kind} {}", container.name)
 }
 
 /// Whether the pod starts, as far as ConfigMaps and Secrets decide it; otherwise every reason.
@@ -227,16 +217,11 @@ fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
 
 /// One mount, with the files that the container finds there.
 fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> Branch {
-    let volume = mount.volume;
-    let mut what = format!("volume {}: {}", volume.name, volume_type(volume));
-    if let Some(path) = &mount.sub_path {
-        what = format!("{path} of {what}");
-    }
-    if mount.read_only {
-        what += ", read-only";
-    }
-    let mut branch = Branch::new([TableCell::plain(&mount.mount_path), TableCell::dim(what)]);
-    if let Some(projection) = pod.projection(&volume.name) {
+    let mut branch = Branch::new([
+        TableCell::plain(&mount.mount_path),
+        TableCell::dim(mount_source(mount)),
+    ]);
+    if let Some(projection) = pod.projection(&mount.volume.name) {
         let sub_path = mount.sub_path.as_deref().unwrap_or("");
         branch.extend(content(pod, projection, sub_path));
     }
@@ -258,16 +243,8 @@ fn content(
         }
     };
     let wanted = sub_path.trim_end_matches('/');
-    let is_below = |path: &str| {
-        let rest = path.strip_prefix(wanted);
-        wanted.is_empty() || rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
-    };
-    let files = projection
-        .payload
-        .iter()
-        .filter(|(path, _)| is_below(path.as_str()));
-    let mut branches: Vec<_> = files
-        .map(|(path, file)| {
+    let mut branches: Vec<_> = files_below(&projection.payload, sub_path)
+        .map(|(_, path, file)| {
             let source = projection.origins.get(path);
             Branch::new([
                 TableCell::plain(path),

@@ -4,10 +4,9 @@
 use larder_objects::Kind;
 use larder_projection::{ContainerView, Inputs};
 
-use super::words::WRITTEN_LATER;
 use crate::{
     output::tree::{Branch, TableCell},
-    rendered::RenderedPod,
+    rendered::{RenderedPod, words::WRITTEN_LATER},
 };
 
 /// One line for each variable or `envFrom` entry whose required object or key is missing.

@@ -4,19 +4,20 @@ use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
-use larder_projection::{Absent, Origin};
+use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin};
 
-use crate::{output::escaped, rendered::RenderedPod};
+use super::pod::RenderedPod;
+use crate::output::escaped;
 
 /// Why an env file is missing offline: a container writes it while the pod runs.
-pub(super) const WRITTEN_LATER: &str = "only a running pod has it";
+pub(crate) const WRITTEN_LATER: &str = "only a running pod has it";
 /// Longest value that is shown whole, in characters.
 const MAX_VALUE: usize = 60;
 /// Most missing keys that are named on one line.
 const MAX_KEYS: usize = 4;
 
 /// A value in quotes, on one line, cut when it is long, with everything escaped that a terminal may act on.
-pub(super) fn value(bytes: &[u8]) -> String {
+pub(crate) fn value(bytes: &[u8]) -> String {
     // A prefix that certainly has enough characters, so that a huge value costs no more than a short one.
     let start = &bytes[..bytes.len().min(4 * (MAX_VALUE + 1))];
     let text = String::from_utf8_lossy(start);
@@ -31,7 +32,7 @@ pub(super) fn value(bytes: &[u8]) -> String {
 }
 
 /// `12 B`, `3.4 KiB`, `1.0 MiB`.
-pub(super) fn size(bytes: usize) -> String {
+pub(crate) fn size(bytes: usize) -> String {
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;
     // Tenths, rounded, in integers.
@@ -45,7 +46,7 @@ pub(super) fn size(bytes: usize) -> String {
 }
 
 /// The source of a variable or file called `name`; a key of the same name is left out.
-pub(super) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> String {
+pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> String {
     match origin {
         Origin::Value => "from the pod".to_owned(),
         Origin::Key {
@@ -88,8 +89,31 @@ pub(super) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
     }
 }
 
+/// `init container setup`
+pub(crate) fn heading(container: &ContainerView<'_>) -> String {
+    let kind = match container.kind {
+        ContainerKind::Init => "init container",
+        ContainerKind::Regular => "container",
+        ContainerKind::Ephemeral => "ephemeral container",
+    };
+    format!("{kind} {}", container.name)
+}
+
+/// The volume, or the part of it, that is mounted: `a of volume cfg: ConfigMap app, read-only`.
+pub(crate) fn mount_source(mount: &Mount<'_>) -> String {
+    let volume = mount.volume;
+    let mut what = format!("volume {}: {}", volume.name, volume_type(volume));
+    if let Some(path) = &mount.sub_path {
+        what = format!("{path} of {what}");
+    }
+    if mount.read_only {
+        what += ", read-only";
+    }
+    what
+}
+
 /// What is missing, one line for each object: the object itself, or keys of it.
-pub(super) fn absent(all: &[Absent<'_>]) -> Vec<String> {
+pub(crate) fn absent(all: &[Absent<'_>]) -> Vec<String> {
     let mut objects: Vec<(Kind, &str, Vec<&str>)> = Vec::new();
     let (mut indexes, mut seen) = (HashMap::new(), HashSet::new());
     for Absent { kind, name, key } in all {
@@ -116,7 +140,7 @@ pub(super) fn absent(all: &[Absent<'_>]) -> Vec<String> {
 }
 
 /// The type of a volume, with the object it names: `ConfigMap app`, `emptyDir`.
-pub(super) fn volume_type(volume: &Volume) -> String {
+pub(crate) fn volume_type(volume: &Volume) -> String {
     if let Some(map) = &volume.config_map {
         return format!("{} {}", Kind::ConfigMap, map.name);
     }

@@ -1,0 +1,96 @@
+//! `larder diff`: what changes for each container between two sets of manifests.
+//!
+//! ```text
+//!  sides ─► two sets of manifests ─► rendered pods, as `larder render` has them ─► compare ─► tree, JSON, Markdown
+//!   files, git, cluster
+//! ```
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | `sides` | loads the manifests of both sides |
+//! | `git` | manifests of a git revision |
+//! | `cluster` | the objects that an API server has |
+//! | `compare` | the differences, and the verdict of each container |
+//! | `hooks` | the hooks that would run |
+//! | `lines` | differences of texts, line by line |
+//! | `report` | texts that the trees and Markdown share |
+//! | `tree`, `json`, `markdown` | the output |
+//!
+//! Invariants:
+//! 1. Both sides are computed by [`RenderedPod`], and only compared here.
+//! 2. Without `--show-secrets`, no byte of a Secret is printed.
+
+mod cluster;
+mod compare;
+mod git;
+mod hooks;
+mod json;
+mod lines;
+mod markdown;
+mod report;
+mod sides;
+mod tree;
+
+use std::thread;
+
+use larder_projection::Inputs;
+
+use crate::{
+    args::{DiffArgs, DiffOutput},
+    offline::{ClusterObjects, Offline},
+    outcome::{CommandOutcome, Failure},
+    output::{self, Style},
+    rendered::RenderedPod,
+};
+
+pub(super) fn run(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
+    // Exit code 1 means that there are differences.
+    print(args).map_err(Failure::fatal)
+}
+
+fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
+    let sides = sides::load(args)?;
+    let from = Offline::new(sides.from, ClusterObjects::Assumed);
+    let to = Offline::new(sides.to, ClusterObjects::Assumed);
+    let (from_inputs, to_inputs) = in_parallel(|| inputs(&from), || inputs(&to));
+    let (from_pods, to_pods) = in_parallel(
+        || rendered(&from, &from_inputs),
+        || rendered(&to, &to_inputs),
+    );
+    let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods);
+    output::results(|out| match args.output {
+        DiffOutput::Json => json::write(out, &comparison, args.show_secrets),
+        DiffOutput::Tree => tree::write(out, &comparison, args.show_secrets, Style::of_stdout()),
+        DiffOutput::Markdown => markdown::write(out, &comparison, args.show_secrets),
+    })?;
+    Ok(if sides.had_errors {
+        CommandOutcome::Incomplete
+    } else if comparison.is_empty() {
+        CommandOutcome::Done
+    } else {
+        CommandOutcome::Different
+    })
+}
+
+fn inputs(world: &Offline) -> Vec<Inputs> {
+    let pods = world.pods.iter();
+    pods.map(|pod| world.inputs(&pod.pod)).collect()
+}
+
+fn rendered<'a>(world: &'a Offline, inputs: &'a [Inputs]) -> Vec<RenderedPod<'a>> {
+    let pods = world.pods.iter().zip(inputs);
+    pods.map(|(pod, inputs)| RenderedPod::new(pod, inputs, world))
+        .collect()
+}
+
+/// The results of both, computed at the same time.
+fn in_parallel<A: Send, B>(one: impl FnOnce() -> A + Send, other: impl FnOnce() -> B) -> (A, B) {
+    thread::scope(|scope| {
+        let one = scope.spawn(one);
+        let other = other();
+        let one = one
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (one, other)
+    })
+}

@@ -1,0 +1,251 @@
+//! What an API server has of some manifests: their pods and workloads, and the ConfigMaps and Secrets that these
+//! reference.
+//!
+//! Invariants:
+//! 1. Each object is requested by its name. Nothing is listed, nothing is written.
+//! 2. The second side is the first one with the manifests applied: what they lack stays.
+//! 3. What only the API server sets in a pod does not count as a difference.
+
+use std::{cell::Cell, collections::BTreeSet};
+
+use anyhow::Context as _;
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use http::Method;
+use k8s_openapi::api::core::v1::Pod;
+use larder::references;
+use larder_objects::{
+    Kind, ObjectKey, SecretBytes, chain,
+    manifest::{Document, Loader, Manifest, Manifests},
+};
+use larder_transport::{Config, Metrics, path::Resource};
+use larder_watch::request_secret;
+use serde_json::Value;
+
+use crate::{agent::origin, args::DiffArgs, offline::key_of, outcome::Failure, output};
+
+/// Number of requests at a time.
+const PARALLEL: usize = 8;
+/// The annotation in which `kubectl apply` keeps the manifest.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Prefix of the volume with a token that the API server adds to each pod.
+const ADDED_VOLUME: &str = "kube-api-access-";
+
+/// What the API server has, the manifests applied to it, and whether an object could not be read.
+type Sides = (Manifests, Manifests, bool);
+
+/// What the API server has, `manifests` applied to it, and whether an object could not be read.
+///
+/// # Errors
+///
+/// The API server cannot be reached, or rejects the credentials.
+pub(super) fn load(
+    args: &DiffArgs,
+    loader: Loader,
+    manifests: Manifests,
+) -> Result<Sides, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("cannot start the runtime")?;
+    let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
+    runtime.block_on(async {
+        let (settings, metrics) = (Config::default(), Metrics::default());
+        let connected = larder_transport::connect(source, settings, metrics).await;
+        let (client, _transport) = connected.map_err(|error| Failure::unreadable(chain(&error)))?;
+        let failed = Cell::new(false);
+        Server { client, failed }.load(loader, manifests).await
+    })
+}
+
+/// An object to read.
+struct Wanted {
+    /// `Secret prod/db`
+    name: String,
+    /// The paths at which it may be, the likeliest first.
+    paths: Vec<String>,
+}
+
+struct Server {
+    client: kube::Client,
+    /// Whether an object could not be read.
+    failed: Cell<bool>,
+}
+
+impl Server {
+    async fn load(&self, loader: Loader, mut to: Manifests) -> Result<Sides, Failure> {
+        let mut pods = loader;
+        let wanted = to.documents.iter().filter_map(wanted_pod).collect();
+        for (name, pod) in self.read(wanted).await? {
+            pods.text(&name, &without_server_fields(&pod)?);
+        }
+        let mut from = pods.finish();
+        let pods = to.pods().chain(from.pods());
+        let references: BTreeSet<_> = pods.flat_map(references_of).collect();
+        let mut objects = Loader::new("default");
+        let wanted = references
+            .iter()
+            .map(|(kind, key)| wanted_object(*kind, key));
+        for (name, object) in self.read(wanted.collect()).await? {
+            objects.text(&name, str::from_utf8(&object).unwrap_or_default());
+        }
+        let objects = objects.finish();
+
+        let count = to.documents.len();
+        to.documents.retain(|document| match &document.manifest {
+            // The addresses of Services, and the node of a pod, are only in the cluster.
+            Manifest::Service(_) | Manifest::Node(_) => false,
+            Manifest::ConfigMap(_) | Manifest::Secret(_) => {
+                object_key(document).is_some_and(|key| references.contains(&key))
+            }
+            _ => true,
+        });
+        match count - to.documents.len() {
+            0 => {}
+            1 => output::note(
+                "1 object of the manifests is not compared: no pod in them references it",
+            ),
+            count => output::note(format_args!(
+                "{count} objects of the manifests are not compared: no pod in them references these"
+            )),
+        }
+        let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
+        let kept = objects.documents.iter();
+        let kept =
+            kept.filter(|document| object_key(document).is_some_and(|key| !given.contains(&key)));
+        to.documents.extend(kept.map(|document| Document {
+            origin: document.origin.clone(),
+            workload: None,
+            object: document.object.clone(),
+            manifest: document.manifest.clone(),
+        }));
+        from.documents.extend(objects.documents);
+        from.errors.extend(objects.errors);
+        Ok((from, to, self.failed.get()))
+    }
+
+    /// Reads the objects, those that exist.
+    async fn read(&self, wanted: Vec<Wanted>) -> Result<Vec<(String, SecretBytes)>, Failure> {
+        let requests = wanted.into_iter().map(|Wanted { name, paths }| async move {
+            for path in &paths {
+                let body = None::<&()>;
+                match request_secret(&self.client, Method::GET, path, body).await {
+                    Ok(object) => return Ok(Some((name, object))),
+                    Err(error) if error.is_not_found() => {}
+                    Err(error) if error.is_outage() => {
+                        let error = chain(&error);
+                        return Err(Failure::unreadable(format!("cannot read {name}: {error}")));
+                    }
+                    Err(error) => {
+                        output::note(format_args!("cannot read {name}: {}", chain(&error)));
+                        self.failed.set(true);
+                    }
+                }
+            }
+            Ok(None)
+        });
+        let answers = stream::iter(requests).buffered(PARALLEL);
+        let answers: Vec<Option<_>> = answers.try_collect().await?;
+        Ok(answers.into_iter().flatten().collect())
+    }
+}
+
+/// The pod of `document`, or the workload that it is made from.
+fn wanted_pod(document: &Document) -> Option<Wanted> {
+    let Manifest::Pod(pod) = &document.manifest else {
+        return None;
+    };
+    let namespace = pod.metadata.namespace.as_deref()?;
+    let name = pod.metadata.name.as_deref()?;
+    let path = |resource: Resource, name: &str| {
+        let collection = resource.in_namespace(namespace).ok()?;
+        Some(collection.object(name).ok()?.as_str().to_owned())
+    };
+    let workload = document.workload.as_deref().unwrap_or_default();
+    let workload = workload.split_once(' ').and_then(|(kind, name)| {
+        let resource = match kind {
+            "Deployment" => Resource::new("apps", "v1", "deployments"),
+            "StatefulSet" => Resource::new("apps", "v1", "statefulsets"),
+            "DaemonSet" => Resource::new("apps", "v1", "daemonsets"),
+            "ReplicaSet" => Resource::new("apps", "v1", "replicasets"),
+            "Job" => Resource::new("batch", "v1", "jobs"),
+            "CronJob" => Resource::new("batch", "v1", "cronjobs"),
+            _ => Resource::core("replicationcontrollers"),
+        };
+        path(resource, name)
+    });
+    // The embedded API server has the pod that its manifests make of a workload.
+    let paths = workload
+        .into_iter()
+        .chain(path(Resource::core("pods"), name));
+    Some(Wanted {
+        name: format!("Pod {namespace}/{name}"),
+        paths: paths.collect(),
+    })
+}
+
+fn wanted_object(kind: Kind, key: &ObjectKey) -> Wanted {
+    let resource = Resource::core(kind.object_type().resource);
+    let collection = resource.in_namespace(&key.namespace);
+    let path = collection.and_then(|collection| collection.object(&key.name));
+    Wanted {
+        name: format!("{} {key}", kind.object_type().kind),
+        paths: path
+            .into_iter()
+            .map(|path| path.as_str().to_owned())
+            .collect(),
+    }
+}
+
+fn references_of(pod: &Pod) -> impl Iterator<Item = (Kind, ObjectKey)> {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let maps = references::config_maps(pod).into_iter();
+    let maps = maps.map(|name| (Kind::ConfigMap, name));
+    let secrets = references::secrets(pod).into_iter();
+    let all = maps.chain(secrets.map(|name| (Kind::Secret, name)));
+    all.map(move |(kind, name)| (kind, ObjectKey::new(namespace, name)))
+}
+
+fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {
+    let kind = match &document.manifest {
+        Manifest::ConfigMap(_) => Kind::ConfigMap,
+        Manifest::Secret(_) => Kind::Secret,
+        _ => return None,
+    };
+    Some((kind, key_of(document)))
+}
+
+/// A pod or workload as a manifest: without the fields that only the API server sets.
+fn without_server_fields(object: &[u8]) -> Result<String, Failure> {
+    let object = serde_json::from_slice(object);
+    let mut object: Value = object.context("cannot read an answer of the API server")?;
+    if object["kind"] == "Pod" {
+        for (parent, field) in [
+            ("", "status"),
+            ("/metadata", "uid"),
+            ("/metadata/annotations", LAST_APPLIED),
+            ("/spec", "nodeName"),
+        ] {
+            let parent = object.pointer_mut(parent);
+            if let Some(parent) = parent.and_then(Value::as_object_mut) {
+                parent.remove(field);
+            }
+        }
+        let is_kept = |entry: &Value| {
+            let name = entry["name"].as_str();
+            !name.is_some_and(|name| name.starts_with(ADDED_VOLUME))
+        };
+        let retain = |list: Option<&mut Value>| {
+            if let Some(list) = list.and_then(Value::as_array_mut) {
+                list.retain(is_kept);
+            }
+        };
+        retain(object.pointer_mut("/spec/volumes"));
+        for containers in ["/spec/initContainers", "/spec/containers"] {
+            let containers = object.pointer_mut(containers).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
+                retain(container.get_mut("volumeMounts"));
+            }
+        }
+    }
+    Ok(object.to_string())
+}

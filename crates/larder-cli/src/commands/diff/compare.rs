@@ -1,0 +1,313 @@
+//! The differences between what containers see on two sides, and a verdict for each container.
+//!
+//! Invariants:
+//! 1. The differences of a container, applied to what it sees on the first side, give what it sees on the second. A
+//!    container that would not start sees nothing.
+//! 2. A difference that a running container cannot see needs a restart: of a variable, of a file that is mounted by
+//!    `subPath`, of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
+//! 3. An object is unreferenced if no pod of either side references it.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    hash::Hash,
+};
+
+use larder_objects::{Kind, ObjectKey};
+use larder_projection::{ContainerView, Mount, Variable};
+
+use super::hooks::{FiredHook, fired_hooks};
+use crate::{
+    offline::Offline,
+    output::references::References,
+    rendered::{ContainerContent, MountedFile, RenderedPod},
+};
+
+/// What differs between two sides.
+pub(super) struct Comparison<'r> {
+    /// Pods with differences, by namespace and name.
+    pub(super) pods: Vec<PodDiff<'r>>,
+    /// Objects that differ, and that no pod references.
+    pub(super) unreferenced: Vec<(Kind, ObjectKey)>,
+}
+
+/// The differences of one pod.
+pub(super) struct PodDiff<'r> {
+    pub(super) key: ObjectKey,
+    pub(super) sides: PodSides<'r>,
+    /// Those of a removed pod are left out.
+    pub(super) containers: Vec<ContainerDiff<'r>>,
+    /// The hooks that run because of the differences.
+    pub(super) hooks: Vec<FiredHook>,
+}
+
+/// The sides on which a pod exists.
+#[derive(Clone, Copy)]
+pub(super) enum PodSides<'r> {
+    Added(&'r RenderedPod<'r>),
+    Removed(&'r RenderedPod<'r>),
+    Changed {
+        from: &'r RenderedPod<'r>,
+        to: &'r RenderedPod<'r>,
+    },
+}
+
+/// The differences of one container.
+pub(super) struct ContainerDiff<'r> {
+    pub(super) container: ContainerView<'r>,
+    pub(super) verdict: Verdict,
+    pub(super) variables: Edits<&'r str, &'r Variable<'r>>,
+    pub(super) files: Edits<String, MountedFile<'r>>,
+    pub(super) mounts: Edits<&'r str, &'r Mount<'r>>,
+}
+
+/// What a difference means for a container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It sees what it saw.
+    Same,
+    /// A running container sees the difference.
+    Live,
+    /// Only a new start shows the difference.
+    Restart,
+    /// It is new, or did not start.
+    Starts,
+    /// It would not start, for this reason.
+    Fails(String),
+    /// The pod has it no longer.
+    Removed,
+}
+
+/// Differences by key.
+pub(super) type Edits<K, T> = BTreeMap<K, Edit<T>>;
+
+/// One difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Edit<T> {
+    Added(T),
+    Removed(T),
+    Changed(T, T),
+}
+
+impl<T> Edit<T> {
+    /// The value of each side.
+    pub(super) fn sides(&self) -> (Option<&T>, Option<&T>) {
+        match self {
+            Self::Added(to) => (None, Some(to)),
+            Self::Removed(from) => (Some(from), None),
+            Self::Changed(from, to) => (Some(from), Some(to)),
+        }
+    }
+}
+
+impl<'r> PodSides<'r> {
+    /// The pod of the first side, and that of the second.
+    pub(super) fn both(self) -> (Option<&'r RenderedPod<'r>>, Option<&'r RenderedPod<'r>>) {
+        match self {
+            Self::Added(to) => (None, Some(to)),
+            Self::Removed(from) => (Some(from), None),
+            Self::Changed { from, to } => (Some(from), Some(to)),
+        }
+    }
+}
+
+impl<'r> Comparison<'r> {
+    pub(super) fn new(
+        from_world: &Offline,
+        from: &'r [RenderedPod<'r>],
+        to_world: &Offline,
+        to: &'r [RenderedPod<'r>],
+    ) -> Self {
+        let (from_pods, to_pods) = (by_name(from), by_name(to));
+        let keys: BTreeSet<_> = from_pods.keys().chain(to_pods.keys()).collect();
+        let pods = keys.into_iter().filter_map(|&(namespace, name)| {
+            let sides = match (
+                from_pods.get(&(namespace, name)),
+                to_pods.get(&(namespace, name)),
+            ) {
+                (Some(from), Some(to)) => PodSides::Changed { from, to },
+                (Some(from), None) => PodSides::Removed(from),
+                (None, to) => PodSides::Added(to?),
+            };
+            PodDiff::new(ObjectKey::new(namespace, name), sides)
+        });
+        Self {
+            pods: pods.collect(),
+            unreferenced: unreferenced(from_world, from, to_world, to),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty() && self.unreferenced.is_empty()
+    }
+}
+
+fn by_name<'r>(pods: &'r [RenderedPod<'r>]) -> HashMap<(&'r str, &'r str), &'r RenderedPod<'r>> {
+    let pods = pods.iter();
+    pods.map(|pod| ((pod.namespace(), pod.name()), pod))
+        .collect()
+}
+
+fn unreferenced(
+    from_world: &Offline,
+    from: &[RenderedPod<'_>],
+    to_world: &Offline,
+    to: &[RenderedPod<'_>],
+) -> Vec<(Kind, ObjectKey)> {
+    let mut referenced = HashSet::new();
+    for pod in from.iter().chain(to) {
+        for (kind, name) in References::of(pod.pod).iter() {
+            referenced.insert((kind, ObjectKey::new(pod.namespace(), name)));
+        }
+    }
+    let objects = from_world.objects().chain(to_world.objects());
+    let changed = objects.filter(|(kind, key)| {
+        let kind_name = kind.object_type().kind;
+        !referenced.contains(&(kind_name, (*key).clone()))
+            && !from_world.has_same_object(to_world, *kind, key)
+    });
+    let changed: BTreeSet<_> = changed.map(|(kind, key)| (kind, key.clone())).collect();
+    changed.into_iter().collect()
+}
+
+impl<'r> PodDiff<'r> {
+    /// `None` without a difference.
+    fn new(key: ObjectKey, sides: PodSides<'r>) -> Option<Self> {
+        let (from, to) = sides.both();
+        let before = from.into_iter().flat_map(contents);
+        let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
+        let after = to.into_iter().flat_map(contents);
+        let mut containers: Vec<_> = after
+            .map(|(view, one)| ContainerDiff::new(view, before.remove(view.name), Some(one)))
+            .collect();
+        let mut hooks = Vec::new();
+        if let PodSides::Changed { from, to } = sides {
+            let views = from.containers.iter().map(|(view, _)| *view);
+            let removed = views.filter_map(|view| Some((view, before.remove(view.name)?)));
+            containers.extend(removed.map(|(view, one)| ContainerDiff::new(view, Some(one), None)));
+            let is_same = |container: &ContainerDiff<'_>| container.verdict == Verdict::Same;
+            if containers.iter().all(is_same) {
+                return None;
+            }
+            hooks = fired_hooks(from, to);
+        }
+        Some(Self {
+            key,
+            sides,
+            containers,
+            hooks,
+        })
+    }
+}
+
+type Content<'r> = Result<ContainerContent<'r>, String>;
+
+fn contents<'r>(
+    pod: &'r RenderedPod<'r>,
+) -> impl Iterator<Item = (ContainerView<'r>, Content<'r>)> {
+    let containers = pod.containers.iter().enumerate();
+    containers.map(|(index, (container, _))| (*container, pod.content(index)))
+}
+
+impl<'r> ContainerDiff<'r> {
+    fn new(
+        container: ContainerView<'r>,
+        before: Option<Content<'r>>,
+        after: Option<Content<'r>>,
+    ) -> Self {
+        let verdict = match (&before, &after) {
+            (_, None) => Verdict::Removed,
+            (Some(Err(_)), Some(Err(_))) => Verdict::Same,
+            (_, Some(Err(error))) => Verdict::Fails(error.clone()),
+            (None | Some(Err(_)), Some(Ok(_))) => Verdict::Starts,
+            (Some(Ok(_)), Some(Ok(_))) => Verdict::Same,
+        };
+        let (before, after) = (before.and_then(Result::ok), after.and_then(Result::ok));
+        if matches!(verdict, Verdict::Removed | Verdict::Fails(_)) {
+            return Self::with_verdict(container, verdict);
+        }
+        let mut found = Self::with_verdict(container, verdict);
+        found.variables = edits(
+            before.iter().flat_map(|content| content.environment.iter()),
+            after.iter().flat_map(|content| content.environment.iter()),
+            |one, other| *one.value == *other.value,
+        );
+        let mounts = |content: &Option<ContainerContent<'r>>| {
+            let mounts = content.as_ref().map_or(&[][..], |content| content.mounts);
+            mounts.iter().map(|mount| (&*mount.mount_path, mount))
+        };
+        found.mounts = edits(mounts(&before), mounts(&after), |one, other| {
+            let other_index = Mount {
+                index: one.index,
+                ..(*other).clone()
+            };
+            **one == other_index
+        });
+        let files = |content: Option<ContainerContent<'r>>| content.map(|content| content.files);
+        found.files = edits(
+            files(before).into_iter().flatten(),
+            files(after).into_iter().flatten(),
+            |one, other| one.file == other.file && one.is_secret() == other.is_secret(),
+        );
+        if found.verdict == Verdict::Same {
+            found.verdict = found.of_running();
+        }
+        found
+    }
+
+    fn with_verdict(container: ContainerView<'r>, verdict: Verdict) -> Self {
+        Self {
+            container,
+            verdict,
+            variables: Edits::new(),
+            files: Edits::new(),
+            mounts: Edits::new(),
+        }
+    }
+
+    /// The verdict of a container that would start on both sides.
+    fn of_running(&self) -> Verdict {
+        if !self.variables.is_empty() || !self.mounts.is_empty() || self.has_fixed_files() {
+            Verdict::Restart
+        } else if self.files.is_empty() {
+            Verdict::Same
+        } else {
+            Verdict::Live
+        }
+    }
+
+    /// Whether a file that is mounted by `subPath` differs.
+    pub(super) fn has_fixed_files(&self) -> bool {
+        let is_fixed = |file: Option<&MountedFile<'_>>| file.is_some_and(|file| file.is_fixed);
+        self.files.values().any(|edit| {
+            let (from, to) = edit.sides();
+            is_fixed(from) || is_fixed(to)
+        })
+    }
+}
+
+/// The differences between two sets, by key.
+fn edits<K: Ord + Hash + Clone, T>(
+    from: impl Iterator<Item = (K, T)>,
+    to: impl Iterator<Item = (K, T)>,
+    is_same: impl Fn(&T, &T) -> bool,
+) -> Edits<K, T> {
+    let mut before: HashMap<K, T> = from.collect();
+    let mut found = Edits::new();
+    for (key, to) in to {
+        match before.remove(&key) {
+            None => {
+                found.insert(key, Edit::Added(to));
+            }
+            Some(from) if is_same(&from, &to) => {}
+            Some(from) => {
+                found.insert(key, Edit::Changed(from, to));
+            }
+        }
+    }
+    found.extend(
+        before
+            .into_iter()
+            .map(|(key, from)| (key, Edit::Removed(from))),
+    );
+    found
+}

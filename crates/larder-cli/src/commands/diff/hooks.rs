@@ -1,0 +1,67 @@
+//! The hooks that run because of the differences of a pod: `larder-on-change` decides it from the content of both sides,
+//! as it does in an agent.
+
+use std::sync::Arc;
+
+use larder_on_change::{
+    Changes, Content, DigestKey, HookSources, PartContent, PartKey, PartTags, PodFacts, PodHooks,
+    parse::AllowedActions,
+};
+use larder_projection::VolumeKind;
+
+use crate::rendered::RenderedPod;
+
+/// A hook that would run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FiredHook {
+    pub(super) name: String,
+    pub(super) action: String,
+    /// `volume cfg changed`
+    pub(super) reason: String,
+}
+
+/// The hooks of `to` that select content in which the two differ.
+pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<FiredHook> {
+    let sources = HookSources {
+        // The limits of a node, and its own hooks, are unknown here.
+        allowed: AllowedActions::default(),
+        configured: &[],
+        program: &[],
+    };
+    let hooks = sources.hooks_of(&to.pod.metadata, || PodFacts::of(to.pod), None);
+    let (Some(hooks), Ok(key)) = (hooks, DigestKey::temporary()) else {
+        return Vec::new();
+    };
+    let (before, after) = (content(from, &hooks, &key), content(to, &hooks, &key));
+    let fired = hooks.hooks.iter().filter_map(|hook| {
+        let changes = after.changes_since(&before, hook, &key);
+        (changes != Changes::default()).then(|| FiredHook {
+            name: hook.hook.name.clone(),
+            action: hook.action(),
+            reason: changes.summary(),
+        })
+    });
+    fired.collect()
+}
+
+/// What hooks select of the volumes and variables of a pod.
+fn content(pod: &RenderedPod<'_>, hooks: &PodHooks, key: &DigestKey) -> Content {
+    let volumes = pod.volumes.iter().filter_map(|(volume, projection)| {
+        let projection = projection.as_ref().ok().filter(|_| pod.is_used(volume))?;
+        let part = PartKey::Volume(volume.name.as_str().into(), VolumeKind::of(volume)?);
+        let files = projection.payload.iter();
+        let files = files.map(|(path, file)| (path.as_str(), &*file.data));
+        Some((PartTags::of(hooks, &part, files, key)?, part))
+    });
+    let environments = pod.containers.iter().filter_map(|(container, view)| {
+        let part = PartKey::Environment(container.name.into());
+        let variables = view.as_ref().ok()?.environment.iter();
+        let variables = variables.map(|(name, variable)| (name, &*variable.value));
+        Some((PartTags::of(hooks, &part, variables, key)?, part))
+    });
+    let parts = volumes.chain(environments).map(|(tags, part)| {
+        let swapped = None;
+        (part, Arc::new(PartContent { tags, swapped }))
+    });
+    Content::default().with(parts)
+}

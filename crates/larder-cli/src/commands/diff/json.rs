@@ -1,0 +1,138 @@
+//! Differences as JSON, for programs. A secret that is not to be shown is `null`.
+
+use std::io::{self, Write};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use larder_projection::Variable;
+use serde_json::{Map, Value, json};
+
+use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, PodSides, Verdict};
+use crate::{
+    output::json::write_json,
+    rendered::{MountedFile, text, words::mount_source},
+};
+
+/// Version of the format; it changes when a program that reads it must change.
+const VERSION: u32 = 1;
+
+pub(super) fn write(
+    out: &mut dyn Write,
+    comparison: &Comparison<'_>,
+    show_secrets: bool,
+) -> io::Result<()> {
+    let pods = comparison.pods.iter().map(|one| pod(one, show_secrets));
+    let objects = comparison.unreferenced.iter().map(|(kind, key)| {
+        json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
+    });
+    let report = json!({
+        "version": VERSION,
+        "pods": pods.collect::<Vec<_>>(),
+        "unreferenced": objects.collect::<Vec<_>>(),
+    });
+    write_json(out, &report)
+}
+
+fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
+    let containers = diff.containers.iter();
+    let containers: Map<_, _> = containers
+        .map(|one| (one.container.name.to_owned(), container(one, show_secrets)))
+        .collect();
+    let mut pod = json!({
+        "namespace": diff.key.namespace,
+        "name": diff.key.name,
+        "change": match diff.sides {
+            PodSides::Added(_) => "added",
+            PodSides::Removed(_) => "removed",
+            PodSides::Changed { .. } => "changed",
+        },
+        "containers": containers,
+    });
+    if !diff.hooks.is_empty() {
+        let hooks = diff.hooks.iter();
+        let hooks = hooks
+            .map(|hook| json!({"name": hook.name, "action": hook.action, "reason": hook.reason}));
+        pod["hooks"] = hooks.collect();
+    }
+    pod
+}
+
+fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
+    let shown = |is_secret: bool, value: &dyn Fn() -> Value| {
+        if is_secret && !show_secrets {
+            Value::Null
+        } else {
+            value()
+        }
+    };
+    let variable = |one: &&Variable<'_>| shown(one.secret, &|| text(&one.value).into());
+    let data =
+        |one: &MountedFile<'_>| shown(one.is_secret(), &|| BASE64.encode(&*one.file.data).into());
+    let mode = |one: &MountedFile<'_>| format!("{:04o}", one.file.mode);
+    let file = |one: &MountedFile<'_>| {
+        let mut file = json!({"mode": mode(one), "data": data(one)});
+        if let Some(owner) = one.file.owner {
+            file["owner"] = owner.into();
+        }
+        file
+    };
+    let changed_file = |from: &MountedFile<'_>, to: &MountedFile<'_>| {
+        let mut change = json!({"from": data(from), "to": data(to)});
+        if from.file.mode != to.file.mode {
+            change["mode"] = json!({"from": mode(from), "to": mode(to)});
+        }
+        if from.file.owner != to.file.owner {
+            change["owner"] = json!({"from": from.file.owner, "to": to.file.owner});
+        }
+        change
+    };
+    let (verdict, error) = match &diff.verdict {
+        Verdict::Same => ("same", None),
+        Verdict::Live => ("live", None),
+        // Of a container that is gone, nothing starts again as it was.
+        Verdict::Restart | Verdict::Removed => ("restart", None),
+        Verdict::Starts => ("starts", None),
+        Verdict::Fails(error) => ("fails", Some(error)),
+    };
+    let mut container = json!({
+        "verdict": verdict,
+        "env": changes(&diff.variables, variable, |from, to| json!({"from": variable(from), "to": variable(to)})),
+        "files": changes(&diff.files, file, changed_file),
+    });
+    if let Some(error) = error {
+        container["error"] = error.as_str().into();
+    }
+    if diff.verdict == Verdict::Removed {
+        container["change"] = "removed".into();
+    }
+    if !diff.mounts.is_empty() {
+        let mount = |one: &&_| Value::from(mount_source(one));
+        container["mounts"] = changes(
+            &diff.mounts,
+            mount,
+            |from, to| json!({"from": mount(from), "to": mount(to)}),
+        );
+    }
+    container
+}
+
+/// `{"added": {KEY: …}, "removed": [KEY], "changed": {KEY: …}}`
+fn changes<K: ToString, T>(
+    edits: &Edits<K, T>,
+    one: impl Fn(&T) -> Value,
+    both: impl Fn(&T, &T) -> Value,
+) -> Value {
+    let (mut added, mut removed, mut changed) = (Map::new(), Vec::new(), Map::new());
+    for (key, edit) in edits {
+        let key = key.to_string();
+        match edit {
+            Edit::Added(to) => {
+                added.insert(key, one(to));
+            }
+            Edit::Removed(_) => removed.push(key),
+            Edit::Changed(from, to) => {
+                changed.insert(key, both(from, to));
+            }
+        }
+    }
+    json!({"added": added, "removed": removed, "changed": changed})
+}

@@ -1,0 +1,99 @@
+//! Differences as Markdown, for a comment on a change.
+//!
+//! Invariants:
+//! 1. Names and values are inside code, and cannot leave it: a fence is longer than each run of backticks in it.
+//! 2. The text is bounded, because a comment is: what is left out is counted.
+
+use std::io::{self, Write};
+
+use super::{
+    compare::{Comparison, PodDiff, PodSides, Verdict},
+    report::{summary, verdict},
+    tree::trees,
+};
+use crate::output::escaped;
+
+/// Most bytes of the text. A comment on GitHub has at most 65,536 characters.
+const MAX_BYTES: usize = 60_000;
+
+pub(super) fn write(
+    out: &mut dyn Write,
+    comparison: &Comparison<'_>,
+    show_secrets: bool,
+) -> io::Result<()> {
+    if comparison.is_empty() {
+        return writeln!(out, "No container sees a difference.");
+    }
+    writeln!(out, "**{}**\n", summary(comparison))?;
+    let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");
+    for pod in &comparison.pods {
+        rows += &row(pod);
+    }
+    let mut room = MAX_BYTES.saturating_sub(rows.len());
+    if room == 0 {
+        let end = rows.floor_char_boundary(MAX_BYTES);
+        let end = rows[..end].rfind('\n').map_or(0, |line| line + 1);
+        rows.truncate(end);
+    }
+    out.write_all(rows.as_bytes())?;
+    let (mut left_out, trees) = (0, trees(comparison, show_secrets));
+    for tree in &trees {
+        let text = block(&tree.flat());
+        match room.checked_sub(text.len()) {
+            Some(left) => {
+                room = left;
+                out.write_all(text.as_bytes())?;
+            }
+            None => left_out += 1,
+        }
+    }
+    if left_out > 0 {
+        writeln!(
+            out,
+            "\nLeft out, because they are too long: {left_out} of {}.",
+            trees.len()
+        )?;
+    }
+    Ok(())
+}
+
+fn row(pod: &PodDiff<'_>) -> String {
+    let name = code(&pod.key.to_string());
+    if let PodSides::Removed(_) = pod.sides {
+        return format!("| {name} | | removed |\n");
+    }
+    let containers = pod.containers.iter();
+    let containers = containers.filter(|container| container.verdict != Verdict::Same);
+    let rows = containers.map(|container| {
+        let verdict = match container.verdict {
+            // The reason may quote names.
+            Verdict::Fails(_) => code(&verdict(container)),
+            _ => verdict(container),
+        };
+        format!(
+            "| {name} | {} | {verdict} |\n",
+            code(container.container.name)
+        )
+    });
+    rows.collect()
+}
+
+/// The text as code on one line of a table.
+fn code(text: &str) -> String {
+    let text = escaped(text).replace('|', "\\|").replace('`', "'");
+    format!("`{text}`")
+}
+
+/// The text, folded, with its first line as the heading.
+fn block(text: &str) -> String {
+    let (title, text) = text.split_once('\n').unwrap_or((text, ""));
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let fence = fence(text);
+    format!("\n<details><summary>{title}</summary>\n\n{fence}diff\n{text}{fence}\n\n</details>\n")
+}
+
+/// Backticks, one more than any run in the text.
+fn fence(text: &str) -> String {
+    let runs = text.split(|character| character != '`').map(str::len);
+    "`".repeat(runs.max().unwrap_or(0).max(2) + 1)
+}

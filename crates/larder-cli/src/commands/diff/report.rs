@@ -1,0 +1,143 @@
+//! The texts that all forms for people share.
+
+use larder_projection::Mount;
+
+use super::{
+    compare::{Comparison, ContainerDiff, Edit, Verdict},
+    lines::{DiffLine, unified},
+};
+use crate::rendered::{
+    MountedFile,
+    words::{mount_source, size},
+};
+
+/// `needs a restart: variables, mounts`
+pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
+    match &diff.verdict {
+        Verdict::Same => "sees no difference".to_owned(),
+        Verdict::Live => "sees it without a restart".to_owned(),
+        Verdict::Restart => {
+            let reasons = [
+                (!diff.variables.is_empty(), "variables"),
+                (!diff.mounts.is_empty(), "mounts"),
+                (diff.has_fixed_files(), "files mounted by subPath"),
+            ];
+            let reasons = reasons.iter().filter(|(is_reason, _)| *is_reason);
+            let reasons: Vec<_> = reasons.map(|(_, reason)| *reason).collect();
+            format!("needs a restart: {}", reasons.join(", "))
+        }
+        Verdict::Starts => "starts".to_owned(),
+        Verdict::Fails(error) => format!("would not start: {error}"),
+        Verdict::Removed => "removed".to_owned(),
+    }
+}
+
+/// `2 pods differ: 1 container needs a restart, 1 would not start; 1 unreferenced object differs`
+pub(super) fn summary(comparison: &Comparison<'_>) -> String {
+    let counted = |count: usize, one: &str, many: &str| {
+        (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
+    };
+    let verdicts = comparison.pods.iter().flat_map(|pod| &pod.containers);
+    let verdicts: Vec<_> = verdicts.map(|container| &container.verdict).collect();
+    let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count();
+    let live = count(|verdict| *verdict == Verdict::Live);
+    let restart = count(|verdict| *verdict == Verdict::Restart);
+    let starts = count(|verdict| *verdict == Verdict::Starts);
+    let fails = count(|verdict| matches!(verdict, Verdict::Fails(_)));
+    let removed = count(|verdict| *verdict == Verdict::Removed);
+    let containers = [
+        counted(fails, "would not start", "would not start"),
+        counted(restart, "needs a restart", "need a restart"),
+        counted(
+            live,
+            "sees it without a restart",
+            "see it without a restart",
+        ),
+        counted(starts, "starts", "start"),
+        counted(removed, "is removed", "are removed"),
+    ];
+    let containers: Vec<_> = containers.into_iter().flatten().collect();
+    let containers = match containers.as_slice() {
+        [] => String::new(),
+        some => format!(" (containers: {})", some.join(", ")),
+    };
+    let pods = counted(comparison.pods.len(), "pod differs", "pods differ");
+    let objects = counted(
+        comparison.unreferenced.len(),
+        "unreferenced object differs",
+        "unreferenced objects differ",
+    );
+    let pods = pods.map(|pods| pods + &containers);
+    let all: Vec<_> = pods.into_iter().chain(objects).collect();
+    all.join("; ")
+}
+
+/// The difference between two contents of a file or a variable.
+pub(super) enum ContentDiff<'t> {
+    None,
+    /// Values of Secrets, or bytes that are not text.
+    Sizes(String),
+    Lines(Vec<DiffLine<'t>>),
+}
+
+/// How two contents differ; each is hidden if it is a secret that is not to be shown.
+pub(super) fn content<'t>(
+    from: Option<(&'t [u8], bool)>,
+    to: Option<(&'t [u8], bool)>,
+) -> ContentDiff<'t> {
+    let bytes = |side: Option<(&'t [u8], bool)>| side.map_or(&b""[..], |(bytes, _)| bytes);
+    let is_hidden = |side: Option<(&[u8], bool)>| side.is_some_and(|(_, hidden)| hidden);
+    let sizes = || match (from, to) {
+        (Some((from, _)), Some((to, _))) => format!("{} → {}", size(from.len()), size(to.len())),
+        _ => size(bytes(from).len() + bytes(to).len()),
+    };
+    if is_hidden(from) || is_hidden(to) {
+        return ContentDiff::Sizes(format!("<hidden, {}>", sizes()));
+    }
+    if bytes(from) == bytes(to) {
+        return ContentDiff::None;
+    }
+    let text = |bytes: &'t [u8]| {
+        str::from_utf8(bytes)
+            .ok()
+            .filter(|text| !text.contains('\0'))
+    };
+    match (text(bytes(from)), text(bytes(to))) {
+        (Some(from), Some(to)) => ContentDiff::Lines(unified(from, to)),
+        _ => ContentDiff::Sizes(format!("<binary, {}>", sizes())),
+    }
+}
+
+/// A difference of two texts, as `from → to`, or the one text that both have.
+pub(super) fn arrow(from: Option<String>, to: Option<String>) -> String {
+    match (from, to) {
+        (Some(from), Some(to)) if from != to => format!("{from} → {to}"),
+        (from, to) => to.or(from).unwrap_or_default(),
+    }
+}
+
+/// The mode of a file, and its owner if it has one: `0644, user 1000`.
+pub(super) fn permissions(file: &MountedFile<'_>) -> String {
+    let owner = file.file.owner.map(|owner| format!(", user {owner}"));
+    format!("{:04o}{}", file.file.mode, owner.unwrap_or_default())
+}
+
+/// The volumes of a mount on both sides.
+pub(super) fn mount(edit: &Edit<&Mount<'_>>) -> String {
+    let (from, to) = edit.sides();
+    let source = |mount: Option<&&Mount<'_>>| mount.map(|mount| mount_source(mount));
+    let text = arrow(source(from), source(to));
+    match edit {
+        Edit::Changed(..) if !text.contains(" → ") => format!("{text}: its definition differs"),
+        _ => text,
+    }
+}
+
+/// `+`, `-` or `~`, for an addition, a removal or a change.
+pub(super) fn sign<T>(edit: &Edit<T>) -> char {
+    match edit {
+        Edit::Added(_) => '+',
+        Edit::Removed(_) => '-',
+        Edit::Changed(..) => '~',
+    }
+}

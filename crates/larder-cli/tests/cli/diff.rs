@@ -1,0 +1,711 @@
+//! `larder diff`.
+
+mod property;
+mod recipes;
+
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use expect_test::{Expect, expect};
+use serde_json::{Value, json};
+
+use crate::{Desk, Run, apiserver::Server};
+
+const POD: &str = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: prod}
+spec:
+  containers:
+  - name: web
+    image: i
+    env: [{name: LEVEL, valueFrom: {configMapKeyRef: {name: app, key: level, optional: true}}}]
+    volumeMounts: [{name: cfg, mountPath: /etc/app}]
+  - name: side
+    image: i
+    volumeMounts: [{name: cfg, mountPath: /one, subPath: b}, {name: tls, mountPath: /tls}]
+  volumes:
+  - {name: cfg, configMap: {name: app}}
+  - {name: tls, secret: {secretName: tls, optional: true}}
+"#;
+
+fn map(data: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: app, namespace: prod}}\ndata: {data}\n"
+    )
+}
+
+fn secret(data: &str) -> String {
+    format!(
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {{name: tls, namespace: prod}}\nstringData: {data}\n"
+    )
+}
+
+/// The differences between two manifests as JSON.
+#[track_caller]
+fn diff(from: &str, to: &str) -> Value {
+    diff_with(from, to, "")
+}
+
+#[track_caller]
+fn diff_with(from: &str, to: &str, args: &str) -> Value {
+    let desk = Desk::with([("from.yaml", from), ("to.yaml", to)]);
+    let run = desk.run(&format!(
+        "diff --from-file from.yaml --to-file to.yaml -o json {args}"
+    ));
+    let report: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
+    let is_empty = report["pods"] == json!([]) && report["unreferenced"] == json!([]);
+    assert_eq!(run.code, i32::from(!is_empty), "{run:?}");
+    report
+}
+
+/// Checks the verdicts of the containers of the only pod that differs; of none, if `expected` is empty.
+#[track_caller]
+fn check_verdicts(from: &str, to: &str, expected: &[(&str, &str)]) {
+    let report = diff(from, to);
+    let containers = report["pods"][0]["containers"].as_object();
+    let found: Vec<_> = containers
+        .into_iter()
+        .flatten()
+        .map(|(name, container)| (name.as_str(), container["verdict"].as_str().unwrap()))
+        .collect();
+    assert_eq!(found, expected, "{report:#}");
+}
+
+#[test]
+fn verdict_follows_from_what_a_running_container_sees() {
+    let data = map("{level: info, a: '1', b: '1'}");
+    let base = [POD, &data].concat();
+    let with = |data: &str| [POD, &map(data)].concat();
+    // A file of a volume; the other container has another file by subPath.
+    check_verdicts(
+        &base,
+        &with("{level: info, a: '2', b: '1'}"),
+        &[("side", "same"), ("web", "live")],
+    );
+    check_verdicts(
+        &base,
+        &with("{level: info, a: '1', b: '2'}"),
+        &[("side", "restart"), ("web", "live")],
+    );
+    check_verdicts(
+        &base,
+        &with("{level: debug, a: '1', b: '1'}"),
+        &[("side", "same"), ("web", "restart")],
+    );
+    check_verdicts(&base, &base, &[]);
+    // The same object in another place of the text.
+    check_verdicts(&base, &[&data, "---", POD].concat(), &[]);
+    let secret = secret("{key: one}");
+    check_verdicts(
+        &base,
+        &[&base, &*secret].concat(),
+        &[("side", "live"), ("web", "same")],
+    );
+    // Mounts.
+    let moved = base.replace("mountPath: /etc/app", "mountPath: /etc/web");
+    check_verdicts(&base, &moved, &[("side", "same"), ("web", "restart")]);
+    let renamed = base.replace("configMap: {name: app}", "configMap: {name: app-2}");
+    let renamed = renamed + &data.replace("name: app", "name: app-2");
+    check_verdicts(&base, &renamed, &[("side", "restart"), ("web", "restart")]);
+    // Starts, and no start.
+    check_verdicts(&base, POD, &[("side", "fails"), ("web", "fails")]);
+    check_verdicts(POD, &base, &[("side", "starts"), ("web", "starts")]);
+    check_verdicts(POD, &format!("{POD}\n# still"), &[]);
+    // Containers and pods that come and go.
+    let side = base.find("  - name: side").unwrap()..base.find("  volumes:").unwrap();
+    let mut alone = base.clone();
+    alone.replace_range(side, "");
+    check_verdicts(&alone, &base, &[("side", "starts"), ("web", "same")]);
+    check_verdicts(&base, &alone, &[("side", "restart"), ("web", "same")]);
+    check_verdicts(&data, &base, &[("side", "starts"), ("web", "starts")]);
+    check_verdicts(&data, POD, &[("side", "fails"), ("web", "fails")]);
+    let report = diff(&base, &data);
+    let removed =
+        json!({"namespace": "prod", "name": "web", "change": "removed", "containers": {}});
+    assert_eq!(report["pods"], json!([removed]));
+}
+
+#[test]
+fn json_has_values_modes_and_unreferenced_objects() {
+    let from = [POD, &map("{level: info, a: '1', old: x}")].concat();
+    let to = POD.replace(
+        "configMap: {name: app}",
+        "configMap: {name: app, defaultMode: 0400}",
+    );
+    let unused = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: unused, namespace: prod}\ndata: {a: b}\n";
+    let to = [&to, &*map("{a: '2', new: 'y'}"), unused].concat();
+    let expected = expect![[r#"
+        {
+          "pods": [
+            {
+              "change": "changed",
+              "containers": {
+                "side": {
+                  "env": {
+                    "added": {},
+                    "changed": {},
+                    "removed": []
+                  },
+                  "files": {
+                    "added": {},
+                    "changed": {},
+                    "removed": []
+                  },
+                  "mounts": {
+                    "added": {},
+                    "changed": {
+                      "/one": {
+                        "from": "b of volume cfg: ConfigMap app, read-only",
+                        "to": "b of volume cfg: ConfigMap app, read-only"
+                      }
+                    },
+                    "removed": []
+                  },
+                  "verdict": "restart"
+                },
+                "web": {
+                  "env": {
+                    "added": {},
+                    "changed": {},
+                    "removed": [
+                      "LEVEL"
+                    ]
+                  },
+                  "files": {
+                    "added": {
+                      "/etc/app/new": {
+                        "data": "eQ==",
+                        "mode": "0400"
+                      }
+                    },
+                    "changed": {
+                      "/etc/app/a": {
+                        "from": "MQ==",
+                        "mode": {
+                          "from": "0644",
+                          "to": "0400"
+                        },
+                        "to": "Mg=="
+                      }
+                    },
+                    "removed": [
+                      "/etc/app/level",
+                      "/etc/app/old"
+                    ]
+                  },
+                  "mounts": {
+                    "added": {},
+                    "changed": {
+                      "/etc/app": {
+                        "from": "volume cfg: ConfigMap app, read-only",
+                        "to": "volume cfg: ConfigMap app, read-only"
+                      }
+                    },
+                    "removed": []
+                  },
+                  "verdict": "restart"
+                }
+              },
+              "name": "web",
+              "namespace": "prod"
+            }
+          ],
+          "unreferenced": [
+            {
+              "kind": "ConfigMap",
+              "name": "unused",
+              "namespace": "prod"
+            }
+          ],
+          "version": 1
+        }"#]];
+    expected.assert_eq(&format!("{:#}", diff(&from, &to)));
+}
+
+#[test]
+fn values_of_secrets_are_null_unless_asked_for() {
+    let pod = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: prod}
+spec:
+  containers:
+  - name: web
+    image: i
+    env:
+    - {name: KEY, valueFrom: {secretKeyRef: {name: tls, key: key}}}
+    - {name: URL, value: "https://$(KEY)@host"}
+    volumeMounts: [{name: tls, mountPath: /tls}]
+  volumes: [{name: tls, secret: {secretName: tls}}]
+"#;
+    let from = [pod, &secret("{key: hunter2, old: hunter3}")].concat();
+    let to = [pod, &secret("{key: hunter4, new: hunter5}")].concat();
+    let container = &diff(&from, &to)["pods"][0]["containers"]["web"];
+    let hidden = json!({"from": null, "to": null});
+    assert_eq!(
+        container["env"]["changed"],
+        json!({"KEY": hidden, "URL": hidden})
+    );
+    assert_eq!(container["files"]["changed"], json!({"/tls/key": hidden}));
+    assert_eq!(container["files"]["added"]["/tls/new"]["data"], Value::Null);
+    let shown = diff_with(&from, &to, "--show-secrets");
+    let container = &shown["pods"][0]["containers"]["web"];
+    assert_eq!(
+        container["env"]["changed"]["URL"],
+        json!({"from": "https://hunter2@host", "to": "https://hunter4@host"})
+    );
+    let desk = Desk::with([("from.yaml", &from), ("to.yaml", &to)]);
+    for format in ["tree", "json", "markdown"] {
+        let run = desk.run(&format!(
+            "diff --from-file from.yaml --to-file to.yaml -o {format}"
+        ));
+        assert!(!run.stdout.contains("hunter"), "{run:?}");
+        // In base64.
+        assert!(!run.stdout.contains("aHVudGVy"), "{run:?}");
+    }
+}
+
+const FROM: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: prod}
+spec:
+  template:
+    metadata:
+      annotations: {larder.dev/on-change: "signal:SIGHUP"}
+    spec:
+      containers:
+      - name: web
+        image: i
+        envFrom: [{configMapRef: {name: app}}]
+        volumeMounts: [{name: cfg, mountPath: /etc/app}]
+      - {name: side, image: i, volumeMounts: [{name: cfg, mountPath: /cfg}]}
+      - {name: job, image: i, env: [{name: T, valueFrom: {secretKeyRef: {name: token, key: t}}}]}
+      volumes: [{name: cfg, configMap: {name: files}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app, namespace: prod}
+data: {LEVEL: info, OLD: "1"}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: files, namespace: prod}
+data:
+  app.conf: |
+    level = info
+    port = 80
+    user = web
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: token, namespace: prod}
+stringData: {t: hunter2}
+"#;
+
+/// [`FROM`], edited.
+fn to() -> String {
+    FROM.replace("port = 80", "port = 8080")
+        .replace("LEVEL: info, OLD: \"1\"", "LEVEL: debug, NEW: \"a\\nb\"")
+        .replace("{t: hunter2}", "{other: hunter2}")
+        + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: loose, namespace: prod}\n"
+}
+
+#[track_caller]
+fn check_output(args: &str, expected: Expect) {
+    let desk = Desk::with([("from.yaml", FROM), ("to.yaml", &to())]);
+    let run = desk.run(&format!(
+        "diff --from-file from.yaml --to-file to.yaml {args}"
+    ));
+    assert_eq!((run.code, &*run.stderr), (1, ""));
+    expected.assert_eq(&run.stdout);
+}
+
+#[test]
+fn tree_shows_each_container_with_its_verdict() {
+    check_output(
+        "",
+        expect![[r#"
+            prod/web  Deployment web, to.yaml: document 1, line 2
+            ├─ container web       needs a restart: variables
+            │  ├─ variables
+            │  │  ├─ ~ LEVEL  "info" → "debug"  ConfigMap app
+            │  │  ├─ + NEW    ConfigMap app
+            │  │  │  @@ -0,0 +1,2 @@
+            │  │  │  +a
+            │  │  │  +b
+            │  │  └─ - OLD    "1"               ConfigMap app
+            │  └─ ~ /etc/app/app.conf  0644  ConfigMap files
+            │     @@ -1,3 +1,3 @@
+            │      level = info
+            │     -port = 80
+            │     +port = 8080
+            │      user = web
+            ├─ container side      sees it without a restart
+            │  └─ ~ /cfg/app.conf  0644  ConfigMap files
+            │     @@ -1,3 +1,3 @@
+            │      level = info
+            │     -port = 80
+            │     +port = 8080
+            │      user = web
+            ├─ container job       would not start: couldn't find key t in Secret prod/token
+            └─ hook 0-signal runs  signal:SIGHUP  volume cfg changed
+
+            changed objects that no pod references
+            └─ ~ ConfigMap prod/loose
+
+            1 pod differs (containers: 1 would not start, 1 needs a restart, 1 sees it without a restart); 1 unreferenced object differs
+        "#]],
+    );
+}
+
+#[test]
+fn markdown_has_a_table_and_folded_details() {
+    check_output(
+        "-o markdown",
+        expect![[r#"
+            **1 pod differs (containers: 1 would not start, 1 needs a restart, 1 sees it without a restart); 1 unreferenced object differs**
+
+            | pod | container | verdict |
+            | --- | --- | --- |
+            | `prod/web` | `web` | needs a restart: variables |
+            | `prod/web` | `side` | sees it without a restart |
+            | `prod/web` | `job` | `would not start: couldn't find key t in Secret prod/token` |
+
+            <details><summary>prod/web  Deployment web, to.yaml: document 1, line 2</summary>
+
+            ```diff
+             container web       needs a restart: variables
+               variables
+            ~     LEVEL  "info" → "debug"  ConfigMap app
+            +     NEW    ConfigMap app
+                   @@ -0,0 +1,2 @@
+            +      a
+            +      b
+            -     OLD    "1"               ConfigMap app
+            ~   /etc/app/app.conf  0644  ConfigMap files
+                 @@ -1,3 +1,3 @@
+                 level = info
+            -    port = 80
+            +    port = 8080
+                 user = web
+             container side      sees it without a restart
+            ~   /cfg/app.conf  0644  ConfigMap files
+                 @@ -1,3 +1,3 @@
+                 level = info
+            -    port = 80
+            +    port = 8080
+                 user = web
+             container job       would not start: couldn't find key t in Secret prod/token
+             hook 0-signal runs  signal:SIGHUP  volume cfg changed
+            ```
+
+            </details>
+
+            <details><summary>changed objects that no pod references</summary>
+
+            ```diff
+            ~ ConfigMap prod/loose
+            ```
+
+            </details>
+        "#]],
+    );
+}
+
+#[test]
+fn markdown_cannot_be_left_by_a_value() {
+    let with = |text: &str| [POD, &map(&json!({"a": text}).to_string())].concat();
+    let desk = Desk::with([
+        ("from.yaml", &with("1")),
+        ("to.yaml", &with("```\n</details>\n# large `````\n")),
+    ]);
+    let run = desk.run("diff --from-file from.yaml --to-file to.yaml -o markdown");
+    let fences = run.stdout.lines().filter(|line| line.starts_with("``````"));
+    assert_eq!(fences.count(), 2, "{}", run.stdout);
+    assert!(run.stdout.lines().all(|line| !line.starts_with("# large")));
+}
+
+#[test]
+fn markdown_of_a_large_difference_fits_into_a_comment() {
+    let pods = |value: &str| -> String {
+        let pods = (0..100).map(|number| {
+            POD.replace(
+                "name: web, namespace",
+                &format!("name: web-{number}, namespace"),
+            )
+        });
+        let pods: Vec<_> = pods.collect();
+        pods.join("---") + &map(&json!({"a": value.repeat(500)}).to_string())
+    };
+    let desk = Desk::with([("from.yaml", &pods("x\n")), ("to.yaml", &pods("y\n"))]);
+    let run = desk.run("diff --from-file from.yaml --to-file to.yaml -o markdown");
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.len() < 65_536, "{}", run.stdout.len());
+    assert!(run.stdout.contains("Left out, because they are too long: "));
+}
+
+#[test]
+fn nothing_is_printed_without_a_difference() {
+    let desk = Desk::with([("app.yaml", FROM)]);
+    let run = desk.run("diff --from-file app.yaml --to-file app.yaml");
+    assert_eq!((run.code, &*run.stdout, &*run.stderr), (0, "", ""));
+}
+
+#[test]
+fn errors_exit_with_2() {
+    let desk = Desk::with([("good.yaml", FROM), ("bad.yaml", "kind: [")]);
+    fs::create_dir(desk.path().join("empty")).unwrap();
+    for args in [
+        "diff",
+        "diff --from-file good.yaml",
+        "diff -f good.yaml",
+        "diff -f good.yaml --to main",
+        "diff -f good.yaml --from main --kubeconfig k",
+        "diff --from-file missing.yaml --to-file good.yaml",
+        "diff --from-file good.yaml --to-file empty",
+        "diff -f good.yaml --kubeconfig missing",
+        // No repository.
+        "diff -f good.yaml --from HEAD",
+    ] {
+        let run = desk.run(args);
+        assert_eq!((run.code, &*run.stdout), (2, ""), "{args}: {run:?}");
+        assert!(!run.stderr.is_empty(), "{args}");
+    }
+    // What could be read is compared.
+    let run = desk.run("diff --from-file good.yaml --to-file good.yaml bad.yaml");
+    assert_eq!((run.code, &*run.stdout), (2, ""));
+    assert!(
+        run.stderr.starts_with("larder: to: bad.yaml: document 1"),
+        "{run:?}"
+    );
+}
+
+/// A repository with [`FROM`] in `k8s/app.yaml` of its first commit, and [`to`] in the working tree.
+struct Checkout {
+    desk: Desk,
+}
+
+impl Checkout {
+    fn new() -> Self {
+        let checkout = Self {
+            desk: Desk::with([]),
+        };
+        checkout.git("init -q -b main");
+        fs::create_dir(checkout.path().join("k8s")).unwrap();
+        checkout.write("k8s/app.yaml", FROM);
+        checkout.commit("first");
+        checkout.write("k8s/app.yaml", &to());
+        checkout
+    }
+
+    fn path(&self) -> &Path {
+        self.desk.path()
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path().join(name), text).unwrap();
+    }
+
+    fn commit(&self, tag: &str) {
+        self.git("add -A");
+        self.git("-c user.name=n -c user.email=e -c commit.gpgsign=false commit -q -m text");
+        self.git(&format!("tag {tag}"));
+    }
+
+    fn git(&self, args: &str) {
+        let mut git = Command::new("git");
+        let git = git.args(args.split_whitespace()).current_dir(self.path());
+        let git = git
+            .env("GIT_CONFIG_GLOBAL", "/dev/null")
+            .env_remove("GIT_DIR");
+        assert!(git.status().unwrap().success(), "git {args}");
+    }
+
+    /// Runs `larder diff`, as a hook of git would.
+    fn diff(&self, directory: &str, args: &[&str]) -> Run {
+        let output = Command::new(env!("CARGO_BIN_EXE_larder"))
+            .arg("diff")
+            .args(args)
+            .current_dir(self.path().join(directory))
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("GIT_DIR", ".git")
+            .env("GIT_INDEX_FILE", ".git/index")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        Run {
+            code: output.status.code().unwrap(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn revisions_of_git_are_compared() {
+    let checkout = Checkout::new();
+    let expected = diff(FROM, &to());
+    let check = |directory: &str, args: &[&str], expected: &Value| {
+        let run = checkout.diff(directory, &[args, &["-o", "json"]].concat());
+        let found: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
+        assert_eq!((&found, &*run.stderr), (expected, ""), "{args:?}");
+    };
+    check(".", &["-f", "k8s", "--from", "HEAD"], &expected);
+    check(".", &["-f", "k8s/app.yaml", "--from", "first"], &expected);
+    check("k8s", &["-f", ".", "--from", "main"], &expected);
+    check("k8s", &["-f", "app.yaml", "--from", "main"], &expected);
+    check(".", &["-R", "-f", ".", "--from", "main"], &expected);
+    // The first revision has no other file, and a second one has all.
+    checkout.write("k8s/more.yaml", &POD.replace("name: web", "name: more"));
+    fs::remove_file(checkout.path().join("k8s/app.yaml")).unwrap();
+    checkout.commit("second");
+    let more = POD.replace("name: web", "name: more");
+    let expected = diff(FROM, &more);
+    check(
+        ".",
+        &["-f", "k8s", "--from", "first", "--to", "second"],
+        &expected,
+    );
+    let expected = diff(&more, FROM);
+    check(
+        ".",
+        &["-f", "k8s", "--from", "second", "--to", "first"],
+        &expected,
+    );
+    // A directory that is new, and one without a difference.
+    fs::create_dir(checkout.path().join("new")).unwrap();
+    checkout.write("new/app.yaml", FROM);
+    check(".", &["-f", "new", "--from", "main"], &diff("", FROM));
+    check(".", &["-f", "k8s", "--from", "main"], &diff("", ""));
+}
+
+#[test]
+fn hostile_names_are_only_names() {
+    let checkout = Checkout::new();
+    fs::create_dir(checkout.path().join("k8s/.hidden")).unwrap();
+    for name in [
+        "--output=x.yaml",
+        "a b\n:(top)*.yaml",
+        ".hidden/a.yaml",
+        "x\u{1b}.yaml",
+    ] {
+        let text = format!("# {name:?}\n");
+        checkout.write(&format!("k8s/{name}"), &text);
+    }
+    checkout.commit("hostile");
+    let run = checkout.diff(".", &["-f", "k8s", "--from", "hostile"]);
+    assert_eq!((run.code, &*run.stderr), (0, ""), "{run:?}");
+    for revision in [
+        "--output=pwned",
+        "--upload-pack=touch pwned",
+        "-h",
+        "",
+        "main:k8s",
+        "main^{tree}",
+        "..",
+        "main..first",
+        ":/first",
+        "no-such",
+        "main\n",
+    ] {
+        let run = checkout.diff(".", &["-f", "k8s", &format!("--from={revision}")]);
+        // git finds a commit by its message.
+        if revision != ":/first" {
+            assert_eq!((run.code, &*run.stdout), (2, ""), "{revision:?}: {run:?}");
+        }
+    }
+    assert!(!checkout.path().join("pwned").exists());
+    // A link may lead anywhere.
+    std::os::unix::fs::symlink("/etc/passwd", checkout.path().join("k8s/link.yaml")).unwrap();
+    checkout.commit("link");
+    let run = checkout.diff(".", &["-f", "k8s", "--from", "link"]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("link.yaml is a link"), "{run:?}");
+}
+
+#[test]
+fn api_server_is_asked_for_named_objects_only() {
+    let desk = Desk::with([("new.yaml", &to())]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    let other = POD
+        .replace("name: web", "name: other")
+        .replace("name: app", "name: app-2");
+    let unused = map("{a: '1'}").replace("name: app", "name: unused");
+    fs::write(
+        desk.path().join("m/app.yaml"),
+        [FROM, "---", &other, &unused].concat(),
+    )
+    .unwrap();
+    let (_server, _) = Server::start(
+        &desk,
+        "--manifests m --kubeconfig-out kubeconfig --audit-log audit.jsonl",
+    );
+    let ask = |args: &str| desk.run(&format!("diff --kubeconfig kubeconfig {args} -o json"));
+    let run = ask("-f new.yaml");
+    let mut expected = diff(FROM, &to());
+    // It is in the manifests, but no pod of them references it.
+    assert_eq!(expected["unreferenced"].take()[0]["name"], "loose");
+    expected["unreferenced"] = json!([]);
+    let found: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
+    assert_eq!((run.code, &found), (1, &expected));
+    assert_eq!(
+        run.stderr,
+        "larder: 1 object of the manifests is not compared: no pod in them references it\n"
+    );
+    // What the manifests lack stays.
+    let (deployment, _) = FROM.split_once("---").unwrap();
+    fs::write(desk.path().join("pod.yaml"), deployment).unwrap();
+    let run = ask("-f pod.yaml");
+    assert_eq!((run.code, &*run.stderr), (0, ""), "{run:?}");
+    // A pod that the API server lacks.
+    fs::write(
+        desk.path().join("pod.yaml"),
+        deployment.replace("name: web, n", "name: new, n"),
+    )
+    .unwrap();
+    let run = ask("-f pod.yaml");
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.contains(r#""change": "added""#), "{run:?}");
+
+    let audit = fs::read_to_string(desk.path().join("audit.jsonl")).unwrap();
+    let requests: std::collections::BTreeSet<_> = audit
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .filter(|request| {
+            !request["user_agent"]
+                .as_str()
+                .unwrap()
+                .contains("manifests")
+        })
+        .map(|request| {
+            let path = request["path"].as_str().unwrap();
+            format!("{} {path}", request["verb"].as_str().unwrap())
+        })
+        .collect();
+    let requests: Vec<_> = requests.into_iter().collect();
+    expect![[r#"
+        get /api/v1/namespaces/prod/configmaps/app
+        get /api/v1/namespaces/prod/configmaps/files
+        get /api/v1/namespaces/prod/pods/new
+        get /api/v1/namespaces/prod/pods/web
+        get /api/v1/namespaces/prod/secrets/token
+        get /apis/apps/v1/namespaces/prod/deployments/new
+        get /apis/apps/v1/namespaces/prod/deployments/web"#]]
+    .assert_eq(&requests.join("\n"));
+}
+
+#[test]
+fn api_server_that_is_not_there_is_an_error() {
+    let desk = Desk::with([("new.yaml", FROM)]);
+    let (server, _) = Server::start(&desk, "--kubeconfig-out kubeconfig");
+    fs::copy(desk.path().join("kubeconfig"), desk.path().join("kept")).unwrap();
+    drop(server);
+    let run = desk.run("diff -f new.yaml --kubeconfig kept");
+    assert_eq!((run.code, &*run.stdout), (2, ""), "{run:?}");
+}
