@@ -22,6 +22,7 @@ use http::{
 };
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
+use larder_objects::chain;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, lookup_host},
@@ -70,7 +71,7 @@ pub(crate) async fn run(
 ) -> StepOutcome {
     match timeout(step.timeout, request(call, step, context)).await {
         Ok(Ok(())) => StepOutcome::Succeeded,
-        Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, error.in_words())),
+        Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, chain(&error))),
         Err(_) => {
             let StepOutcome::TimedOut(reason) = StepOutcome::timed_out(step.timeout) else {
                 unreachable!("it has timed out")

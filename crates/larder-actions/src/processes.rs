@@ -37,7 +37,6 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fmt, io,
-    mem::MaybeUninit,
     os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     sync::Arc,
@@ -53,7 +52,7 @@ pub use self::{
     pod_mounts::{ContainerMounts, PodMounts},
 };
 use self::{
-    proc_directory::{LinkBuffer, PAGE, ProcDirectory, number},
+    proc_directory::{ProcDirectory, number},
     search::PodNamespace,
     shared_search::SharedSearch,
 };
@@ -162,7 +161,7 @@ impl Processes {
     /// pods, absolute and without links, as in [`PodMounts`].
     pub fn new(proc: impl Into<PathBuf>, root: impl Into<PathBuf>) -> Self {
         let state = ProcessesState {
-            proc: ProcDirectory::new(proc.into()),
+            proc: ProcDirectory(proc.into()),
             root: root.into(),
             by_mounts: SharedSearch::default(),
             by_id: SharedSearch::default(),
@@ -261,16 +260,14 @@ impl Processes {
 
     /// The number in the target of a link: that of a namespace in `mnt:[4026531841]`.
     fn link_number(&self, process: impl fmt::Display, link: &str) -> io::Result<u64> {
-        let mut buffer = [MaybeUninit::uninit(); 64];
-        let target = self.proc().link(process, link, &mut buffer)?;
+        let target = self.proc().link(process, link)?;
         let digits = target.split(|&byte| byte == b'[').nth(1);
         let inode = digits.and_then(|rest| number(rest.strip_suffix(b"]")?));
         inode.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
     fn stat(&self, process: impl fmt::Display) -> Option<Stat> {
-        let mut buffer = [0; Stat::LENGTH];
-        Stat::parse(self.proc().read_start(process, "stat", &mut buffer).ok()?)
+        Stat::parse(&self.proc().read(process, "stat").ok()?)
     }
 
     /// Those of these processes that are the owner's now.
@@ -311,9 +308,8 @@ impl Processes {
 
     /// The name of the process's executable.
     pub fn executable(&self, process: &FoundProcess) -> Option<String> {
-        let mut buffer: LinkBuffer = [MaybeUninit::uninit(); PAGE];
-        if let Ok(path) = self.proc().link(process.pid, "exe", &mut buffer) {
-            let name = Path::new(OsStr::from_bytes(path)).file_name()?.to_str()?;
+        if let Ok(path) = self.proc().link(process.pid, "exe") {
+            let name = Path::new(OsStr::from_bytes(&path)).file_name()?.to_str()?;
             return Some(name.trim_end_matches(" (deleted)").to_owned());
         }
         // Another user's executable cannot be read, but its first 15 bytes.
@@ -334,9 +330,6 @@ struct Stat {
 }
 
 impl Stat {
-    /// The signals are among the first 800 bytes: after a name of at most 64, and thirty numbers.
-    const LENGTH: usize = 1024;
-
     /// The command's name may hold anything, parentheses as well.
     fn parse(text: &[u8]) -> Option<Self> {
         let pid = number(text.split(u8::is_ascii_whitespace).next()?)?;

@@ -70,6 +70,7 @@ pub struct Agent {
     pod_metrics: PodMetrics,
     handle: AgentHandle,
     issuer: certificates::Issuer,
+    certificates: mpsc::UnboundedReceiver<SourceId>,
     incomplete: Option<watch::Receiver<bool>>,
     rng: Rng,
     /// Locked while the agent lives.
@@ -145,7 +146,6 @@ impl Agent {
         let mut jumps = inputs.clock.jumps();
         handle.start_tasks(&mut tasks, &shutdown);
         let late_pods = self.follow_manifests(&mut tasks);
-        let mut certificates = self.issuer.changes();
         tasks.spawn("pod certificates", self.issuer.run());
         let (contact, changed) = (watch::Sender::default(), watch::Sender::default());
         let mut checkpoint = start_checkpoint(
@@ -193,7 +193,7 @@ impl Agent {
                 change = config_maps.next() => object_event(Kind::ConfigMap, change),
                 change = secrets.next() => object_event(Kind::Secret, change),
                 Ok(()) = cluster.changed() => AgentEvent::Cluster,
-                Some(source) = certificates.recv() => AgentEvent::Certificate(source),
+                Some(source) = self.certificates.recv() => AgentEvent::Certificate(source),
                 Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
                 () = handle.on_change.reloaded() => AgentEvent::HooksReloaded,
                 Some(stale) = checkpoint.stale.recv() => AgentEvent::Stale(Box::new(stale)),

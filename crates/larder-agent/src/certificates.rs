@@ -21,7 +21,7 @@
 mod key;
 mod request;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use jiff::Timestamp;
@@ -79,14 +79,6 @@ pub(crate) struct Certificates {
     commands: mpsc::UnboundedSender<Command>,
 }
 
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates")
-            .field("sources", &self.held.lock().len())
-            .finish_non_exhaustive()
-    }
-}
-
 enum Command {
     /// Request certificates for this source of this pod.
     Issue(SourceId, Arc<StoredPod>, Box<PodCertificateProjection>),
@@ -95,14 +87,15 @@ enum Command {
 }
 
 impl Certificates {
-    /// The certificates of the pods of `node_name`, and the issuer that requests them.
+    /// The certificates of the pods of `node_name`, the issuer that requests them, and the sources whose certificate has
+    /// changed.
     pub(crate) fn new(
         client: Client,
         clock: Clock,
         node_name: &str,
         rng: Rng,
         context: &NodeContext,
-    ) -> (Self, Issuer) {
+    ) -> (Self, Issuer, mpsc::UnboundedReceiver<SourceId>) {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (changes, receiver) = mpsc::unbounded_channel();
         let held = Arc::default();
@@ -121,13 +114,8 @@ impl Certificates {
             held,
             changes,
         });
-        let issuer = Issuer {
-            node,
-            rng,
-            inbox,
-            changed: Some(receiver),
-        };
-        (certificates, issuer)
+        let issuer = Issuer { node, rng, inbox };
+        (certificates, issuer, receiver)
     }
 
     /// The certificate of the `source` that has `key` in `pod`. The first call requests it. Without a source it is an
@@ -189,7 +177,6 @@ pub(crate) struct Issuer {
     /// Each task gets a fork.
     rng: Rng,
     inbox: mpsc::UnboundedReceiver<Command>,
-    changed: Option<mpsc::UnboundedReceiver<SourceId>>,
 }
 
 /// What all tasks share.
@@ -209,11 +196,6 @@ struct Node {
 }
 
 impl Issuer {
-    /// The sources whose certificate or error has changed. Can be taken once.
-    pub(crate) fn changes(&mut self) -> mpsc::UnboundedReceiver<SourceId> {
-        self.changed.take().expect("changes are taken once")
-    }
-
     /// Requests certificates until dropped.
     pub(crate) async fn run(mut self) {
         let mut tasks: JoinMap<SourceId, ()> = JoinMap::new();

@@ -116,40 +116,55 @@ async fn follow_node(
 }
 
 async fn follow_services(mut services: Collection<Service>, state: &watch::Sender<ClusterState>) {
-    let mut by_name = BTreeMap::new();
+    let mut known = LastGood::default();
     loop {
-        let changed = match services.next().await {
-            CollectionEvent::All(services) => {
-                let there: BTreeSet<ObjectKey> = services
-                    .iter()
-                    .map(|service| service.metadata.key())
-                    .collect();
-                by_name.retain(|key, _| there.contains(key));
-                services
+        let event = services.next().await;
+        if known.take(event, |service| ServiceFacts::new(&service)) {
+            let services: Arc<[_]> = known.0.values().cloned().collect();
+            set(state, |state| &mut state.services, Some(services));
+        }
+    }
+}
+
+/// The objects of a collection, each in its last readable form.
+struct LastGood<T>(BTreeMap<ObjectKey, T>);
+
+impl<T> Default for LastGood<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> LastGood<T> {
+    /// Takes over a change, without the objects that `make` omits. Returns whether it was one.
+    fn take<K>(&mut self, event: CollectionEvent<K>, make: impl Fn(K) -> Option<T>) -> bool {
+        let changed = match event {
+            CollectionEvent::All(all) => {
+                let there: BTreeSet<_> = all.iter().map(|found| found.metadata.key()).collect();
+                self.0.retain(|key, _| there.contains(key));
+                all
             }
-            CollectionEvent::One(service) => vec![service],
+            CollectionEvent::One(found) => vec![found],
             CollectionEvent::Gone(metadata) => {
-                by_name.remove(&metadata.key());
+                self.0.remove(&metadata.key());
                 Vec::new()
             }
             other => {
                 log_failure(&other);
-                continue;
+                return false;
             }
         };
-        for service in changed {
-            let key = service.metadata.key();
-            // The last good one stays.
-            let Some(service) = readable(service) else {
+        for found in changed {
+            let key = found.metadata.key();
+            let Some(object) = readable(found) else {
                 continue;
             };
-            match ServiceFacts::new(&service) {
-                Some(facts) => by_name.insert(key, facts),
-                None => by_name.remove(&key),
+            match make(object) {
+                Some(kept) => self.0.insert(key, kept),
+                None => self.0.remove(&key),
             };
         }
-        let services: Arc<[_]> = by_name.values().cloned().collect();
-        set(state, |state| &mut state.services, Some(services));
+        true
     }
 }
 
@@ -191,43 +206,18 @@ async fn keep_trust_bundles(
     mut bundles: ServedCollection<ClusterTrustBundle>,
     publish: impl Fn(Option<TrustBundles>),
 ) {
-    let mut by_name = BTreeMap::new();
+    let mut known = LastGood::default();
     loop {
-        let changed = match bundles.next().await {
-            CollectionEvent::All(bundles) => {
-                let there: BTreeSet<_> = bundles
-                    .iter()
-                    .map(|bundle| bundle.metadata.key().name)
-                    .collect();
-                by_name.retain(|name, _| there.contains(name));
-                bundles
-            }
-            CollectionEvent::One(bundle) => vec![bundle],
-            CollectionEvent::Gone(metadata) => {
-                by_name.remove(&metadata.key().name);
-                Vec::new()
-            }
-            other => {
-                log_failure(&other);
-                // The API server does not serve the kind.
-                if matches!(&other, CollectionEvent::Failed(failure) if failure.error.is_not_found())
-                {
-                    by_name.clear();
-                    publish(Some(TrustBundles::Unsupported));
-                }
-                continue;
-            }
-        };
-        for bundle in changed {
-            let name = bundle.metadata.key().name;
-            // The last good one stays.
-            if let Some(bundle) = readable(bundle) {
-                by_name.insert(name, TrustBundle::from(bundle));
-            }
+        let event = bundles.next().await;
+        let is_unserved =
+            matches!(&event, CollectionEvent::Failed(failure) if failure.error.is_not_found());
+        if known.take(event, |bundle| Some(TrustBundle::from(bundle))) {
+            let bundles = known.0.values().cloned().collect();
+            publish(Some(TrustBundles::Synced(bundles)));
+        } else if is_unserved {
+            known.0.clear();
+            publish(Some(TrustBundles::Unsupported));
         }
-        publish(Some(TrustBundles::Synced(
-            by_name.values().cloned().collect(),
-        )));
     }
 }
 

@@ -605,6 +605,4 @@ fn is_dns_subdomain(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod reference;
-#[cfg(test)]
 mod tests;

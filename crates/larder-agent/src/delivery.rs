@@ -13,6 +13,7 @@ pub(crate) mod inbox;
 pub(crate) mod inputs;
 pub(crate) mod journal;
 pub(crate) mod plan;
+pub(crate) mod pod_parts;
 pub(crate) mod pod_statuses;
 pub(crate) mod registration;
 pub(crate) mod reports;

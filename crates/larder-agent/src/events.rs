@@ -30,7 +30,6 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
-    fmt,
     time::Duration,
 };
 
@@ -51,12 +50,12 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-pub(crate) use self::event::{BesideEvent, EventSubject, HookEvent};
+pub(crate) use self::event::{EventSubject, PodReason};
 use self::{
     event::{PodEvent, seconds},
     pod_events::PodEvents,
 };
-use crate::metrics::{EventOutcome, Metrics};
+use crate::metrics::Metrics;
 
 const EVENTS: Resource = Resource::core("events");
 
@@ -95,14 +94,6 @@ enum PostError {
     Never(String),
 }
 
-impl fmt::Debug for Events {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events")
-            .field("node", &self.node)
-            .finish_non_exhaustive()
-    }
-}
-
 impl Events {
     /// Events about the pods of `node`, posted by `client`.
     pub(crate) fn new(client: Client, node: &str, metrics: Metrics) -> Self {
@@ -113,17 +104,6 @@ impl Events {
             noted: Mutex::default(),
             wake: Notify::new(),
         }
-    }
-
-    /// Notes an event about a hook of the pod with `metadata`, for the first time or again.
-    pub(crate) fn of_hook(
-        &self,
-        metadata: &ObjectMeta,
-        event: HookEvent,
-        message: &str,
-        now: Timestamp,
-    ) {
-        self.failed(metadata, EventSubject::Hook(event), message, now);
     }
 
     /// Notes that a part of the pod with `metadata` was not delivered because of `reason`, for the first time or again.
@@ -182,7 +162,7 @@ impl Events {
         let pod = event.involved["name"].as_str().unwrap_or_default();
         match outcome {
             Ok(()) => {
-                self.metrics.event(EventOutcome::Posted);
+                self.metrics.event("posted");
                 if let Some(same) = same {
                     same.posted = true;
                 }
@@ -196,7 +176,7 @@ impl Events {
                 RETRY
             }
             Err(PostError::Forbidden(why)) => {
-                self.metrics.event(EventOutcome::Forbidden);
+                self.metrics.event("forbidden");
                 if let Some(same) = same {
                     same.due = true;
                 }
@@ -225,7 +205,7 @@ impl Events {
                 Duration::ZERO
             }
             Err(PostError::Never(why)) => {
-                self.metrics.event(EventOutcome::Rejected);
+                self.metrics.event("refused");
                 debug!(error = why, pod, "API server rejected event, dropped");
                 Duration::ZERO
             }

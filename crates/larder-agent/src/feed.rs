@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
@@ -75,27 +74,8 @@ impl Feed {
 
     /// Follows the directory until dropped.
     pub async fn run(mut self) {
-        let (mut files, mut incomplete) = (self.directory.problems(), self.directory.incomplete());
         loop {
-            // Problems without changes are passed on, too. Changes come first: the server has them before `incomplete`
-            // turns false.
-            let changes = {
-                let mut next = pin!(self.directory.next());
-                loop {
-                    tokio::select! {
-                        biased;
-                        changes = &mut next => break changes,
-                        Ok(()) = files.changed() => {
-                            let problems = all(&files.borrow_and_update(), &self.rejected);
-                            self.problems.send_replace(problems);
-                        }
-                        Ok(()) = incomplete.changed() => {
-                            let incomplete = *incomplete.borrow_and_update() || !self.rejected_since_start.is_empty();
-                            self.incomplete.send_replace(incomplete);
-                        }
-                    }
-                }
-            };
+            let changes = self.directory.next().await;
             self.apply(changes).await;
         }
     }
@@ -104,10 +84,12 @@ impl Feed {
     fn publish(&mut self) {
         self.rejected_since_start
             .retain(|id| self.rejected.contains_key(id));
-        let problems = all(&self.directory.problems().borrow(), &self.rejected);
-        self.problems.send_replace(problems);
-        let incomplete =
-            *self.directory.incomplete().borrow() || !self.rejected_since_start.is_empty();
+        let rejected = self.rejected.iter();
+        let rejected = rejected.map(|(id, reason)| format!("{id}: {reason}"));
+        let problems = self.directory.problems().iter().cloned().chain(rejected);
+        self.problems.send_replace(problems.collect());
+        // The server has the objects of a mended file before this turns false.
+        let incomplete = self.directory.is_incomplete() || !self.rejected_since_start.is_empty();
         self.incomplete.send_replace(incomplete);
     }
 
@@ -168,13 +150,6 @@ impl Feed {
         debug!(object = %id, ?applied, "applied");
         Ok(())
     }
-}
-
-fn all(files: &[String], rejected: &BTreeMap<ObjectId, String>) -> Arc<[String]> {
-    let rejected = rejected
-        .iter()
-        .map(|(id, reason)| format!("{id}: {reason}"));
-    files.iter().cloned().chain(rejected).collect()
 }
 
 fn kind(id: &ObjectId) -> Option<Kind> {

@@ -33,12 +33,12 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use larder_connections::{Acceptor, ConnectionLimits, ConnectionSlots};
+use larder_connections::{Acceptor, ConnectionLimits, ConnectionSlots, drain};
 use rustix::process::{Resource, geteuid, getrlimit};
 use tokio::{
     net::{TcpListener, UnixListener, UnixStream},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -222,9 +222,7 @@ pub async fn serve_unix(
         }
     }
     drop(listener);
-    let drain = async { while connections.join_next().await.is_some() {} };
-    // What is left is cut.
-    let _ = timeout(DRAIN_TIMEOUT, drain).await;
+    drain(connections).await;
 }
 
 /// Connections to one listener, however many descriptors there are.
@@ -240,8 +238,6 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_hours(24);
 const MAX_FILTER_BYTES: usize = 4 << 10;
 /// Longest request head.
 const MAX_HEAD_BYTES: u32 = 16 << 10;
-/// Time for requests in flight to end at shutdown.
-const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 

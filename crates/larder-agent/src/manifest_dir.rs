@@ -22,18 +22,14 @@ mod schedule;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashSet},
-    io,
+    io, mem,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Duration,
 };
 
 use larder_objects::manifest::RawObject;
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
-use tokio::{
-    sync::watch as latest,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 use tracing::{debug, info, warn};
 
 pub use self::catalogue::ObjectId;
@@ -84,10 +80,11 @@ pub struct ManifestDir {
     schedule: ReadSchedule,
     watch: DirectoryWatch,
     next_pass: Instant,
-    problems: latest::Sender<Arc<[String]>>,
+    problems: Vec<String>,
     /// Files that have been invalid since the start.
     broken_since_start: BTreeSet<PathBuf>,
-    incomplete: latest::Sender<bool>,
+    /// Problems have changed since [`Self::next`] returned last, or whether it is incomplete.
+    has_news: bool,
 }
 
 /// The events that wake the follower.
@@ -112,9 +109,9 @@ impl ManifestDir {
             schedule: ReadSchedule::default(),
             watch: DirectoryWatch::default(),
             next_pass: Instant::now(),
-            problems: latest::Sender::new(Arc::from([])),
+            problems: Vec::new(),
             broken_since_start: BTreeSet::new(),
-            incomplete: latest::Sender::new(false),
+            has_news: false,
         };
         // Watched before it is read: a file that changes in between is read twice, rather than never.
         this.rearm();
@@ -123,8 +120,6 @@ impl ManifestDir {
                 let files = this.catalogue.files();
                 let broken = files.filter(|file| this.catalogue.is_broken(file));
                 this.broken_since_start = broken.map(Path::to_owned).collect();
-                this.incomplete
-                    .send_replace(!this.broken_since_start.is_empty());
                 Ok((this, changes))
             }
             Err(source) => Err(OpenError {
@@ -135,17 +130,17 @@ impl ManifestDir {
     }
 
     /// The present problems of the files, each with its place.
-    pub fn problems(&self) -> latest::Receiver<Arc<[String]>> {
-        self.problems.subscribe()
+    pub fn problems(&self) -> &[String] {
+        &self.problems
     }
 
-    /// Whether a file that was invalid at the start still is, so its objects are unknown. Set after [`Self::next`] has
-    /// returned what that file has.
-    pub fn incomplete(&self) -> latest::Receiver<bool> {
-        self.incomplete.subscribe()
+    /// Whether a file that was invalid at the start still is, so its objects are unknown.
+    pub fn is_incomplete(&self) -> bool {
+        !self.broken_since_start.is_empty()
     }
 
-    /// Waits for the next edit that changes something.
+    /// Waits for the next edit that changes something: objects, [problems](Self::problems), or whether the directory
+    /// [is incomplete](Self::is_incomplete).
     ///
     /// # Cancel safety
     ///
@@ -163,13 +158,15 @@ impl ManifestDir {
                 DirEvent::Due(touched) => touched,
             };
             self.rearm();
-            match self.look(touched).await {
-                Ok(changes) if changes.is_empty() => {}
-                Ok(changes) => return changes,
-                Err(error) => self.report(vec![format!(
+            let changes = self.look(touched).await.unwrap_or_else(|error| {
+                self.report(vec![format!(
                     "{}: cannot be read, keeping its last good content: {error}",
                     self.path.display()
-                )]),
+                )]);
+                ManifestDiff::default()
+            });
+            if mem::take(&mut self.has_news) || !changes.is_empty() {
+                return changes;
             }
         }
     }
@@ -256,10 +253,10 @@ impl ManifestDir {
             .deletes
             .sort_by_key(|id| std::cmp::Reverse(rank(&id.kind)));
         self.report(self.catalogue.problems());
+        let was_incomplete = self.is_incomplete();
         self.broken_since_start
             .retain(|file| self.catalogue.is_broken(file));
-        self.incomplete
-            .send_replace(!self.broken_since_start.is_empty());
+        self.has_news |= was_incomplete != self.is_incomplete();
         Ok(changes)
     }
 
@@ -286,11 +283,13 @@ impl ManifestDir {
     }
 
     /// Logs new problems, and those that are resolved.
-    fn report(&self, problems: Vec<String>) {
-        let before = self.problems.borrow().clone();
-        if *before == *problems {
+    fn report(&mut self, problems: Vec<String>) {
+        let before = mem::replace(&mut self.problems, problems);
+        let problems = &self.problems;
+        if before == *problems {
             return;
         }
+        self.has_news = true;
         let known: HashSet<_> = before.iter().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
             warn!(
@@ -302,7 +301,6 @@ impl ManifestDir {
         for problem in before.iter().filter(|problem| !current.contains(problem)) {
             info!(problem = problem.as_str(), "manifest problem resolved");
         }
-        self.problems.send_replace(problems.into());
     }
 }
 

@@ -2,15 +2,67 @@
 //!
 //! Invariant: every label set exists from the start, so that a counter's first increase is visible.
 
-use std::time::Duration;
+use std::{hash::Hash, time::Duration};
 
 use jiff::Timestamp;
 use prometheus_client::{
+    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
-    registry::{Registry, Unit},
+    registry::{Metric, Registry, Unit},
 };
 
 use crate::status::Phase;
+
+/// Makes metrics and registers them.
+pub(crate) struct Registrar<'a>(pub(crate) &'a mut Registry);
+
+impl Registrar<'_> {
+    pub(crate) fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.keep(name, help, M::default())
+    }
+
+    pub(crate) fn keep<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    /// A metric in seconds.
+    pub(crate) fn seconds<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        let unit = Unit::Seconds;
+        self.0.register_with_unit(name, help, unit, metric.clone());
+        metric
+    }
+
+    /// A metric for each of these values of labels.
+    pub(crate) fn family<M, L>(
+        &mut self,
+        name: &str,
+        help: &str,
+        labels: impl IntoIterator<Item = L>,
+    ) -> Family<L, M>
+    where
+        Family<L, M>: Metric,
+        L: Clone + Eq + Hash + EncodeLabelSet,
+        M: Clone + Default,
+    {
+        let family = Family::<L, M>::default();
+        for labels in labels {
+            drop(family.get_or_create(&labels));
+        }
+        self.keep(name, help, family)
+    }
+}
+
+/// Names and values of labels.
+pub(crate) type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+/// One label with each of these values.
+pub(crate) fn label<const N: usize>(
+    name: &'static str,
+    values: [&'static str; N],
+) -> [Labels<1>; N] {
+    values.map(|value| [(name, value)])
+}
 
 /// Metrics of the deliveries. Cloning shares them.
 #[derive(Clone, Debug)]
@@ -23,97 +75,47 @@ pub(crate) struct Metrics {
     ready: Gauge,
 }
 
-/// Names and values of labels.
-type Labels<const N: usize> = [(&'static str, &'static str); N];
-
-/// The outcome of posting an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EventOutcome {
-    /// The API server has it.
-    Posted,
-    /// The agent is not permitted to post it; it will retry.
-    Forbidden,
-    /// The API server will never accept it.
-    Rejected,
-}
-
-/// The outcome of a delivery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DeliveryOutcome {
-    /// New content is in place.
-    Swapped,
-    /// The content was up to date.
-    Unchanged,
-    /// It failed and will be retried.
-    Failed,
-}
-
 impl Metrics {
     /// Registers the metrics of an agent that starts at `now` in `registry`.
     pub(crate) fn register(registry: &mut Registry, now: Timestamp) -> Self {
         // From a tenth of a millisecond to three seconds.
         let buckets = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0];
+        let outcomes = ["swapped", "unchanged", "failed"];
+        let deliveries = ["volume", "environment"].into_iter();
+        let deliveries = deliveries
+            .flat_map(|part| outcomes.map(|outcome| [("part", part), ("outcome", outcome)]));
+        let mut registrar = Registrar(registry);
         let metrics = Self {
-            deliveries: Family::default(),
-            events: Family::default(),
-            delay: Histogram::new(buckets),
-            pods: Family::default(),
-            healthy: Gauge::default(),
-            ready: Gauge::default(),
+            deliveries: registrar.family(
+                "deliveries",
+                "Passes over a volume or an environment",
+                deliveries,
+            ),
+            events: registrar.family(
+                "events",
+                "Events about pods, by the API server's answer",
+                label("outcome", ["posted", "forbidden", "refused"]),
+            ),
+            delay: registrar.seconds(
+                "change_delivery",
+                "Time from the arrival of a change to its delivery",
+                Histogram::new(buckets),
+            ),
+            pods: registrar.add("pods", "Pods by the phase of their delivery"),
+            healthy: registrar.add(
+                "healthy",
+                "Whether every watch is known to be alive, as in /healthz",
+            ),
+            ready: registrar.add(
+                "ready",
+                "Whether every pod source has reported and every pod was tried, as in /readyz",
+            ),
         };
-        for part in ["volume", "environment"] {
-            for outcome in ["swapped", "unchanged", "failed"] {
-                let labels = [("part", part), ("outcome", outcome)];
-                drop(metrics.deliveries.get_or_create(&labels));
-            }
-        }
-        for outcome in ["posted", "forbidden", "refused"] {
-            drop(metrics.events.get_or_create(&[("outcome", outcome)]));
-        }
-        registry.register(
-            "deliveries",
-            "Passes over a volume or an environment",
-            metrics.deliveries.clone(),
-        );
-        registry.register(
-            "events",
-            "Events about pods, by the API server's answer",
-            metrics.events.clone(),
-        );
-        registry.register_with_unit(
-            "change_delivery",
-            "Time from the arrival of a change to its delivery",
-            Unit::Seconds,
-            metrics.delay.clone(),
-        );
-        registry.register(
-            "pods",
-            "Pods by the phase of their delivery",
-            metrics.pods.clone(),
-        );
-        registry.register(
-            "healthy",
-            "Whether every watch is known to be alive, as in /healthz",
-            metrics.healthy.clone(),
-        );
-        registry.register(
-            "ready",
-            "Whether every pod source has reported and every pod was tried, as in /readyz",
-            metrics.ready.clone(),
-        );
-        let started = Gauge::<i64>::default();
+        let help = "Time of the agent's start, in seconds since 1970";
+        let started: Gauge = registrar.seconds("start_time", help, Gauge::default());
         started.set(now.as_second());
-        registry.register_with_unit(
-            "start_time",
-            "Time of the agent's start, in seconds since 1970",
-            Unit::Seconds,
-            started,
-        );
-        registry.register(
-            "build",
-            "Version of larder",
-            Info::new([("version", env!("CARGO_PKG_VERSION"))]),
-        );
+        let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "Version of larder", version);
         metrics
     }
 
@@ -133,26 +135,15 @@ impl Metrics {
         self.ready.set(ready.into());
     }
 
-    /// Counts an event.
-    pub(crate) fn event(&self, outcome: EventOutcome) {
-        let outcome = match outcome {
-            EventOutcome::Posted => "posted",
-            EventOutcome::Forbidden => "forbidden",
-            EventOutcome::Rejected => "refused",
-        };
+    /// Counts an event: `posted`, `forbidden` (it will be posted again) or `refused` for good.
+    pub(crate) fn event(&self, outcome: &'static str) {
         self.events.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// Counts a pass over one `volume` or `environment`.
-    pub(crate) fn delivered(&self, part: &'static str, outcome: DeliveryOutcome) {
-        let outcome = match outcome {
-            DeliveryOutcome::Swapped => "swapped",
-            DeliveryOutcome::Unchanged => "unchanged",
-            DeliveryOutcome::Failed => "failed",
-        };
-        self.deliveries
-            .get_or_create(&[("part", part), ("outcome", outcome)])
-            .inc();
+    /// Counts a pass over one `volume` or `environment`: `swapped`, `unchanged` or `failed`.
+    pub(crate) fn delivered(&self, part: &'static str, outcome: &'static str) {
+        let labels = [("part", part), ("outcome", outcome)];
+        self.deliveries.get_or_create(&labels).inc();
     }
 
     /// Records the time from the arrival of a change to its content being in place.

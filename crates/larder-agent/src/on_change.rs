@@ -26,8 +26,6 @@
 
 mod hooked_pod;
 mod key;
-#[cfg(test)]
-mod memory;
 mod metrics;
 mod observer;
 mod round;
@@ -38,7 +36,9 @@ mod verified;
 pub(crate) use self::{
     observer::{Observer, since_boot},
     round::ProgramHook,
-    task::{OnChange, OnChangeParts},
-    verified::ContentTagger,
+    task::{HookNode, OnChange},
 };
 pub use self::{round::PodChange, settings::OnChangeConfig};
+
+#[cfg(test)]
+mod tests;

@@ -76,7 +76,6 @@ impl TrackedPod {
 }
 
 /// Routes every change to the workers of the pods that it concerns.
-#[derive(Debug)]
 pub(crate) struct Reconciler {
     factory: Arc<dyn WorkerFactory>,
     inputs: Arc<NodeInputs>,
@@ -217,7 +216,7 @@ impl Reconciler {
     /// An object was created, changed or deleted, or cannot be read.
     pub(crate) fn object_changed(&self, kind: Kind, key: &ObjectKey) {
         let readers = self.readers.of(kind, key);
-        for tracked in readers.filter_map(|uid| self.pods.get(uid)) {
+        for tracked in readers.iter().filter_map(|uid| self.pods.get(uid)) {
             let need = Need::Object(kind, key.name.clone());
             tracked.inbox.note_change(need);
         }

@@ -99,7 +99,6 @@ struct Tidying {
 }
 
 /// What the workers of the mode `Serve` share.
-#[derive(Debug)]
 pub(crate) struct ServingNode {
     pub(crate) inputs: Arc<NodeInputs>,
     pub(crate) reports: Arc<Reports>,

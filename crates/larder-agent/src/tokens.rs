@@ -8,7 +8,7 @@
 //! 1. A token is held as [`SecretBytes`]; no error contains any of it.
 //! 2. A token that has just arrived is not due, so a wrong clock causes no flood of requests.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use http::Method;
@@ -43,14 +43,6 @@ pub(crate) struct Tokens {
     clock: Clock,
     rng: Mutex<Rng>,
     issued: Mutex<HashMap<Key, CachedToken>>,
-}
-
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens")
-            .field("issued", &self.issued.lock().len())
-            .finish_non_exhaustive()
-    }
 }
 
 /// Pod, service account and request: what a token is bound to.

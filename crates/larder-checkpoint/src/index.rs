@@ -157,3 +157,15 @@ fn take_entry(source: &mut Source<'_>) -> Result<(CopyId, IndexEntry), Malformed
     };
     Ok((id, IndexEntry { kept, verified_at }))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn claimed_lengths_allocate_nothing() {
+        // A list of four thousand million entries in four bytes.
+        let claims = [&[0; 16][..], &[0xff; 4]].concat();
+        assert!(Index::decode(&claims).is_err());
+    }
+}

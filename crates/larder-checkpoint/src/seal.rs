@@ -26,7 +26,7 @@ use zeroize::Zeroizing;
 /// First bytes of each file.
 const MAGIC: [u8; 8] = *b"larder\x00c";
 /// Version of the format of all files in a directory, which this crate writes and opens. Version 1 had an index in pages.
-const VERSION: u16 = 2;
+const VERSION: u16 = 3;
 /// Sizes of files are multiples of this.
 const BLOCK: usize = 512;
 const SALT_BYTES: usize = 32;
@@ -249,27 +249,18 @@ pub(crate) struct FileName(pub(crate) [u8; NAME_BYTES]);
 impl FileName {
     /// The name `text`, if [`SealingKey::seal`] can have given it to a file.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let digit = |byte: u8| match byte {
-            b'0'..=b'9' => Some(byte - b'0'),
-            b'a'..=b'f' => Some(byte - b'a' + 10),
-            _ => None,
-        };
-        let (pairs, rest) = text.as_bytes().as_chunks();
-        if pairs.len() != NAME_BYTES || !rest.is_empty() {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 2 * NAME_BYTES || !text.bytes().all(is_digit) {
             return None;
         }
-        let mut hash = [0; NAME_BYTES];
-        for (byte, [high, low]) in hash.iter_mut().zip(pairs) {
-            *byte = digit(*high)? << 4 | digit(*low)?;
-        }
-        Some(Self(hash))
+        let hash = u128::from_str_radix(text, 16).ok()?;
+        Some(Self(hash.to_be_bytes()))
     }
 }
 
 impl fmt::Display for FileName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut hash = self.0.iter();
-        hash.try_for_each(|byte| write!(f, "{byte:02x}"))
+        write!(f, "{:032x}", u128::from_be_bytes(self.0))
     }
 }
 

@@ -12,50 +12,24 @@ use tracing::warn;
 /// Longest wait for a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A permission that the mode uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Permission {
-    /// Touching pods.
-    Touch,
-    /// Reading the lease of the node (R13).
-    Lease,
-    /// Knowing the CSI drivers (R15).
-    Drivers,
-}
-
-impl Permission {
-    const ALL: [Self; 3] = [Self::Touch, Self::Lease, Self::Drivers];
-
-    /// Verb and resource, as an administrator grants it.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Touch => "patch pods/status",
-            Self::Lease => "get leases",
-            Self::Drivers => "list csidrivers",
-        }
-    }
-
-    fn attributes(self, node_name: &str) -> Value {
-        match self {
-            Self::Touch => json!({"verb": "patch", "resource": "pods", "subresource": "status"}),
-            Self::Lease => json!({
-                "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease",
-                "name": node_name,
-            }),
-            Self::Drivers => {
-                json!({"verb": "list", "group": "storage.k8s.io", "resource": "csidrivers"})
-            }
-        }
-    }
-}
-
 /// The result of the last review.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Permissions {
     /// The user name; empty if unknown.
     pub identity: String,
-    /// Whether each is granted, in the order of [`Permission::ALL`]; `None` is unknown.
-    granted: [Option<bool>; 3],
+    /// The permissions that the mode uses, as an administrator grants them: touching pods, reading the lease of the node
+    /// (R13), knowing the CSI drivers (R15). Whether each is granted; `None` is unknown.
+    pub granted: [(&'static str, Option<bool>); 3],
+}
+
+impl Default for Permissions {
+    fn default() -> Self {
+        let all = ["patch pods/status", "get leases", "list csidrivers"];
+        Self {
+            identity: String::new(),
+            granted: all.map(|permission| (permission, None)),
+        }
+    }
 }
 
 impl Permissions {
@@ -70,13 +44,23 @@ impl Permissions {
         );
         let subject = subject.await.unwrap_or_default();
         let user = subject.pointer("/status/userInfo/username");
-        let identity = user.and_then(Value::as_str).unwrap_or_default().to_owned();
-        let mut granted = [None; 3];
-        for (permission, granted) in Permission::ALL.into_iter().zip(&mut granted) {
+        let mut permissions = Self::default();
+        user.and_then(Value::as_str)
+            .unwrap_or_default()
+            .clone_into(&mut permissions.identity);
+        let attributes = [
+            json!({"verb": "patch", "resource": "pods", "subresource": "status"}),
+            json!({
+                "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease",
+                "name": node_name,
+            }),
+            json!({"verb": "list", "group": "storage.k8s.io", "resource": "csidrivers"}),
+        ];
+        for ((_, granted), attributes) in permissions.granted.iter_mut().zip(attributes) {
             let review = json!({
                 "apiVersion": "authorization.k8s.io/v1",
                 "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": permission.attributes(node_name)},
+                "spec": {"resourceAttributes": attributes},
             });
             let answer = post(
                 client,
@@ -87,19 +71,12 @@ impl Permissions {
                 .await
                 .and_then(|answer| answer.pointer("/status/allowed")?.as_bool());
         }
-        Self { identity, granted }
+        permissions
     }
 
-    /// Whether the permission is granted; `None` if that is unknown.
-    pub fn may(&self, permission: Permission) -> Option<bool> {
-        self.all()
-            .find(|(found, _)| *found == permission)
-            .and_then(|(_, granted)| granted)
-    }
-
-    /// Every permission, and whether it is granted.
-    pub fn all(&self) -> impl Iterator<Item = (Permission, Option<bool>)> {
-        Permission::ALL.into_iter().zip(self.granted)
+    /// Whether pods may be touched; `None` if that is unknown.
+    pub fn may_touch(&self) -> Option<bool> {
+        self.granted[0].1
     }
 }
 
@@ -154,7 +131,12 @@ mod tests {
         });
         let permissions = Permissions::review(&Client::new(service, "n"), "node-1").await;
         assert_eq!(permissions.identity, "");
-        assert!(permissions.all().all(|(_, granted)| granted.is_none()));
+        assert!(
+            permissions
+                .granted
+                .iter()
+                .all(|(_, granted)| granted.is_none())
+        );
         assert!(sent.load(Ordering::Relaxed) > 0);
     }
 }

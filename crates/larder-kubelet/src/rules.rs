@@ -60,13 +60,14 @@ pub enum PartName {
 }
 
 /// The state of one part according to a look.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum PartObservation {
     /// One of its inputs has not been read yet; completes "waiting for".
     Unread(String),
     /// It cannot be computed: the kubelet's message.
     Uncomputable(String),
     /// The kubelet has not set it up.
+    #[default]
     NotMounted,
     /// Its files cannot be read (R23): why.
     Invisible(String),

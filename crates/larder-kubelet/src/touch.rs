@@ -134,18 +134,6 @@ impl TouchAnswer {
     }
 }
 
-/// Sends touches.
-#[derive(Clone)]
-pub struct Toucher {
-    client: Client,
-}
-
-impl std::fmt::Debug for Toucher {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Toucher")
-    }
-}
-
 /// The part of the answer that is read.
 #[derive(Deserialize)]
 struct PatchedPod {
@@ -158,33 +146,31 @@ struct PatchedMetadata {
     resource_version: SmolStr,
 }
 
-impl Toucher {
-    /// Touches pods through `client`. Touches have a rate limit of their own, [`crate::touch_limiter`] (R19).
-    pub fn new(client: Client) -> Self {
-        Self { client }
+/// Sets the annotation of `pod` to `value`: one request. Touches have a rate limit of their own,
+/// [`crate::touch_limiter`] (R19).
+pub async fn send(client: &Client, pod: &PodToTouch, value: &RefreshValue) -> TouchAnswer {
+    match timeout(TIMEOUT, patch(client, pod, value)).await {
+        Ok(Ok(version)) if version == pod.resource_version => TouchAnswer::NoOp,
+        Ok(Ok(resource_version)) => TouchAnswer::Touched { resource_version },
+        Ok(Err(error)) => answer_of(&error, pod),
+        Err(_) => TouchAnswer::Failed { why: NO_ANSWER },
     }
+}
 
-    /// Sets the annotation of `pod` to `value`: one request.
-    pub async fn send(&self, pod: &PodToTouch, value: &RefreshValue) -> TouchAnswer {
-        match timeout(TIMEOUT, self.patch(pod, value)).await {
-            Ok(Ok(version)) if version == pod.resource_version => TouchAnswer::NoOp,
-            Ok(Ok(resource_version)) => TouchAnswer::Touched { resource_version },
-            Ok(Err(error)) => answer_of(&error, pod),
-            Err(_) => TouchAnswer::Failed { why: NO_ANSWER },
-        }
-    }
-
-    async fn patch(&self, pod: &PodToTouch, value: &RefreshValue) -> Result<SmolStr, RequestError> {
-        let path = PODS
-            .in_namespace(&pod.namespace)
-            .and_then(|pods| pods.object(&pod.name))
-            .map(|path| path.subresource("status"));
-        let query = Query::new().with("fieldManager", FIELD_MANAGER);
-        let uri = path.and_then(|path| path.uri(&query));
-        let uri = uri.map_err(|error: PathError| RequestError::from(error))?;
-        let patched: PatchedPod = merge_patch(&self.client, uri, &body(pod, value)).await?;
-        Ok(patched.metadata.resource_version)
-    }
+async fn patch(
+    client: &Client,
+    pod: &PodToTouch,
+    value: &RefreshValue,
+) -> Result<SmolStr, RequestError> {
+    let path = PODS
+        .in_namespace(&pod.namespace)
+        .and_then(|pods| pods.object(&pod.name))
+        .map(|path| path.subresource("status"));
+    let query = Query::new().with("fieldManager", FIELD_MANAGER);
+    let uri = path.and_then(|path| path.uri(&query));
+    let uri = uri.map_err(|error: PathError| RequestError::from(error))?;
+    let patched: PatchedPod = merge_patch(client, uri, &body(pod, value)).await?;
+    Ok(patched.metadata.resource_version)
 }
 
 fn body(pod: &PodToTouch, value: &RefreshValue) -> Value {

@@ -6,7 +6,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::{self, Write as _},
+    fmt,
     sync::Arc,
 };
 
@@ -61,13 +61,8 @@ impl DigestKey {
 
     /// Identifies the key among others: a digest under another key says nothing. Shown as hexadecimal digits.
     pub fn fingerprint(&self) -> String {
-        let tag = hmac::sign(&self.key, b"larder/on-change/key");
-        tag.as_ref()[..8]
-            .iter()
-            .fold(String::new(), |mut digits, byte| {
-                write!(digits, "{byte:02x}").expect("writing to a String does not fail");
-                digits
-            })
+        let tag = self.tag(b"larder/on-change/key");
+        format!("{:016x}", u128::from_be_bytes(tag.0) >> 64)
     }
 
     /// Random bytes for a new key.
@@ -110,28 +105,22 @@ pub struct ContentDigest([u8; 32]);
 impl ContentDigest {
     /// The digest as lower-case hexadecimal digits, for storage.
     pub fn to_hex(&self) -> String {
-        let mut digits = String::with_capacity(2 * self.0.len());
-        for byte in self.0 {
-            write!(digits, "{byte:02x}").expect("writing to a String does not fail");
-        }
-        digits
+        let (halves, _) = self.0.as_chunks();
+        let [high, low] = [0, 1].map(|half| u128::from_be_bytes(halves[half]));
+        format!("{high:032x}{low:032x}")
     }
 
     /// The digest that [`to_hex`](Self::to_hex) has written; `None` if the text is something else.
     pub fn from_hex(text: &str) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if text.len() != 64 || !text.is_ascii() {
+        let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() != 64 || !text.bytes().all(is_digit) {
             return None;
         }
-        for (byte, digits) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-            let digits = std::str::from_utf8(digits).ok()?;
-            if !digits
-                .bytes()
-                .all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
-            {
-                return None;
-            }
-            *byte = u8::from_str_radix(digits, 16).ok()?;
+        let mut bytes = [0; 32];
+        let halves = [&text[..32], &text[32..]];
+        for (bytes, digits) in bytes.chunks_exact_mut(16).zip(halves) {
+            let half = u128::from_str_radix(digits, 16).ok()?;
+            bytes.copy_from_slice(&half.to_be_bytes());
         }
         Some(Self(bytes))
     }

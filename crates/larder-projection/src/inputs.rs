@@ -13,6 +13,7 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 use larder_objects::{ConfigMap, Kind, Object, Secret, SecretBytes};
+use serde::{Deserialize, Serialize};
 
 use crate::{PodCertificate, TrustBundles};
 
@@ -110,7 +111,7 @@ pub struct EnvFile {
 }
 
 /// The fields of a Service with a cluster IP that service variables need.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceFacts {
     /// Namespace of the Service.
     pub namespace: Box<str>,
@@ -123,7 +124,7 @@ pub struct ServiceFacts {
 }
 
 /// One port of a Service.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServicePortFacts {
     /// Name; empty if there is none.
     pub name: Box<str>,
@@ -171,7 +172,7 @@ impl ServiceFacts {
 }
 
 /// The facts about the node that a projection needs.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeFacts {
     /// Name of the node.
     pub name: String,

@@ -54,17 +54,3 @@ fn note(status: u16) -> &'static str {
         ""
     }
 }
-
-impl HttpError {
-    /// The failure and its causes.
-    pub(super) fn in_words(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(error) = cause {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
-            cause = error.source();
-        }
-        text
-    }
-}

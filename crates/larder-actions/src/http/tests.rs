@@ -532,7 +532,7 @@ async fn certificate_must_have_the_name_of_the_server() {
             any_authorities: false,
         };
         let error = connector(&call.tls, "host", files).await.err().unwrap();
-        assert!(error.in_words().starts_with(reason), "{error:?}");
+        assert!(chain(&error).starts_with(reason), "{error:?}");
     }
     // A file of the machine is for the operator's hooks only.
     let path = volumes.paths["trust"].join("ca.crt");

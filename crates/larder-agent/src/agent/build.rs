@@ -38,7 +38,7 @@ use crate::{
     delivery::{inputs::NodeInputs, pod_statuses::PodStatuses, reports::Reports},
     events::Events,
     metrics::Metrics,
-    on_change::{OnChange, OnChangeParts, PodChange, ProgramHook},
+    on_change::{HookNode, OnChange, PodChange, ProgramHook},
     root_dir::{HOOK_RECORD, RootDir},
     tokens::Tokens,
 };
@@ -199,77 +199,71 @@ impl AgentBuilder {
     /// # Panics
     ///
     /// Outside a tokio runtime.
-    pub fn build(self) -> Result<Agent, BuildError> {
-        let Self {
-            config,
-            root,
-            host,
-            client,
-            pod_deletion,
-            clock,
-            mut registry,
-            mut rng,
-            incomplete,
-            hooks,
-            cluster,
-        } = self;
+    pub fn build(mut self) -> Result<Agent, BuildError> {
         let node_ttl = NodeTtl::default();
-        let node_context = NodeContext::with_seed(rng.u64(..));
-        let managers = managers(&config, &node_ttl, &node_context);
+        let node_context = NodeContext::with_seed(self.rng.u64(..));
+        let managers = managers(&self.config, &node_ttl, &node_context);
         let counters = ManagerMetrics::default();
-        counters.register(&mut registry);
-        let http = http_source(&config, &root)?;
+        counters.register(&mut self.registry);
+        let http = http_source(&self.config, &self.root)?;
         let manager = PodManager::default();
         let pod_metrics = PodMetrics::new(manager.reader());
         // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let cluster_state = initial_state(incomplete.as_ref());
-        let (certificates, issuer) = Certificates::new(
-            client.clone(),
-            clock.clone(),
-            &config.node_name,
-            rng.fork(),
+        let cluster_state = initial_state(self.incomplete.as_ref());
+        let (certificates, issuer, changed_certificates) = Certificates::new(
+            self.client.clone(),
+            self.clock.clone(),
+            &self.config.node_name,
+            self.rng.fork(),
             &node_context,
         );
-        let metrics = Metrics::register(&mut registry, clock.now());
-        let post = || Events::new(client.clone(), &config.node_name, metrics.clone());
-        let events = (pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
-        let host = Arc::new(host.with_pod_files(&[HOOK_RECORD]));
-        let beside = beside(&config, &host, &client, &clock, &mut registry, &mut rng)?;
+        let metrics = Metrics::register(&mut self.registry, self.clock.now());
+        let post = || Events::new(self.client.clone(), &self.config.node_name, metrics.clone());
+        let events = (self.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
+        let beside = self.beside()?;
+        let host = Arc::new(self.host.with_pod_files(&[HOOK_RECORD]));
         let reports = Arc::new(Reports {
-            statuses: PodStatuses::new(clock.now()),
+            statuses: PodStatuses::new(self.clock.now()),
             events: events.clone(),
             metrics: metrics.clone(),
         });
-        let volumes = beside.as_ref().map_or(&host, |beside| beside.volumes());
-        let on_change = OnChange::new(OnChangeParts {
-            config: config.on_change.clone(),
-            program: hooks,
+        let volumes = beside.as_ref().map_or(&host, |beside| &beside.volumes);
+        let hook_node = HookNode {
             host: Arc::clone(&host),
-            processes: processes(&config, volumes),
-            serves_manifests: incomplete.is_some(),
-            kubelet: beside.as_ref().map(|beside| Arc::clone(beside.volumes())),
-            clock: clock.clone(),
+            kubelet: beside.as_ref().map(|beside| Arc::clone(&beside.volumes)),
+            processes: processes(&self.config, volumes),
+            serves_manifests: self.incomplete.is_some(),
+            clock: self.clock.clone(),
             events,
             changed: announcing(&reports),
-            registry: &mut registry,
-            rng: rng.fork(),
+        };
+        let on_change = OnChange::new(
+            self.config.on_change.clone(),
+            self.hooks,
+            hook_node,
+            &mut self.registry,
+            self.rng.fork(),
+        );
+        let checkpoint = self.config.checkpoint.clone().zip(self.cluster);
+        let first_key = checkpoint
+            .iter()
+            .find_map(|(config, _)| config.keys.first());
+        let checkpoint_board = first_key.map_or_else(CheckpointBoard::default, |key| {
+            CheckpointBoard::new(key, &mut self.registry)
         });
-        let checkpoint_board = CheckpointBoard::default();
-        let checkpoint = config.checkpoint.clone().zip(cluster);
-        checkpoint_board.start(checkpoint.as_ref(), &mut registry);
         let inputs = Arc::new(NodeInputs {
-            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
+            config_maps: ConfigMapManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
+            secrets: SecretManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            tokens: Tokens::new(client.clone(), clock.clone(), rng.fork()),
+            tokens: Tokens::new(self.client.clone(), self.clock.clone(), self.rng.fork()),
             certificates,
             cluster: cluster_state.subscribe(),
             expired: Mutex::default(),
-            sync_frequency: config.sync_frequency.into(),
-            clock: clock.clone(),
+            sync_frequency: self.config.sync_frequency.into(),
+            clock: self.clock.clone(),
         });
         let handle = AgentHandle {
             inputs,
@@ -281,14 +275,18 @@ impl AgentBuilder {
             node_context: node_context.clone(),
             pods: manager.reader(),
             sources: Arc::default(),
-            registries: Arc::new([registry, kubelets]),
-            info: Arc::new(AgentInfo::new(&config, incomplete.is_some(), clock.now())),
+            registries: Arc::new([self.registry, kubelets]),
+            info: Arc::new(AgentInfo::new(
+                &self.config,
+                self.incomplete.is_some(),
+                self.clock.now(),
+            )),
         };
         Ok(Agent {
-            config,
-            client,
+            config: self.config,
+            client: self.client,
             node_context,
-            pod_deletion,
+            pod_deletion: self.pod_deletion,
             http,
             cluster_state,
             node_ttl,
@@ -296,11 +294,31 @@ impl AgentBuilder {
             pod_metrics,
             handle,
             issuer,
-            incomplete,
-            rng,
-            root,
+            certificates: changed_certificates,
+            incomplete: self.incomplete,
+            rng: self.rng,
+            root: self.root,
             checkpoint,
         })
+    }
+
+    /// The state that workers share in the mode `Beside`.
+    fn beside(&mut self) -> Result<Option<Arc<Beside>>, BuildError> {
+        let Some(settings) = self.config.beside.clone() else {
+            return Ok(None);
+        };
+        let checked = settings.check_directories(&self.config.root_dir);
+        checked.map_err(BuildError::Overlap)?;
+        check_root_dir(&self.host)?;
+        let beside = Beside::new(
+            settings,
+            &self.config.node_name,
+            self.client.clone(),
+            self.clock.clone(),
+            &mut self.registry,
+            self.rng.fork(),
+        );
+        Ok(Some(Arc::new(beside.map_err(BuildError::KubeletDir)?)))
     }
 }
 
@@ -311,12 +329,8 @@ fn announcing(reports: &Arc<Reports>) -> Arc<dyn Fn(&str) + Send + Sync> {
 }
 
 /// Keeps the mode `Beside` away from a root directory with volumes, which would never be updated or removed again.
-fn check_root_dir(config: &Config, host: &VolumeHost) -> Result<(), BuildError> {
-    if config.beside.is_none() {
-        return Ok(());
-    }
-    let found = host.scan().map_err(BuildError::RootDir)?;
-    let mut served = found;
+fn check_root_dir(host: &VolumeHost) -> Result<(), BuildError> {
+    let mut served = host.scan().map_err(BuildError::RootDir)?;
     served.retain(|pod| !pod.volumes.is_empty());
     if served.is_empty() {
         return Ok(());
@@ -332,34 +346,6 @@ fn processes(config: &Config, volumes: &VolumeHost) -> Processes {
     let beside = config.beside.as_ref();
     let proc = beside.map_or(Path::new("/proc"), |beside| &beside.processes);
     Processes::new(proc, volumes.path())
-}
-
-/// The state that workers share in the mode `Beside`.
-fn beside(
-    config: &Config,
-    host: &VolumeHost,
-    client: &Client,
-    clock: &Clock,
-    registry: &mut Registry,
-    rng: &mut Rng,
-) -> Result<Option<Arc<Beside>>, BuildError> {
-    let Some(settings) = config.beside.clone() else {
-        return Ok(None);
-    };
-    let checked = settings.check_directories(&config.root_dir);
-    checked.map_err(BuildError::Overlap)?;
-    check_root_dir(config, host)?;
-    let (client, clock) = (client.clone(), clock.clone());
-    let beside = Beside::new(
-        settings,
-        &config.node_name,
-        client,
-        clock,
-        registry,
-        rng.fork(),
-    );
-    let beside = beside.map_err(BuildError::KubeletDir)?;
-    Ok(Some(Arc::new(beside)))
 }
 
 /// The state before the first report.
@@ -404,25 +390,10 @@ mod tests {
     use larder_projection::{File, FileData, Payload, VolumeKind, VolumePath, disk::PodVolume};
 
     use super::*;
-    use crate::{
-        beside::BesideConfig,
-        config::{Flags, Host},
-    };
 
     #[test]
     fn beside_a_kubelet_no_root_directory_with_served_volumes_is_used() {
         let root = tempfile::tempdir().unwrap();
-        let flags = Flags {
-            root_dir: Some(root.path().to_owned()),
-            ..Flags::default()
-        };
-        let of_test = Host {
-            name: "node-1".to_owned(),
-            uid: 1000,
-            runtime_dir: None,
-            temp_dir: "/tmp".into(),
-        };
-        let (mut config, _) = Config::load(None, flags, &of_test).unwrap();
         let host = VolumeHost::open_without_mounts(root.path()).unwrap();
         let file = File {
             data: FileData::Borrowed(b"1"),
@@ -434,15 +405,13 @@ mod tests {
         let volume = PodVolume::new("u", "keys", VolumeKind::ConfigMap);
         host.set_up(&volume, &payload, jiff::Timestamp::UNIX_EPOCH)
             .unwrap();
-        assert!(check_root_dir(&config, &host).is_ok());
-        config.beside = Some(BesideConfig::new(root.path()));
-        let error = check_root_dir(&config, &host).unwrap_err().to_string();
+        let error = check_root_dir(&host).unwrap_err().to_string();
         assert!(
             error.contains("holds volumes of 1 pods from the mode Serve"),
             "{error}"
         );
         host.tear_down("u", VolumeKind::ConfigMap, "keys").unwrap();
         // What else is kept about a pod is no volume.
-        assert!(check_root_dir(&config, &host).is_ok());
+        assert!(check_root_dir(&host).is_ok());
     }
 }

@@ -1,6 +1,6 @@
 //! The handle to a running agent.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use fastrand::Rng;
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ use crate::{
 const MANIFESTS: &str = "manifests";
 
 /// Shows the state of a running agent. Cloning is cheap.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct AgentHandle {
     pub(super) inputs: Arc<NodeInputs>,
     pub(super) reports: Arc<Reports>,
@@ -52,6 +52,14 @@ pub struct AgentHandle {
     pub(super) sources: Arc<Mutex<Sources>>,
     pub(super) registries: Arc<[Registry; 2]>,
     pub(super) info: Arc<AgentInfo>,
+}
+
+impl fmt::Debug for AgentHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AgentHandle")
+            .field("registries", &self.registries)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Whether the agent works; from [`AgentHandle::health`].

@@ -19,7 +19,7 @@ use super::{AgentHandle, handle::ApiPodState};
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
     cluster_state::ClusterState,
-    events::EventSubject,
+    events::{EventSubject, PodReason},
     pod_deleter::PodDeleter,
     reconcile::Reconciler,
 };
@@ -123,7 +123,10 @@ impl NodePods {
         warn!(error = duplicate.to_string(), "pod rejected, not served");
         let metadata = &duplicate.pod.metadata;
         if let Some(events) = &self.handle.reports.events {
-            let (subject, now) = (EventSubject::Rejected, self.handle.inputs.clock.now());
+            let (subject, now) = (
+                EventSubject::Pod(PodReason::Rejected),
+                self.handle.inputs.clock.now(),
+            );
             events.failed(metadata, subject, &duplicate.to_string(), now);
         }
         if metadata.deletion_timestamp.is_some() {

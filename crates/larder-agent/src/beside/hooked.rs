@@ -14,9 +14,10 @@ use larder_on_change::{PartContent, PartKey, PartTags, PodHooks};
 use crate::on_change::since_boot;
 
 /// What a look found of a part that a hook looks at.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) enum FoundContent {
     /// It cannot be computed, or not yet.
+    #[default]
     Unknown,
     /// It is not there, or cannot be read.
     Absent,
@@ -41,9 +42,9 @@ pub(super) struct HookedParts {
 struct HookedPart {
     is_known: bool,
     /// As it was at the first look.
-    at_first: Option<PartContent>,
+    at_first: Option<Arc<PartContent>>,
     /// Verified, and not handed over yet.
-    verified: Option<PartContent>,
+    verified: Option<Arc<PartContent>>,
     /// As it was handed over last.
     handed_over: Option<PartTags>,
     /// When its last swap was seen.
@@ -55,8 +56,8 @@ struct HookedPart {
 pub(super) struct HandOver {
     pub(super) hooks: Arc<PodHooks>,
     /// The parts as they were at the first look, if the hooks are new.
-    pub(super) on_disk: Option<Vec<(PartKey, PartContent)>>,
-    pub(super) parts: Vec<(PartKey, PartContent)>,
+    pub(super) on_disk: Option<Vec<(PartKey, Arc<PartContent>)>>,
+    pub(super) parts: Vec<(PartKey, Arc<PartContent>)>,
 }
 
 impl HookedParts {
@@ -114,17 +115,15 @@ impl HookedParts {
         state.is_known = true;
         let Some(tags) = tags else { return };
         if state.at_first.is_none() && !self.has_begun {
-            state.at_first = Some(PartContent {
-                tags: tags.clone(),
-                swapped: None,
-            });
+            let (tags, swapped) = (tags.clone(), None);
+            state.at_first = Some(Arc::new(PartContent { tags, swapped }));
         }
         if !is_verified {
             return;
         }
         let swapped = state.swapped;
         let is_new = state.handed_over.as_ref() != Some(&tags) || !self.has_begun;
-        state.verified = is_new.then_some(PartContent { tags, swapped });
+        state.verified = is_new.then(|| Arc::new(PartContent { tags, swapped }));
     }
 
     /// What is to be handed over now, without the parts that are held back: others of the same container are still to

@@ -3,9 +3,9 @@
 //!
 //! Invariant: no bytes of objects are kept after the look, only keyed fingerprints. The key exists in memory only.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{mem, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::Pod;
 use larder_kubelet::{
     fingerprint::Fingerprint,
     kubelet_dir::{
@@ -19,14 +19,17 @@ use larder_kubelet::{
 use larder_objects::{SecretBytes, chain};
 use larder_on_change::{PartKey, PartTags, PodHooks};
 use larder_projection::{
-    ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, Unavailable, VolumeKind,
-    containers, environment, project,
+    ContainerView, Inputs, Needs, Origin, PodCertificate, Projection, VolumeKind, environment,
+    project,
 };
 
 use super::{hooked::FoundContent, shared::Beside};
 use crate::{
-    delivery::plan::{PartKind, PodPlan},
-    on_change::{ContentTagger, OnChange},
+    delivery::{
+        plan::{PartKind, PodPlan},
+        pod_parts::PodParts,
+    },
+    on_change::OnChange,
 };
 
 /// Placeholder for tokens and certificates, which are not compared.
@@ -53,69 +56,44 @@ pub(super) struct HookInputs {
     pub(super) wants_disk: bool,
 }
 
-/// What becomes of [`HookInputs`] once the pod is decoded.
-struct HookTags {
-    tagger: ContentTagger,
-    wants_disk: bool,
-}
-
 /// The result of a look at a part.
-pub(super) enum PartComparison {
-    Volume(VolumeComparison),
-    Environment(Result<EnvironmentComparison, String>),
-}
-
-/// The result of a look at a volume.
-pub(super) struct VolumeComparison {
+#[derive(Default)]
+pub(super) struct PartComparison {
     pub(super) observation: PartObservation,
-    /// Fingerprint of its computed files that come from objects.
+    /// Fingerprint of what comes from objects: computed files, or the variables that a container may wait for.
     pub(super) payload: Option<Fingerprint>,
-    /// Its directory and set, if they could be seen.
+    /// The versions of the objects that its content comes from.
+    pub(super) versions: ObjectVersions,
+    /// For hooks: all of a volume, and the variables that come from objects.
+    pub(super) content: FoundContent,
+    /// Directory and set of a volume, if they could be seen.
     pub(super) place: Option<(VolumeIdentity, SetName)>,
     /// Number of computed files.
     pub(super) files: usize,
-    /// The mounts with `subPath` through which containers see other content.
+    /// The mounts with `subPath` through which containers see other content than the volume has.
     pub(super) outdated: Vec<OutdatedMount>,
-    /// The versions of the objects that its files come from.
-    pub(super) versions: ObjectVersions,
-    /// For hooks.
-    pub(super) content: FoundContent,
+    /// The computed variables of a container.
+    pub(super) variables: Option<Variables>,
 }
 
-/// The computed variables of a container.
-pub(super) struct EnvironmentComparison {
-    /// Fingerprint of the variables that a container may wait for.
-    pub(super) payload: Fingerprint,
-    pub(super) variables: Variables,
-    /// The versions of the objects that its variables come from.
-    pub(super) versions: ObjectVersions,
-    /// For hooks: the variables that come from objects.
-    pub(super) content: FoundContent,
+impl PartComparison {
+    fn uncomputable(error: &dyn std::error::Error) -> Self {
+        Self {
+            observation: PartObservation::Uncomputable(chain(error)),
+            ..Self::default()
+        }
+    }
 }
 
 impl CompareJob {
     /// Looks at the parts; the result has their order.
     pub(super) fn run(mut self) -> Vec<PartComparison> {
         let pod = self.plan.pod.decode();
-        add_placeholders(&pod, &mut self.inputs);
-        self.read_env_files(&pod);
-        let tags = self.hooks.take().map(|found| HookTags {
-            tagger: ContentTagger::new(found.on_change, found.hooks),
-            wants_disk: found.wants_disk,
-        });
-        let tags = tags.as_ref();
-        let spec = pod.spec.as_ref();
-        let mut volumes: HashMap<&str, &Volume> = HashMap::new();
-        for volume in spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
-            // The first of a name counts, as in the plan.
-            if VolumeKind::of(volume).is_some() {
-                volumes.entry(&volume.name).or_insert(volume);
-            }
-        }
-        let mut by_name: HashMap<&str, ContainerView<'_>> = HashMap::new();
-        for container in containers(&pod) {
-            by_name.entry(container.name).or_insert(container);
-        }
+        let mut needs = Needs::of_pod(&pod);
+        let env_files = mem::take(&mut needs.env_files);
+        add_placeholders(needs, &mut self.inputs);
+        let parts = PodParts::new(&pod);
+        parts.read_env_files(env_files, &self.beside.volumes, &mut self.inputs);
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let due = kinds.clone().filter_map(|kind| match kind {
             PartKind::Volume(name, _) => Some(name.as_str()),
@@ -123,58 +101,28 @@ impl CompareJob {
         });
         let mounts = SubPathMounts::of(&pod, &self.inputs, &due.collect());
         let seen = kinds.map(|kind| match kind {
-            PartKind::Volume(name, kind) => {
-                let volume = volumes.get(name.as_str());
-                let volume = volume.expect("the plan was made from the same specification");
-                PartComparison::Volume(self.volume(&pod, volume, *kind, &mounts, tags))
-            }
-            PartKind::Environment(name, _) => {
-                let container = by_name.get(name.as_str());
-                let container = container.expect("the plan was made from the same specification");
-                PartComparison::Environment(self.environment(&pod, *container, tags))
-            }
+            PartKind::Volume(name, kind) => self.volume(&parts, name, *kind, &mounts),
+            PartKind::Environment(name, _) => self.environment(&pod, parts.container(name)),
         });
         seen.collect()
     }
 
-    /// Reads the files that variables come from: in every look, since other containers write them at any time.
-    fn read_env_files(&mut self, pod: &Pod) {
-        for file in Needs::of_pod(pod).env_files {
-            let found = match self.beside.volumes().read_env_file(uid(pod), &file) {
-                Ok(Some(found)) => Ok(Arc::new(found)),
-                Ok(None) => Err(Unavailable::NotFound),
-                Err(error) => Err(Unavailable::failed(chain(&error))),
-            };
-            self.inputs.env_files.insert(file, found);
-        }
-    }
-
     fn volume(
         &self,
-        pod: &Pod,
-        volume: &Volume,
+        parts: &PodParts<'_>,
+        name: &str,
         kind: VolumeKind,
         mounts: &SubPathMounts<'_>,
-        tags: Option<&HookTags>,
-    ) -> VolumeComparison {
-        let projection = match project(pod, volume, &self.inputs) {
+    ) -> PartComparison {
+        let volume = parts.volume(name);
+        let projection = match project(parts.pod, volume, &self.inputs) {
             Ok(projection) => projection,
-            Err(error) => {
-                return VolumeComparison {
-                    observation: PartObservation::Uncomputable(chain(&error)),
-                    payload: None,
-                    place: None,
-                    files: 0,
-                    outdated: Vec::new(),
-                    versions: ObjectVersions::new(),
-                    content: FoundContent::Unknown,
-                };
-            }
+            Err(error) => return PartComparison::uncomputable(&error),
         };
         let id = VolumeId {
-            pod_uid: uid(pod),
+            pod_uid: parts.uid,
             kind,
-            name: &volume.name,
+            name,
         };
         let compared = self.beside.directory.compare(&id, volume, &projection);
         if kind.wants_memory() {
@@ -185,9 +133,9 @@ impl CompareJob {
                 Err(_) => {}
             }
         }
-        let content = match (&compared, tags) {
-            (Ok(compared), Some(tags)) => {
-                seen_content(tags, &id, &projection, compared.differences.is_none())
+        let content = match (&compared, &self.hooks) {
+            (Ok(compared), Some(hooks)) => {
+                self.seen_content(hooks, &id, &projection, compared.differences.is_none())
             }
             (Err(_), _) => FoundContent::Absent,
             (_, None) => FoundContent::Unknown,
@@ -202,7 +150,7 @@ impl CompareJob {
             Err(_) if !self.has_started => (PartObservation::NotMounted, None),
             Err(unknown) => (PartObservation::Invisible(chain(&unknown)), None),
         };
-        VolumeComparison {
+        PartComparison {
             observation,
             payload: Some(self.fingerprint(&projection)),
             place,
@@ -210,6 +158,7 @@ impl CompareJob {
             outdated: mounts.outdated(&self.beside.directory, id, volume, &projection),
             versions: versions_of(projection.origins.values()),
             content,
+            variables: None,
         }
     }
 
@@ -237,14 +186,11 @@ impl CompareJob {
         self.beside.key.of(files)
     }
 
-    fn environment(
-        &self,
-        pod: &Pod,
-        container: ContainerView<'_>,
-        tags: Option<&HookTags>,
-    ) -> Result<EnvironmentComparison, String> {
-        let environment =
-            environment(pod, container, &self.inputs).map_err(|error| chain(&error))?;
+    fn environment(&self, pod: &Pod, container: ContainerView<'_>) -> PartComparison {
+        let environment = match environment(pod, container, &self.inputs) {
+            Ok(environment) => environment,
+            Err(error) => return PartComparison::uncomputable(&error),
+        };
         let key = &self.beside.key;
         // A file is no object, but a container may wait for what it says (R6).
         let awaited = environment.iter().filter(|(_, variable)| {
@@ -255,65 +201,73 @@ impl CompareJob {
             let object = SourceObject::of(&variable.origin)?;
             Some((name.into(), (key.of([&*variable.value]), object)))
         });
-        let variables = variables.collect();
-        let content = tags.map_or(FoundContent::Unknown, |tags| {
+        let content = self.hooks.as_ref().map(|hooks| {
             let part = PartKey::Environment(container.name.into());
             let of_objects = environment.iter().filter_map(|(name, variable)| {
                 matches!(variable.origin, Origin::Key { .. }).then_some((name, &*variable.value))
             });
-            FoundContent::Verified(tags.tagger.tags(&part, of_objects))
+            FoundContent::Verified(hooks.tags(&part, of_objects))
         });
-        Ok(EnvironmentComparison {
-            payload,
-            variables,
+        PartComparison {
+            observation: PartObservation::Outdated(
+                "the container waits for its environment".to_owned(),
+            ),
+            payload: Some(payload),
+            variables: Some(variables.collect()),
             versions: versions_of(environment.iter().map(|(_, variable)| &variable.origin)),
-            content,
-        })
+            content: content.unwrap_or_default(),
+            ..PartComparison::default()
+        }
+    }
+
+    /// The tags of a volume: of its computed files if the kubelet has written them, else of those that are there if
+    /// they count.
+    fn seen_content(
+        &self,
+        hooks: &HookInputs,
+        id: &VolumeId<'_>,
+        projection: &Projection<'_>,
+        is_same: bool,
+    ) -> FoundContent {
+        let part = PartKey::Volume(id.name.into(), id.kind);
+        if is_same {
+            let files = projection.payload.iter().map(|(path, file)| {
+                let origin = projection.origins.get(path);
+                (path.as_str(), comparable(origin, &file.data))
+            });
+            return FoundContent::Verified(hooks.tags(&part, files));
+        }
+        if !hooks.wants_disk {
+            return FoundContent::OnDisk(None);
+        }
+        let no_files = std::iter::empty::<(&str, &[u8])>();
+        let mut found = Vec::from_iter(hooks.tags(&part, no_files));
+        let visit = |path: &str, bytes: &[u8]| {
+            let bytes = comparable(projection.origins.get(path), bytes);
+            found.extend(hooks.tags(&part, std::iter::once((path, bytes))));
+        };
+        let volumes = &self.beside.volumes;
+        // What is being replaced is seen by the look that follows.
+        if !volumes.read_set(id.pod_uid, id.kind, id.name, visit) {
+            return FoundContent::Unknown;
+        }
+        FoundContent::OnDisk(PartTags::joined(found))
     }
 }
 
-/// The tags of a volume: of its computed files if the kubelet has written them, else of those that are there if they
-/// count.
-fn seen_content(
-    tags: &HookTags,
-    id: &VolumeId<'_>,
-    projection: &Projection<'_>,
-    is_same: bool,
-) -> FoundContent {
-    let part = PartKey::Volume(id.name.into(), id.kind);
-    if is_same {
-        let files = projection.payload.iter().map(|(path, file)| {
-            let origin = projection.origins.get(path);
-            (path.as_str(), comparable(origin, &file.data))
-        });
-        return FoundContent::Verified(tags.tagger.tags(&part, files));
+impl HookInputs {
+    /// Tags files or variables of a part; `None` if no hook selects it.
+    fn tags<N: AsRef<str>, B: AsRef<[u8]>>(
+        &self,
+        part: &PartKey,
+        items: impl Iterator<Item = (N, B)>,
+    ) -> Option<PartTags> {
+        PartTags::of(&self.hooks, part, items, self.on_change.key())
     }
-    if !tags.wants_disk {
-        return FoundContent::OnDisk(None);
-    }
-    let no_files = std::iter::empty::<(&str, &[u8])>();
-    let mut found = Vec::from_iter(tags.tagger.tags(&part, no_files));
-    let is_read = tags
-        .tagger
-        .read_set(id.pod_uid, id.kind, id.name, |path, bytes| {
-            let origin = projection.origins.get(path);
-            let bytes = comparable(origin, bytes);
-            found.extend(tags.tagger.tags(&part, std::iter::once((path, bytes))));
-        });
-    // It is being replaced; the look that follows sees it.
-    if !is_read {
-        return FoundContent::Unknown;
-    }
-    FoundContent::OnDisk(PartTags::joined(found))
-}
-
-fn uid(pod: &Pod) -> &str {
-    pod.metadata.uid.as_deref().unwrap_or_default()
 }
 
 /// Provides placeholders for inputs that this mode does not read: tokens and certificates, whose files must only exist.
-fn add_placeholders(pod: &Pod, inputs: &mut Inputs) {
-    let needs = Needs::of_pod(pod);
+fn add_placeholders(needs: Needs<'_>, inputs: &mut Inputs) {
     for request in needs.tokens {
         let token = SecretBytes::new(PLACEHOLDER.into());
         inputs.tokens.insert(request, Ok(Arc::new(token)));

@@ -5,8 +5,10 @@ use std::time::Duration;
 use larder_kubelet::{outdated::OutdatedKind, rules::PartState};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::{Registry, Unit},
+    registry::Registry,
 };
+
+use crate::metrics::{Labels, Registrar, label};
 
 /// Results of touches.
 const TOUCHES: [&str; 6] = ["ok", "noop", "forbidden", "refused", "throttled", "error"];
@@ -16,77 +18,56 @@ const VERIFICATIONS: [&str; 5] = ["same", "swapped", "late", "detached", "unveri
 /// Metrics of the mode. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(super) struct BesideMetrics {
-    touches: Family<Label, Counter>,
-    verifications: Family<Label, Counter>,
+    touches: Family<Labels<1>, Counter>,
+    verifications: Family<Labels<1>, Counter>,
     delivery: Histogram,
     touches_per_delivery: Histogram,
-    volumes: Family<Label, Gauge>,
+    volumes: Family<Labels<1>, Gauge>,
     rate_limit: Gauge,
-    outdated: Family<Label, Gauge>,
+    outdated: Family<Labels<1>, Gauge>,
 }
-
-/// One label, with its value.
-type Label = [(&'static str, &'static str); 1];
 
 impl BesideMetrics {
     /// Registers the metrics in `registry`.
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let registry = registry.sub_registry_with_prefix("beside");
-        let metrics = Self {
-            touches: Family::default(),
-            verifications: Family::default(),
-            // From a kubelet that is fast to one whose own sync brings the change.
-            delivery: Histogram::new([0.03, 0.1, 0.15, 0.2, 0.3, 0.7, 1.3, 3.0, 10.0, 30.0, 90.0]),
-            touches_per_delivery: Histogram::new([0.0, 1.0, 2.0, 3.0, 4.0]),
-            volumes: Family::default(),
-            rate_limit: Gauge::default(),
-            outdated: Family::default(),
-        };
-        for result in TOUCHES {
-            drop(metrics.touches.get_or_create(&[("result", result)]));
+        let mut registrar = Registrar(registry.sub_registry_with_prefix("beside"));
+        Self {
+            touches: registrar.family(
+                "touches",
+                "Touches of pods, by the API server's answer",
+                label("result", TOUCHES),
+            ),
+            verifications: registrar.family(
+                "verifications",
+                "Changes of volumes, by the result of their verification",
+                label("result", VERIFICATIONS),
+            ),
+            delivery: registrar.seconds(
+                "delivery",
+                "Time from the arrival of a change to its verified content in the volume",
+                // From a kubelet that is fast to one whose own sync brings the change.
+                Histogram::new([0.03, 0.1, 0.15, 0.2, 0.3, 0.7, 1.3, 3.0, 10.0, 30.0, 90.0]),
+            ),
+            touches_per_delivery: registrar.keep(
+                "touches_per_delivery",
+                "Touches sent for a change until it was verified",
+                Histogram::new([0.0, 1.0, 2.0, 3.0, 4.0]),
+            ),
+            volumes: registrar.family(
+                "volumes",
+                "Volumes by the state of their content",
+                label("state", PartState::ALL.map(PartState::as_str)),
+            ),
+            rate_limit: registrar.add(
+                "rate_limit",
+                "Touches per second that the rate limit allows",
+            ),
+            outdated: registrar.family(
+                "outdated_mounts",
+                "Variables and subPath mounts of containers that only a restart brings up to date",
+                label("kind", OutdatedKind::ALL.map(OutdatedKind::as_str)),
+            ),
         }
-        for result in VERIFICATIONS {
-            drop(metrics.verifications.get_or_create(&[("result", result)]));
-        }
-        // Every label appears, before there is a pod.
-        metrics.of_pod().set(PodCounts::default());
-        registry.register(
-            "touches",
-            "Touches of pods, by the API server's answer",
-            metrics.touches.clone(),
-        );
-        registry.register(
-            "verifications",
-            "Changes of volumes, by the result of their verification",
-            metrics.verifications.clone(),
-        );
-        registry.register_with_unit(
-            "delivery",
-            "Time from the arrival of a change to its verified content in the volume",
-            Unit::Seconds,
-            metrics.delivery.clone(),
-        );
-        registry.register(
-            "touches_per_delivery",
-            "Touches sent for a change until it was verified",
-            metrics.touches_per_delivery.clone(),
-        );
-        registry.register(
-            "volumes",
-            "Volumes by the state of their content",
-            metrics.volumes.clone(),
-        );
-        registry.register(
-            "rate_limit",
-            "Touches per second that the rate limit allows",
-            metrics.rate_limit.clone(),
-        );
-        registry.register(
-            "outdated_mounts",
-            "Variables and subPath mounts of containers that only a restart brings up to date",
-            metrics.outdated.clone(),
-        );
-        metrics
     }
 
     /// Counts the answer to a touch.
@@ -141,17 +122,13 @@ impl PodGauges {
     pub(super) fn set(&mut self, counts: PodCounts) {
         let before = std::mem::replace(&mut self.counts, counts);
         for state in PartState::ALL {
-            let gauge = self
-                .metrics
-                .volumes
-                .get_or_create(&[("state", state.as_str())]);
+            let volumes = &self.metrics.volumes;
+            let gauge = volumes.get_or_create(&[("state", state.as_str())]);
             gauge.inc_by(counts.volumes[state as usize] - before.volumes[state as usize]);
         }
         for kind in OutdatedKind::ALL {
-            let gauge = self
-                .metrics
-                .outdated
-                .get_or_create(&[("kind", kind.as_str())]);
+            let outdated = &self.metrics.outdated;
+            let gauge = outdated.get_or_create(&[("kind", kind.as_str())]);
             gauge.inc_by(counts.outdated[kind as usize] - before.outdated[kind as usize]);
         }
     }

@@ -4,14 +4,7 @@
 //! 1. One value, [`NodeView`], decides whether any pod may be touched; each worker follows it.
 //! 2. While a permission is missing, no touch is sent. The permission is checked every 5 to 10 min (R18).
 
-use std::{
-    collections::BTreeSet,
-    fmt,
-    path::{Path, PathBuf},
-    pin::pin,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeSet, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use futures::{FutureExt as _, future::Fuse};
@@ -23,10 +16,9 @@ use larder_kubelet::{
     kubelet_dir::{KubeletDir, ReadError, VolumeId},
     node_state::{NodeState, follow_republishing_drivers, lease_renewed},
     objects::NodeObjects,
-    permissions::{Permission, Permissions},
+    permissions::Permissions,
     rules::Gate,
     swaps::Swaps,
-    touch::Toucher,
     touch_queue::TouchQueue,
 };
 use larder_objects::chain;
@@ -84,19 +76,18 @@ impl NodeView {
 
 /// Shared by the workers of all pods.
 pub(crate) struct Beside {
-    pub(super) config: BesideConfig,
-    pub(super) directory: Arc<KubeletDir>,
+    pub(crate) config: BesideConfig,
+    pub(crate) directory: Arc<KubeletDir>,
     /// Its volumes, as hooks read them.
-    volumes: Arc<VolumeHost>,
+    pub(crate) volumes: Arc<VolumeHost>,
     pub(super) swaps: Swaps,
-    pub(super) toucher: Toucher,
     pub(super) queue: TouchQueue,
     pub(super) objects: NodeObjects,
     pub(super) metrics: BesideMetrics,
     /// Key of the fingerprints of payloads.
     pub(super) key: FingerprintKey,
     pub(super) node: watch::Receiver<NodeView>,
-    client: Client,
+    pub(super) client: Client,
     node_name: String,
     clock: Clock,
     view: watch::Sender<NodeView>,
@@ -107,14 +98,6 @@ pub(crate) struct Beside {
     lock_problem: Mutex<Option<String>>,
     /// Whether the last examined volume in memory was visible.
     disk_visible: Mutex<Option<bool>>,
-}
-
-impl fmt::Debug for Beside {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Beside")
-            .field("config", &self.config)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Beside {
@@ -147,7 +130,6 @@ impl Beside {
             swaps: Swaps::new(Arc::clone(&directory), config.swaps),
             directory,
             volumes: Arc::new(volumes),
-            toucher: Toucher::new(client.clone()),
             queue: TouchQueue::new(rng.fork()),
             objects: NodeObjects::default(),
             metrics: BesideMetrics::register(registry),
@@ -166,11 +148,6 @@ impl Beside {
         })
     }
 
-    /// The volumes below the kubelet's root directory, to be read.
-    pub(crate) fn volumes(&self) -> &Arc<VolumeHost> {
-        &self.volumes
-    }
-
     /// The kubelet's directory of a volume.
     pub(crate) fn volume_path(&self, pod_uid: &str, kind: VolumeKind, name: &str) -> PathBuf {
         self.directory.volume_path(&VolumeId {
@@ -178,11 +155,6 @@ impl Beside {
             kind,
             name,
         })
-    }
-
-    /// The kubelet's root directory.
-    pub(crate) fn path(&self) -> &Path {
-        self.directory.path()
     }
 
     /// Takes in the Node and the TTL that it states; `None` if there is none.
@@ -376,7 +348,7 @@ impl Beside {
         let mut missing = self.missing.subscribe();
         loop {
             let permissions = Permissions::review(&self.client, &self.node_name).await;
-            let may_touch = permissions.may(Permission::Touch);
+            let may_touch = permissions.may_touch();
             *self.permissions.lock() = permissions;
             if missing.borrow_and_update().is_some() && may_touch != Some(false) {
                 // Where reviews are not answered, the next touch shows it.
@@ -399,14 +371,14 @@ impl Beside {
         BesideStatus {
             identity: permissions.identity.clone(),
             rights: permissions
-                .all()
-                .map(|(permission, granted)| RightStatus {
-                    right: permission.as_str().to_owned(),
+                .granted
+                .map(|(right, granted)| RightStatus {
+                    right: right.to_owned(),
                     granted,
                 })
-                .collect(),
+                .into(),
             kubelet_version: kubelet.kubelet_version,
-            kubelet_root_dir: self.path().display().to_string(),
+            kubelet_root_dir: self.directory.path().display().to_string(),
             ttl_secs: self.node.borrow().cache_ttl().as_secs(),
             disk_visible: *self.disk_visible.lock(),
             dry_run: self.config.dry_run,
@@ -425,11 +397,6 @@ impl Beside {
     /// Sets the metrics that are read at each scrape.
     pub(crate) fn observe(&self) {
         self.metrics.observe(self.queue.rate());
-    }
-
-    /// Why the pod is never touched; `None` if it may be touched (R8).
-    pub(crate) fn excludes(&self, pod: &larder_pods::StoredPod) -> Option<&'static str> {
-        self.config.excludes(pod)
     }
 }
 

@@ -18,8 +18,8 @@ use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 
 use self::touching::Touching;
 use super::{
-    hooked::{FoundContent, HookedParts},
-    look::{CompareJob, PartComparison, VolumeComparison},
+    hooked::HookedParts,
+    look::{CompareJob, PartComparison},
     metrics::{PodCounts, PodGauges},
     shared::{Beside, NodeView},
 };
@@ -87,7 +87,6 @@ struct ComparedPart {
 }
 
 /// What the workers of the mode share.
-#[derive(Debug)]
 pub(crate) struct BesideNode {
     pub(crate) inputs: Arc<NodeInputs>,
     pub(crate) reports: Arc<Reports>,
@@ -99,11 +98,11 @@ pub(crate) struct BesideNode {
 
 impl WorkerFactory for BesideNode {
     fn volumes(&self) -> &Path {
-        self.beside.path()
+        self.beside.directory.path()
     }
 
     fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
-        self.beside.excludes(pod)
+        self.beside.config.excludes(pod)
     }
 
     fn worker(
@@ -495,38 +494,26 @@ impl BesideWorker {
         let state = &mut self.parts[index];
         let changed_at = state.changed_at.take().unwrap_or(now);
         state.is_crowded = false;
+        self.outdated.read(seen.versions);
         let mut look = Look {
-            observation: PartObservation::Same,
-            payload: None,
+            observation: seen.observation,
+            payload: seen.payload,
             recreated: false,
             swapped: false,
             changed_at,
             delay,
         };
-        let mut content = FoundContent::Unknown;
-        match (seen, &part.kind) {
-            (PartComparison::Volume(seen), _) => {
-                let VolumeComparison {
-                    observation,
-                    payload,
-                    place,
-                    files,
-                    outdated,
-                    versions,
-                    content: found,
-                } = seen;
-                self.outdated.read(versions);
-                content = found;
-                look.payload = payload;
-                look.observation = self
-                    .pinned(part, plan)
-                    .map_or(observation, PartObservation::Pinned);
+        match &part.kind {
+            PartKind::Volume(volume, _) => {
+                if let Some(object) = self.pinned(part, plan) {
+                    look.observation = PartObservation::Pinned(object);
+                }
                 let state = &mut self.parts[index];
-                state.files = files;
+                state.files = seen.files;
                 if name.is_none() {
                     state.show(look.observation.state(), wall);
                 }
-                if let Some(place) = place {
+                if let Some(place) = seen.place {
                     if let Some((identity, set)) = state.place.replace(place.clone()) {
                         look.recreated = identity != place.0;
                         look.swapped = look.recreated || set != place.1;
@@ -535,36 +522,27 @@ impl BesideWorker {
                         state.last_swap = Some(wall);
                     }
                 }
-                if let PartKind::Volume(volume, _) = &part.kind {
-                    self.outdated.sub_paths(&volume.as_str().into(), outdated);
-                }
+                self.outdated
+                    .sub_paths(&volume.as_str().into(), seen.outdated);
             }
-            (PartComparison::Environment(Ok(seen)), kind) => {
-                if let PartKind::Environment(container, _) = kind {
-                    self.outdated.read(seen.versions);
-                    self.outdated.computed(container, seen.variables);
-                }
-                content = seen.content;
-                look.payload = Some(seen.payload);
-                look.observation =
-                    PartObservation::Outdated("the container waits for its environment".to_owned());
-                self.parts[index].show((PartState::Delivered, String::new()), wall);
-            }
-            (PartComparison::Environment(Err(reason)), kind) => {
+            PartKind::Environment(container, _) => {
                 // A container that runs has its variables.
-                let runs = matches!(kind, PartKind::Environment(name, _) if self.traits.running.contains(name.as_str()));
-                let state = if runs {
-                    (PartState::Delivered, String::new())
-                } else {
-                    (PartState::Failing, reason.clone())
+                let runs = self.traits.running.contains(container.as_str());
+                let shown = match &look.observation {
+                    PartObservation::Uncomputable(reason) if !runs => {
+                        (PartState::Failing, reason.clone())
+                    }
+                    _ => (PartState::Delivered, String::new()),
                 };
-                self.parts[index].show(state, wall);
-                look.observation = PartObservation::Uncomputable(reason);
+                self.parts[index].show(shown, wall);
+                if let Some(variables) = seen.variables {
+                    self.outdated.computed(container, variables);
+                }
             }
         }
         let swapped = look.swapped;
         let notices = name.map(|name| self.rules.look(&name, look, now, wall));
-        self.seen_content(&part.kind, content, swapped);
+        self.seen_content(&part.kind, seen.content, swapped);
         notices.unwrap_or_default()
     }
 

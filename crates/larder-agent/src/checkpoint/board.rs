@@ -10,9 +10,11 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::{ClusterId, StaleNode};
-use crate::config::CheckpointConfig;
-use crate::status::{CheckpointStatus, ServingStatus};
+use super::StaleNode;
+use crate::{
+    metrics::{Labels, Registrar, label},
+    status::{CheckpointStatus, ServingStatus},
+};
 
 /// Published by the checkpoint, read by status and metrics.
 #[derive(Debug, Default)]
@@ -31,90 +33,55 @@ struct CheckpointMetrics {
     serving: Gauge,
     writes: Counter,
     written_bytes: Counter,
-    failures: Family<Label, Counter>,
-    key: Family<Label, Gauge>,
+    failures: Family<Labels<1>, Counter>,
 }
 
-/// Name and value of a label.
-type Label = [(&'static str, &'static str); 1];
+/// The labels of the counter of failures.
+const FAILURES: [&str; 8] = [
+    "key",
+    "foreign",
+    "occupied",
+    "locked",
+    "no_space",
+    "read_only",
+    "too_large",
+    "io",
+];
 
 impl CheckpointBoard {
-    /// Adds the metrics of a checkpoint to `registry`, if there is one.
-    pub(crate) fn start(
-        &self,
-        checkpoint: Option<&(CheckpointConfig, ClusterId)>,
-        registry: &mut Registry,
-    ) {
-        let Some(first) = checkpoint.and_then(|(config, _)| config.keys.first()) else {
-            return;
-        };
-        let registry = registry.sub_registry_with_prefix("checkpoint");
-        let metrics = &self.metrics;
-        let gauges = [
-            ("entries", "Copies in the checkpoint", &metrics.entries),
-            (
+    /// The board of a checkpoint whose first key is `first`.
+    pub(crate) fn new(first: &KeySource, registry: &mut Registry) -> Self {
+        let mut registrar = Registrar(registry.sub_registry_with_prefix("checkpoint"));
+        let metrics = CheckpointMetrics {
+            entries: registrar.add("entries", "Copies in the checkpoint"),
+            size: registrar.add(
                 "size_bytes",
                 "Size of the checkpoint's files on disk, without those in rejected/",
-                &metrics.size,
             ),
-            (
-                "rejected_files",
-                "Files that did not open at the start",
-                &metrics.rejected,
-            ),
-            (
+            rejected: registrar.add("rejected_files", "Files that did not open at the start"),
+            oldest_proof: registrar.add(
                 "oldest_proof_timestamp_seconds",
                 "Time of the oldest freshness check among all copies, in seconds since 1970; 0 without copies",
-                &metrics.oldest_proof,
             ),
-            (
-                "serving",
-                "1 while pods are served from the checkpoint",
-                &metrics.serving,
+            serving: registrar.add("serving", "1 while pods are served from the checkpoint"),
+            writes: registrar.add("writes", "Writes of the checkpoint"),
+            written_bytes: registrar.add(
+                "written_bytes",
+                "Bytes that writes of the checkpoint put on disk",
             ),
-        ];
-        for (name, help, gauge) in gauges {
-            registry.register(name, help, gauge.clone());
-        }
-        registry.register("writes", "Writes of the checkpoint", metrics.writes.clone());
-        registry.register(
-            "written_bytes",
-            "Bytes that writes of the checkpoint put on disk",
-            metrics.written_bytes.clone(),
-        );
-        registry.register(
-            "failures",
-            "Failures to open or write the checkpoint",
-            metrics.failures.clone(),
-        );
-        registry.register("key", "Source of the sealing key", metrics.key.clone());
-        // They exist from the start, so that the first increase is visible.
-        for reason in [
-            "key",
-            "foreign",
-            "occupied",
-            "locked",
-            "no_space",
-            "read_only",
-            "too_large",
-            "io",
-        ] {
-            drop(metrics.failures.get_or_create(&[("reason", reason)]));
-        }
-        self.show_key(first);
-    }
-
-    pub(crate) fn status(&self) -> Option<CheckpointStatus> {
-        self.status.lock().clone()
-    }
-
-    fn show_key(&self, first: &KeySource) {
+            failures: registrar.family(
+                "failures",
+                "Failures to open or write the checkpoint",
+                label("reason", FAILURES),
+            ),
+        };
         let source = match first {
             KeySource::Credential(_) => "credential",
             KeySource::File(_) => "file",
         };
-        self.metrics.key.get_or_create(&[("source", source)]).set(1);
-        *self.status.lock() = Some(CheckpointStatus {
+        let key: Family<Labels<1>, Gauge> = registrar.add("key", "Source of the sealing key");
+        key.get_or_create(&[("source", source)]).set(1);
+        let status = CheckpointStatus {
             key: first.to_string(),
             key_beside_data: matches!(first, KeySource::File(_)),
             entries: 0,
@@ -123,7 +90,15 @@ impl CheckpointBoard {
             rejected: Vec::new(),
             problem: String::new(),
             serving: None,
-        });
+        };
+        Self {
+            status: Mutex::new(Some(status)),
+            metrics,
+        }
+    }
+
+    pub(crate) fn status(&self) -> Option<CheckpointStatus> {
+        self.status.lock().clone()
     }
 
     pub(super) fn opened(&self, store: &Store, rejected: &[RejectedFile]) {
@@ -182,26 +157,24 @@ impl CheckpointBoard {
             status.problem.clone_from(&problem);
         });
         if is_news {
-            let reason = "too_large";
-            self.metrics
-                .failures
-                .get_or_create(&[("reason", reason)])
-                .inc();
+            self.count_failure("too_large");
         }
         is_news.then_some(problem)
     }
 
     /// Opening or writing failed; returns whether that is news.
     pub(super) fn failed(&self, reason: &'static str, text: &str) -> bool {
-        self.metrics
-            .failures
-            .get_or_create(&[("reason", reason)])
-            .inc();
+        self.count_failure(reason);
         let mut status = self.status.lock();
         let Some(status) = &mut *status else {
             return true;
         };
         mem::replace(&mut status.problem, text.to_owned()) != text
+    }
+
+    fn count_failure(&self, reason: &'static str) {
+        let failures = &self.metrics.failures;
+        failures.get_or_create(&[("reason", reason)]).inc();
     }
 
     fn update(&self, change: impl FnOnce(&mut CheckpointStatus)) {

@@ -219,9 +219,9 @@ fn short_digest(bytes: &[u8]) -> Version {
 }
 
 #[cfg(test)]
-mod memory;
-#[cfg(test)]
 mod tests {
+    mod memory;
+
     use std::time::Duration;
 
     use larder_objects::ObjectKey;

@@ -11,20 +11,15 @@ use super::file::{Fields, FileError};
 use crate::beside::BesideConfig;
 
 /// The field as typed.
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 struct BesideField {
-    #[serde(default)]
     kubelet_root_dir: Option<PathBuf>,
-    #[serde(default)]
     namespaces: BTreeSet<String>,
-    #[serde(default)]
     selector: BTreeMap<String, String>,
-    #[serde(default, rename = "refreshClusterCAs")]
+    #[serde(rename = "refreshClusterCAs")]
     refresh_cluster_cas: bool,
-    #[serde(default)]
     restart_events: bool,
-    #[serde(default)]
     lock_dir: Option<PathBuf>,
 }
 

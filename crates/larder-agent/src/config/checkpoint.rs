@@ -42,11 +42,8 @@ impl CheckpointConfig {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct CheckpointField {
-    #[serde(default)]
     key: Option<OneOrMany>,
-    #[serde(default)]
     after: Option<String>,
-    #[serde(default)]
     max_age: Option<MaxAge>,
 }
 
@@ -60,9 +57,9 @@ enum OneOrMany {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MaxAge {
-    #[serde(rename = "Secret", default)]
+    #[serde(rename = "Secret")]
     secrets: Option<String>,
-    #[serde(rename = "ConfigMap", default)]
+    #[serde(rename = "ConfigMap")]
     config_maps: Option<String>,
 }
 

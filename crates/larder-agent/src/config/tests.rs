@@ -1,3 +1,5 @@
+mod reference;
+
 use expect_test::{Expect, expect};
 
 use super::*;

@@ -13,7 +13,6 @@ use crate::{
 };
 
 /// What workers read.
-#[derive(Debug)]
 pub(crate) struct NodeInputs {
     pub(crate) config_maps: ConfigMapManager,
     pub(crate) secrets: SecretManager,

@@ -6,7 +6,7 @@
 //! 2. For a pod with a status, the journal keeps only the last change, so it grows with the number of pods. It keeps
 //!    [`MAX_REMOVED`] removed pods; a client that is further behind must list all pods again.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use jiff::Timestamp;
 use larder_objects::ObjectKey;
@@ -29,26 +29,20 @@ struct JournalState {
     newest: u64,
     /// Changes up to this one may have been dropped.
     dropped: u64,
-    changed: BTreeMap<u64, ResolvedPodUid>,
+    entries: BTreeMap<u64, JournalEntry>,
+    /// Of the pods with a status.
     sequence_by_pod: HashMap<ResolvedPodUid, u64>,
-    removed: BTreeMap<u64, (ResolvedPodUid, ObjectKey)>,
+    /// Of the pods that were removed, oldest first.
+    removed: VecDeque<u64>,
 }
 
 /// One entry of the journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum JournalEntry {
-    /// The pod has a status, which is read when the entry is.
-    Changed(u64, ResolvedPodUid),
-    /// The pod has no status any more.
-    Removed(u64, ResolvedPodUid, ObjectKey),
-}
-
-impl JournalEntry {
-    pub(crate) fn sequence(&self) -> u64 {
-        match self {
-            Self::Changed(sequence, _) | Self::Removed(sequence, ..) => *sequence,
-        }
-    }
+pub(crate) struct JournalEntry {
+    pub(crate) sequence: u64,
+    pub(crate) uid: ResolvedPodUid,
+    /// The name of a pod that has no status any more. A status is read when the entry is.
+    pub(crate) removed: Option<ObjectKey>,
 }
 
 /// The journal no longer has all changes that a client asks for, or has never had them.
@@ -62,9 +56,9 @@ impl Journal {
         let state = JournalState {
             newest: first,
             dropped: first,
-            changed: BTreeMap::new(),
+            entries: BTreeMap::new(),
             sequence_by_pod: HashMap::new(),
-            removed: BTreeMap::new(),
+            removed: VecDeque::new(),
         };
         Self {
             state: Mutex::new(state),
@@ -84,34 +78,40 @@ impl Journal {
 
     /// Notes that the status of a pod has changed.
     pub(super) fn note_change(&self, uid: &ResolvedPodUid) {
-        self.note(|state, sequence| {
-            if let Some(earlier) = state.sequence_by_pod.insert(uid.clone(), sequence) {
-                state.changed.remove(&earlier);
-            }
-            state.changed.insert(sequence, uid.clone());
-        });
+        self.note(uid, None);
     }
 
     /// Notes that the status of a pod was removed.
     pub(super) fn note_removal(&self, uid: &ResolvedPodUid, name: &ObjectKey) {
-        self.note(|state, sequence| {
-            if let Some(earlier) = state.sequence_by_pod.remove(uid) {
-                state.changed.remove(&earlier);
-            }
-            state.removed.insert(sequence, (uid.clone(), name.clone()));
-            if state.removed.len() > MAX_REMOVED
-                && let Some((oldest, _)) = state.removed.pop_first()
-            {
-                state.dropped = oldest;
-            }
-        });
+        self.note(uid, Some(name.clone()));
     }
 
-    fn note(&self, change: impl FnOnce(&mut JournalState, u64)) {
+    fn note(&self, uid: &ResolvedPodUid, removed: Option<ObjectKey>) {
         let mut state = self.state.lock();
         state.newest += 1;
         let sequence = state.newest;
-        change(&mut state, sequence);
+        let earlier = if removed.is_some() {
+            state.removed.push_back(sequence);
+            state.sequence_by_pod.remove(uid)
+        } else {
+            state.sequence_by_pod.insert(uid.clone(), sequence)
+        };
+        if let Some(earlier) = earlier {
+            state.entries.remove(&earlier);
+        }
+        let uid = uid.clone();
+        let entry = JournalEntry {
+            sequence,
+            uid,
+            removed,
+        };
+        state.entries.insert(sequence, entry);
+        if state.removed.len() > MAX_REMOVED
+            && let Some(oldest) = state.removed.pop_front()
+        {
+            state.entries.remove(&oldest);
+            state.dropped = oldest;
+        }
         drop(state);
         self.newest
             .send_modify(|newest| *newest = sequence.max(*newest));
@@ -127,15 +127,8 @@ impl Journal {
         if sequence < state.dropped || sequence > state.newest {
             return Err(Expired);
         }
-        let after = sequence + 1..;
-        let changed = state.changed.range(after.clone());
-        let changed = changed.map(|(&at, uid)| JournalEntry::Changed(at, uid.clone()));
-        let removed = state.removed.range(after);
-        let removed =
-            removed.map(|(&at, (uid, name))| JournalEntry::Removed(at, uid.clone(), name.clone()));
-        let mut entries: Vec<_> = changed.chain(removed).collect();
-        entries.sort_unstable_by_key(JournalEntry::sequence);
-        Ok(entries)
+        let entries = state.entries.range(sequence + 1..);
+        Ok(entries.map(|(_, entry)| entry.clone()).collect())
     }
 }
 
@@ -159,16 +152,18 @@ mod tests {
         for name in ["a", "b", "a"] {
             journal.note_change(&uid(name));
         }
-        let expected = [
-            JournalEntry::Changed(first + 2, uid("b")),
-            JournalEntry::Changed(first + 3, uid("a")),
-        ];
+        let entry = |sequence, name: &str, removed| JournalEntry {
+            sequence,
+            uid: uid(name),
+            removed,
+        };
+        let expected = [entry(first + 2, "b", None), entry(first + 3, "a", None)];
         assert_eq!(journal.since(first).unwrap(), expected);
         assert_eq!(journal.since(first + 2).unwrap(), expected[1..]);
         assert_eq!(journal.since(first + 3).unwrap(), []);
         let key = ObjectKey::new("n", "a");
         journal.note_removal(&uid("a"), &key);
-        let removed = JournalEntry::Removed(first + 4, uid("a"), key);
+        let removed = entry(first + 4, "a", Some(key));
         assert_eq!(journal.since(first + 2).unwrap(), [removed]);
     }
 

@@ -6,7 +6,6 @@ use super::pod_statuses::PodStatuses;
 use crate::{events::Events, metrics::Metrics};
 
 /// Where workers report.
-#[derive(Debug)]
 pub(crate) struct Reports {
     pub(crate) statuses: PodStatuses,
     /// `None` if events are not posted.

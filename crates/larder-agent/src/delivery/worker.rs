@@ -1,6 +1,6 @@
 //! The worker of a pod, as the reconciler sees it.
 
-use std::{fmt, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use fastrand::Rng;
 use futures::future::BoxFuture;
@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::{inbox::Inbox, pod_statuses::PodStatusEntry};
 
 /// Makes the workers of pods. The modes of the agent differ in it, and nowhere else in the reconciler.
-pub(crate) trait WorkerFactory: fmt::Debug + Send + Sync {
+pub(crate) trait WorkerFactory: Send + Sync {
     /// The directory below which `pods/UID` is the directory of a pod.
     fn volumes(&self) -> &Path;
 

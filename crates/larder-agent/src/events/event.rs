@@ -19,28 +19,40 @@ pub(crate) enum EventSubject<'a> {
     Volume(&'a str),
     /// The environment of the container of this name.
     Container(&'a str, ContainerKind),
-    /// The pod itself, which is not served.
-    Rejected,
-    /// A hook of the pod.
-    Hook(HookEvent),
-    /// The pod's volumes beside a kubelet.
-    Beside(BesideEvent),
+    /// The pod itself.
+    Pod(PodReason),
 }
 
-/// Events about a pod whose volumes a kubelet writes.
+/// Why there is an event about a pod as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BesideEvent {
-    /// A volume was torn down under running containers.
+pub(crate) enum PodReason {
+    /// It is not served.
+    Rejected,
+    /// An annotation has an error.
+    InvalidHook,
+    /// An attempt to notify the application failed.
+    HookFailed,
+    /// An attempt succeeded after a failure.
+    HookSucceeded,
+    /// A hook has restarted a container.
+    Restarted,
+    /// Beside a kubelet: a volume was torn down under running containers.
     VolumeDetached,
-    /// The kubelet does not refresh a volume.
+    /// Beside a kubelet: the kubelet does not refresh a volume.
     VolumeNotRefreshed,
-    /// A container sees a change only after a restart.
+    /// Beside a kubelet: a container sees a change only after a restart.
     RestartNeeded,
 }
 
-impl BesideEvent {
-    const fn reason(self) -> &'static str {
+impl PodReason {
+    /// The first is the kubelet's, the others are larder's own.
+    const fn as_str(self) -> &'static str {
         match self {
+            Self::Rejected => "FailedValidation",
+            Self::InvalidHook => "InvalidOnChange",
+            Self::HookFailed => "OnChangeFailed",
+            Self::HookSucceeded => "OnChangeSucceeded",
+            Self::Restarted => "RestartedOnChange",
             Self::VolumeDetached => "VolumeDetached",
             Self::VolumeNotRefreshed => "VolumeNotRefreshed",
             Self::RestartNeeded => "RestartNeeded",
@@ -48,35 +60,10 @@ impl BesideEvent {
     }
 
     const fn is_warning(self) -> bool {
-        matches!(self, Self::VolumeDetached | Self::VolumeNotRefreshed)
-    }
-}
-
-/// Events about a hook. The reasons are larder's own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HookEvent {
-    /// An annotation has an error.
-    Invalid,
-    /// An attempt to notify the application failed.
-    Failed,
-    /// An attempt succeeded after a failure.
-    Succeeded,
-    /// A container was restarted.
-    Restarted,
-}
-
-impl HookEvent {
-    const fn reason(self) -> &'static str {
-        match self {
-            Self::Invalid => "InvalidOnChange",
-            Self::Failed => "OnChangeFailed",
-            Self::Succeeded => "OnChangeSucceeded",
-            Self::Restarted => "RestartedOnChange",
-        }
-    }
-
-    const fn is_warning(self) -> bool {
-        matches!(self, Self::Invalid | Self::Failed)
+        !matches!(
+            self,
+            Self::HookSucceeded | Self::Restarted | Self::RestartNeeded
+        )
     }
 }
 
@@ -115,15 +102,9 @@ impl PodEvent {
                 format!("MountVolume.SetUp failed for volume {name:?} : {reason}"),
             ),
             EventSubject::Container(..) => ("Failed", format!("Error: {reason}")),
-            EventSubject::Rejected => ("FailedValidation", reason.to_owned()),
-            EventSubject::Hook(event) => (event.reason(), reason.to_owned()),
-            EventSubject::Beside(event) => (event.reason(), reason.to_owned()),
+            EventSubject::Pod(of_pod) => (of_pod.as_str(), reason.to_owned()),
         };
-        let is_warning = match subject {
-            EventSubject::Volume(_) | EventSubject::Container(..) | EventSubject::Rejected => true,
-            EventSubject::Hook(event) => event.is_warning(),
-            EventSubject::Beside(event) => event.is_warning(),
-        };
+        let is_warning = !matches!(subject, EventSubject::Pod(reason) if !reason.is_warning());
         let mut involved = json!({
             "apiVersion": "v1",
             "kind": "Pod",

@@ -6,6 +6,7 @@ use axum::routing::get;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
+    time::timeout,
 };
 use tokio_util::task::AbortOnDropHandle;
 

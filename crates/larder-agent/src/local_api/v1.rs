@@ -127,7 +127,7 @@ impl StreamPosition {
             self.newest.borrow_and_update();
             let entries = self.agent.journal().since(self.since).ok()?;
             if let Some(last) = entries.last() {
-                self.since = last.sequence();
+                self.since = last.sequence;
                 return Some(lines(&self.agent, &entries));
             }
             // Both arms are cancel-safe.
@@ -146,24 +146,26 @@ impl StreamPosition {
 fn lines(agent: &AgentHandle, entries: &[JournalEntry]) -> String {
     let statuses = agent.pod_statuses();
     let by_uid: HashMap<_, _> = statuses.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
-    let lines = entries.iter().filter_map(|entry| match entry {
-        JournalEntry::Changed(sequence, uid) => {
-            // Without a status the pod has just been removed, which is a later entry.
-            let pod = by_uid.get(uid.as_str())?;
-            Some(line(&ChangeLine::Changed {
-                sequence: *sequence,
-                namespace: &pod.namespace,
-                name: &pod.name,
-                uid: &pod.uid,
-                pod,
-            }))
-        }
-        JournalEntry::Removed(sequence, uid, key) => Some(line(&ChangeLine::Removed {
-            sequence: *sequence,
-            namespace: &key.namespace,
-            name: &key.name,
-            uid: uid.as_str(),
-        })),
+    let lines = entries.iter().filter_map(|entry| {
+        let (sequence, uid) = (entry.sequence, entry.uid.as_str());
+        Some(line(&match &entry.removed {
+            None => {
+                let pod = by_uid.get(uid)?;
+                ChangeLine::Changed {
+                    sequence,
+                    namespace: &pod.namespace,
+                    name: &pod.name,
+                    uid,
+                    pod,
+                }
+            }
+            Some(key) => ChangeLine::Removed {
+                sequence,
+                namespace: &key.namespace,
+                name: &key.name,
+                uid,
+            },
+        }))
     });
     lines.collect()
 }

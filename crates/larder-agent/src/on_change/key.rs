@@ -5,16 +5,19 @@
 //! the agent, and the record of an earlier agent counts as written under another key.
 
 use std::{
-    fs::{DirBuilder, File, OpenOptions},
-    io::{self, Read as _, Write as _},
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    fs::DirBuilder,
+    io::{self, Write as _},
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::fs::DirBuilderExt as _,
+    },
     path::{Path, PathBuf},
 };
 
-use larder_files::ownership::Ownership;
+use larder_files::{ownership::Ownership, sys};
 use larder_objects::chain;
 use larder_on_change::DigestKey;
-use rustix::fs::{CWD, OFlags, RenameFlags};
+use rustix::io::Errno;
 use tracing::warn;
 
 const FILE: &str = "on-change.key";
@@ -58,113 +61,84 @@ pub(super) fn load(directories: &[PathBuf]) -> (DigestKey, Option<PathBuf>) {
 }
 
 fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
-    let failed = |operation, path: &Path| {
-        let path = path.to_owned();
-        move |source: io::Error| DigestKeyError::Io {
-            operation,
-            path,
-            source,
-        }
-    };
     DirBuilder::new()
         .recursive(true)
         .mode(0o711)
         .create(directory)
         .map_err(failed("create", directory))?;
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(OFlags::DIRECTORY.bits().cast_signed())
-        .open(directory)
-        .map_err(failed("open", directory))?;
-    let kind = rustix::fs::fstatfs(&opened)
-        .map_err(|errno| failed("examine", directory)(errno.into()))?
-        .f_type;
-    if ![TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind) {
+    let opened = sys::open_root(directory).map_err(failed("open", directory))?;
+    let kind = rustix::fs::fstatfs(&opened).map_err(failed("examine", directory))?;
+    if ![TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind.f_type) {
         return Err(DigestKeyError::OnDisk(directory.to_owned()));
     }
-    let found = opened.metadata().map_err(failed("examine", directory))?;
+    let found = sys::stat(&opened).map_err(failed("examine", directory))?;
     let ownership = Ownership::from(&found);
     if !ownership.is_trusted() || ownership.is_writable_by_others() {
         return Err(DigestKeyError::Exposed(directory.to_owned()));
     }
     let path = directory.join(FILE);
-    // Twice: another agent may be the first to create one.
+    // Twice: another agent may have created the key meanwhile, or left a file without one.
     for _ in 0..2 {
-        match read(&path) {
-            Ok(Some(key)) => return Ok(DigestKey::from_bytes(&key)),
-            Ok(None) => make(directory, &path).map_err(failed("write", &path))?,
-            Err(error) => return Err(error),
+        match read(&opened, &path)? {
+            Some(key) => return Ok(DigestKey::from_bytes(&key)),
+            None => make(directory, &path).map_err(failed("write", &path))?,
         }
     }
-    Err(failed("read", &path)(io::ErrorKind::NotFound.into()))
+    Err(failed("read", &path)(Errno::NOENT))
 }
 
-/// The key in the file; `None` if there is no file, or its content cannot be a key.
-fn read(path: &Path) -> Result<Option<[u8; DigestKey::BYTES]>, DigestKeyError> {
-    let failed = |source| DigestKeyError::Io {
-        operation: "read",
+fn failed<E: Into<io::Error>>(
+    operation: &'static str,
+    path: &Path,
+) -> impl FnOnce(E) -> DigestKeyError {
+    move |error| DigestKeyError::Io {
+        operation,
         path: path.to_owned(),
-        source,
+        source: error.into(),
+    }
+}
+
+/// The key in `directory`; `None` if there is none, or not all of it.
+fn read(
+    directory: &OwnedFd,
+    path: &Path,
+) -> Result<Option<[u8; DigestKey::BYTES]>, DigestKeyError> {
+    let (file, found) = match sys::open_regular(directory.as_fd(), FILE) {
+        Ok(opened) => opened,
+        Err(Errno::NOENT) => return Ok(None),
+        Err(Errno::INVAL) => return Err(DigestKeyError::Exposed(path.to_owned())),
+        Err(errno) => return Err(failed("read", path)(errno)),
     };
-    let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let opened = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path);
-    let file: File = match opened {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(failed(error)),
-    };
-    let found = file.metadata().map_err(failed)?;
     let ownership = Ownership::from(&found);
-    if !found.is_file() || !ownership.is_trusted() || ownership.is_open_to_others() {
+    if !ownership.is_trusted() || ownership.is_open_to_others() {
         return Err(DigestKeyError::Exposed(path.to_owned()));
     }
     let mut key = [0; DigestKey::BYTES];
-    match (&file).read_exact(&mut key) {
-        Ok(()) => Ok(Some(key)),
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-        Err(error) => Err(failed(error)),
-    }
+    let count = sys::read(&file, &mut key).map_err(failed("read", path))?;
+    Ok((count == key.len()).then_some(key))
 }
 
 /// Puts a new key in place, unless another agent was first.
 fn make(directory: &Path, path: &Path) -> io::Result<()> {
-    let tmp = directory.join(format!(
-        "{FILE}.{}.{:x}",
-        std::process::id(),
-        fastrand::u64(..)
-    ));
-    let written = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(0o600)
-        .open(&tmp)
-        .and_then(|mut file| file.write_all(&DigestKey::generate().expect(HAS_RANDOM)));
-    let renamed = written.and_then(|()| {
-        // A file that is too short is replaced.
-        let is_short = path
-            .metadata()
-            .is_ok_and(|found| found.len() < DigestKey::BYTES as u64);
-        let flags = if is_short {
-            RenameFlags::empty()
-        } else {
-            RenameFlags::NOREPLACE
-        };
-        match rustix::fs::renameat_with(CWD, &tmp, CWD, path, flags) {
-            Err(rustix::io::Errno::EXIST) => {
-                std::fs::remove_file(&tmp)?;
-                Ok(())
-            }
-            renamed => Ok(renamed?),
+    let mut file = tempfile::Builder::new()
+        .prefix(FILE)
+        .tempfile_in(directory)?;
+    file.write_all(&DigestKey::generate().expect(HAS_RANDOM))?;
+    // A file that is too short is replaced.
+    let found = path.metadata();
+    let is_short = found.is_ok_and(|found| found.len() < DigestKey::BYTES as u64);
+    let renamed = if is_short {
+        file.persist(path)
+    } else {
+        file.persist_noclobber(path)
+    };
+    match renamed {
+        Err(failed) if failed.error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        renamed => {
+            renamed?;
+            Ok(())
         }
-    });
-    if renamed.is_err() {
-        // The error names the failed operation.
-        let _ = std::fs::remove_file(&tmp);
     }
-    renamed
 }
 
 #[cfg(test)]

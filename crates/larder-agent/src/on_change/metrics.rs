@@ -4,31 +4,21 @@ use std::{sync::atomic::AtomicU64, time::Duration};
 
 use jiff::Timestamp;
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
-    registry::{Registry, Unit},
+    registry::Registry,
 };
+
+use crate::metrics::{Labels, Registrar, label};
 
 /// Metrics of rounds. Cloning shares them.
 #[derive(Clone, Debug)]
 pub(super) struct RoundMetrics {
-    runs: Family<RunLabels, Counter>,
-    run: Family<ActionLabels, Histogram>,
+    runs: Family<Labels<2>, Counter>,
+    run: Family<Labels<1>, Histogram>,
     delay: Histogram,
     last_success: Gauge<f64, AtomicU64>,
     last_failed: Gauge,
     pending: Gauge,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RunLabels {
-    action: &'static str,
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ActionLabels {
-    action: &'static str,
 }
 
 /// Buckets from 0.1 ms to 5 min.
@@ -41,63 +31,46 @@ fn seconds() -> Histogram {
 impl RoundMetrics {
     /// Registers the metrics in `registry`.
     pub(super) fn register(registry: &mut Registry) -> Self {
-        let metrics = Self {
-            runs: Family::default(),
-            run: Family::new_with_constructor(seconds),
-            delay: seconds(),
-            last_success: Gauge::default(),
-            last_failed: Gauge::default(),
-            pending: Gauge::default(),
-        };
-        // They exist from the start, so that the first increase is visible.
-        for action in ["signal", "http", "restart", "exec", "program"] {
-            for outcome in ["succeeded", "skipped", "failed", "timed_out"] {
-                drop(metrics.runs.get_or_create(&RunLabels { action, outcome }));
-            }
-            drop(metrics.run.get_or_create(&ActionLabels { action }));
+        let actions = ["signal", "http", "restart", "exec", "program"];
+        let outcomes = ["succeeded", "skipped", "failed", "timed_out"];
+        let runs = actions
+            .into_iter()
+            .flat_map(|action| outcomes.map(|outcome| [("action", action), ("outcome", outcome)]));
+        let run = Family::new_with_constructor(seconds as fn() -> Histogram);
+        for labels in label("action", actions) {
+            drop(run.get_or_create(&labels));
         }
-        registry.register(
-            "on_change_runs",
-            "Actions of hooks, by outcome",
-            metrics.runs.clone(),
-        );
-        registry.register_with_unit(
-            "on_change_run",
-            "Duration of an action of a hook",
-            Unit::Seconds,
-            metrics.run.clone(),
-        );
-        registry.register_with_unit(
-            "on_change_delay",
-            "Time from the delivery of a change to the first action of its round",
-            Unit::Seconds,
-            metrics.delay.clone(),
-        );
-        registry.register_with_unit(
-            "on_change_last_success_timestamp",
-            "Time of the last successful round, in seconds since 1970",
-            Unit::Seconds,
-            metrics.last_success.clone(),
-        );
-        registry.register(
-            "on_change_last_failed",
-            "1 while the last round of at least one hook has failed",
-            metrics.last_failed.clone(),
-        );
-        registry.register(
-            "on_change_pending",
-            "Hooks that have yet to notify their application of the current content",
-            metrics.pending.clone(),
-        );
-        metrics
+        let mut registrar = Registrar(registry);
+        Self {
+            runs: registrar.family("on_change_runs", "Actions of hooks, by outcome", runs),
+            run: registrar.seconds("on_change_run", "Duration of an action of a hook", run),
+            delay: registrar.seconds(
+                "on_change_delay",
+                "Time from the delivery of a change to the first action of its round",
+                seconds(),
+            ),
+            last_success: registrar.seconds(
+                "on_change_last_success_timestamp",
+                "Time of the last successful round, in seconds since 1970",
+                Gauge::default(),
+            ),
+            last_failed: registrar.add(
+                "on_change_last_failed",
+                "1 while the last round of at least one hook has failed",
+            ),
+            pending: registrar.add(
+                "on_change_pending",
+                "Hooks that have yet to notify their application of the current content",
+            ),
+        }
     }
 
     /// Counts one action.
     pub(super) fn ran(&self, action: &'static str, outcome: &'static str, took: Duration) {
         self.runs
-            .get_or_create(&RunLabels { action, outcome })
+            .get_or_create(&[("action", action), ("outcome", outcome)])
             .inc();
-        let run = self.run.get_or_create(&ActionLabels { action });
+        let run = self.run.get_or_create(&[("action", action)]);
         run.observe(took.as_secs_f64());
     }
 

@@ -2,11 +2,10 @@
 //!
 //! Runs on the thread that writes the pod's files, before and after the swap of each part.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use larder_on_change::{Content, PartContent, PartKey, PartTags, Past, PodHooks};
 use larder_pods::StoredPod;
-use larder_projection::{Payload, VolumeKind};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::OnChange;
@@ -50,7 +49,7 @@ impl Observer {
 
     /// The state that earlier runs left of the pod.
     fn past(&self, parts: impl Iterator<Item = PartKey>) -> Past {
-        let (host, uid) = (self.on_change.host(), self.uid());
+        let (host, uid) = (&self.on_change.node().host, self.uid());
         let on_disk = parts.filter_map(|part| {
             let mut tags = Vec::from_iter(self.tags(&part, std::iter::empty::<(&str, &[u8])>()));
             let mut add = |name: &str, bytes: &[u8]| {
@@ -75,45 +74,14 @@ impl Observer {
         }
     }
 
-    /// A volume is about to be written.
-    pub(crate) fn before_volume(&self, name: &str, kind: VolumeKind, payload: &Payload<'_>) {
-        self.announce(&PartKey::Volume(name.into(), kind), files(payload));
-    }
-
-    /// A volume is in place.
-    pub(crate) fn volume(
-        &mut self,
-        name: &str,
-        kind: VolumeKind,
-        payload: &Payload<'_>,
-        swapped: bool,
-    ) {
-        self.add(PartKey::Volume(name.into(), kind), files(payload), swapped);
-    }
-
-    /// The variables of a container are about to be written.
-    pub(crate) fn before_environment(&self, container: &str, variables: &BTreeMap<&str, &[u8]>) {
-        self.announce(&PartKey::Environment(container.into()), variables.iter());
-    }
-
-    /// The variables of a container are in place.
-    pub(crate) fn environment(
-        &mut self,
-        container: &str,
-        variables: &BTreeMap<&str, &[u8]>,
-        swapped: bool,
-    ) {
-        let part = PartKey::Environment(container.into());
-        self.add(part, variables.iter(), swapped);
-    }
-
     /// After the pass: every part that was due is in place, or has failed (rule F1).
     pub(crate) fn finish(mut self) {
         let parts = std::mem::take(&mut self.parts);
         self.on_change.passed(self.uid(), parts);
     }
 
-    fn announce<N: AsRef<str>, B: AsRef<[u8]>>(
+    /// Files or variables of a part are about to be written.
+    pub(crate) fn announce<N: AsRef<str>, B: AsRef<[u8]>>(
         &self,
         part: &PartKey,
         items: impl Iterator<Item = (N, B)>,
@@ -125,7 +93,8 @@ impl Observer {
         }
     }
 
-    fn add<N: AsRef<str>, B: AsRef<[u8]>>(
+    /// Files or variables of a part are in place.
+    pub(crate) fn add<N: AsRef<str>, B: AsRef<[u8]>>(
         &mut self,
         part: PartKey,
         items: impl Iterator<Item = (N, B)>,
@@ -150,11 +119,6 @@ impl Observer {
     fn uid(&self) -> &str {
         self.pod.uid()
     }
-}
-
-fn files<'a>(payload: &'a Payload<'_>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
-    let files = payload.iter();
-    files.map(|(path, file)| (path.as_str(), &*file.data))
 }
 
 fn content(tags: PartTags, swapped: Option<Duration>) -> Arc<PartContent> {

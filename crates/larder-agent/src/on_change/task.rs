@@ -13,7 +13,6 @@
 mod report;
 
 use std::{
-    fmt,
     hash::{BuildHasher as _, RandomState},
     path::PathBuf,
     sync::{Arc, OnceLock},
@@ -56,10 +55,8 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Records of different pods that may be written at the same time.
 const WRITERS: usize = 16;
 
-/// The shared state of [`OnChange`].
-pub(crate) struct OnChangeParts<'a> {
-    pub(crate) config: OnChangeConfig,
-    pub(crate) program: Vec<ProgramHook>,
+/// What hooks use of the node.
+pub(crate) struct HookNode {
     /// Where larder writes volumes, and the records of hooks.
     pub(crate) host: Arc<VolumeHost>,
     /// Where a kubelet runs the pods and writes their volumes; `None` if larder does.
@@ -71,8 +68,13 @@ pub(crate) struct OnChangeParts<'a> {
     pub(crate) events: Option<Arc<Events>>,
     /// Called with the UID of a pod when what status shows of its hooks has changed.
     pub(crate) changed: Arc<dyn Fn(&str) + Send + Sync>,
-    pub(crate) registry: &'a mut Registry,
-    pub(crate) rng: Rng,
+}
+
+impl HookNode {
+    /// Where the volumes of pods are.
+    pub(super) fn volumes(&self) -> &VolumeHost {
+        self.kubelet.as_deref().unwrap_or(&self.host)
+    }
 }
 
 /// The hooks of all pods. Cloning shares them.
@@ -80,19 +82,13 @@ pub(crate) struct OnChangeParts<'a> {
 pub(crate) struct OnChange(Arc<Shared>);
 
 struct Shared {
+    node: HookNode,
     /// Replaced by a reload.
     config: Mutex<Arc<OnChangeConfig>>,
     /// The hooks of the program that embeds the agent, and what each calls.
     program: Vec<ConfiguredHook>,
     handlers: Vec<Handler>,
-    host: Arc<VolumeHost>,
-    kubelet: Option<Arc<VolumeHost>>,
-    clock: Clock,
-    events: Option<Arc<Events>>,
-    changed: Arc<dyn Fn(&str) + Send + Sync>,
     metrics: RoundMetrics,
-    processes: Processes,
-    serves_manifests: bool,
     /// The digest key, and a directory in memory; made for the first pod with hooks.
     memory: OnceLock<(DigestKey, Option<PathBuf>)>,
     machine: OnceLock<Machine>,
@@ -108,44 +104,25 @@ struct Shared {
     drained: watch::Sender<bool>,
 }
 
-impl fmt::Debug for OnChange {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnChange")
-    }
-}
-
 impl OnChange {
-    pub(crate) fn new(parts: OnChangeParts<'_>) -> Self {
-        let OnChangeParts {
-            config,
-            program,
-            host,
-            kubelet,
-            processes,
-            serves_manifests,
-            clock,
-            events,
-            changed,
-            registry,
-            rng,
-        } = parts;
+    pub(crate) fn new(
+        config: OnChangeConfig,
+        program: Vec<ProgramHook>,
+        node: HookNode,
+        registry: &mut Registry,
+        rng: Rng,
+    ) -> Self {
         let schedule = Schedule::new(config.parallelism, rng);
         let (program, handlers) = program
             .into_iter()
             .map(|program| (program.selected, program.handler))
             .unzip();
         Self(Arc::new(Shared {
-            metrics: RoundMetrics::register(registry),
+            node,
             config: Mutex::new(Arc::new(config)),
             program,
             handlers,
-            host,
-            kubelet,
-            clock,
-            events,
-            changed,
-            processes,
-            serves_manifests,
+            metrics: RoundMetrics::register(registry),
             memory: OnceLock::new(),
             machine: OnceLock::new(),
             schedule: Mutex::new(schedule),
@@ -155,6 +132,10 @@ impl OnChange {
             hasher: RandomState::new(),
             drained: watch::Sender::new(false),
         }))
+    }
+
+    pub(super) fn node(&self) -> &HookNode {
+        &self.0.node
     }
 
     /// The hooks of `pod`, which was `before` with these hooks; `None` if it has none. Reports new errors of annotations.
@@ -241,14 +222,14 @@ impl OnChange {
     /// No hook of the pod fires any more: it has terminated or was removed.
     pub(crate) fn forget(&self, uid: &str) {
         self.0.schedule.lock().forget(uid);
-        (self.0.changed)(uid);
+        (self.0.node.changed)(uid);
     }
 
     /// The pod has no hooks any more; others start from the content of that time (rule P5). Waits for the disk.
     pub(crate) fn drop_hooks(&self, uid: &str) {
         self.forget(uid);
         let _writer = self.writer(uid).lock();
-        if let Err(error) = self.0.host.remove_pod_file(uid, HOOK_RECORD) {
+        if let Err(error) = self.0.node.host.remove_pod_file(uid, HOOK_RECORD) {
             warn!(
                 pod.uid = uid,
                 error = chain(&error),
@@ -313,7 +294,7 @@ impl OnChange {
             .await;
     }
 
-    pub(super) fn key(&self) -> &DigestKey {
+    pub(crate) fn key(&self) -> &DigestKey {
         &self.memory().0
     }
 
@@ -327,35 +308,13 @@ impl OnChange {
         self.0.memory.get_or_init(load)
     }
 
-    pub(super) fn host(&self) -> &VolumeHost {
-        &self.0.host
-    }
-
-    /// The volumes that pods read.
-    pub(super) fn volumes(&self) -> &VolumeHost {
-        self.0.kubelet.as_deref().unwrap_or(&self.0.host)
-    }
-
-    /// Whether a kubelet runs the pods: then the status of a pod has the IDs of its containers.
-    pub(super) fn has_kubelet(&self) -> bool {
-        self.0.kubelet.is_some()
-    }
-
     pub(super) fn metrics(&self) -> &RoundMetrics {
         &self.0.metrics
-    }
-
-    pub(super) fn serves_manifests(&self) -> bool {
-        self.0.serves_manifests
     }
 
     /// The networks of the addresses that manifests may state.
     pub(super) fn allowed_networks(&self) -> Vec<Network> {
         self.0.config.lock().allowed_networks.clone()
-    }
-
-    pub(super) fn processes(&self) -> &Processes {
-        &self.0.processes
     }
 
     /// Starts commands on this machine.
@@ -378,7 +337,7 @@ impl OnChange {
 
     /// Gives the pod these hooks, before the first pass with them.
     pub(super) fn adopt(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, past: &Past) {
-        let (key, time, uid) = (self.key(), self.0.clock.now(), SmolStr::new(pod.uid()));
+        let (key, time, uid) = (self.key(), self.0.node.clock.now(), SmolStr::new(pod.uid()));
         let hooked = HookedPod::new(pod);
         let mut schedule = self.0.schedule.lock();
         schedule.adopt(&uid, hooked, Arc::clone(hooks), past, key, time);
@@ -386,7 +345,7 @@ impl OnChange {
             schedule.end(&uid);
         }
         drop(schedule);
-        (self.0.changed)(&uid);
+        (self.0.node.changed)(&uid);
     }
 
     /// A part of the pod is about to be written with content of these tags. Waits for the disk if the record has to say so
@@ -404,7 +363,7 @@ impl OnChange {
         let now = self.now();
         let has_news = self.0.schedule.lock().pass(uid, parts, self.key(), now);
         if has_news {
-            (self.0.changed)(uid);
+            (self.0.node.changed)(uid);
         }
         self.write_record(uid);
         self.0.wake.notify_one();
@@ -413,13 +372,13 @@ impl OnChange {
     fn now(&self) -> Now {
         Now {
             instant: Instant::now(),
-            time: self.0.clock.now(),
+            time: self.0.node.clock.now(),
         }
     }
 
     /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
     pub(super) fn read_record(&self, uid: &str) -> Option<Record> {
-        match self.0.host.read_pod_file(uid, HOOK_RECORD) {
+        match self.0.node.host.read_pod_file(uid, HOOK_RECORD) {
             Ok(None) => None,
             Ok(Some(text)) => {
                 let record = Record::read(&text);
@@ -447,7 +406,7 @@ impl OnChange {
         let _writer = self.writer(uid).lock();
         let record = self.0.schedule.lock().record(uid, self.key());
         let Some(text) = record else { return };
-        let written = self.0.host.write_pod_file(uid, HOOK_RECORD, &text);
+        let written = self.0.node.host.write_pod_file(uid, HOOK_RECORD, &text);
         if let Err(error) = &written {
             warn!(
                 pod.uid = uid,
@@ -499,7 +458,7 @@ impl OnChange {
     pub(super) fn due(&self) -> (Vec<AttemptRun>, Option<Instant>) {
         let (due, next) = self.0.schedule.lock().due(self.now());
         let runs = due.into_iter().map(|attempt| {
-            (self.0.changed)(&attempt.uid);
+            (self.0.node.changed)(&attempt.uid);
             AttemptRun::new(attempt, self.clone())
         });
         (runs.collect(), next)
@@ -519,7 +478,7 @@ impl OnChange {
         let now = self.now();
         let ended = self.0.schedule.lock().ended(report.id, &report.end, now);
         let Some(ended) = ended else { return };
-        (self.0.changed)(&report.uid);
+        (self.0.node.changed)(&report.uid);
         self.report(&report, &ended, now.time);
         let (on_change, uid) = (self.clone(), report.uid);
         writes.spawn_blocking(move || on_change.write_record(&uid));

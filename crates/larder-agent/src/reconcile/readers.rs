@@ -2,69 +2,35 @@
 //!
 //! Invariant: an object is in the table exactly while a pod reads it.
 
-use std::collections::{BTreeSet, HashMap, hash_map::Entry};
+use std::collections::{HashMap, hash_map::Entry};
 
 use larder_objects::{Kind, ObjectKey};
 use larder_pods::ResolvedPodUid;
 
-/// The pods that read each object.
+/// The pods that read each object, sorted. Most objects have one reader, and a set of one takes 280 bytes.
 #[derive(Debug, Default)]
-pub(super) struct ObjectReaders(HashMap<(Kind, ObjectKey), ReadingPods>);
-
-/// The pods that read one object.
-#[derive(Debug)]
-enum ReadingPods {
-    /// Most objects have one reader. A set of one takes 280 bytes.
-    One(ResolvedPodUid),
-    Several(BTreeSet<ResolvedPodUid>),
-}
+pub(super) struct ObjectReaders(HashMap<(Kind, ObjectKey), Vec<ResolvedPodUid>>);
 
 impl ObjectReaders {
     /// The pods that read the object, by UID.
-    pub(super) fn of(
-        &self,
-        kind: Kind,
-        key: &ObjectKey,
-    ) -> impl Iterator<Item = &ResolvedPodUid> + use<'_> {
-        let (one, several) = match self.0.get(&(kind, key.clone())) {
-            None => (None, None),
-            Some(ReadingPods::One(pod)) => (Some(pod), None),
-            Some(ReadingPods::Several(pods)) => (None, Some(pods)),
-        };
-        one.into_iter().chain(several.into_iter().flatten())
+    pub(super) fn of(&self, kind: Kind, key: &ObjectKey) -> &[ResolvedPodUid] {
+        let readers = self.0.get(&(kind, key.clone()));
+        readers.map_or(&[], Vec::as_slice)
     }
 
     pub(super) fn add(&mut self, object: (Kind, ObjectKey), pod: &ResolvedPodUid) {
-        match self.0.entry(object) {
-            Entry::Vacant(vacant) => {
-                vacant.insert(ReadingPods::One(pod.clone()));
-            }
-            Entry::Occupied(mut occupied) => match occupied.get_mut() {
-                ReadingPods::One(known) if known == pod => {}
-                ReadingPods::One(known) => {
-                    let pods = [known.clone(), pod.clone()].into();
-                    occupied.insert(ReadingPods::Several(pods));
-                }
-                ReadingPods::Several(pods) => {
-                    pods.insert(pod.clone());
-                }
-            },
+        let readers = self.0.entry(object).or_default();
+        if let Err(place) = readers.binary_search(pod) {
+            readers.insert(place, pod.clone());
         }
     }
 
     pub(super) fn remove(&mut self, object: (Kind, ObjectKey), pod: &ResolvedPodUid) {
-        let Entry::Occupied(mut occupied) = self.0.entry(object) else {
-            return;
-        };
-        let is_unread = match occupied.get_mut() {
-            ReadingPods::One(known) => known == pod,
-            ReadingPods::Several(pods) => {
-                pods.remove(pod);
-                pods.is_empty()
+        if let Entry::Occupied(mut readers) = self.0.entry(object) {
+            readers.get_mut().retain(|known| known != pod);
+            if readers.get().is_empty() {
+                readers.remove();
             }
-        };
-        if is_unread {
-            occupied.remove();
         }
     }
 }
@@ -79,7 +45,11 @@ mod tests {
 
     fn readers(table: &ObjectReaders, name: &str) -> Vec<String> {
         let (kind, key) = object(name);
-        table.of(kind, &key).map(ToString::to_string).collect()
+        table
+            .of(kind, &key)
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]

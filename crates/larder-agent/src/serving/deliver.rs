@@ -6,17 +6,19 @@ use std::{
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{ObjectKey, chain};
+use larder_on_change::PartKey;
 use larder_projection::{
-    ContainerView, Inputs, Needs, NestedMountPoints, NodeFacts, Unavailable, VolumeKind,
-    containers,
+    Inputs, Needs, NestedMountPoints, VolumeKind,
     disk::{DiskError, PodVolume, VolumeHost},
     environment, fs_group, memory_limit, nested_mount_points, project, unknown_address,
 };
 
 use crate::{
-    delivery::plan::{PartKind, PodPlan},
+    delivery::{
+        plan::{PartKind, PodPlan},
+        pod_parts::PodParts,
+    },
     on_change::Observer,
     root_dir::HOOK_RECORD,
 };
@@ -98,51 +100,30 @@ impl DeliveryFailure {
     }
 }
 
-/// A pod by the names of its volumes and containers; the first of a name counts, as in its plan. Everything that each
-/// volume needs of the whole pod is computed once.
-struct PodParts<'a> {
-    pod: &'a Pod,
-    uid: &'a str,
-    volumes: HashMap<&'a str, &'a Volume>,
-    containers: HashMap<&'a str, ContainerView<'a>>,
+/// What each volume needs of the whole pod.
+struct VolumeLimits<'a> {
     mount_points: HashMap<&'a str, NestedMountPoints>,
     /// While the Node is unknown the kernel sets the limit: files do not wait for it.
-    memory_limit: Option<u64>,
-}
-
-impl<'a> PodParts<'a> {
-    fn new(pod: &'a Pod, node: Option<&NodeFacts>) -> Self {
-        let mut parts = Self {
-            pod,
-            uid: pod.metadata.uid.as_deref().unwrap_or_default(),
-            volumes: HashMap::new(),
-            containers: HashMap::new(),
-            mount_points: nested_mount_points(pod),
-            memory_limit: node.and_then(|node| memory_limit(pod, node)),
-        };
-        for volume in pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten())
-        {
-            // The plan omits volumes of types that are not served.
-            if VolumeKind::of(volume).is_some() {
-                parts.volumes.entry(&volume.name).or_insert(volume);
-            }
-        }
-        for container in containers(pod) {
-            parts.containers.entry(container.name).or_insert(container);
-        }
-        parts
-    }
+    memory: Option<u64>,
 }
 
 impl Job {
     /// Delivers the parts.
     pub(super) fn run(mut self) -> JobReport {
         let pod = self.plan.pod.decode();
-        let pod = PodParts::new(&pod, self.inputs.node.as_deref());
-        self.read_env_files(&pod);
+        let node = self.inputs.node.as_deref();
+        let limits = VolumeLimits {
+            mount_points: nested_mount_points(&pod),
+            memory: node.and_then(|node| memory_limit(&pod, node)),
+        };
+        let pod = PodParts::new(&pod);
+        let mut needs = Needs::default();
+        for &index in &self.parts {
+            if let PartKind::Environment(name, _) = &self.plan.parts[index].kind {
+                needs.add_container(pod.container(name));
+            }
+        }
+        pod.read_env_files(needs.env_files, &self.host, &mut self.inputs);
         let mut observer = self.observer.take();
         if let Some(observer) = &mut observer {
             let parts = self.plan.parts.iter().map(|part| part.kind.observed());
@@ -152,7 +133,9 @@ impl Job {
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let parts = kinds
             .map(|kind| match kind {
-                PartKind::Volume(name, kind) => self.volume(&pod, name, *kind, observer.as_mut()),
+                PartKind::Volume(name, kind) => {
+                    self.volume(&pod, &limits, name, *kind, observer.as_mut())
+                }
                 PartKind::Environment(name, _) => self.environment(&pod, name, observer.as_mut()),
             })
             .collect();
@@ -162,39 +145,18 @@ impl Job {
         JobReport { parts, tidied }
     }
 
-    /// Reads the files that variables come from: in every pass, since other containers write them at any time.
-    fn read_env_files(&mut self, pod: &PodParts<'_>) {
-        let mut needs = Needs::default();
-        for &index in &self.parts {
-            if let PartKind::Environment(name, _) = &self.plan.parts[index].kind
-                && let Some(container) = pod.containers.get(name.as_str())
-            {
-                needs.add_container(*container);
-            }
-        }
-        for file in needs.env_files {
-            let found = match self.host.read_env_file(pod.uid, &file) {
-                Ok(Some(found)) => Ok(Arc::new(found)),
-                Ok(None) => Err(Unavailable::NotFound),
-                Err(error) => Err(Unavailable::failed(chain(&error))),
-            };
-            self.inputs.env_files.insert(file, found);
-        }
-    }
-
     fn volume(
         &self,
         parts: &PodParts<'_>,
+        limits: &VolumeLimits<'_>,
         name: &str,
         kind: VolumeKind,
         observer: Option<&mut Observer>,
     ) -> Result<Delivered, DeliveryFailure> {
         let pod = parts.pod;
-        let volume = parts.volumes.get(name);
-        let volume = volume.expect("the plan was made from the same specification");
-        let projection = project(pod, volume, &self.inputs)
+        let projection = project(pod, parts.volume(name), &self.inputs)
             .map_err(|error| DeliveryFailure::in_projection(&error))?;
-        let mount_points = match parts.mount_points.get(name) {
+        let mount_points = match limits.mount_points.get(name) {
             None => &[],
             Some(Ok(points)) => points.as_slice(),
             Some(Err(error)) => return Err(DeliveryFailure::in_projection(error)),
@@ -204,11 +166,14 @@ impl Job {
             name,
             kind,
             fs_group: fs_group(pod),
-            size_limit: parts.memory_limit,
+            size_limit: limits.memory,
             mount_points,
         };
+        let part = PartKey::Volume(name.into(), kind);
+        let files = projection.payload.iter();
+        let files = files.map(|(path, file)| (path.as_str(), &*file.data));
         if let Some(observer) = &observer {
-            observer.before_volume(name, kind, &projection.payload);
+            observer.announce(&part, files.clone());
         }
         let set_up = self.host.set_up(&volume, &projection.payload, self.now);
         let swapped = match &set_up {
@@ -216,7 +181,7 @@ impl Job {
             Err(error) => error.is_after_commit().then_some(true),
         };
         if let (Some(observer), Some(swapped)) = (observer, swapped) {
-            observer.volume(name, kind, &projection.payload, swapped);
+            observer.add(part, files, swapped);
         }
         let set_up = set_up.map_err(|error| DeliveryFailure::on_disk(&error))?;
         Ok(Delivered {
@@ -231,27 +196,26 @@ impl Job {
         name: &str,
         observer: Option<&mut Observer>,
     ) -> Result<Delivered, DeliveryFailure> {
-        let container = parts.containers.get(name);
-        let container = container.expect("the plan was made from the same specification");
-        let node = self.inputs.node.as_deref();
-        if let Some(path) = unknown_address(parts.pod, *container, node) {
+        let (container, node) = (parts.container(name), self.inputs.node.as_deref());
+        if let Some(path) = unknown_address(parts.pod, container, node) {
             return Err(DeliveryFailure::without_address(path));
         }
-        let environment = environment(parts.pod, *container, &self.inputs)
+        let environment = environment(parts.pod, container, &self.inputs)
             .map_err(|error| DeliveryFailure::in_projection(&error))?;
         let variables: BTreeMap<&str, &[u8]> = environment
             .iter()
             .map(|(name, variable)| (name, &*variable.value))
             .collect();
+        let part = PartKey::Environment(name.into());
         if let Some(observer) = &observer {
-            observer.before_environment(name, &variables);
+            observer.announce(&part, variables.iter());
         }
         let swapped = self
             .host
             .write_environment(parts.uid, name, &variables)
             .map_err(|error| DeliveryFailure::on_disk(&error))?;
         if let Some(observer) = observer {
-            observer.environment(name, &variables, swapped);
+            observer.add(part, variables.iter(), swapped);
         }
         Ok(Delivered {
             swapped,

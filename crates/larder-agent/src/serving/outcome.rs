@@ -14,7 +14,6 @@ use crate::{
         plan::{Need, PartKind, PodPlan},
         pod_statuses::PartStatus,
     },
-    metrics::DeliveryOutcome,
     status::{Delivery, Phase},
 };
 
@@ -40,9 +39,9 @@ impl ServingWorker {
         self.node.reports.metrics.delivered(
             part.kind.label(),
             match &result {
-                Ok(delivered) if delivered.swapped => DeliveryOutcome::Swapped,
-                Ok(_) => DeliveryOutcome::Unchanged,
-                Err(_) => DeliveryOutcome::Failed,
+                Ok(delivered) if delivered.swapped => "swapped",
+                Ok(_) => "unchanged",
+                Err(_) => "failed",
             },
         );
         let was = state.delivery.phase;

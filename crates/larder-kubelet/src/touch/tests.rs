@@ -45,7 +45,7 @@ async fn touch_sets_the_annotation_and_nothing_else() {
     let (_server, client, pod) = server().await;
     let value = RefreshValue::next(at("2026-11-22T04:34:06.987Z"), None);
     let mut before = current(&client).await;
-    let answer = Toucher::new(client.clone()).send(&pod, &value).await;
+    let answer = send(&client, &pod, &value).await;
     let TouchAnswer::Touched { resource_version } = answer else {
         panic!("{answer:?}");
     };
@@ -77,17 +77,16 @@ fn body_is_uid_and_annotation() {
 #[tokio::test]
 async fn unchanged_value_is_a_no_op() {
     let (_server, client, mut pod) = server().await;
-    let toucher = Toucher::new(client);
     let now = at("2026-11-22T04:34:06.987Z");
     let value = RefreshValue::next(now, None);
-    let TouchAnswer::Touched { resource_version } = toucher.send(&pod, &value).await else {
+    let TouchAnswer::Touched { resource_version } = send(&client, &pod, &value).await else {
         panic!("the first touch changes the pod");
     };
     pod.resource_version = resource_version;
-    let answer = toucher.send(&pod, &value).await;
+    let answer = send(&client, &pod, &value).await;
     assert!(matches!(answer, TouchAnswer::NoOp), "{answer:?}");
     let later = RefreshValue::next(now, Some(value.as_str()));
-    let answer = toucher.send(&pod, &later).await;
+    let answer = send(&client, &pod, &later).await;
     assert!(matches!(answer, TouchAnswer::Touched { .. }), "{answer:?}");
 }
 
@@ -113,24 +112,23 @@ fn value_differs_from_the_last_one_whatever_the_clock_shows() {
 async fn pod_that_is_gone_or_replaced_is_recognized() {
     // beside-kubelet 19
     let (server, client, pod) = server().await;
-    let toucher = Toucher::new(client);
     let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
     let other = PodToTouch {
         uid: "u2".into(),
         ..pod.clone()
     };
-    let answer = toucher.send(&other, &value).await;
+    let answer = send(&client, &other, &value).await;
     assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
     server
         .delete(larder_apiserver::Kind::Pod, "n", "web")
         .unwrap();
-    let answer = toucher.send(&pod, &value).await;
+    let answer = send(&client, &pod, &value).await;
     assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
     let hostile = PodToTouch {
         name: "..".into(),
         ..pod
     };
-    let answer = toucher.send(&hostile, &value).await;
+    let answer = send(&client, &hostile, &value).await;
     assert!(matches!(answer, TouchAnswer::Failed { .. }), "{answer:?}");
 }
 
@@ -146,9 +144,9 @@ async fn answered(code: u16, retry_after: Option<&'static str>, body: Value) -> 
         }
         async move { Ok::<_, std::convert::Infallible>(answer) }
     });
-    let toucher = Toucher::new(Client::new(service, "n"));
+    let client = Client::new(service, "n");
     let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
-    toucher.send(&pod(), &value).await
+    send(&client, &pod(), &value).await
 }
 
 fn status(message: &str) -> Value {
@@ -250,9 +248,9 @@ async fn answer_that_does_not_come_is_not_awaited_for_ever() {
         std::future::pending::<Result<http::Response<kube::client::Body>, std::convert::Infallible>>(
         )
     });
-    let toucher = Toucher::new(Client::new(service, "n"));
+    let client = Client::new(service, "n");
     let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
-    let answer = toucher.send(&pod(), &value).await;
+    let answer = send(&client, &pod(), &value).await;
     assert_eq!(answer, TouchAnswer::Failed { why: NO_ANSWER });
 }
 

@@ -15,7 +15,7 @@ use crate::{
         plan::{PartKind, PodPlan},
         pod_statuses::PartStatus,
     },
-    events::{BesideEvent, EventSubject},
+    events::{EventSubject, PodReason},
     status::{OutdatedStatus, Phase},
 };
 
@@ -55,23 +55,23 @@ impl BesideWorker {
                          its changes until they are restarted: {containers}"
                     );
                     warn!(%pod, %volume, containers, "volume was torn down under running containers");
-                    self.post(plan, BesideEvent::VolumeDetached, &message);
+                    self.post(plan, PodReason::VolumeDetached, &message);
                 }
                 Notice::NotRefreshed { volume } => {
                     let message = format!(
                         "The kubelet has not refreshed the outdated volume {volume:?} for 3 minutes"
                     );
                     warn!(%pod, %volume, "the kubelet does not refresh the volume");
-                    self.post(plan, BesideEvent::VolumeNotRefreshed, &message);
+                    self.post(plan, PodReason::VolumeNotRefreshed, &message);
                 }
             }
         }
     }
 
-    fn post(&self, plan: &PodPlan, event: BesideEvent, message: &str) {
+    fn post(&self, plan: &PodPlan, reason: PodReason, message: &str) {
         if let Some(events) = &self.context.reports.events {
             let now = self.context.inputs.clock.now();
-            let subject = EventSubject::Beside(event);
+            let subject = EventSubject::Pod(reason);
             events.failed(&plan.pod.metadata, subject, message, now);
         }
     }
@@ -79,7 +79,7 @@ impl BesideWorker {
     /// Publishes the status of every part. The pod's own phase is that of the volume that needs attention most.
     pub(super) fn publish(&mut self, plan: &PodPlan) {
         let wall = self.context.inputs.clock.now();
-        if let Some(reason) = self.beside.excludes(&plan.pod) {
+        if let Some(reason) = self.beside.config.excludes(&plan.pod) {
             self.gauges.set(PodCounts::default());
             self.entry
                 .publish(Phase::Excluded, reason, Vec::new(), wall);
@@ -147,7 +147,7 @@ impl BesideWorker {
             let message = format!(
                 "Container {container:?} sees {objects} as of its start, until it is restarted"
             );
-            self.post(plan, BesideEvent::RestartNeeded, &message);
+            self.post(plan, PodReason::RestartNeeded, &message);
         }
     }
 }

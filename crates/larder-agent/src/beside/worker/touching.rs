@@ -4,7 +4,7 @@ use std::future;
 
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_kubelet::{
-    touch::{PodToTouch, REFRESH, RefreshValue, TouchAnswer},
+    touch::{self, PodToTouch, REFRESH, RefreshValue, TouchAnswer},
     touch_limiter::Urgency,
     touch_queue::{Permit, QueuedTouch},
 };
@@ -90,9 +90,9 @@ impl BesideWorker {
         self.rules.sent(now, wall);
         self.swaps.restart();
         permit.sent();
-        let toucher = self.beside.toucher.clone();
+        let client = self.beside.client.clone();
         let answer = async move {
-            let answer = toucher.send(&target, &value).await;
+            let answer = touch::send(&client, &target, &value).await;
             (permit, answer)
         };
         self.touching = Touching::start(answer.boxed());

@@ -1,10 +1,10 @@
-use std::{fs, os::unix::fs::MetadataExt as _};
+use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _};
 
 use fastrand::Rng;
 use larder_actions::processes::Processes;
 use larder_on_change::parse::HookList;
 use larder_projection::{
-    File, FileData, VolumePath,
+    File, FileData, Payload, VolumeKind, VolumePath,
     disk::{PodVolume, VolumeHost},
 };
 use prometheus_client::registry::Registry;
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::{
     clock::Clock,
-    on_change::{OnChangeConfig, OnChangeParts},
+    on_change::{HookNode, OnChangeConfig},
 };
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
@@ -23,6 +23,11 @@ const VOLUME: &str = "config";
 /// Another one.
 const OTHER: &str = "other";
 const KIND: VolumeKind = VolumeKind::ConfigMap;
+
+fn files<'a>(payload: &'a Payload<'_>) -> impl Iterator<Item = (&'a str, &'a [u8])> {
+    let files = payload.iter();
+    files.map(|(path, file)| (path.as_str(), &*file.data))
+}
 
 /// A machine on which agents run one after another.
 struct Machine {
@@ -69,23 +74,25 @@ impl Machine {
             hooks.add(&hook).unwrap();
         }
         let memory = self.memory.iter().map(|memory| memory.path().to_owned());
-        let on_change = OnChange::new(OnChangeParts {
-            config: OnChangeConfig {
+        let on_change = OnChange::new(
+            OnChangeConfig {
                 hooks: hooks.into_hooks(),
                 key_dirs: memory.collect(),
                 ..OnChangeConfig::default()
             },
-            program: Vec::new(),
-            host: Arc::new(VolumeHost::open_without_mounts(self.root.path()).unwrap()),
-            kubelet: None,
-            processes: Processes::new("/proc", self.root.path().canonicalize().unwrap()),
-            serves_manifests: false,
-            clock: Clock::system(),
-            events: None,
-            changed: Arc::new(|_| {}),
-            registry: &mut Registry::default(),
-            rng: Rng::with_seed(1),
-        });
+            Vec::new(),
+            HookNode {
+                host: Arc::new(VolumeHost::open_without_mounts(self.root.path()).unwrap()),
+                kubelet: None,
+                processes: Processes::new("/proc", self.root.path().canonicalize().unwrap()),
+                serves_manifests: false,
+                clock: Clock::system(),
+                events: None,
+                changed: Arc::new(|_| {}),
+            },
+            &mut Registry::default(),
+            Rng::with_seed(1),
+        );
         let pod = pod();
         let hooks = on_change.hooks(&pod, None, None).unwrap();
         OnePodAgent {
@@ -130,7 +137,7 @@ impl OnePodAgent {
         let mut observer = self.on_change.observer(&self.pod, &self.hooks, is_new);
         let parts = [VOLUME, OTHER].map(|name| PartKey::Volume(name.into(), KIND));
         observer.begin(parts.into_iter());
-        observer.before_volume(volume, KIND, &payload(text));
+        observer.announce(&PartKey::Volume(volume.into(), KIND), files(&payload(text)));
         observer
     }
 
@@ -146,8 +153,9 @@ impl OnePodAgent {
             mount_points: &[],
         };
         let (payload, now) = (payload(text), Clock::system().now());
-        let set_up = self.on_change.host().set_up(&volume, &payload, now);
-        observer.volume(name, KIND, &payload, set_up.unwrap().written.swapped);
+        let set_up = self.on_change.node().host.set_up(&volume, &payload, now);
+        let part = PartKey::Volume(name.into(), KIND);
+        observer.add(part, files(&payload), set_up.unwrap().written.swapped);
         observer
     }
 

@@ -99,7 +99,7 @@ impl<'a> PodEnvironment<'a> {
 
 impl StepEnvironment for PodEnvironment<'_> {
     fn processes(&self) -> &Processes {
-        self.on_change.processes()
+        &self.on_change.node().processes
     }
 
     fn target_names(&self) -> Vec<SmolStr> {
@@ -196,21 +196,25 @@ fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Re
     let containers: Vec<_> = secret_variables(pod);
     let mut volumes = changes.volumes.iter();
     if volumes.any(|volume| secret.iter().any(|(name, _)| *name == volume.name))
-        || !containers.is_empty() && (!changes.variables.is_empty() || on_change.has_kubelet())
+        || !containers.is_empty()
+            && (!changes.variables.is_empty() || on_change.node().kubelet.is_some())
     {
         return Redactor::all();
     }
     let mut redactor = Redactor::new();
     for (name, kind) in secret {
-        let read = on_change.volumes().read_set(uid, kind, name, |_, bytes| {
-            redactor.add(bytes);
-        });
+        let read = on_change
+            .node()
+            .volumes()
+            .read_set(uid, kind, name, |_, bytes| {
+                redactor.add(bytes);
+            });
         if !read {
             return Redactor::all();
         }
     }
     for container in containers {
-        let text = fs::read(on_change.host().environment_path(uid, container));
+        let text = fs::read(on_change.node().host.environment_path(uid, container));
         let Some(variables) = text.ok().and_then(|text| read_environment(&text).ok()) else {
             return Redactor::all();
         };
@@ -247,7 +251,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::on_change::memory::on_change;
+    use crate::on_change::tests::on_change;
 
     #[test]
     fn values_before_a_change_and_variables_of_secrets_are_not_logged() {
@@ -281,7 +285,7 @@ mod tests {
         pod["spec"]["volumes"].as_array_mut().unwrap().pop();
         pod["spec"]["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "s"}}]);
         check(&pod, "config", &["A"], "Redactor(all)");
-        let path = on_change.host().environment_path("u1", "main");
+        let path = on_change.node().host.environment_path("u1", "main");
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, r#"{"A": "hunter2"}"#).unwrap();
         check(&pod, "config", &["A"], "Redactor(all)");

@@ -34,7 +34,7 @@ impl PodTargets {
                 containers: containers(pod),
                 volumes: directories(on_change, uid, pod),
             },
-            ids: on_change.has_kubelet().then(|| running(pod)),
+            ids: on_change.node().kubelet.is_some().then(|| running(pod)),
             stop: StopDefaults::of(pod),
             addresses: if has_request {
                 addresses(on_change, pod)
@@ -59,7 +59,10 @@ fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, 
     volumes
         .filter_map(|volume| {
             let kind = VolumeKind::of(volume)?;
-            let path = on_change.volumes().volume_path(uid, kind, &volume.name);
+            let path = on_change
+                .node()
+                .volumes()
+                .volume_path(uid, kind, &volume.name);
             Some((volume.name.as_str().into(), path))
         })
         .collect()
@@ -102,7 +105,7 @@ fn running(pod: &Pod) -> BTreeMap<SmolStr, ContainerId> {
 
 /// The addresses of the pod, and which of them its hooks may call.
 pub(super) fn addresses(on_change: &OnChange, pod: &Pod) -> PodAddresses {
-    let is_stated = on_change.serves_manifests() || is_static_pod(&pod.metadata);
+    let is_stated = on_change.node().serves_manifests || is_static_pod(&pod.metadata);
     let spec = pod.spec.as_ref();
     PodAddresses {
         ips: ips(pod),

@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 
 use super::OnChange;
 use crate::{
-    events::HookEvent,
+    events::{EventSubject, PodReason},
     on_change::{hooked_pod::HookedPod, round::AttemptReport},
     status::HookStatus,
 };
@@ -29,7 +29,7 @@ impl OnChange {
                 pod = %shown,
                 error, "invalid hooks, keeping the last valid ones"
             );
-            self.post(pod, HookEvent::Invalid, &error);
+            self.post(pod, PodReason::InvalidHook, &error);
         }
     }
 
@@ -97,7 +97,7 @@ impl OnChange {
         for container in &report.restarted {
             let what = changes.unwrap_or("first delivery");
             let message = format!("container {container}: {what}");
-            self.post(pod, HookEvent::Restarted, &message);
+            self.post(pod, PodReason::Restarted, &message);
         }
         match &report.end {
             AttemptEnd::Succeeded => {
@@ -111,7 +111,11 @@ impl OnChange {
                     "application notified of a change"
                 );
                 if *was_reported {
-                    self.post(pod, HookEvent::Succeeded, &format!("hook {hook} succeeded"));
+                    self.post(
+                        pod,
+                        PodReason::HookSucceeded,
+                        &format!("hook {hook} succeeded"),
+                    );
                 }
             }
             AttemptEnd::Failed(reason) => {
@@ -136,7 +140,11 @@ impl OnChange {
                         "failed to notify application of a change"
                     );
                 }
-                self.post(pod, HookEvent::Failed, &format!("hook {hook}: {reason}"));
+                self.post(
+                    pod,
+                    PodReason::HookFailed,
+                    &format!("hook {hook}: {reason}"),
+                );
             }
             AttemptEnd::Deferred(_, reason) => {
                 info!(pod = %shown, hook, action, reason, "round waits");
@@ -145,9 +153,10 @@ impl OnChange {
         }
     }
 
-    pub(super) fn post(&self, pod: &StoredPod, event: HookEvent, message: &str) {
-        if let Some(events) = &self.0.events {
-            events.of_hook(&pod.metadata, event, message, self.0.clock.now());
+    pub(super) fn post(&self, pod: &StoredPod, reason: PodReason, message: &str) {
+        if let Some(events) = &self.0.node.events {
+            let (subject, now) = (EventSubject::Pod(reason), self.0.node.clock.now());
+            events.failed(&pod.metadata, subject, message, now);
         }
     }
 }

@@ -85,12 +85,12 @@ fn wrapped(text: &str, prefix: &str, width: usize) -> String {
 
 #[test]
 fn reference_has_every_field() {
-    expect_file!["../../../../docs/configuration.md"].assert_eq(&reference());
+    expect_file!["../../../../../docs/configuration.md"].assert_eq(&reference());
 }
 
 #[test]
 fn packaged_file_has_every_field_and_is_valid() {
-    expect_file!["../../../../packaging/agent.yaml"].assert_eq(&example());
+    expect_file!["../../../../../packaging/agent.yaml"].assert_eq(&example());
     let host = Host {
         name: "box-1".to_owned(),
         uid: 0,

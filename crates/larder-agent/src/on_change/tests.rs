@@ -11,7 +11,7 @@ use larder_projection::{File, FileData, VolumeKind, VolumePath, disk::VolumeHost
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
-use super::{OnChange, OnChangeConfig, OnChangeParts};
+use super::{HookNode, OnChange, OnChangeConfig};
 use crate::clock::Clock;
 
 /// Most bytes that a hook of a pod may take: its budget (`docs/spec/on-change.md`, section 11) without the 16 bytes that
@@ -39,22 +39,24 @@ pub(super) fn on_change(root: &Path) -> OnChange {
     let hook = json!({"pods": ["bench/hooked-*"], "signal": "SIGHUP"});
     let mut hooks = HookList::default();
     hooks.add(&hook).unwrap();
-    OnChange::new(OnChangeParts {
-        config: OnChangeConfig {
+    OnChange::new(
+        OnChangeConfig {
             hooks: hooks.into_hooks(),
             ..OnChangeConfig::default()
         },
-        program: Vec::new(),
-        host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
-        kubelet: None,
-        processes: Processes::new("/proc", "/"),
-        serves_manifests: false,
-        clock: Clock::system(),
-        events: None,
-        changed: Arc::new(|_| {}),
-        registry: &mut Registry::default(),
-        rng: Rng::with_seed(1),
-    })
+        Vec::new(),
+        HookNode {
+            host: Arc::new(VolumeHost::open_without_mounts(root).unwrap()),
+            kubelet: None,
+            processes: Processes::new("/proc", "/"),
+            serves_manifests: false,
+            clock: Clock::system(),
+            events: None,
+            changed: Arc::new(|_| {}),
+        },
+        &mut Registry::default(),
+        Rng::with_seed(1),
+    )
 }
 
 /// A pass over the pod, which has delivered `text`.
@@ -70,8 +72,14 @@ fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, te
         .statuses(pod.metadata.uid.as_deref().unwrap())
         .is_empty();
     let mut observer = on_change.observer(pod, hooks, is_new);
-    observer.begin(std::iter::once(PartKey::Volume(name.into(), kind)));
-    observer.volume(name, kind, &payload, true);
+    let part = PartKey::Volume(name.into(), kind);
+    observer.begin(std::iter::once(part.clone()));
+    let files = payload.iter();
+    observer.add(
+        part,
+        files.map(|(path, file)| (path.as_str(), &*file.data)),
+        true,
+    );
     observer.finish();
 }
 

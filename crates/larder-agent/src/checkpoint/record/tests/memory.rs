@@ -9,7 +9,7 @@ use larder_checkpoint::{CheckpointDir, Found, KeySource, Keyring, Owner};
 use larder_objects::{ResourceVersion, SecretBytes};
 use serde_json::json;
 
-use super::*;
+use super::super::*;
 
 /// Most bytes that the checkpoint may take (`docs/spec/offline.md`, section 6).
 const BUDGET: u64 = 1 << 20;

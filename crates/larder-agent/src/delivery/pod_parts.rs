@@ -1,0 +1,72 @@
+//! A decoded pod by the names of its volumes and containers, for a pass over its parts.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+};
+
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_objects::chain;
+use larder_projection::{
+    ContainerView, EnvFileRef, Inputs, Unavailable, VolumeKind, containers, disk::VolumeHost,
+};
+
+/// Why a name of the plan is known.
+const SAME: &str = "the plan was made from the same specification";
+
+/// A pod by the names of its volumes and containers; the first of a name counts, as in its plan.
+pub(crate) struct PodParts<'a> {
+    pub(crate) pod: &'a Pod,
+    pub(crate) uid: &'a str,
+    volumes: HashMap<&'a str, &'a Volume>,
+    containers: HashMap<&'a str, ContainerView<'a>>,
+}
+
+impl<'a> PodParts<'a> {
+    pub(crate) fn new(pod: &'a Pod) -> Self {
+        let (mut by_name, mut volumes) = (HashMap::new(), HashMap::new());
+        let spec = pod.spec.iter();
+        for volume in spec.flat_map(|spec| spec.volumes.iter().flatten()) {
+            // The plan omits volumes of types that are not served.
+            if VolumeKind::of(volume).is_some() {
+                volumes.entry(&*volume.name).or_insert(volume);
+            }
+        }
+        for container in containers(pod) {
+            by_name.entry(container.name).or_insert(container);
+        }
+        Self {
+            pod,
+            uid: pod.metadata.uid.as_deref().unwrap_or_default(),
+            volumes,
+            containers: by_name,
+        }
+    }
+
+    /// The volume of this name in the plan.
+    pub(crate) fn volume(&self, name: &str) -> &'a Volume {
+        self.volumes.get(name).expect(SAME)
+    }
+
+    /// The container of this name in the plan.
+    pub(crate) fn container(&self, name: &str) -> ContainerView<'a> {
+        *self.containers.get(name).expect(SAME)
+    }
+
+    /// Reads the files that variables come from: in every pass, since other containers write them at any time.
+    pub(crate) fn read_env_files(
+        &self,
+        files: BTreeSet<EnvFileRef>,
+        host: &VolumeHost,
+        inputs: &mut Inputs,
+    ) {
+        for file in files {
+            let found = match host.read_env_file(self.uid, &file) {
+                Ok(Some(found)) => Ok(Arc::new(found)),
+                Ok(None) => Err(Unavailable::NotFound),
+                Err(error) => Err(Unavailable::failed(chain(&error))),
+            };
+            inputs.env_files.insert(file, found);
+        }
+    }
+}
