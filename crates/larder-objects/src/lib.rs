@@ -18,6 +18,7 @@ mod key;
 pub mod manifest;
 mod object;
 pub mod pem;
+pub mod protobuf;
 mod quantity;
 pub mod references;
 mod resources;

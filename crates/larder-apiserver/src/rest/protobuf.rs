@@ -7,11 +7,8 @@
 //! Field numbers: Kubernetes 1.36, the `generated.proto` of `api/core/v1`, `api/authentication/v1`,
 //! `api/authorization/v1`, `api/policy/v1` and `apimachinery/pkg/apis/meta/v1`.
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
-use jiff::Timestamp;
-use serde_json::{Map, Value, json};
-
-use crate::clock::rfc3339;
+use larder_objects::protobuf::{Schema, WireValue, fields};
+use serde_json::Value;
 
 /// The media type.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -24,7 +21,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     let (mut type_meta, mut raw) = (None, None);
     for field in fields(body.strip_prefix(MAGIC)?) {
         match field? {
-            (1, WireValue::Bytes(bytes)) => type_meta = Some(message("TypeMeta", bytes)?),
+            (1, WireValue::Bytes(bytes)) => type_meta = Some(SCHEMA.decode("TypeMeta", bytes)?),
             (2, WireValue::Bytes(bytes)) => raw = Some(bytes),
             // The encoding and the type of `raw`: none and protobuf.
             (3 | 4, WireValue::Bytes([])) => {}
@@ -36,7 +33,7 @@ pub(super) fn decode(body: &[u8]) -> Option<Value> {
     if !BODIES.contains(&kind) {
         return None;
     }
-    let mut object = message(kind, raw?)?;
+    let mut object = SCHEMA.decode(kind, raw?)?;
     object.extend(type_meta);
     Some(Value::Object(object))
 }
@@ -56,11 +53,8 @@ const BODIES: [&str; 11] = [
     "TokenRequest",
 ];
 
-/// The messages, each with its fields: number, JSON name and type. A type is a message, `[TYPE]`, `{TYPE}` (a map from
-/// strings), or a scalar. The scalars `PlainInt` and `PlainBool` are those that Go writes though they are zero, which
-/// JSON leaves out.
 #[rustfmt::skip]
-const MESSAGES: [(&str, &str); 36] = [
+const SCHEMA: Schema = Schema { is_complete: true, messages: &[
     ("TypeMeta", "1 apiVersion Text, 2 kind Text"),
     ("Metadata", "1 name Text, 2 generateName Text, 3 namespace Text, 4 selfLink Text, 5 uid Text, \
         6 resourceVersion Text, 7 generation PlainInt, 8 creationTimestamp Time, 11 labels {Text}, \
@@ -106,148 +100,12 @@ const MESSAGES: [(&str, &str); 36] = [
     ("DeleteOptions", "1 gracePeriodSeconds Int, 2 preconditions Preconditions, 3 orphanDependents Bool, \
         4 propagationPolicy Text, 5 dryRun [Text]"),
     ("Preconditions", "1 uid Text, 2 resourceVersion Text"),
-    ("Seconds", "1 seconds PlainInt, 2 nanos PlainInt"),
-    ("Either", "1 type PlainInt, 2 int PlainInt, 3 text Text"),
-];
-
-/// A value as it stands in the bytes.
-#[derive(Clone, Copy)]
-enum WireValue<'a> {
-    Number(u64),
-    Bytes(&'a [u8]),
-}
-
-/// The fields of a message in their order; `None` ends those that are malformed.
-fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, WireValue<'_>)>> {
-    std::iter::from_fn(move || {
-        if bytes.is_empty() {
-            return None;
-        }
-        let field = field(&mut bytes);
-        if field.is_none() {
-            bytes = &[];
-        }
-        Some(field)
-    })
-}
-
-fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, WireValue<'a>)> {
-    let tag = varint(bytes)?;
-    let wire = match tag & 0b111 {
-        0 => WireValue::Number(varint(bytes)?),
-        2 => {
-            let length = usize::try_from(varint(bytes)?).ok()?;
-            let (value, rest) = bytes.split_at_checked(length)?;
-            *bytes = rest;
-            WireValue::Bytes(value)
-        }
-        // No message of the table has fields of a fixed width.
-        _ => return None,
-    };
-    Some((tag >> 3, wire))
-}
-
-fn varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut number = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (byte, rest) = bytes.split_first()?;
-        *bytes = rest;
-        number |= u64::from(byte & 0x7f) << shift;
-        if byte & 0x80 == 0 {
-            return Some(number);
-        }
-    }
-    None
-}
-
-/// The JSON name and the type of the field `number` among `declared`.
-fn field_of(declared: &'static str, number: u64) -> Option<(&'static str, &'static str)> {
-    declared.split(", ").find_map(|field| {
-        let (known, rest) = field.split_once(' ')?;
-        (known.parse() == Ok(number)).then(|| rest.split_once(' '))?
-    })
-}
-
-/// The type between `brackets`.
-fn within(kind: &'static str, brackets: [char; 2]) -> Option<&'static str> {
-    kind.strip_prefix(brackets[0])?.strip_suffix(brackets[1])
-}
-
-fn message(name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
-    let (_, declared) = MESSAGES.iter().find(|(known, _)| *known == name)?;
-    let mut object = Map::new();
-    for field in fields(bytes) {
-        let (number, wire) = field?;
-        let (name, kind) = field_of(declared, number)?;
-        if let Some(item) = within(kind, ['[', ']']) {
-            let list = object.entry(name).or_insert_with(|| json!([]));
-            list.as_array_mut()?.push(value(item, wire)?);
-        } else if let Some(item) = within(kind, ['{', '}']) {
-            let (mut key, mut held) = (String::new(), default(item));
-            let WireValue::Bytes(entry) = wire else {
-                return None;
-            };
-            for part in fields(entry) {
-                match part? {
-                    (1, WireValue::Bytes(bytes)) => {
-                        std::str::from_utf8(bytes).ok()?.clone_into(&mut key);
-                    }
-                    (2, wire) => held = value(item, wire)?,
-                    _ => return None,
-                }
-            }
-            object.entry(name).or_insert_with(|| json!({}))[key] = held;
-        } else {
-            let value = value(kind, wire)?;
-            let is_absent = match kind {
-                "Text" | "PlainInt" | "PlainBool" => value == default(kind),
-                _ => value.is_null(),
-            };
-            if !is_absent {
-                object.insert(name.to_owned(), value);
-            }
-        }
-    }
-    Some(object)
-}
-
-fn default(kind: &str) -> Value {
-    match kind {
-        "PlainInt" => json!(0),
-        "PlainBool" => json!(false),
-        _ => json!(""),
-    }
-}
-
-fn value(kind: &str, wire: WireValue<'_>) -> Option<Value> {
-    Some(match (kind, wire) {
-        ("Text", WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
-        ("Bytes", WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
-        ("Bool" | "PlainBool", WireValue::Number(number)) => json!(number != 0),
-        // Negative numbers are written as 64-bit two's complement.
-        ("Int" | "PlainInt", WireValue::Number(number)) => json!(number.cast_signed()),
-        ("Time", WireValue::Bytes(bytes)) => {
-            let time = message("Seconds", bytes)?;
-            match time.get("seconds").and_then(Value::as_i64) {
-                Some(seconds) => json!(rfc3339(Timestamp::from_second(seconds).ok()?)),
-                None => Value::Null,
-            }
-        }
-        ("IntOrString", WireValue::Bytes(bytes)) => {
-            let either = message("Either", bytes)?;
-            if either.contains_key("type") {
-                either.get("text")?.clone()
-            } else {
-                either.get("int").cloned().unwrap_or(json!(0))
-            }
-        }
-        (message_name, WireValue::Bytes(bytes)) => Value::Object(message(message_name, bytes)?),
-        (_, WireValue::Number(_)) => return None,
-    })
-}
+] };
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -268,29 +126,7 @@ mod tests {
 
     #[test]
     fn every_type_is_a_scalar_or_a_message() {
-        let scalars = [
-            "Text",
-            "Bytes",
-            "Bool",
-            "PlainBool",
-            "Int",
-            "PlainInt",
-            "Time",
-            "IntOrString",
-        ];
-        let fields = MESSAGES
-            .iter()
-            .flat_map(|(_, declared)| declared.split(", "));
-        for field in fields.filter(|field| !field.is_empty()) {
-            let (number, rest) = field.split_once(' ').unwrap();
-            let (_, kind) = rest.split_once(' ').unwrap();
-            let kind = kind.trim_matches(['[', ']', '{', '}']);
-            let is_message = MESSAGES.iter().any(|(name, _)| *name == kind);
-            assert!(
-                number.parse::<u64>().is_ok() && (is_message || scalars.contains(&kind)),
-                "{field}"
-            );
-        }
+        assert_eq!(SCHEMA.unknown_types(), [""; 0]);
     }
 
     #[test]

@@ -1,0 +1,326 @@
+//! Kubernetes' protobuf form of objects, read into the JSON form.
+//!
+//! A [`Schema`] names the messages and fields that a reader knows. Nothing is generated, and no schema is needed for
+//! what nobody reads.
+//!
+//! Invariants:
+//! 1. The cost grows with the bytes. The nesting of the messages of a schema bounds the depth; [`MAX_ITEMS`] bounds
+//!    what small bytes can become.
+//! 2. Malformed bytes are `None`, and nothing of them is quoted.
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+/// Most items of lists and maps in one object. Decoded, an item of two bytes may take kilobytes.
+pub const MAX_ITEMS: usize = 20_000;
+
+/// The known messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Schema {
+    /// Whether an unknown field is an error; otherwise it is left out.
+    pub is_complete: bool,
+    /// The messages, each with its fields: number, JSON name and type, joined by commas. A type is a message, `[TYPE]`,
+    /// `{TYPE}` (a map from strings), `<MESSAGE>` (its fields stand in place of the field), or a scalar: `Text`,
+    /// `Bytes`, `Bool`, `Int`, `Time`, `Quantity`, `IntOrString`. The scalars `PlainInt` and `PlainBool` are those that
+    /// Go writes though they are zero, which JSON leaves out.
+    pub messages: &'static [(&'static str, &'static str)],
+}
+
+/// A value as it stands in the bytes.
+#[derive(Clone, Copy, Debug)]
+pub enum WireValue<'a> {
+    /// A number, a flag or a choice.
+    Number(u64),
+    /// A text, bytes or a message.
+    Bytes(&'a [u8]),
+    /// A number of a fixed width, of which no message of Kubernetes reads anything.
+    Fixed,
+}
+
+/// The fields of a message in their order; `None` ends those that are malformed.
+pub fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, WireValue<'_>)>> {
+    std::iter::from_fn(move || {
+        if bytes.is_empty() {
+            return None;
+        }
+        let field = field(&mut bytes);
+        if field.is_none() {
+            bytes = &[];
+        }
+        Some(field)
+    })
+}
+
+fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, WireValue<'a>)> {
+    let tag = varint(bytes)?;
+    let wire = match tag & 0b111 {
+        0 => WireValue::Number(varint(bytes)?),
+        2 => {
+            let length = varint(bytes)?;
+            WireValue::Bytes(take(bytes, usize::try_from(length).ok()?)?)
+        }
+        1 => take(bytes, 8).map(|_| WireValue::Fixed)?,
+        5 => take(bytes, 4).map(|_| WireValue::Fixed)?,
+        _ => return None,
+    };
+    Some((tag >> 3, wire))
+}
+
+fn take<'a>(bytes: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+    let (value, rest) = bytes.split_at_checked(length)?;
+    *bytes = rest;
+    Some(value)
+}
+
+/// The first three fields of a message that is a scalar in JSON.
+fn parts(bytes: &[u8]) -> Option<[Option<WireValue<'_>>; 3]> {
+    let mut parts = [None; 3];
+    for field in fields(bytes) {
+        let (number, wire) = field?;
+        let place = usize::try_from(number).ok()?.checked_sub(1)?;
+        *parts.get_mut(place)? = Some(wire);
+    }
+    Some(parts)
+}
+
+fn default(kind: &str) -> Value {
+    match kind {
+        "PlainInt" => json!(0),
+        "PlainBool" => json!(false),
+        _ => json!(""),
+    }
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        number |= u64::from(byte & 0x7f) << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// The JSON name and the type of the field `number` among `declared`.
+fn field_of(declared: &'static str, number: u64) -> Option<(&'static str, &'static str)> {
+    declared.split(", ").find_map(|field| {
+        let (known, rest) = field.split_once(' ')?;
+        (known.parse() == Ok(number)).then(|| rest.split_once(' '))?
+    })
+}
+
+/// The type between `brackets`.
+fn within(kind: &'static str, brackets: [char; 2]) -> Option<&'static str> {
+    kind.strip_prefix(brackets[0])?.strip_suffix(brackets[1])
+}
+
+impl Schema {
+    /// The object that `bytes`, a message called `name`, stand for. `None` if they are malformed, have more than
+    /// [`MAX_ITEMS`] items, or hold what a complete schema does not know.
+    pub fn decode(&self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
+        let mut object = Map::new();
+        self.message(name, bytes, &mut object, &mut 0)?;
+        Some(object)
+    }
+
+    /// The types of fields that are neither a scalar nor a message of the schema; for tests of a schema.
+    pub fn unknown_types(&self) -> Vec<&'static str> {
+        let scalars = [
+            "Text",
+            "Bytes",
+            "Bool",
+            "PlainBool",
+            "Int",
+            "PlainInt",
+            "Time",
+            "Quantity",
+            "IntOrString",
+        ];
+        let fields = self
+            .messages
+            .iter()
+            .flat_map(|(_, fields)| fields.split(", "));
+        let types = fields.filter(|field| !field.is_empty()).map(|field| {
+            let kind = field.splitn(3, ' ').nth(2).unwrap_or(field);
+            kind.trim_matches(['[', ']', '{', '}', '<', '>'])
+        });
+        let is_message = |kind: &str| self.messages.iter().any(|(name, _)| *name == kind);
+        types
+            .filter(|kind| !scalars.contains(kind) && !is_message(kind))
+            .collect()
+    }
+
+    fn message(
+        &self,
+        name: &str,
+        bytes: &[u8],
+        object: &mut Map<String, Value>,
+        items: &mut usize,
+    ) -> Option<()> {
+        let (_, declared) = self.messages.iter().find(|(known, _)| *known == name)?;
+        for field in fields(bytes) {
+            let (number, wire) = field?;
+            let Some((name, kind)) = field_of(declared, number) else {
+                if self.is_complete {
+                    return None;
+                }
+                continue;
+            };
+            if let Some(item) = within(kind, ['[', ']']) {
+                *items += 1;
+                let list = object.entry(name).or_insert_with(|| json!([]));
+                list.as_array_mut()?.push(self.value(item, wire, items)?);
+            } else if let Some(item) = within(kind, ['{', '}']) {
+                *items += 1;
+                let (key, held) = self.entry(item, wire, items)?;
+                object.entry(name).or_insert_with(|| json!({}))[key] = held;
+            } else if let Some(inner) = within(kind, ['<', '>']) {
+                let WireValue::Bytes(bytes) = wire else {
+                    return None;
+                };
+                self.message(inner, bytes, object, items)?;
+            } else {
+                let value = self.value(kind, wire, items)?;
+                let is_absent = match kind {
+                    "Text" | "PlainInt" | "PlainBool" => value == default(kind),
+                    _ => value.is_null(),
+                };
+                if !is_absent {
+                    object.insert(name.to_owned(), value);
+                }
+            }
+            if *items > MAX_ITEMS {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    /// One entry of a map.
+    fn entry(
+        &self,
+        item: &'static str,
+        wire: WireValue<'_>,
+        items: &mut usize,
+    ) -> Option<(String, Value)> {
+        let (mut key, mut held) = (String::new(), default(item));
+        let WireValue::Bytes(entry) = wire else {
+            return None;
+        };
+        for part in fields(entry) {
+            match part? {
+                (1, WireValue::Bytes(bytes)) => {
+                    std::str::from_utf8(bytes).ok()?.clone_into(&mut key);
+                }
+                (2, wire) => held = self.value(item, wire, items)?,
+                _ => return None,
+            }
+        }
+        Some((key, held))
+    }
+
+    fn value(&self, kind: &str, wire: WireValue<'_>, items: &mut usize) -> Option<Value> {
+        Some(match (kind, wire) {
+            ("Text", WireValue::Bytes(bytes)) => json!(std::str::from_utf8(bytes).ok()?),
+            ("Bytes", WireValue::Bytes(bytes)) => json!(STANDARD.encode(bytes)),
+            ("Bool" | "PlainBool", WireValue::Number(number)) => json!(number != 0),
+            // Negative numbers are written as 64-bit two's complement.
+            ("Int" | "PlainInt", WireValue::Number(number)) => json!(number.cast_signed()),
+            ("Time", WireValue::Bytes(bytes)) => match parts(bytes)?[0] {
+                Some(WireValue::Number(seconds @ 1..)) => {
+                    let time = Timestamp::from_second(seconds.cast_signed()).ok()?;
+                    json!(time.to_string())
+                }
+                _ => Value::Null,
+            },
+            ("Quantity", WireValue::Bytes(bytes)) => {
+                self.value("Text", parts(bytes)?[0]?, items)?
+            }
+            ("IntOrString", WireValue::Bytes(bytes)) => match parts(bytes)? {
+                // The type: 0 for a number, 1 for a text.
+                [Some(WireValue::Number(1)), _, text] => self.value("Text", text?, items)?,
+                [_, number, _] => {
+                    self.value("Int", number.unwrap_or(WireValue::Number(0)), items)?
+                }
+            },
+            (message, WireValue::Bytes(bytes)) => {
+                let mut object = Map::new();
+                self.message(message, bytes, &mut object, items)?;
+                Value::Object(object)
+            }
+            (_, WireValue::Number(_) | WireValue::Fixed) => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SCHEMA: Schema = Schema {
+        is_complete: false,
+        messages: &[
+            (
+                "Object",
+                "1 name Text, 2 list [Inner], 3 map {Text}, 4 inner <Inner>, 5 time Time, 6 amount Quantity",
+            ),
+            ("Inner", "1 port IntOrString, 2 flag Bool, 3 number Int"),
+        ],
+    };
+
+    fn decode(bytes: &[u8]) -> Option<Value> {
+        SCHEMA.decode("Object", bytes).map(Value::Object)
+    }
+
+    #[test]
+    fn a_field_becomes_what_its_type_says() {
+        assert_eq!(SCHEMA.unknown_types(), [""; 0]);
+        for (bytes, expected) in [
+            (&b"\x0a\x01a"[..], json!({"name": "a"})),
+            (b"\x0a\0", json!({})),
+            (
+                b"\x12\0\x12\x02\x10\x01",
+                json!({"list": [{}, {"flag": true}]}),
+            ),
+            (b"\x1a\x06\x0a\x01k\x12\x01v", json!({"map": {"k": "v"}})),
+            (b"\"\x02\x18\0", json!({"number": 0})),
+            (b"\"\x06\x0a\x04\x10\x50\x1a\0", json!({"port": 80})),
+            (b"\"\x09\x0a\x07\x08\x01\x1a\x03web", json!({"port": "web"})),
+            (b"*\x02\x08\x01", json!({"time": "1970-01-01T00:00:01Z"})),
+            (b"*\0", json!({})),
+            (b"2\x04\x0a\x021k", json!({"amount": "1k"})),
+            // Unknown, also of a fixed width.
+            (
+                b"\x51\0\0\0\0\0\0\0\0\x55\0\0\0\0\x58\x01\x0a\x01a",
+                json!({"name": "a"}),
+            ),
+        ] {
+            assert_eq!(decode(bytes), Some(expected), "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_bytes_are_nothing() {
+        for bytes in [
+            &b"\x0a"[..],
+            b"\x0a\x02a",
+            b"\x0b",
+            b"\x0a\x01\xff",
+            b"\x12\x01\x0a",
+            b"\x08\x01",
+            b"*\x02\x20\x01",
+        ] {
+            assert_eq!(decode(bytes), None, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn small_bytes_do_not_become_many_items() {
+        assert!(decode(&[0x12, 0].repeat(MAX_ITEMS)).is_some());
+        assert_eq!(decode(&[0x12, 0].repeat(MAX_ITEMS + 1)), None);
+    }
+}
