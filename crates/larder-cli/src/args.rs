@@ -8,7 +8,7 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Dur
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 
-use self::values::{address, duration, namespace};
+use self::values::{address, duration, loopback, namespace};
 pub(crate) use self::{on_change::OnChangeArgs, values::PodName};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
@@ -47,6 +47,7 @@ pub(crate) struct Args {
 pub(crate) enum Command {
     Run(RunArgs),
     Status(StatusArgs),
+    Ui(UiArgs),
     Checkpoint(CheckpointArgs),
     Clean(CleanArgs),
     LogLevel(LogLevelArgs),
@@ -260,6 +261,27 @@ impl FromStr for StatusOutput {
     }
 }
 
+/// Serve a live page with the pods and volumes of the agent of this machine
+///
+/// The page shows the same as `larder status`, and follows changes: pods, volumes and variables with their last swap,
+/// what is pending and since when, hooks, the freshness of objects, and a feed of changes. It never shows a value, and
+/// changes nothing. If the agent restarts, the page goes on.
+///
+/// The command prints the address with a token that works once: the first browser that opens it gets a session, until
+/// the command ends on Ctrl-C or SIGTERM.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder ui
+  larder ui --root-dir /tmp/try-larder --listen 127.0.0.1:8900")]
+pub(crate) struct UiArgs {
+    #[command(flatten)]
+    pub(crate) place: PlaceArgs,
+
+    /// Address and port to listen on, on loopback; with port 0, a free port is chosen
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", value_parser = loopback)]
+    pub(crate) listen: SocketAddr,
+}
+
 /// Unmount and remove what a stopped agent left in its root directory
 ///
 /// Only what larder creates is removed: volumes, environments, links by name, copies of manifests, the checkpoint, the
@@ -381,6 +403,7 @@ pub(crate) struct ManifestArgs {
   larder render -f app.yaml                       all pods of a file, as trees
   larder render -f k8s/ --pod prod/web            one pod
   kustomize build . | larder render -f - -o json  all pods, for programs
+  larder render -f app.yaml -o html > app.html    a page to read, search, print or pass on
   larder render -f app.yaml --to out/             also write the volumes below out/")]
 pub(crate) struct RenderArgs {
     #[command(flatten)]
@@ -394,7 +417,7 @@ pub(crate) struct RenderArgs {
     #[arg(short, long, value_enum, default_value_t = RenderOutput::Tree)]
     pub(crate) output: RenderOutput,
 
-    /// Show the values of Secrets in the tree; JSON always has them
+    /// Show the values of Secrets in the tree and the page; JSON always has them
     #[arg(long)]
     pub(crate) show_secrets: bool,
 
@@ -414,6 +437,8 @@ pub(crate) enum RenderOutput {
     Tree,
     /// One JSON object
     Json,
+    /// A page of HTML in one file, for a browser
+    Html,
 }
 
 /// Show what changes for each container between two sets of manifests, and which containers must restart
@@ -498,6 +523,8 @@ pub(crate) enum DiffOutput {
     Json,
     /// Markdown, for a comment on a change
     Markdown,
+    /// A page of HTML in one file, for a browser
+    Html,
 }
 
 /// List the ConfigMaps and Secrets that each pod references

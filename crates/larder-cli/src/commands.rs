@@ -12,6 +12,7 @@ mod render;
 mod run;
 mod shell;
 mod status;
+mod ui;
 
 use std::process::ExitCode;
 
@@ -26,6 +27,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
     let outcome = match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(&args),
+        Command::Ui(args) => ui::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),

@@ -8,6 +8,7 @@
 
 pub(crate) mod age;
 mod escape;
+pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod jsonpath;
 pub(crate) mod references;

@@ -167,6 +167,22 @@ impl AgentClient {
         }
     }
 
+    /// A connection on which the agent sends the document at `path`, after the head of its answer.
+    ///
+    /// # Errors
+    ///
+    /// No trusted agent listens.
+    pub(crate) fn stream(&self, path: &str) -> anyhow::Result<UnixStream> {
+        let mut stream = self
+            .connect()
+            .map_err(|error| explain(error, &self.socket))?;
+        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
+        stream
+            .write_all(request.as_bytes())
+            .map_err(|error| explain(error, &self.socket))?;
+        Ok(stream)
+    }
+
     fn connect(&self) -> anyhow::Result<UnixStream> {
         let name = self.socket.file_name().and_then(|name| name.to_str());
         let name = name.expect("the agent's socket has a name");

@@ -59,6 +59,16 @@ pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
+/// Parses an address of this machine's loopback interface.
+pub(super) fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address = address(text)?;
+    if address.ip().is_loopback() {
+        Ok(address)
+    } else {
+        Err("expected an address on loopback, such as 127.0.0.1:8900".to_owned())
+    }
+}
+
 /// Parses `--namespace`.
 pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     if is_label(text) {

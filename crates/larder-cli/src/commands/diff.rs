@@ -39,7 +39,7 @@ use crate::{
     args::{DiffArgs, DiffOutput},
     offline::{ClusterObjects, Offline},
     outcome::{CommandOutcome, Failure},
-    output::{self, Style},
+    output::{self, Style, html::write_page},
     rendered::RenderedPod,
 };
 
@@ -62,6 +62,15 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
         DiffOutput::Json => json::write(out, &comparison, args.show_secrets),
         DiffOutput::Tree => tree::write(out, &comparison, args.show_secrets, Style::of_stdout()),
         DiffOutput::Markdown => markdown::write(out, &comparison, args.show_secrets),
+        DiffOutput::Html => {
+            let trees = tree::trees(&comparison, args.show_secrets);
+            let summary = if comparison.is_empty() {
+                report::NO_DIFFERENCE.to_owned()
+            } else {
+                report::summary(&comparison)
+            };
+            write_page(out, "What changes", summary, &trees)
+        }
     })?;
     Ok(if sides.had_errors {
         CommandOutcome::Incomplete

@@ -13,7 +13,7 @@ use crate::{
     input,
     offline::{ClusterObjects, Offline, OfflinePod},
     outcome::{CommandOutcome, Failure},
-    output::{self, Style},
+    output::{self, Style, html::write_page},
     rendered::{RenderedPod, write_json},
 };
 
@@ -21,7 +21,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     let input = input::read(&args.manifests)?;
     let cluster = match args.output {
         RenderOutput::Json if !args.assume_cluster => ClusterObjects::FromManifests,
-        RenderOutput::Json | RenderOutput::Tree => ClusterObjects::Assumed,
+        _ => ClusterObjects::Assumed,
     };
     let offline = Offline::new(input.manifests, cluster);
     let pods = chosen(args, &offline)?;
@@ -35,6 +35,10 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     output::results(|out| match args.output {
         RenderOutput::Json => write_json(out, &rendered),
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
+        RenderOutput::Html => {
+            let trees = tree::trees(&rendered, args.show_secrets);
+            write_page(out, "What containers see", tree::summary(&rendered), &trees)
+        }
     })?;
     let mut failed = input.had_errors || rendered.iter().any(RenderedPod::has_errors);
     if let Some(dir) = &args.to {

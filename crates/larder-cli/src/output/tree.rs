@@ -7,21 +7,23 @@ use super::{escape::escaped, style::Style};
 /// One line, and the branches below it.
 #[derive(Debug)]
 pub(crate) struct Branch {
-    cells: Vec<TableCell>,
+    pub(super) cells: Vec<TableCell>,
     /// A text of several lines, printed as it is below the line.
-    text: Vec<TableCell>,
-    children: Vec<Branch>,
+    pub(super) text: Vec<TableCell>,
+    pub(super) children: Vec<Branch>,
+    /// Whether a page shows the line only, until its reader opens it.
+    pub(super) is_folded: bool,
 }
 
 /// A piece of a line.
 #[derive(Debug)]
 pub(crate) struct TableCell {
-    text: String,
-    paint: Paint,
+    pub(super) text: String,
+    pub(super) paint: Paint,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Paint {
+pub(super) enum Paint {
     Plain,
     Bold,
     Dim,
@@ -92,12 +94,19 @@ impl Branch {
             cells: cells.into_iter().collect(),
             text: Vec::new(),
             children,
+            is_folded: false,
         }
     }
 
     /// The same with these lines below it.
     pub(crate) fn text(mut self, lines: Vec<TableCell>) -> Self {
         self.text = lines;
+        self
+    }
+
+    /// The same, closed at first on a page.
+    pub(crate) fn folded(mut self) -> Self {
+        self.is_folded = true;
         self
     }
 

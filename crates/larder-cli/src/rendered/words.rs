@@ -13,6 +13,8 @@ use crate::output::escaped;
 pub(crate) const WRITTEN_LATER: &str = "only a running pod has it";
 /// Longest value that is shown whole, in characters.
 const MAX_VALUE: usize = 60;
+/// Most bytes of a text that is shown in full.
+const MAX_TEXT: usize = 64 << 10;
 /// Most missing keys that are named on one line.
 const MAX_KEYS: usize = 4;
 
@@ -29,6 +31,25 @@ pub(crate) fn value(bytes: &[u8]) -> String {
     } else {
         format!("{quoted}… ({})", size(bytes.len()))
     }
+}
+
+/// Whether [`value`] shows less than the value, or it has several lines.
+pub(crate) fn is_cut(bytes: &[u8]) -> bool {
+    bytes.len() > MAX_VALUE || bytes.contains(&b'\n')
+}
+
+/// The lines of a text, up to [`MAX_TEXT`] bytes; `None` if it is empty or no text.
+pub(crate) fn text_lines(bytes: &[u8]) -> Option<Vec<String>> {
+    let text = str::from_utf8(bytes).ok()?;
+    if text.is_empty() || text.contains('\0') {
+        return None;
+    }
+    let shown = &text[..text.floor_char_boundary(MAX_TEXT)];
+    let mut lines: Vec<_> = shown.lines().map(str::to_owned).collect();
+    if shown.len() < text.len() {
+        lines.push(format!("… {} more", size(text.len() - shown.len())));
+    }
+    Some(lines)
 }
 
 /// `12 B`, `3.4 KiB`, `1.0 MiB`.

@@ -259,7 +259,7 @@ spec:
         json!({"from": "https://hunter2@host", "to": "https://hunter4@host"})
     );
     let desk = Desk::with([("from.yaml", &from), ("to.yaml", &to)]);
-    for format in ["tree", "json", "markdown"] {
+    for format in ["tree", "json", "markdown", "html"] {
         let run = desk.run(&format!(
             "diff --from-file from.yaml --to-file to.yaml -o {format}"
         ));

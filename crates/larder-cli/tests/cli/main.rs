@@ -32,6 +32,7 @@ mod static_url;
 mod status;
 mod subpath;
 mod systemd_recipe;
+mod ui;
 mod vectors;
 
 use std::{

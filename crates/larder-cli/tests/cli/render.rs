@@ -129,6 +129,27 @@ fn tree_shows_secrets_on_request() {
 }
 
 #[test]
+fn page_is_one_file_with_contents_and_without_secrets() {
+    let desk = Desk::with([("app.yaml", APP)]);
+    let run = desk.run("render -f app.yaml -o html");
+    assert_eq!((run.code, &*run.stderr), (1, ""));
+    assert!(!run.stdout.contains("hunter2"));
+    for text in [
+        "1 pod, 1 does not start",
+        "prod/web",
+        "a=1",
+        "&quot;8080&quot;",
+        "ConfigMap app",
+    ] {
+        assert!(run.stdout.contains(text), "{text}");
+    }
+    let policy = "content=\"default-src 'none'; style-src 'sha256-";
+    assert!(run.stdout.contains(policy), "{}", run.stdout);
+    let shown = desk.run("render -f app.yaml -o html --show-secrets").stdout;
+    assert!(shown.contains("hunter2"));
+}
+
+#[test]
 fn healthy_pod_is_ready_to_start() {
     check_tree(
         GOOD,

@@ -19,6 +19,7 @@ fn help_of_every_command_has_examples() {
         "",
         "run",
         "status",
+        "ui",
         "clean",
         "log-level",
         "render",

@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use super::{
     compare::{Comparison, PodDiff, PodSides, Verdict},
-    report::{summary, verdict},
+    report::{NO_DIFFERENCE, summary, verdict},
     tree::trees,
 };
 use crate::output::escaped;
@@ -22,7 +22,7 @@ pub(super) fn write(
     show_secrets: bool,
 ) -> io::Result<()> {
     if comparison.is_empty() {
-        return writeln!(out, "No container sees a difference.");
+        return writeln!(out, "{NO_DIFFERENCE}");
     }
     writeln!(out, "**{}**\n", summary(comparison))?;
     let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");

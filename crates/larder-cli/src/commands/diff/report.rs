@@ -11,6 +11,9 @@ use crate::rendered::{
     words::{mount_source, size},
 };
 
+/// The text in place of a summary.
+pub(super) const NO_DIFFERENCE: &str = "No container sees a difference.";
+
 /// `needs a restart: variables, mounts`
 pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     match &diff.verdict {

@@ -24,7 +24,10 @@ use crate::{
     },
     rendered::{
         RenderedPod, StartError, files_below, mount_table,
-        words::{WRITTEN_LATER, absent, heading, mount_source, origin, size, value, volume_type},
+        words::{
+            WRITTEN_LATER, absent, heading, is_cut, mount_source, origin, size, text_lines, value,
+            volume_type,
+        },
     },
 };
 
@@ -39,13 +42,60 @@ pub(super) fn write(
         if index > 0 {
             writeln!(out)?;
         }
-        let tree = tree_of(pod, show_secrets);
+        let shown = Shown {
+            secrets: show_secrets,
+            contents: false,
+        };
+        let tree = tree_of(pod, shown);
         out.write_all(tree.render(style).as_bytes())?;
     }
     Ok(())
 }
 
-fn tree_of(pod: &RenderedPod<'_>, show_secrets: bool) -> Branch {
+/// The tree of each pod, with contents of files and long values in full.
+pub(super) fn trees(pods: &[RenderedPod<'_>], show_secrets: bool) -> Vec<Branch> {
+    let shown = Shown {
+        secrets: show_secrets,
+        contents: true,
+    };
+    pods.iter().map(|pod| tree_of(pod, shown)).collect()
+}
+
+/// What trees show besides names and sizes.
+#[derive(Clone, Copy)]
+struct Shown {
+    /// Values of Secrets.
+    secrets: bool,
+    /// Contents of files, and long values in full.
+    contents: bool,
+}
+
+impl Shown {
+    /// `branch` with a text below it, if that is to be shown there.
+    fn with_content(self, branch: Branch, bytes: &[u8], is_secret: bool) -> Branch {
+        let is_hidden = !self.contents || is_secret && !self.secrets;
+        match text_lines(bytes).filter(|_| !is_hidden) {
+            Some(lines) => branch
+                .text(lines.into_iter().map(TableCell::plain).collect())
+                .folded(),
+            None => branch,
+        }
+    }
+}
+
+/// `3 pods, 1 does not start`
+pub(super) fn summary(pods: &[RenderedPod<'_>]) -> String {
+    let failing = pods.iter().filter(|pod| !failures(pod).is_empty()).count();
+    let plural = if pods.len() == 1 { "" } else { "s" };
+    let failing = match failing {
+        0 => String::new(),
+        1 => ", 1 does not start".to_owned(),
+        count => format!(", {count} do not start"),
+    };
+    format!("{} pod{plural}{failing}", pods.len())
+}
+
+fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     let name = format!("{}/{}", pod.namespace(), pod.name());
     let mut root = Branch::new([TableCell::bold(name), TableCell::dim(pod.source)]);
     root.push(verdict(pod));
@@ -53,10 +103,10 @@ fn tree_of(pod: &RenderedPod<'_>, show_secrets: bool) -> Branch {
         let mut branch = Branch::new([TableCell::bold(heading(container))]);
         match view {
             Ok(view) => {
-                let mut group = variables(pod, &view.environment, show_secrets);
+                let mut group = variables(pod, &view.environment, shown);
                 group.extend(optional_files(container));
                 branch.push_group(group);
-                branch.extend(view.mounts.iter().map(|mount| mounted(pod, mount)));
+                branch.extend(view.mounts.iter().map(|mount| mounted(pod, mount, shown)));
             }
             Err(error) => {
                 branch.push(Branch::new([TableCell::red(format!(
@@ -66,12 +116,17 @@ fn tree_of(pod: &RenderedPod<'_>, show_secrets: bool) -> Branch {
                 branch.extend(missing_references(pod, container));
                 // Without variables, a subPathExpr that refers to one stays unknown.
                 let mounts = mount_table(pod.pod, *container, &Environment::default());
-                branch.extend(mounts.iter().flatten().map(|mount| mounted(pod, mount)));
+                branch.extend(
+                    mounts
+                        .iter()
+                        .flatten()
+                        .map(|mount| mounted(pod, mount, shown)),
+                );
             }
         }
         root.push(branch);
     }
-    root.push_group(unmounted(pod));
+    root.push_group(unmounted(pod, shown));
     root.extend(hooks(pod));
     root
 }
@@ -112,6 +167,16 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
 
 /// Whether the pod starts, as far as ConfigMaps and Secrets decide it; otherwise every reason.
 fn verdict(pod: &RenderedPod<'_>) -> Branch {
+    let reasons = failures(pod);
+    if reasons.is_empty() {
+        Branch::new([TableCell::green("ready to start: every reference is met")])
+    } else {
+        Branch::with([TableCell::red("does not start")], reasons)
+    }
+}
+
+/// Every reason why the pod does not start.
+fn failures(pod: &RenderedPod<'_>) -> Vec<Branch> {
     let containers = pod.containers.iter().filter_map(|(container, view)| {
         let error = view.as_ref().err()?;
         Some(Branch::new([
@@ -136,12 +201,7 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
             TableCell::dim(hint.unwrap_or_default()),
         ]))
     });
-    let reasons: Vec<_> = containers.chain(volumes).collect();
-    if reasons.is_empty() {
-        Branch::new([TableCell::green("ready to start: every reference is met")])
-    } else {
-        Branch::with([TableCell::red("does not start")], reasons)
-    }
+    containers.chain(volumes).collect()
 }
 
 /// What the kubelet's message leaves open; empty if nothing.
@@ -154,7 +214,7 @@ fn hint(error: &StartError) -> &'static str {
 }
 
 /// The variables, with those of a Service on one line.
-fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, show_secrets: bool) -> Branch {
+fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown) -> Branch {
     let count = environment.len();
     let heading = match count {
         0 => "environment: empty".to_owned(),
@@ -173,16 +233,21 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, show_secrets:
             services[index].2 += 1;
             continue;
         }
-        let shown = if variable.secret && !show_secrets {
+        let cell = if variable.secret && !shown.secrets {
             TableCell::yellow(format!("<hidden, {}>", size(variable.value.len())))
         } else {
             TableCell::plain(value(&variable.value))
         };
-        branch.push(Branch::new([
+        let line = Branch::new([
             TableCell::plain(name),
-            shown,
+            cell,
             TableCell::dim(origin(pod, &variable.origin, name)),
-        ]));
+        ]);
+        branch.push(if is_cut(&variable.value) {
+            shown.with_content(line, &variable.value, variable.secret)
+        } else {
+            line
+        });
     }
     for (namespace, name, count) in services {
         let text = format!("{count} variables of Service {namespace}/{name}");
@@ -216,14 +281,14 @@ fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
 }
 
 /// One mount, with the files that the container finds there.
-fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> Branch {
+fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>, shown: Shown) -> Branch {
     let mut branch = Branch::new([
         TableCell::plain(&mount.mount_path),
         TableCell::dim(mount_source(mount)),
     ]);
     if let Some(projection) = pod.projection(&mount.volume.name) {
         let sub_path = mount.sub_path.as_deref().unwrap_or("");
-        branch.extend(content(pod, projection, sub_path));
+        branch.extend(content(pod, projection, sub_path, shown));
     }
     branch
 }
@@ -233,6 +298,7 @@ fn content(
     pod: &RenderedPod<'_>,
     projection: &Result<Projection<'_>, PayloadError>,
     sub_path: &str,
+    shown: Shown,
 ) -> Vec<Branch> {
     let projection = match projection {
         Ok(projection) => projection,
@@ -246,7 +312,7 @@ fn content(
     let mut branches: Vec<_> = files_below(&projection.payload, sub_path)
         .map(|(_, path, file)| {
             let source = projection.origins.get(path);
-            Branch::new([
+            let branch = Branch::new([
                 TableCell::plain(path),
                 TableCell::plain(match file.owner {
                     Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
@@ -256,7 +322,9 @@ fn content(
                 TableCell::dim(
                     source.map_or(String::new(), |source| origin(pod, source, path.as_str())),
                 ),
-            ])
+            ]);
+            let is_secret = source.is_none_or(Origin::is_secret);
+            shown.with_content(branch, &file.data, is_secret)
         })
         .collect();
     let found = !branches.is_empty();
@@ -275,7 +343,7 @@ fn content(
 }
 
 /// Volumes that are filled from objects and that no container mounts.
-fn unmounted(pod: &RenderedPod<'_>) -> Branch {
+fn unmounted(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     let volumes = pod
         .volumes
         .iter()
@@ -283,7 +351,10 @@ fn unmounted(pod: &RenderedPod<'_>) -> Branch {
     let branches = volumes.map(|(volume, projection)| {
         let volume: &Volume = volume;
         let text = format!("volume {}: {}", volume.name, volume_type(volume));
-        Branch::with([TableCell::plain(text)], content(pod, projection, ""))
+        Branch::with(
+            [TableCell::plain(text)],
+            content(pod, projection, "", shown),
+        )
     });
     Branch::with(
         [TableCell::dim("mounted by no container")],

@@ -1,0 +1,266 @@
+//! The status of an agent as cards of a page: what changed last, a card for each pod, and the objects.
+
+use std::collections::{HashMap, VecDeque};
+
+use jiff::Timestamp;
+use larder_agent::status::{
+    AgentStatus, ContainerStatus, Delivery, HookStatus, Phase, PodStatus, VolumeStatus,
+};
+
+use crate::output::{
+    age::age,
+    html::Card,
+    tree::{Branch, TableCell},
+};
+
+/// Number of changes in the feed.
+const MAX_CHANGES: usize = 30;
+
+/// What the page shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct View {
+    pub(super) summary: String,
+    pub(super) cards: Vec<Card>,
+}
+
+impl View {
+    pub(super) fn new(status: &AgentStatus, feed: &ChangeFeed, now: Timestamp) -> Self {
+        let mut cards = Vec::new();
+        if !status.problems.is_empty() || !status.silent_sources.is_empty() {
+            cards.push(Card::new("problems", &problems(status)));
+        }
+        cards.push(Card::new("changes", &feed.tree()));
+        let pods = status.pods.iter();
+        cards.extend(pods.map(|pod| Card::new(format!("pod-{}", pod.uid), &pod_tree(pod))));
+        if !status.objects.is_empty() {
+            cards.push(Card::new("objects", &objects(status)));
+        }
+        let count = |is: fn(&Delivery) -> bool| {
+            let pods = status.pods.iter();
+            pods.filter(|pod| is(&pod.delivery)).count()
+        };
+        let delivered = count(|delivery| delivery.phase == Phase::Delivered);
+        let failing = count(|delivery| delivery.phase == Phase::Failing);
+        let failing = match failing {
+            0 => String::new(),
+            failing => format!(", {failing} failing"),
+        };
+        Self {
+            summary: format!(
+                "node {}: {delivered} of {} pods delivered{failing}; agent of {}, started {} ago",
+                status.node,
+                status.pods.len(),
+                status.root_dir,
+                age(status.started, now)
+            ),
+            cards,
+        }
+    }
+
+    /// The same, while no agent answers.
+    pub(super) fn without_agent(&self, reason: &str) -> Self {
+        Self {
+            summary: format!("no agent answers, trying again: {reason}"),
+            cards: self.cards.clone(),
+        }
+    }
+}
+
+fn problems(status: &AgentStatus) -> Branch {
+    let silent = status.silent_sources.iter();
+    let silent = silent.map(|source| format!("{source} has not reported its pods yet"));
+    let problems = silent.chain(status.problems.iter().cloned());
+    let problems = problems.map(|problem| Branch::new([TableCell::yellow(problem)]));
+    Branch::with([TableCell::red("Problems")], problems.collect())
+}
+
+fn pod_tree(pod: &PodStatus) -> Branch {
+    let name = TableCell::bold(format!("{}/{}", pod.namespace, pod.name));
+    let mut cells = vec![name];
+    cells.extend(delivery(&pod.delivery));
+    if let Some(deleted) = pod.deletion_timestamp {
+        cells.push(TableCell::yellow(format!(
+            "deletion requested at {}",
+            time(deleted)
+        )));
+    }
+    let volumes = pod.volumes.iter().map(volume);
+    let containers = pod.containers.iter().map(container);
+    let hooks = pod.on_change.iter().map(hook);
+    Branch::with(cells, volumes.chain(containers).chain(hooks).collect())
+}
+
+fn volume(volume: &VolumeStatus) -> Branch {
+    let mut cells = vec![
+        TableCell::plain(format!("volume {}", volume.name)),
+        TableCell::dim(&volume.type_),
+    ];
+    cells.extend(delivery(&volume.delivery));
+    let files = if volume.files == 1 {
+        "1 file".to_owned()
+    } else {
+        format!("{} files", volume.files)
+    };
+    cells.push(TableCell::plain(files));
+    cells.extend(freshness(volume.last_swap, volume.stale_as_of));
+    Branch::new(cells)
+}
+
+fn container(container: &ContainerStatus) -> Branch {
+    let mut cells = vec![TableCell::plain(format!("variables of {}", container.name))];
+    cells.extend(delivery(&container.delivery));
+    cells.extend(freshness(container.last_swap, container.stale_as_of));
+    let outdated = container.outdated.iter().map(|outdated| {
+        Branch::new([
+            TableCell::yellow(format!(
+                "needs a restart to see {} {}",
+                outdated.kind, outdated.name
+            )),
+            TableCell::dim(&outdated.object),
+            TableCell::dim(format!("since {}", time(outdated.since))),
+        ])
+    });
+    Branch::with(cells, outdated.collect())
+}
+
+fn hook(hook: &HookStatus) -> Branch {
+    let state = match hook.state.as_str() {
+        "Idle" => TableCell::green,
+        "Waiting" | "Running" => TableCell::yellow,
+        _ => TableCell::red,
+    };
+    let since = hook.since.map(|since| format!("since {}", time(since)));
+    let success = hook
+        .last_success
+        .map(|last| format!("last success {}", time(last)));
+    Branch::new([
+        TableCell::plain(format!("hook {}", hook.name)),
+        TableCell::dim(&hook.action),
+        state(&hook.state),
+        TableCell::dim(since.unwrap_or_default()),
+        TableCell::dim(success.unwrap_or_default()),
+        TableCell::plain(&hook.reason),
+    ])
+}
+
+/// Phase, its time and its reason.
+fn delivery(delivery: &Delivery) -> [TableCell; 3] {
+    let phase = delivery.phase.as_str();
+    let phase = match delivery.phase {
+        Phase::Delivered => TableCell::green(phase),
+        Phase::Ended | Phase::Excluded => TableCell::dim(phase),
+        Phase::Failing => TableCell::red(phase),
+        Phase::Held | Phase::Waiting | Phase::Removing => TableCell::yellow(phase),
+    };
+    let since = TableCell::dim(format!("since {}", time(delivery.since)));
+    [phase, since, TableCell::plain(&delivery.reason)]
+}
+
+fn freshness(last_swap: Option<Timestamp>, stale_as_of: Option<Timestamp>) -> [TableCell; 2] {
+    let swap = last_swap.map(|swap| format!("changed {}", time(swap)));
+    let stale = stale_as_of.map(|stale| format!("from a checkpoint of {}", time(stale)));
+    [
+        TableCell::dim(swap.unwrap_or_default()),
+        TableCell::yellow(stale.unwrap_or_default()),
+    ]
+}
+
+fn objects(status: &AgentStatus) -> Branch {
+    let objects = status.objects.iter().map(|object| {
+        let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+        let freshness = match object.age_secs {
+            0 => "in step now".to_owned(),
+            secs => format!("in step {secs} s ago"),
+        };
+        Branch::new([
+            TableCell::plain(name),
+            TableCell::plain(&object.state),
+            TableCell::dim(freshness),
+            TableCell::dim(format!("for {}", object.pods.join(", "))),
+            TableCell::red(&object.error),
+        ])
+    });
+    Branch::with([TableCell::bold("Objects")], objects.collect())
+}
+
+fn time(time: Timestamp) -> String {
+    format!("{time:.0}")
+}
+
+/// The last changes of content, newest first.
+#[derive(Debug, Default)]
+pub(super) struct ChangeFeed {
+    /// The last change of each part, by UID of its pod and name.
+    swaps: HashMap<(String, String), Timestamp>,
+    changes: VecDeque<ContentChange>,
+}
+
+#[derive(Debug)]
+struct ContentChange {
+    time: Timestamp,
+    pod: String,
+    part: String,
+    /// From the change of the files to this page, or beside a kubelet from the object's change to the verified files.
+    latency: String,
+}
+
+impl ChangeFeed {
+    /// Notes the parts of `status` that have changed since the last status.
+    pub(super) fn note(&mut self, status: &AgentStatus, now: Timestamp) {
+        let mut swaps = HashMap::new();
+        let mut found = Vec::new();
+        for pod in &status.pods {
+            let volumes = pod.volumes.iter().map(|volume| {
+                let part = format!("volume {}", volume.name);
+                (part, volume.last_swap, volume.verified_in_ms)
+            });
+            let containers = pod.containers.iter().map(|container| {
+                let part = format!("variables of {}", container.name);
+                (part, container.last_swap, None)
+            });
+            for (part, swap, verified) in volumes.chain(containers) {
+                let Some(swap) = swap else { continue };
+                let key = (pod.uid.clone(), part.clone());
+                if self.swaps.get(&key) != Some(&swap) {
+                    let millis = now.as_millisecond().saturating_sub(swap.as_millisecond());
+                    found.push(ContentChange {
+                        time: swap,
+                        pod: format!("{}/{}", pod.namespace, pod.name),
+                        part,
+                        latency: match verified {
+                            Some(verified) => format!("verified after {verified} ms"),
+                            // An older change was only found now.
+                            None if millis > 10_000 => String::new(),
+                            None => format!("on this page after {} ms", millis.max(0)),
+                        },
+                    });
+                }
+                swaps.insert(key, swap);
+            }
+        }
+        self.swaps = swaps;
+        found.sort_by_key(|change| change.time);
+        for change in found {
+            self.changes.push_front(change);
+        }
+        self.changes.truncate(MAX_CHANGES);
+    }
+
+    fn tree(&self) -> Branch {
+        let changes = self.changes.iter().map(|change| {
+            Branch::new([
+                TableCell::dim(format!("{:.3}", change.time)),
+                TableCell::plain(&change.pod),
+                TableCell::plain(&change.part),
+                TableCell::dim(&change.latency),
+            ])
+        });
+        let mut changes: Vec<_> = changes.collect();
+        if changes.is_empty() {
+            changes.push(Branch::new([TableCell::dim(
+                "none since the agent started",
+            )]));
+        }
+        Branch::with([TableCell::bold("Changes")], changes)
+    }
+}

@@ -1,0 +1,229 @@
+//! Trees as a page of HTML: one file, without external requests.
+//!
+//! Invariants:
+//! 1. Every text of a tree is escaped; the only markup is that of this module.
+//! 2. The page loads nothing: its Content-Security-Policy permits its own style and script, by their digests.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Write},
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use ring::digest::{SHA256, digest};
+
+use super::{
+    escape::escaped,
+    tree::{Branch, Paint, TableCell},
+};
+
+const STYLE: &str = include_str!("html/page.css");
+const SCRIPT: &str = include_str!("html/page.js");
+
+/// A page and its trees.
+#[derive(Debug)]
+pub(crate) struct Page<'p> {
+    pub(crate) title: &'p str,
+    /// The line below the title.
+    pub(crate) summary: String,
+    pub(crate) cards: Vec<Card>,
+    /// Whether the page follows the server that it comes from.
+    pub(crate) live: bool,
+}
+
+/// One tree of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    /// Identifies it in its page.
+    pub(crate) id: String,
+    pub(crate) html: String,
+}
+
+impl Card {
+    pub(crate) fn new(id: impl Into<String>, tree: &Branch) -> Self {
+        let id = id.into();
+        let mut html = String::new();
+        let _ = write!(html, "<article id=\"{}\">", text(&id));
+        branch(&mut html, tree, "h2");
+        html.push_str("</article>");
+        Self { id, html }
+    }
+}
+
+/// The Content-Security-Policy of every page, which may follow its server if it is `live`.
+pub(crate) fn policy(live: bool) -> String {
+    let hash = |text: &str| BASE64.encode(digest(&SHA256, text.as_bytes()));
+    let connect = if live { "connect-src 'self'; " } else { "" };
+    format!(
+        "default-src 'none'; {connect}style-src 'sha256-{}'; script-src 'sha256-{}'; base-uri 'none'; form-action 'none'",
+        hash(STYLE),
+        hash(SCRIPT)
+    )
+}
+
+/// Writes a page of one card for each tree.
+///
+/// # Errors
+///
+/// `out` cannot be written.
+pub(crate) fn write_page(
+    out: &mut dyn Write,
+    title: &str,
+    summary: String,
+    trees: &[Branch],
+) -> io::Result<()> {
+    let cards = trees.iter().enumerate();
+    let page = Page {
+        title,
+        summary,
+        cards: cards
+            .map(|(number, tree)| Card::new(format!("card-{number}"), tree))
+            .collect(),
+        live: false,
+    };
+    out.write_all(page.render().as_bytes())
+}
+
+impl Page<'_> {
+    pub(crate) fn render(&self) -> String {
+        let (title, summary) = (text(self.title), text(&self.summary));
+        let live = if self.live { " data-live" } else { "" };
+        let cards: String = self.cards.iter().map(|card| card.html.as_str()).collect();
+        format!(
+            r#"<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>{STYLE}</style>
+</head>
+<body{live}>
+<header>
+<h1>{title}</h1>
+<p id="summary">{summary}</p>
+<div class="tools">
+<label>Search <input type="search" id="search" autocomplete="off" spellcheck="false" aria-keyshortcuts="/"></label>
+<button type="button" id="open">Expand all</button>
+<button type="button" id="close">Collapse all</button>
+<span role="status" id="state"></span>
+</div>
+</header>
+<main id="cards">{cards}</main>
+<footer><p>Keys: <kbd>/</kbd> search, <kbd>j</kbd> and <kbd>k</kbd> next and previous, <kbd>Enter</kbd> open or close.</p></footer>
+<script>{SCRIPT}</script>
+</body>
+</html>
+"#,
+            policy = policy(self.live),
+        )
+    }
+}
+
+/// A branch and what is below it; its line is a heading in the element `heading`, if that is not empty.
+fn branch(html: &mut String, tree: &Branch, heading: &str) {
+    let cells: Vec<_> = tree.cells.iter().map(cell).collect();
+    // The blanks are where a narrow page breaks the line.
+    let cells = cells.join(" ");
+    let line = match heading {
+        "" => cells,
+        heading => format!("<{heading}>{cells}</{heading}>"),
+    };
+    if tree.children.is_empty() && tree.text.is_empty() {
+        let _ = write!(html, "<div class=\"row\">{line}</div>");
+        return;
+    }
+    let open = if tree.is_folded { "" } else { " open" };
+    let _ = write!(html, "<details{open}><summary>{line}</summary>");
+    if !tree.text.is_empty() {
+        html.push_str("<pre>");
+        let lines: Vec<_> = tree.text.iter().map(cell).collect();
+        html.push_str(&lines.join("\n"));
+        html.push_str("</pre>");
+    }
+    if !tree.children.is_empty() {
+        html.push_str("<ul>");
+        for child in &tree.children {
+            html.push_str("<li>");
+            branch(html, child, "");
+            html.push_str("</li>");
+        }
+        html.push_str("</ul>");
+    }
+    html.push_str("</details>");
+}
+
+fn cell(cell: &TableCell) -> String {
+    if cell.text.is_empty() {
+        return String::new();
+    }
+    let class = match cell.paint {
+        Paint::Plain => "plain",
+        Paint::Bold => "bold",
+        Paint::Dim => "dim",
+        Paint::Red => "red",
+        Paint::Yellow => "yellow",
+        Paint::Green => "green",
+        Paint::Cyan => "cyan",
+    };
+    format!("<span class=\"{class}\">{}</span>", text(&cell.text))
+}
+
+/// Text for an element or an attribute.
+fn text(text: &str) -> String {
+    let mut html = String::with_capacity(text.len());
+    for character in escaped(text).chars() {
+        match character {
+            '&' => html.push_str("&amp;"),
+            '<' => html.push_str("&lt;"),
+            '>' => html.push_str("&gt;"),
+            '"' => html.push_str("&quot;"),
+            '\'' => html.push_str("&#39;"),
+            other => html.push(other),
+        }
+    }
+    html
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn markup_of_a_name_is_text() {
+        let tree = Branch::with(
+            [TableCell::bold("</article><script>alert(1)</script>")],
+            vec![Branch::new([TableCell::plain("a\"b'&c")])],
+        );
+        let card = Card::new("\"><img src=x>", &tree);
+        assert!(
+            !card.html.contains("<script") && !card.html.contains("<img"),
+            "{}",
+            card.html
+        );
+        assert!(card.html.contains("a&quot;b&#39;&amp;c"), "{}", card.html);
+    }
+
+    #[test]
+    fn style_and_script_cannot_end_their_elements() {
+        for text in [STYLE, SCRIPT] {
+            assert!(!text.contains("</") && !text.contains("<!--"));
+        }
+    }
+
+    #[test]
+    fn page_has_no_address_of_another_server() {
+        let page = Page {
+            title: "t",
+            summary: String::new(),
+            cards: Vec::new(),
+            live: false,
+        };
+        let page = page.render();
+        for word in ["http:", "https:", "url(", "@import", " src=", " href="] {
+            assert!(!page.contains(word), "{word}");
+        }
+    }
+}
