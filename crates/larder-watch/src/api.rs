@@ -21,7 +21,7 @@ use self::list::{ListMeta, Splitter};
 pub(crate) use self::stream::{EventStream, WatchEvent};
 use crate::{
     error::RequestError,
-    request::{data, get, open, request, within},
+    request::{data, get, open, open_stream, request, within},
     target::Target,
 };
 
@@ -153,7 +153,7 @@ impl Api {
         mut take: impl FnMut(Result<T::Item, RequestError>),
     ) -> Result<ListMeta, RequestError> {
         let uri = target.path()?.uri(query)?;
-        let mut body = open(&self.client, uri, false).await?;
+        let mut body = open(&self.client, uri).await?;
         let mut splitter = Splitter::new(T::SECRET);
         while let Some(data) = within(data(&mut body)).await? {
             splitter.push(&data, |item| {
@@ -172,7 +172,10 @@ impl Api {
         watch: &Watch,
     ) -> Result<EventStream<T>, RequestError> {
         let uri = target.path()?.uri(&watch.query(&target))?;
-        let body = open(&self.client, uri, true).await?;
+        // A streaming list of many objects is worth its compression (Kubernetes 1.37); a watch by name is not. Secrets
+        // are left out: they would stay in the memory of the decompression.
+        let many = watch.initial_events && target.name().is_none() && !T::SECRET;
+        let body = open_stream(&self.client, uri, many).await?;
         Ok(EventStream::new(body, target))
     }
 

@@ -26,6 +26,7 @@ mod context;
 mod driver;
 mod engine;
 mod error;
+mod gunzip;
 mod limits;
 mod liveness;
 mod outages;

@@ -22,7 +22,11 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use crate::{buffer::Buffer, error::RequestError};
+use crate::{
+    buffer::Buffer,
+    error::RequestError,
+    gunzip::{Gunzip, WatchBody},
+};
 
 /// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a
 /// Secret's base64 in JSON and its managed fields stay below twice that.
@@ -89,21 +93,29 @@ pub async fn merge_patch<T: DeserializeOwned>(
     decoded(client, request).await
 }
 
-/// Sends a GET and returns the body of the response as it comes; of a stream uncompressed.
-pub(crate) async fn open(
+/// Sends a GET and returns the body of the response as it comes.
+pub(crate) async fn open(client: &kube::Client, uri: Uri) -> Result<Body, RequestError> {
+    let request = new_request(Method::GET, uri, None::<&()>);
+    within(exchange(client, request)).await
+}
+
+/// As [`open`], for a stream; compressed only if the caller `may_compress` and the API server does.
+pub(crate) async fn open_stream(
     client: &kube::Client,
     uri: Uri,
-    stream: bool,
-) -> Result<Body, RequestError> {
+    may_compress: bool,
+) -> Result<WatchBody, RequestError> {
     let mut request = new_request(Method::GET, uri, None::<&()>);
-    if stream {
-        // Since Kubernetes 1.37 a watch may be compressed event by event, which delays and complicates everything.
-        let identity = HeaderValue::from_static("identity");
-        request
-            .headers_mut()
-            .insert(header::ACCEPT_ENCODING, identity);
-    }
-    within(exchange(client, request)).await
+    let accepted = HeaderValue::from_static(if may_compress { "gzip" } else { "identity" });
+    request
+        .headers_mut()
+        .insert(header::ACCEPT_ENCODING, accepted);
+    let (body, is_gzip) = within(answered(client, request)).await?;
+    Ok(if may_compress && is_gzip {
+        WatchBody::Gzip(Box::new(Gunzip::new(body)))
+    } else {
+        WatchBody::Plain(body)
+    })
 }
 
 /// Sends a GET and reads the whole response.
@@ -134,13 +146,22 @@ async fn read(
 
 /// Sends a request; a status other than 2xx becomes an error.
 async fn exchange(client: &kube::Client, request: Request<Body>) -> Result<Body, RequestError> {
+    Ok(answered(client, request).await?.0)
+}
+
+/// As [`exchange`], with whether the body is compressed with gzip.
+async fn answered(
+    client: &kube::Client,
+    request: Request<Body>,
+) -> Result<(Body, bool), RequestError> {
     let response = client
         .send(request)
         .await
         .map_err(RequestError::unanswered)?;
     let (head, body) = response.into_parts();
     if head.status.is_success() {
-        return Ok(body);
+        let encoding = head.headers.get(header::CONTENT_ENCODING);
+        return Ok((body, encoding.is_some_and(|encoding| encoding == "gzip")));
     }
     let retry_after = head
         .headers
