@@ -1,8 +1,11 @@
 //! Decides which rounds run at the same time: a limited number of the node and of each pod. Pods take turns; among
 //! those whose turn it is, and within a pod, the most overdue round begins first (rule T5).
 //!
+//! A quarter of the places is reserved twice, so that hooks that hang do not hold all: once for hooks that no annotation
+//! has defined, and once for pods without a running round.
+//!
 //! Invariants:
-//! 1. While two pods have rounds in the queue, one gets at most one round more than the other.
+//! 1. While two pods have rounds in the queue that may run, one gets at most one round more than the other.
 //! 2. A pod without rounds takes no memory while the queue is empty.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -27,14 +30,24 @@ pub(crate) struct RoundQueue {
     /// The turn of the pod that was served last. A pod that comes to wait is as far.
     turn: u64,
     running: usize,
+    /// Of the running ones, those that an annotation has defined.
+    annotated: usize,
+}
+
+/// A round that is due. The order is that in which the rounds of a pod begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct DueRound {
+    since: Instant,
+    hook: HookId,
+    is_annotated: bool,
 }
 
 /// The rounds of one pod.
 #[derive(Debug, Default)]
 struct PodQueue {
     turn: u64,
-    due: BTreeSet<(Instant, HookId)>,
-    running: BTreeSet<HookId>,
+    due: BTreeSet<DueRound>,
+    running: Vec<DueRound>,
 }
 
 impl RoundQueue {
@@ -46,6 +59,7 @@ impl RoundQueue {
             hooks: HashMap::new(),
             turn: 0,
             running: 0,
+            annotated: 0,
         }
     }
 
@@ -56,33 +70,51 @@ impl RoundQueue {
 
     /// Adds a hook of `pod` whose round has been due since `since`. A hook that is in the queue already keeps its earlier
     /// place.
-    pub(crate) fn push(&mut self, hook: HookId, pod: &SmolStr, since: Instant) {
+    pub(crate) fn push(&mut self, hook: HookId, pod: &SmolStr, since: Instant, is_annotated: bool) {
         if self.hooks.insert(hook, pod.clone()).is_none() {
             let turn = self.turn;
             let pod = self.pods.entry(pod.clone()).or_default();
             pod.turn = pod.turn.max(turn);
-            pod.due.insert((since, hook));
+            pod.due.insert(DueRound {
+                since,
+                hook,
+                is_annotated,
+            });
         }
     }
 
     /// Takes the hook whose round is next, if another round may run. The round runs until [`finished`](Self::finished).
     pub(crate) fn pop(&mut self) -> Option<HookId> {
-        if self.running >= self.parallelism {
-            return None;
-        }
+        let reserved = self.parallelism / 4;
+        let (running, annotated) = (self.running, self.annotated);
+        // The places that are left for a round of a pod that has none.
+        let all = self.parallelism.saturating_sub(running);
+        let of_annotations = all.min((self.parallelism - reserved).saturating_sub(annotated));
         let pods = self
             .pods
             .values_mut()
             .filter(|pod| pod.running.len() < OF_POD);
-        let next = pods.filter_map(|pod| Some((pod.turn, *pod.due.first()?, pod)));
-        let (turn, due, pod) = next.min_by_key(|(turn, due, _)| (*turn, *due))?;
-        pod.due.remove(&due);
-        pod.running.insert(due.1);
+        let next = pods.filter_map(|pod| {
+            let kept = if pod.running.is_empty() { 0 } else { reserved };
+            let mut due = pod.due.iter().copied();
+            let first = due.find(|round| {
+                kept < if round.is_annotated {
+                    of_annotations
+                } else {
+                    all
+                }
+            })?;
+            Some((pod.turn, first, pod))
+        });
+        let (turn, round, pod) = next.min_by_key(|(turn, round, _)| (*turn, *round))?;
+        pod.due.remove(&round);
+        pod.running.push(round);
         pod.turn += 1;
         self.turn = turn;
         self.running += 1;
+        self.annotated += usize::from(round.is_annotated);
         self.forget_turns();
-        Some(due.1)
+        Some(round.hook)
     }
 
     /// The hook's round is over, or the hook was removed.
@@ -91,10 +123,13 @@ impl RoundQueue {
         let Some(pod) = pod.and_then(|pod| self.pods.get_mut(&pod)) else {
             return;
         };
-        if pod.running.remove(&hook) {
+        let running = pod.running.iter().position(|round| round.hook == hook);
+        if let Some(index) = running {
+            let round = pod.running.swap_remove(index);
             self.running -= 1;
+            self.annotated -= usize::from(round.is_annotated);
         } else {
-            pod.due.retain(|(_, due)| *due != hook);
+            pod.due.retain(|round| round.hook != hook);
         }
         self.forget_turns();
     }
@@ -117,6 +152,10 @@ mod tests {
         SmolStr::from(format!("pod-{number}"))
     }
 
+    /// Of the operator.
+    const OWN: bool = false;
+    const ANNOTATED: bool = true;
+
     fn all(queue: &mut RoundQueue) -> Vec<u64> {
         std::iter::from_fn(|| queue.pop().map(|hook| hook.0)).collect()
     }
@@ -127,7 +166,12 @@ mod tests {
         let start = Instant::now();
         let mut queue = RoundQueue::new(8);
         for id in 0..20 {
-            queue.push(HookId(id), &pod(id), start + Duration::from_secs(20 - id));
+            queue.push(
+                HookId(id),
+                &pod(id),
+                start + Duration::from_secs(20 - id),
+                OWN,
+            );
         }
         assert_eq!(all(&mut queue), (12..20).rev().collect::<Vec<_>>());
         queue.finished(HookId(15));
@@ -137,10 +181,10 @@ mod tests {
     #[test]
     fn a_running_hook_is_not_queued_again() {
         let mut queue = RoundQueue::new(1);
-        queue.push(HookId(1), &pod(1), Instant::now());
-        queue.push(HookId(1), &pod(1), Instant::now());
+        queue.push(HookId(1), &pod(1), Instant::now(), OWN);
+        queue.push(HookId(1), &pod(1), Instant::now(), OWN);
         assert_eq!(all(&mut queue), [1]);
-        queue.push(HookId(1), &pod(1), Instant::now());
+        queue.push(HookId(1), &pod(1), Instant::now(), OWN);
         queue.finished(HookId(1));
         assert!(all(&mut queue).is_empty());
     }
@@ -151,12 +195,48 @@ mod tests {
         let start = Instant::now();
         let mut queue = RoundQueue::new(8);
         for id in 0..16 {
-            queue.push(HookId(id), &pod(0), start);
+            queue.push(HookId(id), &pod(0), start, OWN);
         }
-        queue.push(HookId(99), &pod(1), start + Duration::from_secs(1));
+        queue.push(HookId(99), &pod(1), start + Duration::from_secs(1), OWN);
         assert_eq!(all(&mut queue), [0, 99, 1]);
         queue.finished(HookId(1));
         assert_eq!(all(&mut queue), [2]);
+    }
+
+    // Attack: four pods have two hooks each that hang.
+    #[test]
+    fn annotated_hooks_that_hang_leave_places_to_other_pods_and_to_the_operator() {
+        let start = Instant::now();
+        let mut queue = RoundQueue::new(8);
+        for id in 0..8 {
+            queue.push(HookId(id), &pod(id / 2), start, ANNOTATED);
+        }
+        assert_eq!(all(&mut queue), [0, 2, 4, 6]);
+        // Two other pods, and no third: the last two places are the operator's.
+        for id in 10..13 {
+            queue.push(HookId(id), &pod(id), start, ANNOTATED);
+        }
+        assert_eq!(all(&mut queue), [10, 11]);
+        queue.push(HookId(20), &pod(0), start, OWN);
+        assert!(all(&mut queue).is_empty(), "its pod has a running round");
+        queue.push(HookId(21), &pod(21), start, OWN);
+        queue.push(HookId(22), &pod(22), start, OWN);
+        assert_eq!(all(&mut queue), [21, 22]);
+        queue.finished(HookId(10));
+        assert_eq!(all(&mut queue), [12]);
+        for id in [11, 12, 21, 22] {
+            queue.finished(HookId(id));
+        }
+        assert_eq!(all(&mut queue), [20], "an operator's hook goes before");
+    }
+
+    #[test]
+    fn few_places_have_no_reserve() {
+        let mut queue = RoundQueue::new(3);
+        for id in 0..4 {
+            queue.push(HookId(id), &pod(id / 3), Instant::now(), ANNOTATED);
+        }
+        assert_eq!(all(&mut queue), [0, 3, 1]);
     }
 
     // Attack: a pod with many hooks is due before all others.
@@ -166,17 +246,17 @@ mod tests {
         let later = |secs| start + Duration::from_secs(secs);
         let mut queue = RoundQueue::new(1);
         for id in 0..16 {
-            queue.push(HookId(id), &pod(0), start);
+            queue.push(HookId(id), &pod(0), start, OWN);
         }
-        queue.push(HookId(20), &pod(2), later(1));
-        queue.push(HookId(21), &pod(2), later(1));
+        queue.push(HookId(20), &pod(2), later(1), OWN);
+        queue.push(HookId(21), &pod(2), later(1), OWN);
         let mut served = Vec::new();
         while let Some(hook) = queue.pop() {
             served.push(hook.0);
             queue.finished(hook);
             // A pod that comes later does not go before those that wait.
             if hook == HookId(20) {
-                queue.push(HookId(30), &pod(3), later(2));
+                queue.push(HookId(30), &pod(3), later(2), OWN);
             }
         }
         assert_eq!(served[..6], [0, 20, 30, 1, 21, 2]);

@@ -26,7 +26,7 @@ use crate::{
     digest::DigestKey,
     engine::Outcome,
     part::PartKey,
-    pod_hooks::{PodHook, PodHooks},
+    pod_hooks::{Place, PodHook, PodHooks},
     queue::{HookId, RoundQueue},
     record::{Past, Record},
     round_id::RoundId,
@@ -409,6 +409,14 @@ impl<P: Clone> Schedule<P> {
         Some((pod.tracked.get_mut(*index)?, uid))
     }
 
+    /// Whether an annotation of the pod has defined the hook.
+    fn is_annotated(&self, id: HookId) -> bool {
+        let found = self.hooks.get(&id);
+        let pod = found.and_then(|(uid, index)| Some((self.pods.get(uid)?, *index)));
+        let hook = pod.and_then(|(pod, index)| pod.hooks.hooks.get(index));
+        hook.is_some_and(|hook| matches!(hook.place, Place::Annotation(_)))
+    }
+
     /// Advances the time, and begins the attempts that are due and may run. Also returns when to call it again.
     pub fn due(&mut self, now: Now) -> (Vec<Attempt<P>>, Option<Instant>) {
         if self.is_closed {
@@ -425,7 +433,7 @@ impl<P: Clone> Schedule<P> {
             tracked.pending_mut().timer = None;
             if let Some(since) = tracked.engine.advance(now.instant, random) {
                 let uid = uid.clone();
-                self.queue.push(id, &uid, since);
+                self.queue.push(id, &uid, since, self.is_annotated(id));
             } else {
                 self.reschedule(id);
             }
@@ -494,8 +502,9 @@ impl<P: Clone> Schedule<P> {
 
     /// The hook's attempt needs a place again, and waits until it [is placed](RoundControl::placed).
     pub fn claim_place(&mut self, id: HookId, now: Instant) {
+        let is_annotated = self.is_annotated(id);
         if let Some((uid, _)) = self.hooks.get(&id) {
-            self.queue.push(id, uid, now);
+            self.queue.push(id, uid, now, is_annotated);
         }
     }
 

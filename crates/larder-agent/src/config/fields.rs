@@ -203,7 +203,7 @@ pub const FIELDS: &[Field] = &[
         form: "number, at least 1",
         default: "`8`",
         reloads: true,
-        about: "Limit of hooks that run at the same time, two of a pod at most. Pods take turns, the most overdue first.",
+        about: "Limit of hooks that run at the same time, two of a pod at most. Pods take turns, the most overdue first. Of 4 or more places, a quarter is kept for hooks of this file, and a quarter for pods that have no running hook.",
         example: "8",
     },
     Field {
