@@ -98,6 +98,13 @@ impl Index {
         })
     }
 
+    /// The bytes that the entry of a copy takes at most.
+    pub(crate) fn room_of(id: &CopyId) -> usize {
+        let texts = [&id.kind, &id.namespace, &id.name];
+        let texts = texts.map(|text| size_of::<u32>() + text.len());
+        texts.iter().sum::<usize>() + size_of::<IndexEntry>()
+    }
+
     pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
         encoded(|sink| {
             sink.put(&self.counter.to_le_bytes());

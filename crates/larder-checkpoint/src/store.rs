@@ -25,8 +25,10 @@
 //! 1. No link is followed. The directory belongs to this process's user, and no other user can enter it while an agent
 //!    uses it.
 //! 2. A file is read with bounded memory, whatever is in its place.
-//! 3. A copy that does not open affects no other copy.
-//! 4. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
+//! 3. A copy that does not open affects no other copy. One that the system fails to read is not served, and stays.
+//! 4. The index always fits into a file. If there are too many copies, namespaces share the room: those with the most
+//!    copies have some left out, and no other.
+//! 5. The limit on the length of a file is the same for writing and reading. Content above the limit has no copy, not
 //!    even an older one: an older copy would bring replaced content back.
 
 mod directory;
@@ -72,6 +74,8 @@ const MAX_FILE_BYTES: usize = 4 << 20;
 const SYNCED_TOGETHER: usize = 256;
 /// From this number of files on, one sync of the file system takes less time than a sync of each file.
 const MANY_FILES: usize = 16;
+/// Room in the index for its entries.
+const MAX_INDEX_BYTES: usize = MAX_FILE_BYTES - (4 << 10);
 /// Times of freshness checks that differ by less count as equal: they are computed back from now.
 const SAME_TIME: SignedDuration = SignedDuration::from_secs(5);
 
@@ -131,8 +135,9 @@ pub struct Store {
     index: Index,
     /// Copies that need sealing again with the first key.
     resealed: BTreeSet<CopyId>,
-    /// Content without a copy because its file would be too long, with its version.
-    too_large: BTreeMap<CopyId, Version>,
+    /// Content without a copy because its file would be too long, with its version; `None` if the index has no room for
+    /// it.
+    too_large: BTreeMap<CopyId, Option<Version>>,
     /// Whether the next write writes the index even if no copy differs.
     rewrite_index: bool,
     /// The file `index` that was read or written last.
@@ -190,14 +195,16 @@ impl Store {
         let problem = store.set_aside(&loaded.rejected).err();
         store.remove_garbage();
         store.size = store.measure();
+        let mut rejected = loaded.rejected;
+        rejected.extend(loaded.unread);
         Ok(Found {
             store,
-            rejected: loaded.rejected,
+            rejected,
             problem,
         })
     }
 
-    /// Reads every copy. Files that no longer open are reported, and moved at the next start.
+    /// Reads every copy. Files that do not open now are reported; the next start looks at them again.
     ///
     /// # Errors
     ///
@@ -210,7 +217,7 @@ impl Store {
         let _locked = sys::try_lock(directory.as_fd()).map_err(failed("lock", &self.path))?;
         let mut copies = Vec::new();
         let take = |copy| copies.push(copy);
-        let loaded = load(
+        let mut loaded = load(
             directory,
             &self.path,
             &self.keys,
@@ -218,6 +225,7 @@ impl Store {
             &decode,
             take,
         )?;
+        loaded.rejected.extend(loaded.unread);
         Ok(Contents {
             copies,
             rejected: loaded.rejected,
@@ -243,6 +251,7 @@ impl Store {
         let mut copies = Vec::new();
         let take = |copy| copies.push(copy);
         let mut loaded = load(&directory, path, keys, owner, &decode, take)?;
+        loaded.rejected.extend(loaded.unread);
         let mode = mode(&directory, path)?;
         if mode & 0o077 != 0 {
             loaded.rejected.push(RejectedFile {
@@ -302,7 +311,7 @@ impl Store {
         self.size
     }
 
-    /// What the last write did not copy because its file would be too long.
+    /// What the last write did not copy because its file, or the index, would be too long.
     pub fn too_large(&self) -> impl ExactSizeIterator<Item = &CopyId> {
         self.too_large.keys()
     }
@@ -356,7 +365,12 @@ impl Store {
         let mut batch = Batch::default();
         let mut entries = Entries::new();
         let mut differs = self.rewrite_index || refresh && !self.index.entries.is_empty();
-        for copy in wanted {
+        let room = shared_room(wanted);
+        for (copy, has_room) in wanted.iter().zip(room) {
+            if !has_room {
+                batch.too_large.insert(copy.id.clone(), None);
+                continue;
+            }
             let known = self.index.entries.get(&copy.id);
             let entry = match self.entry(copy, known, &mut batch) {
                 Ok(Some(entry)) => entry,
@@ -430,14 +444,14 @@ impl Store {
                     *kept
                 }
                 // The version says that it is too large, so it is not encoded again for each write.
-                _ if self.too_large.get(&copy.id) == Some(version) => {
-                    batch.too_large.insert(copy.id.clone(), *version);
+                _ if self.too_large.get(&copy.id) == Some(&Some(*version)) => {
+                    batch.too_large.insert(copy.id.clone(), Some(*version));
                     return Ok(None);
                 }
                 _ => {
                     let (content, version) = (content(), *version);
                     if sealed_len(content.len()) > MAX_FILE_BYTES {
-                        batch.too_large.insert(copy.id.clone(), version);
+                        batch.too_large.insert(copy.id.clone(), Some(version));
                         return Ok(None);
                     }
                     let file = self.add_file(batch, &copy.id, &content)?;
@@ -593,8 +607,42 @@ struct Batch {
     created: Vec<FileName>,
     unsynced: Vec<OwnedFd>,
     /// What is not copied; see [`Store::too_large`].
-    too_large: BTreeMap<CopyId, Version>,
+    too_large: BTreeMap<CopyId, Option<Version>>,
     written: Written,
+}
+
+/// Whether the index has room for each of `wanted`. A namespace with more than its share keeps what comes first, and
+/// copies of what exists rather than the knowledge that something does not.
+fn shared_room(wanted: &[WantedCopy]) -> Vec<bool> {
+    let mut needed: BTreeMap<&str, usize> = BTreeMap::new();
+    for copy in wanted {
+        *needed.entry(&copy.id.namespace).or_default() += Index::room_of(&copy.id);
+    }
+    let mut sizes: Vec<_> = needed.into_values().collect();
+    sizes.sort_unstable();
+    // Namespaces that need less than an equal share leave the rest of it to the others.
+    let (mut left, mut share) = (MAX_INDEX_BYTES, usize::MAX);
+    for (index, size) in sizes.iter().enumerate() {
+        let equal = left / (sizes.len() - index);
+        if *size > equal {
+            share = equal;
+            break;
+        }
+        left -= size;
+    }
+    let mut has_room = vec![false; wanted.len()];
+    let mut taken: BTreeMap<&str, usize> = BTreeMap::new();
+    for is_absent in [false, true] {
+        for (copy, has_room) in wanted.iter().zip(&mut has_room) {
+            if matches!(copy.state, WantedState::Absent) == is_absent {
+                let taken = taken.entry(&copy.id.namespace).or_default();
+                let room = Index::room_of(&copy.id);
+                *has_room = room <= share.saturating_sub(*taken);
+                *taken += if *has_room { room } else { 0 };
+            }
+        }
+    }
+    has_room
 }
 
 #[cfg(test)]

@@ -2,6 +2,9 @@
 //!
 //! Nothing is changed here. Files that do not open are reported with their reasons, and the rest is loaded. The caller
 //! takes the contents one by one: if the API server answers, a start opens every file and keeps no content.
+//!
+//! A file that the system fails to read may be fine, and the next attempt may read it. So it is reported and keeps its
+//! entry; if it is the index, nothing is loaded.
 
 use std::{
     collections::BTreeSet,
@@ -68,6 +71,16 @@ pub struct RejectedFile {
     pub reason: Rejection,
 }
 
+impl Rejection {
+    /// The system failed to read the file, which says nothing about its content.
+    fn failed_read(&self) -> Option<Errno> {
+        match self {
+            Self::Io(source) => Errno::from_io_error(source).filter(|errno| *errno != Errno::FBIG),
+            _ => None,
+        }
+    }
+}
+
 impl fmt::Display for RejectedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.file)?;
@@ -109,9 +122,11 @@ pub(super) struct Loaded {
     /// The index, without the copies that did not open.
     pub(super) index: Index,
     pub(super) rejected: Vec<RejectedFile>,
+    /// Files that the system failed to read. The index keeps their copies.
+    pub(super) unread: Vec<RejectedFile>,
     /// Files that the index does not list.
     pub(super) leftovers: Vec<FileName>,
-    /// Copies sealed with another key than the present one.
+    /// Copies sealed with another key than the present one, or in a file that the system failed to read.
     pub(super) resealed: BTreeSet<CopyId>,
     /// Whether something was rejected, or the index was sealed with another key.
     pub(super) rewrite_index: bool,
@@ -156,13 +171,11 @@ pub(super) fn load<T>(
     let mut loaded = Loaded {
         index: Index::default(),
         rejected: Vec::new(),
+        unread: Vec::new(),
         leftovers: Vec::new(),
         resealed: BTreeSet::new(),
         rewrite_index: false,
         index_file: None,
-    };
-    let mut reject = |file: String, id, reason| {
-        loaded.rejected.push(RejectedFile { file, id, reason });
     };
     let sealing = keys.sealing().id();
     match reader.index() {
@@ -174,10 +187,18 @@ pub(super) fn load<T>(
         // A crash before the first commit, or nothing at all.
         Err(Rejection::Missing) => {}
         Err(reason) => {
-            reject(INDEX.to_owned(), None, reason);
-            for file in std::mem::take(&mut unlisted) {
-                reject(file.to_string(), None, Rejection::NoIndex);
+            if let Some(errno) = reason.failed_read() {
+                return Err(failed("read", &path.join(INDEX))(errno));
             }
+            let rejected = |file, reason| RejectedFile {
+                file,
+                id: None,
+                reason,
+            };
+            loaded.rejected.push(rejected(INDEX.to_owned(), reason));
+            let unlisted = std::mem::take(&mut unlisted).into_iter();
+            let unlisted = unlisted.map(|file| rejected(file.to_string(), Rejection::NoIndex));
+            loaded.rejected.extend(unlisted);
         }
     }
     let written_at = loaded.index.written_at;
@@ -201,8 +222,19 @@ pub(super) fn load<T>(
                     saved.content = Some(content);
                 }
                 Err(reason) => {
-                    reject(file.name.to_string(), Some(id.clone()), reason);
-                    return false;
+                    let is_unread = reason.failed_read().is_some();
+                    let file = RejectedFile {
+                        file: file.name.to_string(),
+                        id: Some(id.clone()),
+                        reason,
+                    };
+                    if is_unread {
+                        loaded.resealed.insert(id.clone());
+                        loaded.unread.push(file);
+                    } else {
+                        loaded.rejected.push(file);
+                    }
+                    return is_unread;
                 }
             }
         }

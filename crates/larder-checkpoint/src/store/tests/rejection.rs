@@ -3,6 +3,7 @@
 use std::os::unix::fs::symlink;
 
 use expect_test::{Expect, expect};
+use larder_files::faults::{Fault, during};
 
 use super::*;
 use crate::seal::SealError;
@@ -208,6 +209,36 @@ fn hostile_files_in_the_directory_cause_no_hang_and_no_escape() {
     fs::write(root.file(INDEX), "not sealed").unwrap();
     root.open();
     assert!(first.iter().all(|name| !root.rejected().contains(name)));
+}
+
+// Attack: all descriptors are in use while the agent starts.
+#[test]
+fn a_failed_read_rejects_no_copy_for_good() {
+    let wanted = || [present("a", 1), present("b", 2), absent("c")];
+    let all = named([("a", "1"), ("b", "2"), ("c", "absent")]);
+    for errno in [Errno::MFILE, Errno::IO, Errno::NOMEM] {
+        for at in 0.. {
+            let root = TestRoot::new();
+            root.open().store.write(&wanted(), time(0), false).unwrap();
+            let place = root.place();
+            let open = || Store::open(&place, Keyring::of_bytes(&[1]), owner(1, "node-1"), decode);
+            let (opened, reached) = during(at, Fault::Once(errno), open);
+            assert_eq!(root.rejected(), [""; 0], "{errno:?} at {at}");
+            if let Ok(Found { mut store, .. }) = opened {
+                // An object whose state is not known yet keeps its copy.
+                let unknown = [unknown("a"), unknown("b"), unknown("c")];
+                store.write(&unknown, time(1), true).unwrap();
+                assert_eq!(names(&root.open().copies), all, "{errno:?} at {at}");
+                // One that is known is sealed again: the file may be bad for good.
+                store.write(&wanted(), time(2), false).unwrap();
+            }
+            assert_eq!(names(&root.open().copies), all, "{errno:?} at {at}");
+            if !reached {
+                assert!(at > 10, "{at} system calls cannot be a whole start");
+                break;
+            }
+        }
+    }
 }
 
 #[test]
