@@ -48,6 +48,7 @@ mod server;
 mod status;
 mod store;
 mod tokens;
+mod unread;
 mod versions;
 mod write;
 

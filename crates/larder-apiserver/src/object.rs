@@ -19,14 +19,6 @@ pub(crate) enum EventType {
 }
 
 impl EventType {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Added => "ADDED",
-            Self::Modified => "MODIFIED",
-            Self::Deleted => "DELETED",
-        }
-    }
-
     /// How a frame of this type begins, up to the object.
     const fn opening(self) -> &'static [u8] {
         match self {
@@ -39,6 +31,12 @@ impl EventType {
 
 /// How a frame ends, from the end of the object.
 const CLOSING: &[u8] = b"}\n";
+
+/// The frame of a watch for an object, in pieces.
+pub(crate) fn framed(event: EventType, json: Bytes) -> [Bytes; 3] {
+    let [opening, closing] = [event.opening(), CLOSING].map(Bytes::from_static);
+    [opening, json, closing]
+}
 
 /// One state of one object, and what the server must know of it without reading its JSON.
 ///
@@ -151,12 +149,12 @@ impl Object {
         serde_json::from_slice(&self.json()).expect("the store holds what it serialized")
     }
 
-    /// The watch frame of this state as `event`, shared if the state came about by that event.
-    pub(crate) fn frame(&self, event: EventType) -> Bytes {
+    /// The watch frame of this state as `event`, shared: in one piece if the state came about by that event.
+    pub(crate) fn frame(&self, event: EventType) -> [Bytes; 3] {
         if event == self.event {
-            self.frame.0.clone()
+            [self.frame.0.clone(), Bytes::new(), Bytes::new()]
         } else {
-            Frame::new(event, |frame| frame.extend_from_slice(&self.json())).0
+            framed(event, self.json())
         }
     }
 
@@ -195,7 +193,7 @@ mod tests {
             "metadata": {"name": "a", "namespace": "n"}, "data": {"k": "v"},
         });
         let object = Object::new(Kind::ConfigMap, value, 7, EventType::Added);
-        let (json, frame) = (object.json(), object.frame(EventType::Added));
+        let (json, [frame, ..]) = (object.json(), object.frame(EventType::Added));
         assert!(frame.as_ptr_range().contains(&json.as_ptr()));
         let rest =
             r#""data":{"k":"v"},"metadata":{"name":"a","namespace":"n","resourceVersion":"7"}}"#;
@@ -205,10 +203,17 @@ mod tests {
         );
         assert_eq!(object.item(), rest);
         assert!(frame.as_ptr_range().contains(&object.item().as_ptr()));
-        for event in [EventType::Added, EventType::Modified, EventType::Deleted] {
-            let frame: Value = serde_json::from_slice(&object.frame(event)).unwrap();
-            assert_eq!(frame["type"], event.as_str());
+        for (event, name) in [
+            (EventType::Added, "ADDED"),
+            (EventType::Modified, "MODIFIED"),
+            (EventType::Deleted, "DELETED"),
+        ] {
+            let pieces = object.frame(event);
+            let frame: Value = serde_json::from_slice(&pieces.concat()).unwrap();
+            assert_eq!(frame["type"], name);
             assert_eq!(frame["object"]["data"]["k"], "v");
+            let shares = |piece: &Bytes| piece.as_ptr_range().contains(&json.as_ptr());
+            assert!(pieces.iter().any(shares), "{event:?}");
         }
     }
 

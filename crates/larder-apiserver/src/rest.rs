@@ -4,6 +4,7 @@ mod access;
 mod body;
 mod discovery;
 mod format;
+mod list;
 mod message;
 mod params;
 mod protobuf;
@@ -163,11 +164,15 @@ impl ApiServer {
                 self.admit(&user, verb, &target, &parts.headers, &body)?;
                 let response =
                     self.serve_objects(&user, verb, &target, query, &parts.headers, &body)?;
-                Ok(if target.stable {
-                    response.map(Body::stable)
-                } else {
-                    response
-                })
+                let (parts, mut body) = response.into_parts();
+                if target.stable {
+                    body = body.stable();
+                }
+                // What a write returns is the store's, too.
+                if matches!(verb, Verb::Get | Verb::List | Verb::Watch) {
+                    body = body.counted(self.unread())?;
+                }
+                Ok(Response::from_parts(parts, body))
             }
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
@@ -229,7 +234,8 @@ impl ApiServer {
             (Verb::List, _) => {
                 let params = ListParams::parse(query, target)?;
                 let page = read::page(self.store(), target.kind, &params)?;
-                Ok(ok(format.list(target.kind, &page, &params)))
+                let list = format.list(target.kind, page, &params);
+                Ok(json_response(StatusCode::OK, list.into()))
             }
             (Verb::Get, Some(name)) => {
                 let current = self.store().version();
@@ -362,7 +368,8 @@ impl ApiServer {
                 return Err(error);
             }
         }
-        Ok(ok(read::list_json(target.kind, &page, &params)))
+        let list = Format::Objects.list(target.kind, page, &params);
+        Ok(json_response(StatusCode::OK, list.into()))
     }
 }
 

@@ -21,6 +21,7 @@ use crate::{
     serve::Connections,
     store::{Limits, Store},
     tokens::TokenIssuer,
+    unread::Unread,
     write::Writer,
 };
 
@@ -127,6 +128,7 @@ struct ServerInner {
     faults: Faults,
     authority: Arc<Authority>,
     connections: Connections,
+    unread: Unread,
 }
 
 impl ApiServer {
@@ -181,6 +183,7 @@ impl ApiServer {
             faults: Faults::new(writer.store.clone(), connections.clone()),
             authority,
             connections,
+            unread: Unread::new(),
             writer,
         });
         Ok(Self { inner })
@@ -227,6 +230,10 @@ impl ApiServer {
     /// The audit log of the options.
     pub fn audit(&self) -> &AuditLog {
         &self.inner.options.audit
+    }
+
+    pub(crate) fn unread(&self) -> &Unread {
+        &self.inner.unread
     }
 
     pub(crate) fn clock(&self) -> Clock {

@@ -19,7 +19,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 pub(crate) use history::Limits;
-pub(crate) use watch::{End, Start, Taken, Watch};
+pub(crate) use watch::{End, Start, Taken, Watch, WatchEvent};
 
 use crate::{
     object::{EventType, Object},

@@ -61,20 +61,18 @@ impl CertificatesVersions {
     }
 }
 
-/// JSON of the stored version as one of `v1`.
-pub(crate) fn stable(json: Bytes) -> Bytes {
+/// JSON of the stored version as one of `v1`, in pieces.
+pub(crate) fn stable(json: Bytes) -> [Bytes; 3] {
     let head = &json[..json.len().min(HEAD_BYTES)];
-    let Some(start) = head
+    let field = head
         .windows(STORED_FIELD.len())
-        .position(|field| field == STORED_FIELD)
-    else {
-        return json;
-    };
-    [
-        &json[..start],
-        STABLE_FIELD,
-        &json[start + STORED_FIELD.len()..],
-    ]
-    .concat()
-    .into()
+        .position(|field| field == STORED_FIELD);
+    match field {
+        Some(start) => [
+            json.slice(..start),
+            Bytes::from_static(STABLE_FIELD),
+            json.slice(start + STORED_FIELD.len()..),
+        ],
+        None => [json, Bytes::new(), Bytes::new()],
+    }
 }

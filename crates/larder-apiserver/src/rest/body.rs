@@ -8,16 +8,23 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::watch::WatchStream;
+use super::{
+    list::{List, ListBody},
+    watch::WatchStream,
+};
 use crate::{
+    ApiError,
     faults::{Cut, StreamFault, Struck},
+    unread::{Pieces, Unread},
     versions,
 };
 
-/// The body of a response: whole, or the stream of a watch.
+/// The body of a response: whole, a list, or the stream of a watch.
 #[derive(Debug)]
 pub struct Body {
     content: Content,
+    /// What is left of the last frame.
+    pieces: Pieces,
     fault: Option<StreamFault>,
     /// Its JSON is of the stored version and sent as `v1`.
     stable: bool,
@@ -26,17 +33,38 @@ pub struct Body {
 #[derive(Debug)]
 enum Content {
     Whole(Bytes),
+    List(ListBody),
     Watch(Box<WatchStream>),
     Ended,
 }
 
 impl Body {
-    pub(crate) fn watch(stream: WatchStream) -> Self {
+    fn new(content: Content) -> Self {
         Self {
-            content: Content::Watch(Box::new(stream)),
+            content,
+            pieces: Pieces::new(),
             fault: None,
             stable: false,
         }
+    }
+
+    pub(super) fn watch(stream: WatchStream) -> Self {
+        Self::new(Content::Watch(Box::new(stream)))
+    }
+
+    /// The same body, whose memory counts until the client has read it.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unread::share`].
+    pub(super) fn counted(mut self, unread: &Unread) -> Result<Self, ApiError> {
+        match &mut self.content {
+            Content::Whole(bytes) => *bytes = unread.hold(std::mem::take(bytes))?,
+            Content::List(list) => list.count(unread)?,
+            Content::Watch(stream) => stream.count(unread)?,
+            Content::Ended => {}
+        }
+        Ok(self)
     }
 
     /// The same body, gone wrong.
@@ -47,46 +75,65 @@ impl Body {
 
     /// The same body with objects in `v1` of their group.
     pub(super) fn stable(mut self) -> Self {
-        if let Content::Whole(bytes) = &mut self.content {
+        match &mut self.content {
             // Here, since a response states its length.
-            *bytes = versions::stable(std::mem::take(bytes));
+            Content::Whole(bytes) => {
+                *bytes = joined(versions::stable(std::mem::take(bytes)).into());
+            }
+            Content::List(list) => list.stable(),
+            Content::Watch(_) | Content::Ended => {}
         }
         self.stable = true;
         self
     }
 
-    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Cut>>> {
-        match &mut self.content {
-            Content::Ended => Poll::Ready(None),
-            Content::Watch(stream) => {
-                let frame = ready!(stream.poll_next(context));
-                let stable = self.stable;
-                Poll::Ready(frame.map(|frame| {
-                    frame.map(|frame| {
-                        if stable {
-                            versions::stable(frame)
-                        } else {
-                            frame
-                        }
-                    })
-                }))
-            }
+    /// The next frame, in pieces.
+    fn poll_content(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Pieces, Cut>>> {
+        let pieces = match &mut self.content {
+            Content::Ended => Pieces::new(),
+            Content::Watch(stream) => match ready!(stream.poll_next(context)) {
+                Some(Ok(pieces)) if self.stable => {
+                    pieces.into_iter().flat_map(versions::stable).collect()
+                }
+                Some(Ok(pieces)) => pieces,
+                ended => return Poll::Ready(ended),
+            },
+            Content::List(list) => list.next(),
             Content::Whole(bytes) => {
                 let bytes = std::mem::take(bytes);
                 self.content = Content::Ended;
-                Poll::Ready((!bytes.is_empty()).then_some(Ok(bytes)))
+                Pieces::from([bytes])
             }
-        }
+        };
+        Poll::Ready(
+            pieces
+                .iter()
+                .any(|piece| !piece.is_empty())
+                .then_some(Ok(pieces)),
+        )
+    }
+}
+
+/// The text in one piece.
+fn joined(pieces: Pieces) -> Bytes {
+    match Vec::from(pieces).as_slice() {
+        [whole] => whole.clone(),
+        pieces => pieces.concat().into(),
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        Self {
-            content: Content::Whole(bytes),
-            fault: None,
-            stable: false,
-        }
+        Self::new(Content::Whole(bytes))
+    }
+}
+
+impl From<List> for Body {
+    fn from(list: List) -> Self {
+        Self::new(match list {
+            List::Objects(list) => Content::List(list),
+            List::Made(text) => Content::Whole(text),
+        })
     }
 }
 
@@ -98,18 +145,24 @@ impl http_body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Cut>>> {
-        let frame = if self.fault.as_ref().is_some_and(StreamFault::is_due) {
-            Bytes::new()
+        while let Some(piece) = self.pieces.pop_front() {
+            if !piece.is_empty() {
+                return Poll::Ready(Some(Ok(Frame::data(piece))));
+            }
+        }
+        let pieces = if self.fault.as_ref().is_some_and(StreamFault::is_due) {
+            Pieces::new()
         } else {
             match ready!(self.poll_content(context)) {
                 None => return Poll::Ready(None),
-                Some(frame) => frame?,
+                Some(pieces) => pieces?,
             }
         };
-        let struck = match &mut self.fault {
-            None => Struck::Pass(frame),
-            Some(fault) => fault.strike(frame),
+        let Some(fault) = &mut self.fault else {
+            self.pieces = pieces;
+            return self.poll_frame(context);
         };
+        let struck = fault.strike(joined(pieces));
         Poll::Ready(match struck {
             Struck::Pass(frame) => Some(Ok(Frame::data(frame))),
             Struck::Last(frame) => {
@@ -125,18 +178,23 @@ impl http_body::Body for Body {
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Whole(bytes) => bytes.is_empty(),
-            Content::Watch(_) => false,
-            Content::Ended => true,
-        }
+        self.pieces.is_empty()
+            && match &self.content {
+                Content::Whole(bytes) => bytes.is_empty(),
+                Content::List(list) => list.left == 0,
+                Content::Watch(_) => false,
+                Content::Ended => true,
+            }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Content::Watch(_) => SizeHint::default(),
-            Content::Ended => SizeHint::with_exact(0),
-        }
+        let left = match &self.content {
+            Content::Whole(bytes) => bytes.len(),
+            Content::List(list) => list.left,
+            Content::Watch(_) => return SizeHint::default(),
+            Content::Ended => 0,
+        };
+        let pieces = self.pieces.iter().map(Bytes::len).sum::<usize>();
+        SizeHint::with_exact((left + pieces) as u64)
     }
 }

@@ -5,17 +5,19 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::{
+    list::{List, ListBody},
     params::ListParams,
     read,
     table::{Include, table},
 };
 use crate::{
     clock::Clock,
-    object::{EventType, Object},
+    object::{EventType, Object, framed},
     query::Query,
     resource::Kind,
     status::ApiError,
     store::Page,
+    unread::Pieces,
 };
 
 /// The form of objects that the client requests.
@@ -93,42 +95,34 @@ impl Format {
     }
 
     /// A page of a list.
-    pub(super) fn list(self, kind: Kind, page: &Page, params: &ListParams) -> Bytes {
-        match self {
-            Self::Objects => read::list_json(kind, page, params),
+    pub(super) fn list(self, kind: Kind, page: Page, params: &ListParams) -> List {
+        let list = match self {
+            Self::Objects => return List::Objects(ListBody::new(kind, page, params)),
             Self::Metadata => {
                 let items: Vec<_> = page.objects.iter().map(|object| partial(object)).collect();
                 json!({
                     "kind": "PartialObjectMetadataList",
                     "apiVersion": "meta.k8s.io/v1",
-                    "metadata": read::list_metadata(page, params),
+                    "metadata": read::list_metadata(&page, params),
                     "items": items,
                 })
-                .to_string()
-                .into()
             }
             Self::Table { include, clock } => {
-                let metadata = read::list_metadata(page, params);
+                let metadata = read::list_metadata(&page, params);
                 let objects = page.objects.iter().map(|object| object.value());
                 table(kind, objects, metadata, include, clock.now())
-                    .to_string()
-                    .into()
             }
-        }
+        };
+        List::Made(list.to_string().into())
     }
 
     /// The watch frame for `object`.
-    pub(super) fn event(self, event: EventType, object: &Object) -> Bytes {
+    pub(super) fn event(self, event: EventType, object: &Object) -> Pieces {
         match self {
             Self::Objects => object.frame(event),
-            Self::Metadata | Self::Table { .. } => {
-                let shown = self.object(object);
-                let mut frame = format!(r#"{{"type":"{}","object":"#, event.as_str()).into_bytes();
-                frame.extend_from_slice(&shown);
-                frame.extend_from_slice(b"}\n");
-                frame.into()
-            }
+            Self::Metadata | Self::Table { .. } => framed(event, self.object(object)),
         }
+        .into()
     }
 
     /// The object of a bookmark.

@@ -1,6 +1,5 @@
 //! Get and list.
 
-use bytes::Bytes;
 use larder_objects::ObjectKey;
 use serde_json::json;
 
@@ -48,29 +47,6 @@ pub(super) fn page(store: &Store, kind: Kind, params: &ListParams) -> Result<Pag
             }
             _ => ApiError::expired("The resourceVersion for the provided list is too old."),
         })
-}
-
-/// The list object of `page`. Its items say neither kind nor version, as those of kube-apiserver.
-pub(super) fn list_json(kind: Kind, page: &Page, params: &ListParams) -> Bytes {
-    let resource = kind.resource();
-    let metadata = list_metadata(page, params);
-    let head = format!(
-        r#"{{"kind":"{}List","apiVersion":"{}","metadata":{metadata},"items":["#,
-        resource.name,
-        resource.api_version()
-    );
-    let sizes = page.objects.iter().map(|object| object.json().len() + 1);
-    let mut list = Vec::with_capacity(head.len() + sizes.sum::<usize>() + 2);
-    list.extend_from_slice(head.as_bytes());
-    for (index, object) in page.objects.iter().enumerate() {
-        if index > 0 {
-            list.push(b',');
-        }
-        list.push(b'{');
-        list.extend_from_slice(&object.item());
-    }
-    list.extend_from_slice(b"]}");
-    list.into()
 }
 
 /// Version, and how to continue.

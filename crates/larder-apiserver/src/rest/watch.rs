@@ -6,7 +6,8 @@
 //! 2. a bookmark with `k8s.io/initial-events-end`, if the client requested the state with `sendInitialEvents`;
 //! 3. changes, in order; between them, while there are none, bookmarks.
 //!
-//! It ends at its time limit, when the server shuts down, or with ERROR 410 when its client is too slow.
+//! It ends at its time limit, when the server shuts down, with ERROR 410 when its client is too slow, or with
+//! ERROR 429 when there is no memory for a frame that is made for it alone.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +27,8 @@ use crate::{
     faults::Cut,
     object::EventType,
     resource::Kind,
-    store::{Compacted, End, Start, Store, Taken, Watch},
+    store::{Compacted, End, Start, Store, Taken, Watch, WatchEvent},
+    unread::{Pieces, Share, Unread},
 };
 
 /// The progress of a stream.
@@ -38,6 +40,15 @@ enum Phase {
     Ended,
 }
 
+/// What the stream sends next.
+#[derive(Debug)]
+enum Ready {
+    /// A change. Its frame is made when the client takes it.
+    Event(WatchEvent),
+    /// A bookmark or an error.
+    Frame(Bytes),
+}
+
 /// The stream of one watch.
 #[derive(Debug)]
 pub(crate) struct WatchStream {
@@ -45,8 +56,11 @@ pub(crate) struct WatchStream {
     format: Format,
     /// `None` when the version to begin from was gone already.
     watch: Option<Watch>,
-    /// Frames that are ready.
-    ready: VecDeque<Bytes>,
+    ready: VecDeque<Ready>,
+    /// Where frames count that are made for this stream alone.
+    unread: Option<Unread>,
+    /// The share of the initial state, until all of it is taken.
+    share: Option<Share>,
     phase: Phase,
     deadline: Pin<Box<Sleep>>,
     /// When the next bookmark is due; `None` when the client does not want any.
@@ -92,6 +106,8 @@ impl WatchStream {
             format,
             watch: None,
             ready: VecDeque::new(),
+            unread: None,
+            share: None,
             phase: Phase::Open,
             bookmark: params
                 .bookmarks
@@ -101,10 +117,9 @@ impl WatchStream {
         };
         match store.watch(kind, Arc::new(params.filter), start) {
             Ok((watch, state, version)) => {
-                for object in state {
-                    let frame = stream.format.event(EventType::Added, &object);
-                    stream.ready.push_back(frame);
-                }
+                let event = EventType::Added;
+                let added = state.into_iter().map(|object| WatchEvent { event, object });
+                stream.ready.extend(added.map(Ready::Event));
                 if params.initial_events == Some(true) && params.bookmarks {
                     stream.push_bookmark(version, true);
                 }
@@ -120,10 +135,31 @@ impl WatchStream {
         Ok(stream)
     }
 
+    /// Counts what it holds, and the frames that are made for it alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`Unread::share`].
+    pub(super) fn count(&mut self, unread: &Unread) -> Result<(), ApiError> {
+        self.share = Some(unread.share(self.ready.len() * size_of::<Ready>())?);
+        self.unread = Some(unread.clone());
+        Ok(())
+    }
+
     /// Ends the stream with an ERROR event.
     fn fail(&mut self, error: &ApiError) {
-        self.ready.push_back(error.to_event());
+        self.ready.push_back(Ready::Frame(error.to_event()));
         self.phase = Phase::Ended;
+    }
+
+    /// The frame of a change, counted.
+    fn frame(&self, event: &WatchEvent) -> Result<Pieces, ApiError> {
+        let pieces = self.format.event(event.event, &event.object).into_iter();
+        let counted = pieces.map(|piece| match &self.unread {
+            Some(unread) => unread.hold(piece),
+            None => Ok(piece),
+        });
+        counted.collect()
     }
 
     fn push_bookmark(&mut self, version: u64, ends_initial_events: bool) {
@@ -133,17 +169,27 @@ impl WatchStream {
         }
         let object = self.format.bookmark(self.kind, metadata);
         let frame = json!({"type": "BOOKMARK", "object": object});
-        self.ready.push_back(format!("{frame}\n").into());
+        let frame = format!("{frame}\n").into();
+        self.ready.push_back(Ready::Frame(frame));
     }
 
     /// The next frame; `None` at the end.
     pub(super) fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Cut>>> {
+    ) -> Poll<Option<Result<Pieces, Cut>>> {
         loop {
-            if let Some(frame) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(frame)));
+            match self.ready.pop_front() {
+                Some(Ready::Frame(frame)) => return Poll::Ready(Some(Ok([frame].into()))),
+                Some(Ready::Event(event)) => match self.frame(&event) {
+                    Ok(pieces) => return Poll::Ready(Some(Ok(pieces))),
+                    Err(error) => {
+                        self.ready.clear();
+                        self.fail(&error);
+                        continue;
+                    }
+                },
+                None => self.share = None,
             }
             if matches!(self.phase, Phase::Ended) || self.deadline.as_mut().poll(context).is_ready()
             {
@@ -154,11 +200,7 @@ impl WatchStream {
             };
             match watch.poll_take(context.waker()) {
                 Poll::Ready(Taken::Events(events)) => {
-                    let format = &self.format;
-                    let frames = events
-                        .into_iter()
-                        .map(|event| format.event(event.event, &event.object));
-                    self.ready.extend(frames);
+                    self.ready.extend(events.into_iter().map(Ready::Event));
                 }
                 Poll::Ready(Taken::Expired) => {
                     let message =

@@ -1,11 +1,12 @@
 //! Hostile requests: each is answered, none stops the server, and no answer quotes a Secret.
 
-use std::{fs::File, io::Read as _, time::Duration};
+use std::{collections::HashSet, fs::File, io::Read as _, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::{Request, Response, StatusCode};
+use http_body::Body as _;
 use http_body_util::{BodyExt as _, Full};
-use larder_apiserver::{ApiServer, AuditLog, Kind, Options};
+use larder_apiserver::{ApiServer, AuditLog, Body, Kind, Options};
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
@@ -532,4 +533,124 @@ async fn thousands_of_pods_and_watches_are_served() {
         "{} bytes",
         frames.len()
     );
+}
+
+/// A response that its client does not read.
+async fn unread(server: &ApiServer, path: &str, accept: &str) -> Response<Body> {
+    let request = Request::get(path).header("accept", accept);
+    let request = request.body(Full::new(Bytes::new())).unwrap();
+    server.service().call(request).await.unwrap()
+}
+
+const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io";
+
+/// Adds `number` `ConfigMaps` of this many bytes, and changes each.
+fn put_maps(server: &ApiServer, number: usize, bytes: usize) {
+    for value in ["1", "2"] {
+        for n in 0..number {
+            let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m{n}")},
+                "data": {"k": value.repeat(bytes)}});
+            server.apply(&map).unwrap();
+        }
+    }
+}
+
+// Attack: 40 connections with 100 streams of HTTP/2 each, whose windows are closed.
+#[tokio::test(start_paused = true)]
+async fn streams_without_a_window_share_one_copy_of_a_list() {
+    const OBJECTS: usize = 20;
+    const LARGE: usize = 16 << 10;
+    let server = server();
+    put_maps(&server, OBJECTS, LARGE);
+    let watch = format!("{MAPS}?watch=true");
+    for (path, streams) in [(MAPS, 4000), (&watch, 400)] {
+        let mut responses = Vec::new();
+        for _ in 0..streams {
+            let response = unread(&server, path, "*/*").await;
+            assert_eq!(response.status(), StatusCode::OK);
+            responses.push(response.into_body());
+        }
+        let mut places = HashSet::new();
+        for body in &mut responses {
+            let mut seen = 0;
+            while seen < OBJECTS {
+                let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+                if frame.len() >= LARGE {
+                    places.insert(frame.as_ptr());
+                    seen += 1;
+                } else {
+                    assert!(frame.len() < LARGE / 2, "a copy of {} bytes", frame.len());
+                }
+            }
+        }
+        assert_eq!(places.len(), OBJECTS, "{path}");
+    }
+}
+
+// The same attack with documents that are made for each client.
+#[tokio::test(start_paused = true)]
+async fn tables_that_nobody_reads_take_bounded_memory() {
+    let server = server();
+    put_maps(&server, 10, 500 << 10);
+    let path = format!("{MAPS}?includeObject=Object");
+    let mut responses = Vec::new();
+    let rejected = loop {
+        let response = unread(&server, &path, TABLE).await;
+        if response.status() != StatusCode::OK {
+            break response;
+        }
+        responses.push(response);
+        assert!(responses.len() < 20, "more than 64 MiB");
+    };
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.headers()["retry-after"], "1");
+    // Others are served meanwhile, and a watch of tables ends with the same error.
+    assert_eq!(get(&server, MAPS).await.0, StatusCode::OK);
+    let watch = unread(&server, &format!("{path}&watch=true"), TABLE).await;
+    let mut watched = Vec::new();
+    let mut body = watch.into_body();
+    let error = loop {
+        let frame = body.frame().await.unwrap().unwrap().into_data().unwrap();
+        if frame.starts_with(br#"{"type":"ERROR""#) {
+            break frame;
+        }
+        watched.push(frame);
+    };
+    assert!(String::from_utf8_lossy(&error).contains(r#""code":429"#));
+    assert!(body.frame().await.is_none());
+    drop((watched, responses));
+    let response = unread(&server, &path, TABLE).await;
+    assert_eq!(response.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lists_state_their_length_whatever_their_items_are() {
+    for (objects, bytes) in [
+        (0, 0),
+        (1, 10),
+        (1, 1 << 20),
+        (300, 100),
+        (30, 5000),
+        (9, 9000),
+    ] {
+        let server = ApiServer::new(Options::default());
+        put_maps(&server, objects, bytes);
+        for path in [MAPS, &format!("{MAPS}?limit=7")] {
+            let response = unread(&server, path, "*/*").await;
+            let stated = response.body().size_hint().exact().unwrap();
+            let body = response.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body.len() as u64, stated);
+            let list: Value = serde_json::from_slice(&body).unwrap();
+            let items = list["items"].as_array().unwrap();
+            let wanted = if path == MAPS {
+                objects
+            } else {
+                objects.min(7)
+            };
+            assert_eq!(items.len(), wanted);
+            for item in items {
+                assert_eq!(item["data"]["k"].as_str().map(str::len), Some(bytes));
+            }
+        }
+    }
 }
