@@ -271,7 +271,10 @@ async fn left_behind(
         Some(source) => source.uids().await,
         None => HashSet::new(),
     };
-    let mut found = blocking(move || host.scan()).await?;
+    let found = blocking(move || Ok((host.scan()?, host.has_kubelet()?)));
+    let (mut found, has_kubelet) = found.await?;
+    // The pods of a kubelet that has the same root directory are not this agent's to remove.
+    found.retain(|pod| pod.is_own || !has_kubelet);
     found.retain(|pod| !bound.contains(&PodUid::new(pod.uid.as_str())));
     Ok(found)
 }

@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. The directory is locked meanwhile, so no agent runs with it, and none starts.
-//! 2. Only what agents create is removed, and directories only if nothing else is in them.
+//! 2. Only what agents create is removed, and directories only if nothing else is in them. A kubelet that has the same
+//!    root directory keeps its pods.
 //! 3. The lock is removed last, so that an interrupted clean-up can be repeated.
 
 use std::{
@@ -64,8 +65,10 @@ impl Leftovers {
         let host = root.volumes()?;
         let others = [CHECKPOINT, RootDir::MANIFESTS];
         let others = others.into_iter().map(|name| root.path().join(name));
+        let mut pods = host.scan()?;
+        pods.retain(|pod| pod.is_own);
         Ok(Some(Self {
-            pods: host.scan()?,
+            pods,
             others: others.filter(|path| path.exists()).collect(),
             root,
             host,

@@ -1,8 +1,10 @@
 //! `larder clean`, and what agents leave behind.
 
 use std::{
+    collections::BTreeMap,
     fs,
-    path::Path,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -79,6 +81,66 @@ async fn a_stopped_agent_is_removed_with_its_mounts_and_a_running_one_is_not() {
     let run = desk.run("clean --root-dir root");
     assert_eq!(run.code, 0);
     assert!(run.stderr.contains("no agent has used"), "{run:?}");
+}
+
+/// Every file below a directory, with its content.
+fn files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut files = BTreeMap::new();
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(self::files(&path));
+        } else {
+            files.insert(path.clone(), fs::read(path).unwrap());
+        }
+    }
+    files
+}
+
+// Attack on oneself: a root directory that a kubelet has, too.
+#[tokio::test]
+async fn neither_run_nor_clean_touches_what_is_a_kubelets() {
+    let desk = desk();
+    let root = desk.path().join("root");
+    let pods = root.join("pods");
+    let put = |path: &str| {
+        let path = pods.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "kubelet").unwrap();
+    };
+    fs::create_dir_all(root.join("plugins_registry")).unwrap();
+    fs::set_permissions(&root, fs::Permissions::from_mode(0o750)).unwrap();
+    for path in [
+        "k1/etc-hosts",
+        "k1/containers/c/0a1b2c3d",
+        "k1/volumes/kubernetes.io~secret/login/..2026/user",
+        "k2/volumes/kubernetes.io~projected/kube-api-access/..2026/token",
+        "k2/volumes/kubernetes.io~configmap/app/key",
+        "k2/plugins/kubernetes.io~empty-dir/wrapped_app/ready",
+    ] {
+        put(path);
+    }
+    let of_kubelet = files(&pods);
+    // A pod of an earlier agent, whose removal shows that others were looked at.
+    put("gone/volumes/kubernetes.io~configmap/app/key");
+    fs::create_dir_all(root.join("by-name/default")).unwrap();
+    symlink("../../pods/gone", root.join("by-name/default/gone")).unwrap();
+
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    until("the volume", || key(&desk, "web", "a").is_some()).await;
+    until("the removal", || !pods.join("gone").exists()).await;
+    assert_eq!(agent.signal(Signal::TERM), Some(0));
+    for path in of_kubelet.keys() {
+        assert!(path.exists(), "{}", path.display());
+    }
+
+    let run = desk.run("clean --root-dir root");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    assert!(run.stdout.contains("removed pod default/web: "), "{run:?}");
+    assert!(!run.stdout.contains("removed pod k"), "{run:?}");
+    assert_eq!(files(&pods), of_kubelet);
+    assert!(!root.join("by-name").exists());
 }
 
 #[tokio::test]

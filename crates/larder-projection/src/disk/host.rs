@@ -81,6 +81,9 @@ pub struct PodOnDisk {
     pub name: Option<(String, String)>,
     /// Its volumes.
     pub volumes: Vec<(VolumeKind, String)>,
+    /// Whether larder has written them, and no kubelet runs the pod: a link by name leads to it, or it has an
+    /// environment.
+    pub is_own: bool,
 }
 
 impl<'a> PodVolume<'a> {
@@ -337,12 +340,27 @@ impl VolumeHost {
         let mut found = Vec::new();
         for uid in pods.directories()? {
             if let Some(pod) = pods.child(&uid)? {
-                let volumes = volumes_of(&pod)?;
                 let name = names.remove(&uid);
-                found.push(PodOnDisk { uid, name, volumes });
+                found.push(PodOnDisk {
+                    is_own: is_own(&pod, name.is_some())?,
+                    volumes: volumes_of(&pod)?,
+                    uid,
+                    name,
+                });
             }
         }
         Ok(found)
+    }
+
+    /// Whether a kubelet uses the same root directory, and so has pods in it.
+    ///
+    /// # Errors
+    ///
+    /// The directory cannot be searched.
+    pub fn has_kubelet(&self) -> Result<bool, DiskError> {
+        let found = layout::OF_KUBELET.map(|name| self.root.child(name));
+        let found: Result<Vec<_>, _> = found.into_iter().collect();
+        Ok(found?.iter().any(Option::is_some))
     }
 
     pub(super) fn root(&self) -> &Directory {
@@ -481,6 +499,32 @@ fn volumes_of(pod: &Directory) -> Result<Vec<(VolumeKind, String)>, DiskError> {
         }
     }
     Ok(volumes)
+}
+
+/// Whether larder has written the volumes of a pod, which a link by name may lead to, and no kubelet runs it: that would
+/// have written its `hosts` file and the termination logs of its containers.
+fn is_own(pod: &Directory, is_linked: bool) -> Result<bool, DiskError> {
+    let has = |directory: &Directory, name: &str| sys::stat_entry(directory.as_fd(), name).is_ok();
+    let mut is_own = is_linked;
+    if has(pod, layout::HOSTS) {
+        return Ok(false);
+    }
+    if let Some(containers) = pod.child(layout::CONTAINERS)? {
+        for name in containers.directories()? {
+            let Some(container) = containers.child(&name)? else {
+                continue;
+            };
+            is_own |= has(&container, layout::ENVIRONMENT);
+            let entries = container.entries()?;
+            if entries
+                .iter()
+                .any(|(name, _)| layout::is_termination_log(name))
+            {
+                return Ok(false);
+            }
+        }
+    }
+    Ok(is_own)
 }
 
 /// Removes the environments of the containers that are not among `containers`. Other files of theirs stay.

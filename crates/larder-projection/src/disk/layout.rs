@@ -22,6 +22,10 @@ pub(crate) const PLUGINS: &str = "plugins";
 pub(crate) const SUBPATHS: &str = "volume-subpaths";
 pub(crate) const CONTAINERS: &str = "containers";
 pub(crate) const BY_NAME: &str = "by-name";
+/// A kubelet has these directories in its root directory from its first start on (kubelet 1.36, `setupDataDirs`).
+pub(crate) const OF_KUBELET: [&str; 2] = ["plugins_registry", "pod-resources"];
+/// What a kubelet mounts as `/etc/hosts`, in the directory of a pod.
+pub(crate) const HOSTS: &str = "etc-hosts";
 /// Plugin of the volumes that containers share files in. The program that starts containers creates them.
 pub(crate) const EMPTY_DIR: &str = "kubernetes.io~empty-dir";
 /// Plugin that the kubelet wraps our volumes in; its directory holds the markers.
@@ -88,6 +92,12 @@ pub(crate) fn wrapped(volume: &str) -> String {
 /// Whether `name` is one that [`wrapped`] makes.
 pub(crate) fn is_wrapped(name: &str) -> bool {
     name.starts_with(WRAPPED)
+}
+
+/// Whether a kubelet has made the file `name` for what a container writes when it ends (kubelet 1.36, `makeMounts` of
+/// `kuberuntime_container.go`): `%08x`.
+pub(crate) fn is_termination_log(name: &str) -> bool {
+    name.len() == 8 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// Checks that `name`, which comes from an object, is a single element of a path.

@@ -1,6 +1,7 @@
 //! Volumes in the kubelet's layout: as an ordinary user, and, where mounts matter, as root.
 
 use std::{
+    collections::BTreeMap,
     env, fs,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     process::Command,
@@ -215,6 +216,36 @@ fn mount_points_of_other_volumes_are_made_inside() {
 }
 
 #[test]
+fn pods_of_a_kubelet_in_the_same_directory_are_not_own() {
+    let root = TempDir::new().unwrap();
+    let host = VolumeHost::open_without_mounts(root.path()).unwrap();
+    assert!(!host.has_kubelet().unwrap());
+    let own = || {
+        let pods = host.scan().unwrap().into_iter();
+        let own = pods.filter(|pod| pod.is_own).map(|pod| pod.uid);
+        own.collect::<Vec<_>>()
+    };
+    for uid in ["environment", "kubelet", "linked", "neither"] {
+        let volume = PodVolume::new(uid, "cfg", VolumeKind::ConfigMap);
+        let payload = files([("a", "1")]);
+        host.set_up(&volume, &payload, noon()).unwrap();
+    }
+    assert!(own().is_empty());
+    host.link_pod("n", "web", "linked").unwrap();
+    let variables = BTreeMap::<&str, &[u8]>::new();
+    host.write_environment("environment", "c", &variables)
+        .unwrap();
+    assert_eq!(own(), ["environment", "linked"]);
+    // Both run a pod of the same UID.
+    let pods = root.path().join("pods");
+    fs::write(pods.join("linked/etc-hosts"), "").unwrap();
+    fs::write(pods.join("environment/containers/c/0a1b2c3d"), "").unwrap();
+    assert!(own().is_empty());
+    fs::create_dir(root.path().join("plugins_registry")).unwrap();
+    assert!(host.has_kubelet().unwrap());
+}
+
+#[test]
 fn volumes_are_found_again_and_leave_nothing() {
     let root = TempDir::new().unwrap();
     let host = VolumeHost::open_without_mounts(root.path()).unwrap();
@@ -235,7 +266,8 @@ fn volumes_are_found_again_and_leave_nothing() {
         [PodOnDisk {
             uid: "u1".into(),
             name: None,
-            volumes
+            volumes,
+            is_own: false,
         }]
     );
     // With identical data nothing is rewritten.
