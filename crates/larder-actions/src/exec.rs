@@ -133,24 +133,26 @@ pub(crate) async fn run(
     if timeout_at(deadline, ready).await.is_err() {
         return StepOutcome::timed_out(inputs.timeout);
     }
-    let mut redactors = Vec::new();
-    if command.log_output {
-        redactors.push(environment.redactor(inputs).await.finish());
-    }
+    let redactor = async || match command.log_output {
+        true => Some(environment.redactor(inputs).await.finish()),
+        false => None,
+    };
+    let before = redactor().await;
     let (running, output) = match launched(command, inputs, environment) {
         Ok(launched) => launched,
         Err(error) => return StepOutcome::Failed(error.to_string()),
     };
     let (outcome, tail) = running.ended(inputs.timeout, deadline, output).await;
-    if command.log_output {
-        // Other values may have come into place meanwhile.
-        redactors.push(environment.redactor(inputs).await.finish());
-    }
+    // Where values were replaced meanwhile, the command may have printed any of them, also one that is gone again.
+    let redactor = redactor().await.map(|after| match before {
+        Some(before) if before == after => after,
+        _ => Redactor::all(),
+    });
     let report = ExecReport {
         outcome,
         bytes: tail.bytes(),
         start: tail.start(),
-        output: command.log_output.then(|| tail.text(&redactors)),
+        output: redactor.map(|redactor| tail.text(&redactor)),
     };
     environment.command_ended(report, inputs)
 }

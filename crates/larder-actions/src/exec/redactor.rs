@@ -23,7 +23,7 @@ const MAX_BYTES: usize = 64 << 10;
 const WRAPPED: [usize; 2] = [64, 76];
 
 /// Finds the lines to withhold. `Debug` shows none of the texts that it searches for.
-#[derive(Default)]
+#[derive(Default, PartialEq, Eq)]
 pub struct Redactor {
     /// Sorted, and none begins with another. So the only one with which a text can begin is the last that is not
     /// greater.

@@ -70,14 +70,14 @@ impl Tail {
     }
 
     /// The lines, without those that hold a secret text.
-    pub(super) fn text(mut self, redactors: &[Redactor]) -> String {
+    pub(super) fn text(mut self, redactor: &Redactor) -> String {
         let is_cut = self.read > self.kept.len() as u64;
         let kept = &*self.kept.make_contiguous();
         let mut lines = kept.split(|&byte| byte == b'\n');
         let mut text = String::new();
         if is_cut && let Some(first) = lines.next() {
             // A value may have been cut in two: the rest of its line cannot be searched for it.
-            if redactors.iter().all(Redactor::is_empty) {
+            if redactor.is_empty() {
                 text.push_str(&String::from_utf8_lossy(first));
             } else {
                 text.push_str(WITHHELD);
@@ -85,7 +85,7 @@ impl Tail {
             text.push('\n');
         }
         for line in lines {
-            if redactors.iter().any(|redactor| redactor.matches(line)) {
+            if redactor.matches(line) {
                 text.push_str(WITHHELD);
             } else {
                 text.push_str(&String::from_utf8_lossy(line));

@@ -1,6 +1,10 @@
 //! Real commands, on this machine.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -54,7 +58,9 @@ fn step() -> StepInputs {
 /// Commands on this machine, and what must not be logged of them.
 struct Here {
     machine: Machine,
-    secret: &'static [u8],
+    /// Before and after a command.
+    secrets: [&'static [u8]; 2],
+    is_swapped: AtomicBool,
     report: parking_lot::Mutex<Option<ExecReport>>,
 }
 
@@ -89,7 +95,8 @@ impl StepEnvironment for Here {
 
     async fn redactor(&self, _: &StepInputs) -> Redactor {
         let mut redactor = Redactor::new();
-        redactor.add(self.secret);
+        let before = !self.is_swapped.swap(true, Ordering::Relaxed);
+        redactor.add(self.secrets[usize::from(!before)]);
         redactor
     }
 
@@ -103,13 +110,14 @@ impl StepEnvironment for Here {
 /// Runs a command on a machine; also one that does not start has a report.
 async fn run_on(
     machine: Machine,
-    secret: &'static [u8],
+    secrets: [&'static [u8]; 2],
     command: &Command,
     step: &StepInputs,
 ) -> ExecReport {
     let here = Here {
         machine,
-        secret,
+        secrets,
+        is_swapped: AtomicBool::new(false),
         report: parking_lot::Mutex::default(),
     };
     let outcome = run(command, step, &here).await;
@@ -134,7 +142,7 @@ async fn run_with(secret: &'static [u8], command: &Command, step: &StepInputs) -
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(memory.path(), open).unwrap();
     let machine = Machine::new(memory.path().to_owned());
-    let report = run_on(machine, secret, command, step).await;
+    let report = run_on(machine, [secret; 2], command, step).await;
     let left = fs::read_dir(memory.path()).unwrap().count();
     assert_eq!(left, 0, "the file of changes is left over");
     report
@@ -178,7 +186,7 @@ async fn command_gets_its_cause_and_no_variable_of_larder() {
         memory: memory.path().to_owned(),
         base: vec![("LANG".to_owned(), "C".to_owned())],
     };
-    let report = run_on(machine, b"", &script, &step).await;
+    let report = run_on(machine, [b""; 2], &script, &step).await;
     let mut lines: Vec<_> = printed(&report).lines().collect();
     let changes: Value = serde_json::from_str(lines.pop().unwrap()).unwrap();
     assert_eq!(lines.pop(), Some("600"));
@@ -240,6 +248,21 @@ async fn lines_with_a_secret_are_withheld() {
     let report = run_with(b"hunter2", &shell(script), &step()).await;
     let withheld = "(withheld)\n".repeat(3);
     assert_eq!(printed(&report), format!("before\n{withheld}after"));
+}
+
+// on-change 43
+// Attack: the command prints a value that is swapped while it runs, and one that was in place only meanwhile.
+#[tokio::test]
+async fn secret_that_is_swapped_while_a_command_runs_is_withheld() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = shell("echo before; echo hunter2; echo hunter3; echo hunter4");
+    for secrets in [[b"hunter2".as_slice(), b"hunter4"], [b"", b"hunter4"]] {
+        let machine = Machine::new(directory.path().to_owned());
+        let report = run_on(machine, secrets, &script, &step()).await;
+        let mut lines = printed(&report).lines();
+        assert!(lines.all(|line| line == "(withheld)"), "{report:?}");
+        assert_eq!(report.bytes, 31);
+    }
 }
 
 // on-change 43
