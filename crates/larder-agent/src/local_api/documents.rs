@@ -2,7 +2,8 @@
 //!
 //! Invariants:
 //! 1. Clients with requests at the same time share one document.
-//! 2. Unread documents take at most [`MAX_UNREAD`] bytes, unless there is only one.
+//! 2. Unread documents take at most [`MAX_UNREAD`] bytes, unless there is only one. While there is no room for another
+//!    one, none is built.
 
 use std::{
     sync::{Arc, Weak},
@@ -36,6 +37,8 @@ pub(super) struct Documents {
 struct Latest {
     /// Gone once all its clients have read it.
     document: Weak<Document>,
+    /// Its share of the budget; the next one takes about as much.
+    bytes: u32,
     built: Instant,
     sequence: u64,
 }
@@ -60,6 +63,7 @@ impl Documents {
     pub(super) fn new() -> Self {
         let latest = Latest {
             document: Weak::new(),
+            bytes: 1,
             built: Instant::now(),
             sequence: 0,
         };
@@ -94,6 +98,9 @@ impl Documents {
         {
             return Some(document);
         }
+        if self.budget.available_permits() < latest.bytes as usize {
+            return None;
+        }
         let text = build();
         let bytes = u32::try_from(text.len()).map_or(MAX_UNREAD, |bytes| bytes.min(MAX_UNREAD));
         let unread = Arc::clone(&self.budget)
@@ -105,6 +112,7 @@ impl Documents {
         });
         *latest = Latest {
             document: Arc::downgrade(&document),
+            bytes,
             built: Instant::now(),
             sequence,
         };
@@ -139,7 +147,8 @@ mod tests {
         let mut unread: Vec<_> = (0..4)
             .map(|sequence| documents.document(sequence, quarter).unwrap())
             .collect();
-        assert!(documents.document(5, quarter).is_none());
+        let not_built = || unreachable!("there is no room for it");
+        assert!(documents.document(5, not_built).is_none());
         unread.pop();
         assert!(documents.document(6, quarter).is_some());
         unread.clear();

@@ -39,6 +39,29 @@ async fn event(node: &Node, reason: &str, count: i32) -> Event {
     }
 }
 
+// Attack: a manifest states the UID of a pod that is served.
+#[tokio::test]
+async fn stolen_uid_is_an_event_and_a_reason_in_status() {
+    let node = node();
+    node.apply(&config_map("app", &[("a", "1")]));
+    let mut victim = pod("prod").config_map("cfg", "app").build();
+    victim["metadata"]["uid"] = json!("of-prod");
+    node.apply(&victim);
+    node.until("prod", "cfg", &[("a", "1")]).await;
+    let mut thief = pod("aaa").config_map("cfg", "app").build();
+    thief["metadata"]["uid"] = json!("of-prod");
+    node.apply(&thief);
+
+    let reason = "ignoring pod aaa_default of source api: pod prod_default of source api already has its UID";
+    let posted = event(&node, "FailedValidation", 1).await;
+    assert_eq!(posted.message.as_deref(), Some(reason));
+    assert_eq!(posted.type_.as_deref(), Some("Warning"));
+    assert_eq!(posted.involved_object.name.as_deref(), Some("aaa"));
+    assert_eq!(node.status().problems, [reason]);
+    assert!(node.pod("aaa").is_none());
+    node.until("prod", "cfg", &[("a", "1")]).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn failed_delivery_is_reported_in_the_kubelets_words() {
     let mut node = node();

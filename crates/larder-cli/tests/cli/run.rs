@@ -191,6 +191,47 @@ fn status(desk: &Desk) -> Value {
     serde_json::from_str(&run.stdout).unwrap_or_default()
 }
 
+// Attack: a manifest that is read first after a restart states the UID of another pod.
+#[tokio::test]
+async fn pod_keeps_its_volumes_when_a_manifest_takes_its_uid_over_a_restart() {
+    let desk = desk();
+    put(&desk, "prod.yaml", &pod("prod", "app"));
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    until("the volume", || key(&desk, "prod", "a").is_some()).await;
+    let pods = status(&desk)["pods"].clone();
+    let mut pods = pods.as_array().unwrap().iter();
+    let prod = pods.find(|pod| pod["name"] == "prod").unwrap();
+    let uid = prod["uid"].as_str().unwrap();
+    agent.signal(Signal::TERM);
+
+    put(
+        &desk,
+        "aaa.yaml",
+        &format!(
+            "{}---\n{}",
+            config_map("own", "a: mine"),
+            pod("aaa", "own").replace("{name: aaa}", &format!("{{name: aaa, uid: {uid}}}"))
+        ),
+    );
+    for _ in 0..2 {
+        let mut agent = Agent::start(&desk);
+        let warning = agent.event("pod rejected, not served");
+        assert_eq!(warning["level"], "WARN");
+        let reason = "ignoring pod aaa_default of source api: pod prod_default of source api already has its UID";
+        until("the reason", || {
+            let problems = status(&desk)["problems"].clone();
+            problems
+                .as_array()
+                .is_some_and(|problems| problems.iter().any(|problem| problem == reason))
+        })
+        .await;
+        assert_eq!(key(&desk, "prod", "a").as_deref(), Some("1"));
+        assert_eq!(key(&desk, "aaa", "a"), None);
+        agent.signal(Signal::KILL);
+    }
+}
+
 #[tokio::test]
 async fn first_steps_of_the_readme_work() {
     let desk = desk();
