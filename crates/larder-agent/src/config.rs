@@ -47,6 +47,23 @@ use crate::root_dir::CHECKPOINT;
 #[error("expected {0}")]
 pub struct UnknownWord(&'static str);
 
+/// Reads an address to listen on: `ADDRESS:PORT`, `localhost:PORT`, or `:PORT` for every address of this machine. No name
+/// server is asked.
+///
+/// # Errors
+///
+/// What was expected instead.
+pub fn listen_address(text: &str) -> Result<SocketAddr, &'static str> {
+    let whole = match text.rsplit_once(':') {
+        Some(("", port)) => format!("0.0.0.0:{port}"),
+        Some(("localhost", port)) => format!("127.0.0.1:{port}"),
+        _ => text.to_owned(),
+    };
+    whole
+        .parse()
+        .map_err(|_| "expected ADDRESS:PORT, localhost:PORT or :PORT, such as 127.0.0.1:10290")
+}
+
 /// Headers of the requests to `staticPodURL`; values may be credentials, so `Debug` shows names only.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Headers(BTreeMap<String, Vec<String>>);
@@ -391,10 +408,7 @@ impl Config {
             root_dir: fields
                 .take_text("rootDir", path_in_directory)?
                 .unwrap_or_else(|| host.default_root_dir()),
-            listen: fields.take_text("listen", |text| {
-                text.parse()
-                    .map_err(|_| "expected an address such as 127.0.0.1:10290")
-            })?,
+            listen: fields.take_text("listen", listen_address)?,
             change_detection: fields
                 .take_text("configMapAndSecretChangeDetectionStrategy", str::parse)?
                 .unwrap_or_default(),

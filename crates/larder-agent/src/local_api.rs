@@ -13,7 +13,7 @@
 //!
 //! Invariants:
 //! 1. No response contains a value of an object. HTTP clients see names and states; socket clients also see pods, with
-//!    the values in their specifications.
+//!    the values in their specifications, and the output of failed hooks that the operator has logged.
 //! 2. Clients speak HTTP/1.1, one request at a time. Responses that they do not read are shared and bounded.
 //! 3. The socket serves only root and the agent's own user, enforced by its mode and by the credentials of each peer.
 
@@ -57,17 +57,27 @@ pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
     pods.with_state(agent.clone())
         .merge(log)
         .merge(v1::router(agent.clone(), program.clone()))
-        .merge(router(agent, program))
+        .merge(pages(agent, program, |agent| json(&agent.status())))
 }
 
 /// The API of `agent` for every client.
 pub fn router(agent: AgentHandle, program: Program) -> Router {
+    pages(agent, program, |agent| {
+        let mut status = agent.status();
+        for hook in status.pods.iter_mut().flat_map(|pod| &mut pod.on_change) {
+            hook.output.clear();
+        }
+        json(&status)
+    })
+}
+
+fn pages(agent: AgentHandle, program: Program, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
     let pages = zpages::router(agent.clone(), program);
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .with_state(agent.clone())
-        .merge(documents(agent))
+        .merge(documents(agent, status))
         .merge(pages)
 }
 
@@ -92,7 +102,7 @@ async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {
     }
 }
 
-fn documents(agent: AgentHandle) -> Router {
+fn documents(agent: AgentHandle, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
     let answer = |media_type, build: fn(&AgentHandle) -> Vec<u8>| {
         let (documents, agent) = (Documents::new(), agent.clone());
         get(async move || {
@@ -106,10 +116,7 @@ fn documents(agent: AgentHandle) -> Router {
             "/metrics",
             answer(text, |agent| agent.metrics().into_bytes()),
         )
-        .route(
-            "/status",
-            answer("application/json", |agent| json(&agent.status())),
-        )
+        .route("/status", answer("application/json", status))
 }
 
 fn json(status: &AgentStatus) -> Vec<u8> {

@@ -7,8 +7,9 @@ use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Dur
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
+use larder_agent::config::listen_address;
 
-use self::values::{address, duration, loopback, namespace};
+use self::values::{duration, loopback, namespace};
 pub(crate) use self::{on_change::OnChangeArgs, values::PodName};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
@@ -35,7 +36,7 @@ Examples:
   larder diff -f k8s/ --from main              see what changes for each container, and what must restart
   larder run --manifests examples/             serve the volumes, and follow edits of the manifests
   larder status                                show what is delivered, and what is pending
-  larder exec -f app.yaml -- ./server          run a program with a container's variables and volumes"
+  larder exec -f app.yaml -- ./server          run a program with a container's view"
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -77,7 +78,7 @@ pub(crate) enum Command {
 /// --kubeconfig, the service account of the container is used, or else the kubelet's own kubeconfig.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  larder run --manifests examples/                    no cluster needed: edit the files and watch the volumes
+  larder run --manifests examples/                    no cluster needed; edit the files
   larder run --kubeconfig ~/.kube/config --node-name edge-7
   larder run --config /etc/larder/agent.yaml --listen 127.0.0.1:10290
   larder run --beside-kubelet --kubeconfig /etc/kubernetes/kubelet.conf --dry-run
@@ -126,8 +127,9 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) place: PlaceArgs,
 
-    /// Serve health, metrics and status over HTTP, without authentication; HOST:PORT, or :PORT for all addresses
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    /// Serve health, metrics and status over HTTP, without authentication; ADDRESS:PORT, localhost:PORT, or
+    /// :PORT for all addresses
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub(crate) listen: Option<SocketAddr>,
 
     /// Change detection strategy for ConfigMaps and Secrets: Get, Cache or Watch [default: Watch]
@@ -282,7 +284,7 @@ pub(crate) struct UiArgs {
     pub(crate) listen: SocketAddr,
 }
 
-/// Unmount and remove what a stopped agent left in its root directory
+/// Unmount and remove the files that a stopped agent left in its root directory
 ///
 /// Only what larder creates is removed: volumes, environments, links by name, copies of manifests, the checkpoint, the
 /// socket and the lock. Other files stay, and so does the directory then. A checkpoint in a directory of its own
@@ -304,7 +306,7 @@ pub(crate) struct CleanArgs {
 
 /// Show or set the log level of a running agent
 ///
-/// The level applies until it is set again or the agent restarts; LARDER_LOG sets the one at the start.
+/// The level applies until it is set again or the agent restarts; LARDER_LOG sets it at startup.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder log-level                    show it
@@ -319,16 +321,16 @@ pub(crate) struct LogLevelArgs {
     pub(crate) place: PlaceArgs,
 }
 
-/// List, verify or erase the sealed copies from which an agent starts while the API server is unreachable
+/// List, verify or erase an agent's encrypted checkpoint
 ///
-/// The copies are in `checkpointDir` of the configuration or in ROOT/checkpoint/, if `checkpoint.key` names a key. They
-/// open only with that key, and only for the cluster and the node that wrote them: give the agent's configuration and
-/// kubeconfig. No value is shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next
-/// change.
+/// An agent starts from these copies of pods and objects while the API server is unreachable. They are in
+/// `checkpointDir` of the configuration or in ROOT/checkpoint/, if `checkpoint.key` names a key. They open only with
+/// that key, and only for the cluster and the node that wrote them: give the agent's configuration and kubeconfig. No
+/// value is shown. The agent may run meanwhile; after `erase` it writes a new checkpoint at the next change.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
-  larder checkpoint --config /etc/larder/agent.yaml --kubeconfig /etc/larder/kubeconfig    what is kept, and how old it is
-  larder checkpoint verify --config agent.yaml       open everything; exit code 1 if a file does not open
+  larder checkpoint --config /etc/larder/agent.yaml --kubeconfig /etc/larder/kubeconfig
+  larder checkpoint verify --config agent.yaml       exit code 1 if a file does not open
   larder checkpoint erase --root-dir /var/lib/larder")]
 pub(crate) struct CheckpointArgs {
     /// Action
@@ -529,7 +531,7 @@ pub(crate) enum DiffOutput {
 
 /// List the ConfigMaps and Secrets that each pod references
 ///
-/// These are exactly the objects that the pod's node may read, including optional ones and image pull secrets.
+/// Under the node authorizer, the pod's node may read only these, including optional ones and image pull secrets.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder refs -f app.yaml
@@ -574,6 +576,10 @@ pub(crate) enum RefsOutput {
 /// or by the caller. Files of an agent that is not root belong to the agent's user, so their owners and groups differ
 /// from those of a kubelet.
 ///
+/// When the command ends, so does larder. But if it fails after larder has restarted it, larder waits for the next
+/// change and starts it again, so that a mistake in a Secret or ConfigMap can be corrected; --on-exit exit is for
+/// supervisors that restart larder themselves.
+///
 /// The exit code is the command's, or 128 plus the number of the signal that ended it; 127 if the command is not found,
 /// 126 if it cannot be executed.
 #[derive(Debug, clap::Args)]
@@ -609,6 +615,10 @@ pub(crate) struct ExecArgs {
     #[command(flatten)]
     pub(crate) on_change: OnChangeArgs,
 
+    /// Reaction when the command fails after larder has restarted it
+    #[arg(long, value_enum, value_name = "REACTION", default_value_t = OnExit::Wait)]
+    pub(crate) on_exit: OnExit,
+
     /// Keep files that are mounted by subPath up to date, too; false for the kubelet's behavior
     #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1, require_equals = true, action = ArgAction::Set)]
     pub(crate) subpath_updates: bool,
@@ -616,6 +626,15 @@ pub(crate) struct ExecArgs {
     /// The command [default: the container's]
     #[arg(last = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// What follows when a command fails that larder has restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnExit {
+    /// Wait for the next change, and start the command again
+    Wait,
+    /// Exit with its exit code
+    Exit,
 }
 
 /// Become the command of `larder exec`; started by it
@@ -638,7 +657,7 @@ pub(crate) struct ExecStageArgs {
   kubectl --kubeconfig kubeconfig get pods -A")]
 pub(crate) struct ApiserverArgs {
     /// Address and port to listen on; with port 0, a free port is chosen, printed and written to the kubeconfig
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", value_parser = address)]
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:0", value_parser = listen_address)]
     pub(crate) listen: SocketAddr,
 
     /// Write an administrator's kubeconfig to FILE, atomically, once the server is ready; remove it on exit

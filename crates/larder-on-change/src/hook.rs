@@ -22,6 +22,9 @@ pub(crate) use self::{
 };
 use crate::signal::Signal;
 
+/// Most bytes of a program's name in the name of a hook, which has a position or a digest besides.
+const MAX_LABEL: usize = 40;
+
 /// One hook of a pod or of a command.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Hook {
@@ -150,7 +153,21 @@ pub enum Action {
 }
 
 impl Action {
-    /// The word for the action in names, status and metrics.
+    /// The word for the action in the name of a hook that has none: of a command, the name of its program.
+    pub fn label(&self) -> String {
+        let Self::Exec(command) = self else {
+            return self.word().to_owned();
+        };
+        let program = command.words.first().map_or("", String::as_str);
+        let name = program.rsplit('/').next().unwrap_or_default();
+        let name = name.replace(char::is_control, "");
+        match &name[..name.floor_char_boundary(MAX_LABEL)] {
+            "" => self.word().to_owned(),
+            name => name.to_owned(),
+        }
+    }
+
+    /// The word for the action in status and metrics.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::Signal(_) => "signal",

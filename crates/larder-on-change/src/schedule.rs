@@ -119,8 +119,13 @@ impl<P> Attempt<P> {
 pub enum AttemptEnd {
     /// Every step succeeded.
     Succeeded,
-    /// A step failed, for this reason.
-    Failed(String),
+    /// A step failed.
+    Failed {
+        /// Why.
+        reason: String,
+        /// The output of its command, as far as it may be shown.
+        output: String,
+    },
     /// It may not begin before this time, for this reason.
     Deferred(Instant, String),
     /// The pod was removed, or the agent shuts down.
@@ -522,10 +527,11 @@ impl<P: Clone> Schedule<P> {
         let mut finish = |outcome| tracked.engine.finished(outcome, now.instant, random);
         match end {
             AttemptEnd::Succeeded => finish(Outcome::Succeeded),
-            AttemptEnd::Failed(reason) => {
+            AttemptEnd::Failed { reason, output } => {
                 finish(Outcome::Failed);
                 is_news = tracked.pending().reason != *reason;
                 tracked.pending_mut().reason.clone_from(reason);
+                tracked.pending_mut().output.clone_from(output);
                 tracked.is_reported = true;
                 if tracked.engine.failures() == 0 {
                     tracked.pending_mut().round = None;

@@ -54,6 +54,8 @@ pub(crate) struct Pending {
     pub(crate) round: Option<RoundId>,
     /// Reason of the last failure, or of the delay of an attempt.
     pub(crate) reason: String,
+    /// The output of the command that failed last, as far as it may be shown.
+    pub(crate) output: String,
     /// Arrival of the first change that the application was not yet notified of.
     pub(crate) changed_at: Option<Instant>,
     /// The hook's entry among the timers.
@@ -69,6 +71,7 @@ impl Pending {
             running: None,
             round: None,
             reason: String::new(),
+            output: String::new(),
             changed_at: None,
             timer: None,
         }
@@ -79,12 +82,14 @@ impl Pending {
             running,
             round,
             reason,
+            output,
             changed_at,
             timer,
         } = self;
         running.is_none()
             && round.is_none()
             && reason.is_empty()
+            && output.is_empty()
             && changed_at.is_none()
             && timer.is_none()
     }
@@ -184,6 +189,11 @@ impl TrackedHook {
     /// Reason of the last failure, or of the delay of an attempt; empty while there is none.
     pub fn reason(&self) -> &str {
         &self.pending().reason
+    }
+
+    /// The output of the command that failed last, as far as it may be shown; empty after a success.
+    pub fn output(&self) -> &str {
+        &self.pending().output
     }
 
     /// When a round succeeded last.
@@ -293,6 +303,7 @@ impl TrackedHook {
         let pending = self.pending_mut();
         pending.round = None;
         pending.reason = String::new();
+        pending.output = String::new();
         pending.changed_at = (!is_idle).then_some(now.instant);
     }
 

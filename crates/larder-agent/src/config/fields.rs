@@ -67,7 +67,7 @@ pub const FIELDS: &[Field] = &[
         form: "address and port",
         default: "none",
         reloads: true,
-        about: "Address of the HTTP API: health, metrics and status, without authentication and without values.",
+        about: "Address of the HTTP API: health, metrics and status, without authentication and without values. `localhost:PORT` works, and `:PORT` for all addresses.",
         example: "127.0.0.1:10290",
     },
     Field {
@@ -219,7 +219,7 @@ pub const FIELDS: &[Field] = &[
         form: "`key`, `after`, `maxAge`",
         default: "none",
         reloads: false,
-        about: "Sealed copies of pods and objects, for a start while the API server is unreachable. `key` is `credential:NAME` or `file:PATH`, or a list of them, of which the first seals. `after` (1s) limits the wait for the API server. `maxAge` limits the age of copies by kind (`Secret: 168h`, `ConfigMap: 0s`; 0s is no limit).",
+        about: "Sealed copies of pods and objects, for a start while the API server is unreachable. `key` is `credential:NAME` or `file:PATH`, or a list of them: the first key encrypts, any key decrypts. `after` (1s) limits the wait for the API server. `maxAge` limits the age of copies by kind (`Secret: 168h`, `ConfigMap: 0s`; 0s is no limit).",
         example: "{key: 'credential:larder-checkpoint', after: 1s, maxAge: {Secret: 168h, ConfigMap: 0s}}",
     },
     Field {

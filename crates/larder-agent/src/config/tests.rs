@@ -450,3 +450,31 @@ fn an_invalid_checkpoint_is_rejected() {
         "checkpoint needs change detection Watch, not Get"
     );
 }
+
+#[test]
+fn an_address_may_lack_its_host_or_name_it() {
+    for (text, expected) in [
+        (":18098", "0.0.0.0:18098"),
+        ("localhost:18098", "127.0.0.1:18098"),
+        ("[::1]:80", "[::1]:80"),
+    ] {
+        let (config, _) = parse(&format!("listen: \"{text}\"")).unwrap();
+        assert_eq!(config.listen, expected.parse().ok(), "{text}");
+        assert_eq!(listen_address(text).ok(), config.listen);
+    }
+    assert_eq!(
+        parse("listen: :80").unwrap().0.listen,
+        "0.0.0.0:80".parse().ok()
+    );
+    for bad in [
+        "",
+        ":",
+        "18098",
+        "127.0.0.1",
+        "localhost",
+        ":99999",
+        "example.com:80",
+    ] {
+        assert!(listen_address(bad).is_err(), "{bad}");
+    }
+}

@@ -101,6 +101,7 @@ fn schemas() -> Value {
             ("state", true, string("`Idle`, `Waiting`, `Running`, `Retrying`, `Failing` or `Invalid`.")),
             ("since", false, time("Since when it is so.")),
             ("reason", false, string("Why the last attempt failed, or what the hook waits for.")),
+            ("output", false, string("The end of what the command of the last failed attempt printed, if the hook sets `logOutput`.")),
             ("attempts", true, integer("Failed attempts in a row.")),
             ("lastSuccess", false, time("When a round last succeeded.")),
         ]),

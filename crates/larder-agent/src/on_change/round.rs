@@ -144,8 +144,9 @@ impl AttemptRun {
                 outcome = restarted;
             }
         }
-        restarted.extend(environment.into_restarted());
-        end(&outcome)
+        let (ended, output) = environment.into_results();
+        restarted.extend(ended);
+        end(&outcome, output)
     }
 
     fn identity(&self) -> PodIdentity {
@@ -179,14 +180,15 @@ impl AttemptRun {
         };
         let metrics = self.on_change.metrics();
         metrics.ran("program", outcome.name(), began.elapsed());
-        end(&outcome)
+        end(&outcome, String::new())
     }
 }
 
-fn end(outcome: &StepOutcome) -> AttemptEnd {
+fn end(outcome: &StepOutcome, output: String) -> AttemptEnd {
     if outcome.is_success() {
         AttemptEnd::Succeeded
     } else {
-        AttemptEnd::Failed(outcome.reason().to_owned())
+        let reason = outcome.reason().to_owned();
+        AttemptEnd::Failed { reason, output }
     }
 }

@@ -12,7 +12,7 @@ use tower::ServiceExt as _;
 
 use crate::harness::{NODE, Node, config_map, pod};
 
-async fn get(api: Router, path: &str) -> (u16, String) {
+pub(crate) async fn get(api: Router, path: &str) -> (u16, String) {
     let request = Request::get(path).body(Body::empty()).unwrap();
     let answer = api.oneshot(request).await.unwrap();
     let status = answer.status().as_u16();

@@ -53,9 +53,9 @@ impl OnChangeArgs {
             let hooks = hooks.map_err(|error| format!("--on-change {}", text.place(&error)))?;
             for (own, mut hook) in hooks.into_iter().enumerate() {
                 // A name by position counts the hooks of all flags.
-                let word = hook.steps[0].word();
-                if hook.name == format!("{own}-{word}") {
-                    hook.name = format!("{}-{word}", all.len());
+                let label = hook.steps[0].label();
+                if hook.name == format!("{own}-{label}") {
+                    hook.name = format!("{}-{label}", all.len());
                 }
                 if !text.is_list() {
                     self.set_timing(&mut hook);

@@ -1,11 +1,8 @@
 //! Values of flags with a syntax of their own.
 
-use std::{
-    net::{SocketAddr, ToSocketAddrs as _},
-    str::FromStr,
-    time::Duration,
-};
+use std::{net::SocketAddr, str::FromStr, time::Duration};
 
+use larder_agent::config::listen_address;
 use larder_objects::validation::is_label;
 
 /// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`.
@@ -44,24 +41,9 @@ impl FromStr for PodName {
     }
 }
 
-/// Parses an address to listen on: `HOST:PORT`, or `:PORT` for every address of this machine.
-pub(super) fn address(text: &str) -> Result<SocketAddr, String> {
-    let whole = text.strip_prefix(':').map(|port| format!("0.0.0.0:{port}"));
-    let whole = whole.as_deref().unwrap_or(text);
-    if let Ok(address) = whole.parse() {
-        return Ok(address);
-    }
-    // A name, such as localhost.
-    let found = whole.to_socket_addrs().map(|mut found| found.next());
-    found.ok().flatten().ok_or_else(|| {
-        "expected HOST:PORT or :PORT, such as 127.0.0.1:10290, localhost:10290 or [::1]:10290"
-            .to_owned()
-    })
-}
-
 /// Parses an address of this machine's loopback interface.
 pub(super) fn loopback(text: &str) -> Result<SocketAddr, String> {
-    let address = address(text)?;
+    let address = listen_address(text)?;
     if address.ip().is_loopback() {
         Ok(address)
     } else {
@@ -138,22 +120,6 @@ mod tests {
             "1s ",
         ] {
             assert!(duration(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn an_address_may_lack_its_host_or_name_it() {
-        for (text, expected) in [
-            (":18098", "0.0.0.0:18098"),
-            ("127.0.0.1:0", "127.0.0.1:0"),
-            ("[::1]:80", "[::1]:80"),
-        ] {
-            assert_eq!(address(text).unwrap().to_string(), expected);
-        }
-        let localhost = address("localhost:18098").unwrap();
-        assert!(localhost.ip().is_loopback() && localhost.port() == 18098);
-        for bad in ["", ":", "18098", "127.0.0.1", "localhost", ":99999"] {
-            assert!(address(bad).is_err(), "{bad}");
         }
     }
 

@@ -2,18 +2,25 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
+    io::{BufRead as _, BufReader, Read, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
-    process::{Child, ChildStderr, ChildStdout, Command, Stdio},
-    sync::atomic::{AtomicU16, Ordering},
+    process::{Child, Command, Stdio},
+    sync::{
+        atomic::{AtomicU16, Ordering},
+        mpsc::{Receiver, RecvTimeoutError, channel},
+    },
+    thread,
+    time::Duration,
 };
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{Desk, exec::may_mount, run::unmount_all};
 
+/// Longest wait for a line: a test that hangs shall say where.
+const LONGEST_WAIT: Duration = Duration::from_mins(2);
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/on-change.md");
 
 /// A recipe in a directory of its own.
@@ -152,8 +159,8 @@ impl Recipe {
             .spawn()
             .unwrap();
         RunningRecipe {
-            stdout: BufReader::new(child.stdout.take().unwrap()),
-            stderr: BufReader::new(child.stderr.take().unwrap()),
+            stdout: lines_of(child.stdout.take().unwrap()),
+            stderr: lines_of(child.stderr.take().unwrap()),
             child,
             directory: self.path().to_owned(),
         }
@@ -209,11 +216,31 @@ fn free_port() -> u16 {
         .unwrap()
 }
 
+/// The lines of a stream, for which a test can wait with a limit.
+fn lines_of(stream: impl Read + Send + 'static) -> Receiver<String> {
+    let (sender, lines) = channel();
+    thread::spawn(move || {
+        let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+        lines.try_for_each(|line| sender.send(line))
+    });
+    lines
+}
+
+/// The next line; `None` at the end.
+#[track_caller]
+fn next_line(lines: &Receiver<String>) -> Option<String> {
+    match lines.recv_timeout(LONGEST_WAIT) {
+        Ok(line) => Some(line),
+        Err(RecvTimeoutError::Disconnected) => None,
+        Err(RecvTimeoutError::Timeout) => panic!("no line within {LONGEST_WAIT:?}"),
+    }
+}
+
 /// The processes of a recipe, ended with it.
 pub(crate) struct RunningRecipe {
     child: Child,
-    stdout: BufReader<ChildStdout>,
-    stderr: BufReader<ChildStderr>,
+    stdout: Receiver<String>,
+    stderr: Receiver<String>,
     directory: PathBuf,
 }
 
@@ -221,27 +248,20 @@ impl RunningRecipe {
     /// Fails if the command has ended, with its errors.
     pub(crate) fn assert_runs(&mut self) {
         if let Some(status) = self.child.try_wait().unwrap() {
-            let mut errors = String::new();
-            self.stderr.read_to_string(&mut errors).unwrap();
-            panic!("{status}: {errors}");
+            let errors: Vec<_> = std::iter::from_fn(|| next_line(&self.stderr)).collect();
+            panic!("{status}: {errors:#?}");
         }
     }
 
     pub(crate) fn line(&mut self) -> String {
-        let mut line = String::new();
-        self.stdout.read_line(&mut line).unwrap();
-        line.trim_end().to_owned()
+        next_line(&self.stdout).unwrap_or_default()
     }
 
     /// The next line of errors that holds `text`.
     fn error_with(&mut self, text: &str) -> String {
-        loop {
-            let mut line = String::new();
-            assert!(self.stderr.read_line(&mut line).unwrap() > 0, "no {text}");
-            if line.contains(text) {
-                return line;
-            }
-        }
+        let mut lines = std::iter::from_fn(|| next_line(&self.stderr));
+        let found = lines.find(|line| line.contains(text));
+        found.unwrap_or_else(|| panic!("no {text}"))
     }
 }
 

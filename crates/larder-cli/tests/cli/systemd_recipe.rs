@@ -159,3 +159,34 @@ fn agent_reloads_nginx_under_systemd() {
     ));
     machine.ask_until(recipe.port, "again");
 }
+
+#[test]
+fn agent_renews_the_certificate_of_nginx() {
+    if !has_nginx() || !permitted() || !Path::new(NGINX_UNIT).exists() {
+        return;
+    }
+    let recipe = Blocks::of("nginx over TLS under systemd");
+    let mut machine = Machine::start();
+    for (path, text) in &recipe.files {
+        machine.add(path, text);
+    }
+    let volume = "/run/larder/by-name/web/nginx/volumes/kubernetes.io~secret/tls";
+    let enter = format!("cd '{}'", machine.folder.path().display());
+    machine.run(&enter);
+    for start in [true, false] {
+        for line in recipe.commands[0].lines() {
+            machine.run(line);
+        }
+        if start {
+            while !machine.succeeds(&format!("[ -e {volume}/tls.crt ]")) {}
+            machine.run(&recipe.commands[1]);
+        }
+        let served = format!(
+            "openssl s_client -connect 127.0.0.1:{} -CAfile tls.crt -verify_return_error < /dev/null | openssl x509 | cmp - tls.crt",
+            recipe.port
+        );
+        while !machine.succeeds(&served) {
+            machine.run("[ -e /proc/$(cat /run/larder.pid) ]; sleep 0.005");
+        }
+    }
+}

@@ -64,7 +64,7 @@ pub struct HookList {
 impl HookList {
     /// Reads an entry and adds it.
     ///
-    /// A hook without a name is named after its action and a digest of its definition, not after its position: so it
+    /// A hook without a name is named after its action or program and a digest of its definition, not after its position: so it
     /// stays the same hook when others come and go. Of several that are equal, each but the first gets a number.
     ///
     /// # Errors
@@ -83,7 +83,7 @@ impl HookList {
         if !is_named {
             hook.name = String::new();
             let digest = Definition::of(&(&pods, &hook)).to_string();
-            hook.name = format!("{}-{}", hook.steps[0].word(), &digest[..NAME_DIGITS]);
+            hook.name = format!("{}-{}", hook.steps[0].label(), &digest[..NAME_DIGITS]);
             let equal = self.equal.entry(hook.name.clone()).or_default();
             *equal += 1;
             if *equal > 1 {

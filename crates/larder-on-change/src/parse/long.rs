@@ -94,7 +94,7 @@ pub(super) fn hook(
     let initial = fields.read("initial", Field::flag)?;
     fields.finish()?;
     Ok(Hook {
-        name: name.unwrap_or_else(|| format!("{position}-{}", steps[0].word())),
+        name: name.unwrap_or_else(|| format!("{position}-{}", steps[0].label())),
         volumes,
         paths: paths.unwrap_or_default(),
         environment: environment.unwrap_or_else(|| steps.iter().any(is_restart)),

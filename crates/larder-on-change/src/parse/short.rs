@@ -48,7 +48,7 @@ pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>
     let environment = matches!(action, Action::Restart(_));
     let steps = vec![action];
     Ok(Some(Hook {
-        name: format!("0-{}", steps[0].word()),
+        name: format!("0-{}", steps[0].label()),
         volumes: environment_only.then(Vec::new),
         paths: Paths::default(),
         environment,

@@ -381,3 +381,17 @@ proptest! {
         let _ = hooks(&text, POD, Some(&facts("Always")));
     }
 }
+
+#[test]
+fn hook_with_a_command_is_named_after_its_program() {
+    for (program, name) in [
+        ("/usr/sbin/nginx", "0-nginx".to_owned()),
+        ("a\u{1b}b", "0-ab".to_owned()),
+        ("/", "0-exec".to_owned()),
+        (&"é".repeat(50), format!("0-{}", "é".repeat(20))),
+    ] {
+        let text = serde_json::json!([{"exec": [program]}]).to_string();
+        let read = hooks(&text, HookOrigin::CommandLine, None).unwrap();
+        assert_eq!(read[0].name, name);
+    }
+}

@@ -91,7 +91,10 @@ fn kept() -> DigestKey {
 }
 
 fn failed() -> AttemptEnd {
-    AttemptEnd::Failed("exit status 1".to_owned())
+    AttemptEnd::Failed {
+        reason: "exit status 1".to_owned(),
+        output: "no such file".to_owned(),
+    }
 }
 
 // on-change 33

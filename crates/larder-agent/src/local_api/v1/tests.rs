@@ -40,6 +40,7 @@ impl Fill {
             state: "Idle".to_owned(),
             since: self.time(),
             reason: self.text(),
+            output: self.text(),
             attempts: 0,
             last_success: self.time(),
         }

@@ -26,6 +26,9 @@ use super::super::{OnChange, hooked_pod::HookedPod};
 use super::targets::PodTargets;
 use crate::blocking::blocking;
 
+/// Most bytes of the output of a failed command that are kept for status: one for each pod, if a hook selects all.
+const SHOWN_OUTPUT: usize = 2 << 10;
+
 /// Where the steps of an attempt act.
 pub(super) struct PodEnvironment<'a> {
     attempt: &'a Attempt<HookedPod>,
@@ -37,6 +40,8 @@ pub(super) struct PodEnvironment<'a> {
     variables: BTreeSet<SmolStr>,
     swapped: Option<Duration>,
     restarted: Mutex<Vec<SmolStr>>,
+    /// The end of the output of the command that has failed.
+    output: Mutex<String>,
     /// Whether the attempt counts among those that run at the same time.
     has_place: AtomicBool,
 }
@@ -70,14 +75,15 @@ impl<'a> PodEnvironment<'a> {
             variables: content.changed_environments(earlier, hook),
             swapped: content.swapped_since(earlier, hook),
             restarted: Mutex::default(),
+            output: Mutex::default(),
             has_place: AtomicBool::new(true),
         };
         (environment, changes)
     }
 
-    /// The containers that were restarted.
-    pub(super) fn into_restarted(self) -> Vec<SmolStr> {
-        self.restarted.into_inner()
+    /// The containers that were restarted, and the end of the output of the command that has failed.
+    pub(super) fn into_results(self) -> (Vec<SmolStr>, String) {
+        (self.restarted.into_inner(), self.output.into_inner())
     }
 
     fn hook(&self) -> &PodHook {
@@ -175,12 +181,27 @@ impl StepEnvironment for PodEnvironment<'_> {
             ),
             None => {}
         }
+        if !report.outcome.is_success()
+            && let Some(output) = &report.output
+        {
+            end_of(output).clone_into(&mut self.output.lock());
+        }
         report.outcome
     }
 
     fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
         let metrics = self.on_change.metrics();
         metrics.ran(action.word(), outcome.name(), took);
+    }
+}
+
+/// The last lines of `output`, as many as status shows.
+fn end_of(output: &str) -> &str {
+    let start = output.len().saturating_sub(SHOWN_OUTPUT);
+    let end = &output[output.ceil_char_boundary(start)..];
+    match end.split_once('\n') {
+        Some((_, whole_lines)) if start > 0 => whole_lines,
+        _ => end,
     }
 }
 
@@ -290,6 +311,15 @@ mod tests {
         fs::write(path, r#"{"A": "hunter2"}"#).unwrap();
         check(&pod, "config", &["A"], "Redactor(all)");
         check(&pod, "config", &[], "Redactor(7)");
+    }
+
+    #[test]
+    fn status_keeps_the_last_lines_of_an_output() {
+        assert_eq!(end_of("one\ntwo"), "one\ntwo");
+        let long = format!("{}\nlast é", "é".repeat(SHOWN_OUTPUT));
+        assert_eq!(end_of(&long), "last é");
+        let line = long.lines().next().unwrap();
+        assert_eq!(end_of(line).len(), SHOWN_OUTPUT);
     }
 
     #[test]

@@ -49,6 +49,7 @@ impl OnChange {
                 ("", Some(note)) => note.to_string(),
                 (reason, _) => reason.to_owned(),
             },
+            output: tracked.output().to_owned(),
             attempts: tracked.failures(),
             last_success: tracked.last_success(),
         });
@@ -59,6 +60,7 @@ impl OnChange {
             state: "Invalid".to_owned(),
             since: None,
             reason: invalid.error.to_string(),
+            output: String::new(),
             attempts: 0,
             last_success: None,
         });
@@ -118,7 +120,7 @@ impl OnChange {
                     );
                 }
             }
-            AttemptEnd::Failed(reason) => {
+            AttemptEnd::Failed { reason, .. } => {
                 if *is_news {
                     warn!(
                         pod = %shown,

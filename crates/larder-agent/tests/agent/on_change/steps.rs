@@ -11,7 +11,10 @@ use tokio::{
 };
 
 use super::harness::configured;
-use crate::harness::{Node, config_map, pod};
+use crate::{
+    api::get,
+    harness::{Node, config_map, pod},
+};
 
 const RELOAD: &str = "reload";
 /// Retries that a test can wait for.
@@ -120,8 +123,11 @@ async fn newer_change_is_tried_at_once_after_a_command_has_failed() {
     node.on_change.key_dirs = vec![node.memory().to_owned()];
     // Its next retry would be due in half an hour at the earliest.
     let hook = |volume: &str| {
-        let words = json!(["grep", "-q", "good", format!("{volume}/f")]);
-        format!("[{{name: {RELOAD}, exec: {words}, debounce: 0s, retry: {{min: 1h, max: 1h}}}}]")
+        let script = "grep -q good $0 || { echo no good; exit 1; }";
+        let words = json!(["sh", "-c", script, format!("{volume}/f")]);
+        format!(
+            "[{{name: {RELOAD}, exec: {{command: {words}, logOutput: true}}, debounce: 0s, retry: {{min: 1h, max: 1h}}}}]"
+        )
     };
     node.run();
     edit(&node, "0");
@@ -133,8 +139,23 @@ async fn newer_change_is_tried_at_once_after_a_command_has_failed() {
     node.wait("the hook", |node| node.hook("web", RELOAD)).await;
     edit(&node, "bad");
     failed(&node, "exit status 1").await;
+    let output = || node.hook("web", RELOAD).unwrap().output;
+    assert_eq!(output(), "no good");
+    // Clients that need no permission do not see it.
+    assert!(
+        get(node.socket_api(), "/status")
+            .await
+            .1
+            .contains("no good")
+    );
+    let (_, shown) = get(node.http_api(), "/status").await;
+    assert!(
+        shown.contains(RELOAD) && !shown.contains("no good"),
+        "{shown}"
+    );
     edit(&node, "good");
     until_notified(&node, "good").await;
+    assert_eq!(output(), "");
     // The newer content is recorded: a restart fires nothing.
     node.stop().await;
     node.run();

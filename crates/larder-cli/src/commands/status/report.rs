@@ -147,6 +147,12 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     text += &section(beside::OUTDATED, beside::outdated(pod, now));
     let hooks = pod.on_change.iter().map(|hook| hook_row(hook, now));
     text += &section(HOOK_HEADING, hooks.collect());
+    for hook in pod.on_change.iter().filter(|hook| !hook.output.is_empty()) {
+        text.push('\n');
+        text += &escaped_line(&format!("last output of {}", hook.name));
+        let lines = hook.output.lines();
+        text.extend(lines.map(|line| escaped_line(&format!("  {line}"))));
+    }
     text + &objects(status, |pods| pods.contains(&name))
 }
 
@@ -530,6 +536,7 @@ mod tests {
             state: state.to_owned(),
             since: Some("2026-01-01T00:00:00Z".parse().unwrap()),
             reason: reason.to_owned(),
+            output: reason.replace(' ', "\n"),
             attempts: u32::from(!reason.is_empty()),
             last_success: None,
         };
@@ -554,6 +561,8 @@ mod tests {
             explained.contains("idle      signal:SIGHUP   Idle"),
             "{explained}"
         );
+        let output = "\nlast output of failing\n  no\n  process\n  of\n";
+        assert!(explained.contains(output), "{explained}");
     }
 
     #[test]

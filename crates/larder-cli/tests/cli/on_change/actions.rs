@@ -189,11 +189,8 @@ fn output_of_a_hook_has_no_secret() {
     let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
     assert_eq!(running.line(), "ready 1");
     edit(&desk, "two", "1");
-    assert_eq!(
-        running.error_line(),
-        "larder: on change, 0-exec: (withheld)"
-    );
-    assert_eq!(running.error_line(), "larder: on change, 0-exec: shown");
+    assert_eq!(running.error_line(), "larder: on change, 0-sh: (withheld)");
+    assert_eq!(running.error_line(), "larder: on change, 0-sh: shown");
     assert_eq!(end(running), (String::new(), Some(0)));
 }
 
@@ -209,11 +206,11 @@ fn output_of_a_hook_is_not_printed_unless_the_hook_says_so() {
     edit(&desk, "two", "1");
     assert_eq!(
         running.error_line(),
-        "larder: on change, 0-exec: 8 bytes of output, which logOutput would show"
+        "larder: on change, 0-sh: 8 bytes of output, which logOutput would show"
     );
     assert_eq!(
         running.error_line(),
-        "larder: on change, 0-exec: exit status 3"
+        "larder: on change, 0-sh: exit status 3"
     );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
