@@ -16,7 +16,7 @@ use tracing_subscriber::{EnvFilter, reload};
 
 use crate::{
     args::LogFormat,
-    output::{self, escaped},
+    output::{self, escaped, live},
 };
 
 /// Reports panics from now on by location and task alone: in the log, or on standard error in commands without one.
@@ -76,7 +76,7 @@ impl<W: Write> Write for EscapedLines<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let text = String::from_utf8_lossy(line);
         let text = text.strip_suffix('\n').unwrap_or(&text);
-        writeln!(self.0, "{}", escaped(text))?;
+        live::above(|| writeln!(self.0, "{}", escaped(text)))?;
         Ok(line.len())
     }
 

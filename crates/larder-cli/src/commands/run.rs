@@ -45,7 +45,7 @@ use crate::{
     args::RunArgs,
     logging,
     outcome::{CommandOutcome, Failure},
-    output,
+    output::{self, live},
     rendered::project_text,
 };
 
@@ -328,7 +328,8 @@ async fn origin(
 }
 
 /// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
-/// over all pods is done, and each pod that comes, goes or waits after it.
+/// over all pods is done. After it, redraws what is served on a terminal that can show it as a whole; elsewhere, reports
+/// each pod that comes, goes or waits.
 async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     let ready = async || {
         while !agent.is_ready() {
@@ -340,7 +341,18 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     let mut changes = agent.pod_changes();
     let mut shown = agent.status();
     let style = output::Style::of_stdout();
-    print(&summary::of(&shown, manifests.as_deref(), style));
+    let text = summary::of(&shown, manifests.as_deref(), style);
+    // One that the terminal cannot hold would lose lines.
+    let is_live = live::fits(&text);
+    let show = |text: String, changes: String| {
+        if is_live {
+            live::draw(text);
+        } else {
+            // A closed standard output is no reason to stop.
+            let _ = output::results(|out| out.write_all(changes.as_bytes()));
+        }
+    };
+    show(text.clone(), text);
     while !is_ready {
         let status = agent.status();
         let waiting_for = status.silent_sources.join(", ");
@@ -358,12 +370,10 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
         sleep(SETTLE).await;
         changes.mark_unchanged();
         let status = agent.status();
-        print(&summary::changes(&shown, &status, style));
+        show(
+            summary::of(&status, manifests.as_deref(), style),
+            summary::changes(&shown, &status, style),
+        );
         shown = status;
     }
-}
-
-fn print(text: &str) {
-    // A closed standard output is no reason to stop.
-    let _ = output::results(|out| out.write_all(text.as_bytes()));
 }

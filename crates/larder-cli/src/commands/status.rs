@@ -4,12 +4,10 @@
 //! | --- | --- |
 //! | `progress` | prints the pending pods during `--wait` |
 //! | `report` | formats a status as lines |
-//! | `screen` | shows successive reports |
 
 mod beside;
 mod progress;
 mod report;
-mod screen;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
@@ -19,28 +17,27 @@ use std::{
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use larder_agent::status::AgentStatus;
-use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
 use self::{
     progress::{Progress, waiting_for},
     report::{Detail, explanation, is_settled, overview},
-    screen::{Screen, Size, StatusReport},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
     args::{HealthCheck, StatusArgs, StatusOutput},
     outcome::{CommandOutcome, Failure},
-    output::{self, Style, json::write_json, jsonpath::Template, yaml::write_yaml},
+    output::{
+        self, Style,
+        json::write_json,
+        jsonpath::Template,
+        screen::{Screen, ScreenReport, Size},
+        yaml::write_yaml,
+    },
 };
 
 /// Time between two requests of `--watch` and `--wait`.
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Size of a terminal that does not report its own.
-const USUAL_SIZE: Size = Size {
-    columns: 80,
-    rows: 24,
-};
 
 pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
     if let StatusOutput::JsonPath(template) = &args.output {
@@ -200,7 +197,7 @@ fn watch(
                 let (status, missing) = selected(args, &status);
                 let missing = missing.iter().flat_map(|name| ["no pod ", name, "\n"]);
                 let missing: String = missing.collect();
-                let report = StatusReport {
+                let report = ScreenReport {
                     text: &(text(args, &status, now()) + &missing),
                     // A time before all others, so that each age is the same text.
                     ageless: &(text(args, &status, Timestamp::MIN) + &missing),
@@ -210,7 +207,7 @@ fn watch(
                     Some(_) if is_same => String::new(),
                     Some(document) => document,
                     // Ages change all the time.
-                    _ if is_terminal => screen.redraw(report, terminal_size(), style),
+                    _ if is_terminal => screen.redraw(report, Size::of_stdout(), style),
                     _ if is_same => String::new(),
                     _ => screen.changes(report),
                 };
@@ -263,16 +260,6 @@ fn document(args: &StatusArgs, status: &AgentStatus) -> io::Result<Option<String
         }
     }
     Ok(Some(String::from_utf8_lossy(&text).into_owned()))
-}
-
-fn terminal_size() -> Size {
-    match tcgetwinsize(io::stdout()) {
-        Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Size {
-            columns: size.ws_col.into(),
-            rows: size.ws_row.into(),
-        },
-        _ => USUAL_SIZE,
-    }
 }
 
 fn pause(time: Duration) {

@@ -1,6 +1,11 @@
 //! Mistakes that everybody makes once, and what larder says to them.
 
-use std::{fs, process::Command, time::Duration};
+use std::{
+    fs,
+    io::Write as _,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
@@ -12,7 +17,7 @@ use rustix::process::Signal;
 
 use crate::{
     Desk,
-    run::{Agent, desk, key, until},
+    run::{Agent, desk, key, pod, put, until},
 };
 
 const POD: &str = "
@@ -166,4 +171,46 @@ async fn status_has_kubectls_formats_and_answers_probes() {
     }
     assert_eq!(agent.signal(Signal::TERM), Some(0));
     assert_eq!(status("--check healthz").code, 1);
+}
+
+#[tokio::test]
+async fn tree_is_redrawn_on_a_terminal() {
+    if Command::new("script").arg("--version").output().is_err() {
+        return;
+    }
+    let desk = desk();
+    let larder = env!("CARGO_BIN_EXE_larder");
+    let run = format!("{larder} run --manifests m --node-name n1 --root-dir root");
+    let mut terminal = Command::new("script")
+        .args(["-qefc", &run, "typescript"])
+        .current_dir(desk.path())
+        .env_clear()
+        .env("TERM", "xterm")
+        .env("PATH", "/usr/bin:/bin")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let shown = || fs::read_to_string(desk.path().join("typescript")).unwrap_or_default();
+    until("the tree", || shown().contains("serves 1 pod")).await;
+    put(&desk, "late.yaml", &pod("late", "app"));
+    until("the new tree", || shown().contains("serves 2 pods")).await;
+    // In place: the cursor went back to its first line.
+    let tree = shown();
+    let (before, _) = tree.split_once("serves 2 pods").unwrap();
+    assert!(
+        before.rsplit('\n').next().unwrap().contains("A\r"),
+        "{tree:?}"
+    );
+    assert_eq!(desk.run("status --root-dir root --wait").code, 0);
+    // Ctrl-C, as typed.
+    terminal.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+    assert!(terminal.wait().unwrap().success());
+    // What is logged above the tree stays whole.
+    let log = shown();
+    let line = log.lines().find(|line| line.contains("shutting down"));
+    assert!(
+        line.unwrap().trim_end().ends_with("volumes stay in place"),
+        "{log:?}"
+    );
 }

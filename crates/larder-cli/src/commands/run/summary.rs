@@ -69,7 +69,9 @@ pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -
                 escaped(&volume.name),
                 escaped(&volume.type_)
             );
-            let _ = writeln!(text, "  {:<width$}  {}", "", style.dim(&volume.path));
+            let path = volume.path.strip_prefix(&*pod.path);
+            let path = path.map_or(&*volume.path, |path| path.trim_start_matches('/'));
+            let _ = writeln!(text, "  {:<width$}  {}", "", style.dim(path));
         }
         for container in pod
             .containers

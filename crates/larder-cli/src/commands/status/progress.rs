@@ -12,11 +12,8 @@ use larder_agent::status::AgentStatus;
 use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
-use super::{
-    report::{is_done, is_settled},
-    screen::cut,
-};
-use crate::output::{self, escaped};
+use super::report::{is_done, is_settled};
+use crate::output::{self, escaped, screen::cut};
 
 /// Time before the first line.
 const QUIET: Duration = Duration::from_secs(1);

@@ -1,27 +1,48 @@
 //! Successive reports: redrawn in place on a terminal, as changed lines in a pipe.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, io};
 
-use crate::output::Style;
+use rustix::termios::tcgetwinsize;
+
+use super::style::Style;
 
 /// Columns and rows of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) columns: usize,
-    pub(super) rows: usize,
+pub(crate) struct Size {
+    pub(crate) columns: usize,
+    pub(crate) rows: usize,
+}
+
+/// Size of a terminal that does not report its own.
+const USUAL_SIZE: Size = Size {
+    columns: 80,
+    rows: 24,
+};
+
+impl Size {
+    /// That of the terminal on standard output.
+    pub(crate) fn of_stdout() -> Self {
+        match tcgetwinsize(io::stdout()) {
+            Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Self {
+                columns: size.ws_col.into(),
+                rows: size.ws_row.into(),
+            },
+            _ => USUAL_SIZE,
+        }
+    }
 }
 
 /// A report, and the same report without ages. Both have the same lines.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StatusReport<'a> {
-    pub(super) text: &'a str,
+pub(crate) struct ScreenReport<'a> {
+    pub(crate) text: &'a str,
     /// Decides whether a line has changed: ages always do.
-    pub(super) ageless: &'a str,
+    pub(crate) ageless: &'a str,
 }
 
 /// The lines of the last report, and how many of them are on the terminal.
 #[derive(Debug, Default)]
-pub(super) struct Screen {
+pub(crate) struct Screen {
     known: HashSet<String>,
     drawn: usize,
 }
@@ -29,7 +50,7 @@ pub(super) struct Screen {
 impl Screen {
     /// The bytes that replace the last report by `report` on a terminal. Lines are cut to its width, since a wrapped
     /// line could not be redrawn, and changed lines are bold.
-    pub(super) fn redraw(&mut self, report: StatusReport<'_>, size: Size, style: Style) -> String {
+    pub(crate) fn redraw(&mut self, report: ScreenReport<'_>, size: Size, style: Style) -> String {
         let is_first = self.known.is_empty();
         let lines = self.take(report);
         // The cursor needs a line, too.
@@ -39,10 +60,7 @@ impl Screen {
         } else {
             (lines.len(), 0)
         };
-        let mut text = match self.drawn {
-            0 => String::new(),
-            drawn => format!("\x1b[{drawn}A\r"),
-        };
+        let mut text = self.back();
         for &(line, is_new) in &lines[..shown] {
             let cut = cut(line, size.columns);
             if is_new && !is_first {
@@ -62,15 +80,30 @@ impl Screen {
         text
     }
 
+    /// The bytes that remove the last report from the terminal.
+    pub(crate) fn erase(&mut self) -> String {
+        let text = self.back() + "\x1b[J";
+        self.drawn = 0;
+        text
+    }
+
+    /// Moves the cursor to the first line of the last report.
+    fn back(&self) -> String {
+        match self.drawn {
+            0 => String::new(),
+            drawn => format!("\x1b[{drawn}A\r"),
+        }
+    }
+
     /// The lines to print in a pipe: all of the first report, then those that changed.
-    pub(super) fn changes(&mut self, report: StatusReport<'_>) -> String {
+    pub(crate) fn changes(&mut self, report: ScreenReport<'_>) -> String {
         let lines = self.take(report).into_iter();
         let lines = lines.filter(|(_, is_new)| *is_new);
         lines.flat_map(|(line, _)| [line, "\n"]).collect()
     }
 
     /// The lines of `report`, and whether each is new; the next report is compared with this one.
-    fn take<'a>(&mut self, report: StatusReport<'a>) -> Vec<(&'a str, bool)> {
+    fn take<'a>(&mut self, report: ScreenReport<'a>) -> Vec<(&'a str, bool)> {
         // Columns may become wider, which does not count as a change.
         let keys = report.ageless.lines();
         let keys = keys.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
@@ -83,13 +116,29 @@ impl Screen {
     }
 }
 
-/// `line`, with an ellipsis at its end if it is longer than `columns`.
-pub(super) fn cut(line: &str, columns: usize) -> String {
-    if line.chars().count() <= columns {
+/// `line`, with an ellipsis at its end if it is longer than `columns`, where colors take no column.
+pub(crate) fn cut(line: &str, columns: usize) -> String {
+    let mut is_color = false;
+    let columns_of = line.chars().map(|character| {
+        let was_color = is_color || character == '\x1b';
+        is_color = was_color && character != 'm';
+        usize::from(!was_color)
+    });
+    let columns_of: Vec<_> = columns_of.collect();
+    if columns_of.iter().sum::<usize>() <= columns {
         return line.to_owned();
     }
-    let mut cut: String = line.chars().take(columns.saturating_sub(1)).collect();
+    let mut left = columns.saturating_sub(1);
+    let characters = line.chars().zip(columns_of);
+    let fitting = characters.map_while(|(character, columns)| {
+        left = left.checked_sub(columns)?;
+        Some(character)
+    });
+    let mut cut: String = fitting.collect();
     cut.push('…');
+    if line.contains('\x1b') {
+        cut.push_str("\x1b[0m");
+    }
     cut
 }
 
@@ -105,7 +154,7 @@ mod tests {
     /// A report in which everything after `@` is an age.
     fn draw(screen: &mut Screen, text: &str, style: Style) -> String {
         let ageless = ageless(text);
-        let report = StatusReport {
+        let report = ScreenReport {
             text,
             ageless: &ageless,
         };
@@ -130,6 +179,13 @@ mod tests {
     }
 
     #[test]
+    fn colors_take_no_column() {
+        let line = Style::COLOR.red("12345678");
+        assert_eq!(cut(&line, 8), line);
+        assert_eq!(cut(&line, 4), "\x1b[31m123…\x1b[0m");
+    }
+
+    #[test]
     fn changed_lines_are_emphasized_and_ages_are_not() {
         let mut screen = Screen::default();
         draw(&mut screen, "a@1s\nb@1s\n", Style::COLOR);
@@ -150,7 +206,7 @@ mod tests {
         ] {
             let ageless = ageless(text);
             let ageless = ageless.as_str();
-            assert_eq!(screen.changes(StatusReport { text, ageless }), expected);
+            assert_eq!(screen.changes(ScreenReport { text, ageless }), expected);
         }
     }
 }
