@@ -52,6 +52,21 @@ fn every_scenario_has_a_test() {
 }
 
 #[test]
+fn readme_of_each_library_has_its_line_of_cargo_toml() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    for entry in fs::read_dir(crates).unwrap().map(Result::unwrap) {
+        let name = entry.file_name().into_string().unwrap();
+        let manifest = fs::read_to_string(entry.path().join("Cargo.toml")).unwrap();
+        if manifest.contains("publish = false") || !entry.path().join("src/lib.rs").exists() {
+            continue;
+        }
+        let readme = fs::read_to_string(entry.path().join("README.md")).unwrap();
+        let line = format!("[dependencies]\n{name} = {{ path = \"larder/crates/{name}\"");
+        assert!(readme.contains(&line), "{name}/README.md lacks {line}");
+    }
+}
+
+#[test]
 fn scenarios_are_the_numbered_lines_of_their_section() {
     let text = "## 1. Rules\n1. no scenario\n\n## 2. Test scenarios\n\n**Part**\n1. one\n2. (U) two\n\n## 3. More\n3. none";
     assert_eq!(scenarios(text), BTreeSet::from([1, 2]));

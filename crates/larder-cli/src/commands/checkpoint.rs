@@ -1,4 +1,4 @@
-//! `larder checkpoint`: the sealed copies of an agent, whether or not it runs.
+//! `larder checkpoint`: an agent's encrypted checkpoint, whether or not it runs.
 
 use std::path::PathBuf;
 

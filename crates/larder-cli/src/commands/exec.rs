@@ -70,6 +70,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             facts,
             staging: sandbox.staging(),
             stop: StopDefaults::of(&first.pod),
+            on_exit: args.on_exit,
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
         };

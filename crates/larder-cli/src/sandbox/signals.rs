@@ -10,12 +10,14 @@ use tokio::{
     task::JoinSet,
 };
 
-/// The signals to pass on.
+/// The signals that arrive, and whether each has to be passed on.
 ///
 /// # Errors
 ///
 /// Signals cannot be received.
-pub(crate) fn forwarded(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedReceiver<Signal>> {
+pub(crate) fn forwarded(
+    tasks: &mut JoinSet<()>,
+) -> anyhow::Result<UnboundedReceiver<(Signal, bool)>> {
     let (sender, receiver) = unbounded_channel();
     // The terminal sends these to the command as well, which is in the same process group.
     let keyboard = std::io::stdin().is_terminal();
@@ -34,10 +36,8 @@ pub(crate) fn forwarded(tasks: &mut JoinSet<()>) -> anyhow::Result<UnboundedRece
         let sender = sender.clone();
         tasks.spawn(async move {
             while stream.recv().await.is_some() {
-                if forwarded {
-                    // The receiver is gone when the command has ended.
-                    let _ = sender.send(number);
-                }
+                // The receiver is gone when the command has ended.
+                let _ = sender.send((number, forwarded));
             }
         });
     }

@@ -33,7 +33,7 @@ stringData: {user: bob}
 ---
 apiVersion: v1
 kind: Pod
-metadata: {name: vault}
+metadata: {name: vault, annotations: {on-change.larder.dev/c: signal:SIGHUP}}
 spec:
   containers: [{name: c, image: i, volumeMounts: [{name: login, mountPath: /login}]}]
   volumes: [{name: login, secret: {secretName: login}}]

@@ -80,6 +80,11 @@ impl Rounds {
         self.hooks.is_empty()
     }
 
+    /// The name of a hook.
+    pub(super) fn name(&self, index: usize) -> &str {
+        &self.hooks[index].hook.name
+    }
+
     /// Whether a hook restarts the command when its start would differ.
     pub(super) fn restart_for_environment(&self) -> bool {
         let mut hooks = self.hooks.iter().map(|tracked| &tracked.hook);

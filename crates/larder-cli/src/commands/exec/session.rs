@@ -46,8 +46,9 @@ use crate::{
 pub(super) struct Update {
     /// Names of the command's volumes that have other content.
     pub(super) volumes: Vec<String>,
-    /// The command would get another environment, other mounts or another identity.
-    pub(super) start: bool,
+    /// What the next start of the command would have otherwise than the present content: names of variables, never
+    /// values.
+    pub(super) start: Vec<String>,
 }
 
 /// One start of the command.
@@ -440,8 +441,8 @@ impl<'a> Session<'a> {
         }
         let before = self.start_of(&self.target.borrow());
         match (before, self.start_of(&next)) {
-            (Ok(before), Ok(now)) => update.start = before != now,
-            (Err(_), Ok(_)) => update.start = true,
+            (Ok(before), Ok(now)) => update.start = before.differences(&now),
+            (Err(_), Ok(_)) => update.start.push("variables and mounts".to_owned()),
             (_, Err(error)) => {
                 let error = error.context("cannot compute the next start, keeping the current one");
                 output::error(error.as_ref());

@@ -1,7 +1,7 @@
 //! Variables, mounts, user and command of one start, computed from the container. Pure but for the caller's
 //! environment.
 
-use std::{ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
+use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::Volume;
@@ -18,8 +18,10 @@ use crate::sandbox::{Identity, Privileges};
 /// Variables that an image would set; the caller's take their place where the container sets none.
 const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
 
+/// Most variables that a message names.
+const NAMED_VARIABLES: usize = 8;
+
 /// Everything that a command is started with, besides the content of its volumes.
-#[derive(PartialEq)]
 pub(super) struct Start {
     pub(super) mounts: Vec<MountedVolume>,
     pub(super) working_dir: Option<String>,
@@ -103,6 +105,31 @@ impl Start {
 }
 
 impl Start {
+    /// What differs in `next`, for people: names of variables, never values.
+    pub(super) fn differences(&self, next: &Self) -> Vec<String> {
+        let before: BTreeSet<_> = self.environment.iter().collect();
+        let after: BTreeSet<_> = next.environment.iter().collect();
+        let changed = before.symmetric_difference(&after);
+        let names: BTreeSet<_> = changed.map(|(name, _)| name.as_str()).collect();
+        let (count, shown) = (names.len(), names.into_iter().take(NAMED_VARIABLES));
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        let mut all = match count {
+            0 => Vec::new(),
+            1 => vec![format!("variable {shown}")],
+            2..=NAMED_VARIABLES => vec![format!("variables {shown}")],
+            _ => vec![format!(
+                "variables {shown} and {} more",
+                count - NAMED_VARIABLES
+            )],
+        };
+        if self.mounts != next.mounts {
+            all.push("mounts".to_owned());
+        } else if self.fingerprint() != next.fingerprint() {
+            all.push("command, directory or user".to_owned());
+        }
+        all
+    }
+
     /// Stands for everything but the variables. It may hold values of Secrets.
     pub(super) fn fingerprint(&self) -> Zeroizing<Vec<u8>> {
         let text = format!(

@@ -28,6 +28,7 @@ use super::{
     session::{Session, Started, write_plan},
 };
 use crate::{
+    args::OnExit,
     output,
     sandbox::{HookPlan, StagePlan},
 };
@@ -41,6 +42,8 @@ pub(super) struct RestartRequest {
     pub(super) signal: Signal,
     /// Time until KILL.
     pub(super) grace: Duration,
+    /// Why, for people.
+    pub(super) reason: String,
     /// Sent when the command has been started again.
     pub(super) done: oneshot::Sender<()>,
 }
@@ -53,6 +56,7 @@ pub(super) struct CommandContext<'a> {
     pub(super) staging: &'a Path,
     /// How a restart ends the command, unless the hook says otherwise.
     pub(super) stop: StopDefaults,
+    pub(super) on_exit: OnExit,
     pub(super) restarts: UnboundedSender<RestartRequest>,
     pub(super) processes: Processes,
 }
@@ -152,7 +156,12 @@ impl StepEnvironment for CommandEnvironment<'_> {
             Ok(signal) => signal,
             Err(reason) => return StepOutcome::Failed(reason),
         };
+        let mut reason = inputs.changes.summary();
+        if reason.is_empty() {
+            reason.push_str("its mounts, command or user changed");
+        }
         let request = RestartRequest {
+            reason,
             signal,
             grace: restart.grace_or(defaults.grace),
             done,

@@ -3,8 +3,13 @@
 //! Invariants:
 //! 1. Volumes and subPath mounts are in place before a hook looks at them (rule F1).
 //! 2. A hook never delays the delivery of a change: rounds run concurrently.
+//! 3. No round begins without a command. A command that failed after a restart is started again by the next change, and
+//!    by one that it has missed (rule R1).
 
-use std::{future::pending, pin::pin, process::ExitStatus, rc::Rc};
+use std::{
+    future::pending, io, mem, os::unix::process::ExitStatusExt as _, pin::pin, process::ExitStatus,
+    rc::Rc,
+};
 
 use anyhow::Context as _;
 use futures::{
@@ -23,18 +28,25 @@ use tokio::{
 
 use super::{
     rounds::Rounds,
-    session::Session,
+    session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
 };
 use crate::{
+    args::OnExit,
     output,
     sandbox::{Follower, Processes, ProcessesEvent, forwarded},
 };
 
+/// Why a command is started that has failed.
+const CHANGED: &str = "the content has changed, starting the command again";
+/// Exit code of a command that cannot be started.
+const CANNOT_START: i32 = 126;
+
 /// An event that wakes the supervisor.
 enum SupervisorEvent {
     Ended(ExitStatus),
-    Signal(Signal),
+    /// A signal, and whether the command needs it passed on.
+    Signal(Signal, bool),
     Changed,
     /// The command did not end in time.
     GraceIsOver,
@@ -52,6 +64,59 @@ struct Restarting {
     waiting: Vec<oneshot::Sender<()>>,
 }
 
+/// The command.
+enum Child {
+    Running(Box<Processes>),
+    /// It failed with this status after a restart, and waits for a change.
+    Failed(ExitStatus),
+}
+
+impl Child {
+    fn failed(status: ExitStatus) -> Self {
+        output::note(format_args!(
+            "the command failed ({status}), waiting for a change to start it again"
+        ));
+        Self::Failed(status)
+    }
+
+    /// The next event; none while no command runs. Cancel-safe.
+    async fn next(&mut self) -> io::Result<ProcessesEvent> {
+        match self {
+            Self::Running(processes) => processes.next().await,
+            Self::Failed(_) => pending().await,
+        }
+    }
+
+    fn send(&self, signal: Signal) {
+        if let Self::Running(processes) = self {
+            // If the command has just ended, its exit is the next event.
+            let _ = Rc::clone(processes.inside()).send(signal);
+        }
+    }
+
+    /// Whether the stage has made all mounts.
+    fn has_mounts(&self) -> bool {
+        matches!(self, Self::Running(processes) if processes.inside().mounts().is_some())
+    }
+}
+
+/// The rounds that run.
+type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (usize, StepOutcome)>>;
+
+/// The command over all its starts.
+struct Supervisor<'a> {
+    session: &'a Session<'a>,
+    around: &'a CommandContext<'a>,
+    rounds: Rounds,
+    child: Child,
+    has_restarted: bool,
+    /// The user ends the command.
+    is_ending: bool,
+    restarting: Option<Restarting>,
+    /// A change came before the stage had made its mounts.
+    is_waiting_for_mounts: bool,
+}
+
 /// Runs the command of `session`.
 ///
 /// # Errors
@@ -61,118 +126,239 @@ pub(super) async fn supervise(
     session: &Session<'_>,
     around: &CommandContext<'_>,
     mut restarts: UnboundedReceiver<RestartRequest>,
-    mut rounds: Rounds,
+    rounds: Rounds,
     mut follower: Option<Follower>,
 ) -> anyhow::Result<ExitStatus> {
     let mut tasks = JoinSet::new();
     let mut signals = forwarded(&mut tasks)?;
-    let mut processes = session.start()?;
-    let mut restarting: Option<Restarting> = None;
-    let mut running: FuturesUnordered<LocalBoxFuture<'_, (usize, StepOutcome)>> =
-        FuturesUnordered::new();
-    // A change came before the stage had made its mounts.
-    let mut is_waiting_for_mounts = false;
+    let mut supervisor = Supervisor {
+        session,
+        around,
+        rounds,
+        child: Child::Running(Box::new(session.start()?)),
+        has_restarted: false,
+        is_ending: false,
+        restarting: None,
+        is_waiting_for_mounts: false,
+    };
+    let mut running = RunningRounds::new();
     loop {
-        for due in rounds.begin(Instant::now()) {
-            running.push(steps::run(due, around, session).boxed_local());
+        let is_running = matches!(supervisor.child, Child::Running(_));
+        if is_running {
+            for due in supervisor.rounds.begin(Instant::now()) {
+                running.push(steps::run(due, around, session).boxed_local());
+            }
         }
+        let kill_at = supervisor
+            .restarting
+            .as_ref()
+            .map(|restarting| restarting.kill_at);
+        let round_at = supervisor.rounds.wakes_at().filter(|_| is_running);
         // Each arm is cancel-safe: it loses nothing when another one completes first.
         let event = tokio::select! {
-            event = processes.next() => match event.context("cannot wait for the command")? {
+            event = supervisor.child.next() => match event.context("cannot wait for the command")? {
                 ProcessesEvent::Ended(status) => SupervisorEvent::Ended(status),
                 ProcessesEvent::Mounted => SupervisorEvent::Mounted,
             },
-            Some(signal) = signals.recv() => SupervisorEvent::Signal(signal),
+            Some((signal, forward)) = signals.recv() => SupervisorEvent::Signal(signal, forward),
             () = changed(&mut follower) => SupervisorEvent::Changed,
-            () = at(restarting.as_ref().map(|restarting| restarting.kill_at)) => SupervisorEvent::GraceIsOver,
-            () = at(rounds.wakes_at()) => SupervisorEvent::RoundDue,
+            () = at(kill_at) => SupervisorEvent::GraceIsOver,
+            () = at(round_at) => SupervisorEvent::RoundDue,
             Some((hook, outcome)) = running.next() => SupervisorEvent::RoundOver(hook, outcome),
             Some(request) = restarts.recv() => SupervisorEvent::Restart(request),
         };
-        match event {
-            SupervisorEvent::Ended(status) => {
-                // Also before the next start, which may need a port or a lock that a process still holds.
-                let over = end(processes, &mut running).await?;
-                let Some(restarting) = restarting.take() else {
-                    return Ok(status);
-                };
-                for (hook, outcome) in over {
-                    rounds.finished(hook, &outcome, Instant::now());
-                }
-                processes = session.start()?;
-                if std::mem::take(&mut is_waiting_for_mounts) {
-                    // The new start has it.
-                    session.observe(&mut rounds);
-                }
-                for waiting in restarting.waiting {
-                    // The round may have timed out.
-                    let _ = waiting.send(());
-                }
-            }
-            SupervisorEvent::Signal(signal) => {
-                if [Signal::TERM, Signal::INT].contains(&signal) {
-                    // The user ends the command: no restart.
-                    restarting = None;
-                }
-                send(&processes, signal);
-            }
+        let ended = match event {
+            SupervisorEvent::Ended(status) => supervisor.ended(status, &mut running).await?,
+            SupervisorEvent::Signal(signal, forward) => supervisor.signaled(signal, forward),
             SupervisorEvent::Changed => {
-                let update = session.update(follower.as_mut());
-                if update.start && !rounds.restart_for_environment() {
-                    output::note(
-                        "the next start would differ; the running command keeps its environment",
-                    );
-                }
-                if !rounds.is_empty() {
-                    session.note_stale_subpaths(&update.volumes);
-                }
-                if processes.inside().mounts().is_some() {
-                    session.update_subpaths();
-                    session.observe(&mut rounds);
-                } else {
-                    is_waiting_for_mounts = true;
-                }
+                supervisor.changed(follower.as_mut())?;
+                None
             }
             SupervisorEvent::Mounted => {
-                if std::mem::take(&mut is_waiting_for_mounts) {
+                if mem::take(&mut supervisor.is_waiting_for_mounts) {
                     session.update_subpaths();
-                    session.observe(&mut rounds);
+                    session.observe(&mut supervisor.rounds);
                 }
+                None
             }
             SupervisorEvent::GraceIsOver => {
-                send(&processes, Signal::KILL);
+                supervisor.child.send(Signal::KILL);
                 // The command ends now; the timer only has to stay out of the way.
-                if let Some(restarting) = &mut restarting {
+                if let Some(restarting) = &mut supervisor.restarting {
                     restarting.kill_at = Instant::now() + around.stop.grace;
                 }
+                None
             }
-            SupervisorEvent::RoundDue => {}
+            SupervisorEvent::RoundDue => None,
             SupervisorEvent::RoundOver(hook, outcome) => {
-                if rounds.finished(hook, &outcome, Instant::now()) {
-                    let (done, _) = oneshot::channel();
-                    let signal = around
-                        .stop
-                        .signal(&Restart::default(), &session.container())
-                        .to_owned();
-                    let request = RestartRequest {
-                        signal: stop_signal(&signal).unwrap_or(Signal::TERM),
-                        grace: around.stop.grace,
-                        done,
-                    };
-                    begin_restart(&mut restarting, &processes, request);
-                }
+                supervisor.round_over(hook, &outcome)?;
+                None
             }
             SupervisorEvent::Restart(request) => {
-                begin_restart(&mut restarting, &processes, request);
+                supervisor.begin_restart(request)?;
+                None
             }
+        };
+        if let Some(status) = ended {
+            return Ok(status);
         }
+    }
+}
+
+impl Supervisor<'_> {
+    /// The command has ended. Returns its status if larder ends with it.
+    async fn ended(
+        &mut self,
+        status: ExitStatus,
+        running: &mut RunningRounds<'_>,
+    ) -> anyhow::Result<Option<ExitStatus>> {
+        // Also before the next start, which may need a port or a lock that a process still holds.
+        let over = match mem::replace(&mut self.child, Child::Failed(status)) {
+            Child::Running(processes) => end(*processes, running).await?,
+            Child::Failed(_) => Vec::new(),
+        };
+        let has_failed = self.has_restarted && !self.is_ending && !status.success();
+        let waits = has_failed && self.around.on_exit == OnExit::Wait;
+        if self.restarting.is_none() && !waits {
+            return Ok(Some(status));
+        }
+        for (hook, outcome) in over {
+            self.rounds.finished(hook, &outcome, Instant::now());
+        }
+        let has_missed = self.session.started().content != self.session.content();
+        let waiting = match self.restarting.take() {
+            Some(restarting) => {
+                self.start_again()?;
+                restarting.waiting
+            }
+            None if has_missed => {
+                output::note(CHANGED);
+                self.start_again()?;
+                Vec::new()
+            }
+            None => {
+                self.child = Child::failed(status);
+                Vec::new()
+            }
+        };
+        if mem::take(&mut self.is_waiting_for_mounts) {
+            // The new start has it.
+            self.session.observe(&mut self.rounds);
+        }
+        for waiting in waiting {
+            // The round may have timed out.
+            let _ = waiting.send(());
+        }
+        Ok(None)
+    }
+
+    /// Starts the command again. If that is impossible, it has failed.
+    fn start_again(&mut self) -> anyhow::Result<()> {
+        (self.has_restarted, self.is_ending) = (true, false);
+        self.child = match self.session.start() {
+            Err(error) if self.around.on_exit == OnExit::Wait => {
+                output::error(error.as_ref());
+                Child::failed(ExitStatus::from_raw(CANNOT_START << 8))
+            }
+            started => Child::Running(Box::new(started?)),
+        };
+        Ok(())
+    }
+
+    /// Passes a signal on if the command needs that. Returns the status with which larder ends now.
+    fn signaled(&mut self, signal: Signal, forward: bool) -> Option<ExitStatus> {
+        let ends = [Signal::TERM, Signal::INT, Signal::QUIT].contains(&signal);
+        if let Child::Failed(status) = self.child
+            && (ends || signal == Signal::HUP)
+        {
+            return Some(status);
+        }
+        self.is_ending |= ends;
+        if forward {
+            if ends {
+                // No restart.
+                self.restarting = None;
+            }
+            self.child.send(signal);
+        }
+        None
+    }
+
+    /// The content may have changed.
+    fn changed(&mut self, follower: Option<&mut Follower>) -> anyhow::Result<()> {
+        let update = self.session.update(follower);
+        let is_running = matches!(self.child, Child::Running(_));
+        if !update.start.is_empty() && is_running && !self.rounds.restart_for_environment() {
+            output::note(format_args!(
+                "the running command keeps its old {}; --on-change restart:environment restarts it after such a change",
+                update.start.join(" and ")
+            ));
+        }
+        if !self.rounds.is_empty() {
+            self.session.note_stale_subpaths(&update.volumes);
+        }
+        if !is_running && update != Update::default() {
+            output::note(CHANGED);
+            self.start_again()?;
+            self.session.observe(&mut self.rounds);
+        } else if self.child.has_mounts() {
+            self.session.update_subpaths();
+            self.session.observe(&mut self.rounds);
+        } else {
+            self.is_waiting_for_mounts = true;
+        }
+        Ok(())
+    }
+
+    /// A round is over. After the last attempt the command may have to be restarted.
+    fn round_over(&mut self, hook: usize, outcome: &StepOutcome) -> anyhow::Result<()> {
+        if !self.rounds.finished(hook, outcome, Instant::now()) {
+            return Ok(());
+        }
+        let (done, _) = oneshot::channel();
+        let stop = &self.around.stop;
+        let container = self.session.container();
+        let signal = stop.signal(&Restart::default(), &container);
+        self.begin_restart(RestartRequest {
+            signal: stop_signal(signal).unwrap_or(Signal::TERM),
+            grace: stop.grace,
+            reason: format!("hook {} has failed", self.rounds.name(hook)),
+            done,
+        })
+    }
+
+    /// Ends the command, unless it is being ended already, or starts one that has failed.
+    fn begin_restart(&mut self, request: RestartRequest) -> anyhow::Result<()> {
+        let RestartRequest {
+            signal,
+            grace,
+            reason,
+            done,
+        } = request;
+        if let Some(restarting) = &mut self.restarting {
+            restarting.waiting.push(done);
+            return Ok(());
+        }
+        output::note(format_args!("restarting the command: {reason}"));
+        if let Child::Failed(_) = self.child {
+            self.start_again()?;
+            // The round may have timed out.
+            let _ = done.send(());
+            return Ok(());
+        }
+        self.child.send(signal);
+        self.restarting = Some(Restarting {
+            kill_at: Instant::now() + grace,
+            waiting: vec![done],
+        });
+        Ok(())
     }
 }
 
 /// Ends the remaining processes of a command that has ended. Returns the rounds that are over with it.
 async fn end(
     processes: Processes,
-    running: &mut FuturesUnordered<LocalBoxFuture<'_, (usize, StepOutcome)>>,
+    running: &mut RunningRounds<'_>,
 ) -> anyhow::Result<Vec<(usize, StepOutcome)>> {
     let mut over = Vec::new();
     let mut end = pin!(processes.end());
@@ -187,33 +373,6 @@ async fn end(
             }
         }
     }
-}
-
-/// Ends the command, unless it is being ended already.
-fn begin_restart(
-    restarting: &mut Option<Restarting>,
-    processes: &Processes,
-    request: RestartRequest,
-) {
-    let RestartRequest {
-        signal,
-        grace,
-        done,
-    } = request;
-    if let Some(restarting) = restarting {
-        restarting.waiting.push(done);
-        return;
-    }
-    send(processes, signal);
-    *restarting = Some(Restarting {
-        kill_at: Instant::now() + grace,
-        waiting: vec![done],
-    });
-}
-
-fn send(processes: &Processes, signal: Signal) {
-    // If the command has just ended, its exit is the next event.
-    let _ = Rc::clone(processes.inside()).send(signal);
 }
 
 async fn changed(follower: &mut Option<Follower>) {

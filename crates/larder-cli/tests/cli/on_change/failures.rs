@@ -49,7 +49,7 @@ fn failed_step_ends_the_round() {
     edit(&desk, "bad", "1");
     assert_eq!(
         running.error_line(),
-        "larder: on change, 0-exec: exit status 1"
+        "larder: on change, 0-grep: exit status 1"
     );
     edit(&desk, "good", "1");
     assert_eq!(running.line(), "HUP good");
@@ -82,7 +82,7 @@ fn missing_command_of_a_hook_is_named() {
     edit(&desk, "two", "1");
     assert_eq!(
         running.error_line(),
-        "larder: on change, 0-exec: no such command"
+        "larder: on change, 0-no-such-command: no such command"
     );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
@@ -101,7 +101,7 @@ fn hook_that_exceeds_its_time_is_killed() {
     edit(&desk, "two", "1");
     assert_eq!(
         running.error_line(),
-        "larder: on change, 0-exec: timed out after 50ms"
+        "larder: on change, 0-sh: timed out after 50ms"
     );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
@@ -117,9 +117,69 @@ fn newer_change_is_tried_at_once_after_a_failure() {
     let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
     assert_eq!(running.line(), "ready 1");
     edit(&desk, "bad", "1");
-    let failed = "larder: on change, 0-exec: exit status 1";
+    let failed = "larder: on change, 0-grep: exit status 1";
     assert_eq!(running.error_line(), failed);
     edit(&desk, "good", "1");
     assert_eq!(running.line(), "HUP good");
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
+/// Prints the key, and ends with 3 if it is `bad`.
+const PICKY: &str = "key=$(cat /larder-test/config/key); echo ready $key; [ $key != bad ] || exit 3
+    trap 'exit 0' TERM; while :; do sleep 100 & wait $!; done";
+
+#[test]
+fn command_that_fails_after_a_restart_waits_for_the_next_change() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let mut running = Running::with_errors(&desk, &["--on-change", "restart"], PICKY);
+    assert_eq!(running.line(), "ready one");
+    let failed =
+        "larder: the command failed (exit status: 3), waiting for a change to start it again";
+    let restarting = "larder: restarting the command: volume config changed";
+    edit(&desk, "bad", "1");
+    assert_eq!(running.error_line(), restarting);
+    assert_eq!(running.line(), "ready bad");
+    assert_eq!(running.error_line(), failed);
+    edit(&desk, "good", "1");
+    let again = "larder: the content has changed, starting the command again";
+    assert_eq!(running.error_line(), again);
+    assert_eq!(running.line(), "ready good");
+    // Also the second time; and a signal ends the wait.
+    edit(&desk, "bad", "1");
+    assert_eq!(running.error_line(), restarting);
+    assert_eq!(running.line(), "ready bad");
+    assert_eq!(running.error_line(), failed);
+    assert_eq!(end(running), (String::new(), Some(3)));
+}
+
+#[test]
+fn command_that_fails_after_a_restart_may_end_larder() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let flags = ["--on-change", "restart", "--on-exit", "exit"];
+    let mut running = Running::start(&desk, &flags, PICKY);
+    assert_eq!(running.line(), "ready one");
+    edit(&desk, "bad", "1");
+    assert_eq!(running.end(), ("ready bad\n".to_owned(), Some(3)));
+}
+
+#[test]
+fn variables_that_the_command_does_not_see_are_named_with_a_remedy() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk("");
+    let mut running = Running::with_errors(&desk, &["--on-change", "signal:HUP"], WAIT);
+    assert_eq!(running.line(), "ready 1");
+    edit(&desk, "one", "2");
+    assert_eq!(
+        running.error_line(),
+        "larder: the running command keeps its old variable A; --on-change restart:environment restarts it after such a change"
+    );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
