@@ -41,13 +41,13 @@ pub struct Api {
 
 /// The result of a list.
 #[derive(Debug)]
-pub(crate) struct Listed<T: Target> {
+pub struct Listed<T: Target> {
     /// Every object that could be decoded.
-    pub(crate) state: T::State,
+    pub state: T::State,
     /// Version of the whole list, from which to watch on.
-    pub(crate) version: ResourceVersion,
+    pub version: ResourceVersion,
     /// An item could not be attributed to an object.
-    pub(crate) incomplete: Option<RequestError>,
+    pub incomplete: Option<RequestError>,
 }
 
 /// The parameters of a watch.
@@ -95,8 +95,12 @@ impl Api {
     }
 
     /// Lists the target, following pages. Without `version` the response is the most recent state, else not older than
-    /// it.
-    pub(crate) async fn list<T: Target>(
+    /// it. For callers that do not watch.
+    ///
+    /// # Errors
+    ///
+    /// A request failed, or its response is not a list.
+    pub async fn list<T: Target>(
         &self,
         target: &T,
         version: Option<&ResourceVersion>,
@@ -236,6 +240,9 @@ fn query_of(target: &impl Target) -> Query {
     let mut query = Query::new();
     if let Some(selector) = selector {
         query.add("fieldSelector", &selector);
+    }
+    if let Some(selector) = target.label_selector() {
+        query.add("labelSelector", selector);
     }
     query
 }

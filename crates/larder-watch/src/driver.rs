@@ -136,10 +136,12 @@ impl<T: Target + Clone> Driver<T> {
         outages: Outages,
         now: Instant,
     ) -> Self {
+        let reflector =
+            Reflector::new(random, outages, now).with_watch_timeout(target.watch_timeout());
         Self {
             id,
             target,
-            reflector: Reflector::new(random, outages, now),
+            reflector,
             phase: DriverPhase::Resting,
             state_requests: 0,
             sent: now,
@@ -193,12 +195,17 @@ impl<T: Target + Clone> Driver<T> {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.phase {
             DriverPhase::Collecting(collecting) => Some(collecting.deadline),
-            DriverPhase::Watching(watching) => {
-                Some(watching.since + watching.timeout + WATCH_SLACK)
-            }
+            DriverPhase::Watching(watching) => Some(self.watch_deadline(watching)),
             DriverPhase::BackingOff { until, .. } => Some(*until),
             _ => None,
         }
+    }
+
+    /// When an open watch counts as dead.
+    fn watch_deadline(&self, watching: &Watching<T>) -> Instant {
+        let end = watching.since + watching.timeout + WATCH_SLACK;
+        let silence = self.target.max_silence();
+        silence.map_or(end, |silence| end.min(self.last_heard + silence))
     }
 
     /// Time of the target's last sign of life, if another one is overdue. `last_sent` is when the engine last sent a
@@ -224,6 +231,12 @@ impl<T: Target + Clone> Driver<T> {
     fn heard(&mut self, now: Instant) {
         self.last_heard = now;
         self.overdue = false;
+    }
+
+    /// Notes a response with success, an event or a bookmark.
+    fn proven(&mut self, now: Instant) {
+        self.heard(now);
+        self.target.proven(self.reflector.version());
     }
 
     /// Ends the request under way and requests a complete state: one as fresh as the newest registration if `confirm`.
@@ -304,6 +317,10 @@ impl<T: Target + Clone> Driver<T> {
             DriverPhase::BackingOff { next, .. } => {
                 self.heard(shared.now);
                 self.phase = DriverPhase::Queued(next, None);
+            }
+            // It was heard from since the timer was set.
+            DriverPhase::Watching(watching) if shared.now < self.watch_deadline(&watching) => {
+                self.phase = DriverPhase::Watching(watching);
             }
             DriverPhase::Watching(_) => {
                 self.overdue = true;

@@ -43,7 +43,7 @@ mod target;
 #[doc(hidden)]
 pub use self::api::fuzzing;
 pub use self::{
-    api::Api,
+    api::{Api, Listed},
     backoff::RequestBackoff,
     context::NodeContext,
     engine::{Engine, Known, Limits, Need, Start},

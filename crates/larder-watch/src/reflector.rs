@@ -203,6 +203,8 @@ pub(crate) struct Reflector {
     /// [`Retry::failures`] when the state was requested.
     failures: u32,
     random: fastrand::Rng,
+    /// How long a watch stays open, if the target says so.
+    watch_timeout: Option<Duration>,
 }
 
 impl Reflector {
@@ -216,7 +218,19 @@ impl Reflector {
             retry: Retry::new(outages, now),
             failures: 0,
             random,
+            watch_timeout: None,
         }
+    }
+
+    /// Watches stay open for `timeout`, or for the default.
+    pub(crate) fn with_watch_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.watch_timeout = timeout;
+        self
+    }
+
+    /// The last version seen.
+    pub(crate) fn version(&self) -> Option<&ResourceVersion> {
+        self.version.as_ref()
     }
 
     /// The next state must be as fresh as the newest registration.
@@ -377,7 +391,8 @@ impl Reflector {
 
     fn watch_timeout(&mut self) -> Duration {
         let secs = WATCH_TIMEOUT_MIN_SECS..2 * WATCH_TIMEOUT_MIN_SECS;
-        Duration::from_secs(self.random.u64(secs))
+        let random = Duration::from_secs(self.random.u64(secs));
+        self.watch_timeout.unwrap_or(random)
     }
 
     /// Takes a complete state over.

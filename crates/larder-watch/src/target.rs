@@ -1,6 +1,6 @@
 //! The target of a list and a watch, and how their responses are read.
 
-use std::{fmt, marker::PhantomData, sync::Arc};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use larder_objects::{Object, ObjectKey, ObjectMeta, ObjectType, ResourceVersion};
 use larder_transport::path::{CollectionPath, Resource};
@@ -40,6 +40,31 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
     fn field_selector(&self) -> Option<String> {
         None
     }
+
+    /// The restriction of a collection by labels.
+    fn label_selector(&self) -> Option<&str> {
+        None
+    }
+
+    /// How long the API server keeps a watch open; `None` for 30 to 60 min, at random.
+    fn watch_timeout(&self) -> Option<Duration> {
+        None
+    }
+
+    /// A watch without an event or bookmark for so long is opened again, from its last version; `None` if it may be
+    /// silent until its timeout.
+    fn max_silence(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The shortest pause after a failed request.
+    fn min_pause(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// The API server has answered a request with success, or sent an event or a bookmark. `version` is the newest one
+    /// seen.
+    fn proven(&self, _version: Option<&ResourceVersion>) {}
 
     /// The newest registration that needs the single object; a state that is as fresh will do.
     fn newest_registration(&self) -> Option<RegistrationSeq> {

@@ -30,6 +30,7 @@ impl<T: Target + Clone> Driver<T> {
         let decision = match (response, opening.freshness) {
             (Ok(stream), Some(freshness)) => {
                 self.reflector.opened();
+                self.proven(now);
                 self.phase = DriverPhase::Collecting(Box::new(Collecting {
                     stream,
                     freshness,
@@ -46,6 +47,7 @@ impl<T: Target + Clone> Driver<T> {
             }
             (Ok(stream), None) => {
                 self.reflector.opened();
+                self.proven(now);
                 self.phase = DriverPhase::Watching(Watching {
                     stream,
                     since: now,
@@ -203,6 +205,7 @@ impl<T: Target + Clone> Driver<T> {
         if let Some(decision) = decision {
             self.decide(decision, None, shared);
         } else {
+            self.proven(now);
             watching.quiet = false;
             self.phase = DriverPhase::Watching(watching);
         }
@@ -219,6 +222,7 @@ impl<T: Target + Clone> Driver<T> {
         if synced.reset {
             shared.server.min_version_lost();
         }
+        self.target.proven(Some(&synced.version));
         let snapshot = Snapshot {
             state,
             version: synced.version,
@@ -241,7 +245,7 @@ impl<T: Target + Clone> Driver<T> {
             Next::Send(phase) => DriverPhase::Queued(phase, permit),
             Next::BackOff(next, delay) => DriverPhase::BackingOff {
                 next,
-                until: shared.now + delay,
+                until: shared.now + delay.max(self.target.min_pause()),
             },
         };
         if let Some(restart) = decision.restart {
