@@ -4,6 +4,7 @@ pub mod faults;
 pub mod sys;
 
 pub mod beneath;
+pub mod new_file;
 pub mod ownership;
 pub mod regular_file;
 pub mod replace;
