@@ -9,6 +9,7 @@
 
 mod addresses;
 mod error;
+mod fetch;
 mod files;
 mod tls;
 
@@ -17,10 +18,11 @@ use std::net::SocketAddr;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{
-    HeaderName, HeaderValue, Request,
+    HeaderName, HeaderValue, Request, Response,
     header::{AUTHORIZATION, CONNECTION, HOST, USER_AGENT},
 };
 use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use larder_objects::chain;
 use tokio::{
@@ -32,6 +34,7 @@ use zeroize::Zeroizing;
 
 pub use self::{
     addresses::{Network, NetworkError, PodAddresses},
+    fetch::{Fetch, FetchedBody, fetch},
     files::Files,
 };
 use self::{error::HttpError, tls::connector};
@@ -249,10 +252,7 @@ async fn send(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Full<Bytes>>,
 ) -> Result<u16, HttpError> {
-    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
-    let (mut sender, connection) = handshake.map_err(HttpError::Exchange)?;
-    let exchange = async {
-        let answer = sender.send_request(request).await?;
+    let read = async |answer: Response<Incoming>| {
         let status = answer.status().as_u16();
         let mut body = answer.into_body();
         let mut read = 0;
@@ -263,17 +263,31 @@ async fn send(
                 Some(Err(_)) | None => break,
             }
         }
-        Ok(status)
+        status
+    };
+    exchange(stream, request, read).await
+}
+
+/// Sends the request, and passes the answer to `read`.
+async fn exchange<T>(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    request: Request<Full<Bytes>>,
+    read: impl AsyncFnOnce(Response<Incoming>) -> T,
+) -> Result<T, HttpError> {
+    let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (mut sender, connection) = handshake.map_err(HttpError::Exchange)?;
+    let exchange = async {
+        let answer = sender.send_request(request).await;
+        Ok(read(answer.map_err(HttpError::Exchange)?).await)
     };
     tokio::pin!(exchange);
     tokio::pin!(connection);
     // The connection is driven until the answer arrives; then both are dropped.
-    let answered = tokio::select! {
+    tokio::select! {
         biased;
         answered = &mut exchange => answered,
         _ = &mut connection => exchange.await,
-    };
-    answered.map_err(HttpError::Exchange)
+    }
 }
 
 #[cfg(test)]

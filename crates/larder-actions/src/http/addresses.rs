@@ -142,6 +142,12 @@ pub(super) fn is_refused(ip: IpAddr) -> bool {
     }
 }
 
+/// Whether content may not be fetched from this address: it is link-local, of a cloud's metadata service, or of no
+/// server.
+pub(super) fn is_metadata(ip: IpAddr) -> bool {
+    is_refused(ip) && !ip.to_canonical().is_loopback()
+}
+
 fn is_refused_v4(ip: Ipv4Addr) -> bool {
     ip.is_loopback()
         || ip.is_link_local()

@@ -15,6 +15,10 @@ pub(super) enum HttpError {
     StatedAddress(IpAddr),
     #[error("{0} is an address of this machine, whose network the pod does not use")]
     OwnAddress(IpAddr),
+    #[error("{0} is link-local, or of a metadata service")]
+    LinkLocal(IpAddr),
+    #[error("more than {0} bytes")]
+    TooLong(usize),
     #[error("not a URL")]
     Url,
     #[error("not a header")]

@@ -1,0 +1,141 @@
+//! Fetches content by GET: one request to one server, with a bounded body.
+//!
+//! Invariants:
+//! 1. Link-local addresses and those of clouds' metadata services are refused, whatever name led there.
+//! 2. No error has the user or the query of the URL, or content of the answer.
+
+use std::{fmt, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
+use http_body_util::{BodyExt as _, Full};
+use larder_on_change::{HttpTls, HttpUrl};
+use tokio::{net::lookup_host, time::timeout};
+
+use super::{AGENT, Files, addresses::is_metadata, connect, error::HttpError, exchange, tls};
+
+/// What is fetched, and how.
+#[derive(Clone, Copy)]
+pub struct Fetch<'a> {
+    /// The URL.
+    pub url: &'a HttpUrl,
+    /// Further headers.
+    pub headers: &'a [(String, String)],
+    /// How the server's certificate is verified.
+    pub tls: &'a HttpTls,
+    /// Longest time for everything.
+    pub timeout: Duration,
+    /// Most bytes of the body.
+    pub max_body: usize,
+    /// Whether the body of a status from 500 on is wanted, too.
+    pub body_of_5xx: bool,
+}
+
+impl fmt::Debug for Fetch<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fetch")
+            .field("url", self.url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was fetched.
+pub struct FetchedBody {
+    /// The status.
+    pub status: u16,
+    /// The body; empty if the status says that it is not the content.
+    pub body: Vec<u8>,
+    headers: HeaderMap,
+}
+
+impl fmt::Debug for FetchedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "<{}, {} bytes>", self.status, self.body.len())
+    }
+}
+
+impl FetchedBody {
+    /// The value of a header.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name)?.to_str().ok()
+    }
+
+    /// The headers by which the next request asks only for other content.
+    pub fn validators(&self) -> Vec<(&'static str, String)> {
+        let pairs = [
+            ("etag", "if-none-match"),
+            ("last-modified", "if-modified-since"),
+        ];
+        let found = pairs.into_iter();
+        found
+            .filter_map(|(name, condition)| Some((condition, self.header(name)?.to_owned())))
+            .collect()
+    }
+}
+
+/// Sends the request, and reads the answer. Redirects are not followed, and no proxy is used.
+///
+/// # Errors
+///
+/// The reason, without the URL.
+pub async fn fetch(fetch: &Fetch<'_>) -> Result<FetchedBody, String> {
+    match timeout(fetch.timeout, request(fetch)).await {
+        Ok(Ok(fetched)) => Ok(fetched),
+        Ok(Err(error)) => Err(error.in_words()),
+        Err(_) => Err(format!("timed out after {:?}", fetch.timeout)),
+    }
+}
+
+async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
+    let url = fetch.url;
+    let found = lookup_host((url.host(), url.port())).await;
+    let addresses: Vec<_> = found.map_err(HttpError::Lookup)?.collect();
+    if let Some(refused) = addresses.iter().find(|address| is_metadata(address.ip())) {
+        return Err(HttpError::LinkLocal(refused.ip()));
+    }
+    let mut request = Request::new(Full::new(Bytes::new()));
+    *request.uri_mut() = url.path().parse().map_err(|_| HttpError::Url)?;
+    let headers = request.headers_mut();
+    headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    let value = |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Header);
+    for (name, text) in fetch.headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HttpError::Header)?;
+        let mut value = value(text)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    headers.insert(header::HOST, value(&url.authority())?);
+    let stream = connect(&addresses).await?;
+    let limit = fetch.max_body;
+    let read = async |response: http::Response<hyper::body::Incoming>| {
+        let (head, mut body) = response.into_parts();
+        let status = head.status.as_u16();
+        let is_wanted = head.status.is_success() || (fetch.body_of_5xx && status >= 500);
+        let mut content = Vec::new();
+        while is_wanted && let Some(frame) = body.frame().await {
+            let frame = frame.map_err(HttpError::Exchange)?;
+            let data = frame.data_ref().map_or(&[][..], |data| data);
+            if content.len() + data.len() > limit {
+                return Err(HttpError::TooLong(limit));
+            }
+            content.extend_from_slice(data);
+        }
+        Ok(FetchedBody {
+            status,
+            body: content,
+            headers: head.headers,
+        })
+    };
+    if url.is_tls() {
+        let files = Files {
+            volumes: &std::collections::BTreeMap::new(),
+            any_authorities: true,
+        };
+        let (connector, name) = tls::connector(fetch.tls, url.host(), files).await?;
+        let stream = connector.connect(name, stream).await;
+        exchange(stream.map_err(HttpError::Tls)?, request, read).await?
+    } else {
+        exchange(stream, request, read).await?
+    }
+}
