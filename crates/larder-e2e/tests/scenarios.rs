@@ -13,13 +13,18 @@ use std::{
 };
 
 /// The specifications in `docs/spec`, and the section of each that lists its scenarios.
-const SPECIFICATIONS: [&str; 5] = [
+const SPECIFICATIONS: [&str; 6] = [
     "managers",
     "projection",
     "on-change",
     "offline",
     "beside-kubelet",
+    "sidecar",
 ];
+
+/// Scenarios without a test: of a part that does not exist yet (54 to 59), of a memory limit (60), and of rendered
+/// charts (64).
+const UNTESTED: [(&str, &[u32]); 1] = [("sidecar", &[54, 55, 56, 57, 58, 59, 60, 64])];
 
 #[test]
 fn every_scenario_has_a_test() {
@@ -31,7 +36,10 @@ fn every_scenario_has_a_test() {
         let path = crates.join(format!("../docs/spec/{specification}.md"));
         let scenarios = scenarios(&fs::read_to_string(path).unwrap());
         let tested = tested(&sources, specification);
-        let untested: Vec<_> = scenarios.difference(&tested).collect();
+        let known = UNTESTED.iter().find(|(name, _)| *name == specification);
+        let known = known.map_or(&[][..], |(_, numbers)| numbers);
+        let untested = scenarios.difference(&tested);
+        let untested: Vec<_> = untested.filter(|number| !known.contains(number)).collect();
         // Straight to the stream, which no test runner captures.
         let line = format!(
             "{specification}: {} of {} scenarios have a test\n",

@@ -1,0 +1,330 @@
+//! Flags and the file of the own form (section 3).
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{
+    ConfigMapVolumeSource, KeyToPath, ProjectedVolumeSource, SecretVolumeSource,
+};
+use larder_objects::Kind;
+use larder_on_change::{
+    Hook,
+    parse::{self, HookOrigin},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use crate::{
+    selection::ObjectRef,
+    volumes::{OwnVolume, VolumeSource},
+};
+
+/// What other sources of a pod are told.
+const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
+
+/// Volumes and hooks of a `SidecarConfiguration`.
+#[derive(Debug)]
+pub struct SidecarConfiguration {
+    /// The directories.
+    pub volumes: Vec<OwnVolume>,
+    /// The hooks.
+    pub hooks: Vec<Hook>,
+}
+
+/// Reads `[NAMESPACE/]NAME:DIR[,OPTION…]`, the value of `--config-map` or `--secret`.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<OwnVolume, String> {
+    let expected = || "expected [NAMESPACE/]NAME:DIR[,OPTION…]".to_owned();
+    let mut parts = text.split(',');
+    let (object, path) = parts
+        .next()
+        .and_then(|place| place.split_once(':'))
+        .ok_or_else(expected)?;
+    let (own, name) = match object.split_once('/') {
+        Some((own, name)) => (Some(own), name),
+        None => (namespace, object),
+    };
+    let own = own.ok_or("the namespace is unknown: give NAMESPACE/NAME, or -n")?;
+    if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
+        return Err(expected());
+    }
+    let mut source = VolumeSource {
+        object: ObjectRef {
+            kind,
+            namespace: own.into(),
+            name: name.into(),
+        },
+        optional: false,
+        mode: None,
+        items: Vec::new(),
+    };
+    for option in parts {
+        match option.split_once('=') {
+            None if option == "optional" => source.optional = true,
+            Some(("mode", digits)) => source.mode = Some(mode(digits)?),
+            Some(("item", item)) => source.items.push(parse_item(item)?),
+            _ => {
+                return Err(format!(
+                    "unknown option {option:?}: expected optional, mode= or item="
+                ));
+            }
+        }
+    }
+    Ok(volume(path, None, vec![source]))
+}
+
+fn parse_item(text: &str) -> Result<KeyToPath, String> {
+    let mut parts = text.split(':');
+    let (Some(key), Some(path), digits, None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return Err("expected item=KEY:PATH[:MODE]".to_owned());
+    };
+    Ok(KeyToPath {
+        key: key.to_owned(),
+        path: path.to_owned(),
+        mode: digits.map(mode).transpose()?,
+    })
+}
+
+fn mode(digits: &str) -> Result<i32, String> {
+    let mode = i32::from_str_radix(digits, 8).ok();
+    let mode = mode.filter(|mode| (0..=0o777).contains(mode));
+    mode.ok_or_else(|| "expected an octal mode, such as 0440".to_owned())
+}
+
+fn volume(path: impl AsRef<Path>, name: Option<SmolStr>, sources: Vec<VolumeSource>) -> OwnVolume {
+    let path: PathBuf = std::path::absolute(path.as_ref())
+        .unwrap_or_else(|_| path.as_ref().to_owned())
+        .components()
+        .collect();
+    let last = path.file_name().unwrap_or_default().to_string_lossy();
+    OwnVolume {
+        name: name.unwrap_or_else(|| SmolStr::new(last)),
+        path,
+        sources,
+    }
+}
+
+/// Joins volumes with the same directory, in order.
+///
+/// # Errors
+///
+/// A directory is inside another one.
+pub fn join_volumes(volumes: Vec<OwnVolume>) -> Result<Vec<OwnVolume>, String> {
+    let mut joined: Vec<OwnVolume> = Vec::new();
+    for volume in volumes {
+        match joined.iter_mut().find(|known| known.path == volume.path) {
+            Some(known) => known.sources.extend(volume.sources),
+            None => joined.push(volume),
+        }
+    }
+    for one in &joined {
+        let inside =
+            |other: &&OwnVolume| one.path != other.path && one.path.starts_with(&other.path);
+        if let Some(other) = joined.iter().find(inside) {
+            let (one, other) = (one.path.display(), other.path.display());
+            return Err(format!("{one} is inside {other}"));
+        }
+    }
+    Ok(joined)
+}
+
+impl SidecarConfiguration {
+    /// Reads the file of `--config`.
+    ///
+    /// # Errors
+    ///
+    /// The place, and what was expected.
+    pub fn read(text: &str, namespace: Option<&str>) -> Result<Self, String> {
+        // The parser's text may quote the input.
+        let file: File = serde_saphyr::from_str(text).map_err(|error| match error.location() {
+            Some(place) => format!("line {}: unexpected field or value", place.line()),
+            None => "not YAML".to_owned(),
+        })?;
+        if file.kind.is_some_and(|kind| kind != "SidecarConfiguration") {
+            return Err("kind: expected SidecarConfiguration".to_owned());
+        }
+        let mut volumes = Vec::new();
+        for (number, entry) in file.volumes.into_iter().enumerate() {
+            let read = entry.read(namespace);
+            volumes.push(read.map_err(|error| format!("volumes[{number}]: {error}"))?);
+        }
+        let hooks = match file.on_change {
+            None => Vec::new(),
+            Some(value) => parse::hooks(&value.to_string(), HookOrigin::CommandLine, None)
+                .map_err(|error| format!("onChange{error}"))?,
+        };
+        Ok(Self { volumes, hooks })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct File {
+    #[serde(default, rename = "apiVersion")]
+    _api_version: Option<String>,
+    kind: Option<String>,
+    #[serde(default)]
+    volumes: Vec<FileVolume>,
+    on_change: Option<Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct FileVolume {
+    name: Option<SmolStr>,
+    path: PathBuf,
+    config_map: Option<ConfigMapVolumeSource>,
+    secret: Option<SecretVolumeSource>,
+    projected: Option<ProjectedVolumeSource>,
+}
+
+impl FileVolume {
+    fn read(self, namespace: Option<&str>) -> Result<OwnVolume, String> {
+        let own = namespace.ok_or("the namespace is unknown: give -n")?;
+        let source = |kind, name: &str, optional, mode, items| VolumeSource {
+            object: ObjectRef {
+                kind,
+                namespace: own.into(),
+                name: name.into(),
+            },
+            optional,
+            mode,
+            items,
+        };
+        let sources = match (self.config_map, self.secret, self.projected) {
+            (Some(map), None, None) => vec![source(
+                Kind::ConfigMap,
+                &map.name,
+                map.optional == Some(true),
+                map.default_mode,
+                map.items.unwrap_or_default(),
+            )],
+            (None, Some(secret), None) => vec![source(
+                Kind::Secret,
+                &secret.secret_name.ok_or("secretName is missing")?,
+                secret.optional == Some(true),
+                secret.default_mode,
+                secret.items.unwrap_or_default(),
+            )],
+            (None, None, Some(projected)) => {
+                let mode = projected.default_mode;
+                let mut sources = Vec::new();
+                for entry in projected.sources.unwrap_or_default() {
+                    sources.push(match (entry.config_map, entry.secret) {
+                        (Some(map), None) => source(
+                            Kind::ConfigMap,
+                            &map.name,
+                            map.optional == Some(true),
+                            mode,
+                            map.items.unwrap_or_default(),
+                        ),
+                        (None, Some(secret)) => source(
+                            Kind::Secret,
+                            &secret.name,
+                            secret.optional == Some(true),
+                            mode,
+                            secret.items.unwrap_or_default(),
+                        ),
+                        _ => return Err(OTHERS.to_owned()),
+                    });
+                }
+                sources
+            }
+            _ => return Err("expected one of configMap, secret and projected".to_owned()),
+        };
+        if sources.iter().any(|source| source.object.name.is_empty()) {
+            return Err("the name of the object is missing".to_owned());
+        }
+        Ok(volume(self.path, self.name, sources))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_name_object_directory_and_options() {
+        let parsed = parse_volume(
+            Kind::Secret,
+            "tls:/etc/tls/,optional,mode=0440,item=a:b/c:0400",
+            Some("n"),
+        );
+        let volume = parsed.unwrap();
+        assert_eq!(
+            (volume.name.as_str(), volume.path.to_str()),
+            ("tls", Some("/etc/tls"))
+        );
+        let source = &volume.sources[0];
+        assert_eq!(source.object.to_string(), "Secret n/tls");
+        assert!(source.optional);
+        assert_eq!(source.mode, Some(0o440));
+        assert_eq!(source.items[0].mode, Some(0o400));
+        let parsed = parse_volume(Kind::ConfigMap, "other/app:/d", None).unwrap();
+        assert_eq!(parsed.sources[0].object.namespace, "other");
+        for bad in [
+            "app",
+            "app:",
+            ":/d",
+            "a/b/c:/d",
+            "app:/d,x",
+            "app:/d,mode=9",
+            "app:/d,item=a",
+        ] {
+            assert!(
+                parse_volume(Kind::ConfigMap, bad, Some("n")).is_err(),
+                "{bad}"
+            );
+        }
+        assert!(parse_volume(Kind::ConfigMap, "app:/d", None).is_err());
+    }
+
+    #[test]
+    fn directories_are_joined_and_none_is_inside_another() {
+        let parse = |text| parse_volume(Kind::ConfigMap, text, Some("n")).unwrap();
+        let joined = join_volumes(vec![parse("a:/d"), parse("b:/e"), parse("c:/d/.")]).unwrap();
+        assert_eq!(joined.len(), 2);
+        assert_eq!(joined[0].sources.len(), 2);
+        let inside = join_volumes(vec![parse("a:/d/x"), parse("b:/d")]);
+        assert_eq!(inside, Err("/d/x is inside /d".to_owned()));
+    }
+
+    #[test]
+    fn configuration_has_volumes_of_a_pod_and_hooks() {
+        let text = "
+kind: SidecarConfiguration
+volumes:
+- path: /etc/app
+  projected:
+    sources:
+    - configMap: {name: app}
+    - secret: {name: tls, optional: true}
+- {name: own, path: /etc/other, configMap: {name: other}}
+onChange:
+- http: 8080/-/reload
+";
+        let read = SidecarConfiguration::read(text, Some("n")).unwrap();
+        assert_eq!(read.volumes.len(), 2);
+        assert_eq!(read.volumes[0].sources.len(), 2);
+        assert_eq!(read.volumes[1].name, "own");
+        assert_eq!(read.hooks.len(), 1);
+        for (bad, expected) in [
+            ("kind: Pod", "kind"),
+            ("volumes: [{path: /d}]", "volumes[0]: expected one of"),
+            (
+                "volumes: [{path: /d, projected: {sources: [{downwardAPI: {}}]}}]",
+                "a volume of the pod does that",
+            ),
+            ("volumes: [{path: /d, emptyDir: {}}]", "line 1"),
+            ("onChange: [{signal: NONE}]", "onChange"),
+        ] {
+            let error = SidecarConfiguration::read(bad, Some("n")).unwrap_err();
+            assert!(error.contains(expected), "{bad}: {error}");
+        }
+    }
+}

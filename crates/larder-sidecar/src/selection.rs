@@ -1,0 +1,267 @@
+//! The objects that a sidecar follows, and the watches that this takes.
+
+use std::{cmp::Ordering, collections::BTreeSet, fmt};
+
+use larder_objects::Kind;
+use smol_str::SmolStr;
+
+/// The objects of the label form.
+#[derive(Clone, Debug)]
+pub struct Selector {
+    /// The label selector; `None` selects everything.
+    pub labels: Option<String>,
+    /// The kinds.
+    pub kinds: BTreeSet<Kind>,
+    /// The namespaces.
+    pub namespaces: Namespaces,
+    /// Names, which take the place of labels.
+    pub names: Option<Vec<ObjectName>>,
+}
+
+/// Some namespaces.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Namespaces {
+    /// All of them.
+    All,
+    /// Those of these names.
+    Named(BTreeSet<SmolStr>),
+}
+
+/// `NAME`, `KIND/NAME` or `NAMESPACE/KIND/NAME`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectName {
+    namespace: Option<SmolStr>,
+    kind: Option<Kind>,
+    name: SmolStr,
+}
+
+impl ObjectName {
+    /// The name that `text` denotes, if it denotes one.
+    pub fn parse(text: &str) -> Option<Self> {
+        let parts: Vec<_> = text.split('/').collect();
+        let (namespace, kind, name) = match parts.as_slice() {
+            [name] => (None, None, *name),
+            [kind, name] => (None, Some(*kind), *name),
+            [namespace, kind, name] => (Some(*namespace), Some(*kind), *name),
+            _ => return None,
+        };
+        let kinds = [Kind::ConfigMap, Kind::Secret].into_iter();
+        let kind = match kind {
+            None => None,
+            Some(word) => Some(kinds.clone().find(|kind| kind.singular() == word)?),
+        };
+        (!name.is_empty() && namespace != Some("")).then(|| Self {
+            namespace: namespace.map(SmolStr::new),
+            kind,
+            name: name.into(),
+        })
+    }
+}
+
+/// What one watch covers.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Selection {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace; `None` for all.
+    pub namespace: Option<SmolStr>,
+    /// The one name.
+    pub name: Option<SmolStr>,
+    /// The label selector.
+    pub labels: Option<String>,
+}
+
+impl Selection {
+    /// One object.
+    pub fn of(object: &ObjectRef) -> Self {
+        Self {
+            kind: object.kind,
+            namespace: Some(object.namespace.clone()),
+            name: Some(object.name.clone()),
+            labels: None,
+        }
+    }
+
+    /// Whether the object would be found here, if its labels fit.
+    pub fn covers(&self, object: &ObjectRef) -> bool {
+        let fits =
+            |own: &Option<SmolStr>, found: &SmolStr| own.as_ref().is_none_or(|own| own == found);
+        self.kind == object.kind
+            && fits(&self.namespace, &object.namespace)
+            && fits(&self.name, &object.name)
+    }
+}
+
+/// `configmaps in namespace prod`.
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.object_type().resource)?;
+        if let Some(name) = &self.name {
+            write!(f, " {name}")?;
+        }
+        match &self.namespace {
+            Some(namespace) => write!(f, " in namespace {namespace}"),
+            None => f.write_str(" in all namespaces"),
+        }
+    }
+}
+
+impl Selector {
+    /// One watch for each kind and namespace, or for each name (rules L1, L2).
+    pub fn selections(&self) -> BTreeSet<Selection> {
+        let mut all = BTreeSet::new();
+        let any = [ObjectName {
+            namespace: None,
+            kind: None,
+            name: SmolStr::default(),
+        }];
+        let names = self.names.as_deref();
+        for name in names.unwrap_or(&any) {
+            let is_kind = |kind: &&Kind| name.kind.is_none_or(|own| own == **kind);
+            for kind in self.kinds.iter().filter(is_kind) {
+                for namespace in self.namespaces.of(name) {
+                    all.insert(Selection {
+                        kind: *kind,
+                        namespace,
+                        name: names.is_some().then(|| name.name.clone()),
+                        labels: self.labels.clone().filter(|_| names.is_none()),
+                    });
+                }
+            }
+        }
+        all
+    }
+}
+
+impl Namespaces {
+    /// Where to look for `name`; `None` stands for all namespaces at once.
+    fn of(&self, name: &ObjectName) -> Vec<Option<SmolStr>> {
+        match (self, &name.namespace) {
+            (Self::All, own) => vec![own.clone()],
+            (Self::Named(names), None) => names.iter().cloned().map(Some).collect(),
+            (Self::Named(names), Some(own)) if names.contains(own) => vec![Some(own.clone())],
+            (Self::Named(_), Some(_)) => Vec::new(),
+        }
+    }
+}
+
+/// An object. Of several that want one path, the last in this order wins: Secrets come before ConfigMaps, then
+/// namespace and name decide (rule L6).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectRef {
+    /// The kind.
+    pub kind: Kind,
+    /// The namespace.
+    pub namespace: SmolStr,
+    /// The name.
+    pub name: SmolStr,
+}
+
+impl Ord for ObjectRef {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let kinds = other.kind.cmp(&self.kind);
+        kinds
+            .then_with(|| self.namespace.cmp(&other.namespace))
+            .then_with(|| self.name.cmp(&other.name))
+    }
+}
+
+impl PartialOrd for ObjectRef {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for ObjectRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn selections(namespaces: &[&str], both: bool, names: Option<&[&str]>) -> Vec<String> {
+        let kinds: &[Kind] = if both {
+            &[Kind::ConfigMap, Kind::Secret]
+        } else {
+            &[Kind::ConfigMap]
+        };
+        let selector = Selector {
+            labels: Some("l".to_owned()),
+            kinds: kinds.iter().copied().collect(),
+            namespaces: if namespaces.is_empty() {
+                Namespaces::All
+            } else {
+                Namespaces::Named(namespaces.iter().map(SmolStr::new).collect())
+            },
+            names: names.map(|names| {
+                let names = names.iter().map(|name| ObjectName::parse(name).unwrap());
+                names.collect()
+            }),
+        };
+        let all = selector.selections();
+        let is_labeled = |selection: &Selection| selection.labels.is_some();
+        assert!(
+            all.iter()
+                .all(|selection| is_labeled(selection) == names.is_none())
+        );
+        all.iter().map(ToString::to_string).collect()
+    }
+
+    // sidecar 18
+    #[test]
+    fn labels_take_one_watch_for_each_kind_and_namespace() {
+        assert_eq!(
+            selections(&["a", "b"], true, None),
+            [
+                "configmaps in namespace a",
+                "configmaps in namespace b",
+                "secrets in namespace a",
+                "secrets in namespace b",
+            ]
+        );
+        let all = ["configmaps in all namespaces", "secrets in all namespaces"];
+        assert_eq!(selections(&[], true, None), all);
+    }
+
+    // sidecar 21 to 23
+    #[test]
+    fn names_take_one_watch_each_where_they_may_be() {
+        let of = |namespaces, names: &[&str]| selections(namespaces, true, Some(names));
+        assert_eq!(
+            of(&["a"], &["configmap/x"]),
+            ["configmaps x in namespace a"]
+        );
+        assert_eq!(
+            of(&["ns1", "ns2"], &["ns1/secret/x"]),
+            ["secrets x in namespace ns1"]
+        );
+        assert_eq!(
+            of(&[], &["x"]),
+            [
+                "configmaps x in all namespaces",
+                "secrets x in all namespaces"
+            ]
+        );
+        assert_eq!(of(&[], &["ns1/secret/x"]), ["secrets x in namespace ns1"]);
+        assert!(of(&["a"], &["b/secret/x"]).is_empty());
+        for bad in ["", "pod/x", "a/b/c/d", "/secret/x", "configmap/"] {
+            assert_eq!(ObjectName::parse(bad), None, "{bad}");
+        }
+    }
+
+    // sidecar 14
+    #[test]
+    fn config_map_wins_over_secret_and_then_the_later_name() {
+        let object = |kind, namespace: &str, name: &str| ObjectRef {
+            kind,
+            namespace: namespace.into(),
+            name: name.into(),
+        };
+        let secret = object(Kind::Secret, "z", "z");
+        assert!(secret < object(Kind::ConfigMap, "a", "a"));
+        assert!(object(Kind::ConfigMap, "a", "z") < object(Kind::ConfigMap, "b", "a"));
+    }
+}

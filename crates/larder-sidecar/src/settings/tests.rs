@@ -1,0 +1,144 @@
+use super::*;
+
+fn read(variables: &[(&str, &str)]) -> Result<LabelSettings, SettingsError> {
+    let base = [("LABEL", "l"), ("FOLDER", "/f"), ("NAMESPACE", "n")];
+    let all = base.iter().chain(variables);
+    let find = |name: &str| {
+        let mut found = all.clone().filter(|(known, _)| *known == name);
+        found.next_back().map(|(_, value)| (*value).to_owned())
+    };
+    LabelSettings::from_variables(find, CredentialFlags::default())
+}
+
+// sidecar 3
+#[test]
+fn bad_value_is_an_error_that_names_its_variable() {
+    let bad = [
+        ("DEFAULT_FILE_MODE", "rw"),
+        ("DISABLE_X509_STRICT_VERIFICATION", "maybe"),
+        ("ENABLE_5XX", "maybe"),
+        ("ERROR_THROTTLE_SLEEP", "x"),
+        ("FOLDER", ""),
+        ("HEALTH_HOST", "here"),
+        ("HEALTH_PORT", "99999"),
+        ("IGNORE_ALREADY_PROCESSED", "maybe"),
+        ("LABEL", "a\nb"),
+        ("LABEL_VALUE", "a\nb"),
+        ("LARDER_DEBOUNCE", "5s:1s"),
+        ("LARDER_FOLDER_ROOTS", "relative"),
+        ("LARDER_SCRIPT_TIMEOUT", "5"),
+        ("LARDER_URL_CREDENTIALS", "x"),
+        ("LARDER_URL_KEYS", "x"),
+        ("LARDER_URL_REFRESH", "x"),
+        ("LOG_FORMAT", "XML"),
+        ("LOG_LEVEL", "LOUD"),
+        ("LOG_TZ", "MARS"),
+        ("NAMESPACE", "A/B"),
+        ("REQ_BASIC_AUTH_ENCODING", "cp037"),
+        ("REQ_METHOD", "DELETE"),
+        ("REQ_RETRY_BACKOFF_FACTOR", "-1"),
+        ("REQ_RETRY_CONNECT", "x"),
+        ("REQ_RETRY_READ", "x"),
+        ("REQ_RETRY_TOTAL", "x"),
+        ("REQ_SKIP_INIT", "maybe"),
+        ("REQ_SKIP_TLS_VERIFY", "maybe"),
+        ("REQ_TIMEOUT", "0"),
+        ("REQ_URL", "ftp://h"),
+        ("RESOURCE", "pod"),
+        ("RESOURCE_NAME", "a/b/c/d"),
+        ("SKIP_TLS_VERIFY", "maybe"),
+        ("SLEEP_TIME", "x"),
+        ("UNIQUE_FILENAMES", "maybe"),
+        ("WATCH_CLIENT_TIMEOUT", "x"),
+        ("WATCH_SERVER_TIMEOUT", "x"),
+    ];
+    for (name, value) in bad {
+        let errors = read(&[(name, value)]).unwrap_err().0;
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].starts_with(&format!("{name}: ")), "{errors:?}");
+        assert!(VARIABLES.contains(&name));
+    }
+    for (name, value) in [
+        ("METHOD", "POLL"),
+        ("LABEL", ""),
+        ("SKIP_TLS_VERIFY", "true"),
+    ] {
+        let warnings = read(&[(name, value)]).unwrap().warnings;
+        assert!(warnings[0].starts_with(name), "{warnings:?}");
+    }
+    let errors = read(&[("RESOURCE", "x"), ("REQ_METHOD", "y")]).unwrap_err();
+    assert_eq!(errors.0.len(), 2, "all mistakes at once");
+}
+
+// sidecar 1
+#[test]
+fn label_and_folder_are_required() {
+    let settings = LabelSettings::from_variables(|_| None, CredentialFlags::default());
+    let errors = settings.unwrap_err().to_string();
+    for name in [
+        "LABEL: is required",
+        "FOLDER: is required",
+        "NAMESPACE: is not set",
+    ] {
+        assert!(errors.contains(name), "{errors}");
+    }
+}
+
+// sidecar 18
+#[test]
+fn namespaces_may_have_blanks_around_them() {
+    let of = |text| read(&[("NAMESPACE", text)]).unwrap().selector.namespaces;
+    let both = BTreeSet::from(["a".into(), "b".into()]);
+    assert_eq!(of(" a, b"), Namespaces::Named(both));
+    assert_eq!(of("a,ALL"), Namespaces::All);
+}
+
+// sidecar 17
+#[test]
+fn mode_is_octal_with_or_without_a_leading_zero() {
+    for text in ["440", "0440"] {
+        let settings = read(&[("DEFAULT_FILE_MODE", text)]).unwrap();
+        assert_eq!(settings.files.mode, Some(0o440));
+    }
+}
+
+// sidecar 37
+#[test]
+fn payload_is_json_or_becomes_a_json_string() {
+    for (text, expected) in [(r#"{"a": 1}"#, r#"{"a":1}"#), ("abc", "\"abc\"")] {
+        let variables = [("REQ_PAYLOAD", text), ("REQ_URL", "http://h/")];
+        let request = read(&variables).unwrap().request.unwrap();
+        assert_eq!(request.payload, Some(Payload(expected.to_owned())));
+    }
+}
+
+#[test]
+fn pauses_of_retries_double_and_the_first_is_none() {
+    let retries = Retries {
+        total: 5,
+        connect: 5,
+        read: 5,
+        factor: 1.1,
+    };
+    let pauses: Vec<_> = [1, 2, 3, 20].map(|n| retries.pause(n).as_millis()).into();
+    assert_eq!(pauses, [0, 2200, 4400, 120_000]);
+}
+
+#[test]
+fn neither_credentials_nor_payload_are_shown() {
+    let variables = [
+        ("REQ_USERNAME", "canary"),
+        ("REQ_PASSWORD", "canary"),
+        ("REQ_PAYLOAD", "canary"),
+        ("REQ_URL", "http://canary:canary@h/?canary"),
+    ];
+    let shown = format!("{:?}", read(&variables).unwrap());
+    assert!(!shown.contains("canary"), "{shown}");
+}
+
+#[test]
+fn level_of_root_is_read_from_a_python_configuration() {
+    let text = "version: 1\nhandlers:\n  x:\n    level: ERROR\nroot:\n  handlers: [x]\n  level: \"DEBUG\"\n";
+    assert_eq!(root_level(text).as_deref(), Some("DEBUG"));
+    assert_eq!(root_level("version: 1\n"), None);
+}

@@ -1,0 +1,162 @@
+//! `*.url` keys.
+
+use crate::{
+    application::{Application, reply},
+    world::{World, until},
+};
+
+fn world(refresh: &str) -> World {
+    World::new()
+        .with("LARDER_URL_REFRESH", refresh)
+        .with("REQ_RETRY_BACKOFF_FACTOR", "0")
+}
+
+// sidecar 24
+#[tokio::test]
+async fn failure_keeps_the_old_file_and_the_first_one_leaves_none() {
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(200, &[], b"one")));
+    let world = world("20ms");
+    world.config_map("n", "a", &[("x.json.url", &application.url("/x"))]);
+    let sidecar = world.ready().await;
+    world.until_files("x.json=one").await;
+    for status in [404, 500] {
+        let before = application.seen().len();
+        application.answers(move |_| Some(reply(status, &[], b"broken")));
+        until(|| application.seen().len() >= before + 2).await;
+        assert_eq!(world.files(), "x.json=one");
+        application.answers(|_| Some(reply(200, &[], b"one")));
+    }
+    application.answers(|_| Some(reply(200, &[], b"two")));
+    world.until_files("x.json=two").await;
+    sidecar.stop().await.unwrap();
+
+    let other = World::new().with("REQ_TIMEOUT", "0.2");
+    application.answers(|_| None);
+    other.config_map("n", "a", &[("x.url", &application.url("/x")), ("y", "1")]);
+    let _sidecar = other.ready().await;
+    assert_eq!(other.files(), "y=1", "ready after the attempt");
+    application.answers(|_| Some(reply(200, &[], b"late")));
+    other.until_files("x=late y=1").await;
+}
+
+// sidecar 25
+#[tokio::test]
+async fn body_of_a_500_is_the_file_if_that_is_enabled() {
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(500, &[], b"500")));
+    let world = world("0").with("ENABLE_5XX", "true");
+    world.config_map("n", "a", &[("500.txt.url", &application.url("/500"))]);
+    let _sidecar = world.ready().await;
+    assert_eq!(world.files(), "500.txt=500");
+}
+
+// sidecar 9, 26
+#[tokio::test]
+async fn credentials_go_to_their_origin_or_to_the_first_host_if_always() {
+    let (own, other) = (Application::start().await, Application::start().await);
+    let target = other.url("/redirected");
+    let redirect = move |_: &_| Some(reply(302, &[("Location", &target)], b""));
+    own.answers(redirect);
+    other.answers(|_| Some(reply(200, &[], b"ok")));
+    let with = |always: &str| {
+        world("0")
+            .with("REQ_URL", &own.url("/reload"))
+            .with("REQ_SKIP_INIT", "true")
+            .with("REQ_USERNAME", "u")
+            .with("REQ_PASSWORD", "p")
+            .with("LARDER_URL_CREDENTIALS", always)
+    };
+    let has_credentials = |application: &Application| {
+        let seen = application.seen().into_iter();
+        let has = seen.map(|seen| seen.headers.contains_key("authorization"));
+        has.collect::<Vec<_>>()
+    };
+    let world = with("SameOrigin");
+    world.config_map("n", "a", &[("a.url", &own.url("/a"))]);
+    world.config_map("n", "b", &[("b.url", &other.url("/b"))]);
+    let sidecar = world.ready().await;
+    assert_eq!(world.files(), "a=ok b=ok");
+    assert_eq!(has_credentials(&own), [true]);
+    assert_eq!(has_credentials(&other), [false, false]);
+    sidecar.stop().await.unwrap();
+
+    let (third, fourth) = (Application::start().await, Application::start().await);
+    let target = fourth.url("/redirected");
+    third.answers(move |_| Some(reply(307, &[("Location", &target)], b"")));
+    let world = with("Always");
+    world.config_map("n", "c", &[("c.url", &third.url("/c"))]);
+    let _sidecar = world.ready().await;
+    assert_eq!(has_credentials(&third), [true]);
+    assert_eq!(has_credentials(&fourth), [false]);
+}
+
+// sidecar 27
+#[tokio::test]
+async fn metadata_files_long_answers_and_many_redirects_are_refused() {
+    let application = Application::start().await;
+    let target = application.url("/again");
+    application.answers(move |seen| {
+        if seen.line.contains("/long") {
+            return Some(reply(200, &[], &vec![b'x'; 17 << 20]));
+        }
+        Some(reply(302, &[("Location", &target)], b""))
+    });
+    let world = world("0").with("REQ_RETRY_TOTAL", "0");
+    let urls = [
+        ("a.url", "http://169.254.169.254/latest"),
+        ("b.url", "file:///etc/passwd"),
+        ("c.url", "http://[fe80::1]/"),
+        ("d.url", &application.url("/long")),
+        ("e.url", &application.url("/loop")),
+    ];
+    world.config_map("n", "a", &urls);
+    world.config_map("n", "b", &[("ok", "1"), (".url", "http://127.0.0.1/")]);
+    let _sidecar = world.ready().await;
+    assert_eq!(world.files(), "ok=1");
+    assert_eq!(application.seen().len(), 1 + 6);
+}
+
+// sidecar 28
+#[tokio::test]
+async fn unchanged_content_is_neither_sent_nor_written_and_fires_nothing() {
+    let application = Application::start().await;
+    application.answers(|seen| {
+        Some(match seen.headers.get("if-none-match") {
+            Some(tag) if tag == "\"1\"" => reply(304, &[], b""),
+            _ => reply(200, &[("ETag", "\"1\"")], b"one"),
+        })
+    });
+    let reload = Application::start().await;
+    let world = world("20ms").with("REQ_URL", &reload.url("/reload"));
+    world.config_map("n", "a", &[("x.url", &application.url("/x"))]);
+    let _sidecar = world.ready().await;
+    until(|| application.seen().len() >= 5).await;
+    assert_eq!(world.files(), "x=one");
+    until(|| reload.seen().len() == 1).await;
+    let conditional = |seen: &crate::application::Seen| seen.headers.contains_key("if-none-match");
+    assert!(application.seen()[1..].iter().all(conditional));
+    assert_eq!(reload.seen().len(), 1);
+}
+
+// sidecar 29
+#[tokio::test]
+async fn deletion_fetches_nothing() {
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(200, &[], b"one")));
+    let world = world("0");
+    world.config_map("n", "a", &[("x.url", &application.url("/x"))]);
+    let _sidecar = world.ready().await;
+    world.until_files("x=one").await;
+    world.delete(larder_apiserver::Kind::ConfigMap, "n", "a");
+    world.until_files("").await;
+    assert_eq!(application.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn keys_are_files_like_any_other_if_they_are_not_to_be_fetched() {
+    let world = World::new().with("LARDER_URL_KEYS", "ignore");
+    world.config_map("n", "a", &[("x.url", "http://127.0.0.1:1/")]);
+    let _sidecar = world.ready().await;
+    world.until_files("x.url=http://127.0.0.1:1/").await;
+}

@@ -1,0 +1,218 @@
+//! An API server in memory, a folder, and a sidecar of the label form between them.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options};
+use larder_sidecar::{CredentialFlags, Health, LabelSettings, LabelSidecar, RunError};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+/// Longer than anything takes where time is paused, and where it is real.
+const PATIENCE: Duration = Duration::from_mins(30);
+const REAL_PATIENCE: Duration = Duration::from_mins(1);
+
+pub(crate) struct World {
+    pub(crate) api: ApiServer,
+    pub(crate) root: TempDir,
+    variables: BTreeMap<String, String>,
+}
+
+pub(crate) struct Sidecar {
+    pub(crate) health: std::sync::Arc<Health>,
+    task: JoinSet<Result<(), RunError>>,
+    shutdown: CancellationToken,
+}
+
+impl World {
+    /// With the variables of an ordinary sidecar for namespace `n`.
+    pub(crate) fn new() -> Self {
+        let options = Options::default()
+            .fill_namespaces(true)
+            .audit(AuditLog::in_memory());
+        let root = TempDir::new().unwrap();
+        let path = |name: &str| root.path().join(name).display().to_string();
+        let variables = [
+            ("LABEL", "l".to_owned()),
+            ("NAMESPACE", "n".to_owned()),
+            ("FOLDER", path("f")),
+            ("LARDER_STATE_DIR", path("state")),
+            ("HEALTH_PORT", "0".to_owned()),
+            ("LARDER_DEBOUNCE", "20ms:1s".to_owned()),
+        ];
+        Self {
+            api: ApiServer::new(options),
+            variables: variables
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+            root,
+        }
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.set(name, value);
+        self
+    }
+
+    pub(crate) fn set(&mut self, name: &str, value: &str) {
+        self.variables.insert(name.to_owned(), value.to_owned());
+    }
+
+    pub(crate) fn folder(&self) -> PathBuf {
+        self.root.path().join("f")
+    }
+
+    pub(crate) fn settings(&self) -> LabelSettings {
+        let find = |name: &str| self.variables.get(name).cloned();
+        LabelSettings::from_variables(find, CredentialFlags::default()).unwrap()
+    }
+
+    pub(crate) fn client(&self) -> kube::Client {
+        kube::Client::new(self.api.service(), "default")
+    }
+
+    pub(crate) fn start(&self) -> Sidecar {
+        self.start_with(self.client())
+    }
+
+    pub(crate) fn start_with(&self, client: kube::Client) -> Sidecar {
+        let sidecar = LabelSidecar::new(self.settings(), client, Vec::new());
+        let health = sidecar.health();
+        let shutdown = CancellationToken::new();
+        let mut task = JoinSet::new();
+        task.spawn(sidecar.run(shutdown.clone()));
+        Sidecar {
+            health,
+            task,
+            shutdown,
+        }
+    }
+
+    /// A started sidecar whose first sync is complete.
+    pub(crate) async fn ready(&self) -> Sidecar {
+        let sidecar = self.start();
+        until(|| sidecar.health.is_ready()).await;
+        sidecar
+    }
+
+    /// Creates or replaces a labeled ConfigMap.
+    pub(crate) fn config_map(&self, namespace: &str, name: &str, data: &[(&str, &str)]) {
+        let data: BTreeMap<_, _> = data.iter().copied().collect();
+        self.object("ConfigMap", namespace, name, &json!({ "data": data }));
+    }
+
+    /// Creates or replaces a labeled Secret.
+    pub(crate) fn secret(&self, namespace: &str, name: &str, data: &[(&str, &str)]) {
+        let data: BTreeMap<_, _> = data
+            .iter()
+            .map(|(key, value)| (*key, STANDARD.encode(value)))
+            .collect();
+        self.object("Secret", namespace, name, &json!({ "data": data }));
+    }
+
+    /// An object with the label and these fields besides.
+    pub(crate) fn object(&self, kind: &str, namespace: &str, name: &str, fields: &Value) {
+        let mut object = json!({
+            "apiVersion": "v1", "kind": kind,
+            "metadata": {"namespace": namespace, "name": name, "labels": {"l": "1"}},
+        });
+        merge(&mut object, fields);
+        self.api.apply(&object).unwrap();
+    }
+
+    pub(crate) fn delete(&self, kind: Kind, namespace: &str, name: &str) {
+        self.api.delete(kind, namespace, name).unwrap();
+    }
+
+    /// The files of the folder with their content: `a=1 sub/b=2`.
+    pub(crate) fn files(&self) -> String {
+        tree(&self.folder())
+    }
+
+    pub(crate) async fn until_files(&self, expected: &str) {
+        let found = wait(|| self.files() == expected).await;
+        assert!(found, "expected {expected}, found {}", self.files());
+    }
+
+    /// The requests so far, as verb, path and decoded query.
+    pub(crate) fn requests(&self) -> Vec<AuditRecord> {
+        self.api.audit().records()
+    }
+}
+
+impl Sidecar {
+    /// Ends it, and returns how it ended.
+    pub(crate) async fn stop(mut self) -> Result<(), RunError> {
+        self.shutdown.cancel();
+        self.ended().await
+    }
+
+    /// Waits for its end.
+    pub(crate) async fn ended(&mut self) -> Result<(), RunError> {
+        let ended = timeout(PATIENCE, self.task.join_next()).await;
+        ended.expect("it ends").unwrap().unwrap()
+    }
+
+    /// Ends it as a kill does.
+    pub(crate) async fn kill(mut self) {
+        self.task.shutdown().await;
+    }
+}
+
+/// Polls until something holds. Where time is paused, that costs none.
+#[track_caller]
+pub(crate) fn until(holds: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    let place = std::panic::Location::caller();
+    async move { assert!(wait(holds).await, "{place}: it does not come true") }
+}
+
+async fn wait(mut holds: impl FnMut() -> bool) -> bool {
+    let (began, really_began) = (tokio::time::Instant::now(), std::time::Instant::now());
+    while !holds() {
+        if began.elapsed() > PATIENCE || really_began.elapsed() > REAL_PATIENCE {
+            return false;
+        }
+        sleep(Duration::from_millis(5)).await;
+    }
+    true
+}
+
+fn merge(object: &mut Value, fields: &Value) {
+    match (object, fields) {
+        (Value::Object(object), Value::Object(fields)) => {
+            for (name, value) in fields {
+                merge(object.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (object, value) => *object = value.clone(),
+    }
+}
+
+pub(crate) fn tree(folder: &Path) -> String {
+    let mut found = BTreeMap::new();
+    walk(folder, folder, &mut found);
+    let lines = found.iter().map(|(path, text)| format!("{path}={text}"));
+    lines.collect::<Vec<_>>().join(" ")
+}
+
+fn walk(root: &Path, directory: &Path, found: &mut BTreeMap<String, String>) {
+    for entry in fs::read_dir(directory).into_iter().flatten() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            walk(root, &path, found);
+        } else if let Ok(bytes) = fs::read(&path) {
+            let name = path.strip_prefix(root).unwrap().display().to_string();
+            found.insert(name, String::from_utf8_lossy(&bytes).into_owned());
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! The own form against the API server in memory.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
+use larder_objects::Kind as ObjectKind;
+use larder_sidecar::{
+    Health, MAX_SILENCE, OwnSettings, OwnSidecar, RunError, join_volumes, parse_volume,
+};
+use serde_json::json;
+use tempfile::TempDir;
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+struct World {
+    api: ApiServer,
+    root: TempDir,
+}
+
+struct Sidecar {
+    health: Arc<Health>,
+    reloads: mpsc::Sender<OwnSettings>,
+    shutdown: CancellationToken,
+    task: JoinSet<Result<(), RunError>>,
+}
+
+impl World {
+    fn new() -> Self {
+        let options = Options::default()
+            .fill_namespaces(true)
+            .audit(AuditLog::in_memory());
+        Self {
+            api: ApiServer::new(options),
+            root: TempDir::new().unwrap(),
+        }
+    }
+
+    fn apply(&self, kind: &str, name: &str, data: &serde_json::Value) {
+        let mut object = json!({
+            "apiVersion": "v1", "kind": kind, "metadata": {"namespace": "n", "name": name},
+        });
+        let fields = data.as_object().unwrap();
+        for (field, value) in fields {
+            object[field] = value.clone();
+        }
+        self.api.apply(&object).unwrap();
+    }
+
+    fn config_map(&self, name: &str, key: &str, value: &str) {
+        self.apply("ConfigMap", name, &json!({"data": {key: value}}));
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.path().join(name)
+    }
+
+    /// Flags in which `/` before a directory stands for the root of this test.
+    fn settings(&self, flags: &[(ObjectKind, &str)]) -> OwnSettings {
+        let root = self.root.path().display();
+        let volumes = flags.iter().map(|(kind, text)| {
+            let text = text.replacen(":/", &format!(":{root}/"), 1);
+            parse_volume(*kind, &text, Some("n")).unwrap()
+        });
+        OwnSettings {
+            volumes: join_volumes(volumes.collect()).unwrap(),
+            hooks: Vec::new(),
+            once: None,
+            max_silence: MAX_SILENCE,
+            listen: None,
+            state_dir: self.path("state"),
+        }
+    }
+
+    fn start(&self, settings: OwnSettings) -> Sidecar {
+        let client = kube::Client::new(self.api.service(), "default");
+        let sidecar = OwnSidecar::new(settings, client);
+        let health = sidecar.health();
+        let (reloads, receiver) = mpsc::channel(1);
+        let shutdown = CancellationToken::new();
+        let mut task = JoinSet::new();
+        task.spawn(sidecar.run(receiver, shutdown.clone()));
+        Sidecar {
+            health,
+            reloads,
+            shutdown,
+            task,
+        }
+    }
+
+    fn read(&self, path: &str) -> String {
+        fs::read_to_string(self.path(path)).unwrap_or_default()
+    }
+}
+
+impl Sidecar {
+    async fn ended(&mut self) -> Result<(), RunError> {
+        let ended = timeout(Duration::from_hours(1), self.task.join_next()).await;
+        ended.expect("it ends").unwrap().unwrap()
+    }
+}
+
+async fn until(mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = timeout(Duration::from_mins(10), wait).await;
+    waited.expect("it comes true");
+}
+
+const MAP: ObjectKind = ObjectKind::ConfigMap;
+const SECRET: ObjectKind = ObjectKind::Secret;
+
+// sidecar 4
+#[tokio::test(start_paused = true)]
+async fn directory_has_the_layout_and_modes_of_a_kubelets_volume() {
+    let world = World::new();
+    let data = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "AAEC"}});
+    world.apply("ConfigMap", "app", &data);
+    world.apply("Secret", "tls", &json!({"data": {"key": "aHVudGVyMg=="}}));
+    let flags = [
+        (MAP, "app:/app,item=a:x/y:0400,item=c:c"),
+        (SECRET, "tls:/tls,mode=0440"),
+        (MAP, "none:/tls,optional"),
+    ];
+    let sidecar = world.start(world.settings(&flags));
+    until(|| sidecar.health.is_ready()).await;
+    let data = fs::read_link(world.path("app/..data")).unwrap();
+    assert!(data.to_str().unwrap().starts_with(".."));
+    let link = fs::read_link(world.path("app/x")).unwrap();
+    assert_eq!(link, Path::new("..data/x"));
+    assert_eq!(fs::read(world.path("app/x/y")).unwrap(), b"1");
+    assert_eq!(fs::read(world.path("app/c")).unwrap(), [0, 1, 2]);
+    assert!(!world.path("app/b").exists());
+    let mode = |path| fs::metadata(world.path(path)).unwrap().mode() & 0o7777;
+    assert_eq!(
+        (mode("app/x/y"), mode("app/c"), mode("tls/key")),
+        (0o400, 0o644, 0o440)
+    );
+    assert_eq!(world.read("tls/key"), "hunter2");
+}
+
+// sidecar 5
+#[tokio::test(start_paused = true)]
+async fn later_flag_wins_and_a_directory_is_swapped_at_once() {
+    let world = World::new();
+    world.config_map("a", "k", "of a");
+    world.config_map("b", "k", "of b");
+    let sidecar = world.start(world.settings(&[(MAP, "a:/d"), (MAP, "b:/d")]));
+    until(|| sidecar.health.is_ready()).await;
+    assert_eq!(world.read("d/k"), "of b");
+    let sets = fs::read_dir(world.path("d")).unwrap();
+    let names = sets.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let names: BTreeSet<_> = names.filter(|name| name.starts_with("..2")).collect();
+    assert_eq!(names.len(), 1);
+}
+
+// sidecar 6
+#[tokio::test(start_paused = true)]
+async fn missing_required_object_is_the_reason_until_it_is_created() {
+    let world = World::new();
+    let sidecar = world.start(world.settings(&[(MAP, "app:/d")]));
+    sleep(Duration::from_secs(5)).await;
+    let ready = sidecar.health.ready(Instant::now());
+    assert!(!ready.is_ok);
+    assert!(
+        ready.body.contains("configmap") && ready.body.contains("n/app"),
+        "{}",
+        ready.body
+    );
+    let created = Instant::now();
+    world.config_map("app", "k", "1");
+    until(|| sidecar.health.is_ready()).await;
+    assert!(
+        created.elapsed() <= Duration::from_millis(20),
+        "{:?}",
+        created.elapsed()
+    );
+    assert_eq!(world.read("d/k"), "1");
+}
+
+// sidecar 7
+#[tokio::test(start_paused = true)]
+async fn object_that_goes_missing_later_leaves_the_set_and_readiness() {
+    let world = World::new();
+    world.config_map("app", "k", "1");
+    let sidecar = world.start(world.settings(&[(MAP, "app:/d")]));
+    until(|| sidecar.health.is_ready()).await;
+    world.api.delete(Kind::ConfigMap, "n", "app").unwrap();
+    sleep(Duration::from_mins(1)).await;
+    assert_eq!(world.read("d/k"), "1");
+    assert!(sidecar.health.ready(Instant::now()).is_ok);
+    world.config_map("app", "k", "2");
+    until(|| world.read("d/k") == "2").await;
+}
+
+// sidecar 8
+#[tokio::test(start_paused = true)]
+async fn every_request_names_its_object() {
+    let world = World::new();
+    world.config_map("app", "k", "1");
+    world.apply("Secret", "tls", &json!({"data": {}}));
+    let sidecar = world.start(world.settings(&[(MAP, "app:/d"), (SECRET, "tls:/e")]));
+    until(|| sidecar.health.is_ready()).await;
+    world.config_map("app", "k", "2");
+    until(|| world.read("d/k") == "2").await;
+    for request in world.api.audit().records() {
+        assert!(["list", "watch"].contains(&request.verb), "{request:?}");
+        assert!(
+            request.query.contains("fieldSelector=metadata.name%3D"),
+            "{request:?}"
+        );
+    }
+}
+
+// sidecar 48
+#[tokio::test(start_paused = true)]
+async fn once_ends_when_all_is_there_or_with_the_reason() {
+    let world = World::new();
+    let mut settings = world.settings(&[(MAP, "app:/d")]);
+    settings.once = Some(Duration::from_mins(5));
+    let mut sidecar = world.start(settings.clone());
+    let began = Instant::now();
+    let error = sidecar.ended().await.unwrap_err().to_string();
+    assert!(error.contains("n/app"), "{error}");
+    assert!(began.elapsed() >= Duration::from_mins(5));
+
+    let mut sidecar = world.start(settings.clone());
+    sleep(Duration::from_secs(30)).await;
+    world.config_map("app", "k", "1");
+    assert_eq!(sidecar.ended().await, Ok(()));
+    assert_eq!(world.read("d/k"), "1");
+    let verbs: BTreeSet<_> = world
+        .api
+        .audit()
+        .records()
+        .iter()
+        .map(|one| one.verb)
+        .collect();
+    assert_eq!(verbs, BTreeSet::from(["list"]));
+
+    let _fault = world.api.faults().inject(Fault::on_any().status(403));
+    let began = Instant::now();
+    let error = world.start(settings).ended().await.unwrap_err().to_string();
+    assert!(
+        error.starts_with("cannot list configmaps app in namespace n"),
+        "{error}"
+    );
+    assert!(began.elapsed() < Duration::from_secs(1));
+}
+
+// sidecar 50
+#[tokio::test(start_paused = true)]
+async fn end_leaves_the_files_and_is_soon() {
+    let world = World::new();
+    world.config_map("app", "k", "1");
+    let mut sidecar = world.start(world.settings(&[(MAP, "app:/d")]));
+    until(|| sidecar.health.is_ready()).await;
+    let began = Instant::now();
+    sidecar.shutdown.cancel();
+    assert_eq!(sidecar.ended().await, Ok(()));
+    assert!(began.elapsed() <= Duration::from_secs(1));
+    assert_eq!(world.read("d/k"), "1");
+}
+
+// sidecar 51
+#[tokio::test(start_paused = true)]
+async fn reload_adds_volumes_and_empties_dropped_ones() {
+    let world = World::new();
+    world.config_map("a", "a", "1");
+    world.config_map("b", "b", "1");
+    let sidecar = world.start(world.settings(&[(MAP, "a:/d")]));
+    until(|| sidecar.health.is_ready()).await;
+    let next = world.settings(&[(MAP, "b:/e")]);
+    sidecar.reloads.send(next).await.unwrap();
+    until(|| world.read("e/b") == "1").await;
+    assert!(!world.path("d/a").exists());
+    assert!(sidecar.health.ready(Instant::now()).is_ok);
+    world.config_map("b", "b", "2");
+    until(|| world.read("e/b") == "2").await;
+}
