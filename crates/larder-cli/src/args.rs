@@ -1,6 +1,7 @@
 //! The parsed command line.
 
 mod on_change;
+mod sidecar;
 mod values;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
@@ -10,7 +11,11 @@ use larder::{Strategy, WatchScope};
 use larder_agent::config::listen_address;
 
 use self::values::{duration, loopback, namespace};
-pub(crate) use self::{on_change::OnChangeArgs, values::PodName};
+pub(crate) use self::{
+    on_change::OnChangeArgs,
+    sidecar::{ConfigmapReload, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs},
+    values::PodName,
+};
 
 /// The hidden subcommand that becomes the command of `larder exec`.
 pub(crate) const STAGE: &str = "exec-stage";
@@ -58,6 +63,7 @@ pub(crate) enum Command {
     #[cfg(feature = "manifests")]
     Apiserver(ApiserverArgs),
     Exec(ExecArgs),
+    Sidecar(Box<SidecarArgs>),
     #[command(hide = true, name = STAGE)]
     ExecStage(ExecStageArgs),
     #[command(hide = true, name = ANCHOR)]

@@ -11,12 +11,17 @@ mod refs;
 mod render;
 mod run;
 mod shell;
+mod sidecar;
 mod status;
 mod ui;
 
 use std::process::ExitCode;
 
-use crate::{args::Command, outcome::Failure, sandbox};
+use crate::{
+    args::{Command, ReloadArgs},
+    outcome::Failure,
+    sandbox,
+};
 
 /// Runs a command and returns the exit code of the process.
 ///
@@ -32,6 +37,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
         Command::Exec(args) => return exec::run(&args),
+        Command::Sidecar(args) => sidecar::run(&args),
         Command::ExecStage(args) => return sandbox::run_stage(&args.plan),
         Command::ExecAnchor => return sandbox::run_anchor(),
         Command::Render(args) => render::run(&args),
@@ -43,4 +49,13 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Man(args) => shell::man(&args),
     };
     outcome.map(ExitCode::from)
+}
+
+/// Runs the program that configmap-reload would be.
+///
+/// # Errors
+///
+/// The command stopped early.
+pub(crate) fn run_configmap_reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
+    sidecar::run_reload(args, crate::args::LogFormat::Text).map(ExitCode::from)
 }

@@ -5,14 +5,28 @@
 //! 2. No control character of a name or error reaches the terminal, and none forges a line.
 
 use std::{
+    fmt,
     io::{self, Write},
     panic,
 };
 
 use anyhow::anyhow;
 use larder_agent::local_api::LogControl;
-use tracing::{dispatcher, error, field};
-use tracing_subscriber::{EnvFilter, reload};
+use larder_sidecar::LogSettings;
+use tracing::{
+    Event, Level, Subscriber, dispatcher, error, field,
+    field::{Field, Visit},
+};
+use tracing_subscriber::{
+    EnvFilter,
+    fmt::{
+        FmtContext, FormatEvent, FormatFields,
+        format::Writer,
+        time::{FormatTime as _, SystemTime},
+    },
+    registry::LookupSpan,
+    reload,
+};
 
 use crate::{
     args::LogFormat,
@@ -64,6 +78,76 @@ pub(crate) fn start(format: LogFormat) -> LogControl {
             let filter = log.reload_handle();
             log.init();
             control(filter)
+        }
+    }
+}
+
+/// Starts logging as k8s-sidecar does: three fields for each event. `LARDER_LOG` overrides the level.
+pub(crate) fn start_sidecar(settings: &LogSettings) {
+    let filter = EnvFilter::builder()
+        .with_env_var("LARDER_LOG")
+        .with_default_directive(settings.level.into())
+        .from_env_lossy();
+    let format = ThreeFields {
+        json: settings.json,
+    };
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .log_internal_errors(false)
+        .with_writer(|| EscapedLines(io::stderr()))
+        .event_format(format)
+        .init();
+}
+
+/// `time`, `level` and `msg`; the fields of an event follow its message.
+struct ThreeFields {
+    json: bool,
+}
+
+impl<S, N> FormatEvent<S, N> for ThreeFields
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        _: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        let mut time = String::new();
+        SystemTime.format_time(&mut Writer::new(&mut time))?;
+        let level = match *event.metadata().level() {
+            Level::ERROR => "ERROR",
+            Level::WARN => "WARNING",
+            Level::INFO => "INFO",
+            _ => "DEBUG",
+        };
+        let mut message = Message::default();
+        event.record(&mut message);
+        let message = format!("{}{}", message.text, message.fields);
+        if self.json {
+            let line = serde_json::json!({"time": time, "level": level, "msg": message});
+            writeln!(writer, "{line}")
+        } else {
+            writeln!(writer, "time={time} level={level} msg={message:?}")
+        }
+    }
+}
+
+/// The message of an event, and its fields.
+#[derive(Default)]
+struct Message {
+    text: String,
+    fields: String,
+}
+
+impl Visit for Message {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "message" {
+            self.text = format!("{value:?}");
+        } else {
+            self.fields = format!("{} {}={value:?}", self.fields, field.name());
         }
     }
 }

@@ -28,6 +28,7 @@ mod render;
 mod run;
 mod service;
 mod shell;
+mod sidecar;
 mod static_url;
 mod status;
 mod subpath;

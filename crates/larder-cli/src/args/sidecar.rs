@@ -1,0 +1,181 @@
+//! The flags of `larder sidecar`.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
+
+use clap::{ValueEnum, ValueHint};
+use larder_agent::config::listen_address;
+
+use super::{
+    LogFormat, OnChangeArgs,
+    values::{duration, namespace},
+};
+
+/// Keep files in a pod fresh from ConfigMaps and Secrets
+///
+/// Runs beside the application, with the service account of the pod. It has three forms: objects as the kubelet's volumes
+/// (--config-map, --secret, --config), the variables of k8s-sidecar (LABEL and FOLDER in the environment), and the flags
+/// of configmap-reload (--volume-dir). Flags win over variables.
+///
+/// A label is no restriction of rights: with `list` on secrets, the service account reads every Secret of the namespace.
+/// --config-map and --secret need rights on the named objects only.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  larder sidecar --config-map app:/etc/app --listen :10291 --on-change http:8080/-/reload
+  larder sidecar --secret tls:/etc/tls,mode=0440 --once       in an init container
+  LABEL=grafana_dashboard FOLDER=/tmp/dashboards larder sidecar
+  larder sidecar --volume-dir /etc/config --webhook-url http://127.0.0.1:9090/-/reload
+  larder sidecar --check ready 127.0.0.1:10291                an exec probe; prints the reason, exit code 1 unless ready")]
+pub(crate) struct SidecarArgs {
+    #[command(flatten)]
+    pub(crate) volumes: VolumeArgs,
+
+    #[command(flatten)]
+    pub(crate) reload: ReloadArgs,
+
+    #[command(flatten)]
+    pub(crate) on_change: OnChangeArgs,
+
+    /// Namespace of objects without one [default: that of this pod]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub(crate) namespace: Option<String>,
+
+    /// Kubeconfig [default: the service account of this pod]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub(crate) context: Option<String>,
+
+    /// Log format on standard error; LARDER_LOG sets the filter
+    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    pub(crate) log_format: LogFormat,
+
+    /// File with the user of REQ_URL, read for each request
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) req_username_file: Option<PathBuf>,
+
+    /// File with the password of REQ_URL, read for each request
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) req_password_file: Option<PathBuf>,
+
+    /// Ask a running sidecar instead, at ADDR, whether it is live or ready
+    #[arg(long, value_enum, value_name = "STATE")]
+    pub(crate) check: Option<ProbedState>,
+
+    /// Address that --check asks [default: 127.0.0.1 and the port of HEALTH_PORT, or 8080]
+    #[arg(value_name = "ADDR", requires = "check", value_parser = listen_address)]
+    pub(crate) address: Option<SocketAddr>,
+}
+
+/// The own form.
+#[derive(Debug, clap::Args)]
+pub(crate) struct VolumeArgs {
+    /// A ConfigMap as a volume; options are `optional`, `mode=0440` and `item=KEY:PATH[:MODE]`; several times
+    #[arg(long, value_name = "[NAMESPACE/]NAME:DIR[,OPTION…]", value_parser = positioned)]
+    pub(crate) config_map: Vec<Positioned>,
+
+    /// A Secret as a volume, likewise
+    #[arg(long, value_name = "[NAMESPACE/]NAME:DIR[,OPTION…]", value_parser = positioned)]
+    pub(crate) secret: Vec<Positioned>,
+
+    /// File with a SidecarConfiguration: volumes as in a pod, and onChange. SIGHUP reads it again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Write everything once and exit, as in an init container
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Longest wait for required objects, with --once
+    #[arg(long, value_name = "DURATION", default_value = "5m", requires = "once", value_parser = duration)]
+    pub(crate) once_timeout: Duration,
+
+    /// Serve health and metrics over HTTP; HOST:PORT, or :PORT for all addresses
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// Silence after which a watch is opened anew
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    pub(crate) max_silence: Duration,
+
+    /// Directory of the records of hooks [default: $TMPDIR/larder-sidecar]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+/// The value of a flag, and its position among the flags of both kinds.
+pub(crate) type Positioned = (usize, String);
+
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "a parser of clap returns a result"
+)]
+fn positioned(text: &str) -> Result<Positioned, Infallible> {
+    static POSITION: AtomicUsize = AtomicUsize::new(0);
+    Ok((POSITION.fetch_add(1, Ordering::Relaxed), text.to_owned()))
+}
+
+/// The flags of configmap-reload.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ReloadArgs {
+    /// Directory with `..data` whose changes are reported; several times
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) volume_dir: Vec<PathBuf>,
+
+    /// URL to request after a change; several times
+    #[arg(long, value_name = "URL")]
+    pub(crate) webhook_url: Vec<String>,
+
+    /// Method of the request
+    #[arg(long, value_name = "METHOD", default_value = "POST")]
+    pub(crate) webhook_method: String,
+
+    /// Status that counts as success
+    #[arg(long, value_name = "CODE", default_value_t = 200)]
+    pub(crate) webhook_status_code: u16,
+
+    /// Attempts in quick succession; slower ones follow
+    #[arg(
+        long,
+        value_name = "COUNT",
+        default_value_t = 1,
+        allow_negative_numbers = true
+    )]
+    pub(crate) webhook_retries: i32,
+
+    /// Address of health and metrics, with --volume-dir
+    #[arg(long = "web.listen-address", value_name = "ADDR", default_value = ":9533", value_parser = listen_address)]
+    pub(crate) listen_address: SocketAddr,
+
+    /// Path of the metrics, with --volume-dir
+    #[arg(
+        long = "web.telemetry-path",
+        value_name = "PATH",
+        default_value = "/metrics"
+    )]
+    pub(crate) telemetry_path: String,
+}
+
+/// The command line of configmap-reload, by whose name larder may be called.
+#[derive(Debug, clap::Parser)]
+#[command(name = "configmap-reload", version)]
+pub(crate) struct ConfigmapReload {
+    #[command(flatten)]
+    pub(crate) reload: ReloadArgs,
+}
+
+/// What a probe asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProbedState {
+    /// Whether a restart would not help
+    Live,
+    /// Whether the first sync is complete
+    Ready,
+}

@@ -1,0 +1,278 @@
+//! `larder sidecar`: chooses the form, sets up and runs a sidecar.
+
+use std::{net::SocketAddr, path::Path};
+
+use anyhow::{Context as _, anyhow};
+use larder_files::regular_file::read_regular_text;
+use larder_objects::{Kind, chain};
+use larder_on_change::{Hook, HttpUrl, PodFacts, parse};
+use larder_sidecar::{
+    CredentialFlags, LabelSettings, LabelSidecar, MARKS, OwnSettings, OwnSidecar, ReloadSettings,
+    RunError, SidecarConfiguration, check, check_hook, default_state_dir, join_volumes,
+    own_namespace, parse_volume, run_reload as reload, unverified_kubeconfig,
+};
+use larder_transport::{Source, Transport};
+use tokio::{
+    runtime::Runtime,
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, warn};
+
+use crate::{
+    agent,
+    args::{LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs},
+    logging,
+    outcome::{CommandOutcome, Failure},
+};
+
+/// Threads for name resolution and the processes of scripts.
+const BLOCKING_THREADS: usize = 2;
+/// The port of k8s-sidecar.
+const HEALTH_PORT: u16 = 8080;
+/// The longest file of `--config`.
+const MAX_CONFIG: u64 = 1 << 20;
+
+const FORMS: &str = "nothing to do: give one of three forms
+  larder sidecar --config-map app:/etc/app                          objects as volumes
+  LABEL=grafana_dashboard FOLDER=/tmp/dashboards larder sidecar     the variables of k8s-sidecar
+  larder sidecar --volume-dir DIR --webhook-url URL                 the flags of configmap-reload";
+
+pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
+    if let Some(state) = args.check {
+        return probe(state, args.address);
+    }
+    let volumes = &args.volumes;
+    let is_own =
+        !volumes.config_map.is_empty() || !volumes.secret.is_empty() || volumes.config.is_some();
+    let is_reload = !args.reload.volume_dir.is_empty();
+    let label_variables = MARKS.iter().filter(|name| std::env::var_os(name).is_some());
+    let label_variables: Vec<_> = label_variables.copied().collect();
+    match (is_own, is_reload) {
+        (true, true) => {
+            let text = "--volume-dir: another form than --config-map, --secret and --config";
+            return Err(Failure::unreadable(text));
+        }
+        (false, false) if label_variables.is_empty() => return Err(Failure::unreadable(FORMS)),
+        (false, false) => return run_label(args),
+        _ => {}
+    }
+    let outcome = |args: &SidecarArgs| {
+        if is_own {
+            run_own(args, &label_variables)
+        } else {
+            run_reload_with(&args.reload, args.log_format, &label_variables)
+        }
+    };
+    outcome(args)
+}
+
+/// Runs the reload form.
+pub(super) fn run_reload(args: &ReloadArgs, log: LogFormat) -> Result<CommandOutcome, Failure> {
+    run_reload_with(args, log, &[])
+}
+
+fn run_reload_with(
+    args: &ReloadArgs,
+    log: LogFormat,
+    ignored: &[&str],
+) -> Result<CommandOutcome, Failure> {
+    let settings = reload_settings(args).map_err(Failure::unreadable)?;
+    logging::start(log);
+    warn_of(ignored);
+    runtime()?.block_on(until_signal(|shutdown| reload(settings, shutdown)))
+}
+
+fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failure> {
+    let settings = own_settings(args).map_err(Failure::unreadable)?;
+    logging::start(args.log_format);
+    warn_of(ignored);
+    runtime()?.block_on(async {
+        let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
+        let (client, _transport) = connect(source).await?;
+        let (sender, reloads) = mpsc::channel(1);
+        let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
+        let sidecar = OwnSidecar::new(settings, client);
+        let run = until_signal(|shutdown| sidecar.run(reloads, shutdown));
+        tokio::pin!(run);
+        loop {
+            // Both arms are cancel-safe: the run is awaited again.
+            tokio::select! {
+                ended = &mut run => return ended,
+                _ = hangup.recv() => match own_settings(args) {
+                    // It is full only while the last one is taken up.
+                    Ok(settings) => drop(sender.try_send(settings)),
+                    Err(error) => error!(error, "configuration not usable, keeping the last one"),
+                },
+            }
+        }
+    })
+}
+
+fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
+    let flags = CredentialFlags {
+        username_file: args.req_username_file.clone(),
+        password_file: args.req_password_file.clone(),
+    };
+    let settings = LabelSettings::from_variables(|name| std::env::var(name).ok(), flags);
+    let settings = settings.map_err(|error| Failure::unreadable(chain(&error)))?;
+    let hooks = hooks(args).map_err(Failure::unreadable)?;
+    logging::start_sidecar(&settings.log);
+    runtime()?.block_on(async {
+        let (client, _transport) = connect(label_source(&settings)?).await?;
+        let sidecar = LabelSidecar::new(settings, client, hooks);
+        until_signal(|shutdown| sidecar.run(shutdown)).await
+    })
+}
+
+fn warn_of(ignored: &[&str]) {
+    if !ignored.is_empty() {
+        let variables = ignored.join(", ");
+        warn!(
+            variables,
+            "flags choose another form, variables of the label form are ignored"
+        );
+    }
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .max_blocking_threads(BLOCKING_THREADS)
+        .enable_all()
+        .build();
+    Ok(runtime.context("cannot start the runtime")?)
+}
+
+fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
+    let volumes: &VolumeArgs = &args.volumes;
+    let namespace = args.namespace.clone();
+    let namespace = namespace.or_else(|| own_namespace().map(|name| name.to_string()));
+    let namespace = namespace.as_deref();
+    let mut all = Vec::new();
+    let mut all_hooks = hooks(args)?;
+    let of = |kind, values| std::iter::repeat(kind).zip(values);
+    let maps = of(Kind::ConfigMap, &volumes.config_map);
+    let mut flags: Vec<_> = maps.chain(of(Kind::Secret, &volumes.secret)).collect();
+    // A later flag wins, of either kind.
+    flags.sort_by_key(|(_, (position, _))| *position);
+    for (kind, (_, value)) in flags {
+        let volume = parse_volume(kind, value, namespace);
+        all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
+    }
+    if let Some(path) = &volumes.config {
+        let place = |error: String| format!("--config {}: {error}", path.display());
+        let text = read_regular_text(path, MAX_CONFIG).map_err(|error| place(chain(&error)))?;
+        let read = SidecarConfiguration::read(&text, namespace).map_err(place)?;
+        all.extend(read.volumes);
+        all_hooks.extend(read.hooks);
+        check_hooks(&all_hooks)?;
+    }
+    Ok(OwnSettings {
+        volumes: join_volumes(all)?,
+        hooks: all_hooks,
+        once: volumes.once.then_some(volumes.once_timeout),
+        max_silence: volumes.max_silence,
+        listen: volumes.listen,
+        state_dir: volumes
+            .state_dir
+            .clone()
+            .unwrap_or_else(|| default_state_dir(std::env::var("TMPDIR").ok())),
+    })
+}
+
+fn reload_settings(args: &ReloadArgs) -> Result<ReloadSettings, String> {
+    if args.volume_dir.is_empty() {
+        return Err("--volume-dir is required".to_owned());
+    }
+    if args.webhook_url.is_empty() {
+        return Err("--webhook-url is required".to_owned());
+    }
+    let urls = args.webhook_url.iter().map(|url| HttpUrl::parse(url));
+    let urls: Result<_, _> = urls.collect();
+    let methods = ["GET", "POST", "PUT"].into_iter();
+    let mut method = methods.filter(|method| args.webhook_method.eq_ignore_ascii_case(method));
+    Ok(ReloadSettings {
+        volume_dirs: args.volume_dir.clone(),
+        webhooks: urls.map_err(|error| format!("--webhook-url: {error}"))?,
+        method: method
+            .next()
+            .ok_or("--webhook-method: expected GET, POST or PUT")?,
+        status: args.webhook_status_code,
+        attempts: u32::try_from(args.webhook_retries).unwrap_or_default(),
+        listen: args.listen_address,
+        telemetry_path: args.telemetry_path.clone(),
+    })
+}
+
+/// The hooks of `--on-change`.
+fn hooks(args: &SidecarArgs) -> Result<Vec<Hook>, String> {
+    let hooks = args.on_change.hooks(&PodFacts::default())?;
+    check_hooks(&hooks)?;
+    Ok(hooks)
+}
+
+fn check_hooks(hooks: &[Hook]) -> Result<(), String> {
+    for hook in hooks {
+        check_hook(hook).map_err(|problem| format!("hook {}: {problem}", hook.name))?;
+    }
+    parse::check_together(hooks).map_err(|error| error.to_string())
+}
+
+fn label_source(settings: &LabelSettings) -> Result<Source, Failure> {
+    let kubeconfig = settings.kubeconfig.as_deref();
+    if settings.skip_tls_verify && kubeconfig.is_none() {
+        let path = unverified_kubeconfig(&settings.state_dir);
+        let path = path.context("SKIP_TLS_VERIFY: cannot write a kubeconfig")?;
+        return Ok(agent::origin(Some(&path), None));
+    }
+    Ok(agent::origin(kubeconfig.map(Path::new), None))
+}
+
+async fn connect(source: Source) -> Result<(kube::Client, Transport), Failure> {
+    let settings = larder_transport::Config::default();
+    let metrics = larder_transport::Metrics::default();
+    let connected = larder_transport::connect(source, settings, metrics).await;
+    connected.map_err(|error| Failure::unreadable(chain(&error)))
+}
+
+/// Runs a sidecar until SIGTERM or SIGINT.
+async fn until_signal<F>(
+    run: impl FnOnce(CancellationToken) -> F,
+) -> Result<CommandOutcome, Failure>
+where
+    F: Future<Output = Result<(), RunError>>,
+{
+    let shutdown = CancellationToken::new();
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot take signals")?;
+    let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+    let run = run(shutdown.clone());
+    tokio::pin!(run);
+    // Every arm is cancel-safe: the run is awaited again.
+    let ended = tokio::select! {
+        ended = &mut run => Some(ended),
+        _ = interrupt.recv() => None,
+        _ = terminate.recv() => None,
+    };
+    let ended = if let Some(ended) = ended {
+        ended
+    } else {
+        shutdown.cancel();
+        run.await
+    };
+    ended.map_err(|error| anyhow!(error))?;
+    Ok(CommandOutcome::Done)
+}
+
+fn probe(state: ProbedState, address: Option<SocketAddr>) -> Result<CommandOutcome, Failure> {
+    let port = std::env::var("HEALTH_PORT").ok();
+    let port = port.and_then(|port| port.parse().ok());
+    let port = port.unwrap_or(HEALTH_PORT);
+    let address = address.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], port)));
+    let path = match state {
+        ProbedState::Live => "/livez",
+        ProbedState::Ready => "/readyz",
+    };
+    check(address, path).map_err(|reason| anyhow!(reason))?;
+    Ok(CommandOutcome::Done)
+}
