@@ -436,7 +436,7 @@ impl Sink for Files {
     fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]) {
         if let Some(state) = self.objects.get(object) {
             let seen = &state.version;
-            if seen == version || version.is_older_than(seen) {
+            if !version.is_empty() && (seen == version || version.is_older_than(seen)) {
                 return;
             }
         }

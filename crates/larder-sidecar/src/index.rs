@@ -96,14 +96,12 @@ impl Index {
         let own = state.join(directory_name(folder));
         let mut builder = fs::DirBuilder::new();
         builder.recursive(true).mode(0o700).create(&own)?;
-        for path in [state, &own] {
-            let found = Ownership::from(&fs::symlink_metadata(path)?);
-            if !found.is_own() || found.is_writable_by_others() {
-                let text = "the directory belongs to another user, or others may write it";
-                return Err(io::Error::other(text));
-            }
+        // The directory above may be a mount that is open to all.
+        let found = Ownership::from(&fs::symlink_metadata(&own)?);
+        if !found.is_own() || found.is_writable_by_others() {
+            let text = "the directory belongs to another user, or others may write it";
+            return Err(io::Error::other(text));
         }
-        // Until the process ends: another one with the same folder would write the same files.
         let directory = sys::open_dir(rustix::fs::CWD, &own)?;
         let key = key(&own)?;
         let path = own.join("index");

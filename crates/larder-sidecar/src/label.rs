@@ -25,6 +25,8 @@ use crate::{
 
 /// Longest time for the one list of `METHOD=LIST`.
 const LIST_TIMEOUT: Duration = Duration::from_mins(1);
+/// Pause before hooks are shown what has changed.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Time for a round that runs when the sidecar ends (rule B4).
 const END: Duration = Duration::from_secs(5);
 
@@ -136,6 +138,7 @@ impl LabelSidecar {
             label_round,
             is_synced: false,
             has_written: false,
+            observe_at: None,
         };
         let result = running.until(shutdown).await;
         server.stop().await;
@@ -156,11 +159,14 @@ struct Running {
     is_synced: bool,
     /// The first sync has written or removed anything.
     has_written: bool,
+    /// When hooks are shown what has changed.
+    observe_at: Option<Instant>,
 }
 
 enum Wake {
     Progress(Progress),
     Hook(HookEvent),
+    Observe,
     Url,
     Timeout,
     End,
@@ -176,14 +182,17 @@ impl Running {
                 return self.last_round(&shutdown).await;
             }
             let waits = is_once && !self.is_synced;
-            // Every arm is cancel-safe: what is under way is kept in its part.
+            let observe_at = self.observe_at;
+            // Every arm is cancel-safe: what is under way is kept in its part. Objects come last, since a server that never
+            // pauses must not hold up the rest.
             let wake = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => Wake::End,
-                progress = self.follower.next() => Wake::Progress(progress),
                 event = self.hooks.next() => Wake::Hook(event),
+                () = sleep_until(observe_at.unwrap_or(deadline)), if observe_at.is_some() => Wake::Observe,
                 () = next_url(self.urls.as_mut(), &self.files) => Wake::Url,
                 () = sleep_until(deadline), if waits => Wake::Timeout,
+                progress = self.follower.next() => Wake::Progress(progress),
             };
             match wake {
                 Wake::Progress(Progress::Failed(failure)) => {
@@ -193,6 +202,7 @@ impl Running {
                     }
                 }
                 Wake::Progress(Progress::Changed) | Wake::Url => {}
+                Wake::Observe => self.observe(),
                 Wake::Hook(event) => self.note(event),
                 Wake::Timeout => return Err(RunError::Sync(self.reason())),
                 Wake::End => return self.end().await,
@@ -235,8 +245,8 @@ impl Running {
             self.health.set_ready();
             info!("first sync complete");
         } else if has_changed {
-            drop(files);
-            self.observe();
+            // All files are looked at: once for a burst of changes.
+            self.observe_at.get_or_insert(Instant::now() + PAUSE);
         }
     }
 
@@ -263,6 +273,7 @@ impl Running {
     }
 
     fn observe(&mut self) {
+        self.observe_at = None;
         let (digest, items) = self.files.lock().digest();
         self.hooks.observe(&|_| (digest, items.clone()));
     }

@@ -35,7 +35,7 @@ pub use self::{
     settings::{
         CredentialFlags, Credentials, Encoding, FileSettings, HttpSettings, LabelSettings,
         LogSettings, MARKS, MAX_SILENCE, Method, Payload, RequestSettings, Retries, SettingsError,
-        UrlSettings, VARIABLES, WatchTiming, default_state_dir, own_namespace,
+        UrlSettings, WatchTiming, default_state_dir, own_namespace,
     },
     volumes::{OwnVolume, VolumeSource},
 };

@@ -204,14 +204,15 @@ impl Running {
             if self.once.is_some() && self.is_synced {
                 return Ok(());
             }
-            // Every arm is cancel-safe: what is under way is kept in its part.
+            // Every arm is cancel-safe: what is under way is kept in its part. Objects come last, since a server that never
+            // pauses must not hold up the rest.
             let wake = tokio::select! {
                 biased;
                 () = shutdown.cancelled() => Wake::End,
-                progress = self.follower.next() => Wake::Progress(progress),
                 event = self.hooks.next() => Wake::Hook(event),
                 () = sleep(RETRY), if has_failed => Wake::Retry,
                 () = sleep_until(deadline), if is_waiting => Wake::Timeout,
+                progress = self.follower.next() => Wake::Progress(progress),
             };
             match wake {
                 Wake::Progress(Progress::Failed(failure)) => {

@@ -1,0 +1,212 @@
+//! The budgets of `larder sidecar` (docs/spec/sidecar.md, section 13), as a table. `LARDER_BENCH_BINARY` names another
+//! executable.
+
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "a benchmark: it prints, measures real time, and may panic"
+)]
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, Config,
+    api::{Patch, PatchParams},
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde_json::json;
+use tempfile::TempDir;
+
+/// Changes whose time to the file is measured.
+const CHANGES: usize = 300;
+const PORT: &str = "18081";
+
+fn binary() -> PathBuf {
+    let other = std::env::var_os("LARDER_BENCH_BINARY");
+    other.map_or_else(|| env!("CARGO_BIN_EXE_larder").into(), PathBuf::from)
+}
+
+/// A process that is killed at the end.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// An API server with labeled ConfigMaps.
+struct World {
+    dir: TempDir,
+    _server: Killed,
+}
+
+impl World {
+    fn with_objects(count: usize, bytes: usize) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let manifests = dir.path().join("manifests");
+        fs::create_dir(&manifests).unwrap();
+        for number in 0..count {
+            let object = json!({
+                "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": {"name": format!("o{number}"), "namespace": "n", "labels": {"l": "1"}},
+                "data": {format!("o{number}"): "x".repeat(bytes)},
+            });
+            fs::write(manifests.join(format!("{number}.json")), object.to_string()).unwrap();
+        }
+        let server = Command::new(binary())
+            .args([
+                "apiserver",
+                "--listen",
+                "127.0.0.1:0",
+                "--manifests",
+                "manifests",
+            ])
+            .args(["--kubeconfig-out", "kubeconfig"])
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait(|| dir.path().join("kubeconfig").exists());
+        Self {
+            dir,
+            _server: Killed(server),
+        }
+    }
+
+    /// A sidecar that is ready, and the time that this took.
+    fn sidecar(&self) -> (Killed, Duration) {
+        let began = Instant::now();
+        let child = Command::new(binary())
+            .arg("sidecar")
+            .current_dir(self.dir.path())
+            .env_clear()
+            .envs([("LABEL", "l"), ("NAMESPACE", "n"), ("FOLDER", "folder")])
+            .envs([("KUBECONFIG", "kubeconfig"), ("LARDER_STATE_DIR", "state")])
+            .envs([
+                ("HEALTH_PORT", PORT),
+                ("HEALTH_HOST", "127.0.0.1"),
+                ("LOG_LEVEL", "ERROR"),
+            ])
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let child = Killed(child);
+        let address = format!("127.0.0.1:{PORT}").parse().unwrap();
+        wait(|| larder_sidecar::check(address, "/readyz").is_ok());
+        (child, began.elapsed())
+    }
+}
+
+fn wait(mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(
+            began.elapsed() < Duration::from_mins(2),
+            "it does not come true"
+        );
+        sleep(Duration::from_micros(200));
+    }
+}
+
+/// A line of `/proc/PID/status` in MiB.
+fn memory(process: &Killed, name: &str) -> f64 {
+    let text = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))
+        .unwrap();
+    let kib: f64 = line
+        .trim_start_matches(':')
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kib / 1024.0
+}
+
+fn main() {
+    println!("| what | measured | target |\n| --- | --: | --: |");
+    let row =
+        |what: &str, measured: String, target: &str| println!("| {what} | {measured} | {target} |");
+    let world = World::with_objects(50, 20 << 10);
+    let (sidecar, _) = world.sidecar();
+    let small = memory(&sidecar, "VmRSS");
+    row(
+        "resident, 50 objects of 20 KiB",
+        format!("{small:.1} MiB"),
+        "10 MiB",
+    );
+    let mut delays = changes(world.dir.path());
+    delays.sort();
+    let at = |share: usize| {
+        format!(
+            "{:.1}",
+            delays[delays.len() * share / 100].as_secs_f64() * 1000.0
+        )
+    };
+    row(
+        "write to file, p50 / p99",
+        format!("{} / {} ms", at(50), at(99)),
+        "3 / 15 ms",
+    );
+    drop(sidecar);
+    drop(world);
+    let world = World::with_objects(2050, 100);
+    let (sidecar, _) = world.sidecar();
+    let more = (memory(&sidecar, "VmRSS") - small) * 1024.0 / 2000.0;
+    row("each further object", format!("{more:.2} KiB"), "1 KiB");
+    drop(sidecar);
+    drop(world);
+    let world = World::with_objects(300, 50 << 10);
+    let (sidecar, _) = world.sidecar();
+    row(
+        "peak, 300 objects of 50 KiB",
+        format!("{:.1} MiB", memory(&sidecar, "VmHWM")),
+        "16 MiB",
+    );
+    drop(sidecar);
+    drop(world);
+    let world = World::with_objects(40, 1 << 10);
+    let (_sidecar, took) = world.sidecar();
+    row(
+        "start to ready, 40 objects",
+        format!("{} ms", took.as_millis()),
+        "150 ms",
+    );
+}
+
+/// The time of each change, from the answer of the API server to the file.
+fn changes(dir: &Path) -> Vec<Duration> {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().build().unwrap();
+    runtime.block_on(async {
+        let kubeconfig = Kubeconfig::read_from(dir.join("kubeconfig")).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        let client = Client::try_from(config.unwrap()).unwrap();
+        let maps: Api<ConfigMap> = Api::namespaced(client, "n");
+        let mut delays = Vec::new();
+        for number in 0..CHANGES {
+            let text = format!("change {number}");
+            let patch = Patch::Merge(json!({"data": {"o1": text}}));
+            let began = Instant::now();
+            maps.patch("o1", &PatchParams::default(), &patch)
+                .await
+                .unwrap();
+            wait(|| fs::read_to_string(dir.join("folder/o1")).is_ok_and(|found| found == text));
+            delays.push(began.elapsed());
+        }
+        delays
+    })
+}
