@@ -87,6 +87,7 @@ fn parse_item(text: &str) -> Result<KeyToPath, String> {
         key: key.to_owned(),
         path: path.to_owned(),
         mode: digits.map(mode).transpose()?,
+        ..KeyToPath::default()
     })
 }
 

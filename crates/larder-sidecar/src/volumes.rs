@@ -68,6 +68,7 @@ impl VolumeSource {
                     default_mode: mode,
                     optional,
                     items,
+                    ..ConfigMapVolumeSource::default()
                 });
             }
             Kind::Secret => {
@@ -76,6 +77,7 @@ impl VolumeSource {
                     default_mode: mode,
                     optional,
                     items,
+                    ..SecretVolumeSource::default()
                 });
             }
         }
