@@ -36,58 +36,55 @@ pub fn api_reference(pod: &Pod) -> Option<&'static str> {
 }
 
 fn of_volume(volume: &Volume) -> Option<&'static str> {
-    let named = [
-        (
-            volume.config_map.is_some(),
-            "configmaps (via configmap volumes)",
-        ),
-        (volume.secret.is_some(), "secrets (via secret volumes)"),
-        (volume.csi.is_some(), "csidrivers (via CSI volumes)"),
-        (
-            volume.glusterfs.is_some(),
-            "endpoints (via glusterFS volumes)",
-        ),
-        (
-            volume.persistent_volume_claim.is_some(),
-            "persistentvolumeclaims",
-        ),
-        (
-            volume.ephemeral.is_some(),
-            "persistentvolumeclaims (via ephemeral volumes)",
-        ),
-        (
-            volume.azure_file.is_some(),
-            "secrets (via azureFile volumes)",
-        ),
-    ];
-    let named = named
-        .into_iter()
-        .find(|(there, _)| *there)
-        .map(|(_, resource)| resource);
-    named.or_else(|| {
-        let projected = volume.projected.as_ref()?;
-        projected.sources.iter().flatten().find_map(of_projection)
-    })
+    let of = |is_there: bool, resource| is_there.then_some(resource);
+    let sources = volume
+        .projected
+        .iter()
+        .flat_map(|projected| &projected.sources);
+    of(
+        volume.config_map.is_some(),
+        "configmaps (via configmap volumes)",
+    )
+    .or(of(volume.secret.is_some(), "secrets (via secret volumes)"))
+    .or(of(volume.csi.is_some(), "csidrivers (via CSI volumes)"))
+    .or(of(
+        volume.glusterfs.is_some(),
+        "endpoints (via glusterFS volumes)",
+    ))
+    .or(of(
+        volume.persistent_volume_claim.is_some(),
+        "persistentvolumeclaims",
+    ))
+    .or(of(
+        volume.ephemeral.is_some(),
+        "persistentvolumeclaims (via ephemeral volumes)",
+    ))
+    .or(of(
+        volume.azure_file.is_some(),
+        "secrets (via azureFile volumes)",
+    ))
+    .or_else(|| sources.flatten().find_map(of_projection))
 }
 
 fn of_projection(source: &VolumeProjection) -> Option<&'static str> {
-    let named = [
-        (
-            source.config_map.is_some(),
-            "configmaps (via projected volumes)",
-        ),
-        (source.secret.is_some(), "secrets (via projected volumes)"),
-        (
-            source.service_account_token.is_some(),
-            "serviceaccounts (via projected volumes)",
-        ),
-        (source.cluster_trust_bundle.is_some(), "clustertrustbundles"),
-        (source.pod_certificate.is_some(), "podcertificates"),
-    ];
-    named
-        .into_iter()
-        .find(|(there, _)| *there)
-        .map(|(_, resource)| resource)
+    let of = |is_there: bool, resource| is_there.then_some(resource);
+    of(
+        source.config_map.is_some(),
+        "configmaps (via projected volumes)",
+    )
+    .or(of(
+        source.secret.is_some(),
+        "secrets (via projected volumes)",
+    ))
+    .or(of(
+        source.service_account_token.is_some(),
+        "serviceaccounts (via projected volumes)",
+    ))
+    .or(of(
+        source.cluster_trust_bundle.is_some(),
+        "clustertrustbundles",
+    ))
+    .or(of(source.pod_certificate.is_some(), "podcertificates"))
 }
 
 #[cfg(test)]

@@ -44,7 +44,7 @@ pub fn service(service: &mut Service) {
     }
     let type_ = spec.type_.get_or_insert_with(|| "ClusterIP".to_owned());
     for port in spec.ports.iter_mut().flatten() {
-        port.protocol.get_or_insert_with(|| "TCP".to_owned());
+        set(&mut port.protocol, "TCP");
         let unset = match &port.target_port {
             None | Some(IntOrString::Int(0)) => true,
             Some(IntOrString::String(name)) => name.is_empty(),
@@ -56,12 +56,10 @@ pub fn service(service: &mut Service) {
     }
     let exposed = matches!(&**type_, "NodePort" | "LoadBalancer");
     if exposed {
-        spec.external_traffic_policy
-            .get_or_insert_with(|| "Cluster".to_owned());
+        set(&mut spec.external_traffic_policy, "Cluster");
     }
     if exposed || *type_ == "ClusterIP" {
-        spec.internal_traffic_policy
-            .get_or_insert_with(|| "Cluster".to_owned());
+        set(&mut spec.internal_traffic_policy, "Cluster");
     }
     if *type_ == "LoadBalancer" {
         spec.allocate_load_balancer_node_ports.get_or_insert(true);
@@ -83,7 +81,12 @@ pub fn namespace(namespace: &mut Namespace) {
         finalizers.push("kubernetes".to_owned());
     }
     let status: &mut NamespaceStatus = namespace.status.get_or_insert_default();
-    status.phase.get_or_insert_with(|| "Active".to_owned());
+    set(&mut status.phase, "Active");
+}
+
+/// Fills a field that is not set.
+fn set(field: &mut Option<String>, default: &str) {
+    field.get_or_insert_with(|| default.to_owned());
 }
 
 /// Fills the defaults of a Node: what it can allocate is what it has.

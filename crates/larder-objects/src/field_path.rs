@@ -79,6 +79,18 @@ impl FieldPath {
     }
 }
 
+impl From<&'static str> for FieldPath {
+    fn from(names: &'static str) -> Self {
+        Self::fields(names)
+    }
+}
+
+impl From<&Self> for FieldPath {
+    fn from(path: &Self) -> Self {
+        path.clone()
+    }
+}
+
 impl FromIterator<PathSegment> for FieldPath {
     fn from_iter<T: IntoIterator<Item = PathSegment>>(segments: T) -> Self {
         Self(segments.into_iter().collect())

@@ -178,7 +178,7 @@ pub struct Loader {
     recursive: bool,
     manifests: Manifests,
     /// Where each object was first seen, and the workload that it was made of.
-    seen: HashMap<(&'static str, ObjectKey), (Origin, Option<String>)>,
+    seen: HashMap<(String, ObjectKey), (Origin, Option<String>)>,
     generated: GeneratedNames,
     /// Those of the file that is being read.
     errors: Reported,

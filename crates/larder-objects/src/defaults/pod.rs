@@ -2,18 +2,20 @@
 
 use k8s_openapi::{
     api::core::v1::{
-        Container, ContainerPort, DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVar,
-        HTTPGetAction, LifecycleHandler, Pod, PodSpec, Probe, ProjectedVolumeSource,
-        ResourceRequirements, Volume, VolumeProjection,
+        Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVar, HTTPGetAction,
+        LifecycleHandler, Pod, PodSpec, Probe, ProjectedVolumeSource, ResourceRequirements, Volume,
+        VolumeProjection,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{TOKEN_EXPIRATION_SECS, VOLUME_MODE};
+use super::{TOKEN_EXPIRATION_SECS, VOLUME_MODE, set};
 use crate::resources::{Amounts, Side, of_containers};
 
 /// `podCertificate.maxExpirationSeconds` that is not set.
 const CERTIFICATE_EXPIRATION_SECS: i32 = 86_400;
+
+const TERMINATION_PATH: &str = "/dev/termination-log";
 
 /// Fills the defaults of a pod.
 pub fn pod(pod: &mut Pod) {
@@ -29,12 +31,9 @@ pub fn pod(pod: &mut Pod) {
     }
     spec.service_account.clone_from(&spec.service_account_name);
     spec.enable_service_links.get_or_insert(true);
-    spec.dns_policy
-        .get_or_insert_with(|| "ClusterFirst".to_owned());
-    spec.restart_policy
-        .get_or_insert_with(|| "Always".to_owned());
-    spec.scheduler_name
-        .get_or_insert_with(|| "default-scheduler".to_owned());
+    set(&mut spec.dns_policy, "ClusterFirst");
+    set(&mut spec.restart_policy, "Always");
+    set(&mut spec.scheduler_name, "default-scheduler");
     spec.termination_grace_period_seconds.get_or_insert(30);
     spec.security_context.get_or_insert_default();
     containers(spec);
@@ -57,31 +56,27 @@ fn containers(spec: &mut PodSpec) {
         }
     }
     for given in spec.ephemeral_containers.iter_mut().flatten() {
-        given
-            .image_pull_policy
-            .get_or_insert_with(|| pull_policy(given.image.as_deref()));
-        given
-            .termination_message_path
-            .get_or_insert_with(termination_path);
-        given
-            .termination_message_policy
-            .get_or_insert_with(|| "File".to_owned());
+        set(
+            &mut given.image_pull_policy,
+            pull_policy(given.image.as_deref()),
+        );
+        set(&mut given.termination_message_path, TERMINATION_PATH);
+        set(&mut given.termination_message_policy, "File");
         environment(given.env.as_mut());
     }
 }
 
 fn container(given: &mut Container) {
-    given
-        .image_pull_policy
-        .get_or_insert_with(|| pull_policy(given.image.as_deref()));
-    given
-        .termination_message_path
-        .get_or_insert_with(termination_path);
-    given
-        .termination_message_policy
-        .get_or_insert_with(|| "File".to_owned());
+    set(
+        &mut given.image_pull_policy,
+        pull_policy(given.image.as_deref()),
+    );
+    set(&mut given.termination_message_path, TERMINATION_PATH);
+    set(&mut given.termination_message_policy, "File");
     environment(given.env.as_mut());
-    given.ports.iter_mut().flatten().for_each(port);
+    for port in given.ports.iter_mut().flatten() {
+        set(&mut port.protocol, "TCP");
+    }
     let probes = [
         &mut given.liveness_probe,
         &mut given.readiness_probe,
@@ -97,20 +92,15 @@ fn container(given: &mut Container) {
     }
 }
 
-fn termination_path() -> String {
-    "/dev/termination-log".to_owned()
-}
-
 /// `Always` for images whose tag is, or stands for, `latest`.
-fn pull_policy(image: Option<&str>) -> String {
+fn pull_policy(image: Option<&str>) -> &'static str {
     let image = image.unwrap_or("");
     let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
-    let policy = match name.split_once(':') {
+    match name.split_once(':') {
         _ if image.contains('@') => "IfNotPresent",
         None | Some((_, "latest")) => "Always",
         Some(_) => "IfNotPresent",
-    };
-    policy.to_owned()
+    }
 }
 
 fn environment(variables: Option<&mut Vec<EnvVar>>) {
@@ -120,7 +110,7 @@ fn environment(variables: Option<&mut Vec<EnvVar>>) {
         .filter_map(|variable| variable.value_from.as_mut())
     {
         if let Some(field) = &mut source.field_ref {
-            field.api_version.get_or_insert_with(|| "v1".to_owned());
+            set(&mut field.api_version, "v1");
         }
         if let Some(resource) = &mut source.resource_field_ref {
             resource.divisor.get_or_insert_with(no_divisor);
@@ -129,10 +119,6 @@ fn environment(variables: Option<&mut Vec<EnvVar>>) {
             file.optional.get_or_insert(false);
         }
     }
-}
-
-fn port(given: &mut ContainerPort) {
-    given.protocol.get_or_insert_with(|| "TCP".to_owned());
 }
 
 fn probe(given: &mut Probe) {
@@ -156,7 +142,7 @@ fn http_get(given: &mut HTTPGetAction) {
     if given.path.as_deref().unwrap_or("").is_empty() {
         given.path = Some("/".to_owned());
     }
-    given.scheme.get_or_insert_with(|| "HTTP".to_owned());
+    set(&mut given.scheme, "HTTP");
 }
 
 /// A limit without a request is the request as well.
@@ -233,33 +219,28 @@ fn volume(given: &mut Volume) {
         path.type_.get_or_insert_default();
     }
     if let Some(iscsi) = &mut given.iscsi {
-        iscsi
-            .iscsi_interface
-            .get_or_insert_with(|| "default".to_owned());
+        set(&mut iscsi.iscsi_interface, "default");
     }
     if let Some(rbd) = &mut given.rbd {
-        rbd.pool.get_or_insert_with(|| "rbd".to_owned());
-        rbd.user.get_or_insert_with(|| "admin".to_owned());
-        rbd.keyring
-            .get_or_insert_with(|| "/etc/ceph/keyring".to_owned());
+        set(&mut rbd.pool, "rbd");
+        set(&mut rbd.user, "admin");
+        set(&mut rbd.keyring, "/etc/ceph/keyring");
     }
     if let Some(disk) = &mut given.azure_disk {
-        disk.caching_mode
-            .get_or_insert_with(|| "ReadWrite".to_owned());
-        disk.kind.get_or_insert_with(|| "Shared".to_owned());
-        disk.fs_type.get_or_insert_with(|| "ext4".to_owned());
+        set(&mut disk.caching_mode, "ReadWrite");
+        set(&mut disk.kind, "Shared");
+        set(&mut disk.fs_type, "ext4");
         disk.read_only.get_or_insert(false);
     }
     if let Some(scale_io) = &mut given.scale_io {
-        scale_io
-            .storage_mode
-            .get_or_insert_with(|| "ThinProvisioned".to_owned());
-        scale_io.fs_type.get_or_insert_with(|| "xfs".to_owned());
+        set(&mut scale_io.storage_mode, "ThinProvisioned");
+        set(&mut scale_io.fs_type, "xfs");
     }
     if let Some(image) = &mut given.image {
-        image
-            .pull_policy
-            .get_or_insert_with(|| pull_policy(image.reference.as_deref()));
+        set(
+            &mut image.pull_policy,
+            pull_policy(image.reference.as_deref()),
+        );
     }
     let claim = given
         .ephemeral
@@ -267,10 +248,7 @@ fn volume(given: &mut Volume) {
         .and_then(|ephemeral| ephemeral.volume_claim_template.as_mut());
     if let Some(claim) = claim {
         claim.metadata.get_or_insert_default();
-        claim
-            .spec
-            .volume_mode
-            .get_or_insert_with(|| "Filesystem".to_owned());
+        set(&mut claim.spec.volume_mode, "Filesystem");
     }
 }
 
@@ -304,7 +282,7 @@ fn projection(given: &mut ProjectedVolumeSource) {
 
 fn downward_file(given: &mut DownwardAPIVolumeFile) {
     if let Some(field) = &mut given.field_ref {
-        field.api_version.get_or_insert_with(|| "v1".to_owned());
+        set(&mut field.api_version, "v1");
     }
     if let Some(resource) = &mut given.resource_field_ref {
         resource.divisor.get_or_insert_with(no_divisor);

@@ -1,8 +1,7 @@
 //! Decodes the JSON of one object into the typed object.
 
-use k8s_openapi::{
-    api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta as FullMetadata,
-};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta as FullMetadata;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
@@ -13,7 +12,7 @@ use super::{
     unknown::{UnknownField, unknown_keys},
 };
 use crate::{
-    ConfigMap, FieldPath, Secret, defaults,
+    FieldPath, defaults,
     validation::{self, FieldErrors},
 };
 
@@ -48,8 +47,6 @@ pub(super) enum Recognized {
 
 /// A decoded object.
 pub(super) struct Decoded {
-    /// The kind of `manifest`: that of a Deployment is Pod.
-    pub(super) kind: &'static str,
     pub(super) workload: Option<String>,
     pub(super) object: RawObject,
     pub(super) manifest: Manifest,
@@ -176,70 +173,83 @@ fn typed(
         value["apiVersion"] = "certificates.k8s.io/v1beta1".into();
     }
     let object = RawObject::new(value);
-    let (kind, manifest) = match kind {
-        ObjectKind::Pod => {
-            let pod = pod(&object, unknown)?;
-            ("Pod", Manifest::Pod(Box::new(pod)))
-        }
+    let manifest = match kind {
+        ObjectKind::Pod => Manifest::Pod(read(&object, unknown, defaults::pod, validation::pod)?),
         ObjectKind::ConfigMap => {
-            unknown.extend(unknown_keys(&object, &CONFIG_MAP_FIELDS));
-            let metadata = full_metadata(&object["metadata"], unknown)?;
-            let map: ConfigMap = decode(&object, &mut Vec::new())?;
-            checked(metadata_errors(&metadata).and(validation::config_map(&map)))?;
-            ("ConfigMap", Manifest::ConfigMap(map))
+            let check = validation::config_map;
+            Manifest::ConfigMap(with_data(
+                &object,
+                unknown,
+                &CONFIG_MAP_FIELDS,
+                |_| {},
+                check,
+            )?)
         }
         ObjectKind::Secret => {
-            unknown.extend(unknown_keys(&object, &SECRET_FIELDS));
-            let metadata = full_metadata(&object["metadata"], unknown)?;
-            let mut secret: Secret = decode(&object, &mut Vec::new())?;
-            defaults::secret(&mut secret);
-            checked(metadata_errors(&metadata).and(validation::secret(&secret)))?;
-            ("Secret", Manifest::Secret(secret))
+            let (default, check) = (defaults::secret, validation::secret);
+            Manifest::Secret(with_data(&object, unknown, &SECRET_FIELDS, default, check)?)
         }
-        ObjectKind::Service => {
-            let mut service = decode(&object, unknown)?;
-            defaults::service(&mut service);
-            checked(validation::service(&service))?;
-            ("Service", Manifest::Service(Box::new(service)))
-        }
+        ObjectKind::Service => Manifest::Service(read(
+            &object,
+            unknown,
+            defaults::service,
+            validation::service,
+        )?),
         ObjectKind::Node => {
-            let mut node = decode(&object, unknown)?;
-            defaults::node(&mut node);
-            checked(validation::node(&node))?;
-            ("Node", Manifest::Node(Box::new(node)))
+            Manifest::Node(read(&object, unknown, defaults::node, validation::node)?)
         }
-        ObjectKind::Namespace => {
-            let mut namespace = decode(&object, unknown)?;
-            defaults::namespace(&mut namespace);
-            checked(validation::namespace(&namespace))?;
-            ("Namespace", Manifest::Namespace(Box::new(namespace)))
-        }
+        ObjectKind::Namespace => Manifest::Namespace(read(
+            &object,
+            unknown,
+            defaults::namespace,
+            validation::namespace,
+        )?),
         ObjectKind::ServiceAccount => {
-            let account = decode(&object, unknown)?;
-            checked(validation::service_account(&account))?;
-            (
-                "ServiceAccount",
-                Manifest::ServiceAccount(Box::new(account)),
-            )
+            Manifest::ServiceAccount(read(&object, unknown, |_| {}, validation::service_account)?)
         }
         ObjectKind::ClusterTrustBundle => {
-            let bundle = decode(&object, unknown)?;
-            checked(validation::cluster_trust_bundle(&bundle))?;
-            (
-                "ClusterTrustBundle",
-                Manifest::ClusterTrustBundle(Box::new(bundle)),
-            )
+            let check = validation::cluster_trust_bundle;
+            Manifest::ClusterTrustBundle(read(&object, unknown, |_| {}, check)?)
         }
         ObjectKind::Workload(_) | ObjectKind::List | ObjectKind::Other | ObjectKind::Unknown => {
             unreachable!("handled above")
         }
     };
     Ok(Decoded {
-        kind,
         workload: None,
         object,
         manifest,
     })
+}
+
+/// An object of a type of the API's own.
+fn read<K: DeserializeOwned>(
+    object: &Value,
+    unknown: &mut Vec<UnknownField>,
+    default: fn(&mut K),
+    check: fn(&K) -> FieldErrors,
+) -> Result<Box<K>, Problem> {
+    let mut read = decode(object, unknown)?;
+    default(&mut read);
+    checked(check(&read))?;
+    Ok(Box::new(read))
+}
+
+/// A ConfigMap or a Secret, of which we keep less than the API has.
+fn with_data<K: DeserializeOwned>(
+    object: &Value,
+    unknown: &mut Vec<UnknownField>,
+    fields: &[&'static str],
+    default: fn(&mut K),
+    check: fn(&K) -> FieldErrors,
+) -> Result<K, Problem> {
+    unknown.extend(unknown_keys(object, fields));
+    let metadata = full_metadata(&object["metadata"], unknown)?;
+    let mut read = decode(object, &mut Vec::new())?;
+    default(&mut read);
+    let errors = validation::metadata(&metadata, validation::Scope::Namespaced);
+    checked(errors.and(check(&read)))?;
+    Ok(read)
 }
 
 /// The pod of a workload. Its errors name the fields of the workload.
@@ -257,22 +267,14 @@ fn workload(
     let object = RawObject::new(pod_value);
     let prefix = FieldPath::fields(template);
     let mut of_pod = Vec::new();
-    let pod = pod(&object, &mut of_pod);
+    let pod = read(&object, &mut of_pod, defaults::pod, validation::pod);
     unknown.extend(of_pod.into_iter().map(|field| field.within(&prefix)));
     let pod = pod.map_err(|problem| problem.within(&prefix))?;
     Ok(Decoded {
-        kind: "Pod",
         workload: Some(name),
         object,
-        manifest: Manifest::Pod(Box::new(pod)),
+        manifest: Manifest::Pod(pod),
     })
-}
-
-fn pod(object: &Value, unknown: &mut Vec<UnknownField>) -> Result<Pod, Problem> {
-    let mut pod: Pod = decode(object, unknown)?;
-    defaults::pod(&mut pod);
-    checked(validation::pod(&pod))?;
-    Ok(pod)
 }
 
 fn checked(errors: FieldErrors) -> Result<(), Problem> {
@@ -293,10 +295,6 @@ fn full_metadata(
     let decoded = decode(metadata, &mut of_metadata);
     unknown.extend(of_metadata.into_iter().map(|field| field.within(&prefix)));
     decoded.map_err(|problem| problem.within(&prefix))
-}
-
-fn metadata_errors(metadata: &FullMetadata) -> FieldErrors {
-    validation::metadata(metadata, validation::Scope::Namespaced)
 }
 
 fn metadata_mut(value: &mut Value) -> Option<&mut Map<String, Value>> {

@@ -349,16 +349,16 @@ impl Loader {
         decoded: Decoded,
     ) {
         let Decoded {
-            kind,
             workload,
             object,
             manifest,
         } = decoded;
+        let kind = object.text("/kind").to_owned();
         let key = ObjectKey::new(
             object.text("/metadata/namespace"),
             object.text("/metadata/name"),
         );
-        if let Some((first, maker)) = self.seen.get(&(kind, key.clone())) {
+        if let Some((first, maker)) = self.seen.get(&(kind.clone(), key.clone())) {
             let first = first.clone();
             let problem = if *maker == workload {
                 Problem::Duplicate { first }

@@ -11,7 +11,7 @@ use super::{
     names::is_subdomain,
     object::{Scope, metadata_named},
 };
-use crate::{FieldPath, pem, x509::Certificate};
+use crate::{pem, x509::Certificate};
 
 pub(super) const SIGNER: &str =
     "must be a fully qualified domain and path of the form 'example.com/signer-name'";
@@ -48,7 +48,7 @@ pub fn cluster_trust_bundle(bundle: &ClusterTrustBundle) -> FieldErrors {
         }
     });
     if !signer.is_empty() && !is_signer_name(signer) {
-        errors.invalid(&FieldPath::fields("spec.signerName"), signer, SIGNER);
+        errors.invalid("spec.signerName", signer, SIGNER);
     }
     check_anchors(&mut errors, &bundle.spec.trust_bundle);
     errors
@@ -62,11 +62,7 @@ pub fn cluster_trust_bundle_update(
     let mut errors = cluster_trust_bundle(new);
     let signer = |bundle: &ClusterTrustBundle| bundle.spec.signer_name.clone().unwrap_or_default();
     if signer(new) != signer(old) {
-        errors.invalid(
-            &FieldPath::fields("spec.signerName"),
-            &*signer(new),
-            "field is immutable",
-        );
+        errors.invalid("spec.signerName", &*signer(new), "field is immutable");
     }
     errors
 }
@@ -105,11 +101,7 @@ fn check_anchors(errors: &mut FieldErrors, text: &str) {
         }));
     }
     for problem in problems {
-        errors.invalid(
-            &FieldPath::fields("spec.trustBundle"),
-            "<value omitted>",
-            &problem,
-        );
+        errors.invalid("spec.trustBundle", "<value omitted>", &problem);
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) fn check_env_from(errors: &mut FieldErrors, field: &FieldPath, source
     if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty())
         && !is_environment_name(prefix)
     {
-        errors.invalid(&field.child("prefix"), prefix, ENVIRONMENT);
+        errors.invalid(field.child("prefix"), prefix, ENVIRONMENT);
     }
     let map = source
         .config_map_ref
@@ -118,7 +118,7 @@ fn check_source(
         .map(|key| ("secretKeyRef", &key.name, &key.key));
     for (kind, name, key) in map.into_iter().chain(secret) {
         sources += 1;
-        errors.check_subdomain(&field.child(kind).child("name"), name);
+        errors.check_subdomain(field.child(kind).child("name"), name);
         let field = field.child(kind).child("key");
         if key.is_empty() {
             errors.required(&field, "");
@@ -201,7 +201,7 @@ pub(super) fn check_resource_ref(
     if context == ResourceRefContext::Volume
         && reference.container_name.as_deref().unwrap_or("").is_empty()
     {
-        errors.required(&field.child("containerName"), "");
+        errors.required(field.child("containerName"), "");
     }
     let resource = &*reference.resource;
     let resource_field = field.child("resource");

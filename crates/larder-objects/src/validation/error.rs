@@ -126,13 +126,13 @@ impl FieldErrors {
 
     pub(super) fn push(
         &mut self,
-        field: &FieldPath,
+        field: impl Into<FieldPath>,
         kind: FieldErrorKind,
         value: Option<String>,
         message: impl Into<String>,
     ) {
         self.add(FieldError {
-            field: field.clone(),
+            field: field.into(),
             kind,
             value,
             message: message.into(),
@@ -147,36 +147,46 @@ impl FieldErrors {
         }
     }
 
-    pub(super) fn required(&mut self, field: &FieldPath, message: &str) {
+    pub(super) fn required(&mut self, field: impl Into<FieldPath>, message: &str) {
         self.push(field, FieldErrorKind::Required, None, message);
     }
 
-    pub(super) fn invalid(&mut self, field: &FieldPath, value: impl Shown, message: &str) {
+    pub(super) fn invalid(
+        &mut self,
+        field: impl Into<FieldPath>,
+        value: impl Shown,
+        message: &str,
+    ) {
         self.push(field, FieldErrorKind::Invalid, Some(value.shown()), message);
     }
 
     /// `shown` is the value as JSON.
-    pub(super) fn invalid_as(&mut self, field: &FieldPath, shown: String, message: &str) {
+    pub(super) fn invalid_as(&mut self, field: impl Into<FieldPath>, shown: String, message: &str) {
         self.push(field, FieldErrorKind::Invalid, Some(shown), message);
     }
 
-    pub(super) fn duplicate(&mut self, field: &FieldPath, value: &str) {
+    pub(super) fn duplicate(&mut self, field: impl Into<FieldPath>, value: &str) {
         self.push(field, FieldErrorKind::Duplicate, Some(value.shown()), "");
     }
 
-    pub(super) fn forbidden(&mut self, field: &FieldPath, message: &str) {
+    pub(super) fn forbidden(&mut self, field: impl Into<FieldPath>, message: &str) {
         self.push(field, FieldErrorKind::Forbidden, None, message);
     }
 
-    pub(super) fn not_found(&mut self, field: &FieldPath, value: &str) {
+    pub(super) fn not_found(&mut self, field: impl Into<FieldPath>, value: &str) {
         self.push(field, FieldErrorKind::NotFound, Some(value.shown()), "");
     }
 
-    pub(super) fn too_long(&mut self, field: &FieldPath, message: String) {
+    pub(super) fn too_long(&mut self, field: impl Into<FieldPath>, message: String) {
         self.push(field, FieldErrorKind::TooLong, None, message);
     }
 
-    pub(super) fn not_supported(&mut self, field: &FieldPath, value: &str, supported: &[&str]) {
+    pub(super) fn not_supported(
+        &mut self,
+        field: impl Into<FieldPath>,
+        value: &str,
+        supported: &[&str],
+    ) {
         let supported: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("supported values: {}", supported.join(", "));
         self.push(
@@ -245,21 +255,13 @@ mod tests {
     #[test]
     fn errors_read_as_the_api_servers() {
         let mut errors = FieldErrors::default();
-        errors.invalid(
-            &FieldPath::fields("metadata.name"),
-            "A",
-            "must be lower case",
-        );
+        errors.invalid("metadata.name", "A", "must be lower case");
         assert_eq!(
             errors.to_string(),
             r#"metadata.name: Invalid value: "A": must be lower case"#
         );
-        errors.required(&FieldPath::fields("spec.containers"), "");
-        errors.not_supported(
-            &FieldPath::fields("spec.restartPolicy"),
-            "No",
-            &["Always", "Never"],
-        );
+        errors.required("spec.containers", "");
+        errors.not_supported("spec.restartPolicy", "No", &["Always", "Never"]);
         let name = FieldPath::fields("spec.volumes").index(1).child("name");
         errors.duplicate(&name, "v");
         let errors = errors.within(&FieldPath::fields("spec.template"));

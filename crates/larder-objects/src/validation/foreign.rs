@@ -81,14 +81,14 @@ pub(super) fn check(
 ) {
     for name in required(volume_type) {
         if fields.get(*name).is_none_or(is_empty) {
-            errors.required(&field.child(name), "");
+            errors.required(field.child(name), "");
         }
     }
     let text = |name: &str| fields.get(name).and_then(Value::as_str).unwrap_or_default();
     let choice = |errors: &mut FieldErrors, name: &str, supported: &[&str]| {
         let value = text(name);
         if fields.contains_key(name) && !supported.contains(&value) {
-            errors.not_supported(&field.child(name), value, supported);
+            errors.not_supported(field.child(name), value, supported);
         }
     };
     match volume_type {
@@ -107,7 +107,7 @@ pub(super) fn check(
             }
         }
         "hostPath" if !text("path").is_empty() => {
-            errors.check_inside(&field.child("path"), text("path"));
+            errors.check_inside(field.child("path"), text("path"));
             let types = [
                 "",
                 "BlockDevice",
@@ -120,10 +120,10 @@ pub(super) fn check(
             ];
             choice(errors, "type", &types);
         }
-        "gitRepo" => errors.check_relative(&field.child("directory"), text("directory")),
+        "gitRepo" => errors.check_relative(field.child("directory"), text("directory")),
         "nfs" if !text("path").starts_with('/') => {
             let rule = "must be an absolute path";
-            errors.invalid(&field.child("path"), text("path"), rule);
+            errors.invalid(field.child("path"), text("path"), rule);
         }
         "iscsi" => {
             let name = text("iqn");
@@ -133,19 +133,16 @@ pub(super) fn check(
                     .any(|sort| name.starts_with(sort))
             {
                 let rule = "must be valid format starting with iqn, eui, or naa";
-                errors.invalid(&field.child("iqn"), name, rule);
+                errors.invalid(field.child("iqn"), name, rule);
             }
             let lun = fields.get("lun").and_then(Value::as_i64).unwrap_or(0);
-            if !(0..=255).contains(&lun) {
-                let rule = "must be between 0 and 255, inclusive";
-                errors.invalid(&field.child("lun"), lun, rule);
-            }
+            errors.check_range(field.child("lun"), lun, 0..=255);
         }
         "awsElasticBlockStore" | "gcePersistentDisk" => {
             let partition = fields.get("partition").and_then(Value::as_i64).unwrap_or(0);
             if !(0..=255).contains(&partition) {
                 let rule = "must be between 1 and 255, inclusive";
-                errors.invalid(&field.child("partition"), partition, rule);
+                errors.invalid(field.child("partition"), partition, rule);
             }
         }
         "fc" if ["targetWWNs", "wwids"]
@@ -153,7 +150,7 @@ pub(super) fn check(
             .all(|name| fields.get(*name).is_none_or(is_empty)) =>
         {
             let rule = "must specify either targetWWNs or wwids, but not both";
-            errors.required(&field.child("targetWWNs"), rule);
+            errors.required(field.child("targetWWNs"), rule);
         }
         "flocker" if text("datasetName").is_empty() && text("datasetUUID").is_empty() => {
             errors.required(field, "one of datasetName and datasetUUID is required");
@@ -161,12 +158,12 @@ pub(super) fn check(
         "quobyte" => {
             let rule = "must be a host:port pair or multiple pairs separated by commas";
             if text("registry").is_empty() {
-                errors.required(&field.child("registry"), rule);
+                errors.required(field.child("registry"), rule);
             } else if !text("registry").split(',').all(|pair| pair.contains(':')) {
-                errors.invalid(&field.child("registry"), text("registry"), rule);
+                errors.invalid(field.child("registry"), text("registry"), rule);
             }
             if text("volume").is_empty() {
-                errors.required(&field.child("volume"), "");
+                errors.required(field.child("volume"), "");
             }
         }
         "image" => choice(errors, "pullPolicy", &["Always", "IfNotPresent", "Never"]),
@@ -190,7 +187,7 @@ fn check_claim(errors: &mut FieldErrors, field: &FieldPath, claim: &PersistentVo
         .map(|(key, _)| key)
     {
         if !is_qualified_name(key) {
-            errors.check_qualified_name(&field.child("metadata").child("labels"), key, key);
+            errors.check_qualified_name(field.child("metadata").child("labels"), key, key);
         }
     }
     let modes_field = field.child("spec").child("accessModes");

@@ -3,7 +3,7 @@
 //! Each function checks whether a text has the form; the message beside it is the API server's for a text that does
 //! not.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, ops::RangeInclusive};
 
 use super::FieldErrors;
 use crate::FieldPath;
@@ -132,7 +132,7 @@ fn too_long(limit: usize) -> String {
 }
 
 impl FieldErrors {
-    pub(super) fn check_subdomain(&mut self, field: &FieldPath, text: &str) {
+    pub(super) fn check_subdomain(&mut self, field: impl Into<FieldPath>, text: &str) {
         self.check_subdomain_in(field, text, text);
     }
 
@@ -144,7 +144,13 @@ impl FieldErrors {
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
-    pub(super) fn check_subdomain_in(&mut self, field: &FieldPath, checked: &str, text: &str) {
+    pub(super) fn check_subdomain_in(
+        &mut self,
+        field: impl Into<FieldPath>,
+        checked: &str,
+        text: &str,
+    ) {
+        let field = &field.into();
         if checked.len() > MAX_SUBDOMAIN {
             self.invalid(field, text, &too_long(MAX_SUBDOMAIN));
         }
@@ -154,26 +160,31 @@ impl FieldErrors {
     }
 
     /// As [`Self::check_subdomain`], for a name to which something is going to be added: it may end in a dash.
-    pub(super) fn check_subdomain_prefix(&mut self, field: &FieldPath, text: &str) {
+    pub(super) fn check_subdomain_prefix(&mut self, field: impl Into<FieldPath>, text: &str) {
         self.check_subdomain_in(field, &without_dash(text), text);
     }
 
-    pub(super) fn check_label(&mut self, field: &FieldPath, text: &str) {
+    pub(super) fn check_label(&mut self, field: impl Into<FieldPath>, text: &str) {
+        let field = &field.into();
         if text.len() > MAX_LABEL {
             self.invalid(field, text, &too_long(MAX_LABEL));
         }
         if !is_unbounded_label(text) {
             let has_dots = text.split('.').all(is_unbounded_label);
-            let rule = if has_dots {
-                "must not contain dots"
-            } else {
-                LABEL
-            };
-            self.invalid(field, text, rule);
+            self.invalid(
+                field,
+                text,
+                if has_dots {
+                    "must not contain dots"
+                } else {
+                    LABEL
+                },
+            );
         }
     }
 
-    pub(super) fn check_label_value(&mut self, field: &FieldPath, text: &str) {
+    pub(super) fn check_label_value(&mut self, field: impl Into<FieldPath>, text: &str) {
+        let field = &field.into();
         if text.len() > MAX_LABEL {
             self.invalid(field, text, &too_long(MAX_LABEL));
         }
@@ -183,7 +194,8 @@ impl FieldErrors {
     }
 
     /// A path within a volume.
-    pub(super) fn check_relative(&mut self, field: &FieldPath, path: &str) {
+    pub(super) fn check_relative(&mut self, field: impl Into<FieldPath>, path: &str) {
+        let field = &field.into();
         if path.starts_with('/') {
             self.invalid(field, path, "must be a relative path");
         }
@@ -191,22 +203,59 @@ impl FieldErrors {
     }
 
     /// A path that does not lead out of where it begins.
-    pub(super) fn check_inside(&mut self, field: &FieldPath, path: &str) {
+    pub(super) fn check_inside(&mut self, field: impl Into<FieldPath>, path: &str) {
         if path.split('/').any(|element| element == "..") {
             self.invalid(field, path, "must not contain '..'");
         }
     }
 
     /// `checked` is what the rule applies to, `text` what the error shows.
-    pub(super) fn check_qualified_name(&mut self, field: &FieldPath, checked: &str, text: &str) {
+    pub(super) fn check_qualified_name(
+        &mut self,
+        field: impl Into<FieldPath>,
+        checked: &str,
+        text: &str,
+    ) {
+        let field = &field.into();
         for problem in qualified_name_problems(checked) {
             self.invalid(field, text, &problem);
         }
     }
 
-    pub(super) fn check_config_map_key(&mut self, field: &FieldPath, key: &str) {
+    pub(super) fn check_config_map_key(&mut self, field: impl Into<FieldPath>, key: &str) {
+        let field = &field.into();
         for problem in config_map_key_problems(key) {
             self.invalid(field, key, &problem);
+        }
+    }
+
+    /// A value that is not set breaks no rule.
+    pub(super) fn check_choice(
+        &mut self,
+        field: impl Into<FieldPath>,
+        value: Option<&str>,
+        supported: &[&str],
+    ) {
+        if let Some(value) = value.filter(|value| !supported.contains(value)) {
+            self.not_supported(field, value, supported);
+        }
+    }
+
+    /// The number of a user or group.
+    pub(super) fn check_id(&mut self, field: impl Into<FieldPath>, id: Option<i64>) {
+        self.check_range(field, id.unwrap_or(0), 0..=i64::from(i32::MAX));
+    }
+
+    pub(super) fn check_range(
+        &mut self,
+        field: impl Into<FieldPath>,
+        number: i64,
+        range: RangeInclusive<i64>,
+    ) {
+        if !range.contains(&number) {
+            let (least, most) = range.into_inner();
+            let rule = format!("must be between {least} and {most}, inclusive");
+            self.invalid(field, number, &rule);
         }
     }
 }

@@ -9,7 +9,10 @@ use k8s_openapi::{
 use serde::de::IgnoredAny;
 use smol_str::SmolStr;
 
-use super::FieldErrors;
+use super::{
+    FieldErrors,
+    ports::{PORTS, PROTOCOLS},
+};
 use crate::{ConfigMap, FieldPath, Secret};
 
 /// Largest sum of the values of a ConfigMap or a Secret, in bytes.
@@ -37,51 +40,38 @@ pub fn metadata(metadata: &ObjectMeta, scope: Scope) -> FieldErrors {
     let prefix = metadata.generate_name.as_deref().unwrap_or("");
     let mut errors = FieldErrors::default();
     if !prefix.is_empty() {
-        errors.check_subdomain_prefix(&FieldPath::fields("metadata.generateName"), prefix);
+        errors.check_subdomain_prefix("metadata.generateName", prefix);
     }
-    errors.and(metadata_named(
-        metadata,
-        scope,
-        FieldErrors::check_subdomain,
-    ))
+    let check_name = FieldErrors::check_subdomain;
+    errors.and(metadata_named(metadata, scope, check_name))
 }
 
 pub(super) fn metadata_named(
     metadata: &ObjectMeta,
     scope: Scope,
-    check_name: impl Fn(&mut FieldErrors, &FieldPath, &str),
+    check_name: impl Fn(&mut FieldErrors, &'static str, &str),
 ) -> FieldErrors {
     let mut errors = FieldErrors::default();
     match metadata.name.as_deref().unwrap_or("") {
-        "" => errors.required(
-            &FieldPath::fields("metadata.name"),
-            "name or generateName is required",
-        ),
-        name => check_name(&mut errors, &FieldPath::fields("metadata.name"), name),
+        "" => errors.required("metadata.name", "name or generateName is required"),
+        name => check_name(&mut errors, "metadata.name", name),
     }
     match (scope, metadata.namespace.as_deref().unwrap_or("")) {
-        (Scope::Namespaced, "") => errors.required(&FieldPath::fields("metadata.namespace"), ""),
+        (Scope::Namespaced, "") => errors.required("metadata.namespace", ""),
         (Scope::Namespaced, namespace) => {
-            errors.check_label(&FieldPath::fields("metadata.namespace"), namespace);
+            errors.check_label("metadata.namespace", namespace);
         }
         (Scope::Cluster, "") => {}
-        (Scope::Cluster, _) => errors.forbidden(
-            &FieldPath::fields("metadata.namespace"),
-            "not allowed on this type",
-        ),
+        (Scope::Cluster, _) => errors.forbidden("metadata.namespace", "not allowed on this type"),
     }
     check_owners(&mut errors, metadata.owner_references.as_deref());
     for (key, value) in metadata.labels.iter().flatten() {
-        errors.check_qualified_name(&FieldPath::fields("metadata.labels"), key, key);
-        errors.check_label_value(&FieldPath::fields("metadata.labels"), value);
+        errors.check_qualified_name("metadata.labels", key, key);
+        errors.check_label_value("metadata.labels", value);
     }
     for key in metadata.annotations.iter().flat_map(BTreeMap::keys) {
         // Annotation keys may have capitals in their prefix.
-        errors.check_qualified_name(
-            &FieldPath::fields("metadata.annotations"),
-            &key.to_lowercase(),
-            key,
-        );
+        errors.check_qualified_name("metadata.annotations", &key.to_lowercase(), key);
     }
     let annotations = metadata.annotations.iter().flatten();
     let size: usize = annotations
@@ -89,7 +79,7 @@ pub(super) fn metadata_named(
         .sum();
     if size > MAX_ANNOTATION_BYTES {
         errors.too_long(
-            &FieldPath::fields("metadata.annotations"),
+            "metadata.annotations",
             format!("may not be more than {MAX_ANNOTATION_BYTES} bytes"),
         );
     }
@@ -134,7 +124,7 @@ pub fn config_map(map: &ConfigMap) -> FieldErrors {
         }
     }
     for key in map.binary_data.keys() {
-        errors.check_config_map_key(&FieldPath::fields("binaryData").key(key), key);
+        errors.check_config_map_key(FieldPath::fields("binaryData").key(key), key);
     }
     let text: usize = map.data.values().map(SmolStr::len).sum();
     let binary: usize = map.binary_data.values().map(Vec::len).sum();
@@ -146,7 +136,7 @@ pub fn config_map(map: &ConfigMap) -> FieldErrors {
 pub fn secret(secret: &Secret) -> FieldErrors {
     let mut errors = FieldErrors::default();
     for key in secret.data.keys() {
-        errors.check_config_map_key(&FieldPath::fields("data").key(key), key);
+        errors.check_config_map_key(FieldPath::fields("data").key(key), key);
     }
     check_size(
         &mut errors,
@@ -160,7 +150,7 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         _ => &[],
     };
     for key in required.iter().filter(|key| !secret.data.contains_key(key)) {
-        errors.required(&FieldPath::fields("data").key(key), "");
+        errors.required(FieldPath::fields("data").key(key), "");
     }
     if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
         let held = required
@@ -168,7 +158,7 @@ pub fn secret(secret: &Secret) -> FieldErrors {
             .filter_map(|key| Some((key, secret.data.get(key)?)));
         for (key, _) in held.filter(|(_, value)| !is_json_object(value)) {
             errors.invalid(
-                &FieldPath::fields("data").key(key),
+                FieldPath::fields("data").key(key),
                 REDACTED,
                 "must be a JSON object",
             );
@@ -179,7 +169,7 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         && !either.iter().any(|key| secret.data.contains_key(key))
     {
         for key in either {
-            errors.required(&FieldPath::fields("data").key(key), "");
+            errors.required(FieldPath::fields("data").key(key), "");
         }
     }
     errors
@@ -195,7 +185,7 @@ fn is_json_object(bytes: &[u8]) -> bool {
 fn check_size(errors: &mut FieldErrors, bytes: usize) {
     if bytes > MAX_OBJECT_BYTES {
         errors.too_long(
-            &FieldPath::fields("data"),
+            "data",
             format!("may not be more than {MAX_OBJECT_BYTES} bytes"),
         );
     }
@@ -205,12 +195,12 @@ fn check_size(errors: &mut FieldErrors, bytes: usize) {
 pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
     let mut errors = FieldErrors::default();
     if old.immutable {
-        check_still_immutable(&mut errors, new.immutable);
+        check_unchanged(&mut errors, "immutable", new.immutable);
         for (field, same) in [
             ("data", new.data == old.data),
             ("binaryData", new.binary_data == old.binary_data),
         ] {
-            check_unchanged(&mut errors, &FieldPath::fields(field), same);
+            check_unchanged(&mut errors, field, same);
         }
     }
     errors.and(config_map(new))
@@ -220,33 +210,16 @@ pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
 pub fn secret_update(new: &Secret, old: &Secret) -> FieldErrors {
     let mut errors = FieldErrors::default();
     if new.type_ != old.type_ {
-        errors.invalid(
-            &FieldPath::fields("type"),
-            &*new.type_,
-            "field is immutable",
-        );
+        errors.invalid("type", &*new.type_, "field is immutable");
     }
     if old.immutable {
-        check_still_immutable(&mut errors, new.immutable);
-        check_unchanged(
-            &mut errors,
-            &FieldPath::fields("data"),
-            new.data == old.data,
-        );
+        check_unchanged(&mut errors, "immutable", new.immutable);
+        check_unchanged(&mut errors, "data", new.data == old.data);
     }
     errors.and(secret(new))
 }
 
-fn check_still_immutable(errors: &mut FieldErrors, immutable: bool) {
-    if !immutable {
-        errors.forbidden(
-            &FieldPath::fields("immutable"),
-            "field is immutable when `immutable` is set",
-        );
-    }
-}
-
-fn check_unchanged(errors: &mut FieldErrors, field: &FieldPath, same: bool) {
+fn check_unchanged(errors: &mut FieldErrors, field: &'static str, same: bool) {
     if !same {
         errors.forbidden(field, "field is immutable when `immutable` is set");
     }
@@ -254,31 +227,20 @@ fn check_unchanged(errors: &mut FieldErrors, field: &FieldPath, same: bool) {
 
 /// Checks names and ports of a Service.
 pub fn service(service: &Service) -> FieldErrors {
-    let mut errors = metadata_named(
-        &service.metadata,
-        Scope::Namespaced,
-        FieldErrors::check_label,
-    );
+    let check_name = FieldErrors::check_label;
+    let mut errors = metadata_named(&service.metadata, Scope::Namespaced, check_name);
     let ports = service
         .spec
         .iter()
         .flat_map(|spec| spec.ports.iter().flatten());
     for (index, port) in ports.enumerate() {
-        if !(1..=65535).contains(&port.port) {
-            let field = FieldPath::fields("spec.ports").index(index).child("port");
-            errors.invalid(&field, port.port, "must be between 1 and 65535, inclusive");
-        }
-        let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        let supported = ["SCTP", "TCP", "UDP"];
-        if !supported.contains(&protocol) {
-            errors.not_supported(
-                &FieldPath::fields("spec.ports")
-                    .index(index)
-                    .child("protocol"),
-                protocol,
-                &supported,
-            );
-        }
+        let field = FieldPath::fields("spec.ports").index(index);
+        errors.check_range(field.child("port"), port.port.into(), PORTS);
+        errors.check_choice(
+            field.child("protocol"),
+            port.protocol.as_deref(),
+            &PROTOCOLS,
+        );
     }
     errors
 }
@@ -290,11 +252,8 @@ pub fn node(node: &Node) -> FieldErrors {
 
 /// Checks the metadata of a Namespace, whose name is a label.
 pub fn namespace(namespace: &Namespace) -> FieldErrors {
-    metadata_named(
-        &namespace.metadata,
-        Scope::Cluster,
-        FieldErrors::check_label,
-    )
+    let check_name = FieldErrors::check_label;
+    metadata_named(&namespace.metadata, Scope::Cluster, check_name)
 }
 
 /// Checks the metadata of a ServiceAccount.

@@ -24,7 +24,7 @@ pub fn pod(pod: &Pod) -> FieldErrors {
     let mut errors = metadata(&pod.metadata, Scope::Namespaced);
     match &pod.spec {
         Some(spec) => check_spec(&mut errors, spec),
-        None => errors.required(&FieldPath::fields("spec.containers"), ""),
+        None => errors.required("spec.containers", ""),
     }
     errors
 }
@@ -38,13 +38,13 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
         check_volume(errors, &field, volume);
         let is_new = !volumes.contains(&*volume.name);
         if !is_new && errors.len() == before {
-            errors.duplicate(&field.child("name"), &volume.name);
+            errors.duplicate(field.child("name"), &volume.name);
         } else if errors.len() == before {
             volumes.insert(&*volume.name);
         }
     }
     if spec.containers.is_empty() {
-        errors.required(&FieldPath::fields("spec.containers"), "");
+        errors.required("spec.containers", "");
     }
     let mut names = HashSet::new();
     for container in containers(spec) {
@@ -138,11 +138,10 @@ fn check_container<'a>(
         errors.check_label(&name_field, container.name);
     }
     if container.image.is_empty() {
-        errors.required(&field.child("image"), "");
+        errors.required(field.child("image"), "");
     }
-    check_choice(
-        errors,
-        &field.child("terminationMessagePolicy"),
+    errors.check_choice(
+        field.child("terminationMessagePolicy"),
         container.message_policy,
         &["File", "FallbackToLogsOnError"],
     );
@@ -162,15 +161,14 @@ fn check_container<'a>(
         if mount.mount_propagation.as_deref() == Some("Bidirectional") && !container.is_privileged()
         {
             errors.forbidden(
-                &field.child("mountPropagation"),
+                field.child("mountPropagation"),
                 "Bidirectional mount propagation is available only to privileged containers",
             );
         }
         check_recursive_read_only(errors, &field.child("recursiveReadOnly"), mount);
     }
-    check_choice(
-        errors,
-        &field.child("imagePullPolicy"),
+    errors.check_choice(
+        field.child("imagePullPolicy"),
         container.pull_policy,
         &["Always", "IfNotPresent", "Never"],
     );
@@ -186,9 +184,8 @@ fn check_container<'a>(
     if !container.name.is_empty() && !names.insert(container.name) {
         errors.duplicate(&name_field, container.name);
     }
-    check_choice(
-        errors,
-        &field.child("restartPolicy"),
+    errors.check_choice(
+        field.child("restartPolicy"),
         container.restart_policy,
         &["Always", "Never", "OnFailure"],
     );
@@ -196,8 +193,8 @@ fn check_container<'a>(
 
 /// Rules of a container's security context (kube-apiserver 1.36, `ValidateSecurityContext`).
 fn check_security(errors: &mut FieldErrors, field: &FieldPath, context: &SecurityContext) {
-    errors.check_id(&field.child("runAsUser"), context.run_as_user);
-    errors.check_id(&field.child("runAsGroup"), context.run_as_group);
+    errors.check_id(field.child("runAsUser"), context.run_as_user);
+    errors.check_id(field.child("runAsGroup"), context.run_as_group);
     if context.allow_privilege_escalation != Some(false) {
         return;
     }
@@ -230,7 +227,7 @@ fn check_mount<'a>(
         errors.not_found(&name_field, &mount.name);
     }
     if mount.mount_path.is_empty() {
-        errors.required(&field.child("mountPath"), "");
+        errors.required(field.child("mountPath"), "");
     }
     if !paths.insert(&*mount.mount_path) {
         let path_field = field.child("mountPath");
@@ -239,7 +236,7 @@ fn check_mount<'a>(
     let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
     if let Some(path) = &sub_path {
-        errors.check_relative(&field.child("subPath"), path);
+        errors.check_relative(field.child("subPath"), path);
     }
     if let Some(path) = &expression {
         let field = field.child("subPathExpr");
@@ -253,9 +250,8 @@ fn check_mount<'a>(
         errors.check_relative(&field, path);
     }
     let modes = ["Bidirectional", "HostToContainer", "None"];
-    check_choice(
-        errors,
-        &field.child("mountPropagation"),
+    errors.check_choice(
+        field.child("mountPropagation"),
         mount.mount_propagation.as_deref(),
         &modes,
     );
@@ -277,17 +273,6 @@ fn check_recursive_read_only(errors: &mut FieldErrors, field: &FieldPath, mount:
         Some(other) => {
             errors.not_supported(field, other, &["Disabled", "Enabled", "IfPossible"]);
         }
-    }
-}
-
-pub(super) fn check_choice(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    value: Option<&str>,
-    supported: &[&str],
-) {
-    if let Some(value) = value.filter(|value| !supported.contains(value)) {
-        errors.not_supported(field, value, supported);
     }
 }
 

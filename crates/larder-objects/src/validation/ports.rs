@@ -1,6 +1,6 @@
 //! Ports of containers.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::RangeInclusive};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort};
 
@@ -9,6 +9,9 @@ use crate::FieldPath;
 
 /// Longest name of a port, in bytes.
 const MAX_NAME: usize = 15;
+/// Ports of TCP, UDP and SCTP.
+pub(super) const PORTS: RangeInclusive<i64> = 1..=65535;
+pub(super) const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 
 /// Checks the ports of one container.
 pub(super) fn check_ports(
@@ -27,28 +30,32 @@ pub(super) fn check_ports(
             name_problems(name)
         };
         for problem in &problems {
-            errors.invalid(&field.child("name"), name, problem);
+            errors.invalid(field.child("name"), name, problem);
         }
         if problems.is_empty() && !name.is_empty() && !names.insert(name) {
-            errors.duplicate(&field.child("name"), name);
+            errors.duplicate(field.child("name"), name);
         }
         if port.container_port == 0 {
-            errors.required(&field.child("containerPort"), "");
+            errors.required(field.child("containerPort"), "");
         } else {
-            check_number(errors, &field.child("containerPort"), port.container_port);
+            errors.check_range(
+                field.child("containerPort"),
+                port.container_port.into(),
+                PORTS,
+            );
         }
         let host_port = port.host_port.unwrap_or(0);
         if host_port != 0 {
-            check_number(errors, &field.child("hostPort"), host_port);
+            errors.check_range(field.child("hostPort"), host_port.into(), PORTS);
         }
-        let protocol = port.protocol.as_deref().unwrap_or("TCP");
-        let supported = ["SCTP", "TCP", "UDP"];
-        if !supported.contains(&protocol) {
-            errors.not_supported(&field.child("protocol"), protocol, &supported);
-        }
+        errors.check_choice(
+            field.child("protocol"),
+            port.protocol.as_deref(),
+            &PROTOCOLS,
+        );
         if host_network && host_port != port.container_port {
             let rule = "must match `containerPort` when `hostNetwork` is true";
-            errors.invalid(&field.child("hostPort"), host_port, rule);
+            errors.invalid(field.child("hostPort"), host_port, rule);
         }
     }
 }
@@ -69,23 +76,11 @@ pub(super) fn check_host_ports(
             let protocol = port.protocol.as_deref().unwrap_or("TCP");
             let address = port.host_ip.as_deref().unwrap_or_default();
             let wanted = format!("{protocol}/{address}/{number}");
-            if taken.contains(&wanted) {
-                let field = field
-                    .index(index)
-                    .child("ports")
-                    .index(place)
-                    .child("hostPort");
-                errors.duplicate(&field, &wanted);
-            } else {
-                taken.insert(wanted);
+            if let Some(wanted) = taken.replace(wanted) {
+                let field = field.index(index).child("ports").index(place);
+                errors.duplicate(field.child("hostPort"), &wanted);
             }
         }
-    }
-}
-
-fn check_number(errors: &mut FieldErrors, field: &FieldPath, number: i32) {
-    if !(1..=65535).contains(&number) {
-        errors.invalid(field, number, "must be between 1 and 65535, inclusive");
     }
 }
 

@@ -150,7 +150,7 @@ fn check_within_limit(
     let Some(resource::Quantity(limit)) = limits.and_then(|limits| limits.get(resource)) else {
         if !overcommits {
             let rule = "Limit must be set for non overcommitable resources";
-            errors.required(&field.child("limits"), rule);
+            errors.required(field.child("limits"), rule);
         }
         return;
     };
@@ -165,7 +165,7 @@ fn check_within_limit(
         return;
     };
     let rule = format!("must be {rule} {resource} limit of {limit}");
-    errors.invalid(&field.child("requests"), text, &rule);
+    errors.invalid(field.child("requests"), text, &rule);
 }
 
 /// Checks that the resources of the pod as a whole are enough for its containers.
@@ -183,7 +183,7 @@ pub(super) fn check_whole(errors: &mut FieldErrors, field: &FieldPath, spec: &Po
             {
                 let rule =
                     format!("must be greater than or equal to aggregate container {name} of {sum}");
-                errors.invalid(&field.child(name).key(&resource), text, &rule);
+                errors.invalid(field.child(name).key(&resource), text, &rule);
             }
         }
     }

@@ -54,7 +54,7 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: 
     }
     for (volume_type, _) in types {
         errors.forbidden(
-            &field.child(volume_type),
+            field.child(volume_type),
             "may not specify more than 1 volume type",
         );
     }
@@ -68,34 +68,32 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
                 return;
             };
             check_object_name(errors, field, "name", &map.name);
-            check_mode(errors, &field.child("defaultMode"), map.default_mode);
-            errors.check_id(&field.child("defaultUser"), map.default_user);
+            check_mode(errors, field, "defaultMode", map.default_mode);
+            errors.check_id(field.child("defaultUser"), map.default_user);
             check_items(errors, field, map.items.as_deref());
         }
         "secret" => {
             let Some(secret) = &volume.secret else { return };
             let name = secret.secret_name.as_deref().unwrap_or("");
             check_object_name(errors, field, "secretName", name);
-            check_mode(errors, &field.child("defaultMode"), secret.default_mode);
-            errors.check_id(&field.child("defaultUser"), secret.default_user);
+            check_mode(errors, field, "defaultMode", secret.default_mode);
+            errors.check_id(field.child("defaultUser"), secret.default_user);
             check_items(errors, field, secret.items.as_deref());
         }
         "downwardAPI" => {
             let Some(downward) = &volume.downward_api else {
                 return;
             };
-            let mode = downward.default_mode;
-            check_mode(errors, &field.child("defaultMode"), mode);
-            errors.check_id(&field.child("defaultUser"), downward.default_user);
+            check_mode(errors, field, "defaultMode", downward.default_mode);
+            errors.check_id(field.child("defaultUser"), downward.default_user);
             check_downward_files(errors, field, downward.items.as_deref());
         }
         "projected" => {
             let Some(projected) = &volume.projected else {
                 return;
             };
-            let mode = projected.default_mode;
-            check_mode(errors, &field.child("defaultMode"), mode);
-            errors.check_id(&field.child("defaultUser"), projected.default_user);
+            check_mode(errors, field, "defaultMode", projected.default_mode);
+            errors.check_id(field.child("defaultUser"), projected.default_user);
             let mut paths = HashSet::new();
             for (index, source) in projected.sources.iter().flatten().enumerate() {
                 let field = field.child("sources").index(index);
@@ -109,17 +107,14 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
 /// The API server takes any name here, unlike in variables; an object that cannot exist is not found.
 fn check_object_name(errors: &mut FieldErrors, field: &FieldPath, name_field: &str, name: &str) {
     if name.is_empty() {
-        errors.required(&field.child(name_field), "");
+        errors.required(field.child(name_field), "");
     }
 }
 
-fn check_mode(errors: &mut FieldErrors, field: &FieldPath, mode: Option<i32>) {
+fn check_mode(errors: &mut FieldErrors, field: &FieldPath, name: &'static str, mode: Option<i32>) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
-        errors.invalid(
-            field,
-            mode,
-            "must be a number between 0 and 0777 (octal), both inclusive",
-        );
+        let rule = "must be a number between 0 and 0777 (octal), both inclusive";
+        errors.invalid(field.child(name), mode, rule);
     }
 }
 
@@ -127,11 +122,11 @@ fn check_items(errors: &mut FieldErrors, field: &FieldPath, items: Option<&[KeyT
     for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
         let field = field.child("items").index(index);
         if item.key.is_empty() {
-            errors.required(&field.child("key"), "");
+            errors.required(field.child("key"), "");
         }
         check_path(errors, &field.child("path"), &item.path);
-        check_mode(errors, &field.child("mode"), item.mode);
-        errors.check_id(&field.child("user"), item.user);
+        check_mode(errors, &field, "mode", item.mode);
+        errors.check_id(field.child("user"), item.user);
     }
 }
 
@@ -148,26 +143,19 @@ fn check_downward_files(
                 errors.required(&field, "one of fieldRef and resourceFieldRef is required");
             }
             (Some(_), Some(_)) => {
-                errors.invalid(
-                    &field,
-                    "resource",
-                    "fieldRef and resourceFieldRef can not be specified simultaneously",
-                );
+                let rule = "fieldRef and resourceFieldRef can not be specified simultaneously";
+                errors.invalid(&field, "resource", rule);
             }
             (Some(reference), None) => {
                 check_field_ref(errors, &field.child("fieldRef"), reference, &VOLUME_FIELDS);
             }
             (None, Some(reference)) => {
-                check_resource_ref(
-                    errors,
-                    &field.child("resourceFieldRef"),
-                    reference,
-                    ResourceRefContext::Volume,
-                );
+                let field = field.child("resourceFieldRef");
+                check_resource_ref(errors, &field, reference, ResourceRefContext::Volume);
             }
         }
-        check_mode(errors, &field.child("mode"), item.mode);
-        errors.check_id(&field.child("user"), item.user);
+        check_mode(errors, &field, "mode", item.mode);
+        errors.check_id(field.child("user"), item.user);
     }
 }
 
@@ -179,62 +167,41 @@ fn check_projection<'a>(
     paths: &mut HashSet<&'a str>,
 ) {
     let mut types = 0;
-    let mut claim = |errors: &mut FieldErrors, field: FieldPath, path: &'a str| {
-        if !path.is_empty() && !paths.insert(path) {
-            errors.invalid(&field, path, "conflicting duplicate paths");
-        }
-    };
+    let mut claims: Vec<(FieldPath, &'a str)> = Vec::new();
     if let Some(secret) = &source.secret {
         types += 1;
         let field = field.child("secret");
         check_object_name(errors, &field, "name", &secret.name);
         check_items(errors, &field, secret.items.as_deref());
-        for (index, item) in secret.items.iter().flatten().enumerate() {
-            claim(
-                errors,
-                field.child("items").index(index).child("path"),
-                &item.path,
-            );
-        }
+        let paths = secret.items.iter().flatten().map(|item| &*item.path);
+        claims.extend(of_items(&field, paths));
     }
     if let Some(map) = &source.config_map {
         types += 1;
         let field = field.child("configMap");
         check_object_name(errors, &field, "name", &map.name);
         check_items(errors, &field, map.items.as_deref());
-        for (index, item) in map.items.iter().flatten().enumerate() {
-            claim(
-                errors,
-                field.child("items").index(index).child("path"),
-                &item.path,
-            );
-        }
+        let paths = map.items.iter().flatten().map(|item| &*item.path);
+        claims.extend(of_items(&field, paths));
     }
     if let Some(downward) = &source.downward_api {
         types += 1;
         let field = field.child("downwardAPI");
         check_downward_files(errors, &field, downward.items.as_deref());
-        for (index, item) in downward.items.iter().flatten().enumerate() {
-            claim(
-                errors,
-                field.child("items").index(index).child("path"),
-                &item.path,
-            );
-        }
+        let paths = downward.items.iter().flatten().map(|item| &*item.path);
+        claims.extend(of_items(&field, paths));
     }
     if let Some(token) = &source.service_account_token {
         types += 1;
         let field = field.child("serviceAccountToken");
-        if let Some(seconds) = token
-            .expiration_seconds
-            .filter(|seconds| !TOKEN_SECS.contains(seconds))
-        {
+        let seconds = token.expiration_seconds;
+        if let Some(seconds) = seconds.filter(|seconds| !TOKEN_SECS.contains(seconds)) {
             let rule = if seconds < *TOKEN_SECS.start() {
                 "may not specify a duration less than 10 minutes"
             } else {
                 "may not specify a duration larger than 2^32 seconds"
             };
-            errors.invalid(&field.child("expirationSeconds"), seconds, rule);
+            errors.invalid(field.child("expirationSeconds"), seconds, rule);
         }
         // Its path does not take part in the search for conflicts.
         check_path(errors, &field.child("path"), &token.path);
@@ -244,15 +211,14 @@ fn check_projection<'a>(
         types += 1;
         let field = field.child("clusterTrustBundle");
         check_trust_bundle(errors, &field, bundle);
-        errors.check_id(&field.child("user"), bundle.user);
-        claim(errors, field.child("path"), &bundle.path);
+        errors.check_id(field.child("user"), bundle.user);
+        claims.push((field.child("path"), &bundle.path));
     }
     if let Some(certificate) = &source.pod_certificate {
         types += 1;
         let field = field.child("podCertificate");
-        let certificate: &PodCertificateProjection = certificate;
         check_certificate(errors, &field, certificate);
-        errors.check_id(&field.child("user"), certificate.user);
+        errors.check_id(field.child("user"), certificate.user);
         let files = [
             ("credentialBundlePath", &certificate.credential_bundle_path),
             ("keyPath", &certificate.key_path),
@@ -268,12 +234,28 @@ fn check_projection<'a>(
         for (name, path) in files.into_iter().filter(|(_, path)| !path.is_empty()) {
             let field = field.child(name);
             check_path(errors, &field, path);
-            claim(errors, field, path);
+            claims.push((field, path));
+        }
+    }
+    for (field, path) in claims {
+        if !path.is_empty() && !paths.insert(path) {
+            errors.invalid(field, path, "conflicting duplicate paths");
         }
     }
     if types > 1 {
         errors.forbidden(field, "may not specify more than 1 volume type per source");
     }
+}
+
+/// The fields and the values of `items`, of which `paths` are.
+fn of_items<'a>(
+    field: &FieldPath,
+    paths: impl Iterator<Item = &'a str>,
+) -> impl Iterator<Item = (FieldPath, &'a str)> {
+    let items = field.child("items");
+    paths
+        .enumerate()
+        .map(move |(index, path)| (items.clone().index(index).child("path"), path))
 }
 
 /// Checks the fields of a certificate's request, but not its paths.
@@ -283,7 +265,7 @@ fn check_certificate(
     wanted: &PodCertificateProjection,
 ) {
     if !is_signer_name(&wanted.signer_name) {
-        errors.invalid(&field.child("signerName"), &*wanted.signer_name, SIGNER);
+        errors.invalid(field.child("signerName"), &*wanted.signer_name, SIGNER);
     }
     let key_types = [
         "RSA3072",
@@ -294,7 +276,7 @@ fn check_certificate(
         "ED25519",
     ];
     if !key_types.contains(&&*wanted.key_type) {
-        errors.not_supported(&field.child("keyType"), &wanted.key_type, &key_types);
+        errors.not_supported(field.child("keyType"), &wanted.key_type, &key_types);
     }
     let longest = if wanted.signer_name.starts_with("kubernetes.io/") {
         MAX_KUBERNETES_CERTIFICATE_SECS
@@ -309,7 +291,7 @@ fn check_certificate(
         } else {
             return;
         };
-        errors.invalid(&field.child("maxExpirationSeconds"), seconds, &rule);
+        errors.invalid(field.child("maxExpirationSeconds"), seconds, &rule);
     }
 }
 
@@ -323,11 +305,8 @@ fn check_trust_bundle(
         (true, true) => errors.invalid(field, "", "only one of name and signerName may be used"),
         (false, false) => errors.required(field, "either name or signerName must be specified"),
         (true, false) if bundle.label_selector.is_some() => {
-            errors.invalid(
-                &field.child("labelSelector"),
-                "",
-                "only signerName may be used together with labelSelector",
-            );
+            let rule = "only signerName may be used together with labelSelector";
+            errors.invalid(field.child("labelSelector"), "", rule);
         }
         _ => {}
     }

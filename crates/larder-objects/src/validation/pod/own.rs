@@ -6,28 +6,25 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{PodSecurityContext, PodSpec, Toleration};
 use serde_json::Value;
 
-use super::check_choice;
 use crate::{FieldPath, validation::FieldErrors};
 
 /// Most name servers of a pod.
 const MAX_NAME_SERVERS: usize = 3;
 
 pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
-    check_choice(
-        errors,
-        &FieldPath::fields("spec.restartPolicy"),
+    errors.check_choice(
+        "spec.restartPolicy",
         spec.restart_policy.as_deref(),
         &["Always", "OnFailure", "Never"],
     );
-    check_choice(
-        errors,
-        &FieldPath::fields("spec.dnsPolicy"),
+    errors.check_choice(
+        "spec.dnsPolicy",
         spec.dns_policy.as_deref(),
         &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
     );
     for (key, value) in spec.node_selector.iter().flatten() {
-        errors.check_qualified_name(&FieldPath::fields("spec.nodeSelector"), key, key);
-        errors.check_label_value(&FieldPath::fields("spec.nodeSelector"), value);
+        errors.check_qualified_name("spec.nodeSelector", key, key);
+        errors.check_label_value("spec.nodeSelector", value);
     }
     if let Some(context) = &spec.security_context {
         check_ids(errors, context);
@@ -44,15 +41,12 @@ pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
             errors.check_subdomain(&field, name);
         }
     }
-    if let Some(seconds) = spec.active_deadline_seconds
-        && !(1..=i64::from(i32::MAX)).contains(&seconds)
-    {
-        errors.invalid(
-            &FieldPath::fields("spec.activeDeadlineSeconds"),
-            seconds,
-            "must be between 1 and 2147483647, inclusive",
-        );
-    }
+    let deadline = spec.active_deadline_seconds.unwrap_or(1);
+    errors.check_range(
+        "spec.activeDeadlineSeconds",
+        deadline,
+        1..=i64::from(i32::MAX),
+    );
     for (field, name) in [
         (FieldPath::fields("spec.hostname"), &spec.hostname),
         (FieldPath::fields("spec.subdomain"), &spec.subdomain),
@@ -72,36 +66,22 @@ pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
         let field = FieldPath::fields("spec.hostAliases").index(index);
         check_address(errors, &field.child("ip"), &alias.ip);
         for (place, name) in alias.hostnames.iter().flatten().enumerate() {
-            errors.check_subdomain(&field.child("hostnames").index(place), name);
+            errors.check_subdomain(field.child("hostnames").index(place), name);
         }
     }
     if let Some(os) = &spec.os {
-        check_choice(
-            errors,
-            &FieldPath::fields("spec.os"),
-            Some(&os.name),
-            &["linux", "windows"],
-        );
+        errors.check_choice("spec.os", Some(&os.name), &["linux", "windows"]);
     }
 }
 
 fn check_ids(errors: &mut FieldErrors, context: &PodSecurityContext) {
-    errors.check_id(
-        &FieldPath::fields("spec.securityContext.fsGroup"),
-        context.fs_group,
-    );
-    errors.check_id(
-        &FieldPath::fields("spec.securityContext.runAsUser"),
-        context.run_as_user,
-    );
-    errors.check_id(
-        &FieldPath::fields("spec.securityContext.runAsGroup"),
-        context.run_as_group,
-    );
+    errors.check_id("spec.securityContext.fsGroup", context.fs_group);
+    errors.check_id("spec.securityContext.runAsUser", context.run_as_user);
+    errors.check_id("spec.securityContext.runAsGroup", context.run_as_group);
     let groups = context.supplemental_groups.iter().flatten();
     for (index, group) in groups.enumerate() {
         let field = FieldPath::fields("spec.securityContext.supplementalGroups").index(index);
-        errors.check_id(&field, Some(*group));
+        errors.check_id(field, Some(*group));
     }
 }
 
@@ -115,7 +95,7 @@ fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
     if spec.dns_policy.as_deref() == Some("None") {
         if spec.dns_config.is_none() {
             let rule = "must provide `dnsConfig` when `dnsPolicy` is None";
-            return errors.required(&FieldPath::fields("spec.dnsConfig"), rule);
+            return errors.required("spec.dnsConfig", rule);
         }
         if servers.is_empty() {
             let rule = "must provide at least one DNS nameserver when `dnsPolicy` is None";
@@ -143,7 +123,7 @@ fn check_toleration(errors: &mut FieldErrors, field: &FieldPath, toleration: &To
     let (key, value) = (text(&toleration.key), text(&toleration.value));
     let (operator, effect) = (text(&toleration.operator), text(&toleration.effect));
     if !key.is_empty() {
-        errors.check_qualified_name(&field.child("key"), &key, &key);
+        errors.check_qualified_name(field.child("key"), &key, &key);
     }
     let operator_field = field.child("operator");
     if key.is_empty() && operator != "Exists" {
@@ -152,7 +132,7 @@ fn check_toleration(errors: &mut FieldErrors, field: &FieldPath, toleration: &To
     }
     if toleration.toleration_seconds.is_some() && effect != "NoExecute" {
         let rule = "effect must be 'NoExecute' when `tolerationSeconds` is set";
-        errors.invalid(&field.child("effect"), &*effect, rule);
+        errors.invalid(field.child("effect"), &*effect, rule);
     }
     match &*operator {
         "" | "Equal" if !value.is_empty() => {
@@ -168,6 +148,6 @@ fn check_toleration(errors: &mut FieldErrors, field: &FieldPath, toleration: &To
     }
     if !effect.is_empty() {
         let effects = ["NoExecute", "NoSchedule", "PreferNoSchedule"];
-        check_choice(errors, &field.child("effect"), Some(&effect), &effects);
+        errors.check_choice(field.child("effect"), Some(&effect), &effects);
     }
 }
