@@ -6,6 +6,7 @@
 //! 1. Secret bytes are zeroized when dropped, and neither `Debug` nor an error of this crate shows any of them.
 //! 2. An object is decoded in full or rejected; a field of the wrong type never becomes an empty one.
 
+mod age;
 mod api_reference;
 mod chain;
 mod config_map;
@@ -24,11 +25,13 @@ pub mod references;
 mod resources;
 mod secret;
 mod stable_uid;
+mod subscript;
 mod uid;
 pub mod validation;
 pub mod x509;
 mod yaml;
 
+pub use age::age;
 pub use api_reference::api_reference;
 pub use chain::chain;
 pub use config_map::ConfigMap;
@@ -39,5 +42,6 @@ pub use object::{DecodeError, Kind, Object, ObjectMeta, ObjectType, ResourceVers
 pub use quantity::{Quantity, QuantityError, canonical as canonical_quantity};
 pub use resources::qos_class;
 pub use secret::{Secret, SecretBytes};
-pub use stable_uid::{StableHash, stable_pod_uid};
+pub use stable_uid::{StableHash, stable_pod_uid, uuid};
+pub use subscript::split_subscript;
 pub use uid::Uid;

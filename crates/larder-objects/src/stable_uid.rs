@@ -44,12 +44,13 @@ pub fn stable_pod_uid(namespace: &str, name: &str) -> String {
         .with("/")
         .with(name)
         .digest();
-    let version = 0xf << 76;
-    let variant = 0x3 << 62;
-    let hex = format!(
-        "{:032x}",
-        hash & !version & !variant | (0x8 << 76) | (0x2 << 62)
-    );
+    uuid(hash, 8)
+}
+
+/// The UUID of `version` (RFC 9562) with the other bits of `bits`.
+pub fn uuid(bits: u128, version: u8) -> String {
+    let bits = bits & !(0xf << 76) & !(0b11 << 62) | u128::from(version) << 76 | 0b10 << 62;
+    let hex = format!("{bits:032x}");
     [
         &hex[..8],
         &hex[8..12],

@@ -5,19 +5,17 @@
 
 mod quote;
 mod resources;
-mod subscript;
 
 use std::{collections::BTreeMap, net::IpAddr};
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::validation::qualified_name_problems;
+use larder_objects::{split_subscript, validation::qualified_name_problems};
 
 use crate::{ContainerView, NodeFacts};
 
 pub use quote::quote;
 pub use resources::ResourceError;
 pub(crate) use resources::{variable_resource, volume_resource};
-use subscript::split_subscript;
 
 /// Why a field of the pod has no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -11,7 +11,7 @@ use super::{
     FieldErrors,
     names::{ENVIRONMENT, is_environment_name},
 };
-use crate::{FieldPath, Quantity};
+use crate::{FieldPath, Quantity, split_subscript};
 
 /// Field paths that a variable may show. (Volumes may show others.)
 const ENV_FIELDS: [&str; 9] = [
@@ -161,7 +161,7 @@ pub(super) fn check_field_ref(
         let rule = format!("error converting fieldPath: unsupported pod version: {version}");
         return errors.invalid(&field, path, &rule);
     }
-    if let Some((base, key)) = subscript(path) {
+    if let Some((base, key)) = split_subscript(path) {
         return match base {
             "metadata.labels" => errors.check_qualified_name(&field, key, key),
             "metadata.annotations" => errors.check_qualified_name(&field, &key.to_lowercase(), key),
@@ -177,12 +177,6 @@ pub(super) fn check_field_ref(
     if !plain.contains(&known) {
         errors.not_supported(&field, path, plain);
     }
-}
-
-/// Splits `base['key']` at its first `['`.
-fn subscript(path: &str) -> Option<(&str, &str)> {
-    let (base, key) = path.strip_suffix("']")?.split_once("['")?;
-    (!base.is_empty()).then_some((base, key))
 }
 
 /// Where a resource is shown: a volume has no container of its own to fall back to.

@@ -4,7 +4,7 @@
 ///
 /// Kubelet 1.36, `SplitMaybeSubscriptedPath` in `pkg/fieldpath/fieldpath.go`: at the first `['`, so that the key may
 /// contain more of them.
-pub(super) fn split_subscript(path: &str) -> Option<(&str, &str)> {
+pub fn split_subscript(path: &str) -> Option<(&str, &str)> {
     let inner = path.strip_suffix("']")?;
     let (base, key) = inner.split_once("['")?;
     (!base.is_empty()).then_some((base, key))
