@@ -109,6 +109,7 @@ struct Node<'a> {
 impl Node<'_> {
     fn decide(&self, attempt: &Attempt<'_>) -> Result<(), String> {
         let reads = READING.contains(&attempt.verb);
+        let changes = matches!(attempt.verb, Verb::Update | Verb::Patch);
         match (attempt.resource, attempt.subresource) {
             ("secrets", _) => self.object(attempt, Reference::Secret),
             ("configmaps", _) => self.object(attempt, Reference::ConfigMap),
@@ -120,18 +121,9 @@ impl Node<'_> {
                 _ => Err(String::new()),
             },
             ("pods", Some("eviction")) if attempt.verb == Verb::Create => Ok(()),
-            ("pods", Some("status")) if matches!(attempt.verb, Verb::Update | Verb::Patch) => {
-                Ok(())
-            }
             // NodeRestriction limits the node to its own Node.
-            ("nodes", None)
-                if matches!(attempt.verb, Verb::Create | Verb::Update | Verb::Patch) =>
-            {
-                Ok(())
-            }
-            ("nodes", Some("status")) if matches!(attempt.verb, Verb::Update | Verb::Patch) => {
-                Ok(())
-            }
+            ("pods" | "nodes", Some("status")) if changes => Ok(()),
+            ("nodes" | "events", None) if changes || attempt.verb == Verb::Create => Ok(()),
             ("nodes", None) if reads => self.own_node(attempt),
             ("serviceaccounts", None) if attempt.verb == Verb::Get => {
                 self.object(attempt, Reference::ServiceAccount)
@@ -140,11 +132,6 @@ impl Node<'_> {
             ("services" | "clustertrustbundles" | "csidrivers", None) if reads => Ok(()),
             ("leases", _) => self.lease(attempt),
             ("podcertificaterequests", _) => self.certificate_request(attempt),
-            ("events", None)
-                if matches!(attempt.verb, Verb::Create | Verb::Update | Verb::Patch) =>
-            {
-                Ok(())
-            }
             _ => Err(String::new()),
         }
     }
@@ -185,17 +172,20 @@ impl Node<'_> {
     }
 
     fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        let Some(name) = attempt.name else {
+        if attempt.name.is_none() {
             let why = "can only list/watch pods with spec.nodeName field selector";
             return Err(why.to_owned());
-        };
-        let key = ObjectKey::new(attempt.namespace.unwrap_or_default(), name);
-        let pod = self.store.get(Kind::Pod, &key);
-        if pod.is_some_and(|pod| pod.field("spec.nodeName") == self.node) {
-            Ok(())
-        } else {
-            Err(self.unrelated())
         }
+        self.own(Kind::Pod, attempt)
+    }
+
+    /// An object whose spec names the node.
+    fn own(&self, kind: Kind, attempt: &Attempt<'_>) -> Result<(), String> {
+        let name = attempt.name.unwrap_or_default();
+        let key = ObjectKey::new(attempt.namespace.unwrap_or_default(), name);
+        let object = self.store.get(kind, &key);
+        let own = object.is_some_and(|object| object.field("spec.nodeName") == self.node);
+        own.then_some(()).ok_or_else(|| self.unrelated())
     }
 
     /// The lease that shows that the node is alive.
@@ -247,18 +237,7 @@ impl Node<'_> {
                 "can only list/watch podcertificaterequests with nodeName field selector"
                     .to_owned(),
             ),
-            Verb::Get => {
-                let key = ObjectKey::new(
-                    attempt.namespace.unwrap_or_default(),
-                    attempt.name.unwrap_or_default(),
-                );
-                let request = self.store.get(Kind::PodCertificateRequest, &key);
-                if request.is_some_and(|request| request.field("spec.nodeName") == self.node) {
-                    Ok(())
-                } else {
-                    Err(self.unrelated())
-                }
-            }
+            Verb::Get => self.own(Kind::PodCertificateRequest, attempt),
             verb => Err(format!(
                 "nodes may not {} podcertificaterequests",
                 verb.as_str()
@@ -268,11 +247,8 @@ impl Node<'_> {
 
     /// Whether a pod of the node refers to the object.
     fn related(&self, namespace: &str, reference: &Reference) -> Result<(), String> {
-        if self.store.refers(self.node, namespace, reference) {
-            Ok(())
-        } else {
-            Err(self.unrelated())
-        }
+        let refers = self.store.refers(self.node, namespace, reference);
+        refers.then_some(()).ok_or_else(|| self.unrelated())
     }
 
     fn unrelated(&self) -> String {

@@ -29,14 +29,20 @@ use crate::{ApiError, Verb, serve::Connections, store::Store};
 /// The requests that fail, how often, and how.
 #[derive(Clone, Debug)]
 pub struct Fault<E = Effect> {
+    requests: Selected,
+    effect: E,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Selected {
     user: Option<SmolStr>,
     verb: Option<Verb>,
     resource: Option<SmolStr>,
     namespace: Option<SmolStr>,
     name: Option<SmolStr>,
     streaming_list: bool,
-    times: u32,
-    effect: E,
+    /// `None`: until the fault is lifted.
+    times: Option<u32>,
 }
 
 /// The kind of a fault.
@@ -76,22 +82,15 @@ pub enum StreamFault {
 impl Fault<()> {
     /// Requests of one verb.
     pub fn on(verb: Verb) -> Self {
-        Self {
-            verb: Some(verb),
-            ..Self::on_any()
-        }
+        let mut fault = Self::on_any();
+        fault.requests.verb = Some(verb);
+        fault
     }
 
     /// Requests of any verb.
     pub fn on_any() -> Self {
         Self {
-            user: None,
-            verb: None,
-            resource: None,
-            namespace: None,
-            name: None,
-            streaming_list: false,
-            times: u32::MAX,
+            requests: Selected::default(),
             effect: (),
         }
     }
@@ -99,42 +98,42 @@ impl Fault<()> {
     /// Only those of the user of this name: `system:node:n1`.
     #[must_use]
     pub fn user(mut self, name: &str) -> Self {
-        self.user = Some(name.into());
+        self.requests.user = Some(name.into());
         self
     }
 
     /// Only those for this resource, as in a path: `secrets`.
     #[must_use]
     pub fn resource(mut self, plural: &str) -> Self {
-        self.resource = Some(plural.into());
+        self.requests.resource = Some(plural.into());
         self
     }
 
     /// Only those in this namespace.
     #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
-        self.namespace = Some(namespace.into());
+        self.requests.namespace = Some(namespace.into());
         self
     }
 
     /// Only those for this name, in the path or as `fieldSelector=metadata.name=`.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
-        self.name = Some(name.into());
+        self.requests.name = Some(name.into());
         self
     }
 
     /// Only watches with `sendInitialEvents=true`.
     #[must_use]
     pub fn streaming_list(mut self) -> Self {
-        self.streaming_list = true;
+        self.requests.streaming_list = true;
         self
     }
 
     /// Only the first `times` of them. Without this, all until the fault is lifted.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
-        self.times = times;
+        self.requests.times = Some(times);
         self
     }
 
@@ -144,7 +143,7 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn status(self, code: u16) -> Fault {
-        self.effect(Effect::Reject(ApiError::injected(status(code))))
+        self.effect(Effect::Reject(error(code)))
     }
 
     /// Like [`Self::status`], with this text: what an authorizer, an admission plugin or a policy would say.
@@ -153,8 +152,7 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn rejection(self, code: u16, message: &str) -> Fault {
-        let error = ApiError::injected(status(code)).with_message(message);
-        self.effect(Effect::Reject(error))
+        self.effect(Effect::Reject(error(code).with_message(message)))
     }
 
     /// Answers with `code` (429, 503, ...) and `Retry-After`.
@@ -163,8 +161,7 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn retry_after(self, code: u16, seconds: u32) -> Fault {
-        let error = ApiError::injected(status(code)).with_retry_after(seconds);
-        self.effect(Effect::Reject(error))
+        self.effect(Effect::Reject(error(code).with_retry_after(seconds)))
     }
 
     /// Answers as usual, after `delay`.
@@ -203,26 +200,20 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn error_after_events(self, events: usize, code: u16) -> Fault {
-        let error = ApiError::injected(status(code));
-        self.effect(Effect::Stream(StreamFault::ErrorAfterEvents(events, error)))
+        let fault = StreamFault::ErrorAfterEvents(events, error(code));
+        self.effect(Effect::Stream(fault))
     }
 
     fn effect(self, effect: Effect) -> Fault {
         Fault {
-            user: self.user,
-            verb: self.verb,
-            resource: self.resource,
-            namespace: self.namespace,
-            name: self.name,
-            streaming_list: self.streaming_list,
-            times: self.times,
+            requests: self.requests,
             effect,
         }
     }
 }
 
-fn status(code: u16) -> StatusCode {
-    StatusCode::from_u16(code).expect("the test names an HTTP status")
+fn error(code: u16) -> ApiError {
+    ApiError::injected(StatusCode::from_u16(code).expect("the test names an HTTP status"))
 }
 
 /// The properties by which faults select requests.
@@ -238,7 +229,7 @@ pub(crate) struct Request<'a> {
     pub(crate) streaming_list: bool,
 }
 
-impl Fault {
+impl Selected {
     fn concerns(&self, request: &Request<'_>) -> bool {
         let fits = |wanted: &Option<SmolStr>, given: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
@@ -331,7 +322,9 @@ impl Faults {
     pub(crate) fn strike(&self, request: &Request<'_>) -> Option<Effect> {
         let armed = self.armed.lock();
         let struck = armed.iter().find(|armed| {
-            armed.hits.load(Ordering::Relaxed) < armed.fault.times && armed.fault.concerns(request)
+            let requests = &armed.fault.requests;
+            let hits = armed.hits.load(Ordering::Relaxed);
+            requests.times.is_none_or(|times| hits < times) && requests.concerns(request)
         })?;
         struck.hits.fetch_add(1, Ordering::Relaxed);
         Some(struck.fault.effect.clone())

@@ -271,10 +271,7 @@ impl Resource {
 
     /// The name that error texts use: `pods`, `widgets.example.com`.
     pub(crate) fn qualified(&self) -> String {
-        match self.group {
-            "" => self.plural.to_owned(),
-            group => format!("{}.{group}", self.plural),
-        }
+        qualified(self.plural, self.group)
     }
 
     /// Its subresources, each with the kind of its body and its verbs.
@@ -315,6 +312,14 @@ impl Resource {
             Kind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
             _ => without_values(&reason),
         })
+    }
+}
+
+/// A kind or a resource with its group, as kube-apiserver names them.
+pub(crate) fn qualified(name: &str, group: &str) -> String {
+    match group {
+        "" => name.to_owned(),
+        group => format!("{name}.{group}"),
     }
 }
 

@@ -192,34 +192,37 @@ impl ApiServer {
         body: &Bytes,
     ) -> Result<Response<Body>, ApiError> {
         let format = Format::accepted(headers, query, self.clock())?;
-        match (target.kind, target.subresource.as_deref(), &target.name) {
-            (Kind::ServiceAccount, Some("token"), Some(name)) if verb == Verb::Create => {
-                let key = read::key(target.namespace.as_ref(), name);
-                let token = self
-                    .writer()
-                    .create_token(&key, object_body(headers, body)?)?;
+        let writer = self.writer();
+        let key = target.name.as_ref();
+        let key = key.map(|name| read::key(target.namespace.as_ref(), name));
+        match (target.kind, target.subresource.as_deref(), &key) {
+            (Kind::ServiceAccount, Some("token"), Some(key)) if verb == Verb::Create => {
+                let token = writer.create_token(key, object_body(headers, body)?)?;
                 return Ok(created(&token));
             }
-            (Kind::Pod, Some("binding"), Some(name)) if verb == Verb::Create => {
-                let key = read::key(target.namespace.as_ref(), name);
-                self.writer().bind(&key, &object_body(headers, body)?)?;
+            (Kind::Pod, Some("binding"), Some(key)) if verb == Verb::Create => {
+                writer.bind(key, &object_body(headers, body)?)?;
                 return Ok(done());
             }
-            (Kind::Pod, Some("eviction"), Some(name)) if verb == Verb::Create => {
-                let key = read::key(target.namespace.as_ref(), name);
-                self.writer().evict(&key, &object_body(headers, body)?)?;
+            (Kind::Pod, Some("eviction"), Some(key)) if verb == Verb::Create => {
+                writer.evict(key, &object_body(headers, body)?)?;
                 return Ok(done());
             }
             _ => {}
         }
         let part = part(verb, target)?;
         let authorization = self.options().authorization;
-        let admitted = |old: &Value, new: Value| {
-            let subresource = target.subresource.as_deref();
-            authorization.admit_update(user, target.kind, subresource, (old, &new))?;
-            Ok(new)
+        let update = |key, params, change: &dyn Fn(&Value) -> Result<Value, ApiError>| {
+            let make = |old: &Value| {
+                let new = self.versioned(change(old)?);
+                let subresource = target.subresource.as_deref();
+                authorization.admit_update(user, target.kind, subresource, (old, &new))?;
+                Ok(new)
+            };
+            let written = writer.update(target.kind, key, part, params, make)?;
+            Ok(written_response(StatusCode::OK, &written))
         };
-        match (verb, &target.name) {
+        match (verb, &key) {
             (Verb::Watch, _) => {
                 let params = WatchParams::parse(query, target)?;
                 let stream = WatchStream::open(
@@ -237,48 +240,32 @@ impl ApiServer {
                 let list = format.list(target.kind, page, &params);
                 Ok(json_response(StatusCode::OK, list.into()))
             }
-            (Verb::Get, Some(name)) => {
+            (Verb::Get, Some(key)) => {
                 let current = self.store().version();
                 if let Some(asked) = params::version(query)?.filter(|asked| *asked > current) {
                     return Err(ApiError::version_too_large(asked, current));
                 }
-                let key = read::key(target.namespace.as_ref(), name);
-                let object = self.store().get(target.kind, &key);
-                let object =
-                    object.ok_or_else(|| ApiError::not_found(target.kind.resource(), name))?;
-                Ok(ok(format.object(&object)))
+                Ok(ok(format.object(&*self.store().require(target.kind, key)?)))
             }
             (Verb::Create, None) => self.serve_create(target, query, headers, body),
-            (Verb::Update, Some(name)) => {
+            (Verb::Update, Some(key)) => {
                 let params = WriteParams::parse(query, "UpdateOptions")?;
-                let body = self.versioned(object_body(headers, body)?);
-                let key = read::key(target.namespace.as_ref(), name);
-                let make = |old: &Value| admitted(old, body.clone());
-                let written = self
-                    .writer()
-                    .update(target.kind, &key, part, params, make)?;
-                Ok(written_response(StatusCode::OK, &written))
+                let body = object_body(headers, body)?;
+                update(key, params, &|_| Ok(body.clone()))
             }
-            (Verb::Patch, Some(name)) => {
+            (Verb::Patch, Some(key)) => {
                 let params = WriteParams::parse(query, "PatchOptions")?;
                 let patch_type = media_type(headers)
                     .and_then(PatchType::of_media_type)
                     .ok_or_else(ApiError::unsupported_patch)?;
                 let body = parse_json(body)?;
-                let key = read::key(target.namespace.as_ref(), name);
-                let make = |old: &Value| {
-                    let patched = patch_type.apply(target.kind, old, &body)?;
-                    admitted(old, self.versioned(patched))
-                };
-                let written = self
-                    .writer()
-                    .update(target.kind, &key, part, params, make)?;
-                Ok(written_response(StatusCode::OK, &written))
+                update(key, params, &|old| {
+                    patch_type.apply(target.kind, old, &body)
+                })
             }
-            (Verb::Delete, Some(name)) => {
+            (Verb::Delete, Some(key)) => {
                 let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
-                let key = read::key(target.namespace.as_ref(), name);
-                let deleted = self.writer().delete(target.kind, &key, &options)?;
+                let deleted = writer.delete(target.kind, key, &options)?;
                 Ok(ok(deleted_json(target.kind, &deleted)))
             }
             (Verb::DeleteCollection, None) => {
@@ -303,15 +290,11 @@ impl ApiServer {
                 Ok(created(&review))
             }
             (method, segments) => {
-                let document = discovery::document(segments, self.options().certificates_versions)
-                    .filter(|_| method == Method::GET);
-                match document {
+                let versions = self.options().certificates_versions;
+                let document = discovery::document(segments, versions);
+                match document.filter(|_| method == Method::GET) {
                     Some(document) => Ok(ok(document.to_string().into())),
-                    None if discovery::has_version(
-                        segments,
-                        self.options().certificates_versions,
-                    ) =>
-                    {
+                    None if discovery::has_version(segments, versions) => {
                         Err(ApiError::no_such_path())
                     }
                     // No API is responsible that would answer with a `Status`.

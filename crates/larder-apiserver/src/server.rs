@@ -63,22 +63,8 @@ pub struct Options {
     pub certificates_versions: CertificatesVersions,
 }
 
-/// One method for each field, which it sets.
-macro_rules! setters {
-    ($($field:ident: $type:ty)+) => {
-        $(
-            #[doc = concat!("Sets [`Self::", stringify!($field), "`].")]
-            #[must_use]
-            pub fn $field(mut self, $field: $type) -> Self {
-                self.$field = $field.into();
-                self
-            }
-        )+
-    };
-}
-
 impl Options {
-    setters! {
+    larder_connections::setters! {
         history_changes: usize
         history_bytes: usize
         bookmark_interval: Duration

@@ -3,17 +3,13 @@
 //! Reasons, codes and texts are those of kube-apiserver 1.36 (`apimachinery/pkg/api/errors`), because clients match on
 //! them.
 
-use std::{
-    borrow::Cow,
-    collections::HashSet,
-    fmt::{self, Display},
-};
+use std::{borrow::Cow, collections::HashSet, fmt};
 
 use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::resource::{Kind, Resource};
+use crate::resource::{Kind, Resource, qualified};
 
 /// A request that was rejected, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -128,30 +124,58 @@ impl ApiError {
         }))
     }
 
-    fn about(mut self, resource: &Resource, name: &str) -> Self {
-        let details = self.0.details.get_or_insert_default();
-        name.clone_into(&mut details.name);
-        details.group = resource.group;
-        details.kind = resource.plural.into();
+    /// A rejection with `code` and the reason that belongs to it.
+    fn of(code: StatusCode, message: impl Into<String>) -> Self {
+        let reason = match code.as_u16() {
+            400 => "BadRequest",
+            401 => "Unauthorized",
+            403 => "Forbidden",
+            404 => "NotFound",
+            405 => "MethodNotAllowed",
+            406 => "NotAcceptable",
+            409 => "Conflict",
+            410 => "Expired",
+            413 => "RequestEntityTooLarge",
+            415 => "UnsupportedMediaType",
+            422 => "Invalid",
+            429 => "TooManyRequests",
+            500 => "InternalError",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "",
+        };
+        Self::new(code, reason, message)
+    }
+
+    fn with(mut self, details: Details) -> Self {
+        self.0.details = Some(details);
         self
     }
 
+    fn about(self, resource: &Resource, name: &str) -> Self {
+        self.with(Details {
+            name: name.to_owned(),
+            group: resource.group,
+            kind: resource.plural.into(),
+            ..Details::default()
+        })
+    }
+
     /// Says that there are no details, which kube-apiserver does where the rejection is not about an object.
-    fn generic(mut self) -> Self {
-        self.0.details.get_or_insert_default();
-        self
+    fn generic(self) -> Self {
+        self.with(Details::default())
     }
 
     /// 404: the object does not exist.
     pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", resource.qualified());
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message).about(resource, name)
+        Self::of(StatusCode::NOT_FOUND, message).about(resource, name)
     }
 
     /// 404: the path leads nowhere.
     pub(crate) fn no_such_path() -> Self {
         let message = "the server could not find the requested resource";
-        Self::new(StatusCode::NOT_FOUND, "NotFound", message).generic()
+        Self::of(StatusCode::NOT_FOUND, message).generic()
     }
 
     /// 409: the name is taken.
@@ -162,24 +186,14 @@ impl ApiError {
 
     /// 409: a precondition does not hold.
     pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        let message = format!(
-            "Operation cannot be fulfilled on {} \"{name}\": {why}",
-            resource.qualified()
-        );
-        Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name)
+        Self::conflict_on(resource, &resource.qualified(), resource.plural, name, why)
     }
 
     /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it
     /// names the resource elsewhere.
     pub(crate) fn kind_conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        let qualified = match resource.group {
-            "" => resource.name.to_owned(),
-            group => format!("{}.{group}", resource.name),
-        };
-        let message = format!("Operation cannot be fulfilled on {qualified} \"{name}\": {why}");
-        let mut error = Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name);
-        error.0.details.get_or_insert_default().kind = resource.name.into();
-        error
+        let qualified = qualified(resource.name, resource.group);
+        Self::conflict_on(resource, &qualified, resource.name, name, why)
     }
 
     /// 409: a precondition of a write to `subresource` does not hold.
@@ -190,24 +204,28 @@ impl ApiError {
         why: &str,
     ) -> Self {
         let kind = format!("{}/{subresource}", resource.plural);
-        let message = format!("Operation cannot be fulfilled on {kind} \"{name}\": {why}");
-        let mut error = Self::new(StatusCode::CONFLICT, "Conflict", message).about(resource, name);
-        error.0.details.get_or_insert_default().kind = kind.into();
-        error
+        Self::conflict_on(resource, &kind, &kind, name, why)
+    }
+
+    fn conflict_on(resource: &Resource, subject: &str, kind: &str, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {subject} \"{name}\": {why}");
+        Self::of(StatusCode::CONFLICT, message).with(Details {
+            name: name.to_owned(),
+            group: resource.group,
+            kind: kind.to_owned().into(),
+            ..Details::default()
+        })
     }
 
     /// 409: the writer had not seen the last version.
     pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
-        Self::conflict(
-            resource,
-            name,
-            "the object has been modified; please apply your changes to the latest version and try again",
-        )
+        let why = "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(resource, name, why)
     }
 
     /// 400: the request makes no sense.
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+        Self::of(StatusCode::BAD_REQUEST, message)
     }
 
     /// 422: the object, or a parameter of the request, breaks rules.
@@ -234,58 +252,43 @@ impl ApiError {
             "TokenRequest" => "authentication.k8s.io",
             kind => Kind::of_name(kind).map_or("", |kind| kind.resource().group),
         };
-        let qualified = match group {
-            "" => kind.to_owned(),
-            group => format!("{kind}.{group}"),
-        };
-        let message = format!("{qualified} \"{name}\" is invalid: {list}");
-        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        error.0.details = Some(Details {
+        let message = format!("{} \"{name}\" is invalid: {list}", qualified(kind, group));
+        Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).with(Details {
             name: name.to_owned(),
             group,
             kind: kind.into(),
             causes,
             ..Details::default()
-        });
-        error
+        })
     }
 
     /// 422: a review that asks nothing. kube-apiserver forgets to say of which kind it is.
     pub(crate) fn invalid_review(group: &'static str, cause: Cause) -> Self {
+        Self::invalid_unnamed(&format!(".{group}"), group, cause)
+    }
+
+    fn invalid_unnamed(subject: &str, group: &'static str, cause: Cause) -> Self {
         let message = format!(
-            ".{group} \"\" is invalid: {}: {}",
+            "{subject} \"\" is invalid: {}: {}",
             cause.field, cause.message
         );
-        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        error.0.details = Some(Details {
+        Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).with(Details {
             group,
             causes: vec![cause],
             ..Details::default()
-        });
-        error
+        })
     }
 
     /// 422: a patch that does not fit the object.
     pub(crate) fn unfit_patch() -> Self {
-        Self::new(
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "Invalid",
-            "the server rejected our request due to an error in our request",
-        )
-        .generic()
+        let message = "the server rejected our request due to an error in our request";
+        Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).generic()
     }
 
     /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all
     /// of it, which this server does not do: it may be a Secret.
     pub(crate) fn unfit_result(why: &str) -> Self {
-        let cause = Cause::invalid("patch", why);
-        let message = format!(" \"\" is invalid: {}: {}", cause.field, cause.message);
-        let mut error = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message);
-        error.0.details = Some(Details {
-            causes: vec![cause],
-            ..Details::default()
-        });
-        error
+        Self::invalid_unnamed("", "", Cause::invalid("patch", why))
     }
 
     /// 403: understood and rejected.
@@ -295,86 +298,65 @@ impl ApiError {
             name => format!("{} \"{name}\"", resource.qualified()),
         };
         let message = format!("{subject} is forbidden: {why}");
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", message).about(resource, name)
+        Self::of(StatusCode::FORBIDDEN, message).about(resource, name)
     }
 
     /// 401: the client is not authenticated.
     pub(crate) fn unauthorized() -> Self {
-        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+        Self::of(StatusCode::UNAUTHORIZED, "Unauthorized")
     }
 
     /// 405: the resource exists and cannot do this.
     pub(crate) fn method_not_allowed() -> Self {
-        Self::new(
-            StatusCode::METHOD_NOT_ALLOWED,
-            "MethodNotAllowed",
-            "the server does not allow this method on the requested resource",
-        )
-        .generic()
+        let message = "the server does not allow this method on the requested resource";
+        Self::of(StatusCode::METHOD_NOT_ALLOWED, message).generic()
     }
 
     /// 406: no answer in a form that the client takes.
     pub(crate) fn not_acceptable() -> Self {
-        Self::new(
-            StatusCode::NOT_ACCEPTABLE,
-            "NotAcceptable",
-            "406: Not Acceptable\n\nAvailable representations: application/json",
-        )
-        .generic()
+        let message = "406: Not Acceptable\n\nAvailable representations: application/json";
+        Self::of(StatusCode::NOT_ACCEPTABLE, message).generic()
     }
 
     /// 415: the body is in a form that this server does not read.
     pub(crate) fn unsupported_media_type() -> Self {
-        Self::new(
-            StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            "UnsupportedMediaType",
-            "the body of the request was in an unknown format - accepted media types include: application/json",
-        )
+        let message = "the body of the request was in an unknown format - accepted media types include: application/json";
+        Self::of(StatusCode::UNSUPPORTED_MEDIA_TYPE, message)
     }
 
     /// 415: the patch is of a type that this server does not know.
     pub(crate) fn unsupported_patch() -> Self {
         let message = "415: Unsupported Media Type";
-        let code = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        Self::new(code, "UnsupportedMediaType", message).generic()
+        Self::of(StatusCode::UNSUPPORTED_MEDIA_TYPE, message).generic()
     }
 
     /// 413: the body is longer than the server reads.
-    pub(crate) fn too_large(why: impl Display) -> Self {
-        Self::new(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "RequestEntityTooLarge",
-            format!("Request entity too large: {why}"),
-        )
+    pub(crate) fn too_large(why: impl fmt::Display) -> Self {
+        let message = format!("Request entity too large: {why}");
+        Self::of(StatusCode::PAYLOAD_TOO_LARGE, message)
     }
 
     /// 410: the version lies before the history that the server still has.
     pub(crate) fn expired(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::GONE, "Expired", message)
+        Self::of(StatusCode::GONE, message)
     }
 
     /// 504: the version is one that this server has not reached.
     pub(crate) fn version_too_large(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
-        let mut error = Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", message);
-        error.0.details = Some(Details {
-            causes: vec![Cause {
-                reason: "ResourceVersionTooLarge".to_owned(),
-                message: "Too large resource version".to_owned(),
-                field: String::new(),
-            }],
+        let why = "Too large resource version".to_owned();
+        Self::of(StatusCode::GATEWAY_TIMEOUT, message).with(Details {
+            causes: vec![Cause::new("ResourceVersionTooLarge", why, "")],
             retry_after_seconds: 1,
             ..Details::default()
-        });
-        error
+        })
     }
 
     /// 504: the request takes too long. Source: kube-apiserver 1.36,
     /// `staging/src/k8s.io/apiserver/pkg/server/filters/timeout.go`.
     pub(crate) fn timeout() -> Self {
         let message = "Timeout: request did not complete within the allotted timeout";
-        let code = StatusCode::GATEWAY_TIMEOUT;
-        Self::new(code, "Timeout", message).generic()
+        Self::of(StatusCode::GATEWAY_TIMEOUT, message).generic()
     }
 
     /// 500 without a reason: what kube-apiserver did not expect, though it is the client's fault.
@@ -384,30 +366,13 @@ impl ApiError {
 
     /// 500: the server's own fault.
     pub(crate) fn internal(what: &str) -> Self {
-        Self::new(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            "InternalError",
-            format!("Internal error occurred: {what}"),
-        )
+        let message = format!("Internal error occurred: {what}");
+        Self::of(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// What a fault answers: `code` with the reason that belongs to it.
+    /// What a fault answers.
     pub(crate) fn injected(code: StatusCode) -> Self {
-        let reason = match code.as_u16() {
-            400 => "BadRequest",
-            401 => "Unauthorized",
-            403 => "Forbidden",
-            404 => "NotFound",
-            409 => "Conflict",
-            410 => "Expired",
-            422 => "Invalid",
-            429 => "TooManyRequests",
-            500 => "InternalError",
-            503 => "ServiceUnavailable",
-            504 => "Timeout",
-            _ => "",
-        };
-        Self::new(code, reason, format!("fault injected: {code}"))
+        Self::of(code, format!("fault injected: {code}"))
     }
 
     /// Replaces the text.

@@ -22,6 +22,7 @@ pub(crate) use history::Limits;
 pub(crate) use watch::{End, Start, Taken, Watch, WatchEvent};
 
 use crate::{
+    ApiError,
     object::{EventType, Object},
     references::{Reference, References},
     resource::Kind,
@@ -105,6 +106,12 @@ impl Store {
 
     pub(crate) fn get(&self, kind: Kind, key: &ObjectKey) -> Option<Arc<Object>> {
         self.inner.lock().table(kind).objects.get(key).cloned()
+    }
+
+    /// [`get`](Self::get) of an object that must exist.
+    pub(crate) fn require(&self, kind: Kind, key: &ObjectKey) -> Result<Arc<Object>, ApiError> {
+        let missing = || ApiError::not_found(kind.resource(), &key.name);
+        self.get(kind, key).ok_or_else(missing)
     }
 
     /// Up to `limit` objects that `filter` lets through, after `after`, by namespace and name, as they were at version

@@ -130,10 +130,7 @@ impl Writer {
     ) -> Result<Written, ApiError> {
         let resource = kind.resource();
         loop {
-            let current = self
-                .store
-                .get(kind, key)
-                .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let current = self.store.require(kind, key)?;
             let old = current.value();
             let decoded = bodies::decode(resource, make(&old)?, params.field_validation);
             let (mut value, warnings) = decoded.map_err(|rejection| {

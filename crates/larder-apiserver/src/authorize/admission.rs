@@ -90,10 +90,11 @@ impl Authorization {
                 [old, new].map(|object| object.pointer(pointer).filter(|value| is_set(value)));
             old != new
         };
-        let reject = |why: String| {
+        let reject = |why: &str| {
             let name = text(old, "/metadata/name");
-            Err(ApiError::forbidden(kind.resource(), name, &why))
+            Err(ApiError::forbidden(kind.resource(), name, why))
         };
+        let reject_node = |why: &str| reject(&format!("node \"{node}\" {why}"));
         match (kind, subresource) {
             (Kind::Pod, Some("status")) => {
                 for (pointer, what) in [
@@ -105,7 +106,7 @@ impl Authorization {
                     ),
                 ] {
                     if differs(pointer) {
-                        return reject(format!("node \"{node}\" cannot update {what}"));
+                        return reject_node(&format!("cannot update {what}"));
                     }
                 }
                 Ok(())
@@ -113,21 +114,19 @@ impl Authorization {
             (Kind::Node, _) => {
                 let source = "/spec/configSource";
                 if new.pointer(source).is_some_and(is_set) && differs(source) {
-                    return reject(format!(
-                        "node \"{node}\" is not allowed to update configSource to a new non-nil configSource"
-                    ));
+                    return reject_node(
+                        "is not allowed to update configSource to a new non-nil configSource",
+                    );
                 }
                 if differs("/spec/taints") {
-                    return reject(format!("node \"{node}\" is not allowed to modify taints"));
+                    return reject_node("is not allowed to modify taints");
                 }
                 if differs("/metadata/ownerReferences") {
-                    return reject(format!(
-                        "node \"{node}\" is not allowed to modify ownerReferences"
-                    ));
+                    return reject_node("is not allowed to modify ownerReferences");
                 }
                 match forbidden_labels(Some(old), new) {
                     labels if labels.is_empty() => Ok(()),
-                    labels => reject(format!("is not allowed to modify labels: {labels}")),
+                    labels => reject(&format!("is not allowed to modify labels: {labels}")),
                 }
             }
             _ => Ok(()),
@@ -150,8 +149,7 @@ fn admit_pod_change(
     key: &ObjectKey,
 ) -> Result<(), ApiError> {
     let resource = Kind::Pod.resource();
-    let pod = store.get(Kind::Pod, key);
-    let pod = pod.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+    let pod = store.require(Kind::Pod, key)?;
     if pod.field("spec.nodeName") == node {
         return Ok(());
     }
@@ -173,25 +171,22 @@ fn admit_pod_change(
 /// A node creates and changes its own Node, without labels that would steer pods of others to it.
 fn admit_node(node: &str, key: &ObjectKey, created: Option<&Value>) -> Result<(), ApiError> {
     let name = created.map_or(key.name.as_str(), |created| text(created, "/metadata/name"));
-    let reject = |why: String| Err(ApiError::forbidden(Kind::Node.resource(), name, &why));
+    let reject = |why: &str| {
+        let why = format!("node \"{node}\" is not allowed to {why}");
+        Err(ApiError::forbidden(Kind::Node.resource(), name, &why))
+    };
     if name != node {
-        return reject(format!(
-            "node \"{node}\" is not allowed to modify node \"{name}\""
-        ));
+        return reject(&format!("modify node \"{name}\""));
     }
     let Some(created) = created else {
         return Ok(());
     };
     if created.pointer("/spec/configSource").is_some_and(is_set) {
-        return reject(format!(
-            "node \"{node}\" is not allowed to create pods with a non-nil configSource"
-        ));
+        return reject("create pods with a non-nil configSource");
     }
     match forbidden_labels(None, created) {
         labels if labels.is_empty() => Ok(()),
-        labels => reject(format!(
-            "node \"{node}\" is not allowed to set the following labels: {labels}"
-        )),
+        labels => reject(&format!("set the following labels: {labels}")),
     }
 }
 
@@ -254,8 +249,7 @@ fn admit_token(
     if uid.is_empty() {
         return reject("node requested token with a pod binding without a uid");
     }
-    let pod = store.get(Kind::Pod, &ObjectKey::new(account.namespace.clone(), name));
-    let pod = pod.ok_or_else(|| ApiError::not_found(Kind::Pod.resource(), name))?;
+    let pod = store.require(Kind::Pod, &ObjectKey::new(account.namespace.clone(), name))?;
     if uid != pod.uid {
         return reject(&format!(
             "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
@@ -309,47 +303,37 @@ fn admit_mirror_pod(
         name => name,
     };
     let reject = |why: String| Err(ApiError::forbidden(resource, name, &why));
+    let only = |what: &str| reject(format!("node \"{node}\" can only create pods with {what}"));
     if pod.pointer(MIRROR).is_none() {
         return reject(format!(
             "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
         ));
     }
     if text(pod, "/spec/nodeName") != node {
-        return reject(format!(
-            "node \"{node}\" can only create pods with spec.nodeName set to itself"
-        ));
+        return only("spec.nodeName set to itself");
     }
     let owners = pod["metadata"]["ownerReferences"].as_array();
     let owner = match owners.map(Vec::as_slice) {
         None | Some([]) => {
-            return reject(format!(
-                "node \"{node}\" can only create pods with an owner reference set to itself"
-            ));
+            return only("an owner reference set to itself");
         }
         Some([owner]) => owner,
         Some(_) => {
-            return reject(format!(
-                "node \"{node}\" can only create pods with a single owner reference set to itself"
-            ));
+            return only("a single owner reference set to itself");
         }
     };
     if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-        return reject(format!(
-            "node \"{node}\" can only create pods with an owner reference set to itself"
-        ));
+        return only("an owner reference set to itself");
     }
     if owner["controller"] != true {
-        return reject(format!(
-            "node \"{node}\" can only create pods with a controller owner reference set to itself"
-        ));
+        return only("a controller owner reference set to itself");
     }
     if owner["blockOwnerDeletion"] == true {
         return reject(format!(
             "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
         ));
     }
-    let held = store.get(Kind::Node, &ObjectKey::new("", node));
-    let held = held.ok_or_else(|| ApiError::not_found(Kind::Node.resource(), node))?;
+    let held = store.require(Kind::Node, &ObjectKey::new("", node))?;
     if owner["uid"] != held.uid.as_str() {
         let uid = owner["uid"].as_str().unwrap_or_default();
         // The API server names the two in this order.

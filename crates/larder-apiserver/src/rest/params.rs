@@ -23,6 +23,8 @@ enum VersionMatch {
     NotOlderThan,
 }
 
+const MATCH: &str = "resourceVersionMatch";
+
 /// Longest watch. What a client asks for beyond it would not fit into a time.
 const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 
@@ -49,17 +51,13 @@ impl Common {
             fields: FieldSelector::parse(query.get("fieldSelector").unwrap_or(""), resource)?,
             labels: LabelSelector::parse(query.get("labelSelector").unwrap_or(""))?,
         };
-        let version_match = match query.get("resourceVersionMatch") {
+        let version_match = match query.get(MATCH) {
             None => None,
             Some("Exact") => Some(VersionMatch::Exact),
             Some("NotOlderThan") => Some(VersionMatch::NotOlderThan),
             Some(other) => {
                 let supported = ["Exact", "NotOlderThan", ""];
-                causes.push(Cause::unsupported(
-                    "resourceVersionMatch",
-                    other,
-                    &supported,
-                ));
+                causes.push(Cause::unsupported(MATCH, other, &supported));
                 None
             }
         };
@@ -177,32 +175,24 @@ impl ListParams {
         let limit = query.number("limit")?.filter(|limit| *limit > 0);
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         let token = query.get("continue");
-        if let Some(version_match) = common.version_match {
-            let field = "resourceVersionMatch";
-            if common.version.is_none() {
-                causes.push(Cause::forbidden(
-                    field,
-                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
-                ));
-            }
-            if token.is_some() {
-                causes.push(Cause::forbidden(
-                    field,
-                    "resourceVersionMatch is forbidden when continue is provided",
-                ));
-            }
-            if version_match == VersionMatch::Exact && common.version == Some(0) {
-                causes.push(Cause::forbidden(
-                    field,
-                    "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
-                ));
-            }
-        }
+        let matched = common.version_match;
+        let exact = matched == Some(VersionMatch::Exact);
+        let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
+        forbid_match(
+            &mut causes,
+            matched.is_some() && common.version.is_none(),
+            why,
+        );
+        forbid_match(
+            &mut causes,
+            matched.is_some() && token.is_some(),
+            WITH_CONTINUE,
+        );
+        let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
+        forbid_match(&mut causes, exact && common.version == Some(0), why);
         if common.send_initial_events.is_some() {
-            causes.push(Cause::forbidden(
-                "sendInitialEvents",
-                "sendInitialEvents is forbidden for list",
-            ));
+            let why = "sendInitialEvents is forbidden for list";
+            causes.push(Cause::forbidden("sendInitialEvents", why));
         }
         reject_if_any(causes)?;
         let at = match (token, common.version) {
@@ -212,11 +202,9 @@ impl ListParams {
                 ));
             }
             (Some(token), _) => At::Continue(Continue::decode(token)?),
-            (None, Some(version)) if common.version_match == Some(VersionMatch::Exact) => {
-                At::Exactly(version)
-            }
+            (None, Some(version)) if exact => At::Exactly(version),
             // The rule from before resourceVersionMatch: a page of a named version is exact.
-            (None, Some(version @ 1..)) if common.version_match.is_none() && limit.is_some() => {
+            (None, Some(version @ 1..)) if matched.is_none() && limit.is_some() => {
                 At::Exactly(version)
             }
             (None, version) => At::NotOlderThan(version.unwrap_or(0)),
@@ -246,29 +234,18 @@ impl WatchParams {
     pub(crate) fn parse(query: &Query<'_>, target: &ResourcePath) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
         let common = Common::parse(query, target, &mut causes, ApiError::from)?;
-        let field = "resourceVersionMatch";
-        if common.send_initial_events.is_some()
-            && common.version_match != Some(VersionMatch::NotOlderThan)
-        {
-            causes.push(Cause::forbidden(
-                field,
-                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            ));
+        let (matched, initial) = (common.version_match, common.send_initial_events.is_some());
+        let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
+        let unmatched = initial && matched != Some(VersionMatch::NotOlderThan);
+        forbid_match(&mut causes, unmatched, why);
+        if initial && matched == Some(VersionMatch::Exact) {
+            causes.push(Cause::unsupported(MATCH, "Exact", &["NotOlderThan"]));
         }
-        if let Some(version_match) = common.version_match {
-            if common.send_initial_events.is_some() && version_match == VersionMatch::Exact {
-                causes.push(Cause::unsupported(field, "Exact", &["NotOlderThan"]));
-            }
-            if common.send_initial_events.is_none() {
-                causes.push(Cause::forbidden(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
-            }
-            if query.get("continue").is_some() {
-                causes.push(Cause::forbidden(
-                    field,
-                    "resourceVersionMatch is forbidden when continue is provided",
-                ));
-            }
-        }
+        let why =
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+        forbid_match(&mut causes, matched.is_some() && !initial, why);
+        let continued = matched.is_some() && query.get("continue").is_some();
+        forbid_match(&mut causes, continued, WITH_CONTINUE);
         reject_if_any(causes)?;
         Ok(Self {
             filter: common.filter,
@@ -277,6 +254,14 @@ impl WatchParams {
             bookmarks: query.flag("allowWatchBookmarks"),
             timeout: common.timeout,
         })
+    }
+}
+
+const WITH_CONTINUE: &str = "resourceVersionMatch is forbidden when continue is provided";
+
+fn forbid_match(causes: &mut Vec<Cause>, broken: bool, why: &str) {
+    if broken {
+        causes.push(Cause::forbidden(MATCH, why));
     }
 }
 

@@ -39,9 +39,7 @@ impl Writer {
                 key.name
             )));
         }
-        let resource = Kind::ServiceAccount.resource();
-        let account = self.store.get(Kind::ServiceAccount, key);
-        let account = account.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+        let account = self.store.require(Kind::ServiceAccount, key)?;
         let seconds = spec.expiration_seconds.unwrap_or(DEFAULT_SECS);
         let problem = match seconds {
             ..MIN_SECS => Some("may not specify a duration less than 10 minutes"),
@@ -119,8 +117,7 @@ impl Writer {
             }
         };
         let resource = kind.resource();
-        let bound = self.store.get(kind, &ObjectKey::new(namespace, name));
-        let bound = bound.ok_or_else(|| ApiError::not_found(resource, name))?;
+        let bound = self.store.require(kind, &ObjectKey::new(namespace, name))?;
         if kind == Kind::Pod {
             let runs_as = match bound.field("spec.serviceAccountName") {
                 "" => "default",

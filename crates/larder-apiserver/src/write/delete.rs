@@ -34,12 +34,8 @@ impl Writer {
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
-        let resource = kind.resource();
         loop {
-            let current = self
-                .store
-                .get(kind, key)
-                .ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let current = self.store.require(kind, key)?;
             check_preconditions(&current, options)?;
             let mut value = current.value();
             let grace = if kind == Kind::Pod {

@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, uuid};
 use serde_json::{Map, Value};
 
 use super::{Part, name};
@@ -210,18 +210,7 @@ fn base(prefix: &str) -> &str {
 }
 
 pub(super) fn new_uid() -> String {
-    let bits = fastrand::u128(..);
-    // RFC 9562, version 4: random.
-    let bits = bits & !(0xf << 76) & !(0b11 << 62) | (4 << 76) | (0b10 << 62);
-    let hex = format!("{bits:032x}");
-    [
-        &hex[..8],
-        &hex[8..12],
-        &hex[12..16],
-        &hex[16..20],
-        &hex[20..],
-    ]
-    .join("-")
+    uuid(fastrand::u128(..), 4)
 }
 
 fn metadata(value: &mut Value) -> &mut Map<String, Value> {

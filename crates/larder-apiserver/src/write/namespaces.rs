@@ -150,12 +150,8 @@ impl Writer {
         namespace: &str,
         name: &str,
     ) -> Result<(), ApiError> {
-        let held = self
-            .store
-            .get(Kind::Namespace, &ObjectKey::new("", namespace));
-        let Some(held) = held else {
-            return Err(ApiError::not_found(Kind::Namespace.resource(), namespace));
-        };
+        let key = ObjectKey::new("", namespace);
+        let held = self.store.require(Kind::Namespace, &key)?;
         if held.field("status.phase") == "Terminating" {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"

@@ -24,8 +24,7 @@ impl Writer {
             return Err(ApiError::unexpected("target.name: Required value"));
         }
         loop {
-            let current = self.store.get(Kind::Pod, key);
-            let current = current.ok_or_else(|| ApiError::not_found(resource, &key.name))?;
+            let current = self.store.require(Kind::Pod, key)?;
             let held = current.field("spec.nodeName");
             if !held.is_empty() {
                 let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
