@@ -136,13 +136,6 @@ impl FieldErrors {
         self.check_subdomain_in(field, text, text);
     }
 
-    /// User and group numbers fit into 31 bits.
-    pub(super) fn check_id(&mut self, field: &FieldPath, id: Option<i64>) {
-        if let Some(id) = id.filter(|id| !(0..=i64::from(i32::MAX)).contains(id)) {
-            self.invalid(field, id, "must be between 0 and 2147483647, inclusive");
-        }
-    }
-
     /// `checked` is what the rule applies to, `text` what the error shows.
     pub(super) fn check_subdomain_in(
         &mut self,

@@ -205,7 +205,7 @@ fn check_projection<'a>(
         }
         // Its path does not take part in the search for conflicts.
         check_path(errors, &field.child("path"), &token.path);
-        errors.check_id(&field.child("user"), token.user);
+        errors.check_id(field.child("user"), token.user);
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
         types += 1;

@@ -9,13 +9,12 @@ use std::{
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
 };
 
-use larder_files::sys;
+use larder_files::{regular_file::read_open, sys};
 use larder_objects::SecretBytes;
 use rustix::{
     fs::{self, FileType, Mode, OFlags},
     io::Errno,
 };
-use zeroize::Zeroizing;
 
 use super::{
     DiskError, VolumeHost,
@@ -33,8 +32,8 @@ impl VolumeHost {
     ///
     /// # Errors
     ///
-    /// The path leads out of the volume, or to something other than a file, or the file has more than 1 MiB, grows
-    /// while it is read, or cannot be read.
+    /// The path leads out of the volume, or to something other than a file, or the file has more than 1 MiB or cannot be
+    /// read.
     pub fn read_env_file(
         &self,
         pod_uid: &str,
@@ -75,21 +74,11 @@ fn read(handle: &OwnedFd) -> rustix::io::Result<SecretBytes> {
         // A pipe would never end, and a device may do anything.
         _ => return Err(Errno::INVAL),
     }
-    let size = usize::try_from(stat.st_size).map_err(|_| Errno::FBIG)?;
-    if size > LIMIT {
-        return Err(Errno::FBIG);
-    }
     let path = format!("/proc/self/fd/{}", handle.as_raw_fd());
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = fs::open(path, flags, Mode::empty())?;
-    // Reading one byte beyond the size detects a file that has grown.
-    let mut buffer = Zeroizing::new(vec![0; size + 1]);
-    let count = sys::read(&file, &mut buffer)?;
-    if count > size {
-        return Err(Errno::AGAIN);
-    }
-    buffer.truncate(count);
-    Ok(SecretBytes::new(mem::take(&mut *buffer)))
+    let mut content = read_open(&file, &stat, LIMIT)?;
+    Ok(SecretBytes::new(mem::take(&mut *content)))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, os::fd::AsFd};
 
 use base64::Engine as _;
 use base64::{display::Base64Display, engine::general_purpose::STANDARD as BASE64};
-use larder_files::{replace::replace_file, sys};
+use larder_files::{regular_file::read_open, replace::replace_file, sys};
 use larder_objects::SecretBytes;
 use rustix::io::Result;
 use serde::{Deserialize, Serialize, Serializer, ser::SerializeMap};
@@ -99,13 +99,9 @@ enum ReadValue {
 /// Whether the file has this content and mode. One that cannot be read is written again.
 fn holds(directory: &Directory, text: &[u8]) -> bool {
     let found = || -> Result<bool> {
-        let file = sys::open_file(directory.as_fd(), layout::ENVIRONMENT)?;
-        let stat = sys::stat(&file)?;
-        if stat.st_mode & 0o7777 != MODE || usize::try_from(stat.st_size) != Ok(text.len()) {
-            return Ok(false);
-        }
-        let mut buffer = Zeroizing::new(vec![0; text.len()]);
-        Ok(sys::read(&file, &mut buffer)? == text.len() && **buffer == *text)
+        let (file, stat) = sys::open_regular(directory.as_fd(), layout::ENVIRONMENT)?;
+        let is_private = stat.st_mode & 0o7777 == MODE;
+        Ok(is_private && **read_open(&file, &stat, text.len())? == *text)
     };
     found().unwrap_or(false)
 }

@@ -336,6 +336,4 @@ fn is_set_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod crash_tests;
-#[cfg(test)]
 mod tests;

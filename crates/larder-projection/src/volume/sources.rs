@@ -49,17 +49,8 @@ impl<'a> Collector<'a> {
         default: FileDefaults,
     ) -> Result<(), SourceError> {
         let request = TokenRequest::new(source);
-        let token = match self.inputs.tokens.get(&request) {
-            Some(Ok(token)) => token,
-            Some(Err(Unavailable::Failed(message))) => {
-                return Err(SourceError::Token(message.to_string()));
-            }
-            Some(Err(Unavailable::NotFound)) | None => {
-                return Err(SourceError::Token(
-                    "failed to fetch token: no token".to_owned(),
-                ));
-            }
-        };
+        let token = self.inputs.tokens.get(&request);
+        let token = held(token, "failed to fetch token: no token").map_err(SourceError::Token)?;
         let file = self.special(FileData::Borrowed(token), source.user, default)?;
         let origin = Origin::Token {
             audience: source.audience.as_deref().filter(|text| !text.is_empty()),
@@ -79,16 +70,9 @@ impl<'a> Collector<'a> {
             volume: volume.to_owned(),
             index,
         };
-        let issued = match self.inputs.pod_certificates.get(&key) {
-            Some(Ok(issued)) => issued,
-            Some(Err(Unavailable::Failed(message))) => {
-                return Err(SourceError::PodCertificate(message.to_string()));
-            }
-            Some(Err(Unavailable::NotFound)) | None => {
-                let message = "credential bundle is not issued yet";
-                return Err(SourceError::PodCertificate(message.to_owned()));
-            }
-        };
+        let issued = self.inputs.pod_certificates.get(&key);
+        let issued = held(issued, "credential bundle is not issued yet");
+        let issued = issued.map_err(SourceError::PodCertificate)?;
         let files = [
             (
                 &source.credential_bundle_path,
@@ -132,5 +116,14 @@ impl<'a> Collector<'a> {
         }
         file.owner = file.owner.or(of_pod);
         Ok(file)
+    }
+}
+
+/// What the node got for a source, or why it has nothing.
+fn held<'a, T>(input: Option<&'a Result<T, Unavailable>>, missing: &str) -> Result<&'a T, String> {
+    match input {
+        Some(Ok(held)) => Ok(held),
+        Some(Err(Unavailable::Failed(message))) => Err(message.to_string()),
+        Some(Err(Unavailable::NotFound)) | None => Err(missing.to_owned()),
     }
 }

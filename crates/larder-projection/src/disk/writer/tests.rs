@@ -1,5 +1,7 @@
 //! The effect of a pass on a volume, by example.
 
+mod crash;
+
 use std::{
     collections::BTreeSet,
     fs,

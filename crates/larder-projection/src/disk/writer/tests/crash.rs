@@ -159,7 +159,7 @@ fn a_pass_after_a_kill_ends_in_the_same_tree() {
             let mut volume = volume_before(change, true);
             let victim = format!("{number} {at} {}", volume.path().display());
             let status = Command::new(env::current_exe().unwrap())
-                .args(["--exact", "--ignored", "disk::writer::crash_tests::victim"])
+                .args(["--exact", "--ignored", "disk::writer::tests::crash::victim"])
                 .env(VICTIM, victim)
                 .output()
                 .unwrap()
