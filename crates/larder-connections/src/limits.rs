@@ -48,7 +48,9 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// One method for each field, which it sets.
+/// One method for each field, which it sets. For the crates of this workspace.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! setters {
     ($($field:ident: $type:ty)+) => {
         $(

@@ -52,7 +52,9 @@ pub struct Config {
     pub seed: Option<u64>,
 }
 
-/// One method for each field, which it sets.
+/// One method for each field, which it sets. For the crates of this workspace.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! setters {
     ($($field:ident: $type:ty)+) => {
         $(

@@ -1,24 +1,34 @@
 //! Metrics of the transport, without prefix; the parent picks one, for instance `larder_transport`.
 
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
     registry::Registry,
 };
 
 use super::Lane;
 
+/// Name and value.
+type Label = [(&'static str, &'static str); 1];
+
+fn of_lane(lane: Lane) -> Label {
+    [("lane", lane.as_str())]
+}
+
+const fn of_outcome(outcome: &'static str) -> Label {
+    [("outcome", outcome)]
+}
+
 /// Metrics of one transport. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    connections: Family<LaneLabel, Gauge>,
-    streams: Family<LaneLabel, Gauge>,
-    dials: Family<OutcomeLabel, Counter>,
+    connections: Family<Label, Gauge>,
+    streams: Family<Label, Gauge>,
+    dials: Family<Label, Counter>,
     pub(super) go_aways: Counter,
     pub(super) dead_peers: Counter,
     pub(super) refused_streams: Counter,
     pub(super) throttled: Counter,
-    credentials: Family<OutcomeLabel, Counter>,
+    credentials: Family<Label, Counter>,
 }
 
 impl Metrics {
@@ -27,14 +37,14 @@ impl Metrics {
         let metrics = Self::default();
         // Every label set exists from the start, so that the first increase is seen as one.
         for lane in [Lane::Watch, Lane::Request] {
-            drop(metrics.connections.get_or_create(&lane.into()));
-            drop(metrics.streams.get_or_create(&lane.into()));
+            drop(metrics.connections.get_or_create(&of_lane(lane)));
+            drop(metrics.streams.get_or_create(&of_lane(lane)));
         }
         for outcome in ["connected", "failed", "timeout"] {
-            drop(metrics.dials.get_or_create(&OutcomeLabel { outcome }));
+            drop(metrics.dials.get_or_create(&of_outcome(outcome)));
         }
         for outcome in ["renewed", "failed"] {
-            drop(metrics.credentials.get_or_create(&OutcomeLabel { outcome }));
+            drop(metrics.credentials.get_or_create(&of_outcome(outcome)));
         }
         registry.register(
             "connections",
@@ -76,40 +86,20 @@ impl Metrics {
     }
 
     pub(super) fn connections(&self, lane: Lane) -> Gauge {
-        self.connections.get_or_create_owned(&lane.into())
+        self.connections.get_or_create_owned(&of_lane(lane))
     }
 
     pub(super) fn streams(&self, lane: Lane) -> Gauge {
-        self.streams.get_or_create_owned(&lane.into())
+        self.streams.get_or_create_owned(&of_lane(lane))
     }
 
     /// Counts an attempt to connect: `connected`, `failed` or `timeout`.
     pub(super) fn dialed(&self, outcome: &'static str) {
-        self.dials.get_or_create(&OutcomeLabel { outcome }).inc();
+        self.dials.get_or_create(&of_outcome(outcome)).inc();
     }
 
     /// Counts a change of the credential files: `renewed` or `failed`.
     pub(super) fn credentials_reloaded(&self, outcome: &'static str) {
-        self.credentials
-            .get_or_create(&OutcomeLabel { outcome })
-            .inc();
+        self.credentials.get_or_create(&of_outcome(outcome)).inc();
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct LaneLabel {
-    lane: &'static str,
-}
-
-impl From<Lane> for LaneLabel {
-    fn from(lane: Lane) -> Self {
-        Self {
-            lane: lane.as_str(),
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabel {
-    outcome: &'static str,
 }

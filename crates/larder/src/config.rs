@@ -147,22 +147,8 @@ impl Default for ManagerConfig {
     }
 }
 
-/// One method for each field, which it sets.
-macro_rules! setters {
-    ($($field:ident: $type:ty)+) => {
-        $(
-            #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
-            #[must_use]
-            pub fn $field(mut self, $field: $type) -> Self {
-                self.$field = $field;
-                self
-            }
-        )+
-    };
-}
-
 impl ManagerConfig {
-    setters! {
+    larder_transport::setters! {
         strategy: Strategy
         watch_scope: WatchScope
         sync_frequency: Duration

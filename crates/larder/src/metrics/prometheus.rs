@@ -12,7 +12,7 @@ use larder_watch::Restart;
 use parking_lot::Mutex;
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric},
+    encoding::{DescriptorEncoder, EncodeMetric},
     metrics::{
         TypedMetric,
         counter::{ConstCounter, Counter},
@@ -37,34 +37,29 @@ use crate::status::{ObjectState, ObjectStatus};
 /// ```
 #[derive(Clone, Debug)]
 pub struct ManagerMetrics {
-    requests: Family<RequestLabels, Counter>,
-    restarts: Family<RestartLabels, Counter>,
-    waits: Family<KindLabel, Histogram, fn() -> Histogram>,
+    requests: Family<Labels<3>, Counter>,
+    restarts: Family<Labels<2>, Counter>,
+    waits: Family<Labels<1>, Histogram, fn() -> Histogram>,
     managers: Managers,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabel {
-    kind: &'static str,
+/// Names and values.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+
+const fn of_kind(kind: &'static str) -> Labels<1> {
+    [("kind", kind)]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RequestLabels {
-    kind: &'static str,
-    verb: &'static str,
-    outcome: &'static str,
+const fn of_request(kind: &'static str, verb: &'static str, outcome: &'static str) -> Labels<3> {
+    [("kind", kind), ("verb", verb), ("outcome", outcome)]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RestartLabels {
-    kind: &'static str,
-    reason: &'static str,
+const fn of_restart(kind: &'static str, reason: &'static str) -> Labels<2> {
+    [("kind", kind), ("reason", reason)]
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StateLabels {
-    kind: &'static str,
-    state: &'static str,
+const fn of_state(kind: &'static str, state: &'static str) -> Labels<2> {
+    [("kind", kind), ("state", state)]
 }
 
 impl Default for ManagerMetrics {
@@ -121,41 +116,29 @@ impl KindMetrics {
     pub(crate) fn new(kind: &'static str, all: ManagerMetrics) -> Self {
         // They exist from the start, so that the first increase is seen as one.
         for reason in Restart::ALL.map(Restart::label) {
-            drop(all.restarts.get_or_create(&RestartLabels { kind, reason }));
+            drop(all.restarts.get_or_create(&of_restart(kind, reason)));
         }
         for verb in ["get", "list", "watch"] {
-            let outcome = "ok";
-            drop(all.requests.get_or_create(&RequestLabels {
-                kind,
-                verb,
-                outcome,
-            }));
+            drop(all.requests.get_or_create(&of_request(kind, verb, "ok")));
         }
-        drop(all.waits.get_or_create(&KindLabel { kind }));
+        drop(all.waits.get_or_create(&of_kind(kind)));
         Self { kind, all }
     }
 }
 
 impl Metrics for KindMetrics {
     fn requested(&self, verb: &'static str, outcome: &'static str) {
-        let kind = self.kind;
-        let labels = RequestLabels {
-            kind,
-            verb,
-            outcome,
-        };
+        let labels = of_request(self.kind, verb, outcome);
         self.all.requests.get_or_create(&labels).inc();
     }
 
     fn restarted(&self, reason: &'static str) {
-        let kind = self.kind;
-        let labels = RestartLabels { kind, reason };
+        let labels = of_restart(self.kind, reason);
         self.all.restarts.get_or_create(&labels).inc();
     }
 
     fn waited(&self, time: Duration) {
-        let kind = self.kind;
-        let waits = self.all.waits.get_or_create(&KindLabel { kind });
+        let waits = self.all.waits.get_or_create(&of_kind(self.kind));
         waits.observe(time.as_secs_f64());
     }
 }
@@ -188,15 +171,15 @@ impl Collector for Managers {
         let managers: Vec<_> = self.0.lock().iter().filter_map(Weak::upgrade).collect();
         let counts: Vec<_> = managers.iter().map(|manager| manager.count()).collect();
 
-        let objects = Family::<StateLabels, Gauge>::default();
+        let objects = Family::<Labels<2>, Gauge>::default();
         for count in &counts {
             let kind = count.kind;
             for state in ObjectState::NAMES {
-                drop(objects.get_or_create(&StateLabels { kind, state }));
+                drop(objects.get_or_create(&of_state(kind, state)));
             }
             for object in &count.objects {
                 let state = object.state.as_str();
-                objects.get_or_create(&StateLabels { kind, state }).inc();
+                objects.get_or_create(&of_state(kind, state)).inc();
             }
         }
         let help = "Referenced objects by state";
@@ -235,7 +218,7 @@ impl Collector for Managers {
             let kind = ConstGauge::<f64>::TYPE;
             let mut metric = encoder.encode_descriptor(name, help, unit.as_ref(), kind)?;
             for (kind, value) in values {
-                ConstGauge::new(value).encode(metric.encode_family(&KindLabel { kind })?)?;
+                ConstGauge::new(value).encode(metric.encode_family(&of_kind(kind))?)?;
             }
         }
         let help = "Reads that were answered at once from memory";
@@ -243,7 +226,7 @@ impl Collector for Managers {
         let mut metric = encoder.encode_descriptor("cache_hits", help, None, kind)?;
         for count in &counts {
             let kind = count.kind;
-            ConstCounter::new(count.hits).encode(metric.encode_family(&KindLabel { kind })?)?;
+            ConstCounter::new(count.hits).encode(metric.encode_family(&of_kind(kind))?)?;
         }
         Ok(())
     }
