@@ -26,6 +26,7 @@ use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use larder_objects::StableHash;
+use percent_encoding::percent_decode_str;
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
 
@@ -464,21 +465,10 @@ fn basic_authorization(url: &Uri) -> Option<HeaderValue> {
 
 /// The bytes of a part of a URL, in which some are written as `%` and two hexadecimal digits.
 fn decoded(part: &str) -> Option<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut rest = part.as_bytes();
-    while let [first, after @ ..] = rest {
-        rest = after;
-        bytes.push(match (first, after) {
-            (b'%', [high, low, after @ ..]) => {
-                rest = after;
-                let digit = |byte: u8| char::from(byte).to_digit(16);
-                u8::try_from(digit(*high)? * 16 + digit(*low)?).ok()?
-            }
-            (b'%', _) => return None,
-            (byte, _) => *byte,
-        });
-    }
-    Some(bytes)
+    let is_byte = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
+    let mut escapes = part.split('%').skip(1);
+    let whole = escapes.all(|rest| rest.as_bytes().get(..2).is_some_and(is_byte));
+    whole.then(|| percent_decode_str(part).collect())
 }
 
 /// Where `location`, absolute or relative, leads from `url`.
