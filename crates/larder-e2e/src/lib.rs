@@ -12,6 +12,7 @@ pub mod fake_kubelet;
 pub mod figures;
 pub mod node;
 pub mod pods;
+mod process;
 mod proxy;
 mod real;
 mod root_dir;

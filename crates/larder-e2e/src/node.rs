@@ -11,7 +11,6 @@ mod image;
 pub mod isolation;
 mod kubelet;
 mod larder;
-mod process;
 mod remains;
 
 use std::{

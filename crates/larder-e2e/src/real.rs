@@ -4,14 +4,14 @@ mod certificate;
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
+    fs,
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use jiff::Timestamp;
 use rcgen::KeyPair;
 use serde::Deserialize;
@@ -20,17 +20,20 @@ use tempfile::TempDir;
 use tokio::time::Instant;
 
 use self::certificate::ClientAuthority;
-use crate::{Identity, NODE, NodeRequest, busy::BusyServer, client::client, figures::Usage};
+use crate::{
+    Identity, NODE, NodeRequest, busy::BusyServer, client::client, figures::Usage, process::Process,
+};
 
 /// The two processes; dropped, they are killed and their folder is removed.
 #[derive(Debug)]
 pub struct RealServer {
+    // Dropped first, in this order.
+    apiserver: Option<Process>,
+    etcd: Option<Process>,
     assets: PathBuf,
     folder: TempDir,
     etcd_port: u16,
     port: u16,
-    etcd: Option<Child>,
-    apiserver: Option<Child>,
     /// Counts the bearer tokens that the node has had.
     node_token: u32,
     /// Issues certificates of the node.
@@ -54,12 +57,12 @@ impl RealServer {
         let clients = ClientAuthority::generate()?;
         fs::write(folder.path().join("clients.crt"), clients.certificate())?;
         let mut server = Self {
+            apiserver: None,
+            etcd: None,
             assets: assets.to_owned(),
             folder,
             etcd_port: free_port()?,
             port: free_port()?,
-            etcd: None,
-            apiserver: None,
             node_token: 0,
             clients,
             busy: Vec::new(),
@@ -73,7 +76,7 @@ impl RealServer {
 
     /// Number of the API server's process; `None` while it is killed.
     pub fn process(&self) -> Option<u32> {
-        self.apiserver.as_ref().map(Child::id)
+        self.apiserver.as_ref().map(Process::id)
     }
 
     /// Memory and CPU time of the API server's process.
@@ -180,12 +183,12 @@ impl RealServer {
 
     /// Kills the API server and leaves etcd running.
     pub(crate) fn kill_apiserver(&mut self) {
-        stop(&mut self.apiserver);
+        self.apiserver = None;
     }
 
     /// Replaces etcd by an empty one.
     pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
-        stop(&mut self.etcd);
+        self.etcd = None;
         fs::remove_dir_all(self.folder.path().join("etcd"))?;
         self.start_etcd()
     }
@@ -326,20 +329,9 @@ impl RealServer {
 
     /// Fails when a process has ended.
     fn check_alive(&mut self) -> anyhow::Result<()> {
-        for (name, child) in [
-            ("etcd", &mut self.etcd),
-            ("kube-apiserver", &mut self.apiserver),
-        ] {
-            if let Some(status) = child
-                .as_mut()
-                .and_then(|child| child.try_wait().transpose())
-            {
-                let log = fs::read_to_string(self.folder.path().join(format!("{name}.log")))?;
-                let tail: Vec<_> = log.lines().rev().take(10).collect();
-                bail!("{name} ended with {}: {}", status?, tail.join("\n"));
-            }
-        }
-        Ok(())
+        let processes = [&mut self.etcd, &mut self.apiserver];
+        let mut processes = processes.into_iter().flatten();
+        processes.try_for_each(Process::check_alive)
     }
 
     fn start_etcd(&mut self) -> anyhow::Result<()> {
@@ -361,25 +353,10 @@ impl RealServer {
         Ok(())
     }
 
-    fn spawn(&self, name: &str, arguments: &[&str]) -> anyhow::Result<Child> {
-        let log = File::create(self.folder.path().join(format!("{name}.log")))?;
-        let start = |arguments: &[&str]| {
-            Command::new(self.assets.join(name))
-                .args(arguments)
-                .stdin(Stdio::null())
-                .stdout(log.try_clone()?)
-                .stderr(log.try_clone()?)
-                .spawn()
-        };
-        start(arguments)
-            .with_context(|| format!("failed to start {name} of {}", self.assets.display()))
-    }
-}
-
-impl Drop for RealServer {
-    fn drop(&mut self) {
-        stop(&mut self.apiserver);
-        stop(&mut self.etcd);
+    fn spawn(&self, name: &str, arguments: &[&str]) -> anyhow::Result<Process> {
+        let log = self.folder.path().join(format!("{name}.log"));
+        let mut command = Command::new(self.assets.join(name));
+        Process::start(name, command.args(arguments), &log)
     }
 }
 
@@ -506,14 +483,6 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 const ADMIN: &str = "admin";
 /// File of the node's bearer token.
 const NODE_TOKEN: &str = "node.token";
-
-fn stop(child: &mut Option<Child>) {
-    if let Some(mut child) = child.take() {
-        // Both fail only when the process is gone, which is what is wanted.
-        let _ = child.kill();
-        let _ = child.wait();
-    }
-}
 
 /// A port that was free a moment ago.
 pub(crate) fn free_port() -> std::io::Result<u16> {

@@ -5,6 +5,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
     sync::Arc,
     time::Duration,
 };
@@ -17,6 +18,7 @@ use kube::{
 };
 use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
 use parking_lot::Mutex;
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::KubeletContext;
@@ -213,21 +215,40 @@ where
 pub(super) async fn follow(kubelet: Arc<KubeletContext>, listed: Listed) {
     let (config_maps, secrets) = (&kubelet.objects.config_maps, &kubelet.objects.secrets);
     tokio::join!(
-        watch::<core::ConfigMap, ConfigMap>(&kubelet, config_maps, listed.config_maps),
-        watch::<core::Secret, Secret>(&kubelet, secrets, listed.secrets),
+        watch_kind::<core::ConfigMap, ConfigMap>(&kubelet, config_maps, listed.config_maps),
+        watch_kind::<core::Secret, Secret>(&kubelet, secrets, listed.secrets),
     );
 }
 
-/// Watches a kind, again whenever a watch ends. No test interrupts the fake's own watches for longer than the server's
-/// history.
-async fn watch<R, K>(kubelet: &KubeletContext, histories: &Mutex<Histories<K>>, mut version: String)
-where
+async fn watch_kind<R, K>(
+    kubelet: &KubeletContext,
+    histories: &Mutex<Histories<K>>,
+    version: String,
+) where
     R: kube::Resource<DynamicType = ()>,
     K: Object,
 {
     let api = api::<R>(kubelet);
+    watch(&api, &WatchParams::default(), version, |object, exists| {
+        let (key, decoded) = decode::<K>(&object).expect("the server checks its objects");
+        let object = exists.then(|| Arc::new(decoded));
+        histories.lock().note(key, Some(Instant::now()), object);
+    })
+    .await;
+}
+
+/// Passes each object that changes to `note`, with whether it exists. Watches again whenever a watch ends: no test
+/// interrupts the fake's own watches for longer than the server's history.
+pub(super) async fn watch<R>(
+    api: &Api<R>,
+    params: &WatchParams,
+    mut version: String,
+    mut note: impl FnMut(R, bool),
+) where
+    R: kube::Resource + Clone + DeserializeOwned + Debug,
+{
     loop {
-        if let Ok(events) = api.watch(&WatchParams::default(), &version).await {
+        if let Ok(events) = api.watch(params, &version).await {
             let mut events = std::pin::pin!(events);
             while let Ok(Some(event)) = events.try_next().await {
                 let (object, exists) = match event {
@@ -241,10 +262,8 @@ where
                         panic!("the fake kubelet missed objects: {error:?}")
                     }
                 };
-                version = object.metadata.resource_version.clone().unwrap_or_default();
-                let (key, decoded) = decode::<K>(&object).expect("the server checks its objects");
-                let object = exists.then(|| Arc::new(decoded));
-                histories.lock().note(key, Some(Instant::now()), object);
+                version = object.meta().resource_version.clone().unwrap_or_default();
+                note(object, exists);
             }
         }
         tokio::task::yield_now().await;

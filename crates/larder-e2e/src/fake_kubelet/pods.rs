@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{
     Api,
-    api::{ListParams, WatchEvent, WatchParams},
+    api::{ListParams, WatchParams},
 };
 use tokio::{
     sync::mpsc,
@@ -14,7 +13,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use super::{KubeletContext, desired::annotation, worker};
+use super::{KubeletContext, desired::annotation, objects::watch, worker};
 
 /// Annotations that the kubelet itself gives to its copy of a pod.
 const SOURCE: &str = "kubernetes.io/config.source";
@@ -53,15 +52,22 @@ pub(super) async fn list(kubelet: &KubeletContext) -> anyhow::Result<(Vec<Pod>, 
 pub(super) async fn follow(kubelet: Arc<KubeletContext>, (pods, version): (Vec<Pod>, String)) {
     let mut running = JoinSet::new();
     for pod in pods {
-        apply(&kubelet, &mut running, WatchEvent::Added(pod));
+        apply(&kubelet, &mut running, pod, true);
     }
     let (sender, mut events) = mpsc::unbounded_channel();
-    let watching = watch_pods(&kubelet, version, sender);
+    let fields = format!("spec.nodeName={}", kubelet.options.node);
+    let params = WatchParams::default().fields(&fields);
+    let api = Api::all(kubelet.client.clone());
+    let watching = watch(&api, &params, version, |pod, exists| {
+        let at = Instant::now() + kubelet.options.api_latency;
+        // The receiver lives as long as this.
+        let _ = sender.send((at, pod, exists));
+    });
     let dispatching = async {
-        while let Some((at, event)) = events.recv().await {
+        while let Some((at, pod, exists)) = events.recv().await {
             sleep_until(at).await;
             kubelet.runs().await;
-            apply(&kubelet, &mut running, event);
+            apply(&kubelet, &mut running, pod, exists);
             while let Some(ended) = running.try_join_next() {
                 ended.expect("a worker does not panic");
             }
@@ -70,51 +76,13 @@ pub(super) async fn follow(kubelet: Arc<KubeletContext>, (pods, version): (Vec<P
     tokio::join!(watching, dispatching);
 }
 
-/// Watches the pods; sends each event with the time at which the kubelet has it.
-async fn watch_pods(
-    kubelet: &KubeletContext,
-    mut version: String,
-    events: mpsc::UnboundedSender<(Instant, WatchEvent<Pod>)>,
-) {
-    let fields = format!("spec.nodeName={}", kubelet.options.node);
-    let params = WatchParams::default().fields(&fields);
-    let pods: Api<Pod> = Api::all(kubelet.client.clone());
-    loop {
-        if let Ok(stream) = pods.watch(&params, &version).await {
-            let mut stream = std::pin::pin!(stream);
-            while let Ok(Some(event)) = stream.try_next().await {
-                match &event {
-                    WatchEvent::Bookmark(bookmark) => {
-                        version.clone_from(&bookmark.metadata.resource_version);
-                        continue;
-                    }
-                    WatchEvent::Error(error) => panic!("the fake kubelet missed pods: {error:?}"),
-                    WatchEvent::Added(pod)
-                    | WatchEvent::Modified(pod)
-                    | WatchEvent::Deleted(pod) => {
-                        version = pod.metadata.resource_version.clone().unwrap_or_default();
-                    }
-                }
-                let at = Instant::now() + kubelet.options.api_latency;
-                // The receiver lives as long as this.
-                let _ = events.send((at, event));
-            }
-        }
-        tokio::task::yield_now().await;
-    }
-}
-
-fn apply(kubelet: &Arc<KubeletContext>, running: &mut JoinSet<()>, event: WatchEvent<Pod>) {
-    match event {
-        WatchEvent::Added(pod) | WatchEvent::Modified(pod) => {
-            if let Some((uid, desired)) = kubelet.workers.update(kubelet, served(pod)) {
-                running.spawn(worker::run(Arc::clone(kubelet), uid, desired));
-            }
-        }
-        WatchEvent::Deleted(pod) => {
-            let uid = served(pod).metadata.uid;
-            kubelet.workers.delete(&uid.unwrap_or_default());
-        }
-        WatchEvent::Bookmark(_) | WatchEvent::Error(_) => {}
+fn apply(kubelet: &Arc<KubeletContext>, running: &mut JoinSet<()>, pod: Pod, exists: bool) {
+    let pod = served(pod);
+    if !exists {
+        kubelet
+            .workers
+            .delete(&pod.metadata.uid.unwrap_or_default());
+    } else if let Some((uid, desired)) = kubelet.workers.update(kubelet, pod) {
+        running.spawn(worker::run(Arc::clone(kubelet), uid, desired));
     }
 }

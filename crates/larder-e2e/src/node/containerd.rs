@@ -11,7 +11,8 @@ use anyhow::{Context as _, bail};
 use serde_json::json;
 use tokio::time::{Instant, sleep};
 
-use super::{image::IMAGE, process::Process, write_json};
+use super::{image::IMAGE, write_json};
+use crate::process::{Process, run};
 
 const START_DEADLINE: Duration = Duration::from_mins(1);
 
@@ -63,23 +64,13 @@ impl Containerd {
     /// Imports the images of an archive.
     pub(super) fn import(&self, archive: &Path) -> anyhow::Result<()> {
         let mut import = self.control();
-        import
-            .args(["images", "import", "--no-unpack"])
-            .arg(archive);
-        let output = import.output().context("failed to start ctr")?;
-        if !output.status.success() {
-            bail!(
-                "containerd rejected the image: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        Ok(())
+        import.args(["images", "import", "--no-unpack"]);
+        run(import.arg(archive)).map(|_| ())
     }
 
     /// The process that the runtime names as the first one of a container.
     pub(super) fn first_process(&self, container: &str) -> anyhow::Result<u32> {
-        let output = self.control().args(["tasks", "list"]).output()?;
-        let text = String::from_utf8_lossy(&output.stdout);
+        let text = run(self.control().args(["tasks", "list"]))?;
         let mut tasks = text.lines().map(str::split_whitespace);
         let pid = tasks.find_map(|mut fields| {
             let is_task = fields.next() == Some(container);

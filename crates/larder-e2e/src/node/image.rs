@@ -7,10 +7,10 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, bail};
 use serde_json::json;
 
 use super::write_json;
+use crate::process::run;
 
 /// Name of the image. Without arguments, its container does nothing, as a sandbox does.
 pub const IMAGE: &str = "larder.test/busybox:1";
@@ -31,7 +31,7 @@ pub(super) fn build(folder: &Path, busybox: &Path) -> anyhow::Result<PathBuf> {
         fs::create_dir(root.join(directory))?;
     }
     archive(&root, &image.join("layer.tar"))?;
-    let layer = output(Command::new("sha256sum").arg(image.join("layer.tar")))?;
+    let layer = run(Command::new("sha256sum").arg(image.join("layer.tar")))?;
     let digest = layer.split(' ').next().unwrap_or_default();
     let config = json!({
         "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
@@ -57,18 +57,5 @@ fn archive(directory: &Path, to: &Path) -> anyhow::Result<()> {
     for entry in fs::read_dir(directory)? {
         tar.arg(entry?.file_name());
     }
-    output(&mut tar).map(|_| ())
-}
-
-fn output(command: &mut Command) -> anyhow::Result<String> {
-    let output = command
-        .output()
-        .with_context(|| format!("failed to start {command:?}"))?;
-    if !output.status.success() {
-        bail!(
-            "{command:?} failed: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(String::from_utf8(output.stdout)?)
+    run(&mut tar).map(|_| ())
 }

@@ -6,7 +6,9 @@
 
 use std::{env, fs, io, os::unix::process::CommandExt as _, path::Path, process::Command};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
+
+use crate::process::run;
 
 /// Proof that the process has namespaces of its own.
 #[derive(Debug)]
@@ -60,12 +62,5 @@ fn again() -> anyhow::Result<io::Error> {
 }
 
 fn mount(arguments: &[&str]) -> anyhow::Result<()> {
-    let output = Command::new("mount").args(arguments).output()?;
-    if !output.status.success() {
-        bail!(
-            "mount {arguments:?} failed: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-    }
-    Ok(())
+    run(Command::new("mount").args(arguments)).map(|_| ())
 }

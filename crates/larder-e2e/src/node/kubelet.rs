@@ -7,15 +7,15 @@ use std::{
     time::Duration,
 };
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
-use super::{process::Process, write_json};
-use crate::{NODE, figures::Usage, real::free_port};
+use super::write_json;
+use crate::{NODE, figures::Usage, process::Process, real::free_port};
 
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
@@ -184,10 +184,7 @@ impl Kubelet {
     }
 
     fn process(&mut self) -> anyhow::Result<&mut Process> {
-        match &mut self.process {
-            Some(process) => Ok(process),
-            None => bail!("the kubelet does not run"),
-        }
+        self.process.as_mut().context("the kubelet does not run")
     }
 
     fn configuration(&self) -> Value {

@@ -13,8 +13,12 @@ use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use super::{process::Process, write_json};
-use crate::{NODE, figures::Usage};
+use super::write_json;
+use crate::{
+    NODE,
+    figures::Usage,
+    process::{self, Process},
+};
 
 /// Longest wait for an answer of the socket.
 const ANSWER: Duration = Duration::from_secs(5);
@@ -198,11 +202,7 @@ pub fn build_larder() -> anyhow::Result<PathBuf> {
     if !cfg!(debug_assertions) {
         cargo.args(["--profile", "dist"]);
     }
-    let output = cargo.output().context("failed to start cargo")?;
-    if !output.status.success() {
-        bail!("cargo failed: {}", String::from_utf8_lossy(&output.stderr));
-    }
-    let messages = String::from_utf8(output.stdout)?;
+    let messages = process::run(&mut cargo)?;
     let executable = messages.lines().rev().find_map(|line| {
         let message: Value = serde_json::from_str(line).ok()?;
         Some(PathBuf::from(message["executable"].as_str()?))

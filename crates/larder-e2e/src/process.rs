@@ -1,4 +1,4 @@
-//! A child process that writes a log.
+//! Child processes: those that run beside a test and write a log, and those that are run to their end.
 
 use std::{
     fs::{self, File},
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A running process; dropped, it is killed.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     name: String,
     child: Child,
     log: PathBuf,
@@ -19,7 +19,7 @@ pub(super) struct Process {
 
 impl Process {
     /// Starts `command` with its output appended to `log`.
-    pub(super) fn start(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+    pub(crate) fn start(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let output = File::options().append(true).create(true).open(log)?;
         let child = command
             .stdin(Stdio::null())
@@ -35,30 +35,30 @@ impl Process {
     }
 
     /// Returns an error with the end of the log if the process has ended.
-    pub(super) fn check_alive(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, self.last_lines());
         }
         Ok(())
     }
 
-    pub(super) fn last_lines(&self) -> String {
+    pub(crate) fn last_lines(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let mut lines: Vec<_> = log.lines().rev().take(15).collect();
         lines.reverse();
         lines.join("\n")
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(super) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// Asks it to end and waits for that.
-    pub(super) fn terminate(mut self) -> anyhow::Result<()> {
+    pub(crate) fn terminate(mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)?;
         self.child.wait()?;
         Ok(())
@@ -71,4 +71,16 @@ impl Drop for Process {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// Runs `command` to its end. Returns what it has printed.
+pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
+    let output = command
+        .output()
+        .with_context(|| format!("failed to start {command:?}"))?;
+    if !output.status.success() {
+        let why = String::from_utf8_lossy(&output.stderr);
+        bail!("{command:?} failed: {why}");
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
