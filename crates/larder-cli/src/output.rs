@@ -6,7 +6,6 @@
 //! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
 //! 3. Printing never panics: a closed stream ends the output, not the process.
 
-pub(crate) mod age;
 mod escape;
 pub(crate) mod html;
 pub(crate) mod json;
@@ -26,6 +25,7 @@ use std::{
     process::ExitCode,
 };
 
+use jiff::Timestamp;
 use larder_objects::chain;
 
 pub(crate) use self::{escape::escaped, style::Style};
@@ -67,6 +67,36 @@ pub(crate) fn results(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
     match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         printed => printed,
+    }
+}
+
+/// The wall clock.
+pub(crate) fn now() -> Timestamp {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "commands read the clock here only"
+    )]
+    Timestamp::now()
+}
+
+/// The time from `since` to `now`, as kubectl shows ages.
+pub(crate) fn age(since: Timestamp, now: Timestamp) -> String {
+    larder_objects::age(now.as_second() - since.as_second())
+}
+
+/// `1 pod`, `2 pods`.
+pub(crate) fn count(number: usize, noun: &str) -> String {
+    match number {
+        1 => format!("1 {noun}"),
+        number => format!("{number} {noun}s"),
+    }
+}
+
+/// The end of a sentence that gives its reason, if there is one.
+pub(crate) fn because(reason: &str) -> String {
+    match reason {
+        "" => String::new(),
+        reason => format!(": {reason}"),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     agent::{cluster_id, config_with, origin},
     args::{CheckpointAction, CheckpointArgs, CheckpointOutput},
     outcome::{CommandOutcome, Failure},
-    output::{self, age::age, json::write_json, table::columns},
+    output::{self, age, json::write_json, table::columns},
 };
 
 pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
@@ -28,20 +28,19 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
     if args.action == CheckpointAction::Erase {
         let removed =
             Store::erase(&config.checkpoint_place()).context("cannot erase the checkpoint")?;
-        output::note(format_args!("{} removed", count(removed, "file", "files")));
+        output::note(format_args!("{} removed", output::count(removed, "file")));
         return Ok(CommandOutcome::Done);
     }
     let found = find(args, &config)?;
     output::results(|out| match (args.action, args.output) {
         (CheckpointAction::List, CheckpointOutput::Table) => {
-            out.write_all(table(&found.copies, now()).as_bytes())
+            out.write_all(table(&found.copies, output::now()).as_bytes())
         }
         (_, CheckpointOutput::Json) => write_json(out, &json(&found)),
-        _ => writeln!(
-            out,
-            "{} opened",
-            count(found.copies.len(), "copy", "copies")
-        ),
+        _ => match found.copies.len() {
+            1 => writeln!(out, "1 copy opened"),
+            copies => writeln!(out, "{copies} copies opened"),
+        },
     })?;
     for file in &found.rejected {
         output::error(anyhow!("{file}").as_ref());
@@ -64,11 +63,6 @@ fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
     })?;
     let path = place.path().display();
     found.ok_or_else(|| Failure::unreadable(format!("there is no checkpoint at {path}")))
-}
-
-fn count(number: usize, one: &str, many: &str) -> String {
-    let word = if number == 1 { one } else { many };
-    format!("{number} {word}")
 }
 
 /// A line for each copy, with its age at `now`.
@@ -108,15 +102,6 @@ fn json(found: &Inspection) -> serde_json::Value {
         })
     });
     json!({"copies": copies.collect::<Vec<_>>(), "rejected": found.rejected})
-}
-
-/// The wall clock, from which ages are counted.
-fn now() -> Timestamp {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this command reads the clock here only"
-    )]
-    Timestamp::now()
 }
 
 #[cfg(test)]

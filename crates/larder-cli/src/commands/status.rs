@@ -158,7 +158,7 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
 fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
     let (status, missing) = selected(args, status);
     let document = document(args, &status)?;
-    let text = document.unwrap_or_else(|| text(args, &status, now()));
+    let text = document.unwrap_or_else(|| text(args, &status, output::now()));
     output::results(|out| out.write_all(text.as_bytes()))?;
     for name in &missing {
         let error = anyhow!("the agent serves no pod {name}; `larder status` lists its pods");
@@ -198,7 +198,7 @@ fn watch(
                 let missing = missing.iter().flat_map(|name| ["no pod ", name, "\n"]);
                 let missing: String = missing.collect();
                 let report = ScreenReport {
-                    text: &(text(args, &status, now()) + &missing),
+                    text: &(text(args, &status, output::now()) + &missing),
                     // A time before all others, so that each age is the same text.
                     ageless: &(text(args, &status, Timestamp::MIN) + &missing),
                 };
@@ -268,13 +268,4 @@ fn pause(time: Duration) {
         reason = "this command has one thread and nothing else to do"
     )]
     std::thread::sleep(time);
-}
-
-/// The wall clock, from which ages are counted.
-fn now() -> Timestamp {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this command reads the clock here only"
-    )]
-    Timestamp::now()
 }

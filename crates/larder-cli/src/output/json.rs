@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter};
+use zeroize::Zeroizing;
 
 /// Writes `value` indented, with a newline at the end.
 ///
@@ -11,74 +11,16 @@ use serde_json::ser::{Formatter, PrettyFormatter};
 ///
 /// `out` cannot be written.
 pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    let formatter = EscapedFormatter(PrettyFormatter::new());
-    let mut serializer = serde_json::Serializer::with_formatter(&mut *out, formatter);
-    value.serialize(&mut serializer)?;
-    writeln!(out)
-}
-
-/// serde_json's indentation, with DEL and C1 control characters escaped like the others.
-struct EscapedFormatter(PrettyFormatter<'static>);
-
-impl Formatter for EscapedFormatter {
-    fn write_string_fragment<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        fragment: &str,
-    ) -> io::Result<()> {
-        let mut rest = fragment;
-        while let Some(at) = rest.find(char::is_control) {
-            let (before, after) = rest.split_at(at);
-            let character = after.chars().next().expect("find returned its index");
-            write!(writer, "{before}\\u{:04x}", u32::from(character))?;
-            rest = &after[character.len_utf8()..];
-        }
-        writer.write_all(rest.as_bytes())
+    let text = Zeroizing::new(serde_json::to_string_pretty(value)?);
+    // serde_json escapes most of the control characters. DEL and those of C1 are left, which only texts can hold.
+    let mut rest = text.as_str();
+    while let Some(at) = rest.find(|c: char| c.is_control() && c != '\n') {
+        let (before, after) = rest.split_at(at);
+        let character = after.chars().next().expect("find returned its index");
+        write!(out, "{before}\\u{:04x}", u32::from(character))?;
+        rest = &after[character.len_utf8()..];
     }
-
-    fn begin_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_array(writer)
-    }
-
-    fn end_array<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array(writer)
-    }
-
-    fn begin_array_value<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.0.begin_array_value(writer, first)
-    }
-
-    fn end_array_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_array_value(writer)
-    }
-
-    fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object(writer)
-    }
-
-    fn end_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object(writer)
-    }
-
-    fn begin_object_key<W: ?Sized + Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> io::Result<()> {
-        self.0.begin_object_key(writer, first)
-    }
-
-    fn begin_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.begin_object_value(writer)
-    }
-
-    fn end_object_value<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
-        self.0.end_object_value(writer)
-    }
+    writeln!(out, "{rest}")
 }
 
 #[cfg(test)]

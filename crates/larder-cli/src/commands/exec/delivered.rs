@@ -22,7 +22,11 @@ use larder_projection::{
 };
 
 use super::target::{Contents, Delivered, ExecTarget, container_name, volumes};
-use crate::{agent::AgentClient, args::PodName, output};
+use crate::{
+    agent::AgentClient,
+    args::PodName,
+    output::{self, because},
+};
 
 /// An environment file of this many bytes is rejected. JSON takes up to six bytes for one.
 const MAX_ENVIRONMENT_FILE_BYTES: u64 = 8 * MAX_ENVIRONMENT_BYTES as u64;
@@ -87,7 +91,7 @@ fn delivered(
     match status.delivery.phase {
         Phase::Ended => bail!("the pod has ended"),
         Phase::Excluded | Phase::Held => {
-            bail!("the pod is not served{}", because(&status.delivery))
+            bail!("the pod is not served{}", because(&status.delivery.reason))
         }
         Phase::Delivered | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
@@ -109,7 +113,7 @@ fn delivered(
                 }
                 output::note(format_args!(
                     "volume {name} keeps its last good copy{}",
-                    because(&status.delivery)
+                    because(&status.delivery.reason)
                 ));
             }
             directories.insert(name.clone(), directory);
@@ -148,12 +152,5 @@ fn waits(delivery: &Delivery) -> String {
         // `waiting for …`, or why it fails.
         reason if delivery.phase == Phase::Waiting => format!("is {reason}"),
         reason => format!("is not delivered: {reason}"),
-    }
-}
-
-fn because(delivery: &Delivery) -> String {
-    match delivery.reason.as_str() {
-        "" => String::new(),
-        reason => format!(": {reason}"),
     }
 }

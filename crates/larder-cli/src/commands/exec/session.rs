@@ -10,7 +10,6 @@ use std::{
 };
 
 use anyhow::Context as _;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Volume;
 use larder_actions::exec::Redactor;
 use larder_on_change::Changes;
@@ -178,7 +177,7 @@ impl<'a> Session<'a> {
             size_limit: None,
             mount_points,
         };
-        let set_up = self.host.set_up(&volume, &payload, now())?;
+        let set_up = self.host.set_up(&volume, &payload, output::now())?;
         Ok(set_up.written.swapped)
     }
 
@@ -263,12 +262,8 @@ impl<'a> Session<'a> {
     fn directories_of<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
         let volumes = filled(target.volumes());
         let found = volumes.filter_map(|volume| {
-            let directory = match Source::of(volume, &target.contents)? {
-                Source::Objects(kind) => self.host.volume_path(target.uid(), kind, &volume.name),
-                Source::Agent(directory) => directory,
-                Source::EmptyDir | Source::HostPath(_) => return None,
-            };
-            Some((volume, directory))
+            let source = Source::of(volume, &target.contents)?;
+            Some((volume, self.directory_of(target, &source, &volume.name)?))
         });
         found.collect()
     }
@@ -317,7 +312,7 @@ impl<'a> Session<'a> {
             return;
         };
         for mount in start.mounts.iter().filter(|mount| mount.follows_subpath()) {
-            if let Some(root) = self.directory_of(&target, mount) {
+            if let Some(root) = self.directory_of(&target, &mount.source, &mount.volume) {
                 subpaths.update(mount, &root, mounts);
             }
         }
@@ -345,11 +340,9 @@ impl<'a> Session<'a> {
     }
 
     /// The directory of a volume that larder or its agent swaps.
-    fn directory_of(&self, target: &ExecTarget, mount: &MountedVolume) -> Option<PathBuf> {
-        match &mount.source {
-            Source::Objects(kind) => {
-                Some(self.host.volume_path(target.uid(), *kind, &mount.volume))
-            }
+    fn directory_of(&self, target: &ExecTarget, source: &Source, volume: &str) -> Option<PathBuf> {
+        match source {
+            Source::Objects(kind) => Some(self.host.volume_path(target.uid(), *kind, volume)),
             Source::Agent(path) => Some(path.clone()),
             Source::EmptyDir | Source::HostPath(_) => None,
         }
@@ -478,13 +471,4 @@ pub(super) fn write_plan(path: &Path, plan: &StagePlan) -> io::Result<()> {
         .mode(0o600)
         .open(path)?;
     Ok(serde_json::to_writer(file, plan)?)
-}
-
-/// The wall clock, from which the `..data` directories get their names.
-fn now() -> Timestamp {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "this command reads the clock here only"
-    )]
-    Timestamp::now()
 }

@@ -8,7 +8,7 @@ use std::{
 
 use larder_agent::status::{AgentStatus, Phase};
 
-use crate::output::{Style, escaped};
+use crate::output::{Style, count, escaped};
 
 /// The summary, for people; with what to try next if the pods come from `manifests`.
 pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -> String {
@@ -141,13 +141,6 @@ pub(super) fn changes(before: &AgentStatus, now: &AgentStatus, style: Style) -> 
         let _ = writeln!(text, "- {name}  gone, its volumes removed");
     }
     text
-}
-
-fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{number} {noun}s"),
-    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, ContainerStatus, PodStatus, VolumeStatus};
 
-use crate::output::age::age;
+use crate::output::age;
 
 /// Columns of the content that containers see only after a restart.
 pub(super) const OUTDATED: [&str; 5] = ["OUT OF DATE IN", "KIND", "NAME", "OBJECT", "SINCE"];

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, HookStatus, Phase, PodStatus};
 
 use super::beside;
-use crate::output::{age::age, escaped, table::columns};
+use crate::output::{age, because, count, escaped, table::columns};
 
 /// How much the overview shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
         "pod {name}: {} for {}{}",
         pod.delivery.phase.as_str(),
         age(pod.delivery.since, now),
-        because(&pod.delivery)
+        because(&pod.delivery.reason)
     ));
     let mut fact = |label: &str, value: &str| {
         if !value.is_empty() {
@@ -414,23 +414,9 @@ fn reason(delivery: &Delivery, stale_as_of: Option<Timestamp>) -> String {
     texts.join("; ")
 }
 
-fn because(delivery: &Delivery) -> String {
-    match delivery.reason.as_str() {
-        "" => String::new(),
-        reason => format!(": {reason}"),
-    }
-}
-
 fn last(time: Option<Timestamp>, now: Timestamp) -> String {
     time.map(|time| format!("{} ago", age(time, now)))
         .unwrap_or_default()
-}
-
-fn count(number: usize, noun: &str) -> String {
-    match number {
-        1 => format!("1 {noun}"),
-        number => format!("{number} {noun}s"),
-    }
 }
 
 fn escaped_line(text: &str) -> String {
