@@ -36,10 +36,7 @@ fn every_scenario_has_a_test() {
         let path = crates.join(format!("../docs/spec/{specification}.md"));
         let scenarios = scenarios(&fs::read_to_string(path).unwrap());
         let tested = tested(&sources, specification);
-        let known = UNTESTED.iter().find(|(name, _)| *name == specification);
-        let known = known.map_or(&[][..], |(_, numbers)| numbers);
-        let untested = scenarios.difference(&tested);
-        let untested: Vec<_> = untested.filter(|number| !known.contains(number)).collect();
+        let mut untested: Vec<_> = scenarios.difference(&tested).collect();
         // Straight to the stream, which no test runner captures.
         let line = format!(
             "{specification}: {} of {} scenarios have a test\n",
@@ -47,6 +44,9 @@ fn every_scenario_has_a_test() {
             scenarios.len()
         );
         io::stderr().write_all(line.as_bytes()).unwrap();
+        let known = UNTESTED.iter().find(|(name, _)| *name == specification);
+        let known = known.map_or(&[][..], |(_, numbers)| numbers);
+        untested.retain(|number| !known.contains(number));
         if !untested.is_empty() {
             missing.push(format!("{specification}: {untested:?}"));
         }
