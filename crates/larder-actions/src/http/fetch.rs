@@ -9,6 +9,7 @@ use std::{fmt, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 use http_body_util::{BodyExt as _, Full};
+use larder_objects::chain;
 use larder_on_change::{HttpTls, HttpUrl};
 use tokio::{net::lookup_host, time::timeout};
 
@@ -81,7 +82,7 @@ impl FetchedBody {
 pub async fn fetch(fetch: &Fetch<'_>) -> Result<FetchedBody, String> {
     match timeout(fetch.timeout, request(fetch)).await {
         Ok(Ok(fetched)) => Ok(fetched),
-        Ok(Err(error)) => Err(error.in_words()),
+        Ok(Err(error)) => Err(chain(&error)),
         Err(_) => Err(format!("timed out after {:?}", fetch.timeout)),
     }
 }
