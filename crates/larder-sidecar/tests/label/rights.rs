@@ -100,7 +100,7 @@ fn client(
 // sidecar 8, 62
 #[tokio::test(start_paused = true)]
 async fn each_role_is_enough_and_a_verb_less_is_named() {
-    let uses: [(&str, &[(&str, &str)]); 4] = [
+    let roles: [(&str, &[(&str, &str)]); 4] = [
         ("labeled.yaml", &[("RESOURCE", "both")]),
         (
             "labeled-all.yaml",
@@ -115,7 +115,7 @@ async fn each_role_is_enough_and_a_verb_less_is_named() {
             ],
         ),
     ];
-    for (file, variables) in uses {
+    for (file, variables) in roles {
         let granted = rights(file);
         let mut all_used = BTreeSet::new();
         // API servers with streaming lists, and without.
