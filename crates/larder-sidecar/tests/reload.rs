@@ -97,7 +97,9 @@ async fn webhook_is_asked_for_other_bytes_only() {
     swap(&one, "..3", "2");
     swap(&two, "..3", "2");
     until(|| !application.seen().is_empty()).await;
-    assert_eq!(application.seen()[0].line, "POST /-/reload HTTP/1.1");
+    let request = application.seen().remove(0);
+    assert_eq!(request.line, "POST /-/reload HTTP/1.1");
+    assert!(request.body.is_empty() && request.headers.contains_key("larder-round"));
     swap(&two, "..4", "3");
     until(|| application.seen().len() >= 2).await;
     swap(&two, "..5", "3");
