@@ -133,9 +133,11 @@ pub(crate) async fn run(
     if timeout_at(deadline, ready).await.is_err() {
         return StepOutcome::timed_out(inputs.timeout);
     }
-    let redactor = async || match command.log_output {
-        true => Some(environment.redactor(inputs).await.finish()),
-        false => None,
+    let redactor = async || {
+        if !command.log_output {
+            return None;
+        }
+        Some(environment.redactor(inputs).await.finish())
     };
     let before = redactor().await;
     let (running, output) = match launched(command, inputs, environment) {
