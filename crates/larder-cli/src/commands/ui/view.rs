@@ -8,7 +8,7 @@ use larder_agent::status::{
 };
 
 use crate::output::{
-    age::age,
+    age,
     html::Card,
     tree::{Branch, TableCell},
 };
