@@ -10,7 +10,7 @@ use std::{
 
 use bytes::Buf;
 use http::{Request, Response};
-use larder_connections::ConnectionLimits;
+use larder_connections::{ConnectionLimits, setters};
 use parking_lot::Mutex;
 use tower_service::Service;
 
@@ -64,7 +64,7 @@ pub struct Options {
 }
 
 impl Options {
-    larder_connections::setters! {
+    setters! {
         history_changes: usize
         history_bytes: usize
         bookmark_interval: Duration

@@ -33,6 +33,9 @@
 //! 2. Credentials reach no log, no error and no `Debug`. Neither does any text that may quote them, such as a parser's
 //!    message or what the peer has sent.
 
+#[macro_use]
+mod setters;
+
 #[cfg(feature = "client")]
 mod access;
 mod backoff;

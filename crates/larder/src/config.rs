@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use larder_transport::setters;
 use larder_watch::NodeContext;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +149,7 @@ impl Default for ManagerConfig {
 }
 
 impl ManagerConfig {
-    larder_transport::setters! {
+    setters! {
         strategy: Strategy
         watch_scope: WatchScope
         sync_frequency: Duration
