@@ -32,7 +32,7 @@ use larder_on_change::parse::{HookList, allowed_actions};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
 
-use self::file::Fields;
+use self::file::{Fields, typed};
 pub use self::{
     checkpoint::CheckpointConfig,
     fields::{FIELDS, Field},
@@ -471,8 +471,7 @@ fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
     let mut config = OnChangeConfig::default();
     let expected = "a list of words";
     if let Some(words) = fields.take_with("onChangeFromPods", |value| {
-        let words: Vec<String> =
-            serde_json::from_value(value).map_err(|_| format!("expected {expected}"))?;
+        let words: Vec<String> = typed(value, expected)?;
         allowed_actions(&words).map_err(str::to_owned)
     })? {
         config.from_pods = words;

@@ -23,7 +23,7 @@ mod program;
 mod v1;
 mod zpages;
 
-use std::time::Duration;
+use std::{io, time::Duration};
 
 pub use axum::Router;
 use axum::{
@@ -33,15 +33,11 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use larder_connections::{Acceptor, ConnectionLimits, ConnectionSlots, drain};
+use larder_connections::{Acceptor, ConnectionLimits, Listener};
 use rustix::process::{Resource, geteuid, getrlimit};
-use tokio::{
-    net::{TcpListener, UnixListener, UnixStream},
-    task::JoinSet,
-    time::sleep,
-};
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 use self::documents::Documents;
 pub use self::program::{LogControl, Program, Projector};
@@ -55,6 +51,7 @@ pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
         .layer(DefaultBodyLimit::max(MAX_FILTER_BYTES))
         .with_state(program.clone());
     pods.with_state(agent.clone())
+        .route("/v1/openapi.json", get(async || Json(openapi::document())))
         .merge(log)
         .merge(v1::router(agent.clone(), program.clone()))
         .merge(pages(agent, program, |agent| json(&agent.status())))
@@ -198,38 +195,26 @@ pub async fn serve_unix(
     limits: ConnectionLimits,
     shutdown: CancellationToken,
 ) {
-    let slots = ConnectionSlots::new(limits);
-    let mut connections = JoinSet::new();
-    let accept = async || {
+    Acceptor::new(OwnSocket(listener), limits)
+        .serve(router, shutdown)
+        .await;
+}
+
+/// A socket for root and the agent's own user: connections of others are closed.
+struct OwnSocket(UnixListener);
+
+impl Listener for OwnSocket {
+    type Stream = UnixStream;
+
+    async fn accept(&self) -> io::Result<UnixStream> {
         loop {
-            let slot = slots.acquire().await;
-            match listener.accept().await {
-                Ok((stream, _)) if is_trusted(&stream) => return (stream, slot),
-                Ok(_) => debug!("closed a connection of another user"),
-                Err(error) => {
-                    warn!(
-                        error = error.to_string(),
-                        "failed to accept a connection, will retry"
-                    );
-                    sleep(ACCEPT_PAUSE).await;
-                }
+            let (stream, _) = self.0.accept().await?;
+            if is_trusted(&stream) {
+                return Ok(stream);
             }
-        }
-    };
-    loop {
-        // Every arm is cancel-safe: a slot that was acquired in vain is given back.
-        tokio::select! {
-            biased;
-            () = shutdown.cancelled() => break,
-            // A panic in a handler costs its connection only.
-            Some(_) = connections.join_next() => {}
-            (stream, slot) = accept() => {
-                connections.spawn(slot.serve(stream, router.clone(), shutdown.clone()));
-            }
+            debug!("closed a connection of another user");
         }
     }
-    drop(listener);
-    drain(connections).await;
 }
 
 /// Connections to one listener, however many descriptors there are.
@@ -245,8 +230,6 @@ const FOLLOW_TIMEOUT: Duration = Duration::from_hours(24);
 const MAX_FILTER_BYTES: usize = 4 << 10;
 /// Longest request head.
 const MAX_HEAD_BYTES: u32 = 16 << 10;
-/// Pause after a failed accept.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 mod tests;

@@ -1,13 +1,15 @@
 //! The agent's status: the document behind `/status` and `larder status`.
 //!
-//! `local_api/openapi` describes each field, and a test there fails for one that it lacks.
+//! The comments on the fields of pods are also their description in `docs/openapi.json`.
 //!
 //! Invariant of [`AgentStatus`]: names, states, times and reasons; never a value of an object. Reasons are the
 //! kubelet's messages, which name keys and paths only (P5).
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 /// The agent and everything it serves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,7 +82,7 @@ pub struct RightStatus {
 }
 
 /// Something that a container sees only after a restart.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct OutdatedStatus {
     /// `env` or `subPath`.
@@ -147,7 +149,7 @@ pub struct ServingStatus {
 }
 
 /// One pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
     /// Namespace.
@@ -179,7 +181,7 @@ pub struct PodStatus {
 }
 
 /// One hook of a pod, or an annotation that has none because of an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct HookStatus {
     /// Its name; empty for an annotation with an error.
@@ -208,17 +210,18 @@ pub struct HookStatus {
 }
 
 /// A pod and its status: the document behind `/pods/NAMESPACE/NAME`. It has the pod's own values and none of an object.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServedPod {
     /// Its status.
     pub status: PodStatus,
-    /// The pod as the agent serves it.
+    /// The pod as the agent serves it: as in the API of Kubernetes.
+    #[schemars(with = "Map<String, Value>")]
     pub pod: Pod,
 }
 
 /// One volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
     /// `spec.volumes[].name`.
@@ -231,7 +234,7 @@ pub struct VolumeStatus {
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,
-    /// When its content last changed; `None` if it has not since this agent started.
+    /// When its content last changed, if it has since this agent started.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_swap: Option<Timestamp>,
     /// Number of its files, when it was last delivered.
@@ -245,17 +248,17 @@ pub struct VolumeStatus {
 }
 
 /// The environment of one container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
     /// Name of the container.
     pub name: String,
-    /// The file of its variables, `env.json`.
+    /// A file of mode 0600 with its variables: one JSON object with a string for each name. Empty beside a kubelet.
     pub path: String,
     /// How far the delivery is.
     #[serde(flatten)]
     pub delivery: Delivery,
-    /// When its variables last changed; `None` if they have not under this agent.
+    /// When its variables last changed, if they have under this agent.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub last_swap: Option<Timestamp>,
     /// Its content is from a checkpoint of that time, and may be out of date.
@@ -267,7 +270,7 @@ pub struct ContainerStatus {
 }
 
 /// How far the delivery of something is, since when, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
     /// The phase.
@@ -280,7 +283,9 @@ pub struct Delivery {
 }
 
 /// The phases of a delivery. Ordered by how much they need attention: the phase of a pod is the greatest of its parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum Phase {
     /// In place and up to date.
     Delivered,

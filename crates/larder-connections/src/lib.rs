@@ -40,6 +40,7 @@ use http_body::Body;
 use hyper::body::Incoming;
 use rustix::net::sockopt;
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
@@ -89,10 +90,30 @@ impl<S, B> HttpService<B> for S where
 {
 }
 
+/// A socket on which clients connect.
+pub trait Listener: Send + Sync {
+    /// A connection.
+    type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
+
+    /// The next connection. Cancel safe.
+    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+}
+
+/// With TCP_NODELAY and keep-alive set.
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    async fn accept(&self) -> io::Result<TcpStream> {
+        let (stream, _) = Self::accept(self).await?;
+        set_options(&stream);
+        Ok(stream)
+    }
+}
+
 /// A listener with limits.
 #[derive(Debug)]
-pub struct Acceptor {
-    listener: TcpListener,
+pub struct Acceptor<L = TcpListener> {
+    listener: L,
     slots: ConnectionSlots,
     /// For the next connection. Taken before there is one, so that no accepted stream waits for a slot.
     reserved: Option<ConnectionSlot>,
@@ -102,9 +123,9 @@ pub struct Acceptor {
     paused_until: Option<Instant>,
 }
 
-impl Acceptor {
+impl<L: Listener> Acceptor<L> {
     /// Accepts connections of `listener` within `limits`.
-    pub fn new(listener: TcpListener, limits: ConnectionLimits) -> Self {
+    pub fn new(listener: L, limits: ConnectionLimits) -> Self {
         Self {
             listener,
             slots: ConnectionSlots::new(limits),
@@ -114,12 +135,12 @@ impl Acceptor {
         }
     }
 
-    /// The next connection, with TCP_NODELAY and keep-alive set. Failures to accept are logged and retried.
+    /// The next connection. Failures to accept are logged and retried.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: no connection is lost.
-    pub async fn accept(&mut self) -> (TcpStream, ConnectionSlot) {
+    pub async fn accept(&mut self) -> (L::Stream, ConnectionSlot) {
         loop {
             if let Some(until) = self.paused_until {
                 sleep_until(until).await;
@@ -129,9 +150,8 @@ impl Acceptor {
                 self.reserved = Some(self.slots.acquire().await);
             }
             match self.listener.accept().await {
-                Ok((stream, _)) => {
+                Ok(stream) => {
                     self.pause = ACCEPT_PAUSE.0;
-                    set_options(&stream);
                     let mut slot = self.reserved.take().expect("reserved above");
                     slot.restart();
                     return (stream, slot);

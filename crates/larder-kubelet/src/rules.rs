@@ -162,6 +162,20 @@ pub struct Look {
     pub delay: Duration,
 }
 
+impl Look {
+    /// A look without anything to be delivered.
+    pub fn new(observation: PartObservation, changed_at: Instant) -> Self {
+        Self {
+            observation,
+            payload: None,
+            recreated: false,
+            swapped: false,
+            changed_at,
+            delay: Duration::ZERO,
+        }
+    }
+}
+
 /// What the rules read of a pod.
 #[derive(Clone, Debug, Default)]
 pub struct PodView {

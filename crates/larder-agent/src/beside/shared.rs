@@ -182,22 +182,12 @@ impl Beside {
         );
         let locked = watch::Sender::new(false);
         let has_lock = locked.subscribe();
-        let this = Arc::clone(self);
-        tasks.spawn(
-            "lock of the node",
-            async move { this.keep_lock(locked).await },
-        );
-        let this = Arc::clone(self);
         let outages_over = context.outages_over();
-        tasks.spawn("kubelet", async move {
-            this.follow_kubelet(following, has_lock, outages_over).await;
-        });
-        let this = Arc::clone(self);
-        let rng = rng.fork();
-        tasks.spawn(
-            "permissions",
-            async move { this.follow_permissions(rng).await },
-        );
+        tasks.spawn("lock of the node", Arc::clone(self).keep_lock(locked));
+        let kubelet = Arc::clone(self).follow_kubelet(following, has_lock, outages_over);
+        tasks.spawn("kubelet", kubelet);
+        let permissions = Arc::clone(self).follow_permissions(rng.fork());
+        tasks.spawn("permissions", permissions);
     }
 
     /// Notes that the API server has denied a touch: `permission` is missing.
@@ -218,7 +208,7 @@ impl Beside {
     }
 
     /// Holds the lock while the agent runs (R28).
-    async fn keep_lock(&self, locked: watch::Sender<bool>) {
+    async fn keep_lock(self: Arc<Self>, locked: watch::Sender<bool>) {
         // A dry run touches nothing, so it takes no lock.
         if self.config.dry_run {
             locked.send_replace(true);
@@ -245,7 +235,7 @@ impl Beside {
 
     /// Publishes the view of the node whenever anything that it depends on changes.
     async fn follow_kubelet(
-        &self,
+        self: Arc<Self>,
         mut drivers: watch::Receiver<BTreeSet<String>>,
         mut locked: watch::Receiver<bool>,
         mut outages_over: watch::Receiver<Duration>,
@@ -344,7 +334,7 @@ impl Beside {
     }
 
     /// Reviews the permissions at the start, and again while one is missing.
-    async fn follow_permissions(&self, mut rng: Rng) {
+    async fn follow_permissions(self: Arc<Self>, mut rng: Rng) {
         let mut missing = self.missing.subscribe();
         loop {
             let permissions = Permissions::review(&self.client, &self.node_name).await;

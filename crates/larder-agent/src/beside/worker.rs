@@ -72,8 +72,8 @@ const RETRY_SPREAD: Duration = Duration::from_secs(1);
 struct ComparedPart {
     /// Due for a look.
     due: bool,
-    /// It is due when one of these inputs arrives.
-    waiting_for: MissingInputs,
+    /// It is due when one of its missing inputs arrives: its own, or those that the paths of its mounts depend on.
+    waits: bool,
     /// Arrival of the oldest change since the last look.
     changed_at: Option<Instant>,
     /// Whether many pods read the changed object.
@@ -377,14 +377,8 @@ impl BesideWorker {
             return;
         };
         for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-            state.due |= match state.waiting_for {
-                MissingInputs::None => false,
-                MissingInputs::PartInputs => part.reads.iter().any(|need| arrived.contains(need)),
-                MissingInputs::MountInputs => {
-                    let mut reads = reads_of_mounts(&self.traits, plan, part);
-                    reads.any(|need| arrived.contains(need))
-                }
-            };
+            let mut reads = reads(&self.traits, plan, part);
+            state.due |= state.waits && reads.any(|need| arrived.contains(need));
         }
     }
 
@@ -399,17 +393,13 @@ impl BesideWorker {
 
     /// Looks at the parts that are due and whose inputs are complete.
     async fn look(&mut self, plan: &Arc<PodPlan>) {
-        let reads = plan.parts.iter().zip(&self.parts);
-        let reads: BTreeSet<&Need> = reads
-            .filter(|(_, state)| state.due)
-            .flat_map(|(part, _)| {
-                let of_mounts = reads_of_mounts(&self.traits, plan, part);
-                part.reads.iter().chain(of_mounts)
-            })
-            .filter(|need| is_read(need))
+        let parts = plan.parts.iter().zip(&self.parts);
+        let due = parts.filter(|(_, state)| state.due);
+        let needs: BTreeSet<_> = due
+            .flat_map(|(part, _)| reads(&self.traits, plan, part))
             .collect();
         self.gathering
-            .fetch(&self.context.inputs, plan, reads.into_iter());
+            .fetch(&self.context.inputs, plan, needs.into_iter());
         let arrived = self.gathering.collect();
         self.wake_parts(&arrived);
         let complete = self.ready(plan);
@@ -429,16 +419,9 @@ impl BesideWorker {
             }
         }
         let parts = plan.parts.iter().zip(&self.parts);
-        let lacking = |missing| {
-            let parts = parts.clone();
-            parts.filter(move |(_, state)| state.waiting_for == missing)
-        };
-        let waiting = lacking(MissingInputs::PartInputs);
-        let lacking = lacking(MissingInputs::MountInputs);
-        let reads = waiting.flat_map(|(part, _)| &part.reads);
-        let of_mounts = lacking.flat_map(|(part, _)| reads_of_mounts(&self.traits, plan, part));
-        let reads: BTreeSet<_> = reads.chain(of_mounts).collect();
-        self.gathering.retain(&reads);
+        let waiting = parts.filter(|(_, state)| state.waits);
+        let needs = waiting.flat_map(|(part, _)| reads(&self.traits, plan, part));
+        self.gathering.retain(&needs.collect());
     }
 
     /// Returns the due parts that can be computed, and lets the others wait.
@@ -453,26 +436,11 @@ impl BesideWorker {
             }
             let mut missing = part.reads.iter().filter(|need| is_read(need));
             let missing = missing.find(|need| !self.gathering.has(need));
-            let of_mounts = reads_of_mounts(&self.traits, plan, part);
-            let mut of_mounts = of_mounts.filter(|need| is_read(need));
-            state.waiting_for = if missing.is_some() {
-                MissingInputs::PartInputs
-            } else if of_mounts.any(|need| !self.gathering.has(need)) {
-                MissingInputs::MountInputs
-            } else {
-                MissingInputs::None
-            };
+            state.waits = reads(&self.traits, plan, part).any(|need| !self.gathering.has(need));
             match (missing, name) {
                 (None, _) => ready.push(index),
                 (Some(need), Some(name)) => {
-                    let look = Look {
-                        observation: PartObservation::Unread(need.to_string()),
-                        payload: None,
-                        recreated: false,
-                        swapped: false,
-                        changed_at: now,
-                        delay: Duration::ZERO,
-                    };
+                    let look = Look::new(PartObservation::Unread(need.to_string()), now);
                     self.rules.look(&name, look, now, wall);
                 }
                 (Some(need), None) => {
@@ -496,12 +464,9 @@ impl BesideWorker {
         state.is_crowded = false;
         self.outdated.read(seen.versions);
         let mut look = Look {
-            observation: seen.observation,
             payload: seen.payload,
-            recreated: false,
-            swapped: false,
-            changed_at,
             delay,
+            ..Look::new(seen.observation, changed_at)
         };
         match &part.kind {
             PartKind::Volume(volume, _) => {
@@ -612,21 +577,11 @@ impl BesideWorker {
     }
 }
 
-/// The inputs that a part lacked when it was due. They are being fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum MissingInputs {
-    None,
-    /// Its own. The part was not compared.
-    PartInputs,
-    /// Those that the paths of its mounts depend on.
-    MountInputs,
-}
-
 impl ComparedPart {
     fn new(now: Timestamp) -> Self {
         Self {
             due: true,
-            waiting_for: MissingInputs::None,
+            waits: false,
             changed_at: None,
             is_crowded: false,
             place: None,
@@ -648,6 +603,17 @@ impl ComparedPart {
         };
         self.delivery.update(phase, &reason, now);
     }
+}
+
+/// What a look at the part reads. Tokens and certificates are left to the kubelet.
+fn reads<'p>(
+    traits: &PodTraits,
+    plan: &'p PodPlan,
+    part: &'p Part,
+) -> impl Iterator<Item = &'p Need> + use<'p> {
+    let own = part.reads.iter();
+    own.chain(reads_of_mounts(traits, plan, part))
+        .filter(|need| is_read(need))
 }
 
 /// What the paths of mounts of a volume depend on: the environments of containers. No look at the volume waits for it.

@@ -7,7 +7,7 @@ use std::{
 
 use serde::Deserialize;
 
-use super::file::{Fields, FileError};
+use super::file::{Fields, FileError, typed};
 use crate::beside::BesideConfig;
 
 /// The field as typed.
@@ -37,7 +37,8 @@ pub(super) fn take_mode(fields: &mut Fields) -> Result<bool, FileError> {
 pub(super) fn take(fields: &mut Fields, directory: &Path) -> Result<BesideConfig, FileError> {
     let expected =
         "kubeletRootDir, namespaces, selector, refreshClusterCAs, restartEvents and lockDir";
-    let taken = fields.take_as("beside", expected, |typed: BesideField| {
+    let taken = fields.take_with("beside", |value| {
+        let typed: BesideField = typed(value, expected)?;
         let mut config = BesideConfig::default();
         for (path, setting) in [
             (typed.kubelet_root_dir, &mut config.kubelet_root_dir),

@@ -6,7 +6,7 @@ use larder_checkpoint::KeySource;
 use larder_objects::go_duration;
 use serde::Deserialize;
 
-use super::file::{Fields, FileError};
+use super::file::{Fields, FileError, typed};
 
 /// Most keys: one to seal, and those of earlier rotations.
 const MAX_KEYS: usize = 8;
@@ -69,8 +69,8 @@ pub(super) fn take(
     directory: &Path,
 ) -> Result<Option<CheckpointConfig>, FileError> {
     let expected = "key, after and maxAge (with Secret and ConfigMap)";
-    let taken = fields.take_as("checkpoint", expected, |typed: CheckpointField| {
-        typed.check(directory)
+    let taken = fields.take_with("checkpoint", |value| {
+        typed::<CheckpointField>(value, expected)?.check(directory)
     })?;
     Ok(taken.flatten())
 }

@@ -84,9 +84,7 @@ impl Fields {
         field: &str,
         expected: &str,
     ) -> Result<Option<T>, FileError> {
-        self.take_with(field, |value| {
-            serde_json::from_value(value).map_err(|_| format!("expected {expected}"))
-        })
+        self.take_with(field, |value| typed(value, expected))
     }
 
     /// Takes `field` out and parses its text with `read`.
@@ -98,20 +96,6 @@ impl Fields {
         self.take_with(field, |value| match value {
             Value::String(text) => read(&text).map_err(|error| error.to_string()),
             _ => Err("expected a string".to_owned()),
-        })
-    }
-
-    /// Takes `field` out, reads it as a `T`, and lets `check` make something of that.
-    pub(super) fn take_as<T: DeserializeOwned, U>(
-        &mut self,
-        field: &str,
-        expected: &str,
-        check: impl FnOnce(T) -> Result<U, String>,
-    ) -> Result<Option<U>, FileError> {
-        self.take_with(field, |value| {
-            let typed =
-                serde_json::from_value(value).map_err(|_| format!("expected {expected}"))?;
-            check(typed)
         })
     }
 
@@ -170,6 +154,11 @@ impl Fields {
             }),
         }
     }
+}
+
+/// The value as a `T`.
+pub(super) fn typed<T: DeserializeOwned>(value: Value, expected: &str) -> Result<T, String> {
+    serde_json::from_value(value).map_err(|_| format!("expected {expected}"))
 }
 
 /// The lines on which the entries of `onChange` begin; none if the text is not as [`Fields::parse`] wants it.

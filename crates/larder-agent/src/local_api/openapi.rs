@@ -1,8 +1,13 @@
 //! The description of the socket's API in OpenAPI 3.1. `docs/openapi.json` is this document; the socket serves it, too.
 //!
-//! Objects of the agent have no other fields than those described. A test of `v1` compares both.
+//! The types of the answers describe themselves. Objects have no other fields than those described; a test of `v1`
+//! compares both.
 
+use schemars::{Schema, generate::SchemaSettings, transform::RecursiveTransform};
 use serde_json::{Map, Value, json};
+
+use super::v1::{ChangeLine, PodList};
+use crate::status::ServedPod;
 
 /// The document.
 pub fn document() -> Value {
@@ -72,166 +77,86 @@ pub fn document() -> Value {
     })
 }
 
-fn schemas() -> Value {
-    json!({
-        "PodList": object(&[
-            ("sequence", true, integer("Changes after this number may be missing in the list: follow them from here.")),
-            ("pods", true, list(reference("PodStatus"))),
-        ]),
-        "ServedPod": object(&[
-            ("status", true, reference("PodStatus")),
-            ("pod", true, json!({"type": "object", "description": "The Pod, as in the API of Kubernetes."})),
-        ]),
-        "PodStatus": object(&with_delivery(&[
-            ("namespace", true, string("")),
-            ("name", true, string("")),
-            ("uid", true, string("UID under which its directory is found.")),
-            ("source", true, string("`api`, `manifests`, `file` or `http`.")),
-            ("mirror", false, string("UID of the mirror pod of a static pod.")),
-            ("deletionTimestamp", false, time("The pod has been deleted and is served until it ends.")),
-            ("path", true, string("Its directory.")),
-            ("volumes", true, list(reference("VolumeStatus"))),
-            ("containers", true, list(reference("ContainerStatus"))),
-            ("onChange", false, list(reference("HookStatus"))),
-        ])),
-        "HookStatus": object(&[
-            ("name", true, string("")),
-            ("action", true, string("What it does, as in `signal:SIGHUP`.")),
-            ("place", true, string("The annotation, or `configuration`.")),
-            ("state", true, string("`Idle`, `Waiting`, `Running`, `Retrying`, `Failing` or `Invalid`.")),
-            ("since", false, time("Since when it is so.")),
-            ("reason", false, string("Why the last attempt failed, or what the hook waits for.")),
-            ("output", false, string("The end of what the command of the last failed attempt printed, if the hook sets `logOutput`.")),
-            ("attempts", true, integer("Failed attempts in a row.")),
-            ("lastSuccess", false, time("When a round last succeeded.")),
-        ]),
-        "VolumeStatus": object(&with_delivery(&[
-            ("name", true, string("")),
-            ("type", true, string("`configMap`, `secret`, `projected` or `downwardAPI`.")),
-            ("path", true, string("Its directory. `..data` in it is a link to the current set of files.")),
-            ("lastSwap", false, time("When its content last changed under this agent.")),
-            ("files", true, integer("Number of its files.")),
-            ("staleAsOf", false, time("Its content is from a checkpoint of that time, and may be out of date.")),
-            ("verifiedInMs", false, integer("Beside a kubelet: milliseconds from its last change until its content was verified.")),
-        ])),
-        "ContainerStatus": object(&with_delivery(&[
-            ("name", true, string("")),
-            ("path", true, string("A file of mode 0600 with the variables of the container: one JSON object with a string for each name. Empty beside a kubelet.")),
-            ("lastSwap", false, time("When its variables last changed under this agent.")),
-            ("staleAsOf", false, time("Its variables are from a checkpoint of that time, and may be out of date.")),
-            ("outdated", false, list(reference("OutdatedStatus"))),
-        ])),
-        "OutdatedStatus": object(&[
-            ("kind", true, string("What the container sees only after a restart: `env` or `subPath`.")),
-            ("name", true, string("Name of the variable, or path of the mount.")),
-            ("object", true, string("The object that has changed, as in `ConfigMap app`.")),
-            ("since", true, time("Since when it is out of date.")),
-        ]),
-        "Phase": {
-            "type": "string",
-            "enum": ["Delivered", "Ended", "Excluded", "Held", "Waiting", "Failing", "Removing"],
-            "description": "In order of the attention needed; the phase of a pod is the last one of its parts.",
+/// The types of the answers, and those that they have.
+fn schemas() -> Map<String, Value> {
+    let settings = SchemaSettings::draft2020_12().for_serialize();
+    let settings =
+        settings.with(|settings| settings.definitions_path = "/components/schemas".into());
+    let settings = settings.with_transform(RecursiveTransform(plain));
+    let mut generator = settings.into_generator();
+    let _ = generator.subschema_for::<PodList>();
+    let _ = generator.subschema_for::<ServedPod>();
+    let _ = generator.subschema_for::<ChangeLine<'_>>();
+    let mut schemas = generator.take_definitions(true);
+    schemas.insert("Projection".to_owned(), projection());
+    schemas
+}
+
+/// What is omitted is never null, there are no fields but those described, and a constant needs no type.
+fn plain(schema: &mut Schema) {
+    if let Some([kind, null]) = schema
+        .get("type")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        && null == "null"
+    {
+        let kind = kind.clone();
+        schema.insert("type".to_owned(), kind);
+    }
+    if schema.get("const").is_some() {
+        schema.remove("type");
+    }
+    if schema.get("properties").is_some() {
+        schema.insert("additionalProperties".to_owned(), false.into());
+    }
+    if schema.get("type").is_some_and(|kind| kind == "integer") {
+        schema.remove("format");
+    }
+}
+
+/// The answer of `larder render`, whose types are not in this crate.
+fn projection() -> Value {
+    let file = json!({
+        "type": "object",
+        "required": ["mode", "data"],
+        "properties": {
+            "mode": {"type": "string", "description": "Four octal digits."},
+            "data": {"type": "string", "description": "Base64."},
         },
-        "Change": {"oneOf": [
-            object(&[
-                ("type", true, json!({"const": "Changed"})),
-                ("sequence", true, integer("")),
-                ("namespace", true, string("")),
-                ("name", true, string("")),
-                ("uid", true, string("")),
-                ("pod", true, reference("PodStatus")),
-            ]),
-            object(&[
-                ("type", true, json!({"const": "Removed"})),
-                ("sequence", true, integer("")),
-                ("namespace", true, string("")),
-                ("name", true, string("")),
-                ("uid", true, string("")),
-            ]),
-            object(&[
-                ("type", true, json!({"const": "Bookmark"})),
-                ("sequence", true, integer("Nothing else has changed up to this number.")),
-            ]),
-        ]},
-        "Projection": object(&[("pods", true, list(json!({
+        "additionalProperties": false,
+    });
+    json!({
+        "type": "object",
+        "required": ["pods"],
+        "properties": {"pods": {"type": "array", "items": {
             "type": "object",
             "required": ["namespace", "name", "uid", "references", "containers", "volumes"],
             "properties": {
                 "containers": {
                     "type": "object",
                     "description": "By container: its variables, or why it does not start.",
-                    "additionalProperties": either("env", json!({"type": "object", "additionalProperties": {"type": "string"}})),
+                    "additionalProperties": either("env", json!({"type": "string"})),
                 },
                 "volumes": {
                     "type": "object",
                     "description": "By volume: its files by path, or why there are none.",
-                    "additionalProperties": either("files", json!({"type": "object", "additionalProperties": object(&[
-                        ("mode", true, string("Four octal digits.")),
-                        ("data", true, string("Base64.")),
-                    ])})),
+                    "additionalProperties": either("files", file),
                 },
             },
-        })))]),
-    })
-}
-
-type Property = (&'static str, bool, Value);
-
-/// An object with these properties and no others; `true` means required.
-fn object(properties: &[Property]) -> Value {
-    let required = properties.iter().filter(|(_, required, _)| *required);
-    let required: Vec<_> = required.map(|(name, ..)| *name).collect();
-    let properties = properties.iter();
-    let properties: Map<_, _> = properties
-        .map(|(name, _, schema)| ((*name).to_owned(), schema.clone()))
-        .collect();
-    json!({
-        "type": "object",
-        "required": required,
-        "properties": properties,
+        }}},
         "additionalProperties": false,
     })
 }
 
-fn with_delivery(properties: &[Property]) -> Vec<Property> {
-    let delivery = [
-        ("phase", true, reference("Phase")),
-        ("since", true, time("Since when it is so.")),
-        (
-            "reason",
-            false,
-            string("What it waits for, or what went wrong."),
-        ),
-    ];
-    properties.iter().cloned().chain(delivery).collect()
-}
-
-/// An object with `field`, or with `error`.
-fn either(field: &'static str, schema: Value) -> Value {
-    json!({"oneOf": [object(&[(field, true, schema)]), object(&[("error", true, string(""))])]})
-}
-
-fn described(mut schema: Value, about: &str) -> Value {
-    if !about.is_empty() {
-        schema["description"] = about.into();
-    }
-    schema
-}
-
-fn string(about: &str) -> Value {
-    described(json!({"type": "string"}), about)
-}
-
-fn time(about: &str) -> Value {
-    described(json!({"type": "string", "format": "date-time"}), about)
-}
-
-fn integer(about: &str) -> Value {
-    described(json!({"type": "integer", "minimum": 0}), about)
-}
-
-fn list(items: Value) -> Value {
-    json!({"type": "array", "items": items})
+/// An object with values in `field`, or with an error.
+fn either(field: &str, value: Value) -> Value {
+    let variant = |field: &str, schema: Value| {
+        json!({
+            "type": "object", "required": [field], "properties": {field: schema}, "additionalProperties": false,
+        })
+    };
+    let values = json!({"type": "object", "additionalProperties": value});
+    json!({"oneOf": [variant(field, values), variant("error", json!({"type": "string"}))]})
 }
 
 fn reference(name: &str) -> Value {

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use axum::routing::get;
+use larder_connections::ConnectionSlots;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,

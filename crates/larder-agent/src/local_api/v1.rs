@@ -12,6 +12,7 @@ use axum::{
     routing::{get, post},
 };
 use futures::stream;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, watch},
@@ -19,7 +20,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{openapi, program::Program};
+use super::program::Program;
 use crate::{
     agent::AgentHandle, blocking::blocking, delivery::journal::JournalEntry, status::PodStatus,
 };
@@ -35,7 +36,6 @@ pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
     let pods = Router::new()
         .route("/v1/pods", get(pods))
         .route("/v1/pods/{namespace}/{name}", get(super::pod))
-        .route("/v1/openapi.json", get(async || Json(openapi::document())))
         .with_state(agent.clone());
     let changes = Router::new()
         .route("/v1/changes", get(changes))
@@ -48,9 +48,9 @@ pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
 }
 
 /// The document behind `/v1/pods`.
-#[derive(Serialize)]
-struct PodList {
-    /// Changes after this number are not in the list yet, or are seen twice.
+#[derive(Serialize, JsonSchema)]
+pub(super) struct PodList {
+    /// Changes after this number may be missing in the list: follow them from here.
     sequence: u64,
     pods: Vec<PodStatus>,
 }
@@ -68,9 +68,10 @@ struct Since {
 }
 
 /// A line of the stream of changes.
-#[derive(Serialize)]
+#[derive(Serialize, JsonSchema)]
 #[serde(tag = "type")]
-enum ChangeLine<'a> {
+#[schemars(rename = "Change")]
+pub(super) enum ChangeLine<'a> {
     Changed {
         sequence: u64,
         namespace: &'a str,

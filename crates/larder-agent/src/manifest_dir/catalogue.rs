@@ -8,8 +8,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fmt,
-    hash::{DefaultHasher, Hasher as _},
-    io,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
     path::{Path, PathBuf},
 };
 
@@ -65,22 +64,9 @@ struct Fingerprint(u64);
 
 impl Fingerprint {
     pub(crate) fn of(object: &Value) -> Self {
-        let mut hash = HashWriter(DefaultHasher::new());
-        serde_json::to_writer(&mut hash, object).expect("JSON with text keys is written to memory");
-        Self(hash.0.finish())
-    }
-}
-
-struct HashWriter(DefaultHasher);
-
-impl io::Write for HashWriter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.write(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        let mut hash = DefaultHasher::new();
+        object.hash(&mut hash);
+        Self(hash.finish())
     }
 }
 
