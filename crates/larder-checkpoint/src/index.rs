@@ -9,16 +9,18 @@
 use std::{collections::BTreeMap, fmt};
 
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use smol_str::SmolStr;
-use zeroize::Zeroizing;
 
-use crate::{
-    bytes::{Malformed, Sink, Source, encoded},
-    seal::{Digest, FileName},
-};
+use crate::seal::{Digest, FileName};
+
+/// Malformed content. It occurs only if a program with the key has sealed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("content is malformed")]
+pub struct Malformed;
 
 /// The name of a copy. The texts are the caller's; no two copies have the same three.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CopyId {
     /// What kind of thing it is a copy of.
     pub kind: SmolStr,
@@ -44,22 +46,23 @@ impl fmt::Display for CopyId {
 pub type Version = [u8; 16];
 
 /// A file that the index lists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct FileRef {
     pub(crate) name: FileName,
     pub(crate) digest: Digest,
 }
 
 /// A copy in the checkpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IndexEntry {
     pub(crate) kept: CopyState,
     /// Time of its last freshness check; `None`: when the index was written.
+    #[serde(with = "jiff::fmt::serde::timestamp::millisecond::optional")]
     pub(crate) verified_at: Option<Timestamp>,
 }
 
 /// The kept state of a subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CopyState {
     /// It does not exist.
     Absent,
@@ -71,10 +74,11 @@ pub(crate) enum CopyState {
 pub(crate) type Entries = BTreeMap<CopyId, IndexEntry>;
 
 /// The list of the copies.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub(crate) counter: u64,
     /// When it was written.
+    #[serde(with = "jiff::fmt::serde::timestamp::millisecond::required")]
     pub(crate) written_at: Timestamp,
     pub(crate) entries: Entries,
 }
@@ -105,64 +109,13 @@ impl Index {
         texts.iter().sum::<usize>() + size_of::<IndexEntry>()
     }
 
-    pub(crate) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        encoded(|sink| {
-            sink.put(&self.counter.to_le_bytes());
-            sink.time(self.written_at);
-            sink.number(self.entries.len());
-            for (id, entry) in &self.entries {
-                put_entry(sink, id, entry);
-            }
-        })
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        postcard::to_stdvec(self).expect("the length of every list is known")
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
-        let mut source = Source(bytes);
-        let index = Self {
-            counter: u64::from_le_bytes(source.array()?),
-            written_at: source.time()?,
-            entries: Entries::from_iter(source.list(take_entry)?),
-        };
-        source.end()?;
-        Ok(index)
+        postcard::from_bytes(bytes).map_err(|_| Malformed)
     }
-}
-
-fn put_entry(sink: &mut dyn Sink, id: &CopyId, entry: &IndexEntry) {
-    for text in [&id.kind, &id.namespace, &id.name] {
-        sink.text(text);
-    }
-    sink.flag(entry.verified_at.is_some());
-    if let Some(time) = entry.verified_at {
-        sink.time(time);
-    }
-    sink.flag(entry.kept != CopyState::Absent);
-    if let CopyState::File { file, version } = &entry.kept {
-        sink.put(&file.name.0);
-        sink.put(&file.digest);
-        sink.put(version);
-    }
-}
-
-fn take_entry(source: &mut Source<'_>) -> Result<(CopyId, IndexEntry), Malformed> {
-    let id = CopyId {
-        kind: source.text()?.into(),
-        namespace: source.text()?.into(),
-        name: source.text()?.into(),
-    };
-    let verified_at = source.flag()?.then(|| source.time()).transpose()?;
-    let kept = if source.flag()? {
-        CopyState::File {
-            file: FileRef {
-                name: FileName(source.array()?),
-                digest: source.array()?,
-            },
-            version: source.array()?,
-        }
-    } else {
-        CopyState::Absent
-    };
-    Ok((id, IndexEntry { kept, verified_at }))
 }
 
 #[cfg(test)]
@@ -171,8 +124,8 @@ mod tests {
 
     #[test]
     fn claimed_lengths_allocate_nothing() {
-        // A list of four thousand million entries in four bytes.
-        let claims = [&[0; 16][..], &[0xff; 4]].concat();
+        // A list of four thousand million entries in five bytes.
+        let claims = [&[0; 2][..], &[0xff; 4], &[0x0f]].concat();
         assert!(Index::decode(&claims).is_err());
     }
 }

@@ -1,13 +1,11 @@
 #![doc = include_str!("../README.md")]
 
-pub mod bytes;
-mod seal;
-
 mod index;
 mod key;
+mod seal;
 mod store;
 
-pub use index::{CopyId, Version};
+pub use index::{CopyId, Malformed, Version};
 pub use key::{KeyError, KeySource, Keyring, UnknownKeySource};
 pub use seal::{Digest, Owner, SealError, digest};
 pub use store::{

@@ -21,6 +21,7 @@ use ring::{
     digest, hkdf, hmac,
     rand::{SecureRandom as _, SystemRandom},
 };
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 /// First bytes of each file.
@@ -243,7 +244,7 @@ const NAME_BYTES: usize = 16;
 /// had it.
 ///
 /// Kept as the hash, since the index names each file: a text takes three times as much memory.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct FileName(pub(crate) [u8; NAME_BYTES]);
 
 impl FileName {

@@ -59,8 +59,7 @@ use self::{
     load::{FileIdentity, load},
 };
 use crate::{
-    bytes::Malformed,
-    index::{CopyId, CopyState, Entries, FileRef, Index, IndexEntry, Version},
+    index::{CopyId, CopyState, Entries, FileRef, Index, IndexEntry, Malformed, Version},
     key::Keyring,
     seal::{FileName, Owner, SealContext, digest, sealed_len},
 };

@@ -1,13 +1,10 @@
 //! Encodes and decodes the copies: as JSON, objects as the API has them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, io, sync::Arc};
 
 use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use larder_checkpoint::{
-    CopyId,
-    bytes::{Counter, Malformed},
-};
+use larder_checkpoint::{CopyId, Malformed};
 use larder_objects::{ConfigMap, ObjectMeta, Secret};
 use larder_pods::{
     StoredPod,
@@ -165,6 +162,21 @@ impl Serialize for Value<'_> {
     }
 }
 
+/// Counts bytes instead of keeping them.
+struct Counter(usize);
+
+impl io::Write for Counter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0 += bytes.len();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// JSON in one allocation of its size: growing would leave a copy in freed memory.
 fn json(value: &impl Serialize) -> Zeroizing<Vec<u8>> {
     const WRITABLE: &str = "keys of JSON are text, and memory takes it";
     let mut length = Counter(0);

@@ -24,8 +24,7 @@ use super::{
     directory::{StoreError, failed},
 };
 use crate::{
-    bytes::Malformed,
-    index::{CopyId, CopyState, FileRef, Index},
+    index::{CopyId, CopyState, FileRef, Index, Malformed},
     key::Keyring,
     seal::{FileName, KeyId, Owner, SealContext, SealError, digest, open},
 };
