@@ -72,6 +72,13 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
             write_page(out, "What changes", summary, &trees)
         }
     })?;
+    match comparison.unknown {
+        0 => {}
+        1 => output::note("1 container would start on neither side, and is not compared"),
+        count => output::note(format_args!(
+            "{count} containers would start on neither side, and are not compared"
+        )),
+    }
     Ok(if sides.had_errors {
         CommandOutcome::Incomplete
     } else if comparison.is_empty() {

@@ -457,6 +457,20 @@ fn nothing_is_printed_without_a_difference() {
 }
 
 #[test]
+fn containers_that_start_on_neither_side_are_counted() {
+    let desk = Desk::with([
+        ("from.yaml", POD),
+        ("to.yaml", &POD.replace("/etc/app", "/etc/web")),
+    ]);
+    let run = desk.run("diff --from-file from.yaml --to-file to.yaml");
+    assert_eq!((run.code, &*run.stdout), (0, ""));
+    assert_eq!(
+        run.stderr,
+        "larder: 2 containers would start on neither side, and are not compared\n"
+    );
+}
+
+#[test]
 fn errors_exit_with_2() {
     let desk = Desk::with([("good.yaml", FROM), ("bad.yaml", "kind: [")]);
     fs::create_dir(desk.path().join("empty")).unwrap();
@@ -554,7 +568,7 @@ fn revisions_of_git_are_compared() {
     let check = |directory: &str, args: &[&str], expected: &Value| {
         let run = checkout.diff(directory, &[args, &["-o", "json"]].concat());
         let found: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
-        assert_eq!((&found, &*run.stderr), (expected, ""), "{args:?}");
+        assert_eq!(&found, expected, "{args:?}: {run:?}");
     };
     check(".", &["-f", "k8s", "--from", "HEAD"], &expected);
     check(".", &["-f", "k8s/app.yaml", "--from", "first"], &expected);
@@ -600,7 +614,7 @@ fn hostile_names_are_only_names() {
     }
     checkout.commit("hostile");
     let run = checkout.diff(".", &["-f", "k8s", "--from", "hostile"]);
-    assert_eq!((run.code, &*run.stderr), (0, ""), "{run:?}");
+    assert_eq!((run.code, &*run.stdout), (0, ""), "{run:?}");
     for revision in [
         "--output=pwned",
         "--upload-pack=touch pwned",

@@ -28,6 +28,8 @@ pub(super) struct Comparison<'r> {
     pub(super) pods: Vec<PodDiff<'r>>,
     /// Objects that differ, and that no pod references.
     pub(super) unreferenced: Vec<(Kind, ObjectKey)>,
+    /// Number of containers that would start on neither side, so that nothing is known of their differences.
+    pub(super) unknown: usize,
 }
 
 /// The differences of one pod.
@@ -65,6 +67,8 @@ pub(super) struct ContainerDiff<'r> {
 pub(super) enum Verdict {
     /// It sees what it saw.
     Same,
+    /// It would start on neither side.
+    Unknown,
     /// A running container sees the difference.
     Live,
     /// Only a new start shows the difference.
@@ -118,6 +122,7 @@ impl<'r> Comparison<'r> {
         to: &'r [RenderedPod<'r>],
     ) -> Self {
         let (from_pods, to_pods) = (by_name(from), by_name(to));
+        let mut unknown = 0;
         let keys: BTreeSet<_> = from_pods.keys().chain(to_pods.keys()).collect();
         let pods = keys.into_iter().filter_map(|&(namespace, name)| {
             let sides = match (
@@ -128,11 +133,12 @@ impl<'r> Comparison<'r> {
                 (Some(from), None) => PodSides::Removed(from),
                 (None, to) => PodSides::Added(to?),
             };
-            PodDiff::new(ObjectKey::new(namespace, name), sides)
+            PodDiff::new(ObjectKey::new(namespace, name), sides, &mut unknown)
         });
         Self {
             pods: pods.collect(),
             unreferenced: unreferenced(from_world, from, to_world, to),
+            unknown,
         }
     }
 
@@ -170,8 +176,8 @@ fn unreferenced(
 }
 
 impl<'r> PodDiff<'r> {
-    /// `None` without a difference.
-    fn new(key: ObjectKey, sides: PodSides<'r>) -> Option<Self> {
+    /// `None` without a difference. Adds the containers that would start on neither side to `unknown`.
+    fn new(key: ObjectKey, sides: PodSides<'r>, unknown: &mut usize) -> Option<Self> {
         let (from, to) = sides.both();
         let before = from.into_iter().flat_map(contents);
         let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
@@ -184,8 +190,12 @@ impl<'r> PodDiff<'r> {
             let views = from.containers.iter().map(|(view, _)| *view);
             let removed = views.filter_map(|view| Some((view, before.remove(view.name)?)));
             containers.extend(removed.map(|(view, one)| ContainerDiff::new(view, Some(one), None)));
-            let is_same = |container: &ContainerDiff<'_>| container.verdict == Verdict::Same;
-            if containers.iter().all(is_same) {
+            let count = |is: &[Verdict]| {
+                let verdicts = containers.iter().map(|container| &container.verdict);
+                verdicts.filter(|verdict| is.contains(verdict)).count()
+            };
+            *unknown += count(&[Verdict::Unknown]);
+            if count(&[Verdict::Same, Verdict::Unknown]) == containers.len() {
                 return None;
             }
             hooks = fired_hooks(from, to);
@@ -216,13 +226,16 @@ impl<'r> ContainerDiff<'r> {
     ) -> Self {
         let verdict = match (&before, &after) {
             (_, None) => Verdict::Removed,
-            (Some(Err(_)), Some(Err(_))) => Verdict::Same,
+            (Some(Err(_)), Some(Err(_))) => Verdict::Unknown,
             (_, Some(Err(error))) => Verdict::Fails(error.clone()),
             (None | Some(Err(_)), Some(Ok(_))) => Verdict::Starts,
             (Some(Ok(_)), Some(Ok(_))) => Verdict::Same,
         };
         let (before, after) = (before.and_then(Result::ok), after.and_then(Result::ok));
-        if matches!(verdict, Verdict::Removed | Verdict::Fails(_)) {
+        if matches!(
+            verdict,
+            Verdict::Removed | Verdict::Fails(_) | Verdict::Unknown
+        ) {
             return Self::with_verdict(container, verdict);
         }
         let mut found = Self::with_verdict(container, verdict);

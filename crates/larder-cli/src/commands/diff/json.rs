@@ -86,7 +86,8 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         change
     };
     let (verdict, error) = match &diff.verdict {
-        Verdict::Same => ("same", None),
+        // It sees nothing on both.
+        Verdict::Same | Verdict::Unknown => ("same", None),
         Verdict::Live => ("live", None),
         // Of a container that is gone, nothing starts again as it was.
         Verdict::Restart | Verdict::Removed => ("restart", None),

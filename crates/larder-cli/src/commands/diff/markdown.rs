@@ -63,7 +63,8 @@ fn row(pod: &PodDiff<'_>) -> String {
         return format!("| {name} | | removed |\n");
     }
     let containers = pod.containers.iter();
-    let containers = containers.filter(|container| container.verdict != Verdict::Same);
+    let containers = containers
+        .filter(|container| !matches!(container.verdict, Verdict::Same | Verdict::Unknown));
     let rows = containers.map(|container| {
         let verdict = match container.verdict {
             // The reason may quote names.

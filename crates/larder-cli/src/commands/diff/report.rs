@@ -18,6 +18,7 @@ pub(super) const NO_DIFFERENCE: &str = "No container sees a difference.";
 pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     match &diff.verdict {
         Verdict::Same => "sees no difference".to_owned(),
+        Verdict::Unknown => "would start on neither side".to_owned(),
         Verdict::Live => "sees it without a restart".to_owned(),
         Verdict::Restart => {
             let reasons = [

@@ -96,7 +96,7 @@ struct BranchSides<'r> {
 impl BranchSides<'_> {
     fn container(self, diff: &ContainerDiff<'_>) -> Branch {
         let paint = match diff.verdict {
-            Verdict::Same => TableCell::dim,
+            Verdict::Same | Verdict::Unknown => TableCell::dim,
             Verdict::Live | Verdict::Starts => TableCell::green,
             Verdict::Restart => TableCell::yellow,
             Verdict::Fails(_) | Verdict::Removed => TableCell::red,
