@@ -1,14 +1,12 @@
 //! Large responses, for clients that may not read them.
 //!
 //! Invariants:
-//! 1. Clients with requests at the same time share one document.
+//! 1. Clients share one document for a moment, so that requests without end cost no more than ten documents a second,
+//!    unless pods change.
 //! 2. Unread documents take at most [`MAX_UNREAD`] bytes, unless there is only one. While there is no room for another
 //!    one, none is built.
 
-use std::{
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use axum::{
     http::{StatusCode, header},
@@ -35,8 +33,8 @@ pub(super) struct Documents {
 
 #[derive(Debug)]
 struct Latest {
-    /// Gone once all its clients have read it.
-    document: Weak<Document>,
+    /// Kept until the next one is built.
+    document: Option<Arc<Document>>,
     /// Its share of the budget; the next one takes about as much.
     bytes: u32,
     built: Instant,
@@ -62,7 +60,7 @@ impl AsRef<[u8]> for Unread {
 impl Documents {
     pub(super) fn new() -> Self {
         let latest = Latest {
-            document: Weak::new(),
+            document: None,
             bytes: 1,
             built: Instant::now(),
             sequence: 0,
@@ -94,10 +92,11 @@ impl Documents {
         let mut latest = self.latest.lock();
         if latest.sequence == sequence
             && latest.built.elapsed() < SHARED_FOR
-            && let Some(document) = latest.document.upgrade()
+            && let Some(document) = &latest.document
         {
-            return Some(document);
+            return Some(Arc::clone(document));
         }
+        latest.document = None;
         if self.budget.available_permits() < latest.bytes as usize {
             return None;
         }
@@ -111,7 +110,7 @@ impl Documents {
             _unread: unread,
         });
         *latest = Latest {
-            document: Arc::downgrade(&document),
+            document: Some(Arc::clone(&document)),
             bytes,
             built: Instant::now(),
             sequence,
@@ -134,6 +133,11 @@ mod tests {
                 .unwrap();
             assert!(Arc::ptr_eq(&first, &other));
         }
+        // Also if nobody reads it now.
+        drop(first);
+        documents
+            .document(1, || unreachable!("it is shared"))
+            .unwrap();
         // A change is seen at once, and the time of the document is bounded.
         assert_eq!(documents.document(2, || b"2".to_vec()).unwrap().text, b"2");
         tokio::time::advance(SHARED_FOR).await;
