@@ -132,8 +132,8 @@ fn objects_become_files_and_no_value_is_in_the_log() {
     let manifests = desk.path().join("manifests");
     fs::create_dir(&manifests).unwrap();
     let text = format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a, namespace: n, labels: {{l: '1'}}}}\ndata: {{a.json: '{{}}'}}\n---\n\
-         apiVersion: v1\nkind: Secret\nmetadata: {{name: s, namespace: n, labels: {{l: '1'}}}}\nstringData: {{s: {CANARY}}}\n"
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a, namespace: 'n', labels: {{l: '1'}}}}\ndata: {{a.json: '{{}}'}}\n---\n\
+         apiVersion: v1\nkind: Secret\nmetadata: {{name: s, namespace: 'n', labels: {{l: '1'}}}}\nstringData: {{s: {CANARY}}}\n"
     );
     fs::write(manifests.join("objects.yaml"), text).unwrap();
     let mut server = api_server(&desk);
