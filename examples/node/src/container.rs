@@ -58,7 +58,12 @@ pub(crate) const LAST_WORDS: &str = "termination";
 /// # Errors
 ///
 /// The container cannot start yet: the next change of the pod may change that.
-pub(crate) fn plan(node: &Node, served: &ServedPod, container: &Container, directory: &Path) -> Result<Plan, Blocked> {
+pub(crate) fn plan(
+    node: &Node,
+    served: &ServedPod,
+    container: &Container,
+    directory: &Path,
+) -> Result<Plan, Blocked> {
     let ServedPod { status, pod } = served;
     let view = ContainerView::new(container, ContainerKind::Regular);
     // Each container waits for its own parts only.
@@ -69,7 +74,10 @@ pub(crate) fn plan(node: &Node, served: &ServedPod, container: &Container, direc
             return Err(creating(&volume.delivery.reason));
         }
     }
-    let environment = status.containers.iter().find(|part| part.name == container.name);
+    let environment = status
+        .containers
+        .iter()
+        .find(|part| part.name == container.name);
     let environment = environment.ok_or_else(|| creating(""))?;
     match environment.delivery.phase {
         Phase::Delivered => {}
@@ -78,25 +86,42 @@ pub(crate) fn plan(node: &Node, served: &ServedPod, container: &Container, direc
     }
     let reference = container.image.as_deref().unwrap_or_default();
     let image = node.images.get(short_name(reference));
-    let image = image.ok_or_else(|| ("ErrImageNeverPull", format!("no archive for {reference}")))?;
+    let image =
+        image.ok_or_else(|| ("ErrImageNeverPull", format!("no archive for {reference}")))?;
     let text = fs::read(&environment.path).map_err(invalid)?;
     let delivered = read_environment(&text).map_err(invalid)?;
-    let variables = Environment::of_values(delivered.iter().map(|(name, value)| (name.as_str(), &**value)));
+    let variables = Environment::of_values(
+        delivered
+            .iter()
+            .map(|(name, value)| (name.as_str(), &**value)),
+    );
 
     let mut planned = Vec::new();
     for mount in mounts(pod, view, &variables, RuntimeFeatures::default()).map_err(invalid)? {
         let source = volume_source(served, mount.volume)?;
         let sub_path = mount.sub_path.map(Cow::into_owned);
-        if let Some(path) = sub_path.as_deref().filter(|_| mount.volume.empty_dir.is_some()) {
+        if let Some(path) = sub_path
+            .as_deref()
+            .filter(|_| mount.volume.empty_dir.is_some())
+        {
             create_beneath(&source, path).map_err(invalid)?;
         }
-        planned.push(PlannedMount { source, sub_path, target: mount.mount_path, read_only: mount.read_only });
+        planned.push(PlannedMount {
+            source,
+            sub_path,
+            target: mount.mount_path,
+            read_only: mount.read_only,
+        });
     }
     let (scratch, last_words) = (directory.join("scratch"), directory.join(LAST_WORDS));
     fs::create_dir_all(&scratch).map_err(invalid)?;
     let file = File::create(&last_words).map_err(invalid)?;
-    file.set_permissions(Permissions::from_mode(0o666)).map_err(invalid)?;
-    let termination = container.termination_message_path.as_deref().filter(|path| !path.is_empty());
+    file.set_permissions(Permissions::from_mode(0o666))
+        .map_err(invalid)?;
+    let termination = container
+        .termination_message_path
+        .as_deref()
+        .filter(|path| !path.is_empty());
     planned.push(PlannedMount {
         source: last_words,
         sub_path: None,
@@ -111,7 +136,12 @@ pub(crate) fn plan(node: &Node, served: &ServedPod, container: &Container, direc
     let hostname = hostname(node, pod);
     let identity = identity(pod, container, image, &hostname, &delivered);
     Ok(Plan {
-        place: Place::New { image: image.root.clone(), scratch, hostname, mounts: planned },
+        place: Place::New {
+            image: image.root.clone(),
+            scratch,
+            hostname,
+            mounts: planned,
+        },
         identity: identity.map_err(|error| invalid(format!("{error:#}")))?,
         command: with_image(command, container, image),
     })
@@ -121,14 +151,23 @@ pub(crate) fn plan(node: &Node, served: &ServedPod, container: &Container, direc
 /// has neither.
 fn with_image(own: Vec<Vec<u8>>, container: &Container, image: &Image) -> Vec<Vec<u8>> {
     let words = |words: &Option<Vec<String>>| -> Vec<Vec<u8>> {
-        words.iter().flatten().map(|word| word.clone().into_bytes()).collect()
+        words
+            .iter()
+            .flatten()
+            .map(|word| word.clone().into_bytes())
+            .collect()
     };
-    let is_set = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|words| !words.is_empty());
+    let is_set =
+        |words: &Option<Vec<String>>| words.as_ref().is_some_and(|words| !words.is_empty());
     if is_set(&container.command) {
         return own;
     }
     let mut all = words(&image.config.entrypoint);
-    all.extend(if is_set(&container.args) { own } else { words(&image.config.cmd) });
+    all.extend(if is_set(&container.args) {
+        own
+    } else {
+        words(&image.config.cmd)
+    });
     all
 }
 
@@ -139,7 +178,10 @@ fn hostname(node: &Node, pod: &Pod) -> String {
     }
     let stated = spec.and_then(|spec| spec.hostname.as_ref());
     // As many bytes as the kernel takes.
-    let mut name = stated.or(pod.metadata.name.as_ref()).cloned().unwrap_or_default();
+    let mut name = stated
+        .or(pod.metadata.name.as_ref())
+        .cloned()
+        .unwrap_or_default();
     name.truncate(63);
     name.trim_end_matches(['-', '.']).to_owned()
 }
@@ -152,19 +194,36 @@ fn identity(
     hostname: &str,
     delivered: &BTreeMap<String, SecretBytes>,
 ) -> anyhow::Result<Identity> {
-    let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.clone());
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.clone());
     let of_pod: PodSecurityContext = of_pod.unwrap_or_default();
     let own = container.security_context.clone().unwrap_or_default();
-    let (user, group) = image.config.user.split_once(':').unwrap_or((&image.config.user, ""));
+    let (user, group) = image
+        .config
+        .user
+        .split_once(':')
+        .unwrap_or((&image.config.user, ""));
     let id = |stated: Option<i64>, of_image: &str| match (stated, of_image) {
         (Some(id), _) => u32::try_from(id).context("an ID is out of range"),
         (None, "" | "root") => Ok(0),
-        (None, name) => name.parse().with_context(|| format!("the image's user {name} is no number")),
+        (None, name) => name
+            .parse()
+            .with_context(|| format!("the image's user {name} is no number")),
     };
     let user = id(own.run_as_user.or(of_pod.run_as_user), user)?;
     let non_root = own.run_as_non_root.or(of_pod.run_as_non_root);
-    anyhow::ensure!(user != 0 || non_root != Some(true), "container has runAsNonRoot and would run as root");
-    let supplemental = of_pod.supplemental_groups.iter().flatten().copied().map(u32::try_from);
+    anyhow::ensure!(
+        user != 0 || non_root != Some(true),
+        "container has runAsNonRoot and would run as root"
+    );
+    let supplemental = of_pod
+        .supplemental_groups
+        .iter()
+        .flatten()
+        .copied()
+        .map(u32::try_from);
     let mut groups = supplemental.collect::<Result<Vec<_>, _>>()?;
     groups.extend(fs_group(pod));
 
@@ -175,14 +234,28 @@ fn identity(
     }
     environment.insert("HOSTNAME".to_owned(), hostname.into());
     let home = if user == 0 { "/root" } else { "/" };
-    environment.entry("HOME".to_owned()).or_insert_with(|| home.into());
-    environment.extend(delivered.iter().map(|(name, value)| (name.clone(), value.to_vec())));
-    let directory = container.working_dir.as_deref().filter(|directory| !directory.is_empty());
+    environment
+        .entry("HOME".to_owned())
+        .or_insert_with(|| home.into());
+    environment.extend(
+        delivered
+            .iter()
+            .map(|(name, value)| (name.clone(), value.to_vec())),
+    );
+    let directory = container
+        .working_dir
+        .as_deref()
+        .filter(|directory| !directory.is_empty());
     Ok(Identity {
         user,
         group: id(own.run_as_group.or(of_pod.run_as_group), group)?,
         groups,
-        working_dir: format!("/{}", directory.unwrap_or(&image.config.working_dir).trim_start_matches('/')),
+        working_dir: format!(
+            "/{}",
+            directory
+                .unwrap_or(&image.config.working_dir)
+                .trim_start_matches('/')
+        ),
         environment,
     })
 }
@@ -191,11 +264,19 @@ fn identity(
 fn volume_source(served: &ServedPod, volume: &Volume) -> Result<PathBuf, Blocked> {
     let status = &served.status;
     if VolumeKind::of(volume).is_some() {
-        let found = status.volumes.iter().find(|found| found.name == volume.name);
-        return found.map(|found| found.path.clone().into()).ok_or_else(|| invalid("the volume is unknown"));
+        let found = status
+            .volumes
+            .iter()
+            .find(|found| found.name == volume.name);
+        return found
+            .map(|found| found.path.clone().into())
+            .ok_or_else(|| invalid("the volume is unknown"));
     }
     if volume.empty_dir.is_none() {
-        return Err(invalid(format!("the type of volume {} is not supported here", volume.name)));
+        return Err(invalid(format!(
+            "the type of volume {} is not supported here",
+            volume.name
+        )));
     }
     let path = empty_dir_path(Path::new(&status.path), &volume.name);
     if !path.exists() {
@@ -235,7 +316,11 @@ fn create_beneath(volume: &Path, path: &str) -> io::Result<()> {
 ///
 /// No process can be created.
 pub(crate) fn start(plan: &Plan, directory: &Path) -> io::Result<Child> {
-    let log = OpenOptions::new().create(true).append(true).mode(0o600).open(directory.join(LOG))?;
+    let log = OpenOptions::new()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .open(directory.join(LOG))?;
     let outputs = [Stdio::from(log.try_clone()?), Stdio::from(log)];
     launch(plan, None, outputs)
 }
@@ -247,12 +332,24 @@ pub(crate) fn start(plan: &Plan, directory: &Path) -> io::Result<Child> {
 /// The container has ended, or no process can be created.
 pub(crate) fn exec(process: u32, identity: Identity, command: Vec<Vec<u8>>) -> io::Result<Child> {
     let namespace = File::open(format!("/proc/{process}/ns/pid"))?;
-    let plan = Plan { place: Place::Of(process), identity, command };
-    launch(&plan, Some(namespace.into()), [Stdio::piped(), Stdio::piped()])
+    let plan = Plan {
+        place: Place::Of(process),
+        identity,
+        command,
+    };
+    launch(
+        &plan,
+        Some(namespace.into()),
+        [Stdio::piped(), Stdio::piped()],
+    )
 }
 
 /// Starts a stage in the PID namespace `namespace`, or in a new one.
-fn launch(plan: &Plan, namespace: Option<OwnedFd>, [stdout, stderr]: [Stdio; 2]) -> io::Result<Child> {
+fn launch(
+    plan: &Plan,
+    namespace: Option<OwnedFd>,
+    [stdout, stderr]: [Stdio; 2],
+) -> io::Result<Child> {
     // In memory: it holds the values of Secrets.
     let mut text = File::from(memfd_create(c"plan", MemfdFlags::CLOEXEC)?);
     text.write_all(&serde_json::to_vec(plan)?)?;
@@ -262,12 +359,22 @@ fn launch(plan: &Plan, namespace: Option<OwnedFd>, [stdout, stderr]: [Stdio; 2])
     let launch = move || {
         let _entered = runtime.enter();
         match &namespace {
-            Some(namespace) => move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))?,
+            Some(namespace) => {
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))?
+            }
             #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
             None => rustix::thread::unshare(UnshareFlags::NEWPID)?,
         }
         let mut command = Command::new("/proc/self/exe");
-        command.arg(STAGE).env_clear().stdin(text).stdout(stdout).stderr(stderr).kill_on_drop(true).spawn()
+        command
+            .arg(STAGE)
+            .env_clear()
+            .stdin(text)
+            .stdout(stdout)
+            .stderr(stderr)
+            .kill_on_drop(true)
+            .spawn()
     };
-    std::thread::scope(|scope| scope.spawn(launch).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    std::thread::scope(|scope| scope.spawn(launch).join())
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

@@ -52,7 +52,10 @@ pub(crate) fn short_name(reference: &str) -> &str {
 }
 
 /// Unpacks every `NAME.tar` in `archives` below `images`.
-pub(crate) fn unpack_all(archives: &Path, images: &Path) -> anyhow::Result<BTreeMap<String, Image>> {
+pub(crate) fn unpack_all(
+    archives: &Path,
+    images: &Path,
+) -> anyhow::Result<BTreeMap<String, Image>> {
     let mut unpacked = BTreeMap::new();
     let entries = fs::read_dir(archives);
     for entry in entries.with_context(|| format!("cannot read {}", archives.display()))? {
@@ -61,8 +64,8 @@ pub(crate) fn unpack_all(archives: &Path, images: &Path) -> anyhow::Result<BTree
             continue;
         }
         let name = archive.file_stem().unwrap_or_default().to_string_lossy();
-        let image =
-            unpack(&archive, &images.join(&*name)).with_context(|| format!("cannot unpack {}", archive.display()))?;
+        let image = unpack(&archive, &images.join(&*name))
+            .with_context(|| format!("cannot unpack {}", archive.display()))?;
         unpacked.insert(name.into_owned(), image);
     }
     Ok(unpacked)
@@ -86,14 +89,26 @@ fn unpack(archive: &Path, image: &Path) -> anyhow::Result<Image> {
     }
     let config: ConfigFile = serde_json::from_slice(&fs::read(parts.join(&manifest.config))?)?;
     fs::remove_dir_all(parts)?;
-    Ok(Image { root, config: config.config })
+    Ok(Image {
+        root,
+        config: config.config,
+    })
 }
 
 /// Unpacks a file that may be compressed.
 fn tar(archive: &Path, directory: &Path) -> anyhow::Result<()> {
-    let output = Command::new("tar").arg("-xf").arg(archive).arg("-C").arg(directory).output();
+    let output = Command::new("tar")
+        .arg("-xf")
+        .arg(archive)
+        .arg("-C")
+        .arg(directory)
+        .output();
     let output = output.context("cannot run tar")?;
-    anyhow::ensure!(output.status.success(), "tar: {}", String::from_utf8_lossy(&output.stderr).trim());
+    anyhow::ensure!(
+        output.status.success(),
+        "tar: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(())
 }
 

@@ -82,7 +82,10 @@ struct Arguments {
 
 fn main() -> anyhow::Result<ExitCode> {
     // Before there are threads: a process with one thread can change its namespaces.
-    if env::args_os().nth(1).is_some_and(|word| word == stage::STAGE) {
+    if env::args_os()
+        .nth(1)
+        .is_some_and(|word| word == stage::STAGE)
+    {
         return Ok(stage::run());
     }
     let arguments = Arguments::parse();
@@ -96,14 +99,16 @@ fn main() -> anyhow::Result<ExitCode> {
 
 async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let file = &arguments.kubeconfig;
-    let kubeconfig = Kubeconfig::read_from(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let kubeconfig =
+        Kubeconfig::read_from(file).with_context(|| format!("cannot read {}", file.display()))?;
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     let client = kube::Client::try_from(config)?;
 
     let images = image::unpack_all(&arguments.images, &arguments.root_dir.join("images"))?;
     let containers = arguments.root_dir.join("containers");
-    fs::create_dir_all(&containers).with_context(|| format!("cannot create {}", containers.display()))?;
+    fs::create_dir_all(&containers)
+        .with_context(|| format!("cannot create {}", containers.display()))?;
 
     let flags = Flags {
         root_dir: Some(arguments.root_dir.join("larder")),
@@ -116,7 +121,11 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let agent = Agent::builder(config, root, volumes, client.clone()).build()?;
 
     let registry = Arc::new(Registry::default());
-    let tls = [&arguments.tls_cert_file, &arguments.tls_private_key_file, &arguments.client_ca_file];
+    let tls = [
+        &arguments.tls_cert_file,
+        &arguments.tls_private_key_file,
+        &arguments.client_ca_file,
+    ];
     let tls = tls.map(|file| file.as_deref());
     let server = Server::bind(arguments.listen, tls, Arc::clone(&registry)).await?;
     let node = Arc::new(Node {

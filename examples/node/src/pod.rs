@@ -59,7 +59,8 @@ pub(crate) async fn run_all(node: Arc<Node>) {
             let is_served = || node.served(&pod.namespace, &pod.name, &pod.uid).is_some();
             // Pods of files would need a mirror pod for their status.
             if pod.source == "api" && !workers.contains_key(&pod.uid) && is_served() {
-                let worker = Worker::new(Arc::clone(&node), pod.namespace, pod.name, pod.uid.clone());
+                let worker =
+                    Worker::new(Arc::clone(&node), pod.namespace, pod.name, pod.uid.clone());
                 workers.spawn(pod.uid, worker.run());
             }
         }
@@ -156,20 +157,35 @@ impl Worker {
         let Some(served) = served else {
             // It was deleted without grace.
             self.signal(Signal::KILL);
-            return if self.processes.is_empty() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) };
+            return if self.processes.is_empty() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            };
         };
         if self.slots.is_empty() {
             self.slots = containers(&served.pod)
-                .map(|(container, is_init)| Slot::new(&container.name, container.image.as_deref(), is_init))
+                .map(|(container, is_init)| {
+                    Slot::new(&container.name, container.image.as_deref(), is_init)
+                })
                 .collect();
             let runs = containers(&served.pod).map(|(container, _)| Run {
-                falls_back: container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError"),
+                falls_back: container.termination_message_policy.as_deref()
+                    == Some("FallbackToLogsOnError"),
                 ..Run::default()
             });
             self.runs = runs.collect();
-            self.policy = served.pod.spec.as_ref().and_then(|spec| spec.restart_policy.clone());
+            self.policy = served
+                .pod
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.restart_policy.clone());
         }
-        let phase = served.pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let phase = served
+            .pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
         let is_over = self.published.is_none() && matches!(phase, Some("Succeeded" | "Failed"));
         let is_deleted = served.pod.metadata.deletion_timestamp.is_some();
         if is_deleted {
@@ -196,24 +212,41 @@ impl Worker {
             let (slot, run) = (&self.slots[*index], &self.runs[*index]);
             !slot.is_over && run.process.is_none() && run.retry_at.is_none_or(|at| at <= now)
         };
-        let first = self.slots.iter().position(|slot| slot.is_init && slot.exit_code() != Some(0));
+        let first = self
+            .slots
+            .iter()
+            .position(|slot| slot.is_init && slot.exit_code() != Some(0));
         match first {
             Some(first) => vec![first].into_iter().filter(may_start).collect(),
-            None => (0..self.slots.len()).filter(|&index| !self.slots[index].is_init).filter(may_start).collect(),
+            None => (0..self.slots.len())
+                .filter(|&index| !self.slots[index].is_init)
+                .filter(may_start)
+                .collect(),
         }
     }
 
     /// Steps 2 and 3.
     fn start_due(&mut self, served: &ServedPod) {
         for index in self.due() {
-            let (container, _) = containers(&served.pod).nth(index).expect("containers of a pod stay the same");
+            let (container, _) = containers(&served.pod)
+                .nth(index)
+                .expect("containers of a pod stay the same");
             let (slot, run) = (&mut self.slots[index], &mut self.runs[index]);
-            let directory = self.node.containers.join(&self.uid).join(&container.name).join(run.number.to_string());
+            let directory = self
+                .node
+                .containers
+                .join(&self.uid)
+                .join(&container.name)
+                .join(run.number.to_string());
             run.retry_at = None;
-            let started = container::plan(&self.node, served, container, &directory).and_then(|plan| {
-                let child = container::start(&plan, &directory);
-                Ok((child.map_err(|error| ("RunContainerError", error.to_string()))?, plan.identity))
-            });
+            let started =
+                container::plan(&self.node, served, container, &directory).and_then(|plan| {
+                    let child = container::start(&plan, &directory);
+                    Ok((
+                        child.map_err(|error| ("RunContainerError", error.to_string()))?,
+                        plan.identity,
+                    ))
+                });
             let (mut child, identity) = match started {
                 Ok(started) => started,
                 Err((reason, message)) => {
@@ -225,12 +258,27 @@ impl Worker {
             let process = Pid::from_raw(pid.cast_signed());
             // It has not been reaped yet.
             run.process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-            let key = (self.namespace.clone(), self.name.clone(), slot.status.name.clone());
-            self.node.registry.started(key, directory.join(LOG), (pid, identity));
-            slot.run(format!("{}-{}-{}", self.uid, slot.status.name, run.number), now());
-            info!(pod = self.name, container = slot.status.name, run = run.number, "container started");
+            let key = (
+                self.namespace.clone(),
+                self.name.clone(),
+                slot.status.name.clone(),
+            );
+            self.node
+                .registry
+                .started(key, directory.join(LOG), (pid, identity));
+            slot.run(
+                format!("{}-{}-{}", self.uid, slot.status.name, run.number),
+                now(),
+            );
+            info!(
+                pod = self.name,
+                container = slot.status.name,
+                run = run.number,
+                "container started"
+            );
             (run.directory, run.number) = (directory, run.number + 1);
-            self.processes.spawn(async move { (index, child.wait().await) });
+            self.processes
+                .spawn(async move { (index, child.wait().await) });
         }
     }
 
@@ -238,13 +286,29 @@ impl Worker {
     fn ended(&mut self, index: usize, ended: &std::io::Result<ExitStatus>) {
         let (slot, run) = (&mut self.slots[index], &mut self.runs[index]);
         run.process = None;
-        let key: ContainerKey = (self.namespace.clone(), self.name.clone(), slot.status.name.clone());
+        let key: ContainerKey = (
+            self.namespace.clone(),
+            self.name.clone(),
+            slot.status.name.clone(),
+        );
         self.node.registry.ended(&key);
         let code = ended.as_ref().map_or(i32::from(NOT_STARTED), |status| {
-            status.code().or(status.signal().map(|signal| 128 + signal)).unwrap_or_default()
+            status
+                .code()
+                .or(status.signal().map(|signal| 128 + signal))
+                .unwrap_or_default()
         });
-        slot.end(code, last_words(&run.directory, code != 0 && run.falls_back), now());
-        info!(pod = self.name, container = slot.status.name, code, "container ended");
+        slot.end(
+            code,
+            last_words(&run.directory, code != 0 && run.falls_back),
+            now(),
+        );
+        info!(
+            pod = self.name,
+            container = slot.status.name,
+            code,
+            "container ended"
+        );
         let again = match self.policy.as_deref() {
             Some("Never") => false,
             Some("OnFailure") => code != 0,
@@ -252,10 +316,14 @@ impl Worker {
         };
         slot.is_over = !again || self.kill_at.is_some();
         if !slot.is_over && slot.status.restart_count > 0 {
-            let doubled = BACKOFF * 2u32.saturating_pow(slot.status.restart_count.unsigned_abs().min(8) - 1);
+            let doubled =
+                BACKOFF * 2u32.saturating_pow(slot.status.restart_count.unsigned_abs().min(8) - 1);
             let delay = doubled.min(MAX_BACKOFF);
             run.retry_at = Some(Instant::now() + delay);
-            slot.wait("CrashLoopBackOff", &format!("back-off {delay:?} restarting failed container"));
+            slot.wait(
+                "CrashLoopBackOff",
+                &format!("back-off {delay:?} restarting failed container"),
+            );
         }
     }
 
@@ -296,7 +364,11 @@ impl Worker {
             return;
         }
         let patch = Patch::Merge(json!({"metadata": {"uid": self.uid}, "status": status}));
-        match self.pods().patch_status(&self.name, &PatchParams::default(), &patch).await {
+        match self
+            .pods()
+            .patch_status(&self.name, &PatchParams::default(), &patch)
+            .await
+        {
             Ok(_) => self.published = Some(status),
             // Gone, or another pod has the name now. The next change tells.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
@@ -311,7 +383,10 @@ impl Worker {
     async fn delete(&mut self) {
         let parameters = DeleteParams {
             grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions { uid: Some(self.uid.clone()), resource_version: None }),
+            preconditions: Some(Preconditions {
+                uid: Some(self.uid.clone()),
+                resource_version: None,
+            }),
             ..DeleteParams::default()
         };
         if let Err(error) = self.pods().delete(&self.name, &parameters).await
@@ -330,9 +405,13 @@ impl Worker {
 /// The containers of a pod, those that initialize first.
 fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, bool)> {
     let spec = pod.spec.iter();
-    let init = spec.clone().flat_map(|spec| spec.init_containers.iter().flatten());
-    init.map(|container| (container, true))
-        .chain(spec.flat_map(|spec| &spec.containers).map(|container| (container, false)))
+    let init = spec
+        .clone()
+        .flat_map(|spec| spec.init_containers.iter().flatten());
+    init.map(|container| (container, true)).chain(
+        spec.flat_map(|spec| &spec.containers)
+            .map(|container| (container, false)),
+    )
 }
 
 /// The termination message: what the container has written, or else the end of its log.

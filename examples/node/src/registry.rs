@@ -28,7 +28,13 @@ impl Registry {
     }
 
     pub(crate) fn started(&self, key: ContainerKey, log: PathBuf, process: (u32, Identity)) {
-        self.0.lock().insert(key, Entry { log, process: Some(process) });
+        self.0.lock().insert(
+            key,
+            Entry {
+                log,
+                process: Some(process),
+            },
+        );
     }
 
     pub(crate) fn ended(&self, key: &ContainerKey) {

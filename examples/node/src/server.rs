@@ -1,8 +1,8 @@
 //! What the API server asks of a node: logs, and commands in containers, over HTTPS.
 
 use std::{
-    convert::Infallible, fs::File, future::pending, io::Read as _, net::SocketAddr, path::Path, sync::Arc,
-    time::Duration,
+    convert::Infallible, fs::File, future::pending, io::Read as _, net::SocketAddr, path::Path,
+    sync::Arc, time::Duration,
 };
 
 use anyhow::Context as _;
@@ -72,8 +72,12 @@ impl Server {
                     roots.add(authority?)?;
                 }
                 let provider = Arc::new(rustls::crypto::ring::default_provider());
-                let clients = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::clone(&provider));
-                let chain = CertificateDer::pem_file_iter(certificate)?.collect::<Result<_, _>>()?;
+                let clients = WebPkiClientVerifier::builder_with_provider(
+                    roots.into(),
+                    Arc::clone(&provider),
+                );
+                let chain =
+                    CertificateDer::pem_file_iter(certificate)?.collect::<Result<_, _>>()?;
                 let config = ServerConfig::builder_with_provider(provider)
                     .with_safe_default_protocol_versions()?
                     .with_client_cert_verifier(clients.build()?)
@@ -83,11 +87,17 @@ impl Server {
             _ => None,
         };
         let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-        Ok(Self { listener, tls, registry })
+        Ok(Self {
+            listener,
+            tls,
+            registry,
+        })
     }
 
     pub(crate) fn port(&self) -> u16 {
-        self.listener.local_addr().map_or(0, |address| address.port())
+        self.listener
+            .local_addr()
+            .map_or(0, |address| address.port())
     }
 
     /// Ends only when dropped.
@@ -112,9 +122,13 @@ impl Server {
                 let served = async {
                     let stream = TokioIo::new(tls.accept(stream).await?);
                     let session = Mutex::new(None);
-                    let service = service_fn(async |request| Ok::<_, Infallible>(answer(&registry, request, &session)));
+                    let service = service_fn(async |request| {
+                        Ok::<_, Infallible>(answer(&registry, request, &session))
+                    });
                     let mut http = http1::Builder::new();
-                    let connection = http.timer(TokioTimer::new()).serve_connection(stream, service);
+                    let connection = http
+                        .timer(TokioTimer::new())
+                        .serve_connection(stream, service);
                     connection.with_upgrades().await?;
                     // The connection has become that of a command.
                     let session = session.lock().take();
@@ -131,8 +145,18 @@ impl Server {
     }
 }
 
-fn answer(registry: &Arc<Registry>, request: Request<Incoming>, session: &Session) -> Response<Body> {
-    let words: Vec<_> = request.uri().path().split('/').skip(1).map(str::to_owned).collect();
+fn answer(
+    registry: &Arc<Registry>,
+    request: Request<Incoming>,
+    session: &Session,
+) -> Response<Body> {
+    let words: Vec<_> = request
+        .uri()
+        .path()
+        .split('/')
+        .skip(1)
+        .map(str::to_owned)
+        .collect();
     let query = request.uri().query().unwrap_or_default().as_bytes();
     let query: Vec<(String, String)> = form_urlencoded::parse(query).into_owned().collect();
     let [what, namespace, pod, container] = words.as_slice() else {
@@ -158,14 +182,19 @@ fn logs(registry: &Arc<Registry>, key: ContainerKey, query: &[(String, String)])
     let Some(Ok(log)) = registry.get(&key).map(|entry| File::open(entry.log)) else {
         return plain(StatusCode::NOT_FOUND, "the container has no log");
     };
-    let follows = query.iter().any(|(name, value)| name == "follow" && value == "true");
+    let follows = query
+        .iter()
+        .any(|(name, value)| name == "follow" && value == "true");
     let registry = Arc::clone(registry);
     let chunks = stream::unfold(log, move |mut log| {
         let (registry, key) = (Arc::clone(&registry), key.clone());
         async move {
             loop {
                 // Before the log: what is written until the container ends is read then.
-                let goes_on = follows && registry.get(&key).is_some_and(|entry| entry.process.is_some());
+                let goes_on = follows
+                    && registry
+                        .get(&key)
+                        .is_some_and(|entry| entry.process.is_some());
                 let mut chunk = vec![0; CHUNK];
                 match log.read(&mut chunk) {
                     Ok(0) if goes_on => sleep(FOLLOW).await,
@@ -190,12 +219,22 @@ fn exec(
     mut request: Request<Incoming>,
     session: &Session,
 ) -> Response<Body> {
-    let header = |name: &str| request.headers().get(name).map(|value| value.as_bytes().to_vec());
+    let header = |name: &str| {
+        request
+            .headers()
+            .get(name)
+            .map(|value| value.as_bytes().to_vec())
+    };
     let offered = header("sec-websocket-protocol").unwrap_or_default();
     let offered = String::from_utf8_lossy(&offered).into_owned();
-    let protocol = PROTOCOLS.into_iter().find(|known| offered.split(',').any(|one| one.trim() == *known));
+    let protocol = PROTOCOLS
+        .into_iter()
+        .find(|known| offered.split(',').any(|one| one.trim() == *known));
     let (Some(protocol), Some(websocket_key)) = (protocol, header("sec-websocket-key")) else {
-        return plain(StatusCode::BAD_REQUEST, "expected a WebSocket with the protocol v5.channel.k8s.io");
+        return plain(
+            StatusCode::BAD_REQUEST,
+            "expected a WebSocket with the protocol v5.channel.k8s.io",
+        );
     };
     let Some((process, identity)) = registry.get(key).and_then(|entry| entry.process) else {
         return plain(StatusCode::NOT_FOUND, "the container does not run");
@@ -215,7 +254,9 @@ fn exec(
             let stderr = copy(child.stderr.take(), CHANNELS[1], sender.clone());
             tokio::join!(stdout, stderr);
             let outcome = outcome(child.wait().await.ok().and_then(|status| status.code()));
-            let _ = sender.send(websocket::frame(CHANNELS[2], outcome.as_bytes())).await;
+            let _ = sender
+                .send(websocket::frame(CHANNELS[2], outcome.as_bytes()))
+                .await;
             drop(sender);
         };
         let sending = async {
@@ -241,17 +282,27 @@ fn exec(
         .header(UPGRADE, "websocket")
         .header("sec-websocket-accept", websocket::accept(&websocket_key))
         .header("sec-websocket-protocol", protocol);
-    response.body(plain(StatusCode::OK, "").into_body()).expect("the headers are valid")
+    response
+        .body(plain(StatusCode::OK, "").into_body())
+        .expect("the headers are valid")
 }
 
 /// Copies the output of a command to frames of `channel`.
-async fn copy(output: Option<impl tokio::io::AsyncRead + Unpin>, channel: u8, frames: mpsc::Sender<Vec<u8>>) {
+async fn copy(
+    output: Option<impl tokio::io::AsyncRead + Unpin>,
+    channel: u8,
+    frames: mpsc::Sender<Vec<u8>>,
+) {
     let Some(mut output) = output else {
         return;
     };
     let mut chunk = vec![0; CHUNK];
     while let Ok(length @ 1..) = output.read(&mut chunk).await {
-        if frames.send(websocket::frame(channel, &chunk[..length])).await.is_err() {
+        if frames
+            .send(websocket::frame(channel, &chunk[..length]))
+            .await
+            .is_err()
+        {
             return;
         }
     }

@@ -16,7 +16,9 @@ use std::{
     io::{Read as _, Write as _, stderr, stdin},
     os::{
         fd::{AsFd as _, OwnedFd},
-        unix::{ffi::OsStrExt as _, fs::PermissionsExt as _, fs::symlink, process::CommandExt as _},
+        unix::{
+            ffi::OsStrExt as _, fs::PermissionsExt as _, fs::symlink, process::CommandExt as _,
+        },
     },
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -27,13 +29,15 @@ use larder_projection::disk::bind_subpath;
 use rustix::{
     fs::{CWD, FileType, Gid, Uid, fstat},
     mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_change,
-        mount_remount, move_mount, open_tree, unmount,
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+        mount_change, mount_remount, move_mount, open_tree, unmount,
     },
     process::{chdir, pivot_root, umask},
     stdio::dup2_stdin,
     system::sethostname,
-    thread::{UnshareFlags, move_into_link_name_space, set_thread_gid, set_thread_groups, set_thread_uid},
+    thread::{
+        UnshareFlags, move_into_link_name_space, set_thread_gid, set_thread_groups, set_thread_uid,
+    },
 };
 use serde::{Deserialize, Serialize};
 
@@ -98,26 +102,52 @@ pub(crate) fn run() -> ExitCode {
 fn become_command() -> anyhow::Result<std::convert::Infallible> {
     // Step 1
     let mut text = Vec::new();
-    stdin().read_to_end(&mut text).context("cannot read the plan")?;
+    stdin()
+        .read_to_end(&mut text)
+        .context("cannot read the plan")?;
     let plan: Plan = serde_json::from_slice(&text).context("cannot read the plan")?;
     // Step 2
     match &plan.place {
-        Place::New { image, scratch, hostname, mounts } => enter_new(image, scratch, hostname, mounts)?,
+        Place::New {
+            image,
+            scratch,
+            hostname,
+            mounts,
+        } => enter_new(image, scratch, hostname, mounts)?,
         Place::Of(process) => enter_existing(*process).context("cannot enter the container")?,
     }
     dup2_stdin(File::open("/dev/null").context("cannot open /dev/null")?)?;
     // Step 3
-    let Identity { user, group, groups, working_dir, environment } = &plan.identity;
+    let Identity {
+        user,
+        group,
+        groups,
+        working_dir,
+        environment,
+    } = &plan.identity;
     let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
     set_thread_groups(&groups).context("cannot set supplemental groups")?;
     set_thread_gid(Gid::from_raw(*group)).context("cannot become the group")?;
     set_thread_uid(Uid::from_raw(*user)).context("cannot become the user")?;
-    chdir(working_dir.as_str()).with_context(|| format!("cannot use {working_dir} as the working directory"))?;
+    chdir(working_dir.as_str())
+        .with_context(|| format!("cannot use {working_dir} as the working directory"))?;
     // Step 4
-    let words: Vec<_> = plan.command.iter().map(|word| OsStr::from_bytes(word)).collect();
-    let (program, arguments) = words.split_first().context("the container has no command")?;
-    let variables = environment.iter().map(|(name, value)| (name, OsStr::from_bytes(value)));
-    let error = Command::new(program).args(arguments).env_clear().envs(variables).exec();
+    let words: Vec<_> = plan
+        .command
+        .iter()
+        .map(|word| OsStr::from_bytes(word))
+        .collect();
+    let (program, arguments) = words
+        .split_first()
+        .context("the container has no command")?;
+    let variables = environment
+        .iter()
+        .map(|(name, value)| (name, OsStr::from_bytes(value)));
+    let error = Command::new(program)
+        .args(arguments)
+        .env_clear()
+        .envs(variables)
+        .exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
 }
 
@@ -136,23 +166,45 @@ fn enter_existing(process: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn enter_new(image: &Path, scratch: &Path, hostname: &str, mounts: &[PlannedMount]) -> anyhow::Result<()> {
-    unshare(UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC).context("cannot enter namespaces")?;
-    mount_change("/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)
-        .context("cannot detach from the mounts of the host")?;
+fn enter_new(
+    image: &Path,
+    scratch: &Path,
+    hostname: &str,
+    mounts: &[PlannedMount],
+) -> anyhow::Result<()> {
+    unshare(UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC)
+        .context("cannot enter namespaces")?;
+    mount_change(
+        "/",
+        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+    )
+    .context("cannot detach from the mounts of the host")?;
     sethostname(hostname.as_bytes()).context("cannot set the host name")?;
     // The modes below are meant as they are.
     umask(rustix::fs::Mode::empty());
     let memory = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", scratch, "tmpfs", memory, c"mode=0755").context("cannot mount a tmpfs")?;
-    let [upper, work, root, targets] = ["upper", "work", "root", "targets"].map(|name| scratch.join(name));
+    let [upper, work, root, targets] =
+        ["upper", "work", "root", "targets"].map(|name| scratch.join(name));
     for directory in [&upper, &work, &root, &targets] {
         fs::create_dir(directory).context("cannot create the layer")?;
     }
     fs::set_permissions(&upper, Permissions::from_mode(0o755))?;
-    let layers = format!("lowerdir={},upperdir={},workdir={}", image.display(), upper.display(), work.display());
+    let layers = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        image.display(),
+        upper.display(),
+        work.display()
+    );
     let layers = std::ffi::CString::new(layers)?;
-    mount("overlay", &root, "overlay", MountFlags::empty(), layers.as_c_str()).context("cannot mount the layer")?;
+    mount(
+        "overlay",
+        &root,
+        "overlay",
+        MountFlags::empty(),
+        layers.as_c_str(),
+    )
+    .context("cannot mount the layer")?;
 
     let mut attached = Vec::new();
     for device in DEVICES.map(|name| format!("/dev/{name}")) {
@@ -167,7 +219,8 @@ fn enter_new(image: &Path, scratch: &Path, hostname: &str, mounts: &[PlannedMoun
             Some(path) => bind_subpath(&planned.source, path, &targets, &index.to_string())?,
         };
         let source = found.with_context(|| format!("subPath of {} not found", planned.target))?;
-        let tree = detached(&source).with_context(|| format!("cannot find {}", source.display()))?;
+        let tree =
+            detached(&source).with_context(|| format!("cannot find {}", source.display()))?;
         attached.push((tree, planned.target.clone(), planned.read_only));
     }
 
@@ -179,9 +232,16 @@ fn enter_new(image: &Path, scratch: &Path, hostname: &str, mounts: &[PlannedMoun
     for directory in ["/proc", "/dev"] {
         fs::create_dir_all(directory)?;
     }
-    mount("proc", "/proc", "proc", memory | MountFlags::NOEXEC, None).context("cannot mount /proc")?;
-    mount("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755").context("cannot mount /dev")?;
-    for (name, target) in [("fd", "fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")] {
+    mount("proc", "/proc", "proc", memory | MountFlags::NOEXEC, None)
+        .context("cannot mount /proc")?;
+    mount("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755")
+        .context("cannot mount /dev")?;
+    for (name, target) in [
+        ("fd", "fd"),
+        ("stdin", "fd/0"),
+        ("stdout", "fd/1"),
+        ("stderr", "fd/2"),
+    ] {
         symlink(format!("/proc/self/{target}"), format!("/dev/{name}"))?;
     }
     // Outer ones before inner ones.
@@ -208,7 +268,8 @@ fn attach(tree: &OwnedFd, target: &str, read_only: bool) -> anyhow::Result<()> {
         fs::create_dir_all(path.parent().unwrap_or(path))?;
         File::create(path)?;
     }
-    let by_descriptor = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
+    let by_descriptor =
+        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
     move_mount(tree, c"", CWD, path, by_descriptor)?;
     if read_only {
         let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;

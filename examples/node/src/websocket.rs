@@ -14,7 +14,10 @@ const CLOSE: u8 = 0x88;
 
 /// The answer to `Sec-WebSocket-Key`.
 pub(crate) fn accept(key: &[u8]) -> String {
-    STANDARD.encode(digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID.as_bytes()].concat()))
+    STANDARD.encode(digest(
+        &SHA1_FOR_LEGACY_USE_ONLY,
+        &[key, GUID.as_bytes()].concat(),
+    ))
 }
 
 /// A frame with `data` of `channel`. `data` is shorter than 64 KiB.
@@ -59,7 +62,10 @@ mod tests {
     #[test]
     fn handshake_is_that_of_the_standard() {
         // The example of RFC 6455, section 1.3.
-        assert_eq!(accept(b"dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(
+            accept(b"dGhlIHNhbXBsZSBub25jZQ=="),
+            "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
+        );
     }
 
     #[test]

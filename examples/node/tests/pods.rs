@@ -38,19 +38,29 @@ impl Cluster {
     async fn start() -> Option<Self> {
         let probe = Command::new("unshare").args(["-m", "true"]).output();
         let may = probe.is_ok_and(|output| output.status.success());
-        assert!(may || std::env::var_os("CI").is_none(), "CI must be able to mount");
+        assert!(
+            may || std::env::var_os("CI").is_none(),
+            "CI must be able to mount"
+        );
         if !may {
             return None;
         }
         let folder = TempDir::with_prefix("larder-node-").unwrap();
-        let (images, kubeconfig) = (folder.path().join("images"), folder.path().join("kubeconfig"));
+        let (images, kubeconfig) = (
+            folder.path().join("images"),
+            folder.path().join("kubeconfig"),
+        );
         fs::create_dir(&images).unwrap();
         pack(folder.path(), &images.join("shell.tar"));
 
         let server = ApiServer::try_new(Options::default()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        fs::write(&kubeconfig, server.kubeconfig(address, User::admin()).unwrap()).unwrap();
+        fs::write(
+            &kubeconfig,
+            server.kubeconfig(address, User::admin()).unwrap(),
+        )
+        .unwrap();
         let (mut serving, api) = (JoinSet::new(), server.clone());
         serving.spawn(async move {
             let end = api.serve(listener, Transport::Tls, CancellationToken::new());
@@ -67,7 +77,12 @@ impl Cluster {
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        Some(Self { server, _serving: serving, _node: node, _folder: folder })
+        Some(Self {
+            server,
+            _serving: serving,
+            _node: node,
+            _folder: folder,
+        })
     }
 
     fn apply(&self, object: &Value) {
@@ -137,7 +152,11 @@ fn pack(folder: &Path, archive: &Path) {
         tar -C "$2" -cf "$3" .
     "#;
     let paths: [&PathBuf; 2] = [&layer, &parts];
-    let packed = Command::new("sh").args(["-ec", script, "pack"]).args(paths).arg(archive).status();
+    let packed = Command::new("sh")
+        .args(["-ec", script, "pack"])
+        .args(paths)
+        .arg(archive)
+        .status();
     assert!(packed.unwrap().success());
 }
 
@@ -173,11 +192,15 @@ async fn node_runs_pods_with_what_larder_delivers() {
     let (phase, message) = cluster.end("first").await;
     assert_eq!(
         (phase.as_str(), message.trim()),
-        ("Succeeded", "one 127.0.0.1 yes filled 1000:1001:1001 1002 first first")
+        (
+            "Succeeded",
+            "one 127.0.0.1 yes filled 1000:1001:1001 1002 first first"
+        )
     );
 
     // A container waits for its own parts, with the reason, and sees updates while it runs.
-    let secret = json!({"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "late", "key": "token"}}});
+    let secret =
+        json!({"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "late", "key": "token"}}});
     cluster.pod(
         "second",
         "until [ \"$(cat /etc/app/key)\" = two ]; do sleep 0.1; done; echo $TOKEN; exit 3",
@@ -198,7 +221,11 @@ async fn node_runs_pods_with_what_larder_delivers() {
     cluster.apply(
         &json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "late"}, "stringData": {"token": "t0"}}),
     );
-    let running = |pod: &Value| pod["status"]["containerStatuses"][0]["state"]["running"].is_object().then_some(());
+    let running = |pod: &Value| {
+        pod["status"]["containerStatuses"][0]["state"]["running"]
+            .is_object()
+            .then_some(())
+    };
     cluster.wait("second", "process", running).await;
     cluster
         .apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "app"}, "data": {"key": "two"}}));
@@ -207,15 +234,27 @@ async fn node_runs_pods_with_what_larder_delivers() {
 
     // A deleted pod is stopped, and goes; a container that fails is started again.
     let container = json!({"env": []});
-    cluster.pod("third", "sleep 1000", container.clone(), json!({"terminationGracePeriodSeconds": 1}));
+    cluster.pod(
+        "third",
+        "sleep 1000",
+        container.clone(),
+        json!({"terminationGracePeriodSeconds": 1}),
+    );
     cluster.wait("third", "process", running).await;
     let client = kube::Client::new(cluster.server.service(), "default");
     let pods: Api<Pod> = Api::default_namespaced(client);
     let deleted = pods.delete("third", &DeleteParams::default()).await;
     deleted.unwrap();
-    cluster.pod("fourth", "exit 1", container, json!({"restartPolicy": "OnFailure"}));
+    cluster.pod(
+        "fourth",
+        "exit 1",
+        container,
+        json!({"restartPolicy": "OnFailure"}),
+    );
     cluster
-        .wait("fourth", "restart", |pod| (pod["status"]["containerStatuses"][0]["restartCount"] == 1).then_some(()))
+        .wait("fourth", "restart", |pod| {
+            (pod["status"]["containerStatuses"][0]["restartCount"] == 1).then_some(())
+        })
         .await;
     let end = Instant::now() + PATIENCE;
     while cluster.server.get(Kind::Pod, "default", "third").is_some() {

@@ -180,7 +180,8 @@ async fn tree_is_redrawn_on_a_terminal() {
     }
     let desk = desk();
     let larder = env!("CARGO_BIN_EXE_larder");
-    let run = format!("{larder} run --manifests m --node-name n1 --root-dir root");
+    // With `exec`, no shell stays that Ctrl-C ends, too.
+    let run = format!("exec {larder} run --manifests m --node-name n1 --root-dir root");
     let mut terminal = Command::new("script")
         .args(["-qefc", &run, "typescript"])
         .current_dir(desk.path())
