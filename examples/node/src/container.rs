@@ -360,7 +360,7 @@ fn launch(
         let _entered = runtime.enter();
         match &namespace {
             Some(namespace) => {
-                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))?
+                move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::ProcessID))?;
             }
             #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
             None => rustix::thread::unshare(UnshareFlags::NEWPID)?,
