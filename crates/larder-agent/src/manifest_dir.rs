@@ -12,9 +12,9 @@
 //! 2. An object is in [`ManifestDiff`] only if it differs from what was handed out before.
 //! 3. A pass every 20 s finds changes without events (a network file system, the target of a link).
 //! 4. While the directory is missing, everything stays served; when it returns, it is followed again.
-//! 5. A file that is invalid from the start has no last good content. While one exists, [`ManifestDir::incomplete`] is
-//!    true: an object in no other file may be in that one. (No copies are kept: they would put Secrets on a disk that
-//!    the user did not choose.)
+//! 5. A file that is invalid from the start has no last good content. While one exists,
+//!    [`ManifestDir::is_incomplete`] is true: an object in no other file may be in that one. (No copies are kept: they
+//!    would put Secrets on a disk that the user did not choose.)
 
 mod catalogue;
 mod files;
