@@ -42,6 +42,8 @@ async function open(url, own) {
 async function check(name, { page, problems }) {
   for (const scheme of ["light", "dark"]) {
     await page.emulateMediaFeatures([{ name: "prefers-color-scheme", value: scheme }]);
+    // Until the page has been painted in these colors.
+    await page.evaluate(() => new Promise((painted) => requestAnimationFrame(() => requestAnimationFrame(painted))));
     await page.evaluate(axe.source);
     const found = await page.evaluate(() => axe.run());
     const violations = found.violations.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html).join(" ")}`);
