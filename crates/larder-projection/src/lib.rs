@@ -37,7 +37,7 @@ pub use inputs::{
 };
 pub use memory_limit::memory_limit;
 pub use mounts::{
-    Mount, MountError, MountTable, NestedMountError, NestedMountPoints, Propagation,
+    BindOptions, Mount, MountError, MountTable, NestedMountError, NestedMountPoints, Propagation,
     RuntimeFeatures, mounts, nested_mount_points,
 };
 pub use needs::Needs;

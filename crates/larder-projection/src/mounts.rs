@@ -7,6 +7,7 @@
 use std::{borrow::Cow, collections::HashMap};
 
 use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     ContainerView, Environment, PathError, VolumeKind, VolumePath,
@@ -37,6 +38,19 @@ pub struct Mount<'a> {
     pub recursive_read_only: bool,
     /// The propagation of later mounts.
     pub propagation: Propagation,
+    /// What the mount does not allow besides writing (`bindMountOptions`, Kubernetes 1.37).
+    pub options: BindOptions,
+}
+
+/// The options of a bind mount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BindOptions {
+    /// No program in it is run.
+    pub no_exec: bool,
+    /// Its device files are no devices.
+    pub no_dev: bool,
+    /// Its set-user-ID and set-group-ID bits count for nothing.
+    pub no_suid: bool,
 }
 
 /// Mount propagation.
@@ -85,6 +99,9 @@ pub enum MountError {
     /// A sub path is longer than any path can be.
     #[error("expanded subPathExpr is longer than {MAX_PATH_BYTES} bytes")]
     TooLong,
+    /// There is no such option of a bind mount. The API server rejects it.
+    #[error("invalid bind mount option: \"{0}\"")]
+    BindOption(String),
     /// There is no such propagation.
     #[error("invalid MountPropagation mode: \"{0}\"")]
     Propagation(String),
@@ -151,9 +168,23 @@ pub fn mounts<'a>(
                 read_only: kind.is_some() || entry.read_only == Some(true),
                 recursive_read_only,
                 propagation,
+                options: bind_options(entry)?,
             })
         })
         .collect()
+}
+
+fn bind_options(entry: &VolumeMount) -> Result<BindOptions, MountError> {
+    let mut options = BindOptions::default();
+    for option in entry.bind_mount_options.iter().flatten() {
+        match option.as_str() {
+            "noexec" => options.no_exec = true,
+            "nodev" => options.no_dev = true,
+            "nosuid" => options.no_suid = true,
+            other => return Err(MountError::BindOption(other.to_owned())),
+        }
+    }
+    Ok(options)
 }
 
 fn modes(entry: &VolumeMount, runtime: RuntimeFeatures) -> Result<(Propagation, bool), MountError> {

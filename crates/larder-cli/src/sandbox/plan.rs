@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use larder_projection::BindOptions;
 use serde::{Deserialize, Serialize};
 
 use super::privileges::Privileges;
@@ -67,6 +68,8 @@ pub(crate) struct PlannedMount {
     pub(crate) target: String,
     /// Whether the command may only read.
     pub(crate) read_only: bool,
+    /// What else the command may not do there.
+    pub(crate) options: BindOptions,
 }
 
 /// User and groups of a command.

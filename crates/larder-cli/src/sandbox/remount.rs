@@ -15,6 +15,7 @@ use std::{
     path::Path,
 };
 
+use larder_projection::BindOptions;
 use rustix::{
     fs::CWD,
     io::Errno,
@@ -22,7 +23,7 @@ use rustix::{
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
 
-use super::{namespace::unshare, spawn::in_thread, view::make_read_only};
+use super::{namespace::unshare, spawn::in_thread, view::restrict};
 
 /// Identifies a file while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub(crate) struct Replacement<'a> {
     pub(crate) old: FileId,
     /// Whether the command may only read.
     pub(crate) read_only: bool,
+    /// What else the command may not do there.
+    pub(crate) options: BindOptions,
 }
 
 /// Why a mount was not replaced. The old one stays.
@@ -87,9 +90,12 @@ pub(crate) enum RemountError {
 pub(crate) fn replace(replacement: &Replacement<'_>, mounts: &OwnedFd) -> Result<(), RemountError> {
     let failed = |operation| move |source: io::Error| RemountError::Failed { operation, source };
     // Step 1
-    if replacement.read_only {
-        make_read_only(replacement.source).map_err(failed("make the mount read-only"))?;
-    }
+    restrict(
+        replacement.source,
+        replacement.read_only,
+        replacement.options,
+    )
+    .map_err(failed("restrict the mount"))?;
     let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     let new = open_tree(CWD, replacement.source, clone)
         .map_err(|errno| failed("clone the mount")(errno.into()))?;

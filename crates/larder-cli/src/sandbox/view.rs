@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use larder_projection::BindOptions;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstatvfs, open, openat2},
     io::Errno,
@@ -82,9 +83,8 @@ impl View {
         let kind = if is_dir { Kind::Directory } else { Kind::File };
         let target = self.ensure(Path::new(&mount.target), kind)?;
         mount_bind_recursive(&mount.source, &target).context("cannot bind-mount")?;
-        if mount.read_only {
-            make_read_only(&target).context("cannot make the mount read-only")?;
-        }
+        restrict(&target, mount.read_only, mount.options)
+            .context("cannot make the mount read-only")?;
         self.volumes.push(target);
         Ok(())
     }
@@ -103,7 +103,7 @@ impl View {
             if !is_visible || kept.iter().any(|kept| point.starts_with(kept)) {
                 continue;
             }
-            match make_read_only(&point) {
+            match restrict(&point, true, BindOptions::default()) {
                 Ok(()) => {}
                 // A mount that this user cannot reach, the command cannot reach either.
                 Err(error)
@@ -300,13 +300,22 @@ fn mount_point(line: &[u8]) -> Option<PathBuf> {
     Some(OsString::from_vec(path).into())
 }
 
-/// Makes a mount read-only, and keeps its other flags, which a user namespace may not drop.
-pub(super) fn make_read_only(target: &Path) -> io::Result<()> {
+/// Makes a mount read-only if `read_only`, and gives it `options`. It keeps its other flags, which a user namespace may
+/// not drop.
+pub(super) fn restrict(target: &Path, read_only: bool, options: BindOptions) -> io::Result<()> {
+    if !read_only && options == BindOptions::default() {
+        return Ok(());
+    }
     // Not opened for reading: that may need a permission, or block on a special file.
     let file = open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let kept = fstatvfs(&file)?.f_flag;
-    let mut flags = MountFlags::BIND | MountFlags::RDONLY;
+    let mut flags = MountFlags::BIND;
+    flags.set(MountFlags::RDONLY, read_only);
+    flags.set(MountFlags::NOEXEC, options.no_exec);
+    flags.set(MountFlags::NODEV, options.no_dev);
+    flags.set(MountFlags::NOSUID, options.no_suid);
     for (has, keep) in [
+        (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
         (StatVfsMountFlags::NODEV, MountFlags::NODEV),
         (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
@@ -314,7 +323,9 @@ pub(super) fn make_read_only(target: &Path) -> io::Result<()> {
         (StatVfsMountFlags::NODIRATIME, MountFlags::NODIRATIME),
         (StatVfsMountFlags::RELATIME, MountFlags::RELATIME),
     ] {
-        flags.set(keep, kept.contains(has));
+        if kept.contains(has) {
+            flags |= keep;
+        }
     }
     Ok(mount_remount(target, flags, c"")?)
 }

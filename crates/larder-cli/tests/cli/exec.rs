@@ -460,6 +460,26 @@ fn empty_dir_belongs_to_the_group_of_the_pod() {
 }
 
 #[test]
+fn volume_has_its_mode_and_a_mount_its_options() {
+    // projection 79, 80
+    if !may_mount() {
+        return;
+    }
+    let mounts = "volumeMounts: [{name: s, mountPath: /larder-test/s, bindMountOptions: [noexec, nosuid, nodev]}, {name: s, mountPath: /larder-test/t}]";
+    let pod = web_pod(mounts, "{name: s, emptyDir: {mode: 01755}}");
+    let script = "cd /larder-test/s; stat -c '%a' .; printf '#!/bin/sh\necho ran' > x; chmod +x x; \
+        ./x 2>/dev/null || echo denied; ../t/x";
+    for &caller in callers() {
+        let desk = Desk::with([("app.yaml", pod.as_str())]);
+        assert_eq!(
+            printed(&desk, caller, script),
+            "1755\ndenied\nran\n",
+            "{caller:?}"
+        );
+    }
+}
+
+#[test]
 fn ordinary_user_needs_the_group_for_a_tight_secret() {
     // projection 41
     if !may_mount() {

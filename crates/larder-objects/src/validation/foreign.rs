@@ -93,6 +93,8 @@ pub(super) fn check(
     };
     match volume_type {
         "emptyDir" => {
+            let mode = fields.get("mode").and_then(Value::as_i64).unwrap_or(0);
+            errors.check_range(field.child("mode"), mode, 0..=0o1777);
             let limit = volume
                 .empty_dir
                 .as_ref()

@@ -249,6 +249,14 @@ fn check_mount<'a>(
         }
         errors.check_relative(&field, path);
     }
+    let options = mount.bind_mount_options.as_deref().unwrap_or(&[]);
+    for (index, option) in options.iter().enumerate() {
+        let field = field.child("bindMountOptions").index(index);
+        errors.check_choice(&field, Some(option), &["nodev", "noexec", "nosuid"]);
+        if options[..index].contains(option) {
+            errors.duplicate(&field, option);
+        }
+    }
     let modes = ["Bidirectional", "HostToContainer", "None"];
     errors.check_choice(
         field.child("mountPropagation"),
@@ -296,6 +304,19 @@ mod tests {
         fields["name"] = json!("c");
         fields["image"] = json!("i:1");
         json!({"containers": [fields], "volumes": [{"name": "v"}]})
+    }
+
+    #[test]
+    fn options_of_a_bind_mount_are_known_and_differ() {
+        // projection 80
+        check(
+            with_container(json!({"volumeMounts": [
+                {"name": "v", "mountPath": "/v", "bindMountOptions": ["noexec", "exec", "noexec"]}]})),
+            expect![[r#"
+                spec.containers[0].volumeMounts[0].bindMountOptions[1]: Unsupported value: "exec": supported values: "nodev", "noexec", "nosuid"
+                spec.containers[0].volumeMounts[0].bindMountOptions[2]: Duplicate value: "noexec"
+            "#]],
+        );
     }
 
     #[test]

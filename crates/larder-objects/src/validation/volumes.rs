@@ -406,6 +406,17 @@ mod tests {
     }
 
     #[test]
+    fn a_mode_of_an_empty_directory_may_be_sticky() {
+        // projection 79
+        check(
+            json!([{"name": "a", "emptyDir": {"mode": 0o1777}}, {"name": "b", "emptyDir": {"mode": 0o2000}}]),
+            expect![[r#"
+                v[1].emptyDir.mode: Invalid value: 1024: must be between 0 and 1023, inclusive
+            "#]],
+        );
+    }
+
+    #[test]
     fn owners_are_users() {
         // projection 75
         let user = 2_147_483_648_i64;

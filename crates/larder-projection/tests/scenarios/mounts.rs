@@ -119,6 +119,11 @@ fn recursive_read_only_asks_for_read_only_and_no_propagation() {
             json!([]),
         )
     };
+    // projection 80
+    let mut options = entry(false, Value::Null, "Disabled");
+    let container = &mut options.pod.spec.as_mut().unwrap().containers[0];
+    container.volume_mounts.as_mut().unwrap()[0].bind_mount_options = Some(vec!["exec".to_owned()]);
+    options.check_mounts_fail("invalid bind mount option: \"exec\"");
     let none = Value::Null;
     let able = RuntimeFeatures {
         recursive_read_only: true,

@@ -202,6 +202,7 @@ impl<'a> Session<'a> {
                         .with_context(|| format!("cannot prepare the mount on {}", mount.target))?,
                     target: mount.target.clone(),
                     read_only: mount.read_only,
+                    options: mount.options,
                 })
             })
             .collect::<anyhow::Result<_>>()?;
@@ -344,7 +345,7 @@ impl<'a> Session<'a> {
         match source {
             Source::Objects(kind) => Some(self.host.volume_path(target.uid(), *kind, volume)),
             Source::Agent(path) => Some(path.clone()),
-            Source::EmptyDir | Source::HostPath(_) => None,
+            Source::EmptyDir(_) | Source::HostPath(_) => None,
         }
     }
 
@@ -368,14 +369,13 @@ impl<'a> Session<'a> {
                     path,
                 })?);
             }
-            Source::EmptyDir => {
+            Source::EmptyDir(mode) => {
                 let path = self.directory(&format!("empty/{}", mount.volume))?;
-                if let Some(group) = fs_group(&target.pod) {
-                    // New files inherit the group. A user who may not change the group keeps the volume.
-                    if chown(&path, None, Some(group)).is_ok() {
-                        fs::set_permissions(&path, fs::Permissions::from_mode(0o2777))?;
-                    }
-                }
+                // New files inherit the group. A user who may not change the group keeps the volume.
+                let group = fs_group(&target.pod);
+                let is_of_group = group.is_some() && chown(&path, None, group).is_ok();
+                let mode = if is_of_group { mode | 0o2770 } else { *mode };
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
                 path
             }
             Source::Agent(path) | Source::HostPath(path) => path.clone(),
@@ -388,7 +388,7 @@ impl<'a> Session<'a> {
         if let Some(bound) = bind()? {
             return Ok(bound);
         }
-        if mount.source == Source::EmptyDir {
+        if matches!(mount.source, Source::EmptyDir(_)) {
             self.directory(&format!("empty/{}/{sub_path}", mount.volume))?;
             return bind()?.context("the directory has disappeared");
         }

@@ -5,7 +5,9 @@ use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, pa
 
 use anyhow::bail;
 use k8s_openapi::api::core::v1::Volume;
-use larder_projection::{ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, mounts};
+use larder_projection::{
+    BindOptions, ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, mounts,
+};
 
 use super::{
     security::{has_read_only_root, identity, privileges},
@@ -42,6 +44,7 @@ pub(super) struct MountedVolume {
     pub(super) target: String,
     pub(super) sub_path: Option<String>,
     pub(super) read_only: bool,
+    pub(super) options: BindOptions,
 }
 
 /// The place of a volume's content.
@@ -51,7 +54,8 @@ pub(super) enum Source {
     Objects(VolumeKind),
     /// In a directory of the agent.
     Agent(PathBuf),
-    EmptyDir,
+    /// With its mode.
+    EmptyDir(u32),
     HostPath(PathBuf),
 }
 
@@ -66,8 +70,9 @@ impl Source {
         if let Some(kind) = VolumeKind::of(volume) {
             return Some(Self::Objects(kind));
         }
-        if volume.empty_dir.is_some() {
-            return Some(Self::EmptyDir);
+        if let Some(directory) = &volume.empty_dir {
+            let mode = directory.mode.unwrap_or(0o777).cast_unsigned();
+            return Some(Self::EmptyDir(mode & 0o1777));
         }
         let host_path = volume.host_path.as_ref()?;
         Some(Self::HostPath(PathBuf::from(&host_path.path)))
@@ -163,6 +168,7 @@ impl MountedVolume {
             target: mount.mount_path,
             sub_path: mount.sub_path.map(Into::into),
             read_only: mount.read_only,
+            options: mount.options,
         })
     }
 }

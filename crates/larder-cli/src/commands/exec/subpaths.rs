@@ -145,6 +145,7 @@ impl SubPaths {
             target: Path::new(&mount.target),
             old: mounted.shown,
             read_only: mount.read_only,
+            options: mount.options,
         };
         replace(&replacement, mounts)?;
         mounted.source = new;
