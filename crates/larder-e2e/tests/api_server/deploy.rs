@@ -76,6 +76,11 @@ fn documents(text: &str) -> Vec<Value> {
         .collect()
 }
 
+/// The documents of a file in `deploy/`.
+pub(crate) fn manifest(name: &str) -> Vec<Value> {
+    documents(&fs::read_to_string(deploy().join(name)).unwrap())
+}
+
 /// What `kubectl apply -k` would send for an overlay of a base with components that patch it; `None` without kubectl,
 /// which CI must have.
 fn rendered(base: &str, components: &[&Kustomization]) -> Option<Vec<Value>> {
@@ -109,7 +114,7 @@ fn rendered(base: &str, components: &[&Kustomization]) -> Option<Vec<Value>> {
 }
 
 /// Creates `object`, on a path made from its kind.
-async fn create(admin: &Client, object: &Value) {
+pub(crate) async fn create(admin: &Client, object: &Value) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str);
     let (kind, version) = (text("/kind").unwrap(), text("/apiVersion").unwrap());
     let group = if version.contains('/') {

@@ -9,6 +9,7 @@ mod managers;
 mod mirror_pods;
 mod offline;
 mod outages;
+mod policies;
 mod rbac;
 mod static_pods;
 mod transport;
