@@ -160,7 +160,7 @@ impl ApiServer {
             Route::Objects(target) => {
                 let verb = verb?;
                 self.authorize(&user, verb, &target, query)?;
-                let body = read_body(body).await?;
+                let body = read_body(body, self.unfinished()).await?;
                 self.admit(&user, verb, &target, &parts.headers, &body)?;
                 let response =
                     self.serve_objects(&user, verb, &target, query, &parts.headers, &body)?;
@@ -176,7 +176,7 @@ impl ApiServer {
             }
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
-                let body = read_body(body).await?;
+                let body = read_body(body, self.unfinished()).await?;
                 self.serve_other(&user, &parts.method, &segments, &parts.headers, &body)
             }
         }

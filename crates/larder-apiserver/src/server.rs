@@ -115,6 +115,7 @@ struct ServerInner {
     authority: Arc<Authority>,
     connections: Connections,
     unread: Unread,
+    unfinished: Unread,
 }
 
 impl ApiServer {
@@ -169,7 +170,8 @@ impl ApiServer {
             faults: Faults::new(writer.store.clone(), connections.clone()),
             authority,
             connections,
-            unread: Unread::new(),
+            unread: Unread::responses(),
+            unfinished: Unread::bodies(),
             writer,
         });
         Ok(Self { inner })
@@ -220,6 +222,10 @@ impl ApiServer {
 
     pub(crate) fn unread(&self) -> &Unread {
         &self.inner.unread
+    }
+
+    pub(crate) fn unfinished(&self) -> &Unread {
+        &self.inner.unfinished
     }
 
     pub(crate) fn clock(&self) -> Clock {

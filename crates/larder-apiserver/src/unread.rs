@@ -1,7 +1,9 @@
-//! Bounds the memory of responses that clients have not read.
+//! Bounds the memory that waits for clients: of responses that they have not read, and of bodies that they have not
+//! finished.
 //!
 //! Lists and events of whole objects share the bytes of the store. Everything else that a response holds counts here,
 //! until the client has read it: documents that are made for one client, and references to the objects of a list.
+//! Bodies count apart, so that neither kind of client keeps the other waiting.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -11,15 +13,19 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::ApiError;
 
-/// Bytes that unread responses of a server may take. The table of a thousand pods takes 2 MiB.
+/// Bytes that unread responses of a server may take, and unfinished bodies. The table of a thousand pods takes 2 MiB.
 const MAX_UNREAD: u32 = 64 << 20;
 
 /// Parts of a text that follow each other.
 pub(crate) type Pieces = VecDeque<Bytes>;
 
-/// The memory that is left for responses. Cloning shares it.
+/// The memory that is left. Cloning shares it.
 #[derive(Clone, Debug)]
-pub(crate) struct Unread(Arc<Semaphore>);
+pub(crate) struct Unread {
+    left: Arc<Semaphore>,
+    /// Why there is none.
+    exhausted: &'static str,
+}
 
 /// A share of the memory, until it is dropped.
 pub(crate) type Share = OwnedSemaphorePermit;
@@ -37,22 +43,32 @@ impl AsRef<[u8]> for Held {
 }
 
 impl Unread {
-    pub(crate) fn new() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_UNREAD as usize)))
+    fn new(exhausted: &'static str) -> Self {
+        let left = Arc::new(Semaphore::new(MAX_UNREAD as usize));
+        Self { left, exhausted }
+    }
+
+    /// Of responses.
+    pub(crate) fn responses() -> Self {
+        Self::new("too many responses that clients have not read")
+    }
+
+    /// Of the bodies of requests.
+    pub(crate) fn bodies() -> Self {
+        Self::new("too many requests whose bodies are not finished")
     }
 
     /// A share of this many bytes. What is larger than all shares together gets all of them.
     ///
     /// # Errors
     ///
-    /// 429: clients do not read what they have requested.
+    /// 429: clients do not read what they have requested, or do not finish what they send.
     pub(crate) fn share(&self, bytes: usize) -> Result<Share, ApiError> {
         let bytes = u32::try_from(bytes).map_or(MAX_UNREAD, |bytes| bytes.min(MAX_UNREAD));
-        let share = Arc::clone(&self.0).try_acquire_many_owned(bytes);
+        let share = Arc::clone(&self.left).try_acquire_many_owned(bytes);
         share.map_err(|_| {
-            let message = "too many responses that clients have not read";
-            ApiError::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message)
-                .with_retry_after(1)
+            let code = StatusCode::TOO_MANY_REQUESTS;
+            ApiError::new(code, "TooManyRequests", self.exhausted).with_retry_after(1)
         })
     }
 
@@ -64,11 +80,16 @@ impl Unread {
     pub(crate) fn hold(&self, text: Bytes) -> Result<Bytes, ApiError> {
         if text.is_unique() {
             let share = self.share(text.len())?;
-            return Ok(Bytes::from_owner(Held {
-                text,
-                _share: share,
-            }));
+            return Ok(held(text, share));
         }
         Ok(text)
     }
+}
+
+/// `text`, whose share ends with it.
+pub(crate) fn held(text: Bytes, share: Share) -> Bytes {
+    Bytes::from_owner(Held {
+        text,
+        _share: share,
+    })
 }

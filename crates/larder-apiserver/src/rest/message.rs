@@ -1,8 +1,8 @@
 //! Bodies of requests, read within limits, and the few forms of a response.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
-use bytes::Bytes;
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::{Value, json};
@@ -13,6 +13,7 @@ use crate::{
     ApiError, BoxError, json,
     object::Object,
     resource::Kind,
+    unread::{Unread, held},
     write::{Deleted, Written},
 };
 
@@ -22,27 +23,41 @@ const MAX_BODY_BYTES: usize = 3 << 20;
 /// How long a body may take. Source: kube-apiserver 1.36, `--request-timeout`.
 const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// The whole body of a request.
+/// The whole body of a request, which counts among the unfinished ones until it is dropped.
 ///
 /// # Errors
 ///
-/// 413: it is longer than [`MAX_BODY_BYTES`]; 400: it broke off; 504: it takes longer than [`BODY_TIMEOUT`].
-pub(super) async fn read_body<B>(body: B) -> Result<Bytes, ApiError>
+/// 413: it is longer than [`MAX_BODY_BYTES`]; 400: it broke off; 504: it takes longer than [`BODY_TIMEOUT`]; 429: bodies
+/// that are not finished take too much.
+pub(super) async fn read_body<B>(body: B, unfinished: &Unread) -> Result<Bytes, ApiError>
 where
     B: http_body::Body + Send,
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    let body = Limited::new(body, MAX_BODY_BYTES).collect();
-    match timeout(BODY_TIMEOUT, body).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::too_large(format_args!(
-            "limit is {MAX_BODY_BYTES}"
-        ))),
-        Ok(Err(error)) => Err(ApiError::bad_request(format!(
-            "cannot read the body: {error}"
-        ))),
-        Err(_) => Err(ApiError::timeout()),
+    let read = async {
+        let mut body = pin!(Limited::new(body, MAX_BODY_BYTES));
+        let mut share = unfinished.share(0)?;
+        // One buffer: kept as they come, many short frames would take more than their bytes.
+        let mut read = BytesMut::new();
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| not_read(&*error))?;
+            if let Ok(data) = frame.into_data() {
+                share.merge(unfinished.share(data.remaining())?);
+                read.put(data);
+            }
+        }
+        Ok(held(read.freeze(), share))
+    };
+    let read = timeout(BODY_TIMEOUT, read).await;
+    read.unwrap_or_else(|_| Err(ApiError::timeout()))
+}
+
+fn not_read(error: &(dyn std::error::Error + 'static)) -> ApiError {
+    if error.is::<LengthLimitError>() {
+        ApiError::too_large(format_args!("limit is {MAX_BODY_BYTES}"))
+    } else {
+        ApiError::bad_request(format!("cannot read the body: {error}"))
     }
 }
 

@@ -1,11 +1,12 @@
 //! Hostile requests: each is answered, none stops the server, and no answer quotes a Secret.
 
-use std::{collections::HashSet, fs::File, io::Read as _, time::Duration};
+use std::{collections::HashSet, convert::Infallible, fs::File, io::Read as _, time::Duration};
 
 use bytes::Bytes;
+use futures::{FutureExt as _, StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
-use http_body::Body as _;
-use http_body_util::{BodyExt as _, Full};
+use http_body::{Body as _, Frame};
+use http_body_util::{BodyExt as _, Full, StreamBody};
 use larder_apiserver::{ApiServer, AuditLog, Body, Kind, Options};
 use serde_json::{Value, json};
 use tower_service::Service as _;
@@ -621,6 +622,37 @@ async fn tables_that_nobody_reads_take_bounded_memory() {
     drop((watched, responses));
     let response = unread(&server, &path, TABLE).await;
     assert_eq!(response.status(), StatusCode::OK);
+}
+
+// Attack: clients that begin bodies and do not finish them.
+#[tokio::test(start_paused = true)]
+async fn unfinished_bodies_take_bounded_memory() {
+    let server = server();
+    let map =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}}).to_string();
+    let mut unfinished = Vec::new();
+    let rejected = loop {
+        let begun = stream::iter([Ok::<_, Infallible>(Frame::data(Bytes::from(vec![
+            b' ';
+            3 << 20
+        ])))]);
+        let request = Request::post(MAPS).body(StreamBody::new(begun.chain(stream::pending())));
+        let mut response = server.service().call(request.unwrap());
+        match (&mut response).now_or_never() {
+            Some(response) => break response.unwrap(),
+            None => unfinished.push(response),
+        }
+        assert!(unfinished.len() < 22, "more than 64 MiB");
+    };
+    assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(rejected.headers()["retry-after"], "1");
+    // Reads need no body, and what is small has room.
+    assert_eq!(get(&server, MAPS).await.0, StatusCode::OK);
+    assert_eq!(post(&server, MAPS, map).await.0, StatusCode::CREATED);
+    let ended = unfinished.pop().unwrap().await.unwrap();
+    assert_eq!(ended.status(), StatusCode::GATEWAY_TIMEOUT);
+    let large = post(&server, MAPS, vec![b' '; 3 << 20]).await;
+    assert_eq!(large.0, StatusCode::BAD_REQUEST);
 }
 
 #[tokio::test(start_paused = true)]

@@ -63,7 +63,9 @@ async fn service_account_gets_no_free_tokens_and_only_mirror_pods_of_its_node() 
             create(&admin, &object).await;
         }
     }
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "app"}});
+    let account = json!({
+        "apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "default", "name": "app"},
+    });
     create(&admin, &account).await;
     for pod in [pod("web", OWN, false), pod("other", "another", true)] {
         create(&admin, &pod).await;
