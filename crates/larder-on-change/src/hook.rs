@@ -18,7 +18,7 @@ pub(crate) use self::{
     http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port},
     paths::Paths,
     timing::{Debounce, Retry, Timing},
-    url::{HttpUrl, HttpUrlError},
+    url::HttpUrl,
 };
 use crate::signal::Signal;
 

@@ -15,14 +15,17 @@ mod short;
 mod timing;
 
 pub use configured::{ConfiguredHook, HookList, PodSelector, allowed_actions};
-pub use error::{HookError, Problem};
+pub use error::HookError;
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
 use serde_json::Value;
 use serde_saphyr::Error as YamlError;
 use smol_str::SmolStr;
 
-use self::{error::at, fields::ParseContext};
+use self::{
+    error::{TOO_LONG, TOO_MANY, at},
+    fields::ParseContext,
+};
 use crate::{
     facts::PodFacts,
     hook::{Action, Debounce, Hook, Retry, Timing},
@@ -108,7 +111,7 @@ pub fn hooks(
     facts: Option<&PodFacts>,
 ) -> Result<Vec<Hook>, HookError> {
     if text.len() > MAX_TEXT {
-        return Err(HookError::whole(Problem::TooLong));
+        return Err(HookError::whole(TOO_LONG));
     }
     let text = text.trim();
     let context = ParseContext { origin, facts };
@@ -145,8 +148,10 @@ fn yaml(text: &str) -> Result<Value, HookError> {
             other => other,
         };
         HookError::whole(match cause {
-            YamlError::AliasReplayLimitExceeded { .. } => Problem::TooManyAliases { line },
-            _ => Problem::Malformed { line },
+            YamlError::AliasReplayLimitExceeded { .. } => {
+                format!("line {line}: aliases repeat too much of the text")
+            }
+            _ => format!("line {line} is not valid YAML"),
         })
     })
 }
@@ -159,17 +164,14 @@ fn yaml(text: &str) -> Result<Value, HookError> {
 /// volumes.
 pub fn check_together(hooks: &[Hook]) -> Result<(), HookError> {
     if hooks.len() > MAX_HOOKS {
-        return Err(HookError::whole(Problem::TooMany));
+        return Err(HookError::whole(TOO_MANY));
     }
     for (later, hook) in hooks.iter().enumerate() {
         for (earlier, other) in hooks[..later].iter().enumerate() {
             if hook.name == other.name {
                 return Err(at(
                     format!("[{later}].name"),
-                    Problem::DuplicateName {
-                        name: hook.name.clone(),
-                        earlier,
-                    },
+                    format!("[{earlier}] is named {:?} as well", hook.name),
                 ));
             }
             let (signal, restart) = match (hook.signals(), other.signals()) {
@@ -182,7 +184,9 @@ pub fn check_together(hooks: &[Hook]) -> Result<(), HookError> {
             {
                 return Err(at(
                     format!("[{restart}].restart"),
-                    Problem::SignalToo { other: signal },
+                    format!(
+                        "[{signal}] sends a signal for the same volumes: give volumes, or restart:environment"
+                    ),
                 ));
             }
         }

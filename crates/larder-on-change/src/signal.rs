@@ -63,32 +63,26 @@ impl fmt::Display for Signal {
     }
 }
 
-/// Why a text does not name a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SignalError {
-    /// A number.
-    #[error("name the signal, as in SIGHUP")]
-    Number,
-    /// Another name.
-    #[error(
-        "expected one of SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT"
-    )]
-    Unknown,
-}
+/// Why a number does not name a signal.
+pub(crate) const NUMBER: &str = "name the signal, as in SIGHUP";
+/// Why another text does not.
+const UNKNOWN: &str =
+    "expected one of SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH, SIGCONT";
 
 impl FromStr for Signal {
-    type Err = SignalError;
+    /// What is expected instead.
+    type Err = &'static str;
 
     /// Reads a name with or without `SIG`.
-    fn from_str(text: &str) -> Result<Self, SignalError> {
+    fn from_str(text: &str) -> Result<Self, &'static str> {
         if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(SignalError::Number);
+            return Err(NUMBER);
         }
         let name = text.strip_prefix("SIG").unwrap_or(text);
         let mut known = Self::ALL.into_iter();
         known
             .find(|signal| &signal.name()["SIG".len()..] == name)
-            .ok_or(SignalError::Unknown)
+            .ok_or(UNKNOWN)
     }
 }
 
@@ -103,22 +97,15 @@ mod tests {
             assert_eq!(signal.name().parse(), Ok(signal));
             assert_eq!(signal.name()[3..].parse(), Ok(signal));
         }
-        assert_eq!("1".parse::<Signal>(), Err(SignalError::Number));
+        assert_eq!("1".parse::<Signal>(), Err(NUMBER));
         for unknown in ["SIGFOO", "", "SIGKILL", "hup", "SIG"] {
-            assert_eq!(
-                unknown.parse::<Signal>(),
-                Err(SignalError::Unknown),
-                "{unknown}"
-            );
+            assert_eq!(unknown.parse::<Signal>(), Err(UNKNOWN), "{unknown}");
         }
     }
 
     #[test]
     fn message_lists_every_signal() {
         let names = Signal::ALL.map(Signal::name).join(", ");
-        assert_eq!(
-            SignalError::Unknown.to_string(),
-            format!("expected one of {names}")
-        );
+        assert_eq!(UNKNOWN, format!("expected one of {names}"));
     }
 }

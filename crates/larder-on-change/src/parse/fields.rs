@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use super::{
     HookOrigin,
-    error::{HookError, Problem, at},
+    error::{HookError, at},
 };
 use crate::facts::PodFacts;
 
@@ -68,23 +68,22 @@ impl<'a> Fields<'a> {
             .keys()
             .find(|name| !self.taken.contains(&name.as_str()));
         match unknown {
-            Some(name) => {
-                // A long name is shortened.
-                let name = name.chars().take(64).collect();
-                Err(at(self.path, Problem::UnknownField { name }))
-            }
+            Some(name) => Err(at(
+                self.path,
+                format!("unknown field {:?}", shortened(name)),
+            )),
             None => Ok(()),
         }
     }
 }
 
 impl<'a> Field<'a> {
-    pub(super) fn error(&self, problem: Problem) -> HookError {
+    pub(super) fn error(&self, problem: impl Into<String>) -> HookError {
         at(self.path.clone(), problem)
     }
 
     pub(super) fn expected(&self, what: &'static str) -> HookError {
-        self.error(Problem::Expected(what))
+        self.error(format!("expected {what}"))
     }
 
     /// Its fields, if it is a mapping.
@@ -140,14 +139,17 @@ impl<'a> Field<'a> {
         };
         match facts.volumes.iter().find(|volume| volume.name == name) {
             Some(volume) if volume.kind.is_some() => Ok(()),
-            Some(volume) => Err(self.error(Problem::OtherVolume {
-                name: name.to_owned(),
-                kind: volume.type_name.to_string(),
-            })),
-            None => Err(self.error(Problem::UnknownVolume {
-                name: name.chars().take(64).collect(),
-                known: facts.delivered().map(SmolStr::to_string).collect(),
-            })),
+            Some(volume) => {
+                let kind = with_article(&volume.type_name);
+                Err(self.error(format!(
+                    "volume {name:?} is {kind}, which larder does not deliver"
+                )))
+            }
+            None => {
+                let known: Vec<_> = facts.delivered().map(SmolStr::as_str).collect();
+                let (name, known) = (shortened(name), known.join(", "));
+                Err(self.error(format!("no volume {name:?}; there are {known}")))
+            }
         }
     }
 
@@ -161,12 +163,8 @@ impl<'a> Field<'a> {
                 Ok((name.clone(), value.to_owned()))
             }
             _ => Err(at(
-                format!(
-                    "{}.{}",
-                    self.path,
-                    name.chars().take(64).collect::<String>()
-                ),
-                Problem::Expected("a text of one line"),
+                format!("{}.{}", self.path, shortened(name)),
+                "expected a text of one line",
             )),
         };
         fields.iter().map(pair).collect()
@@ -174,11 +172,21 @@ impl<'a> Field<'a> {
 }
 
 /// Checks that the pod has the container, and that it is no init container.
-pub(super) fn check_container(name: &str, facts: &PodFacts) -> Result<(), Problem> {
-    let shown = || name.chars().take(64).collect();
+pub(super) fn check_container(name: &str, facts: &PodFacts) -> Result<(), String> {
+    let shown = shortened(name);
     match facts.containers.iter().find(|facts| facts.name == name) {
-        Some(facts) if facts.is_init => Err(Problem::InitContainer { name: shown() }),
+        Some(facts) if facts.is_init => Err(format!("container {shown:?} is an init container")),
         Some(_) => Ok(()),
-        None => Err(Problem::UnknownContainer { name: shown() }),
+        None => Err(format!("no container {shown:?}")),
     }
+}
+
+/// The beginning of a name that an error quotes.
+fn shortened(name: &str) -> String {
+    name.chars().take(64).collect()
+}
+
+fn with_article(kind: &str) -> String {
+    let is_vowel = kind.starts_with(['a', 'e', 'i', 'o', 'u']);
+    format!("{} {kind}", if is_vowel { "an" } else { "a" })
 }

@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 
 use super::{
     MAX_BODY,
-    error::{HookError, Problem, at},
+    error::{HookError, at},
     fields::{Field, ParseContext},
 };
 use crate::hook::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, Port};
@@ -68,14 +68,14 @@ fn headers(field: &Field<'_>) -> Result<Vec<(String, String)>, HookError> {
     for (name, value) in &headers {
         let reserved = ["host", "content-length", "transfer-encoding", "connection"];
         if reserved.contains(&name.to_ascii_lowercase().as_str()) {
-            return Err(field.error(Problem::ReservedHeader { name: name.clone() }));
+            return Err(field.error(format!("header {name} cannot be set")));
         }
         if HeaderName::from_bytes(name.as_bytes()).is_err() {
             return Err(field.expected("names of headers"));
         }
         if HeaderValue::from_str(value).is_err() {
             let path = format!("{}.{name}", field.path);
-            return Err(at(path, Problem::Expected("the value of a header")));
+            return Err(at(path, "expected the value of a header"));
         }
     }
     Ok(headers)
@@ -124,11 +124,12 @@ pub(super) fn http_call(
 
 fn url_target(field: &str, url: &str, context: ParseContext<'_>) -> Result<HttpTarget, HookError> {
     if context.is_annotation() {
-        return Err(at(field, Problem::UrlOfPod));
+        let problem = "a hook in an annotation may call only its own pod; use port and path";
+        return Err(at(field, problem));
     }
     HttpUrl::parse(url)
         .map(HttpTarget::Url)
-        .map_err(|error| at(field, Problem::Url(error)))
+        .map_err(|error| at(field, error.to_string()))
 }
 
 fn port(field: &Field<'_>) -> Result<Port, HookError> {
@@ -148,9 +149,9 @@ fn port(field: &Field<'_>) -> Result<Port, HookError> {
         return Err(expected());
     }
     match field.context.facts {
-        Some(facts) if facts.port(name).is_none() => Err(field.error(Problem::UnknownPort {
-            name: name.to_owned(),
-        })),
+        Some(facts) if facts.port(name).is_none() => {
+            Err(field.error(format!("no container has a port named {name:?}")))
+        }
         _ => Ok(Port::Name(name.to_owned())),
     }
 }

@@ -7,14 +7,14 @@ use smol_str::SmolStr;
 
 use super::{
     HookOrigin, default_timing,
-    error::{HookError, Problem, at},
+    error::{COMMAND_OF_POD, HookError, NO_ACTION, at, two_actions},
     fields::{Field, Fields, ParseContext, check_container},
     http::http,
     timing::timing,
 };
 use crate::{
     hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget, Timing},
-    signal::{Signal, SignalError},
+    signal::{NUMBER, Signal},
 };
 
 /// Longest name of a hook, in bytes.
@@ -40,7 +40,7 @@ pub(super) fn list(value: &Value, context: ParseContext<'_>) -> Result<Vec<Hook>
                 .collect()
         }
         Value::Object(_) => Ok(vec![hook(value, 0, context)?]),
-        _ => Err(HookError::whole(Problem::Expected("a list of hooks"))),
+        _ => Err(HookError::whole("expected a list of hooks")),
     }
 }
 
@@ -66,15 +66,14 @@ pub(super) fn hook(
     let steps = match (one, fields.take("steps")) {
         (Some(one), None) => vec![one],
         (Some(one), Some(_)) => {
-            let (one, other) = (one.word(), "steps");
-            return Err(whole.error(Problem::TwoActions { one, other }));
+            return Err(whole.error(two_actions(one.word(), "steps")));
         }
         (None, Some(field)) => steps(&field, container.as_ref())?,
         (None, None) => {
             // A misspelled action is reported as an unknown field.
             read_rest(&mut fields);
             fields.finish()?;
-            return Err(whole.error(Problem::NoAction));
+            return Err(whole.error(NO_ACTION));
         }
     };
     let timing = timing(&mut fields, default_timing(context.origin, &steps))?;
@@ -128,7 +127,10 @@ fn check_annotated_times(path: &str, steps: &[Action], timing: Timing) -> Result
     } else {
         return Ok(());
     };
-    Err(at(format!("{path}.{field}"), Problem::Expected(expected)))
+    Err(at(
+        format!("{path}.{field}"),
+        format!("expected {expected}"),
+    ))
 }
 
 /// Marks the fields that follow the action as known.
@@ -185,7 +187,7 @@ fn steps(field: &Field<'_>, container: Option<&SmolStr>) -> Result<Vec<Action>, 
         let mut fields = item.fields("a step with one action")?;
         let step = action(&mut fields, container, field.context)?;
         fields.finish()?;
-        steps.push(step.ok_or_else(|| item.error(Problem::NoAction))?);
+        steps.push(step.ok_or_else(|| item.error(NO_ACTION))?);
     }
     if steps.is_empty() {
         return Err(field.expected("at least one step"));
@@ -209,7 +211,7 @@ fn action(
         [one] => one,
         [(one, field), (other, _), ..] => {
             let path = field.path.trim_end_matches(one).trim_end_matches('.');
-            return Err(at(path, Problem::TwoActions { one, other }));
+            return Err(at(path, two_actions(one, other)));
         }
     };
     let action = match *name {
@@ -233,8 +235,10 @@ pub(super) fn check_action(
         && !allowed.allows(action)
     {
         let problem = match action {
-            Action::Exec(_) => Problem::CommandOfPod,
-            Action::Signal(_) | Action::Http(_) | Action::Restart(_) => Problem::NotAllowed,
+            Action::Exec(_) => COMMAND_OF_POD,
+            Action::Signal(_) | Action::Http(_) | Action::Restart(_) => {
+                "this node does not allow it (onChangeFromPods)"
+            }
         };
         return Err(at(field, problem));
     }
@@ -245,8 +249,9 @@ pub(super) fn check_action(
             facts.restart_policy == "Always" || named.is_some_and(|facts| facts.is_sidecar);
         // `larder exec` starts its command again by itself.
         if !comes_back && context.origin != HookOrigin::CommandLine {
-            let policy = facts.restart_policy.to_string();
-            return Err(at(field, Problem::NotRestarted { policy }));
+            let policy = &facts.restart_policy;
+            let problem = format!("restartPolicy is {policy}: the container might not come back");
+            return Err(at(field, problem));
         }
     }
     Ok(())
@@ -254,11 +259,11 @@ pub(super) fn check_action(
 
 fn signal_name(field: &Field<'_>) -> Result<Signal, HookError> {
     let signal = if field.value.is_number() {
-        Err(SignalError::Number)
+        Err(NUMBER)
     } else {
         field.text()?.parse()
     };
-    signal.map_err(|error| field.error(Problem::Signal(error)))
+    signal.map_err(|error| field.error(error))
 }
 
 fn signal(field: &Field<'_>) -> Result<SignalTarget, HookError> {
@@ -299,7 +304,7 @@ fn restart(field: &Field<'_>) -> Result<Restart, HookError> {
 
 fn exec(field: &Field<'_>) -> Result<Command, HookError> {
     if field.context.is_annotation() {
-        return Err(field.error(Problem::CommandOfPod));
+        return Err(field.error(COMMAND_OF_POD));
     }
     if field.value.is_array() {
         return Ok(Command::new(words(field)?));
@@ -309,7 +314,7 @@ fn exec(field: &Field<'_>) -> Result<Command, HookError> {
     let command = command.ok_or_else(|| field.expected("the field command"))?;
     let user = fields.read("user", |user| match field.context.origin {
         // There a hook's command runs as the user of the main command.
-        HookOrigin::CommandLine => Err(user.error(Problem::OnlyFor("the agent's configuration"))),
+        HookOrigin::CommandLine => Err(user.error("only for the agent's configuration")),
         _ => user.string(),
     })?;
     let directory = fields.read("workingDirectory", |directory| {

@@ -6,7 +6,7 @@ use smol_str::SmolStr;
 
 use super::{
     AllowedActions, HookOrigin, MAX_HOOKS, MAX_TEXT,
-    error::{HookError, Problem, at},
+    error::{HookError, TOO_LONG, TOO_MANY, at},
     fields::check_container,
     hooks,
 };
@@ -45,9 +45,9 @@ pub fn annotated_hooks(
         .map(|(key, text)| AnnotatedHooks {
             annotation: key.clone(),
             hooks: if too_long {
-                Err(HookError::whole(Problem::TooLong))
+                Err(HookError::whole(TOO_LONG))
             } else if too_many {
-                Err(HookError::whole(Problem::TooMany))
+                Err(HookError::whole(TOO_MANY))
             } else {
                 annotation(key, text, allowed, facts)
             },
@@ -56,7 +56,7 @@ pub fn annotated_hooks(
     let count: usize = found.iter().flat_map(|one| &one.hooks).map(Vec::len).sum();
     if count > MAX_HOOKS {
         for one in &mut found {
-            one.hooks = Err(HookError::whole(Problem::TooMany));
+            one.hooks = Err(HookError::whole(TOO_MANY));
         }
     }
     found
@@ -78,7 +78,7 @@ fn annotation(
             Some(other) if other != container => {
                 return Err(at(
                     format!("[{position}].container"),
-                    Problem::OnlyFor("the container that the annotation names"),
+                    "only for the container that the annotation names",
                 ));
             }
             _ => hook.container = Some(SmolStr::from(container)),

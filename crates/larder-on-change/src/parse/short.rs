@@ -2,7 +2,7 @@
 
 use super::{
     HookOrigin,
-    error::{HookError, Problem, at},
+    error::{COMMAND_OF_POD, HookError, at},
     fields::ParseContext,
     http::http_call,
     long::check_action,
@@ -13,10 +13,15 @@ use crate::hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget
 pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>, HookError> {
     let origin = context.origin;
     let unknown = || {
-        HookError::whole(Problem::UnknownForm {
-            text: text.chars().take(64).collect(),
-            commands: origin == HookOrigin::CommandLine,
-        })
+        let start: String = text.chars().take(64).collect();
+        let exec = if origin == HookOrigin::CommandLine {
+            ", exec:PATH"
+        } else {
+            ""
+        };
+        HookError::whole(format!(
+            "{start:?}: expected none, restart, restart:environment, signal:NAME, http:PORT/PATH{exec} or a list"
+        ))
     };
     let action = match text.split_once(':') {
         None if text == "none" => return Ok(None),
@@ -28,7 +33,7 @@ pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>
         Some(("signal", name)) => {
             let signal = name
                 .parse()
-                .map_err(|error| HookError::whole(Problem::Signal(error)))?;
+                .map_err(|error: &str| HookError::whole(error))?;
             Action::Signal(SignalTarget {
                 signal,
                 process: None,
@@ -39,7 +44,7 @@ pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>
             Action::Exec(Command::new(vec![path.to_owned()]))
         }
         Some(("exec", _)) if origin != HookOrigin::CommandLine => {
-            return Err(at("exec", Problem::CommandOfPod));
+            return Err(at("exec", COMMAND_OF_POD));
         }
         _ => return Err(unknown()),
     };

@@ -1,7 +1,7 @@
 //! The fields for the timing of a hook.
 
 use super::{
-    error::{HookError, Problem},
+    error::{HookError, MIN_ABOVE_MAX},
     fields::{Field, Fields},
 };
 use crate::hook::{Debounce, Retry, Timing};
@@ -32,7 +32,7 @@ fn debounce(field: &Field<'_>) -> Result<Debounce, HookError> {
     fields.finish()?;
     let max = max.unwrap_or(min.saturating_mul(4));
     if min > max {
-        Err(field.error(Problem::MinAboveMax))
+        Err(field.error(MIN_ABOVE_MAX))
     } else {
         Ok(Debounce { min, max })
     }
@@ -51,7 +51,7 @@ fn retry(field: &Field<'_>) -> Result<Retry, HookError> {
     })?;
     fields.finish()?;
     if min > max {
-        return Err(field.error(Problem::MinAboveMax));
+        return Err(field.error(MIN_ABOVE_MAX));
     }
     Ok(Retry {
         min,

@@ -15,7 +15,7 @@ fn thousands_of_annotations_have_a_few_errors() {
     let many = (0..10_000).map(|number| (format!("{ANNOTATION_PREFIX}{number}"), String::new()));
     let found = annotated(many);
     assert_eq!(found.len(), MAX_HOOKS + 1);
-    let too_many = HookError::whole(Problem::TooMany);
+    let too_many = HookError::whole(TOO_MANY);
     assert!(
         found
             .iter()
@@ -43,7 +43,7 @@ fn aliases_of_aliases_are_rejected_before_they_expand_far() {
         format!("{text}- &a{level} [{aliases}]\n")
     });
     // The line says how much was read: each one repeats nine times as much as the one before.
-    let rejected = HookError::whole(Problem::TooManyAliases { line: 5 });
+    let rejected = HookError::whole("line 5: aliases repeat too much of the text");
     assert_eq!(hooks(&laughs, POD, Some(&facts("Always"))), Err(rejected));
 }
 
