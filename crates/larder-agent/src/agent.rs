@@ -129,7 +129,7 @@ impl Agent {
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), TaskError> {
         // Workers end with this one, which a failure cancels as well.
         let shutdown = shutdown.child_token();
-        warn_of_exposed_secrets(&self.handle.host);
+        warn_of_exposed_secrets(&self.handle.node.host);
         let earlier = self.tidy().await;
         let (reports, mut inbox) = mpsc::channel(REPORTS);
         let mut tasks = Tasks::default();
@@ -139,7 +139,7 @@ impl Agent {
         let mirrors = self.start_mirrors(&mut tasks);
 
         let handle = self.handle.clone();
-        let inputs = Arc::clone(&handle.inputs);
+        let inputs = Arc::clone(&handle.node.inputs);
         let mut config_maps = inputs.config_maps.subscribe();
         let mut secrets = inputs.secrets.subscribe();
         let mut cluster = inputs.cluster.clone();
@@ -195,7 +195,7 @@ impl Agent {
                 Ok(()) = cluster.changed() => AgentEvent::Cluster,
                 Some(source) = self.certificates.recv() => AgentEvent::Certificate(source),
                 Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
-                () = handle.on_change.reloaded() => AgentEvent::HooksReloaded,
+                () = handle.node.on_change.reloaded() => AgentEvent::HooksReloaded,
                 Some(stale) = checkpoint.stale.recv() => AgentEvent::Stale(Box::new(stale)),
                 Some(found) = &mut scan => AgentEvent::Scanned(found),
                 ended = node.reconciler.worker_ended() => match ended {
@@ -220,13 +220,13 @@ impl Agent {
                 AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
             }
             if node.becomes_ready() || node.may_rescan() {
-                let found = left_behind(handle.host.clone(), late_pods.clone());
+                let found = left_behind(handle.node.host.clone(), late_pods.clone());
                 scan = Some(found.boxed()).into();
             }
         };
         shutdown.cancel();
         checkpoint.finish().await;
-        end(node.reconciler, &handle.on_change, tasks, result).await
+        end(node.reconciler, &handle.node.on_change, tasks, result).await
     }
 }
 

@@ -15,6 +15,4 @@ pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod pod_parts;
 pub(crate) mod pod_statuses;
-pub(crate) mod registration;
-pub(crate) mod reports;
 pub(crate) mod worker;

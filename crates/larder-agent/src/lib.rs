@@ -1,9 +1,6 @@
 //! The larder node agent: from object events to swapped volumes.
 //!
 //! This crate connects the others, which cache objects and write volumes, and decides when they act.
-//!
-//! Feature `manifests`: an embedded API server that is filled from a directory of manifests. Without it, an agent links
-//! no API server.
 
 pub mod agent;
 pub mod beside;
@@ -16,11 +13,7 @@ mod cluster_state;
 pub mod config;
 mod delivery;
 mod events;
-#[cfg(feature = "manifests")]
-pub mod feed;
 pub mod local_api;
-#[cfg(feature = "manifests")]
-pub mod manifest_dir;
 mod metrics;
 pub mod node;
 pub mod on_change;

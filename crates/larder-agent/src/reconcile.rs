@@ -33,14 +33,11 @@ use crate::{
     certificates::SourceId,
     delivery::{
         inbox::{DesiredState, Inbox},
-        inputs::NodeInputs,
+        inputs::Registration,
         plan::{Need, PodPlan},
         pod_statuses::PodStatusEntry,
-        registration::Registration,
-        reports::Reports,
-        worker::{WorkerFactory, WorkerSeat},
+        worker::{DeliveryNode, WorkerFactory, WorkerSeat},
     },
-    on_change::OnChange,
     status::Phase,
     tasks::TaskError,
 };
@@ -78,9 +75,7 @@ impl TrackedPod {
 /// Routes every change to the workers of the pods that it concerns.
 pub(crate) struct Reconciler {
     factory: Arc<dyn WorkerFactory>,
-    inputs: Arc<NodeInputs>,
-    reports: Arc<Reports>,
-    on_change: OnChange,
+    node: Arc<DeliveryNode>,
     /// Whether any pod reads ClusterTrustBundles; only then are they watched.
     wants_trust_bundles: watch::Sender<bool>,
     pods: BTreeMap<ResolvedPodUid, TrackedPod>,
@@ -96,17 +91,14 @@ impl Reconciler {
     /// Without pods. `wants_trust_bundles` follows whether any pod reads ClusterTrustBundles.
     pub(crate) fn new(
         factory: Arc<dyn WorkerFactory>,
-        (inputs, reports): (Arc<NodeInputs>, Arc<Reports>),
-        on_change: OnChange,
+        node: Arc<DeliveryNode>,
         wants_trust_bundles: watch::Sender<bool>,
         rng: Rng,
         shutdown: CancellationToken,
     ) -> Self {
         Self {
             factory,
-            inputs,
-            reports,
-            on_change,
+            node,
             wants_trust_bundles,
             pods: BTreeMap::new(),
             readers: ObjectReaders::default(),
@@ -133,19 +125,19 @@ impl Reconciler {
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
         if !is_excluded {
-            plan.hooks = self.on_change.hooks(
+            plan.hooks = self.node.on_change.hooks(
                 pod,
                 decoded.as_ref(),
                 known.map(|known| (&*known.pod, known.hooks.as_ref())),
             );
-            self.on_change.updated(pod);
+            self.node.on_change.updated(pod);
         }
         // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
         if let Some(pod) = decoded {
-            plan.registration = Some(Arc::new(Registration::new(&self.inputs, &pod)));
+            plan.registration = Some(Arc::new(Registration::new(&self.node.inputs, &pod)));
         }
         let plan = Arc::new(plan);
-        let entry = PodStatusEntry::of(pod, self.factory.volumes(), self.inputs.clock.now());
+        let entry = self.entry(pod);
         let desired = DesiredState::Serve(Arc::clone(&plan));
         let tracked = self.set_desired(&uid, desired, entry);
         tracked.registration.clone_from(&plan.registration);
@@ -160,8 +152,8 @@ impl Reconciler {
     /// Tears down the volumes of `pod`, which [`Self::worker_ended`] then returns.
     pub(crate) fn retire(&mut self, pod: &StoredPod) {
         let uid = ResolvedPodUid::of(&pod.metadata);
-        let entry = PodStatusEntry::of(pod, self.factory.volumes(), self.inputs.clock.now());
-        self.on_change.forget(uid.as_str());
+        let entry = self.entry(pod);
+        self.node.on_change.forget(uid.as_str());
         self.set_desired(&uid, DesiredState::Retire, entry);
         self.set_plan(&uid, None);
     }
@@ -180,18 +172,21 @@ impl Reconciler {
 
     /// Publishes a pod that is not served, and why.
     pub(crate) fn hold(&self, pod: &StoredPod, reason: &str) {
-        let entry = PodStatusEntry::of(pod, self.factory.volumes(), self.inputs.clock.now());
-        self.publish(entry, Phase::Held, reason);
+        self.publish(self.entry(pod), Phase::Held, reason);
+    }
+
+    fn entry(&self, pod: &StoredPod) -> PodStatusEntry {
+        PodStatusEntry::of(pod, self.factory.volumes(), self.node.now())
     }
 
     fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> PodStatusEntry {
-        let now = self.inputs.clock.now();
+        let now = self.node.now();
         PodStatusEntry::found(uid.clone(), name, self.factory.volumes(), now)
     }
 
     fn publish(&self, entry: PodStatusEntry, phase: Phase, reason: &str) {
-        entry.publish(phase, reason, Vec::new(), self.inputs.clock.now());
-        self.reports.statuses.insert(Arc::new(entry));
+        entry.publish(phase, reason, Vec::new(), self.node.now());
+        self.node.reports.statuses.insert(Arc::new(entry));
     }
 
     /// Ends the registration of a pod whose volumes are gone, and forgets what was issued to it.
@@ -201,16 +196,16 @@ impl Reconciler {
         }
         self.forget_left(uid);
         let uid = uid.as_str();
-        self.inputs.tokens.forget(uid);
-        self.inputs.certificates.forget(uid);
-        if let Some(events) = &self.reports.events {
+        self.node.inputs.tokens.forget(uid);
+        self.node.inputs.certificates.forget(uid);
+        if let Some(events) = &self.node.reports.events {
             events.forget(uid);
         }
     }
 
     /// Removes the status of a pod.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
-        self.reports.statuses.remove(uid);
+        self.node.reports.statuses.remove(uid);
     }
 
     /// An object was created, changed or deleted, or cannot be read.
@@ -252,14 +247,13 @@ impl Reconciler {
             if self.is_excluded(&plan.pod) {
                 continue;
             }
-            let hooks = (self.on_change).current_hooks(&plan.pod, None, plan.hooks.as_ref());
+            let hooks = (self.node.on_change).current_hooks(&plan.pod, None, plan.hooks.as_ref());
             let Some(plan) = plan.with_other_hooks(hooks) else {
                 continue;
             };
             let plan = Arc::new(plan);
             let desired = DesiredState::Serve(Arc::clone(&plan));
-            let (root, now) = (self.factory.volumes(), self.inputs.clock.now());
-            let entry = PodStatusEntry::of(&plan.pod, root, now);
+            let entry = self.entry(&plan.pod);
             self.set_desired(&uid, desired, entry);
             self.set_plan(&uid, Some(plan));
         }
@@ -348,11 +342,12 @@ impl Reconciler {
     ) -> Arc<Inbox> {
         let entry = Arc::new(entry);
         if let DesiredState::Serve(plan) = &desired {
-            entry.begin(plan, self.inputs.clock.now());
+            entry.begin(plan, self.node.now());
         }
-        self.reports.statuses.insert(Arc::clone(&entry));
+        self.node.reports.statuses.insert(Arc::clone(&entry));
         let inbox = Arc::new(Inbox::new(desired));
         let seat = WorkerSeat {
+            node: Arc::clone(&self.node),
             inbox: Arc::clone(&inbox),
             entry,
             rng: self.rng.fork(),

@@ -14,71 +14,53 @@
 
 mod deliver;
 mod outcome;
-mod write_limiter;
 
-use std::{collections::BTreeSet, mem, ops::ControlFlow, path::Path, sync::Arc, time::Duration};
+use std::{mem, path::Path, sync::Arc, time::Duration};
 
-use fastrand::Rng;
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_on_change::PodHooks;
 use larder_pods::StoredPod;
-use larder_projection::disk::VolumeHost;
-use larder_transport::Backoff;
+use larder_transport::{Backoff, TokenBucket};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::{
-    deliver::{Job, JobReport},
-    write_limiter::WriteLimiter,
-};
+use self::deliver::{Job, JobReport};
 use crate::{
     blocking::blocking,
     delivery::{
-        gathering::Gathering,
-        inbox::{DesiredState, Inbox},
-        inputs::NodeInputs,
-        plan::{Need, Part, PodPlan},
-        pod_statuses::PodStatusEntry,
-        reports::Reports,
-        worker::{WorkerFactory, WorkerSeat},
+        inbox::DesiredState,
+        plan::PodPlan,
+        worker::{DeliveryNode, PodWork, WorkerFactory, WorkerSeat},
     },
-    on_change::{Observer, OnChange},
-    status::{Delivery, Phase},
+    on_change::Observer,
+    status::Phase,
 };
 
-/// Longest wait for a repair pass: where a longer one is configured, tokio's clock might not count as far.
-const MAX_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
+/// Passes over a pod that may follow each other without pause: a single edit goes through at once, and so does a short
+/// burst.
+const BURST: u32 = 25;
+/// Time after which one more pass is allowed. A pod whose objects change without pause gets one pass in this time, each
+/// with the newest content, so a hundred updates in a second are not a hundred writes.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The state of one part of the plan.
+/// The delivery of one part.
 #[derive(Debug)]
 struct DeliveredPart {
-    /// To be delivered in the next pass.
-    due: bool,
-    /// One of its inputs is being fetched; it is due when that arrives.
-    waits: bool,
     retry_at: Option<Instant>,
     backoff: Backoff,
-    delivery: Delivery,
-    last_swap: Option<Timestamp>,
-    files: usize,
     /// The time of the checkpoint's copies that its content comes from.
     stale_as_of: Option<Timestamp>,
 }
 
-impl DeliveredPart {
-    fn new(now: Timestamp) -> Self {
+impl Default for DeliveredPart {
+    fn default() -> Self {
         Self {
-            due: true,
-            waits: false,
             retry_at: None,
             backoff: RETRY,
-            delivery: Delivery::new(Phase::Waiting, "", now),
-            last_swap: None,
-            files: 0,
             stale_as_of: None,
         }
     }
@@ -98,17 +80,12 @@ struct Tidying {
     failure: String,
 }
 
-/// What the workers of the mode `Serve` share.
-pub(crate) struct ServingNode {
-    pub(crate) inputs: Arc<NodeInputs>,
-    pub(crate) reports: Arc<Reports>,
-    pub(crate) host: Arc<VolumeHost>,
-    pub(crate) on_change: OnChange,
-}
+/// Makes the workers of the mode `Serve`.
+pub(crate) struct ServingNode(pub(crate) Arc<DeliveryNode>);
 
 impl WorkerFactory for ServingNode {
     fn volumes(&self) -> &Path {
-        self.host.path()
+        self.0.host.path()
     }
 
     fn excludes(&self, _: &StoredPod) -> Option<&'static str> {
@@ -120,26 +97,17 @@ impl WorkerFactory for ServingNode {
         seat: WorkerSeat,
         shutdown: CancellationToken,
     ) -> BoxFuture<'static, ()> {
-        ServingWorker::new(self, seat).run(shutdown).boxed()
+        ServingWorker::new(seat).run(shutdown).boxed()
     }
 }
 
 /// The worker of one pod.
 struct ServingWorker {
-    node: Arc<ServingNode>,
-    inbox: Arc<Inbox>,
-    entry: Arc<PodStatusEntry>,
-    rng: Rng,
-    /// `None` while the volumes are being torn down.
-    plan: Option<Arc<PodPlan>>,
-    /// States of the plan's parts, in their order.
-    parts: Vec<DeliveredPart>,
-    gathering: Gathering,
-    write_limiter: WriteLimiter,
+    /// Has no plan while the volumes are being torn down.
+    work: PodWork<DeliveredPart>,
+    write_limiter: TokenBucket,
     /// Arrival of the oldest change that is not delivered yet.
     changed_at: Option<Instant>,
-    /// Time of the next repair pass, which covers all parts.
-    repair_at: Instant,
     tidying: Tidying,
     /// The hooks that earlier passes were handed over to.
     observed: Option<Arc<PodHooks>>,
@@ -148,102 +116,56 @@ struct ServingWorker {
 }
 
 impl ServingWorker {
-    fn new(node: Arc<ServingNode>, seat: WorkerSeat) -> Self {
-        let WorkerSeat { inbox, entry, rng } = seat;
-        let now = Instant::now();
-        let mut worker = Self {
-            node,
-            inbox,
-            entry,
-            rng,
-            plan: None,
-            parts: Vec::new(),
-            gathering: Gathering::default(),
-            write_limiter: WriteLimiter::new(now),
+    fn new(seat: WorkerSeat) -> Self {
+        Self {
+            work: PodWork::new(seat),
+            write_limiter: TokenBucket::new(INTERVAL, BURST, Instant::now()),
             changed_at: None,
-            repair_at: now,
             tidying: Tidying::default(),
             observed: None,
             teardown: None,
-        };
-        worker.schedule_repair(now);
-        worker
+        }
     }
 
     /// Works until the volumes of the pod are torn down, or until `shutdown`, which ends it between two passes.
     async fn run(mut self, shutdown: CancellationToken) {
         loop {
             let wake = self.next_wake();
+            let mut arrived = None;
             // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                () = self.inbox.woken() => self.take_changes(),
-                Some(need) = self.gathering.next() => self.wake_parts(&[need].into()),
+                () = self.work.inbox.woken() => self.take_changes(),
+                Some(need) = self.work.gathering.next() => arrived = Some(need),
                 () = sleep_until(wake) => {}
             }
-            self.collect();
-            let flow = match self.plan.clone() {
-                Some(plan) => {
-                    self.serve(&plan).await;
-                    ControlFlow::Continue(())
+            let Some(plan) = self.work.plan.clone() else {
+                if self.tear_down().await {
+                    return;
                 }
-                None => self.tear_down().await,
+                continue;
             };
-            if flow.is_break() {
-                return;
-            }
+            self.work.collect(arrived, &plan, |part| part.reads.iter());
+            self.serve(&plan).await;
         }
-    }
-
-    /// Sets the time of the next repair pass: the kubelet's, 1 to 1.5 times the sync frequency (kubelet 1.36,
-    /// `pkg/kubelet/pod_workers.go`).
-    fn schedule_repair(&mut self, now: Instant) {
-        let period = *self.node.inputs.sync_frequency.lock();
-        let period = period.min(MAX_REPAIR_PERIOD);
-        self.repair_at = now + period.mul_f64(1.0 + 0.5 * self.rng.f64());
     }
 
     fn take_changes(&mut self) {
-        let changes = self.inbox.take();
+        let changes = self.work.take_changes(|_, _, _, _| {});
         self.changed_at = self.changed_at.or(changes.since);
-        for need in &changes.needs {
-            self.gathering.forget(need);
-        }
-        if let Some(plan) = &self.plan {
-            for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-                state.due |= part.reads.iter().any(|need| changes.needs.contains(need));
-            }
-        }
         match changes.desired {
             None => {}
             Some(DesiredState::Serve(plan)) => {
                 self.teardown = None;
-                self.set_plan(plan);
+                self.work.set_plan(&plan);
+                self.tidying.due = true;
             }
             Some(DesiredState::Retire) => {
-                self.plan = None;
-                self.parts.clear();
-                self.gathering.stop();
+                self.work.retire();
                 self.teardown = Some((RETRY, Instant::now()));
             }
         }
-    }
-
-    /// Takes over a plan. A part that the previous plan had keeps its history. Every part is due, since each reads the
-    /// pod itself.
-    fn set_plan(&mut self, plan: Arc<PodPlan>) {
-        let now = self.node.inputs.clock.now();
-        let before = self.plan.replace(Arc::clone(&plan));
-        let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
-        if !before.as_ref().is_some_and(is_same) {
-            // Running fetches may belong to objects that are no longer registered.
-            self.gathering.stop();
-            let states = mem::take(&mut self.parts);
-            self.parts = plan.carry_over(before.as_deref(), states, || DeliveredPart::new(now));
-        }
-        self.parts.iter_mut().for_each(|state| state.due = true);
-        self.tidying.due = true;
     }
 
     /// When the worker has to act next without a change.
@@ -251,89 +173,63 @@ impl ServingWorker {
         if let Some((_, at)) = self.teardown {
             return at;
         }
-        let retries = self.parts.iter().filter_map(|state| state.retry_at);
-        let limited = self
-            .is_due()
-            .then(|| self.write_limiter.next(Instant::now()));
+        let parts = self.work.parts.iter();
+        let retries = parts.filter_map(|part| part.of_mode.retry_at);
+        let now = Instant::now();
+        let limited = self.is_due().then(|| now + self.write_limiter.wait(now));
         retries
             .chain(self.tidying.retry_at)
             .chain(limited)
-            .fold(self.repair_at, Instant::min)
+            .fold(self.work.repair_at, Instant::min)
     }
 
     /// Whether there is something to deliver, as far as is known before it is fetched.
     fn is_due(&self) -> bool {
-        self.parts.iter().any(|state| state.due) || self.is_tidying_due()
+        self.work.parts.iter().any(|part| part.due) || self.is_tidying_due()
     }
 
     /// The directory waits for the first part that can be delivered.
     fn is_tidying_due(&self) -> bool {
-        self.tidying.due && !self.parts.iter().any(|state| state.waits)
-    }
-
-    /// Takes in the completed fetches, so that one pass serves all of them.
-    fn collect(&mut self) {
-        let arrived = self.gathering.collect();
-        self.wake_parts(&arrived);
-    }
-
-    /// Makes the parts due that wait for one of `arrived`.
-    fn wake_parts(&mut self, arrived: &BTreeSet<Need>) {
-        let Some(plan) = self.plan.as_ref().filter(|_| !arrived.is_empty()) else {
-            return;
-        };
-        for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-            state.due |= state.waits && part.reads.iter().any(|need| arrived.contains(need));
-        }
+        self.tidying.due && !self.work.parts.iter().any(|part| part.waits)
     }
 
     /// Delivers the due parts whose inputs are complete.
     async fn serve(&mut self, plan: &Arc<PodPlan>) {
         let now = Instant::now();
-        if now >= self.repair_at {
-            self.schedule_repair(now);
-            self.gathering.forget_all();
-            self.parts.iter_mut().for_each(|state| state.due = true);
+        if self.work.begin_repair() {
+            self.work.gathering.forget_all();
             self.tidying.due = true;
         }
-        for state in &mut self.parts {
-            state.due |= state.retry_at.take_if(|at| *at <= now).is_some();
+        let is_time = |retry_at: &mut Option<Instant>| retry_at.take_if(|at| *at <= now).is_some();
+        for part in &mut self.work.parts {
+            part.due |= is_time(&mut part.of_mode.retry_at);
         }
-        self.tidying.due |= self.tidying.retry_at.take_if(|at| *at <= now).is_some();
-        if !self.is_due() || self.write_limiter.next(now) > now {
+        self.tidying.due |= is_time(&mut self.tidying.retry_at);
+        if !self.is_due() || !self.write_limiter.wait(now).is_zero() {
             return;
         }
-        self.fetch(plan);
+        self.work.fetch(plan, |part| part.reads.iter());
         let ready = self.ready(plan);
         if !ready.is_empty() || self.is_tidying_due() {
             self.deliver(plan, ready, now).await;
         }
-        self.drop_unread(plan);
+        self.work.drop_unread(plan, |part| part.reads.iter());
         self.publish(plan);
-    }
-
-    /// Starts to fetch the inputs of due parts that are neither fetched nor being fetched. An object that a manager has
-    /// in memory is fetched when this returns.
-    fn fetch(&mut self, plan: &Arc<PodPlan>) {
-        let reads: BTreeSet<_> = states(plan, &self.parts)
-            .filter(|(_, state)| state.due)
-            .flat_map(|(part, _)| &part.reads)
-            .collect();
-        self.gathering
-            .fetch(&self.node.inputs, plan, reads.into_iter());
-        self.collect();
     }
 
     /// Returns the due parts that can be delivered, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
-        let now = self.node.inputs.clock.now();
+        let now = self.work.wall();
         let mut ready = Vec::new();
-        for (index, (part, state)) in plan.parts.iter().zip(&mut self.parts).enumerate() {
+        for (index, (part, state)) in plan.parts.iter().zip(&mut self.work.parts).enumerate() {
             if !mem::take(&mut state.due) {
                 continue;
             }
-            state.retry_at = None;
-            let missing = part.reads.iter().find(|need| !self.gathering.has(need));
+            state.of_mode.retry_at = None;
+            let missing = part
+                .reads
+                .iter()
+                .find(|need| !self.work.gathering.has(need));
             state.waits = missing.is_some();
             match missing {
                 None => ready.push(index),
@@ -352,18 +248,21 @@ impl ServingWorker {
         let observer = self.observer(plan).await;
         let mark = |index: &usize| {
             let needs = plan.parts[*index].reads.iter();
-            let marks = needs.filter_map(|need| self.gathering.stale_as_of(need));
+            let marks = needs.filter_map(|need| self.work.gathering.stale_as_of(need));
             marks.min()
         };
         let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {
             plan: Arc::clone(plan),
-            inputs: self.gathering.inputs(&self.node.inputs.cluster.borrow()),
+            inputs: self
+                .work
+                .gathering
+                .inputs(&self.work.node.inputs.cluster.borrow()),
             parts: ready.clone(),
             tidy: mem::take(&mut self.tidying.due),
-            name: self.entry.name.clone(),
-            host: Arc::clone(&self.node.host),
-            now: self.node.inputs.clock.now(),
+            name: self.work.entry.name.clone(),
+            host: Arc::clone(&self.work.node.host),
+            now: self.work.wall(),
             observer,
         };
         let JobReport { parts, tidied } = blocking(move || job.run()).await;
@@ -373,15 +272,15 @@ impl ServingWorker {
         let mut replaced = false;
         for ((index, result), mark) in ready.into_iter().zip(parts).zip(marks) {
             if result.is_ok() {
-                self.parts[index].stale_as_of = mark;
+                self.work.parts[index].of_mode.stale_as_of = mark;
             }
             replaced |= self.record(plan, index, result);
         }
         let changed_at = self.changed_at.take();
         if replaced {
-            self.write_limiter.spend(began);
+            self.write_limiter.take(began);
             if let Some(changed_at) = changed_at {
-                self.node.reports.metrics.delayed(changed_at.elapsed());
+                self.work.node.reports.metrics.delayed(changed_at.elapsed());
             }
         }
     }
@@ -392,37 +291,30 @@ impl ServingWorker {
             (None, None) => return None,
             _ => mem::replace(&mut self.observed, plan.hooks.clone()),
         };
-        let on_change = &self.node.on_change;
         let Some(hooks) = &plan.hooks else {
-            let (on_change, uid) = (on_change.clone(), self.entry.uid.clone());
-            blocking(move || on_change.drop_hooks(uid.as_str())).await;
+            self.work.drop_hooks().await;
             return None;
         };
         let is_new = before.is_none_or(|before| !Arc::ptr_eq(&before, hooks));
+        let on_change = &self.work.node.on_change;
         Some(on_change.observer(&plan.pod, hooks, is_new))
     }
 
-    /// Drops the inputs that no waiting part needs.
-    fn drop_unread(&mut self, plan: &PodPlan) {
-        let waiting = states(plan, &self.parts).filter(|(_, state)| state.waits);
-        let reads: BTreeSet<_> = waiting.flat_map(|(part, _)| &part.reads).collect();
-        self.gathering.retain(&reads);
-    }
-
-    /// Tears down the volumes of a pod that has terminated or was removed. Breaks once they are torn down and the pod
-    /// is not served again.
-    async fn tear_down(&mut self) -> ControlFlow<()> {
-        let Some((mut backoff, at)) = self.teardown else {
-            return ControlFlow::Continue(());
+    /// Tears down the volumes of a pod that has terminated or was removed. Returns whether they are torn down and
+    /// the pod is not served again.
+    async fn tear_down(&mut self) -> bool {
+        let due = self.teardown.filter(|(_, at)| *at <= Instant::now());
+        let Some((mut backoff, _)) = due else {
+            return false;
         };
-        if at > Instant::now() {
-            return ControlFlow::Continue(());
-        }
-        let (host, uid) = (Arc::clone(&self.node.host), self.entry.uid.clone());
+        let (host, uid) = (
+            Arc::clone(&self.work.node.host),
+            self.work.entry.uid.clone(),
+        );
         if self.observed.take().is_some() {
-            self.node.on_change.forget(uid.as_str());
+            self.work.node.on_change.forget(uid.as_str());
         }
-        let pod = &self.entry.name;
+        let pod = &self.work.entry.name;
         let name = pod.clone();
         let removed = blocking(move || {
             let mut errors = host.remove_pod(uid.as_str()).err().unwrap_or_default();
@@ -434,35 +326,21 @@ impl ServingWorker {
             errors
         });
         let errors = removed.await;
-        let now = self.node.inputs.clock.now();
+        let now = self.work.wall();
         if errors.is_empty() {
             info!(%pod, "volumes removed");
             self.teardown = None;
-            self.entry.publish(Phase::Ended, "", Vec::new(), now);
-            return if self.inbox.leave() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            };
+            self.work.entry.publish(Phase::Ended, "", Vec::new(), now);
+            return self.work.inbox.leave();
         }
         let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
         let reason = reasons.join(", ");
         let at = Instant::now() + backoff.next_delay();
         self.teardown = Some((backoff, at));
-        let is_news = self
-            .entry
-            .publish(Phase::Removing, &reason, Vec::new(), now);
-        if is_news {
+        let entry = &self.work.entry;
+        if entry.publish(Phase::Removing, &reason, Vec::new(), now) {
             warn!(%pod, error = reason, "failed to remove volumes, will retry");
         }
-        ControlFlow::Continue(())
+        false
     }
-}
-
-/// The parts of `plan`, each with its state.
-fn states<'a>(
-    plan: &'a PodPlan,
-    states: &'a [DeliveredPart],
-) -> impl Iterator<Item = (&'a Part, &'a DeliveredPart)> {
-    plan.parts.iter().zip(states)
 }

@@ -82,11 +82,12 @@ pub enum PartObservation {
 }
 
 /// The state of one part, as it is shown and counted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PartState {
     /// The computed content is in place.
     Delivered,
     /// It is on its way, or nothing is done about it at present.
+    #[default]
     Waiting,
     /// It cannot be computed.
     Failing,

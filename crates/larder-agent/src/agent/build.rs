@@ -35,7 +35,11 @@ use crate::{
     clock::Clock,
     cluster_state::ClusterState,
     config::Config,
-    delivery::{inputs::NodeInputs, pod_statuses::PodStatuses, reports::Reports},
+    delivery::{
+        inputs::NodeInputs,
+        pod_statuses::PodStatuses,
+        worker::{DeliveryNode, Reports},
+    },
     events::Events,
     metrics::Metrics,
     on_change::{HookNode, OnChange, PodChange, ProgramHook},
@@ -250,9 +254,7 @@ impl AgentBuilder {
         let first_key = checkpoint
             .iter()
             .find_map(|(config, _)| config.keys.first());
-        let checkpoint_board = first_key.map_or_else(CheckpointBoard::default, |key| {
-            CheckpointBoard::new(key, &mut self.registry)
-        });
+        let checkpoint_board = CheckpointBoard::new(first_key, &mut self.registry);
         let inputs = Arc::new(NodeInputs {
             config_maps: ConfigMapManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
@@ -266,11 +268,13 @@ impl AgentBuilder {
             clock: self.clock.clone(),
         });
         let handle = AgentHandle {
-            inputs,
-            reports,
-            host,
+            node: Arc::new(DeliveryNode {
+                inputs,
+                reports,
+                host,
+                on_change,
+            }),
             beside,
-            on_change,
             checkpoint: Arc::new(checkpoint_board),
             node_context: node_context.clone(),
             pods: manager.reader(),

@@ -9,7 +9,6 @@ use larder_objects::{Object, chain};
 use larder_pods::{
     PodSource, Pods, ResolvedPodUid, StoredPod, identity::is_static_pod, mirror::MirrorProblems,
 };
-use larder_projection::disk::VolumeHost;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -24,10 +23,10 @@ use crate::{
     checkpoint::CheckpointBoard,
     config::Config,
     delivery::{
-        inputs::NodeInputs, journal::Journal, pod_statuses::add_paths, reports::Reports,
-        worker::WorkerFactory,
+        journal::Journal,
+        pod_statuses::add_paths,
+        worker::{DeliveryNode, WorkerFactory},
     },
-    on_change::OnChange,
     reconcile::Reconciler,
     serving::ServingNode,
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
@@ -39,12 +38,9 @@ const MANIFESTS: &str = "manifests";
 /// Shows the state of a running agent. Cloning is cheap.
 #[derive(Clone)]
 pub struct AgentHandle {
-    pub(super) inputs: Arc<NodeInputs>,
-    pub(super) reports: Arc<Reports>,
-    pub(super) host: Arc<VolumeHost>,
+    pub(super) node: Arc<DeliveryNode>,
     /// `None` in the mode `Serve`.
     pub(super) beside: Option<Arc<Beside>>,
-    pub(super) on_change: OnChange,
     pub(super) checkpoint: Arc<CheckpointBoard>,
     /// Shared by all managers and collections.
     pub(super) node_context: NodeContext,
@@ -143,36 +139,12 @@ impl AgentHandle {
         rng: Rng,
         shutdown: CancellationToken,
     ) -> Reconciler {
-        let on_change = self.on_change.clone();
-        let shared = (Arc::clone(&self.inputs), Arc::clone(&self.reports));
-        Reconciler::new(
-            self.worker_factory(),
-            shared,
-            on_change,
-            wants_trust_bundles,
-            rng,
-            shutdown,
-        )
-    }
-
-    fn worker_factory(&self) -> Arc<dyn WorkerFactory> {
-        let (inputs, reports) = (Arc::clone(&self.inputs), Arc::clone(&self.reports));
-        let (host, on_change) = (Arc::clone(&self.host), self.on_change.clone());
-        match self.beside.clone() {
-            None => Arc::new(ServingNode {
-                inputs,
-                reports,
-                host,
-                on_change,
-            }),
-            Some(beside) => Arc::new(BesideNode {
-                inputs,
-                reports,
-                host,
-                on_change,
-                beside,
-            }),
-        }
+        let factory: Arc<dyn WorkerFactory> = match &self.beside {
+            None => Arc::new(ServingNode(Arc::clone(&self.node))),
+            Some(beside) => Arc::new(BesideNode(Arc::clone(beside))),
+        };
+        let node = Arc::clone(&self.node);
+        Reconciler::new(factory, node, wants_trust_bundles, rng, shutdown)
     }
 
     /// Adds the problems of a feed of the API server, such as `feed::Feed`, to the status.
@@ -194,12 +166,12 @@ impl AgentHandle {
 
     /// Whether every source has reported and every pod was tried.
     pub fn is_ready(&self) -> bool {
-        self.sources.lock().ready && self.reports.statuses.is_settled()
+        self.sources.lock().ready && self.node.reports.statuses.is_settled()
     }
 
     /// When the agent started, and the current time, both by its clock.
     pub(crate) fn started_and_now(&self) -> (Timestamp, Timestamp) {
-        (self.info.started, self.inputs.clock.now())
+        (self.info.started, self.node.now())
     }
 
     /// Follows the number of the last change of a pod's status.
@@ -209,15 +181,15 @@ impl AgentHandle {
 
     /// The changes of pods.
     pub(crate) fn journal(&self) -> &Journal {
-        &self.reports.statuses.journal
+        &self.node.reports.statuses.journal
     }
 
     /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::Field::reloads):
     /// `syncFrequency`, from the next repair pass of each pod on, and the settings of hooks. An unchanged hook keeps
     /// the record of its notifications. Watches and volumes are not affected.
     pub fn reload(&self, config: &Config) {
-        *self.inputs.sync_frequency.lock() = config.sync_frequency;
-        self.on_change.reload(&config.on_change);
+        *self.node.inputs.sync_frequency.lock() = config.sync_frequency;
+        self.node.on_change.reload(&config.on_change);
     }
 
     /// The status of the agent and of everything it serves.
@@ -253,17 +225,17 @@ impl AgentHandle {
             .cloned()
             .collect();
         drop(sources);
-        let objects = objects(&self.inputs.config_maps)
-            .chain(objects(&self.inputs.secrets))
+        let objects = objects(&self.node.inputs.config_maps)
+            .chain(objects(&self.node.inputs.secrets))
             .collect();
         AgentStatus {
             node: self.info.node.clone(),
-            root_dir: self.host.path().display().to_string(),
+            root_dir: self.node.host.path().display().to_string(),
             started: self.info.started,
             change_detection: self.info.change_detection.clone(),
             watch_scope: self.info.watch_scope.clone(),
-            watch_scopes: watch_scopes(&self.inputs.config_maps)
-                .chain(watch_scopes(&self.inputs.secrets))
+            watch_scopes: watch_scopes(&self.node.inputs.config_maps)
+                .chain(watch_scopes(&self.node.inputs.secrets))
                 .collect(),
             silent_sources,
             problems,
@@ -275,10 +247,10 @@ impl AgentHandle {
     }
 
     pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
-        let mut statuses = self.reports.statuses.pods();
+        let mut statuses = self.node.reports.statuses.pods();
         for status in &mut statuses {
             self.add_paths(status);
-            status.on_change = self.on_change.statuses(&status.uid);
+            status.on_change = self.node.on_change.statuses(&status.uid);
             if self.info.has_manifests && status.source == PodSource::Api.as_str() {
                 MANIFESTS.clone_into(&mut status.source);
             }
@@ -306,9 +278,11 @@ impl AgentHandle {
         if let Some(beside) = &self.beside {
             return add_paths(status, |kind, name| beside.volume_path(&uid, kind, name));
         }
-        add_paths(status, |kind, name| self.host.volume_path(&uid, kind, name));
+        add_paths(status, |kind, name| {
+            self.node.host.volume_path(&uid, kind, name)
+        });
         for container in &mut status.containers {
-            let path = self.host.environment_path(&uid, &container.name);
+            let path = self.node.host.environment_path(&uid, &container.name);
             container.path = path.display().to_string();
         }
     }
@@ -327,14 +301,14 @@ impl AgentHandle {
 
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
-        self.on_change.count_hooks();
-        let pods = self.reports.statuses.pods();
+        self.node.on_change.count_hooks();
+        let pods = self.node.reports.statuses.pods();
         if let Some(beside) = &self.beside {
             beside.observe();
         }
         let phases = pods.iter().map(|pod| pod.delivery.phase);
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
-        self.reports.metrics.observe(phases, healthy, ready);
+        self.node.reports.metrics.observe(phases, healthy, ready);
         let mut text = String::new();
         let written = self
             .registries

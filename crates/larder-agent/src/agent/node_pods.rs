@@ -87,7 +87,7 @@ impl NodePods {
     /// Records an answer of the API server. Once it has reported pods, or denied them, no copies are served to new
     /// pods.
     fn note_contact(&self, contact: ApiContact) {
-        let inputs = &self.handle.inputs;
+        let inputs = &self.handle.node.inputs;
         let is_news = self.contact.send_if_modified(|known| {
             let is_news = contact > *known;
             *known = contact.max(*known);
@@ -100,7 +100,7 @@ impl NodePods {
     }
 
     fn merge_pods(&mut self, source: PodSource, pods: SourcePods) {
-        let now = self.handle.inputs.clock.now();
+        let now = self.handle.node.now();
         let merged = self.merge.merge(source, pods, now);
         for duplicate in merged.duplicates {
             self.rejected(&duplicate);
@@ -122,13 +122,9 @@ impl NodePods {
     fn rejected(&mut self, duplicate: &DuplicatePod) {
         warn!(error = duplicate.to_string(), "pod rejected, not served");
         let metadata = &duplicate.pod.metadata;
-        if let Some(events) = &self.handle.reports.events {
-            let (subject, now) = (
-                EventSubject::Pod(PodReason::Rejected),
-                self.handle.inputs.clock.now(),
-            );
-            events.failed(metadata, subject, &duplicate.to_string(), now);
-        }
+        let subject = EventSubject::Pod(PodReason::Rejected);
+        let node = &self.handle.node;
+        node.post(&duplicate.pod, subject, &duplicate.to_string());
         if metadata.deletion_timestamp.is_some() {
             self.deleter.delete(metadata);
         }
@@ -140,7 +136,7 @@ impl NodePods {
         if *self.contact.borrow() >= ApiContact::Denied {
             return;
         }
-        let inputs = &self.handle.inputs;
+        let inputs = &self.handle.node.inputs;
         let since = self.handle.info.started;
         self.handle.checkpoint.serving(&stale, since);
         *inputs.expired.lock() = stale.expired;
@@ -161,7 +157,7 @@ impl NodePods {
     pub(super) fn cluster_changed(&mut self) {
         self.reconciler.cluster_changed();
         let known = {
-            let state = self.handle.inputs.cluster.borrow();
+            let state = self.handle.node.inputs.cluster.borrow();
             ApiState {
                 node: state.node.is_some(),
                 incomplete: state.incomplete,
@@ -204,7 +200,7 @@ impl NodePods {
         let after = self.api_state(pod);
         if before != after {
             let changed = [before, after].into_iter().flatten().map(|(uid, _)| uid);
-            changed.for_each(|uid| self.handle.reports.statuses.note_change(&uid));
+            changed.for_each(|uid| self.handle.node.reports.statuses.note_change(&uid));
         }
         if operation != Operation::Remove
             && !is_mirror_pod(&pod.metadata)
@@ -272,7 +268,7 @@ impl NodePods {
         if self.lifecycle.life(uid).is_none() {
             self.reconciler.forget(uid);
         }
-        let now = self.handle.inputs.clock.now();
+        let now = self.handle.node.now();
         let admitted = self.merge.volumes_gone(&PodUid::new(uid.as_str()), now);
         self.take_updates(admitted);
         self.publish();

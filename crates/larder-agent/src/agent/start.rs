@@ -39,7 +39,7 @@ impl Agent {
     /// Removes leftovers of an earlier agent: links to missing directories of pods, and copies of the manifests of a
     /// source that is now disabled. Returns the pods that have volumes by their UIDs.
     pub(super) async fn tidy(&self) -> Vec<(PodUid, FullName)> {
-        let host = self.handle.host.clone();
+        let host = self.handle.node.host.clone();
         let sources = [
             (PodSource::File, self.config.static_pod_path.is_none()),
             (PodSource::Http, self.config.static_pod_url.is_none()),
@@ -164,9 +164,9 @@ impl Agent {
 impl AgentHandle {
     /// Starts the tasks of what the workers share.
     pub(super) fn start_tasks(&self, tasks: &mut Tasks, shutdown: &CancellationToken) {
-        tasks.spawn("clock", self.inputs.clock.clone().follow_machine());
-        tasks.spawn("hooks", self.on_change.clone().run(shutdown.clone()));
-        if let Some(events) = self.reports.events.clone() {
+        tasks.spawn("clock", self.node.inputs.clock.clone().follow_machine());
+        tasks.spawn("hooks", self.node.on_change.clone().run(shutdown.clone()));
+        if let Some(events) = self.node.reports.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
     }
@@ -210,7 +210,7 @@ pub(super) fn start_checkpoint(
                 Some(_) => config.checkpoint_place(),
                 None => root.checkpoint(),
             },
-            inputs: Arc::clone(&handle.inputs),
+            inputs: Arc::clone(&handle.node.inputs),
             board: Arc::clone(&handle.checkpoint),
             pods: handle.pods.clone(),
             pods_changed,

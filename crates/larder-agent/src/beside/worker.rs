@@ -26,18 +26,12 @@ use super::{
 use crate::{
     blocking::blocking,
     delivery::{
-        gathering::Gathering,
-        inbox::{DesiredState, Inbox},
-        inputs::NodeInputs,
+        inbox::DesiredState,
         plan::{Need, Part, PartKind, PodPlan},
-        pod_statuses::PodStatusEntry,
-        reports::Reports,
-        worker::{WorkerFactory, WorkerSeat},
+        worker::{PartProgress, PodWork, WorkerFactory, WorkerSeat},
     },
-    on_change::OnChange,
-    status::{Delivery, Phase},
+    status::Phase,
 };
-use fastrand::Rng;
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -53,7 +47,6 @@ use larder_kubelet::{
     touch_limiter::{longest_spread, spread},
 };
 use larder_pods::StoredPod;
-use larder_projection::disk::VolumeHost;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
@@ -67,42 +60,28 @@ const MANY_READERS: usize = 10;
 /// After an outage of the API server, touches that failed are sent again within this time, or within that of R20.
 const RETRY_SPREAD: Duration = Duration::from_secs(1);
 
-/// The state of one part of the plan.
-#[derive(Debug)]
+/// The comparison of one part.
+#[derive(Debug, Default)]
 struct ComparedPart {
-    /// Due for a look.
-    due: bool,
-    /// It is due when one of its missing inputs arrives: its own, or those that the paths of its mounts depend on.
-    waits: bool,
     /// Arrival of the oldest change since the last look.
     changed_at: Option<Instant>,
     /// Whether many pods read the changed object.
     is_crowded: bool,
     /// Directory and set of the volume at the last look.
     place: Option<(VolumeIdentity, SetName)>,
-    files: usize,
     state: PartState,
-    delivery: Delivery,
-    last_swap: Option<Timestamp>,
 }
 
-/// What the workers of the mode share.
-pub(crate) struct BesideNode {
-    pub(crate) inputs: Arc<NodeInputs>,
-    pub(crate) reports: Arc<Reports>,
-    /// The root directory of larder, which has the records of hooks.
-    pub(crate) host: Arc<VolumeHost>,
-    pub(crate) on_change: OnChange,
-    pub(crate) beside: Arc<Beside>,
-}
+/// Makes the workers of the mode.
+pub(crate) struct BesideNode(pub(crate) Arc<Beside>);
 
 impl WorkerFactory for BesideNode {
     fn volumes(&self) -> &Path {
-        self.beside.directory.path()
+        self.0.directory.path()
     }
 
     fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
-        self.beside.config.excludes(pod)
+        self.0.config.excludes(pod)
     }
 
     fn worker(
@@ -110,25 +89,18 @@ impl WorkerFactory for BesideNode {
         seat: WorkerSeat,
         shutdown: CancellationToken,
     ) -> BoxFuture<'static, ()> {
-        BesideWorker::new(self, seat).run(shutdown).boxed()
+        let beside = Arc::clone(&self.0);
+        BesideWorker::new(beside, seat).run(shutdown).boxed()
     }
 }
 
 /// The worker of one pod.
 struct BesideWorker {
-    context: Arc<BesideNode>,
     beside: Arc<Beside>,
-    inbox: Arc<Inbox>,
-    entry: Arc<PodStatusEntry>,
-    rng: Rng,
-    /// `None` once the pod has ended.
-    plan: Option<Arc<PodPlan>>,
+    work: PodWork<ComparedPart>,
     traits: PodTraits,
     objects: PodObjects,
-    /// States of the plan's parts, in their order.
-    parts: Vec<ComparedPart>,
     gauges: PodGauges,
-    gathering: Gathering,
     rules: PodRules,
     outdated: Outdated,
     hooked: HookedParts,
@@ -141,29 +113,20 @@ struct BesideWorker {
     known_node: NodeView,
     /// The value of the last touch; the next one must differ.
     last_value: Option<RefreshValue>,
-    repair_at: Instant,
 }
 
 impl BesideWorker {
-    fn new(context: Arc<BesideNode>, seat: WorkerSeat) -> Self {
-        let WorkerSeat { inbox, entry, rng } = seat;
-        let beside = Arc::clone(&context.beside);
+    fn new(beside: Arc<Beside>, seat: WorkerSeat) -> Self {
         let mut node = beside.node.clone();
         let view = node.borrow_and_update().clone();
         Self {
             rules: PodRules::new(view.gate.clone(), view.cache_ttl()),
             swaps: beside.swaps.of_pod(),
             gauges: beside.metrics.of_pod(),
-            context,
             beside,
-            inbox,
-            entry,
-            rng,
-            plan: None,
+            work: PodWork::new(seat),
             traits: PodTraits::default(),
             objects: PodObjects::default(),
-            parts: Vec::new(),
-            gathering: Gathering::default(),
             outdated: Outdated::default(),
             hooked: HookedParts::default(),
             followed: BTreeSet::new(),
@@ -171,23 +134,21 @@ impl BesideWorker {
             known_node: view,
             touching: Touching::Idle,
             last_value: None,
-            repair_at: Instant::now(),
         }
     }
 
     /// Works until the pod has ended, or until `shutdown`.
     async fn run(mut self, shutdown: CancellationToken) {
-        self.schedule_repair();
         loop {
             let wake = self.next_wake();
-            let mut permit = None;
+            let (mut arrived, mut permit) = (None, None);
             // Every arm is cancel-safe. The inbox comes before fetched inputs, which may belong to an older plan. The
             // sender of the node lives as long as the agent.
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => return,
-                () = self.inbox.woken() => self.take_changes(),
-                Some(need) = self.gathering.next() => self.wake_parts(&[need].into()),
+                () = self.work.inbox.woken() => self.take_changes(),
+                Some(need) = self.work.gathering.next() => arrived = Some(need),
                 Ok(()) = self.node.changed() => self.node_changed(),
                 step = self.touching.next() => permit = self.touch_stepped(step),
                 (key, signal) = self.swaps.next() => self.swap_noticed(key, signal),
@@ -197,25 +158,23 @@ impl BesideWorker {
             while let Some((key, signal)) = self.swaps.pending() {
                 self.swap_noticed(key, signal);
             }
-            let arrived = self.gathering.collect();
-            self.wake_parts(&arrived);
-            let Some(plan) = self.plan.clone() else {
+            let Some(plan) = self.work.plan.clone() else {
                 self.touching = Touching::Idle;
                 self.gauges.set(PodCounts::default());
                 self.end_hooks().await;
-                let now = self.context.inputs.clock.now();
-                self.entry.publish(Phase::Ended, "", Vec::new(), now);
-                if self.inbox.leave() {
+                let now = self.work.wall();
+                self.work.entry.publish(Phase::Ended, "", Vec::new(), now);
+                if self.work.inbox.leave() {
                     return;
                 }
                 continue;
             };
+            let traits = &self.traits;
+            self.work
+                .collect(arrived, &plan, |part| reads(traits, &plan, part));
             self.set_hooks(&plan).await;
+            self.work.begin_repair();
             let now = Instant::now();
-            if now >= self.repair_at {
-                self.schedule_repair();
-                self.parts.iter_mut().for_each(|state| state.due = true);
-            }
             // A touch that became due because of time needs a new look, too.
             if permit.is_some() || self.is_touch_due(now) {
                 self.mark_outstanding(&plan);
@@ -226,24 +185,19 @@ impl BesideWorker {
             let overdue = self.rules.overdue(Instant::now());
             self.handle(&plan, overdue);
             if let Some(reason) = self.rules.would_touch() {
-                info!(pod = %self.entry.name, reason, "dry run: would touch the pod");
+                info!(pod = %self.work.entry.name, reason, "dry run: would touch the pod");
             }
             self.follow_swaps(&plan).await;
             self.publish(&plan);
         }
     }
 
-    fn schedule_repair(&mut self) {
-        let period = (*self.context.inputs.sync_frequency.lock()).min(Duration::from_hours(24));
-        self.repair_at = Instant::now() + period.mul_f64(1.0 + 0.5 * self.rng.f64());
-    }
-
     fn next_wake(&self) -> Instant {
-        if self.plan.is_none() {
-            return self.repair_at;
+        if self.work.plan.is_none() {
+            return self.work.repair_at;
         }
         // Volumes that are followed from now on are looked at once more.
-        if self.parts.iter().any(|state| state.due) {
+        if self.work.parts.iter().any(|state| state.due) {
             return Instant::now();
         }
         // While a touch is on its way, its own steps wake the worker.
@@ -251,7 +205,7 @@ impl BesideWorker {
             Touching::Idle => self.rules.next_wake(),
             Touching::Queued(_) | Touching::Sent(_) => None,
         };
-        rules.map_or(self.repair_at, |at| at.min(self.repair_at))
+        rules.map_or(self.work.repair_at, |at| at.min(self.work.repair_at))
     }
 
     fn is_touch_due(&self, now: Instant) -> bool {
@@ -259,57 +213,29 @@ impl BesideWorker {
     }
 
     fn take_changes(&mut self) {
-        let changes = self.inbox.take();
-        let since = changes.since.unwrap_or_else(Instant::now);
-        for need in &changes.needs {
-            self.gathering.forget(need);
-        }
-        if let Some(plan) = &self.plan {
-            let namespace = &plan.key.namespace;
-            for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-                let affected = part
-                    .reads
-                    .iter()
-                    .filter(|need| changes.needs.contains(need));
-                for need in affected {
-                    state.due = true;
-                    state.changed_at.get_or_insert(since);
-                    if let Need::Object(kind, name) = need {
-                        let key = larder_objects::ObjectKey::new(namespace.clone(), name.clone());
-                        state.is_crowded |=
-                            self.beside.objects.readers(&(*kind, key)) > MANY_READERS;
-                    }
-                }
+        let objects = &self.beside.objects;
+        let changes = self.work.take_changes(|part, plan, need, since| {
+            part.of_mode.changed_at.get_or_insert(since);
+            if let Some(object) = plan.object(need) {
+                part.of_mode.is_crowded |= objects.readers(&object) > MANY_READERS;
             }
-        }
+        });
         match changes.desired {
             None => {}
-            Some(DesiredState::Serve(plan)) => self.set_plan(plan),
+            Some(DesiredState::Serve(plan)) => {
+                if self.work.set_plan(&plan) {
+                    self.objects = self.beside.objects.referred(plan.objects());
+                    self.follow_none();
+                }
+                self.view_pod(&plan, &plan.pod.decode());
+            }
             Some(DesiredState::Retire) => {
-                self.plan = None;
-                self.parts.clear();
+                self.work.retire();
                 self.objects = PodObjects::default();
                 self.hooked = HookedParts::default();
-                self.gathering.stop();
                 self.follow_none();
             }
         }
-    }
-
-    /// Takes over a plan. A part that the previous plan had keeps its history.
-    fn set_plan(&mut self, plan: Arc<PodPlan>) {
-        let now = self.context.inputs.clock.now();
-        let before = self.plan.replace(Arc::clone(&plan));
-        let is_same = |before: &Arc<PodPlan>| Arc::ptr_eq(&before.parts, &plan.parts);
-        if !before.as_ref().is_some_and(is_same) {
-            self.gathering.stop();
-            self.objects = self.beside.objects.referred(plan.objects());
-            self.follow_none();
-            let states = mem::take(&mut self.parts);
-            self.parts = plan.carry_over(before.as_deref(), states, || ComparedPart::new(now));
-        }
-        self.view_pod(&plan, &plan.pod.decode());
-        self.parts.iter_mut().for_each(|state| state.due = true);
     }
 
     /// Passes the view of the pod to the rules.
@@ -343,11 +269,13 @@ impl BesideWorker {
         let now = Instant::now();
         if before.outages_over != view.outages_over {
             let longest = longest_spread(view.ttl).max(RETRY_SPREAD);
-            self.rules.outage_over(now + spread(longest, &mut self.rng));
+            self.rules
+                .outage_over(now + spread(longest, &mut self.work.rng));
         }
         self.rules.set_ttl(view.cache_ttl());
         self.rules.set_gate(view.gate, now);
         if let Some(plan) = self
+            .work
             .plan
             .as_ref()
             .filter(|_| before.republishing != view.republishing)
@@ -362,7 +290,7 @@ impl BesideWorker {
     }
 
     fn swap_noticed(&mut self, key: usize, signal: SwapSignal) {
-        if let Some(state) = self.parts.get_mut(key) {
+        if let Some(state) = self.work.parts.get_mut(key) {
             state.due = true;
         }
         if signal == SwapSignal::Gone {
@@ -371,43 +299,28 @@ impl BesideWorker {
         }
     }
 
-    /// Makes the parts due that wait for one of `arrived`.
-    fn wake_parts(&mut self, arrived: &BTreeSet<Need>) {
-        let Some(plan) = self.plan.as_ref().filter(|_| !arrived.is_empty()) else {
-            return;
-        };
-        for (part, state) in plan.parts.iter().zip(&mut self.parts) {
-            let mut reads = reads(&self.traits, plan, part);
-            state.due |= state.waits && reads.any(|need| arrived.contains(need));
-        }
-    }
-
     /// Makes the parts due that would be the reason of a touch.
     fn mark_outstanding(&mut self, plan: &PodPlan) {
         let outstanding: BTreeSet<_> = self.rules.outstanding().cloned().collect();
         for (index, part) in plan.parts.iter().enumerate() {
             let name = self.part_name(part);
-            self.parts[index].due |= name.is_some_and(|name| outstanding.contains(&name));
+            self.work.parts[index].due |= name.is_some_and(|name| outstanding.contains(&name));
         }
     }
 
     /// Looks at the parts that are due and whose inputs are complete.
     async fn look(&mut self, plan: &Arc<PodPlan>) {
-        let parts = plan.parts.iter().zip(&self.parts);
-        let due = parts.filter(|(_, state)| state.due);
-        let needs: BTreeSet<_> = due
-            .flat_map(|(part, _)| reads(&self.traits, plan, part))
-            .collect();
-        self.gathering
-            .fetch(&self.context.inputs, plan, needs.into_iter());
-        let arrived = self.gathering.collect();
-        self.wake_parts(&arrived);
+        let traits = &self.traits;
+        self.work.fetch(plan, |part| reads(traits, plan, part));
         let complete = self.ready(plan);
         if !complete.is_empty() {
             let job = CompareJob {
                 beside: Arc::clone(&self.beside),
                 plan: Arc::clone(plan),
-                inputs: self.gathering.inputs(&self.context.inputs.cluster.borrow()),
+                inputs: self
+                    .work
+                    .gathering
+                    .inputs(&self.work.node.inputs.cluster.borrow()),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,
                 hooks: self.hook_inputs(),
@@ -418,25 +331,25 @@ impl BesideWorker {
                 self.handle(plan, notices);
             }
         }
-        let parts = plan.parts.iter().zip(&self.parts);
-        let waiting = parts.filter(|(_, state)| state.waits);
-        let needs = waiting.flat_map(|(part, _)| reads(&self.traits, plan, part));
-        self.gathering.retain(&needs.collect());
+        let traits = &self.traits;
+        self.work
+            .drop_unread(plan, |part| reads(traits, plan, part));
     }
 
     /// Returns the due parts that can be computed, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
-        let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
+        let (now, wall) = (Instant::now(), self.work.wall());
         let mut ready = Vec::new();
         for (index, part) in plan.parts.iter().enumerate() {
             let name = self.part_name(part);
-            let state = &mut self.parts[index];
+            let state = &mut self.work.parts[index];
             if !mem::take(&mut state.due) {
                 continue;
             }
             let mut missing = part.reads.iter().filter(|need| is_read(need));
-            let missing = missing.find(|need| !self.gathering.has(need));
-            state.waits = reads(&self.traits, plan, part).any(|need| !self.gathering.has(need));
+            let missing = missing.find(|need| !self.work.gathering.has(need));
+            state.waits =
+                reads(&self.traits, plan, part).any(|need| !self.work.gathering.has(need));
             match (missing, name) {
                 (None, _) => ready.push(index),
                 (Some(need), Some(name)) => {
@@ -455,13 +368,13 @@ impl BesideWorker {
 
     /// Takes in the result of a look at a part.
     fn seen(&mut self, plan: &PodPlan, index: usize, seen: PartComparison) -> Vec<Notice> {
-        let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
+        let (now, wall) = (Instant::now(), self.work.wall());
         let part = &plan.parts[index];
         let name = self.part_name(part);
         let delay = self.delay(index);
-        let state = &mut self.parts[index];
-        let changed_at = state.changed_at.take().unwrap_or(now);
-        state.is_crowded = false;
+        let state = &mut self.work.parts[index];
+        let changed_at = state.of_mode.changed_at.take().unwrap_or(now);
+        state.of_mode.is_crowded = false;
         self.outdated.read(seen.versions);
         let mut look = Look {
             payload: seen.payload,
@@ -473,13 +386,13 @@ impl BesideWorker {
                 if let Some(object) = self.pinned(part, plan) {
                     look.observation = PartObservation::Pinned(object);
                 }
-                let state = &mut self.parts[index];
+                let state = &mut self.work.parts[index];
                 state.files = seen.files;
                 if name.is_none() {
                     state.show(look.observation.state(), wall);
                 }
                 if let Some(place) = seen.place {
-                    if let Some((identity, set)) = state.place.replace(place.clone()) {
+                    if let Some((identity, set)) = state.of_mode.place.replace(place.clone()) {
                         look.recreated = identity != place.0;
                         look.swapped = look.recreated || set != place.1;
                     }
@@ -499,7 +412,7 @@ impl BesideWorker {
                     }
                     _ => (PartState::Delivered, String::new()),
                 };
-                self.parts[index].show(shown, wall);
+                self.work.parts[index].show(shown, wall);
                 if let Some(variables) = seen.variables {
                     self.outdated.computed(container, variables);
                 }
@@ -513,8 +426,8 @@ impl BesideWorker {
 
     /// How long a first touch for a change of this part waits (R20).
     fn delay(&mut self, index: usize) -> Duration {
-        if self.traits.is_daemon_set || self.parts[index].is_crowded {
-            spread(longest_spread(self.node.borrow().ttl), &mut self.rng)
+        if self.traits.is_daemon_set || self.work.parts[index].of_mode.is_crowded {
+            spread(longest_spread(self.node.borrow().ttl), &mut self.work.rng)
         } else {
             Duration::ZERO
         }
@@ -522,21 +435,13 @@ impl BesideWorker {
 
     /// The immutable object of the part for which the kubelet serves an earlier one (R26).
     fn pinned(&self, part: &Part, plan: &PodPlan) -> Option<String> {
-        let objects = part.reads.iter().filter_map(|need| match need {
-            Need::Object(kind, name) => Some((*kind, name)),
-            _ => None,
-        });
         let mut pinned = None;
-        for (kind, name) in objects {
-            if let Some((uid, is_immutable)) = self.gathering.identity(kind, name) {
-                let namespace = plan.key.namespace.clone();
-                let key = (
-                    kind,
-                    larder_objects::ObjectKey::new(namespace, name.clone()),
-                );
-                if self.beside.objects.is_pinned(&key, &uid, is_immutable) {
-                    pinned = Some(format!("{kind} {:?}", name.as_str()));
-                }
+        for object in part.reads.iter().filter_map(|need| plan.object(need)) {
+            let (kind, name) = (object.0, &object.1.name);
+            if let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name)
+                && self.beside.objects.is_pinned(&object, &uid, is_immutable)
+            {
+                pinned = Some(format!("{kind} {:?}", name.as_str()));
             }
         }
         pinned
@@ -559,14 +464,14 @@ impl BesideWorker {
                 wanted.push((key, *kind, volume.clone()));
                 self.followed.insert(key);
                 // A swap before this call was not signaled.
-                self.parts[key].due = true;
+                self.work.parts[key].due = true;
             } else {
                 self.swaps.unfollow(key);
                 self.followed.remove(&key);
             }
         }
         if !wanted.is_empty() {
-            let uid = self.entry.uid.as_str().to_owned();
+            let uid = self.work.entry.uid.as_str().to_owned();
             self.swaps.follow_all(uid, wanted).await;
         }
     }
@@ -577,24 +482,10 @@ impl BesideWorker {
     }
 }
 
-impl ComparedPart {
-    fn new(now: Timestamp) -> Self {
-        Self {
-            due: true,
-            waits: false,
-            changed_at: None,
-            is_crowded: false,
-            place: None,
-            files: 0,
-            state: PartState::Waiting,
-            delivery: Delivery::new(Phase::Waiting, "", now),
-            last_swap: None,
-        }
-    }
-
+impl PartProgress<ComparedPart> {
     /// Shows this state, with its reason.
     fn show(&mut self, (state, reason): (PartState, String), now: Timestamp) {
-        self.state = state;
+        self.of_mode.state = state;
         let phase = match state {
             PartState::Delivered => Phase::Delivered,
             PartState::Waiting => Phase::Waiting,

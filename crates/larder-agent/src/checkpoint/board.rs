@@ -49,8 +49,11 @@ const FAILURES: [&str; 8] = [
 ];
 
 impl CheckpointBoard {
-    /// The board of a checkpoint whose first key is `first`.
-    pub(crate) fn new(first: &KeySource, registry: &mut Registry) -> Self {
+    /// The board of a checkpoint whose first key is `first`; without one there is no checkpoint.
+    pub(crate) fn new(first: Option<&KeySource>, registry: &mut Registry) -> Self {
+        let Some(first) = first else {
+            return Self::default();
+        };
         let mut registrar = Registrar(registry.sub_registry_with_prefix("checkpoint"));
         let metrics = CheckpointMetrics {
             entries: registrar.add("entries", "Copies in the checkpoint"),

@@ -1,10 +1,11 @@
-//! The inputs that the workers of all pods share.
+//! The inputs that the workers of all pods share, and the registration of a pod with both managers.
 
 use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
-use larder::{ConfigMapManager, SecretManager};
-use larder_objects::{Kind, ObjectKey};
+use k8s_openapi::api::core::v1::Pod;
+use larder::{ConfigMapManager, RegisteredPod, SecretManager};
+use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -24,4 +25,20 @@ pub(crate) struct NodeInputs {
     pub(crate) clock: Clock,
     /// Time between two repair passes, before jitter; a reload may change it.
     pub(crate) sync_frequency: Mutex<Duration>,
+}
+
+/// Keeps a pod registered with both managers, and reads what the pod refers to.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub(crate) config_maps: RegisteredPod<ConfigMap>,
+    pub(crate) secrets: RegisteredPod<Secret>,
+}
+
+impl Registration {
+    pub(crate) fn new(inputs: &NodeInputs, pod: &Pod) -> Self {
+        Self {
+            config_maps: inputs.config_maps.registered(pod),
+            secrets: inputs.secrets.registered(pod),
+        }
+    }
 }

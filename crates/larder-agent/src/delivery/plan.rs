@@ -18,7 +18,7 @@ use larder_projection::{
 };
 use smol_str::SmolStr;
 
-use super::registration::Registration;
+use super::inputs::Registration;
 use crate::events::EventSubject;
 
 /// An input that a part of a pod needs before it can be delivered.
@@ -210,17 +210,19 @@ impl PodPlan {
 
     /// The objects that the parts read.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (Kind, ObjectKey)> {
-        let namespace = &self.key.namespace;
-        self.reads().into_iter().filter_map(move |need| match need {
+        let reads = self.reads().into_iter();
+        reads.filter_map(|need| self.object(need))
+    }
+
+    /// The object that `need` is.
+    pub(crate) fn object(&self, need: &Need) -> Option<(Kind, ObjectKey)> {
+        match need {
             Need::Object(kind, name) => {
-                Some((*kind, ObjectKey::new(namespace.clone(), name.clone())))
+                let namespace = self.key.namespace.clone();
+                Some((*kind, ObjectKey::new(namespace, name.clone())))
             }
-            Need::Token(_)
-            | Need::TrustBundles
-            | Need::PodCertificate(_)
-            | Need::Services
-            | Need::Node => None,
-        })
+            _ => None,
+        }
     }
 }
 

@@ -43,7 +43,12 @@ pub(crate) enum PartStatus {
 impl PartStatus {
     /// The status of a part of `kind`, but for its path: paths follow from UID, kind and name, and take more memory than
     /// all the rest of a status. So they are [added](add_paths) when it is shown.
-    pub(crate) fn new(kind: &PartKind, delivery: Delivery, last_swap: Option<Timestamp>) -> Self {
+    pub(crate) fn new(
+        kind: &PartKind,
+        delivery: Delivery,
+        last_swap: Option<Timestamp>,
+        files: usize,
+    ) -> Self {
         match kind {
             PartKind::Volume(name, kind) => Self::Volume(VolumeStatus {
                 name: name.clone(),
@@ -51,7 +56,7 @@ impl PartStatus {
                 path: String::new(),
                 delivery,
                 last_swap,
-                files: 0,
+                files,
                 stale_as_of: None,
                 verified_in_ms: None,
             }),
@@ -144,7 +149,7 @@ impl PodStatusEntry {
     pub(crate) fn begin(&self, plan: &PodPlan, now: Timestamp) {
         let waiting = || Delivery::new(Phase::Waiting, "", now);
         let parts = plan.parts.iter();
-        let parts = parts.map(|part| PartStatus::new(&part.kind, waiting(), None));
+        let parts = parts.map(|part| PartStatus::new(&part.kind, waiting(), None, 0));
         self.publish(Phase::Waiting, "", parts.collect(), now);
     }
 

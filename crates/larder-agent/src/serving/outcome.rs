@@ -7,7 +7,6 @@ use tracing::{debug, info, warn};
 use super::{
     ServingWorker, Tidying,
     deliver::{Delivered, DeliveryFailure},
-    states,
 };
 use crate::{
     delivery::{
@@ -25,8 +24,8 @@ impl ServingWorker {
         index: usize,
         result: Result<Delivered, DeliveryFailure>,
     ) -> bool {
-        let now = self.node.inputs.clock.now();
-        let (part, state) = (&plan.parts[index], &mut self.parts[index]);
+        let now = self.work.wall();
+        let (part, state) = (&plan.parts[index], &mut self.work.parts[index]);
         if let Err(failure) = &result
             && failure.waits
         {
@@ -36,7 +35,7 @@ impl ServingWorker {
             }
             return false;
         }
-        self.node.reports.metrics.delivered(
+        self.work.node.reports.metrics.delivered(
             part.kind.label(),
             match &result {
                 Ok(delivered) if delivered.swapped => "swapped",
@@ -46,13 +45,18 @@ impl ServingWorker {
         );
         let was = state.delivery.phase;
         let seen = state.last_swap.is_some() || was == Phase::Delivered;
-        let pod = &self.entry.name;
+        let pod = &self.work.entry.name;
         let swapped = match &result {
             Ok(delivered) => {
-                state.backoff = RETRY;
+                state.of_mode.backoff = RETRY;
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if part.reads.iter().any(reads_token) {
-                    state.retry_at = self.node.inputs.tokens.renewal(self.entry.uid.as_str());
+                    state.of_mode.retry_at = self
+                        .work
+                        .node
+                        .inputs
+                        .tokens
+                        .renewal(self.work.entry.uid.as_str());
                 }
                 state.files = delivered.files;
                 state.delivery.update(Phase::Delivered, "", now);
@@ -69,11 +73,9 @@ impl ServingWorker {
                 swapped
             }
             Err(failure) => {
-                state.retry_at = Some(Instant::now() + state.backoff.next_delay());
-                if let Some(events) = &self.node.reports.events {
-                    let (metadata, subject) = (&plan.pod.metadata, part.kind.event_subject());
-                    events.failed(metadata, subject, &failure.reason, now);
-                }
+                state.of_mode.retry_at = Some(Instant::now() + state.of_mode.backoff.next_delay());
+                let subject = part.kind.event_subject();
+                self.work.node.post(&plan.pod, subject, &failure.reason);
                 if state.delivery.update(Phase::Failing, &failure.reason, now) {
                     warn!(%pod, part = part.kind.to_string(), error = failure.reason, "delivery failed, will retry");
                 }
@@ -95,7 +97,7 @@ impl ServingWorker {
         }
         tidying.retry_at = Some(Instant::now() + tidying.backoff.get_or_insert(RETRY).next_delay());
         if tidying.failure != failure {
-            warn!(pod = %self.entry.name, error = failure, "failed to tidy the pod's directory, will retry");
+            warn!(pod = %self.work.entry.name, error = failure, "failed to tidy the pod's directory, will retry");
             tidying.failure = failure;
         }
     }
@@ -103,7 +105,10 @@ impl ServingWorker {
     /// Publishes the status of every part. The pod's own phase is that of the
     /// part that needs attention most.
     pub(super) fn publish(&self, plan: &PodPlan) {
-        let worst = states(plan, &self.parts).max_by_key(|(_, state)| state.delivery.phase);
+        let worst = self
+            .work
+            .parts(plan)
+            .max_by_key(|(_, state)| state.delivery.phase);
         let (mut phase, mut reason) =
             worst.map_or((Phase::Delivered, String::new()), |(part, state)| {
                 let Delivery { phase, reason, .. } = &state.delivery;
@@ -117,21 +122,23 @@ impl ServingWorker {
             phase = Phase::Failing;
             reason = format!("directory: {}", self.tidying.failure);
         }
-        let parts = states(plan, &self.parts).map(|(part, state)| {
-            let mut status = PartStatus::new(&part.kind, state.delivery.clone(), state.last_swap);
+        let parts = self.work.parts(plan).map(|(part, state)| {
+            let mut status = state.status(&part.kind);
             match &mut status {
-                PartStatus::Volume(volume) => {
-                    (volume.files, volume.stale_as_of) = (state.files, state.stale_as_of);
+                PartStatus::Volume(volume) => volume.stale_as_of = state.of_mode.stale_as_of,
+                PartStatus::Container(container) => {
+                    container.stale_as_of = state.of_mode.stale_as_of;
                 }
-                PartStatus::Container(container) => container.stale_as_of = state.stale_as_of,
             }
             status
         });
-        let now = self.node.inputs.clock.now();
-        self.entry.publish(phase, &reason, parts.collect(), now);
+        let now = self.work.wall();
+        self.work
+            .entry
+            .publish(phase, &reason, parts.collect(), now);
         // What still waits then, waits for an address.
-        if !self.parts.iter().any(|state| state.due || state.waits) {
-            self.entry.settle();
+        if !self.work.parts.iter().any(|state| state.due || state.waits) {
+            self.work.entry.settle();
         }
     }
 }

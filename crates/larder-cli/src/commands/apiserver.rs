@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use anyhow::Context as _;
-use larder_agent::feed::Feed;
 use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
 use larder_connections::raise_descriptor_limit;
+use larder_manifests::Feed;
 use larder_objects::chain;
 use tokio::{
     net::TcpListener,

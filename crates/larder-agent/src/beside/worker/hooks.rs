@@ -21,11 +21,10 @@ impl BesideWorker {
         let hooks = plan.hooks.clone().filter(|_| runs);
         let parts = plan.parts.iter().map(|part| part.kind.observed());
         if self.hooked.set_hooks(hooks, parts) {
-            self.parts.iter_mut().for_each(|state| state.due = true);
+            self.work.all_due();
         }
         if before && plan.hooks.is_none() {
-            let (on_change, uid) = (self.context.on_change.clone(), self.entry.uid.clone());
-            blocking(move || on_change.drop_hooks(uid.as_str())).await;
+            self.work.drop_hooks().await;
         }
     }
 
@@ -33,7 +32,7 @@ impl BesideWorker {
     pub(super) fn hook_inputs(&self) -> Option<HookInputs> {
         let hooks = self.hooked.hooks()?;
         Some(HookInputs {
-            on_change: self.context.on_change.clone(),
+            on_change: self.work.node.on_change.clone(),
             hooks: Arc::clone(hooks),
             wants_disk: self.hooked.wants_disk(),
         })
@@ -75,17 +74,17 @@ impl BesideWorker {
         let Some(handed) = self.hooked.take(is_held) else {
             return;
         };
-        let (on_change, pod) = (self.context.on_change.clone(), Arc::clone(&plan.pod));
+        let (on_change, pod) = (self.work.node.on_change.clone(), Arc::clone(&plan.pod));
         blocking(move || on_change.hand_over(&pod, &handed.hooks, handed.on_disk, handed.parts))
             .await;
     }
 
     /// The pod has ended: no hook fires any more, and its record goes.
     pub(super) async fn end_hooks(&mut self) {
-        let (context, uid) = (Arc::clone(&self.context), self.entry.uid.clone());
-        context.on_change.forget(uid.as_str());
+        let (node, uid) = (Arc::clone(&self.work.node), self.work.entry.uid.clone());
+        node.on_change.forget(uid.as_str());
         // What cannot be removed now is found at the next start.
-        let _ = blocking(move || context.host.remove_pod(uid.as_str())).await;
+        let _ = blocking(move || node.host.remove_pod(uid.as_str())).await;
     }
 }
 

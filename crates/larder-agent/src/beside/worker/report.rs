@@ -22,7 +22,7 @@ use crate::{
 impl BesideWorker {
     /// Counts, logs and posts.
     pub(super) fn handle(&self, plan: &PodPlan, notices: Vec<Notice>) {
-        let pod = &self.entry.name;
+        let pod = &self.work.entry.name;
         let metrics = &self.beside.metrics;
         for notice in notices {
             match notice {
@@ -69,19 +69,17 @@ impl BesideWorker {
     }
 
     fn post(&self, plan: &PodPlan, reason: PodReason, message: &str) {
-        if let Some(events) = &self.context.reports.events {
-            let now = self.context.inputs.clock.now();
-            let subject = EventSubject::Pod(reason);
-            events.failed(&plan.pod.metadata, subject, message, now);
-        }
+        let subject = EventSubject::Pod(reason);
+        self.work.node.post(&plan.pod, subject, message);
     }
 
     /// Publishes the status of every part. The pod's own phase is that of the volume that needs attention most.
     pub(super) fn publish(&mut self, plan: &PodPlan) {
-        let wall = self.context.inputs.clock.now();
+        let wall = self.work.wall();
         if let Some(reason) = self.beside.config.excludes(&plan.pod) {
             self.gauges.set(PodCounts::default());
-            self.entry
+            self.work
+                .entry
                 .publish(Phase::Excluded, reason, Vec::new(), wall);
             return;
         }
@@ -91,7 +89,7 @@ impl BesideWorker {
         let mut counts = PodCounts::default();
         for (index, part) in plan.parts.iter().enumerate() {
             let name = self.part_name(part);
-            let state = &mut self.parts[index];
+            let state = &mut self.work.parts[index];
             match &part.kind {
                 PartKind::Volume(..) => {
                     match name.as_ref().map(|name| self.rules.state(name, wall)) {
@@ -104,7 +102,7 @@ impl BesideWorker {
                                 delivery.phase != Phase::Waiting || !delivery.reason.is_empty();
                         }
                     }
-                    counts.volumes[state.state as usize] += 1;
+                    counts.volumes[state.of_mode.state as usize] += 1;
                     if state.delivery.phase > worst {
                         worst = state.delivery.phase;
                         reason = format!("{}: {}", part.kind, state.delivery.reason);
@@ -112,10 +110,9 @@ impl BesideWorker {
                     let verified_in = name.and_then(|name| self.rules.verified_in(&name));
                     let verified_in = verified_in
                         .map(|delay| u64::try_from(delay.as_millis()).unwrap_or(u64::MAX));
-                    let delivery = state.delivery.clone();
-                    let mut status = PartStatus::new(&part.kind, delivery, state.last_swap);
+                    let mut status = state.status(&part.kind);
                     if let PartStatus::Volume(volume) = &mut status {
-                        (volume.files, volume.verified_in_ms) = (state.files, verified_in);
+                        volume.verified_in_ms = verified_in;
                     }
                     statuses.push(status);
                 }
@@ -130,7 +127,7 @@ impl BesideWorker {
                     for found in &outdated {
                         counts.outdated[found.kind as usize] += 1;
                     }
-                    let mut status = PartStatus::new(&part.kind, state.delivery.clone(), None);
+                    let mut status = state.status(&part.kind);
                     if let PartStatus::Container(container) = &mut status {
                         container.outdated = outdated.into_iter().map(outdated_status).collect();
                     }
@@ -140,9 +137,9 @@ impl BesideWorker {
         }
         self.gauges.set(counts);
         if is_tried {
-            self.entry.settle();
+            self.work.entry.settle();
         }
-        self.entry.publish(worst, &reason, statuses, wall);
+        self.work.entry.publish(worst, &reason, statuses, wall);
         for (container, objects) in restart_needed {
             let message = format!(
                 "Container {container:?} sees {objects} as of its start, until it is restarted"

@@ -72,8 +72,8 @@ impl BesideWorker {
     }
 
     fn send(&mut self, mut permit: Permit) {
-        let Some(plan) = &self.plan else { return };
-        let (now, wall) = (Instant::now(), self.context.inputs.clock.now());
+        let Some(plan) = &self.work.plan else { return };
+        let (now, wall) = (Instant::now(), self.work.wall());
         let metadata = &plan.pod.metadata;
         let annotations = metadata.annotations.as_ref();
         let present = annotations.and_then(|found| found.get(REFRESH));
@@ -104,7 +104,7 @@ impl BesideWorker {
         match step {
             TouchStep::Granted(permit) => Some(permit),
             TouchStep::Answered(mut permit, answer) => {
-                let pod = &self.entry.name;
+                let pod = &self.work.entry.name;
                 self.beside.metrics.touched(answer.label());
                 match &answer {
                     TouchAnswer::Touched { resource_version } => {
@@ -117,7 +117,8 @@ impl BesideWorker {
                     }
                     _ => {}
                 }
-                self.rules.answered(answer, self.rng.f64(), Instant::now());
+                self.rules
+                    .answered(answer, self.work.rng.f64(), Instant::now());
                 None
             }
         }

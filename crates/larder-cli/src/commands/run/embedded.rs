@@ -57,7 +57,7 @@ pub(super) async fn start(
     server
         .apply(&larder_agent::node::of_this_host(node))
         .context("cannot create the Node")?;
-    let feed = larder_agent::feed::Feed::open(manifests, server.clone(), Some(node.to_owned()));
+    let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(node.to_owned()));
     let feed = feed.await;
     let feed = feed.map_err(|error| Failure::unreadable(larder_objects::chain(&error)))?;
     let serving = match kubeconfig {

@@ -29,16 +29,18 @@ use std::{
 
 use larder_objects::manifest::RawObject;
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
 use tracing::{debug, info, warn};
 
-pub use self::catalogue::ObjectId;
+pub(crate) use self::catalogue::ObjectId;
 use self::{
     catalogue::{Catalogue, FileObjects},
     files::{Reading, Stamp},
     schedule::{PATIENCE, ReadSchedule},
 };
-use crate::blocking::blocking;
 
 /// Time between two passes over all files. The kubelet's `fileCheckFrequency`.
 const PASS: Duration = Duration::from_secs(20);
@@ -47,16 +49,16 @@ const POLL: Duration = Duration::from_millis(500);
 
 /// The changes that make the embedded API server match the directory.
 #[derive(Debug, Default)]
-pub struct ManifestDiff {
+pub(crate) struct ManifestDiff {
     /// New and changed objects. Pods come last, so that the objects that they reference exist.
-    pub upserts: Vec<RawObject>,
+    pub(crate) upserts: Vec<RawObject>,
     /// Objects that are no longer in any file. Pods come first.
-    pub deletes: Vec<ObjectId>,
+    pub(crate) deletes: Vec<ObjectId>,
 }
 
 impl ManifestDiff {
     /// Whether there are no changes.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.upserts.is_empty() && self.deletes.is_empty()
     }
 }
@@ -71,7 +73,7 @@ pub struct OpenError {
 
 /// A directory that is followed.
 #[derive(Debug)]
-pub struct ManifestDir {
+pub(crate) struct ManifestDir {
     path: PathBuf,
     catalogue: Catalogue,
     stamps: BTreeMap<PathBuf, Stamp>,
@@ -100,7 +102,7 @@ impl ManifestDir {
     /// # Errors
     ///
     /// `path` cannot be listed. Problems of single files are in [`Self::problems`].
-    pub async fn open(path: &Path) -> Result<(Self, ManifestDiff), OpenError> {
+    pub(crate) async fn open(path: &Path) -> Result<(Self, ManifestDiff), OpenError> {
         let mut this = Self {
             path: path.to_owned(),
             catalogue: Catalogue::default(),
@@ -130,12 +132,12 @@ impl ManifestDir {
     }
 
     /// The present problems of the files, each with its place.
-    pub fn problems(&self) -> &[String] {
+    pub(crate) fn problems(&self) -> &[String] {
         &self.problems
     }
 
     /// Whether a file that was invalid at the start still is, so its objects are unknown.
-    pub fn is_incomplete(&self) -> bool {
+    pub(crate) fn is_incomplete(&self) -> bool {
         !self.broken_since_start.is_empty()
     }
 
@@ -145,7 +147,7 @@ impl ManifestDir {
     /// # Cancel safety
     ///
     /// Not cancel-safe: changes that a dropped future has read may be missing later.
-    pub async fn next(&mut self) -> ManifestDiff {
+    pub(crate) async fn next(&mut self) -> ManifestDiff {
         loop {
             let touched = match self.event().await {
                 DirEvent::Signal(Signal::Touched(path, touch)) => {
@@ -196,7 +198,7 @@ impl ManifestDir {
     async fn look(&mut self, touched: BTreeSet<PathBuf>) -> io::Result<ManifestDiff> {
         self.next_pass = Instant::now() + if self.watch.is_armed() { PASS } else { POLL };
         let directory = self.path.clone();
-        let present = blocking(move || files::list(&directory)).await?;
+        let present = spawn_blocking(move || files::list(&directory)).await??;
 
         let settled = |path: &Path| !self.schedule.is_pending(path);
         let gone: Vec<_> = self
@@ -220,7 +222,7 @@ impl ManifestDir {
         let mut read: BTreeMap<PathBuf, FileObjects> = BTreeMap::new();
         for (path, stamp) in stale {
             let file = path.clone();
-            let reading = blocking(move || files::read(file)).await;
+            let reading = spawn_blocking(move || files::read(file)).await?;
             if self.is_doubtful(&reading, stamp) {
                 self.schedule.touch(path, Touch::Writing, Instant::now());
                 continue;
@@ -239,7 +241,7 @@ impl ManifestDir {
             // An object may come from a file that did not change: when the file that had it first was removed.
             if !read.contains_key(&path) {
                 let file = path.clone();
-                let reading = blocking(move || files::read(file)).await;
+                let reading = spawn_blocking(move || files::read(file)).await?;
                 read.insert(path.clone(), self.take(reading));
             }
             changes

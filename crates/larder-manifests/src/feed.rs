@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::{sync::watch, time::sleep};
 use tracing::{debug, info, warn};
 
-use crate::manifest_dir::{ManifestDiff, ManifestDir, ObjectId, OpenError};
+use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
 
 /// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an
 /// object that is deleted together with its pod would be reported as missing.

@@ -23,11 +23,11 @@ use super::files::Reading;
 
 /// Kind, namespace and name of an object. Displays as `ConfigMap prod/app`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ObjectId {
+pub(crate) struct ObjectId {
     /// `kind`, as in the manifest.
-    pub kind: SmolStr,
+    pub(crate) kind: SmolStr,
     /// Namespace and name.
-    pub key: ObjectKey,
+    pub(crate) key: ObjectKey,
 }
 
 impl ObjectId {

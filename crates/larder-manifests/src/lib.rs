@@ -1,0 +1,6 @@
+#![doc = include_str!("../README.md")]
+
+mod directory;
+mod feed;
+
+pub use self::{directory::OpenError, feed::Feed};
