@@ -174,14 +174,23 @@ impl WebhookMetrics {
             let reason = if answered.is_some() {
                 "client_response"
             } else {
-                "client_request"
+                "client_request_do"
             };
-            let labels = ReasonLabels {
-                webhook: labels.webhook,
-                reason: Word(reason),
-            };
-            self.errors.get_or_create(&labels).inc();
+            self.failed(webhook, reason);
         }
+    }
+
+    /// No attempt in quick succession is left.
+    pub(crate) fn exhausted(&self, webhook: &str) {
+        self.failed(webhook, "retries_exhausted");
+    }
+
+    fn failed(&self, webhook: &str, reason: &'static str) {
+        let labels = ReasonLabels {
+            webhook: webhook.to_owned(),
+            reason: Word(reason),
+        };
+        self.errors.get_or_create(&labels).inc();
     }
 }
 

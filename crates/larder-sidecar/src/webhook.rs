@@ -39,7 +39,11 @@ impl Webhook {
             self.metrics
                 .asked(&webhook, &outcome, began.elapsed(), self.status);
             left = left.saturating_sub(1);
-            if outcome.is_success() || left == 0 {
+            if outcome.is_success() {
+                return outcome;
+            }
+            if left == 0 {
+                self.metrics.exhausted(&webhook);
                 return outcome;
             }
         }

@@ -1,202 +1,151 @@
-//! `larder sidecar`, from outside.
+//! `larder sidecar`, from outside: processes against an API server, embedded or real.
+
+#[path = "../../../larder-sidecar/tests/label/application.rs"]
+mod application;
+mod canaries;
+mod forms;
+mod memory;
+mod native;
+mod volumes;
+mod webhooks;
 
 use std::{
-    fs,
-    io::{BufRead as _, BufReader},
-    os::unix::fs::symlink,
+    net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Output, Stdio},
 };
 
+use http::Request;
+use kube::Client;
+use larder_e2e::{Identity, Server};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 
-use crate::Desk;
+use crate::{Desk, run::until, service::get};
 
-const CANARY: &str = "canary-of-the-sidecar";
+/// An API server, and a directory in which sidecars run.
+struct World {
+    desk: Desk,
+    _server: Server,
+    client: Client,
+    kubeconfig: String,
+}
 
-/// Runs `larder sidecar` with these variables.
-fn sidecar(desk: &Desk, args: &[&str], variables: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_larder"))
-        .arg("sidecar")
-        .args(args)
+/// A running sidecar. Dropped, it is killed.
+struct Sidecar {
+    child: Child,
+    port: u16,
+}
+
+impl World {
+    async fn new() -> Self {
+        let server = Server::start().await.unwrap();
+        let kubeconfig = server.kubeconfig(Identity::Admin).unwrap();
+        Self {
+            desk: Desk::with([]),
+            client: server.client().await.unwrap(),
+            kubeconfig: kubeconfig.display().to_string(),
+            _server: server,
+        }
+    }
+
+    fn path(&self) -> &Path {
+        self.desk.path()
+    }
+
+    /// Creates an object of namespace `default`.
+    async fn create(&self, kind: &str, mut object: Value) {
+        object["apiVersion"] = "v1".into();
+        object["kind"] = kind.into();
+        object["metadata"]["namespace"] = "default".into();
+        let path = format!("/api/v1/namespaces/default/{}s", kind.to_lowercase());
+        let request = Request::post(path).body(object.to_string().into_bytes());
+        let created = self.client.request::<Value>(request.unwrap()).await;
+        created.unwrap();
+    }
+
+    /// Changes fields of an object of namespace `default`.
+    async fn change(&self, kind: &str, name: &str, fields: Value) {
+        let path = format!("/api/v1/namespaces/default/{}s/{name}", kind.to_lowercase());
+        let request = Request::patch(path)
+            .header("content-type", "application/merge-patch+json")
+            .body(fields.to_string().into_bytes());
+        let changed = self.client.request::<Value>(request.unwrap()).await;
+        changed.unwrap();
+    }
+
+    /// `larder sidecar` with these variables, for namespace `default` and the directory `folder`.
+    fn sidecar(&self, args: &[&str], variables: &[(&str, &str)]) -> Command {
+        let mut command = sidecar(&self.desk, args);
+        command
+            .envs([("NAMESPACE", "default"), ("FOLDER", "folder")])
+            .envs([("KUBECONFIG", &*self.kubeconfig), ("HEALTH_PORT", "0")])
+            .envs([("LARDER_STATE_DIR", "state"), ("LARDER_DEBOUNCE", "10ms")])
+            .envs(variables.iter().copied());
+        command
+    }
+}
+
+impl Sidecar {
+    /// Starts `command`, which listens at a free port, the value of `HEALTH_PORT`.
+    fn start(mut command: Command) -> Self {
+        let port = free_port();
+        command
+            .env("HEALTH_HOST", "127.0.0.1")
+            .env("HEALTH_PORT", port.to_string());
+        Self::start_at(port, command)
+    }
+
+    /// The same with flags that say the port.
+    fn start_at(port: u16, mut command: Command) -> Self {
+        let child = command.spawn().unwrap();
+        Self { child, port }
+    }
+
+    /// Status and body at `path`; `None` while nothing listens.
+    fn ask(&self, path: &str) -> Option<(String, String)> {
+        let address = format!("127.0.0.1:{}", self.port);
+        TcpStream::connect(&address).ok()?;
+        Some(get(&address, path, "*/*"))
+    }
+
+    /// Waits until a probe at `path` succeeds.
+    async fn until_ok(&self, path: &str) {
+        let is_ok = || self.ask(path).is_some_and(|(status, _)| status == "200");
+        until(path, is_ok).await;
+    }
+
+    fn signal(&mut self, signal: Signal) -> Option<i32> {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        kill_process(pid.unwrap(), signal).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Sidecar {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// `larder sidecar` without variables.
+fn sidecar(desk: &Desk, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.arg("sidecar").args(args);
+    command
         .current_dir(desk.path())
         .env_clear()
-        .envs(variables.iter().copied())
-        .output()
-        .unwrap()
+        .stdin(Stdio::null());
+    command
 }
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-fn end(child: &Child, signal: Signal) {
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    kill_process(pid.unwrap(), signal).unwrap();
-}
-
-// sidecar 1, 3
-#[test]
-fn form_is_chosen_by_flags_or_variables() {
-    let desk = Desk::with([]);
-    let refused = |args: &[&str], variables: &[(&str, &str)], text: &str| {
-        let output = sidecar(&desk, args, variables);
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(stderr(&output).contains(text), "{}", stderr(&output));
-    };
-    refused(&[], &[], "give one of three forms");
-    let label = ("LABEL", "l");
-    refused(&[], &[label], "FOLDER: is required");
-    let bad = [
-        label,
-        ("FOLDER", "/f"),
-        ("NAMESPACE", "n"),
-        ("RESOURCE", "x"),
-        ("REQ_METHOD", "y"),
-    ];
-    refused(&[], &bad, "RESOURCE: expected");
-    refused(&[], &bad, "REQ_METHOD: expected");
-    let both = ["--config-map", "n/a:/d", "--volume-dir", "/e"];
-    refused(&both, &[], "another form");
-    refused(
-        &["--volume-dir", "/e"],
-        &[label],
-        "--webhook-url is required",
-    );
-    refused(&["--config-map", "a:/d"], &[], "the namespace is unknown");
-    refused(
-        &["--config-map", "n/a:/d", "--secret", "n/b:/d/e"],
-        &[],
-        "/d/e is inside /d",
-    );
-    let hook = ["--config-map", "n/a:/d", "--on-change", "restart"];
-    refused(&hook, &[], "a sidecar cannot restart containers");
-}
-
-// sidecar 2
-#[test]
-fn called_as_configmap_reload_it_takes_the_flags_of_that_program_only() {
-    let desk = Desk::with([]);
-    let link = desk.path().join("configmap-reload");
-    symlink(env!("CARGO_BIN_EXE_larder"), &link).unwrap();
-    let command = || {
-        let mut command = Command::new(&link);
-        command.current_dir(desk.path()).env_clear();
-        command
-    };
-    let output = command().arg("--config-map=n/a:/d").output().unwrap();
-    assert_eq!(output.status.code(), Some(2));
-    fs::create_dir_all(desk.path().join("volume")).unwrap();
-    let mut child = command()
-        .args(["-volume-dir=volume", "-webhook-url=http://127.0.0.1:1/"])
-        .arg("-web.listen-address=127.0.0.1:0")
-        .env("LABEL", "ignored")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().contains("listening")));
-    end(&child, Signal::TERM);
-    assert_eq!(child.wait().unwrap().code(), Some(0));
-}
-
-/// An API server with these manifests, and its kubeconfig.
-fn api_server(desk: &Desk) -> Child {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_larder"))
-        .args([
-            "apiserver",
-            "--listen",
-            "127.0.0.1:0",
-            "--manifests",
-            "manifests",
-        ])
-        .args(["--kubeconfig-out", "kubeconfig"])
-        .current_dir(desk.path())
-        .env_clear()
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut line = String::new();
-    let mut lines = BufReader::new(child.stdout.take().unwrap());
-    while !Path::new(&desk.path().join("kubeconfig")).exists() {
-        assert!(lines.read_line(&mut line).unwrap() > 0, "it ends: {line}");
-    }
-    child
-}
-
-// sidecar 34, 48, 63
-#[test]
-fn objects_become_files_and_no_value_is_in_the_log() {
-    let desk = Desk::with([]);
-    let manifests = desk.path().join("manifests");
-    fs::create_dir(&manifests).unwrap();
-    let text = format!(
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: a, namespace: 'n', labels: {{l: '1'}}}}\ndata: {{a.json: '{{}}'}}\n---\n\
-         apiVersion: v1\nkind: Secret\nmetadata: {{name: s, namespace: 'n', labels: {{l: '1'}}}}\nstringData: {{s: {CANARY}}}\n"
-    );
-    fs::write(manifests.join("objects.yaml"), text).unwrap();
-    let mut server = api_server(&desk);
-    let folder = desk.path().join("folder");
-    let state = desk.path().join("state").display().to_string();
-    let url = format!("http://user:{CANARY}@127.0.0.1:1/reload?token={CANARY}");
-    let variables = [
-        ("LABEL", "l"),
-        ("RESOURCE", "both"),
-        ("METHOD", "LIST"),
-        ("NAMESPACE", "n"),
-        ("FOLDER", "folder"),
-        ("KUBECONFIG", "kubeconfig"),
-        ("HEALTH_PORT", "0"),
-        ("LOG_LEVEL", "DEBUG"),
-        ("REQ_URL", &url),
-        ("REQ_METHOD", "POST"),
-        ("REQ_PAYLOAD", CANARY),
-        ("REQ_USERNAME", "user"),
-        ("REQ_PASSWORD", CANARY),
-        ("REQ_RETRY_BACKOFF_FACTOR", "0"),
-        ("LARDER_DEBOUNCE", "10ms"),
-        ("LARDER_STATE_DIR", &state),
-    ];
-    let output = sidecar(&desk, &[], &variables);
-    let log = stderr(&output);
-    assert_eq!(output.status.code(), Some(0), "{log}");
-    assert_eq!(fs::read_to_string(folder.join("a.json")).unwrap(), "{}");
-    assert_eq!(fs::read_to_string(folder.join("s")).unwrap(), CANARY);
-    assert!(
-        log.contains("request failed") && !log.contains(CANARY),
-        "{log}"
-    );
-    for line in log.lines() {
-        let event: serde_json::Value = serde_json::from_str(line).unwrap();
-        let names: Vec<_> = event.as_object().unwrap().keys().collect();
-        assert_eq!(names, ["level", "msg", "time"]);
-    }
-
-    let once = [
-        "--config-map",
-        "n/a:volume",
-        "--secret",
-        "n/s:volume,mode=0400",
-        "--once",
-    ];
-    let kubeconfig = ["--kubeconfig", "kubeconfig", "--state-dir", &state];
-    let output = sidecar(&desk, &[&once[..], &kubeconfig].concat(), &[("LABEL", "l")]);
-    let log = stderr(&output);
-    assert_eq!(output.status.code(), Some(0), "{log}");
-    let volume = desk.path().join("volume");
-    assert_eq!(fs::read_to_string(volume.join("s")).unwrap(), CANARY);
-    assert!(log.contains("variables of the label form are ignored") && !log.contains(CANARY));
-    let missing = [
-        "--config-map",
-        "n/none:other",
-        "--once",
-        "--once-timeout",
-        "1s",
-    ];
-    let output = sidecar(&desk, &[&missing[..], &kubeconfig].concat(), &[]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(stderr(&output).contains("n/none"), "{}", stderr(&output));
-    end(&server, Signal::TERM);
-    server.wait().unwrap();
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
