@@ -51,14 +51,16 @@ pub enum TlsError {
     },
 }
 
-impl TlsError {
-    pub(crate) fn certificate(source: impl Error + Send + Sync + 'static) -> Self {
-        let source = Box::new(source);
+impl From<rcgen::Error> for TlsError {
+    fn from(error: rcgen::Error) -> Self {
+        let source = Box::new(error);
         Self::Certificate { source }
     }
+}
 
-    fn setup(source: impl Error + Send + Sync + 'static) -> Self {
-        let source = Box::new(source);
+impl From<rustls::Error> for TlsError {
+    fn from(error: rustls::Error) -> Self {
+        let source = Box::new(error);
         Self::Setup { source }
     }
 }
@@ -84,7 +86,7 @@ pub(crate) struct ClientCertificate {
 
 impl Authority {
     pub(crate) fn generate() -> Result<Self, TlsError> {
-        let mut params = CertificateParams::new([]).map_err(TlsError::certificate)?;
+        let mut params = CertificateParams::new([])?;
         params.distinguished_name = subject("larder-ca", &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
@@ -92,8 +94,8 @@ impl Authority {
             KeyUsagePurpose::KeyCertSign,
             KeyUsagePurpose::CrlSign,
         ];
-        let key = KeyPair::generate().map_err(TlsError::certificate)?;
-        let issuer = CertifiedIssuer::self_signed(params, key).map_err(TlsError::certificate)?;
+        let key = KeyPair::generate()?;
+        let issuer = CertifiedIssuer::self_signed(params, key)?;
         Ok(Self {
             issuer,
             clients: Mutex::default(),
@@ -107,13 +109,11 @@ impl Authority {
 
     /// A certificate by which `user` is known.
     pub(crate) fn issue(&self, user: User) -> Result<ClientCertificate, TlsError> {
-        let mut params = CertificateParams::new([]).map_err(TlsError::certificate)?;
+        let mut params = CertificateParams::new([])?;
         params.distinguished_name = subject(&user.name, &user.groups);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        let key = KeyPair::generate().map_err(TlsError::certificate)?;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .map_err(TlsError::certificate)?;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
         self.clients.lock().insert(certificate.der().clone(), user);
         Ok(ClientCertificate {
             certificate: certificate.pem(),
@@ -144,32 +144,28 @@ impl Authority {
         if !address.is_unspecified() && !address.is_loopback() {
             names.push(address.to_string());
         }
-        let mut params = CertificateParams::new(names).map_err(TlsError::certificate)?;
+        let mut params = CertificateParams::new(names)?;
         params.distinguished_name = subject("larder-apiserver", &[]);
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate().map_err(TlsError::certificate)?;
-        let certificate = params
-            .signed_by(&key, &self.issuer)
-            .map_err(TlsError::certificate)?;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
 
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = RootCertStore::empty();
-        roots
-            .add(self.issuer.der().clone())
-            .map_err(TlsError::setup)?;
+        roots.add(self.issuer.der().clone())?;
         let verifier =
             WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider.clone())
                 // A client without a certificate gets 401, which it can read.
                 .allow_unauthenticated()
                 .build()
-                .map_err(TlsError::setup)?;
+                .map_err(|error| TlsError::Setup {
+                    source: Box::new(error),
+                })?;
         let mut config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(TlsError::setup)?
+            .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .map_err(TlsError::setup)?;
+            .with_single_cert(vec![certificate.der().clone()], key)?;
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(config)
     }

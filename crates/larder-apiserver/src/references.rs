@@ -27,10 +27,10 @@ pub(crate) enum Reference {
 /// The references of one pod and its node: nothing unless a node runs the pod. A mirror pod grants nothing, since the
 /// node itself creates it.
 #[derive(Debug, Default)]
-pub(crate) struct OfPod(Option<Box<Held>>);
+pub(crate) struct OfPod(Option<Box<PodReferences>>);
 
 #[derive(Debug)]
-struct Held {
+struct PodReferences {
     node: SmolStr,
     namespace: SmolStr,
     references: Vec<Reference>,
@@ -50,7 +50,7 @@ impl OfPod {
         let objects = secrets
             .map(Reference::Secret)
             .chain(maps.map(Reference::ConfigMap));
-        Self(Some(Box::new(Held {
+        Self(Some(Box::new(PodReferences {
             node: node.into(),
             namespace,
             references: objects.chain([account]).collect(),

@@ -27,19 +27,21 @@ pub enum Verb {
 }
 
 impl Verb {
+    const NAMES: [(Self, &'static str); 8] = [
+        (Self::Get, "get"),
+        (Self::List, "list"),
+        (Self::Watch, "watch"),
+        (Self::Create, "create"),
+        (Self::Update, "update"),
+        (Self::Patch, "patch"),
+        (Self::Delete, "delete"),
+        (Self::DeleteCollection, "deletecollection"),
+    ];
+
     /// The verb that a review calls `word`.
     pub(crate) fn parse(word: &str) -> Option<Self> {
-        let all = [
-            Self::Get,
-            Self::List,
-            Self::Watch,
-            Self::Create,
-            Self::Update,
-            Self::Patch,
-            Self::Delete,
-            Self::DeleteCollection,
-        ];
-        all.into_iter().find(|verb| verb.as_str() == word)
+        let found = Self::NAMES.iter().find(|(_, name)| *name == word);
+        found.map(|(verb, _)| *verb)
     }
 
     /// The verb of a request that is not about objects.
@@ -55,16 +57,7 @@ impl Verb {
 
     /// The verb as the audit log has it: `get`, `deletecollection`, ...
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::List => "list",
-            Self::Watch => "watch",
-            Self::Create => "create",
-            Self::Update => "update",
-            Self::Patch => "patch",
-            Self::Delete => "delete",
-            Self::DeleteCollection => "deletecollection",
-        }
+        Self::NAMES[self as usize].1
     }
 }
 

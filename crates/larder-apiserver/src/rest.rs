@@ -238,7 +238,7 @@ impl ApiServer {
                 let params = ListParams::parse(query, target)?;
                 let page = read::page(self.store(), target.kind, &params)?;
                 let list = format.list(target.kind, page, &params);
-                Ok(json_response(StatusCode::OK, list.into()))
+                Ok(json_response(StatusCode::OK, list))
             }
             (Verb::Get, Some(key)) => {
                 let current = self.store().version();
@@ -352,7 +352,7 @@ impl ApiServer {
             }
         }
         let list = Format::Objects.list(target.kind, page, &params);
-        Ok(json_response(StatusCode::OK, list.into()))
+        Ok(json_response(StatusCode::OK, list))
     }
 }
 

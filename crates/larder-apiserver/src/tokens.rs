@@ -42,7 +42,7 @@ pub(crate) struct Claims<'a> {
 impl TokenIssuer {
     pub(crate) fn generate() -> Result<Self, TlsError> {
         Ok(Self {
-            key: KeyPair::generate_for(&PKCS_ED25519).map_err(TlsError::certificate)?,
+            key: KeyPair::generate_for(&PKCS_ED25519)?,
         })
     }
 
@@ -70,10 +70,7 @@ impl TokenIssuer {
         let header = json!({"alg": "EdDSA", "typ": "JWT"});
         let encode = |part: &Value| URL_SAFE_NO_PAD.encode(part.to_string());
         let signed = format!("{}.{}", encode(&header), encode(&payload));
-        let signature = self
-            .key
-            .sign(signed.as_bytes())
-            .map_err(TlsError::certificate)?;
+        let signature = self.key.sign(signed.as_bytes())?;
         let signature = URL_SAFE_NO_PAD.encode(signature);
         Ok(format!("{signed}.{signature}"))
     }

@@ -108,9 +108,9 @@ fn skipped(manifests: &Manifests) -> String {
         .iter()
         .map(|(kind, count)| format!("{count} {kind}"))
         .collect();
-    let objects = if total == 1 { "object" } else { "objects" };
     format!(
-        "skipped {total} {objects} of other kinds: {}",
+        "skipped {} of other kinds: {}",
+        output::count(total, "object"),
         kinds.join(", ")
     )
 }

@@ -5,7 +5,7 @@
 //! | layer | modules | purpose |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
-//! | 3 | `agent`, `input`, `offline`, `rendered`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
+//! | 3 | `agent`, `input`, `offline`, `rendered`, `runtime`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
 //! | 1 | `args`, `outcome` | the parsed command line, exit codes |
 
@@ -20,6 +20,7 @@ mod offline;
 mod outcome;
 mod output;
 mod rendered;
+mod runtime;
 mod sandbox;
 
 use std::{ffi::OsString, path::Path, process::ExitCode};

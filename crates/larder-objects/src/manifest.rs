@@ -62,7 +62,7 @@ use smol_str::SmolStr;
 pub use self::{
     error::{ManifestError, Problem, Subject},
     files::{MAX_MANIFEST_BYTES, is_manifest_name, read_manifest},
-    normalize::drop_nulls,
+    normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
 };
 use self::{generated::GeneratedNames, read::Reported};

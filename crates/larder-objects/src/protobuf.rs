@@ -1,7 +1,6 @@
 //! Kubernetes' protobuf form of objects, read into the JSON form.
 //!
-//! A [`Schema`] names the messages and fields that a reader knows. Nothing is generated, and no schema is needed for
-//! what nobody reads.
+//! A [`Schema`] names the messages and fields that a reader uses, and no others. No code is generated.
 //!
 //! Invariants:
 //! 1. The cost grows with the bytes. The nesting of the messages of a schema bounds the depth; [`MAX_ITEMS`] bounds

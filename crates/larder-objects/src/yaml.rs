@@ -133,6 +133,13 @@ pub(crate) struct SyntaxError {
     pub(crate) problem: String,
 }
 
+impl SyntaxError {
+    fn new(line: usize, problem: impl Into<String>) -> Self {
+        let problem = problem.into();
+        Self { line, problem }
+    }
+}
+
 struct Builder<'a> {
     events: Parser<'a, StrInput<'a>>,
     first_line: usize,
@@ -171,7 +178,7 @@ impl<'a> Builder<'a> {
         let (content, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar(&text, style, tag.as_deref())
-                    .map_err(|problem| SyntaxError { line, problem })?;
+                    .map_err(|problem| SyntaxError::new(line, problem))?;
                 // A block scalar's text moves; nothing else is worth the trouble.
                 let value = value.unwrap_or_else(|| Value::String(text.into_owned()));
                 (Content::Scalar(value), anchor)
@@ -249,10 +256,10 @@ impl<'a> Builder<'a> {
     fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, SyntaxError> {
         // An anchor is known only once its node is complete, so a node that contains itself is rejected here.
         let Some(&Anchored { size, height, .. }) = self.anchors.get(&anchor) else {
-            return Err(SyntaxError {
+            return Err(SyntaxError::new(
                 line,
-                problem: "an alias refers to the node that contains it".to_owned(),
-            });
+                "an alias refers to the node that contains it",
+            ));
         };
         self.check_depth(height, line)?;
         self.spend(size, line)?;
@@ -262,10 +269,10 @@ impl<'a> Builder<'a> {
     /// Whether there is room for `more` mappings and sequences within each other.
     fn check_depth(&self, more: usize, line: usize) -> Result<(), SyntaxError> {
         if self.depth + more > MAX_DEPTH {
-            return Err(SyntaxError {
+            return Err(SyntaxError::new(
                 line,
-                problem: format!("nested more than {MAX_DEPTH} levels deep"),
-            });
+                format!("nested more than {MAX_DEPTH} levels deep"),
+            ));
         }
         Ok(())
     }
@@ -276,10 +283,10 @@ impl<'a> Builder<'a> {
             budget.left = left;
             return Ok(());
         }
-        Err(SyntaxError {
+        Err(SyntaxError::new(
             line,
-            problem: format!("aliases copy more than {} bytes", budget.limit),
-        })
+            format!("aliases copy more than {} bytes", budget.limit),
+        ))
     }
 
     fn line(&self, span: Span) -> usize {
@@ -287,10 +294,8 @@ impl<'a> Builder<'a> {
     }
 
     fn scan_error(&self, error: &ScanError) -> SyntaxError {
-        SyntaxError {
-            line: self.first_line + error.marker().line().max(1) - 1,
-            problem: error.info(),
-        }
+        let line = self.first_line + error.marker().line().max(1) - 1;
+        SyntaxError::new(line, error.info())
     }
 }
 
@@ -304,10 +309,10 @@ struct MappingEntries {
 impl MappingEntries {
     fn push(&mut self, name: String, line: usize, node: Node) -> Result<(), SyntaxError> {
         match self.lines.entry(name.clone()) {
-            Entry::Occupied(first) => Err(SyntaxError {
+            Entry::Occupied(first) => Err(SyntaxError::new(
                 line,
-                problem: format!("key {name:?} is already set on line {}", first.get()),
-            }),
+                format!("key {name:?} is already set on line {}", first.get()),
+            )),
             Entry::Vacant(entry) => {
                 entry.insert(line);
                 self.list.push((name, node));
@@ -341,10 +346,10 @@ fn merge_sources(value: Node) -> Result<Vec<(String, Node)>, SyntaxError> {
         }
     }
     if refused {
-        return Err(SyntaxError {
+        return Err(SyntaxError::new(
             line,
-            problem: "a merge key (<<) takes a mapping or a sequence of mappings".to_owned(),
-        });
+            "a merge key (<<) takes a mapping or a sequence of mappings",
+        ));
     }
     Ok(entries)
 }
@@ -355,10 +360,10 @@ fn key_name(key: Node) -> Result<String, SyntaxError> {
         Content::Scalar(Value::String(name)) => Ok(name),
         Content::Scalar(Value::Number(number)) => Ok(number.to_string()),
         Content::Scalar(Value::Bool(value)) => Ok(value.to_string()),
-        _ => Err(SyntaxError {
-            line: key.line,
-            problem: "a key must be text, a number or a boolean".to_owned(),
-        }),
+        _ => Err(SyntaxError::new(
+            key.line,
+            "a key must be text, a number or a boolean",
+        )),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::resource::Kind;
 
 /// How a list is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum List {
+enum ListMerge {
     /// The patch replaces it.
     Atomic,
     /// Values that the patch holds are added.
@@ -36,50 +36,59 @@ enum List {
 /// The lists that are not atomic, by where they stand: the fields above, the field itself, the way it is patched.
 ///
 /// A path of `Pod` ends in these fields; the name of a field above is given where the field alone is ambiguous.
-const POD: &[(&str, &str, List)] = &[
-    ("", "containers", List::Keyed("name")),
-    ("", "initContainers", List::Keyed("name")),
-    ("", "ephemeralContainers", List::Keyed("name")),
-    ("", "volumes", List::Keyed("name")),
-    ("", "imagePullSecrets", List::Keyed("name")),
-    ("", "hostAliases", List::Keyed("ip")),
-    ("", "topologySpreadConstraints", List::Keyed("topologyKey")),
-    ("", "resourceClaims", List::Keyed("name")),
-    ("", "schedulingGates", List::Keyed("name")),
-    ("", "env", List::Keyed("name")),
-    ("", "volumeMounts", List::Keyed("mountPath")),
-    ("", "volumeDevices", List::Keyed("devicePath")),
-    ("containers", "ports", List::Keyed("containerPort")),
-    ("initContainers", "ports", List::Keyed("containerPort")),
-    ("ephemeralContainers", "ports", List::Keyed("containerPort")),
-    ("status", "conditions", List::Keyed("type")),
-    ("status", "podIPs", List::Keyed("ip")),
-    ("status", "hostIPs", List::Keyed("ip")),
-    ("status", "resourceClaimStatuses", List::Keyed("name")),
+const POD: &[(&str, &str, ListMerge)] = &[
+    ("", "containers", ListMerge::Keyed("name")),
+    ("", "initContainers", ListMerge::Keyed("name")),
+    ("", "ephemeralContainers", ListMerge::Keyed("name")),
+    ("", "volumes", ListMerge::Keyed("name")),
+    ("", "imagePullSecrets", ListMerge::Keyed("name")),
+    ("", "hostAliases", ListMerge::Keyed("ip")),
+    (
+        "",
+        "topologySpreadConstraints",
+        ListMerge::Keyed("topologyKey"),
+    ),
+    ("", "resourceClaims", ListMerge::Keyed("name")),
+    ("", "schedulingGates", ListMerge::Keyed("name")),
+    ("", "env", ListMerge::Keyed("name")),
+    ("", "volumeMounts", ListMerge::Keyed("mountPath")),
+    ("", "volumeDevices", ListMerge::Keyed("devicePath")),
+    ("containers", "ports", ListMerge::Keyed("containerPort")),
+    ("initContainers", "ports", ListMerge::Keyed("containerPort")),
+    (
+        "ephemeralContainers",
+        "ports",
+        ListMerge::Keyed("containerPort"),
+    ),
+    ("status", "conditions", ListMerge::Keyed("type")),
+    ("status", "podIPs", ListMerge::Keyed("ip")),
+    ("status", "hostIPs", ListMerge::Keyed("ip")),
+    ("status", "resourceClaimStatuses", ListMerge::Keyed("name")),
 ];
 
-const NODE: &[(&str, &str, List)] = &[
-    ("spec", "podCIDRs", List::Set),
-    ("status", "conditions", List::Keyed("type")),
-    ("status", "addresses", List::Keyed("type")),
+const NODE: &[(&str, &str, ListMerge)] = &[
+    ("spec", "podCIDRs", ListMerge::Set),
+    ("status", "conditions", ListMerge::Keyed("type")),
+    ("status", "addresses", ListMerge::Keyed("type")),
 ];
 
-const SERVICE: &[(&str, &str, List)] = &[
-    ("spec", "ports", List::Keyed("port")),
-    ("status", "conditions", List::Keyed("type")),
+const SERVICE: &[(&str, &str, ListMerge)] = &[
+    ("spec", "ports", ListMerge::Keyed("port")),
+    ("status", "conditions", ListMerge::Keyed("type")),
 ];
 
-const CONDITIONS: &[(&str, &str, List)] = &[("status", "conditions", List::Keyed("type"))];
+const CONDITIONS: &[(&str, &str, ListMerge)] =
+    &[("status", "conditions", ListMerge::Keyed("type"))];
 
-const SERVICE_ACCOUNT: &[(&str, &str, List)] = &[("", "secrets", List::Keyed("name"))];
+const SERVICE_ACCOUNT: &[(&str, &str, ListMerge)] = &[("", "secrets", ListMerge::Keyed("name"))];
 
-const METADATA: &[(&str, &str, List)] = &[
-    ("metadata", "finalizers", List::Set),
-    ("metadata", "ownerReferences", List::Keyed("uid")),
+const METADATA: &[(&str, &str, ListMerge)] = &[
+    ("metadata", "finalizers", ListMerge::Set),
+    ("metadata", "ownerReferences", ListMerge::Keyed("uid")),
 ];
 
 /// How the list `field` below `parent` is patched.
-fn list(kind: Kind, parent: &str, field: &str) -> List {
+fn list(kind: Kind, parent: &str, field: &str) -> ListMerge {
     let own = match kind {
         Kind::Pod => POD,
         Kind::Node => NODE,
@@ -93,11 +102,11 @@ fn list(kind: Kind, parent: &str, field: &str) -> List {
         | Kind::Lease
         | Kind::CsiDriver => &[],
     };
-    let fits = |(above, name, _): &&(&str, &str, List)| {
+    let fits = |(above, name, _): &&(&str, &str, ListMerge)| {
         *name == field && (above.is_empty() || *above == parent)
     };
     let found = METADATA.iter().chain(own).find(fits);
-    found.map_or(List::Atomic, |(.., list)| *list)
+    found.map_or(ListMerge::Atomic, |(.., list)| *list)
 }
 
 const PATCH: &str = "$patch";
@@ -188,13 +197,13 @@ fn merge_field(
 fn merge_list(
     kind: Kind,
     field: &str,
-    list: List,
+    list: ListMerge,
     mut held: Vec<Value>,
     patch: &[Value],
 ) -> Result<Vec<Value>, PatchError> {
     match list {
-        List::Atomic => Ok(patch.to_vec()),
-        List::Set => {
+        ListMerge::Atomic => Ok(patch.to_vec()),
+        ListMerge::Set => {
             let mut known: HashSet<_> = held.iter().map(identity).collect();
             held.extend(
                 patch
@@ -204,7 +213,7 @@ fn merge_list(
             );
             Ok(held)
         }
-        List::Keyed(key) => {
+        ListMerge::Keyed(key) => {
             let replaces = |item: &Value| item[PATCH] == "replace" && item.get(key).is_none();
             if patch.iter().any(replaces) {
                 let kept = patch.iter().filter(|item| !replaces(item));
@@ -260,9 +269,9 @@ fn identity(value: &Value) -> String {
 
 /// Puts the items that `order` names in that order. An item that it does not name stays behind the one that it
 /// followed.
-fn reorder(held: &mut Vec<Value>, order: &[Value], list: List) {
+fn reorder(held: &mut Vec<Value>, order: &[Value], list: ListMerge) {
     let id = |item: &Value| match list {
-        List::Keyed(key) => identity(&item[key]),
+        ListMerge::Keyed(key) => identity(&item[key]),
         _ => identity(item),
     };
     let mut ranks = HashMap::new();

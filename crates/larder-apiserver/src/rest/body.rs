@@ -8,10 +8,7 @@ use std::{
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::{
-    list::{List, ListBody},
-    watch::WatchStream,
-};
+use super::{list::ListBody, watch::WatchStream};
 use crate::{
     ApiError,
     faults::{Cut, StreamFault, Struck},
@@ -128,12 +125,9 @@ impl From<Bytes> for Body {
     }
 }
 
-impl From<List> for Body {
-    fn from(list: List) -> Self {
-        Self::new(match list {
-            List::Objects(list) => Content::List(list),
-            List::Made(text) => Content::Whole(text),
-        })
+impl From<ListBody> for Body {
+    fn from(list: ListBody) -> Self {
+        Self::new(Content::List(list))
     }
 }
 

@@ -5,7 +5,8 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::{
-    list::{List, ListBody},
+    body::Body,
+    list::ListBody,
     params::ListParams,
     read,
     table::{Include, table},
@@ -95,9 +96,9 @@ impl Format {
     }
 
     /// A page of a list.
-    pub(super) fn list(self, kind: Kind, page: Page, params: &ListParams) -> List {
+    pub(super) fn list(self, kind: Kind, page: Page, params: &ListParams) -> Body {
         let list = match self {
-            Self::Objects => return List::Objects(ListBody::new(kind, page, params)),
+            Self::Objects => return ListBody::new(kind, page, params).into(),
             Self::Metadata => {
                 let items: Vec<_> = page.objects.iter().map(|object| partial(object)).collect();
                 json!({
@@ -113,7 +114,7 @@ impl Format {
                 table(kind, objects, metadata, include, clock.now())
             }
         };
-        List::Made(list.to_string().into())
+        Bytes::from(list.to_string()).into()
     }
 
     /// The watch frame for `object`.

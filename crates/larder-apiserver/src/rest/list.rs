@@ -20,15 +20,6 @@ use crate::{
 const JOINED: usize = 8 << 10;
 const CLOSING: &[u8] = b"]}";
 
-/// A list, as the client requests it.
-#[derive(Debug)]
-pub(super) enum List {
-    /// Of whole objects.
-    Objects(ListBody),
-    /// Made for this client.
-    Made(Bytes),
-}
-
 /// A list of objects that is yet to be sent.
 #[derive(Debug)]
 pub(super) struct ListBody {

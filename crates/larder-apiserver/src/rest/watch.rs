@@ -31,15 +31,6 @@ use crate::{
     unread::{Pieces, Share, Unread},
 };
 
-/// The progress of a stream.
-#[derive(Debug)]
-enum Phase {
-    /// It delivers.
-    Open,
-    /// Nothing more comes.
-    Ended,
-}
-
 /// What the stream sends next.
 #[derive(Debug)]
 enum Ready {
@@ -61,7 +52,8 @@ pub(crate) struct WatchStream {
     unread: Option<Unread>,
     /// The share of the initial state, until all of it is taken.
     share: Option<Share>,
-    phase: Phase,
+    /// Nothing more comes than what is ready.
+    is_ended: bool,
     deadline: Pin<Box<Sleep>>,
     /// When the next bookmark is due; `None` when the client does not want any.
     bookmark: Option<Pin<Box<Sleep>>>,
@@ -108,7 +100,7 @@ impl WatchStream {
             ready: VecDeque::new(),
             unread: None,
             share: None,
-            phase: Phase::Open,
+            is_ended: false,
             bookmark: params
                 .bookmarks
                 .then(|| Box::pin(sleep_until(next_bookmark(deadline, bookmark_interval)))),
@@ -149,7 +141,7 @@ impl WatchStream {
     /// Ends the stream with an ERROR event.
     fn fail(&mut self, error: &ApiError) {
         self.ready.push_back(Ready::Frame(error.to_event()));
-        self.phase = Phase::Ended;
+        self.is_ended = true;
     }
 
     /// The frame of a change, counted.
@@ -191,8 +183,7 @@ impl WatchStream {
                 },
                 None => self.share = None,
             }
-            if matches!(self.phase, Phase::Ended) || self.deadline.as_mut().poll(context).is_ready()
-            {
+            if self.is_ended || self.deadline.as_mut().poll(context).is_ready() {
                 return Poll::Ready(None);
             }
             let Some(watch) = &self.watch else {
@@ -207,7 +198,7 @@ impl WatchStream {
                         "too old resource version: the client reads slower than objects change";
                     self.fail(&ApiError::expired(message));
                 }
-                Poll::Ready(Taken::Over(End::Ended)) => self.phase = Phase::Ended,
+                Poll::Ready(Taken::Over(End::Ended)) => self.is_ended = true,
                 Poll::Ready(Taken::Over(End::Cut)) => return Poll::Ready(Some(Err(Cut))),
                 Poll::Pending => {
                     let Some(due) = &mut self.bookmark else {

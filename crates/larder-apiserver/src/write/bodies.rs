@@ -1,6 +1,9 @@
 //! Decoding: from a body to an object of its kind, with kube-apiserver's errors.
 
-use larder_objects::{canonical_quantity, manifest::drop_nulls};
+use larder_objects::{
+    canonical_quantity,
+    manifest::{drop_nulls, encode_bytes},
+};
 use serde_json::{Value, json};
 
 use super::options::FieldValidation;
@@ -192,13 +195,15 @@ fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
 /// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers
 /// encoded.
 fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), BodyError> {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-
     let field = match kind {
         Kind::ConfigMap => "binaryData",
         Kind::Secret => "data",
         _ => return Ok(()),
     };
+    let Some(body) = body.as_object_mut() else {
+        return Ok(());
+    };
+    encode_bytes(body, field);
     let entries = body.get_mut(field).and_then(Value::as_object_mut);
     for value in entries.into_iter().flat_map(|entries| entries.values_mut()) {
         match value {
@@ -209,13 +214,7 @@ fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), BodyError> {
                 }
                 text.retain(|c| !matches!(c, '\r' | '\n'));
             }
-            Value::Array(items) => {
-                let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
-                let bytes: Option<Vec<u8>> = items.iter().map(byte).collect();
-                let bytes =
-                    bytes.ok_or_else(|| BodyError::unreadable("a list that is not of bytes"))?;
-                *value = STANDARD.encode(bytes).into();
-            }
+            Value::Array(_) => return Err(BodyError::unreadable("a list that is not of bytes")),
             _ => {}
         }
     }

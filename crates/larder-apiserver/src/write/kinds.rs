@@ -1,7 +1,7 @@
 //! Handling of single kinds, beyond their metadata.
 
 use k8s_openapi::api::core::v1::PodSpec;
-use larder_objects::qos_class;
+use larder_objects::{manifest::fold_string_data, qos_class};
 use serde_json::{Value, json};
 
 use super::{Part, certificates};
@@ -22,7 +22,7 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
                 status["phase"] = "Pending".into();
             }
         }
-        Kind::Secret => fold_string_data(value),
+        Kind::Secret => fold(value),
         Kind::Namespace => {
             value["spec"] = json!({});
             value["status"] = json!({});
@@ -41,7 +41,7 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
 /// Keeps of `old` what `part` does not write.
 pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, part: Part) {
     if resource.kind == Kind::Secret {
-        fold_string_data(value);
+        fold(value);
     }
     if !resource.has_status {
         complete(resource, value);
@@ -173,20 +173,10 @@ fn copy(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// `stringData` is for writing only: it goes into `data`, whose entries it replaces.
-fn fold_string_data(value: &mut Value) {
-    use base64::{Engine as _, engine::general_purpose::STANDARD};
-    let Some(secret) = value.as_object_mut() else {
-        return;
-    };
-    let Some(Value::Object(plain)) = secret.remove("stringData") else {
-        return;
-    };
-    if plain.is_empty() {
-        return;
-    }
-    let data = secret.entry("data").or_insert_with(|| json!({}));
-    for (key, text) in plain {
-        data[key] = STANDARD.encode(text.as_str().unwrap_or_default()).into();
+/// `stringData` is for writing only: it goes into `data`.
+fn fold(secret: &mut Value) {
+    if let Some(secret) = secret.as_object_mut() {
+        // Its fields have been decoded.
+        let _ = fold_string_data(secret);
     }
 }

@@ -114,7 +114,7 @@ pub(super) fn apply(
         Kind::CsiDriver => validation::metadata(&parse(&value["metadata"])?, Scope::Cluster),
     };
     causes.extend(errors.iter().map(|error| Cause {
-        reason: error.kind.reason().to_owned(),
+        reason: error.kind.reason(),
         message: error.body(),
         field: error.field.to_string(),
     }));

@@ -7,7 +7,7 @@ use larder_agent::{
     config::{Config, Flags, Host},
 };
 use larder_objects::chain;
-use larder_transport::Source;
+use larder_transport::{Config as Settings, Metrics, Source, Transport};
 use rustix::process::geteuid;
 use tracing::warn;
 
@@ -81,6 +81,17 @@ pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Source
         },
         None => Source::InCluster,
     }
+}
+
+/// A client of the API server `source`; the second keeps its connections.
+///
+/// # Errors
+///
+/// It cannot be reached, or the kubeconfig is invalid.
+pub(crate) async fn connect(source: Source) -> Result<(kube::Client, Transport), Failure> {
+    let connected = larder_transport::connect(source, Settings::default(), Metrics::default());
+    let connected = connected.await;
+    connected.map_err(|error| Failure::unreadable(chain(&error)))
 }
 
 /// The cluster that a checkpoint is bound to.

@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, str::FromStr, time::Duration};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_agent::config::listen_address;
 use larder_objects::validation::is_label;
 
@@ -20,6 +21,12 @@ impl PodName {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether it is the name of the pod with this `metadata`.
+    pub(crate) fn names(&self, metadata: &ObjectMeta, default: &str) -> bool {
+        metadata.namespace.as_deref() == Some(self.namespace(default))
+            && metadata.name.as_deref() == Some(&self.name)
     }
 }
 

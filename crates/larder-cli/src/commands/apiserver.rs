@@ -7,11 +7,7 @@ use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
 use larder_objects::chain;
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    task::JoinSet,
-};
+use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -20,6 +16,7 @@ use crate::{
     logging,
     outcome::{CommandOutcome, Failure},
     output,
+    runtime::stop_signal,
 };
 
 pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
@@ -36,8 +33,7 @@ pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
 async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     // Before anything else, so that no signal is missed.
     let shutdown = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot handle SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot handle SIGTERM")?;
+    let stopped = stop_signal()?;
 
     let server =
         ApiServer::try_new(Options::default().audit(audit_log(args.audit_log.as_deref())?))
@@ -84,8 +80,7 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
 
     let mut ended = None;
     tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
+        () = stopped => {}
         first = tasks.join_next() => ended = first,
     }
     shutdown.cancel();

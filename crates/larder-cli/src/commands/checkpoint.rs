@@ -16,7 +16,7 @@ use crate::{
     agent::{cluster_id, config_with, origin},
     args::{CheckpointAction, CheckpointArgs, CheckpointOutput},
     outcome::{CommandOutcome, Failure},
-    output::{self, age, json::write_json, table::columns},
+    output::{self, age, json::write_json},
 };
 
 pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
@@ -84,10 +84,8 @@ fn table(copies: &[CopyInfo], now: Timestamp) -> String {
         ]
     });
     let rows: Vec<_> = rows.collect();
-    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
     let heading = ["KIND", "NAME", "STATE", "CONFIRMED", "AGE", "BYTES"];
-    let all: Vec<_> = std::iter::once(heading).chain(rows).collect();
-    columns(&all)
+    output::table::table(heading, &rows)
 }
 
 fn json(found: &Inspection) -> serde_json::Value {

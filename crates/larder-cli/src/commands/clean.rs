@@ -33,10 +33,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
             Some((namespace, name)) => format!("{namespace}/{name}"),
             None => pod.uid.clone(),
         };
-        let volumes = match pod.volumes.len() {
-            1 => "1 volume".to_owned(),
-            volumes => format!("{volumes} volumes"),
-        };
+        let volumes = output::count(pod.volumes.len(), "volume");
         lines.push(format!("{verb} pod {name}: {volumes}"));
     }
     let others = found.others.iter();

@@ -72,12 +72,12 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
             write_page(out, "What changes", summary, &trees)
         }
     })?;
-    match comparison.unknown {
-        0 => {}
-        1 => output::note("1 container would start on neither side, and is not compared"),
-        count => output::note(format_args!(
-            "{count} containers would start on neither side, and are not compared"
-        )),
+    if let unknown @ 1.. = comparison.unknown {
+        let is = if unknown == 1 { "is" } else { "are" };
+        output::note(format_args!(
+            "{} would start on neither side, and {is} not compared",
+            output::count(unknown, "container")
+        ));
     }
     Ok(if sides.had_errors {
         CommandOutcome::Incomplete

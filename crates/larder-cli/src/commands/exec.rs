@@ -30,8 +30,6 @@ mod target;
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
-
 use larder_actions::processes::Processes;
 use larder_on_change::{PodFacts, PodIdentity, StopDefaults};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
@@ -43,6 +41,7 @@ use self::{
 use crate::{
     args::ExecArgs,
     outcome::Failure,
+    runtime::{BLOCKING_THREADS, runtime},
     sandbox::{Follower, Sandbox, exit_code},
 };
 
@@ -54,10 +53,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
     let hooks = args.on_change.hooks(&facts).map_err(Failure::unreadable)?;
     // While this process has one thread.
     let sandbox = Sandbox::enter(&origin.needed(&first))?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
+    let runtime = runtime(BLOCKING_THREADS)?;
     let status = runtime.block_on(async {
         let follower = if origin.is_followed() {
             Some(Follower::new(&origin.followed(&first), &seen)?)

@@ -46,7 +46,7 @@ fn table(report: &ReferenceReport<'_>) -> String {
         rows.extend(
             pod.references
                 .iter()
-                .map(|(kind, name)| [pod.namespace, pod.name, kind, name]),
+                .map(|(kind, name)| [pod.namespace, pod.name, kind.as_str(), name]),
         );
         if rows.len() == before {
             rows.push([pod.namespace, pod.name, "<none>", ""]);

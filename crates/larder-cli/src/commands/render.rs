@@ -55,13 +55,12 @@ fn chosen<'a>(args: &RenderArgs, offline: &'a Offline) -> Result<Vec<&'a Offline
         }
         return Ok(offline.pods.iter().collect());
     };
-    let (namespace, name) = (wanted.namespace(&args.manifests.namespace), wanted.name());
-    let is_wanted = |pod: &&OfflinePod| {
-        let metadata = &pod.pod.metadata;
-        metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
-    };
-    match offline.pods.iter().find(is_wanted) {
+    let namespace = &args.manifests.namespace;
+    let mut pods = offline.pods.iter();
+    match pods.find(|pod| wanted.names(&pod.pod.metadata, namespace)) {
         Some(pod) => Ok(vec![pod]),
-        None => Err(offline.no_pod(namespace, name).into()),
+        None => Err(offline
+            .no_pod(wanted.namespace(namespace), wanted.name())
+            .into()),
     }
 }

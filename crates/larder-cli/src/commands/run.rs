@@ -47,6 +47,7 @@ use crate::{
     outcome::{CommandOutcome, Failure},
     output::{self, live},
     rendered::project_text,
+    runtime::{BLOCKING_THREADS, runtime, stop_signal},
 };
 
 /// Time after which the summary is printed, even if something is still missing.
@@ -61,22 +62,13 @@ const SETTLE: Duration = Duration::from_millis(100);
 const SUMMARY_TASK: &str = "summary";
 /// Time for shutdown: passes under way are finished.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
-/// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk
-/// faster, and each keeps an arena of the allocator. Without this limit, as many would start as there are pods.
-const BLOCKING_THREADS: usize = 4;
 
 pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     let log = logging::start(args.log_format);
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;
     beside::protect(&config)?;
-    // One thread is enough for work that waits for the network, and it reuses the memory that it frees.
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(serve(&args, config, log))
+    runtime(BLOCKING_THREADS)?.block_on(serve(&args, config, log))
 }
 
 /// The flags that override the configuration file.
@@ -249,18 +241,13 @@ impl Run<'_> {
         &self,
         tasks: &mut JoinMap<&'static str, anyhow::Result<()>>,
     ) -> anyhow::Result<()> {
-        let (mut interrupt, mut terminate, mut hangup) = (
-            signal(SignalKind::interrupt())?,
-            signal(SignalKind::terminate())?,
-            signal(SignalKind::hangup())?,
-        );
+        let (stop, mut hangup) = (stop_signal()?, signal(SignalKind::hangup())?);
         let follow = self.manager.follow(&self.handle);
-        tokio::pin!(follow);
+        tokio::pin!(follow, stop);
         // Every arm is cancel-safe; `follow` never ends.
         loop {
             tokio::select! {
-                _ = interrupt.recv() => return Ok(()),
-                _ = terminate.recv() => return Ok(()),
+                () = &mut stop => return Ok(()),
                 _ = hangup.recv() => {
                     self.manager.reloading();
                     reload::reload(self).await;

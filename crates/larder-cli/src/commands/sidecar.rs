@@ -11,9 +11,8 @@ use larder_sidecar::{
     RunError, SidecarConfiguration, check, check_hook, default_state_dir, join_volumes,
     own_namespace, parse_volume, run_reload as reload, unverified_kubeconfig,
 };
-use larder_transport::{Source, Transport};
+use larder_transport::Source;
 use tokio::{
-    runtime::Runtime,
     signal::unix::{SignalKind, signal},
     sync::mpsc,
 };
@@ -25,6 +24,7 @@ use crate::{
     args::{LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs},
     logging,
     outcome::{CommandOutcome, Failure},
+    runtime::{runtime, stop_signal},
 };
 
 /// Threads for name resolution and the processes of scripts.
@@ -81,16 +81,16 @@ fn run_reload_with(
     let settings = reload_settings(args).map_err(Failure::unreadable)?;
     logging::start(log);
     warn_of(ignored);
-    runtime()?.block_on(until_signal(|shutdown| reload(settings, shutdown)))
+    runtime(BLOCKING_THREADS)?.block_on(until_signal(|shutdown| reload(settings, shutdown)))
 }
 
 fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failure> {
     let settings = own_settings(args).map_err(Failure::unreadable)?;
     logging::start(args.log_format);
     warn_of(ignored);
-    runtime()?.block_on(async {
+    runtime(BLOCKING_THREADS)?.block_on(async {
         let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
-        let (client, _transport) = connect(source).await?;
+        let (client, _transport) = agent::connect(source).await?;
         let (sender, reloads) = mpsc::channel(1);
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
         let sidecar = OwnSidecar::new(settings, client);
@@ -119,8 +119,8 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     let settings = settings.map_err(|error| Failure::unreadable(chain(&error)))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&settings.log);
-    runtime()?.block_on(async {
-        let (client, _transport) = connect(label_source(&settings)?).await?;
+    runtime(BLOCKING_THREADS)?.block_on(async {
+        let (client, _transport) = agent::connect(label_source(&settings)?).await?;
         let sidecar = LabelSidecar::new(settings, client, hooks);
         until_signal(|shutdown| sidecar.run(shutdown)).await
     })
@@ -134,14 +134,6 @@ fn warn_of(ignored: &[&str]) {
             "flags choose another form, variables of the label form are ignored"
         );
     }
-}
-
-fn runtime() -> Result<Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .enable_all()
-        .build();
-    Ok(runtime.context("cannot start the runtime")?)
 }
 
 fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
@@ -229,13 +221,6 @@ fn label_source(settings: &LabelSettings) -> Result<Source, Failure> {
     Ok(agent::origin(kubeconfig.map(Path::new), None))
 }
 
-async fn connect(source: Source) -> Result<(kube::Client, Transport), Failure> {
-    let settings = larder_transport::Config::default();
-    let metrics = larder_transport::Metrics::default();
-    let connected = larder_transport::connect(source, settings, metrics).await;
-    connected.map_err(|error| Failure::unreadable(chain(&error)))
-}
-
 /// Runs a sidecar until SIGTERM or SIGINT.
 async fn until_signal<F>(
     run: impl FnOnce(CancellationToken) -> F,
@@ -244,15 +229,13 @@ where
     F: Future<Output = Result<(), RunError>>,
 {
     let shutdown = CancellationToken::new();
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot take signals")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot take signals")?;
+    let stop = stop_signal()?;
     let run = run(shutdown.clone());
     tokio::pin!(run);
     // Every arm is cancel-safe: the run is awaited again.
     let ended = tokio::select! {
         ended = &mut run => Some(ended),
-        _ = interrupt.recv() => None,
-        _ = terminate.recv() => None,
+        () = stop => None,
     };
     let ended = if let Some(ended) = ended {
         ended

@@ -8,7 +8,7 @@
 //! | --- | --- |
 //! | `follow` | keeps the view up to date, also across restarts of the agent |
 //! | `view` | the status as cards, and the feed of changes |
-//! | `server` | HTTP on loopback: who may ask, the page, its events |
+//! | `server` | HTTP on loopback: access to the page, the page itself, its events |
 //!
 //! Invariants:
 //! 1. Nothing is written: neither to the agent nor to a disk. The status has no value of an object.
@@ -22,11 +22,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use larder_agent::local_api;
-use tokio::{
-    net::TcpListener,
-    signal::unix::{SignalKind, signal},
-    sync::watch,
-};
+use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
 use self::view::View;
@@ -35,22 +31,16 @@ use crate::{
     args::UiArgs,
     outcome::{CommandOutcome, Failure},
     output,
+    runtime::{BLOCKING_THREADS, runtime, stop_signal},
 };
 
 pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
     let root_dir = client_config(&args.place)?.root_dir;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(async {
+    runtime(BLOCKING_THREADS)?.block_on(async {
         let listener = TcpListener::bind(args.listen).await;
         let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
         let address = listener.local_addr().context("cannot find the port")?;
-        let (mut interrupt, mut terminate) = (
-            signal(SignalKind::interrupt()).context("cannot handle signals")?,
-            signal(SignalKind::terminate()).context("cannot handle signals")?,
-        );
+        let stop = stop_signal()?;
         let (sender, views) = watch::channel(Arc::new(View::default()));
         let shutdown = CancellationToken::new();
         let access = server::Access::new(address).map_err(|_| anyhow!("no random numbers"))?;
@@ -61,12 +51,11 @@ pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
         let follow = follow::follow(root_dir, sender);
         output::results(|out| writeln!(out, "{url}"))?;
         let mut serving = std::pin::pin!(serve);
-        // The first two end only with the process, the others by a signal.
+        // The first two end only with the process, the last by a signal.
         tokio::select! {
             () = &mut serving => {}
             () = follow => {}
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
+            () = stop => {}
         }
         shutdown.cancel();
         Ok(CommandOutcome::Done)

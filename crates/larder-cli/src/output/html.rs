@@ -14,7 +14,7 @@ use ring::digest::{SHA256, digest};
 
 use super::{
     escape::escaped,
-    tree::{Branch, Paint, TableCell},
+    tree::{Branch, TableCell},
 };
 
 const STYLE: &str = include_str!("html/page.css");
@@ -159,15 +159,7 @@ fn cell(cell: &TableCell) -> String {
     if cell.text.is_empty() {
         return String::new();
     }
-    let class = match cell.paint {
-        Paint::Plain => "plain",
-        Paint::Bold => "bold",
-        Paint::Dim => "dim",
-        Paint::Red => "red",
-        Paint::Yellow => "yellow",
-        Paint::Green => "green",
-        Paint::Cyan => "cyan",
-    };
+    let (class, _) = cell.paint.class_and_code();
     format!("<span class=\"{class}\">{}</span>", text(&cell.text))
 }
 

@@ -1,34 +1,25 @@
 //! Templates of `-o jsonpath=`, as kubectl has them (kubectl 1.36, `client-go/util/jsonpath`): text, and in braces a
-//! path, a quoted text, or `range PATH` … `end`.
-//!
-//! Of JSONPath, a path has what status documents need: `.field`, `['field']`, `[0]`, `[-1]`, `[*]`, `.*` and
-//! `[?(@.field=="text")]`. Anything else is an error that says so.
+//! path, a quoted text, or `range PATH` … `end`. Paths are those of RFC 9535 without their `$`.
 
 use std::str::FromStr;
 
+use jsonpath_rust::{
+    parser::{model::JpQuery, parse_json_path},
+    query::{QueryRef, js_path_process},
+};
 use serde_json::Value;
 
 use super::escaped;
 
 /// A template that was read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(crate) struct Template(Vec<Part>);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Part {
     Text(String),
-    Path(Vec<Selector>),
-    Range(Vec<Selector>, Vec<Part>),
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Selector {
-    Field(String),
-    /// From the end if negative.
-    Index(i64),
-    All,
-    /// Items for which the path has this relation to the text: equal, or not.
-    Where(Vec<Selector>, bool, String),
+    Path(JpQuery),
+    Range(JpQuery, Vec<Part>),
 }
 
 impl FromStr for Template {
@@ -98,51 +89,14 @@ fn quoted(text: &str) -> Result<String, String> {
     serde_json::from_str(&json).map_err(|_| format!("expected a text in quotes, found {text}"))
 }
 
-fn path_of(text: &str) -> Result<Vec<Selector>, String> {
+fn path_of(text: &str) -> Result<JpQuery, String> {
+    let path = text.strip_prefix(['$', '@']).unwrap_or(text);
+    // `{.}` is the document.
+    let path = if path == "." { "" } else { path };
+    let query = (path.is_empty() || path.starts_with(['.', '[']))
+        .then(|| parse_json_path(&format!("${path}")).ok());
     let wrong = || format!("{text:?} is not supported: expected a path such as .pods[*].name");
-    let mut rest = text.strip_prefix(['$', '@']).unwrap_or(text);
-    let mut path = Vec::new();
-    while !rest.is_empty() {
-        if let Some(after) = rest.strip_prefix('.') {
-            let end = after.find(['.', '[']).unwrap_or(after.len());
-            let (name, after) = after.split_at(end);
-            match name {
-                // `{.}` is the document.
-                "" if after.is_empty() => {}
-                "" => return Err(wrong()),
-                "*" => path.push(Selector::All),
-                name => path.push(Selector::Field(name.to_owned())),
-            }
-            rest = after;
-        } else if let Some(after) = rest.strip_prefix("[?(") {
-            let end = after.find(")]").ok_or_else(wrong)?;
-            path.push(filter(&after[..end]).ok_or_else(wrong)?);
-            rest = &after[end + 2..];
-        } else {
-            let after = rest.strip_prefix('[').ok_or_else(wrong)?;
-            let (inner, after) = after.split_once(']').ok_or_else(wrong)?;
-            path.push(match inner {
-                "*" => Selector::All,
-                name if name.starts_with(['"', '\'']) => Selector::Field(quoted(name)?),
-                index => Selector::Index(index.parse().map_err(|_| wrong())?),
-            });
-            rest = after;
-        }
-    }
-    Ok(path)
-}
-
-/// `@.phase=="Delivered"`, or with `!=`.
-fn filter(text: &str) -> Option<Selector> {
-    let (path, equal, value) = match text.split_once("==") {
-        Some((path, value)) => (path, true, value),
-        None => text
-            .split_once("!=")
-            .map(|(path, value)| (path, false, value))?,
-    };
-    let value = value.trim();
-    let value = quoted(value).unwrap_or_else(|_| value.to_owned());
-    Some(Selector::Where(path_of(path.trim()).ok()?, equal, value))
+    query.flatten().ok_or_else(wrong)
 }
 
 impl Template {
@@ -173,46 +127,10 @@ fn render(parts: &[Part], current: &Value, text: &mut String) {
     }
 }
 
-fn select<'a>(path: &[Selector], value: &'a Value) -> Vec<&'a Value> {
-    let mut found = vec![value];
-    for selector in path {
-        found = found
-            .into_iter()
-            .flat_map(|value| step(selector, value))
-            .collect();
-    }
-    found
-}
-
-fn step<'a>(selector: &Selector, value: &'a Value) -> Vec<&'a Value> {
-    let items = value.as_array();
-    match selector {
-        Selector::Field(name) => value.get(name).into_iter().collect(),
-        Selector::Index(index) => {
-            let items = items.map_or(&[][..], Vec::as_slice);
-            let back = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
-            let position = if *index < 0 {
-                items.len().checked_sub(back)
-            } else {
-                Some(back)
-            };
-            position
-                .and_then(|position| items.get(position))
-                .into_iter()
-                .collect()
-        }
-        Selector::All => match value {
-            Value::Object(fields) => fields.values().collect(),
-            _ => items.into_iter().flatten().collect(),
-        },
-        Selector::Where(path, equal, text) => {
-            let matches = |item: &&Value| {
-                let mut found = select(path, item).into_iter();
-                found.any(|value| plain(value) == *text) == *equal
-            };
-            items.into_iter().flatten().filter(matches).collect()
-        }
-    }
+/// What `path` leads to; nothing, if it leads nowhere.
+fn select<'a>(path: &JpQuery, value: &'a Value) -> Vec<&'a Value> {
+    let found = js_path_process(path, value).unwrap_or_default();
+    found.into_iter().map(QueryRef::val).collect()
 }
 
 /// A string without quotes, anything else as JSON.
@@ -252,6 +170,7 @@ mod tests {
         );
         check(r#"{.pods[?(@.phase=="Failing")].name}"#, "web");
         check(r#"{.pods[?(@.phase != "Failing")].name}"#, "db");
+        check("{..files}", "2");
         check("{.missing.field}[{.pods[7]}]", "[]");
         check("{.pods[0].volumes}", r#"[{"files":2,"name":"tls"}]"#);
     }
@@ -262,9 +181,8 @@ mod tests {
             "{.a",
             "{range .pods[*]}",
             "{end}",
-            "{..name}",
-            "{.pods[0:2]}",
-            "{.pods[?(@.x>1)]}",
+            "{.pods[}",
+            "{.pods[?(@.x>>1)]}",
             "{pods}",
             "{'a}",
         ] {

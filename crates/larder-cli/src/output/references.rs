@@ -1,37 +1,44 @@
 //! The references of a pod, as `refs` and `render` print them.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::api::core::v1::Pod;
 use larder::references;
+use larder_objects::{Kind, ObjectKey};
 use serde::Serialize;
+use smol_str::SmolStr;
 
 /// References of one pod, sorted and unique.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct References {
-    config_maps: Vec<String>,
-    secrets: Vec<String>,
+    config_maps: BTreeSet<SmolStr>,
+    secrets: BTreeSet<SmolStr>,
 }
 
 impl References {
     pub(crate) fn of(pod: &Pod) -> Self {
         Self {
-            config_maps: references::config_maps(pod)
-                .into_iter()
-                .map(String::from)
-                .collect(),
-            secrets: references::secrets(pod)
-                .into_iter()
-                .map(String::from)
-                .collect(),
+            config_maps: references::config_maps(pod),
+            secrets: references::secrets(pod),
         }
     }
 
     /// Kind and name of each.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        let maps = self
-            .config_maps
-            .iter()
-            .map(|name| ("ConfigMap", name.as_str()));
-        maps.chain(self.secrets.iter().map(|name| ("Secret", name.as_str())))
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Kind, &SmolStr)> {
+        let maps = self.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+        maps.chain(self.secrets.iter().map(|name| (Kind::Secret, name)))
     }
+}
+
+/// The objects that any of `pods` references.
+pub(crate) fn referenced<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<(Kind, ObjectKey)> {
+    let mut all = BTreeSet::new();
+    for pod in pods {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let references = References::of(pod);
+        let keys = references.iter();
+        all.extend(keys.map(|(kind, name)| (kind, ObjectKey::new(namespace, name.clone()))));
+    }
+    all
 }

@@ -7,6 +7,34 @@ use std::{
 
 use super::escape::escaped;
 
+/// How a text is emphasized.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Paint {
+    Plain,
+    Bold,
+    Dim,
+    Red,
+    Yellow,
+    Green,
+    /// The place of a change, as git has it.
+    Cyan,
+}
+
+impl Paint {
+    /// Its class on a page, and its code on a terminal; 0 for none.
+    pub(super) fn class_and_code(self) -> (&'static str, u8) {
+        match self {
+            Self::Plain => ("plain", 0),
+            Self::Bold => ("bold", 1),
+            Self::Dim => ("dim", 2),
+            Self::Red => ("red", 31),
+            Self::Yellow => ("yellow", 33),
+            Self::Green => ("green", 32),
+            Self::Cyan => ("cyan", 36),
+        }
+    }
+}
+
 /// Whether and how text is emphasized.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Style {
@@ -32,42 +60,36 @@ impl Style {
 
     /// A heading.
     pub(crate) fn bold(self, text: impl fmt::Display) -> String {
-        self.paint("1", text)
+        self.paint(Paint::Bold, text)
     }
 
     /// Secondary text.
     pub(crate) fn dim(self, text: impl fmt::Display) -> String {
-        self.paint("2", text)
+        self.paint(Paint::Dim, text)
     }
 
     /// A failure.
     pub(crate) fn red(self, text: impl fmt::Display) -> String {
-        self.paint("31", text)
+        self.paint(Paint::Red, text)
     }
 
     /// A warning.
     pub(crate) fn yellow(self, text: impl fmt::Display) -> String {
-        self.paint("33", text)
+        self.paint(Paint::Yellow, text)
     }
 
     /// A success.
     pub(crate) fn green(self, text: impl fmt::Display) -> String {
-        self.paint("32", text)
-    }
-
-    /// The place of a change, as git has it.
-    pub(crate) fn cyan(self, text: impl fmt::Display) -> String {
-        self.paint("36", text)
+        self.paint(Paint::Green, text)
     }
 
     /// The text with its control characters escaped, in a color.
-    fn paint(self, code: &str, text: impl fmt::Display) -> String {
+    pub(super) fn paint(self, paint: Paint, text: impl fmt::Display) -> String {
         let text = text.to_string();
         let text = escaped(&text);
-        if self.color {
-            format!("\x1b[{code}m{text}\x1b[0m")
-        } else {
-            text.into_owned()
+        match paint.class_and_code() {
+            (_, code @ 1..) if self.color => format!("\x1b[{code}m{text}\x1b[0m"),
+            _ => text.into_owned(),
         }
     }
 }

@@ -6,6 +6,12 @@ use super::escape::escaped;
 /// and a hostile one must not widen every row.
 const MAX_WIDTH: usize = 253;
 
+/// A table of `rows` below `heading`.
+pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
+    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
+    columns(&std::iter::once(heading).chain(rows).collect::<Vec<_>>())
+}
+
 /// Aligns `rows`, with three spaces between columns.
 pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
     let rows: Vec<_> = rows.iter().map(|row| row.map(escaped)).collect();

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::{escape::escaped, style::Style};
+use super::{
+    escape::escaped,
+    style::{Paint, Style},
+};
 
 /// One line, and the branches below it.
 #[derive(Debug)]
@@ -22,44 +25,17 @@ pub(crate) struct TableCell {
     pub(super) paint: Paint,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Paint {
-    Plain,
-    Bold,
-    Dim,
-    Red,
-    Yellow,
-    Green,
-    Cyan,
+macro_rules! cells {
+    ($($name:ident $paint:ident)*) => {$(
+        pub(crate) fn $name(text: impl fmt::Display) -> Self {
+            Self::new(text, Paint::$paint)
+        }
+    )*};
 }
 
 impl TableCell {
-    pub(crate) fn plain(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Plain)
-    }
-
-    pub(crate) fn bold(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Bold)
-    }
-
-    pub(crate) fn dim(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Dim)
-    }
-
-    pub(crate) fn red(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Red)
-    }
-
-    pub(crate) fn yellow(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Yellow)
-    }
-
-    pub(crate) fn green(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Green)
-    }
-
-    pub(crate) fn cyan(text: impl fmt::Display) -> Self {
-        Self::new(text, Paint::Cyan)
+    cells! {
+        plain Plain bold Bold dim Dim red Red yellow Yellow green Green cyan Cyan
     }
 
     fn new(text: impl fmt::Display, paint: Paint) -> Self {
@@ -72,15 +48,7 @@ impl TableCell {
     }
 
     fn painted(&self, style: Style) -> String {
-        match self.paint {
-            Paint::Plain => self.text.clone(),
-            Paint::Bold => style.bold(&self.text),
-            Paint::Dim => style.dim(&self.text),
-            Paint::Red => style.red(&self.text),
-            Paint::Yellow => style.yellow(&self.text),
-            Paint::Green => style.green(&self.text),
-            Paint::Cyan => style.cyan(&self.text),
-        }
+        style.paint(self.paint, &self.text)
     }
 }
 

@@ -28,9 +28,9 @@ use tokio::{
 const SOCKET: &str = "stage.sock";
 
 /// The stage's end.
-pub(super) struct Supervisor(StdUnixStream, fs::File);
+pub(super) struct SupervisorSocket(StdUnixStream, fs::File);
 
-impl Supervisor {
+impl SupervisorSocket {
     /// Connects to the supervisor, while the private tmpfs and the host's `/proc` can be seen.
     pub(super) fn connect(staging: &Path) -> io::Result<Self> {
         let mounts = fs::File::open("/proc/self/ns/mnt")?;

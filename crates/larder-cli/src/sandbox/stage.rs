@@ -42,8 +42,8 @@ use super::{
     namespace::{map_identity, unshare},
     plan::{HookPlan, Identity, Plan, StagePlan},
     privileges::Privileges,
-    report::Supervisor,
-    view::{PROC, View},
+    report::SupervisorSocket,
+    view::{PROC, PrivateView},
 };
 use crate::{outcome::Failure, output};
 
@@ -62,8 +62,8 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("cannot detach from the mounts of the host")?;
     let here = std::env::current_dir();
-    let supervisor = Supervisor::connect(&plan.staging);
-    let mut view = View::new(&plan.staging);
+    let supervisor = SupervisorSocket::connect(&plan.staging);
+    let mut view = PrivateView::new(&plan.staging);
     for mount in &plan.mounts {
         view.mount(mount)
             .with_context(|| format!("cannot mount a volume on {}", mount.target))?;

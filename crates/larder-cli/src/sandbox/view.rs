@@ -36,7 +36,7 @@ const MIRRORS: &str = "mirrors";
 pub(super) const PROC: &str = "/proc";
 
 /// The file tree that the command will see.
-pub(super) struct View {
+pub(super) struct PrivateView {
     /// `/`, or the mirror of it.
     root: PathBuf,
     staging: PathBuf,
@@ -63,7 +63,7 @@ pub(crate) fn clear(staging: &Path) -> io::Result<()> {
     }
 }
 
-impl View {
+impl PrivateView {
     /// The tree of the host, with a private tmpfs on `staging`.
     pub(super) fn new(staging: &Path) -> Self {
         Self {

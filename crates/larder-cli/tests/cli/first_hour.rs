@@ -163,7 +163,7 @@ async fn status_has_kubectls_formats_and_answers_probes() {
     );
     let phases = status("-o jsonpath={.pods[*].phase}");
     assert_eq!((phases.code, &*phases.stdout), (0, "Delivered"));
-    assert_eq!(status("-o jsonpath={..x}").code, 2);
+    assert_eq!(status("-o jsonpath={.x").code, 2);
     assert_eq!(status("-o xml").code, 2);
     for check in ["healthz", "readyz"] {
         let run = status(&format!("--check {check}"));

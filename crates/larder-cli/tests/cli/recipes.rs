@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{Desk, exec::may_mount, run::unmount_all};
 
-/// Longest wait for a line: a test that hangs shall say where.
+/// Longest wait for a line, so that a test that hangs names the line.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
 const DOCUMENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/on-change.md");
 

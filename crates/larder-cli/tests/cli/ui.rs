@@ -1,4 +1,4 @@
-//! `larder ui`: who may ask, and what follows the agent. `tests/browser` looks at the page itself.
+//! `larder ui`: access to the page, and its updates. `tests/browser` tests the page itself.
 
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},

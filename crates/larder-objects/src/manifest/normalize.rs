@@ -43,7 +43,7 @@ pub fn drop_nulls(value: &mut Value) {
 }
 
 /// Encodes bytes that `field` lists as numbers, which the API server takes for the same.
-pub(super) fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
+pub fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
     let entries = object.get_mut(field).and_then(Value::as_object_mut);
     for value in entries.into_iter().flat_map(Map::values_mut) {
         let Some(items) = value.as_array() else {
@@ -59,9 +59,14 @@ pub(super) fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
 
 /// Moves `stringData` of a Secret into `data`, where it wins, as the API server does on every write. What it replaces
 /// there must be base64 all the same.
-pub(super) fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> {
+///
+/// # Errors
+///
+/// A field has the wrong type.
+pub fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> {
     let entries = match secret.remove("stringData") {
         None => return Ok(()),
+        Some(Value::Object(entries)) if entries.is_empty() => return Ok(()),
         Some(Value::Object(entries)) => entries,
         Some(other) => {
             return Err(wrong_type(

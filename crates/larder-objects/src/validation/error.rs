@@ -28,16 +28,8 @@ pub enum FieldErrorKind {
 
 impl FieldErrorKind {
     /// The `reason` of a cause in a `Status`.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Required => "FieldValueRequired",
-            Self::Invalid => "FieldValueInvalid",
-            Self::Duplicate => "FieldValueDuplicate",
-            Self::Forbidden => "FieldValueForbidden",
-            Self::NotSupported => "FieldValueNotSupported",
-            Self::NotFound => "FieldValueNotFound",
-            Self::TooLong => "FieldValueTooLong",
-        }
+    pub fn reason(self) -> String {
+        format!("FieldValue{self:?}")
     }
 
     fn text(self) -> &'static str {
@@ -154,10 +146,15 @@ impl FieldErrors {
     pub(super) fn invalid(
         &mut self,
         field: impl Into<FieldPath>,
-        value: impl Shown,
+        value: impl fmt::Debug,
         message: &str,
     ) {
-        self.push(field, FieldErrorKind::Invalid, Some(value.shown()), message);
+        self.push(
+            field,
+            FieldErrorKind::Invalid,
+            Some(format!("{value:?}")),
+            message,
+        );
     }
 
     /// `shown` is the value as JSON.
@@ -166,7 +163,12 @@ impl FieldErrors {
     }
 
     pub(super) fn duplicate(&mut self, field: impl Into<FieldPath>, value: &str) {
-        self.push(field, FieldErrorKind::Duplicate, Some(value.shown()), "");
+        self.push(
+            field,
+            FieldErrorKind::Duplicate,
+            Some(format!("{value:?}")),
+            "",
+        );
     }
 
     pub(super) fn forbidden(&mut self, field: impl Into<FieldPath>, message: &str) {
@@ -174,7 +176,12 @@ impl FieldErrors {
     }
 
     pub(super) fn not_found(&mut self, field: impl Into<FieldPath>, value: &str) {
-        self.push(field, FieldErrorKind::NotFound, Some(value.shown()), "");
+        self.push(
+            field,
+            FieldErrorKind::NotFound,
+            Some(format!("{value:?}")),
+            "",
+        );
     }
 
     pub(super) fn too_long(&mut self, field: impl Into<FieldPath>, message: String) {
@@ -192,7 +199,7 @@ impl FieldErrors {
         self.push(
             field,
             FieldErrorKind::NotSupported,
-            Some(value.shown()),
+            Some(format!("{value:?}")),
             message,
         );
     }
@@ -222,29 +229,6 @@ impl fmt::Display for FieldErrors {
                 f.write_str("]")
             }
         }
-    }
-}
-
-/// A value as an error shows it: text in quotes, numbers bare.
-pub(super) trait Shown {
-    fn shown(self) -> String;
-}
-
-impl Shown for &str {
-    fn shown(self) -> String {
-        format!("{self:?}")
-    }
-}
-
-impl Shown for i32 {
-    fn shown(self) -> String {
-        self.to_string()
-    }
-}
-
-impl Shown for i64 {
-    fn shown(self) -> String {
-        self.to_string()
     }
 }
 

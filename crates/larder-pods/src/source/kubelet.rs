@@ -57,11 +57,11 @@ const WINDOW: u32 = 1 << 20;
 /// Longest text of the kubelet that an error repeats.
 const MAX_TEXT: usize = 200;
 
-/// Why the kubelet does not tell its pods.
+/// Why the pods of the kubelet are unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PodsApiError {
-    /// Nobody listens.
+    /// No process listens on the socket.
     #[error("cannot connect to {}", path.display())]
     Connect {
         /// The socket.
@@ -69,12 +69,12 @@ pub enum PodsApiError {
         /// The cause.
         source: io::Error,
     },
-    /// Somebody else listens.
+    /// A process of another user listens on it.
     #[error("user {uid} listens on {}, expected root or the user of this process", path.display())]
     Stranger {
         /// The socket.
         path: PathBuf,
-        /// Their user.
+        /// That user.
         uid: u32,
     },
     /// The connection failed.

@@ -11,17 +11,22 @@ use std::{cell::Cell, collections::BTreeSet};
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use http::Method;
-use k8s_openapi::api::core::v1::Pod;
-use larder::references;
 use larder_objects::{
     Kind, ObjectKey, SecretBytes, chain,
     manifest::{Document, Loader, Manifest, Manifests},
 };
-use larder_transport::{Config, Metrics, path::Resource};
+use larder_transport::path::Resource;
 use larder_watch::request_secret;
 use serde_json::Value;
 
-use crate::{agent::origin, args::DiffArgs, offline::key_of, outcome::Failure, output};
+use crate::{
+    agent::{connect, origin},
+    args::DiffArgs,
+    offline::key_of,
+    outcome::Failure,
+    output::{self, references::referenced},
+    runtime::{BLOCKING_THREADS, runtime},
+};
 
 /// Number of requests at a time.
 const PARALLEL: usize = 8;
@@ -43,17 +48,13 @@ pub(super) fn load(
     loader: Loader,
     manifests: Manifests,
 ) -> Result<Sides, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
     let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
-    runtime.block_on(async {
-        let (settings, metrics) = (Config::default(), Metrics::default());
-        let connected = larder_transport::connect(source, settings, metrics).await;
-        let (client, _transport) = connected.map_err(|error| Failure::unreadable(chain(&error)))?;
+    runtime(BLOCKING_THREADS)?.block_on(async {
+        let (client, _transport) = connect(source).await?;
         let failed = Cell::new(false);
-        Server { client, failed }.load(loader, manifests).await
+        ClusterReader { client, failed }
+            .load(loader, manifests)
+            .await
     })
 }
 
@@ -65,13 +66,13 @@ struct Wanted {
     paths: Vec<String>,
 }
 
-struct Server {
+struct ClusterReader {
     client: kube::Client,
     /// Whether an object could not be read.
     failed: Cell<bool>,
 }
 
-impl Server {
+impl ClusterReader {
     async fn load(&self, loader: Loader, mut to: Manifests) -> Result<Sides, Failure> {
         let mut pods = loader;
         let wanted = to.documents.iter().filter_map(wanted_pod).collect();
@@ -80,7 +81,7 @@ impl Server {
         }
         let mut from = pods.finish();
         let pods = to.pods().chain(from.pods());
-        let references: BTreeSet<_> = pods.flat_map(references_of).collect();
+        let references = referenced(pods);
         let mut objects = Loader::new("default");
         let wanted = references
             .iter()
@@ -99,14 +100,16 @@ impl Server {
             }
             _ => true,
         });
-        match count - to.documents.len() {
-            0 => {}
-            1 => output::note(
-                "1 object of the manifests is not compared: no pod in them references it",
-            ),
-            count => output::note(format_args!(
-                "{count} objects of the manifests are not compared: no pod in them references these"
-            )),
+        if let left @ 1.. = count - to.documents.len() {
+            let (is, it) = if left == 1 {
+                ("is", "it")
+            } else {
+                ("are", "these")
+            };
+            let objects = output::count(left, "object");
+            output::note(format_args!(
+                "{objects} of the manifests {is} not compared: no pod in them references {it}"
+            ));
         }
         let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
         let kept = objects.documents.iter();
@@ -194,15 +197,6 @@ fn wanted_object(kind: Kind, key: &ObjectKey) -> Wanted {
             .map(|path| path.as_str().to_owned())
             .collect(),
     }
-}
-
-fn references_of(pod: &Pod) -> impl Iterator<Item = (Kind, ObjectKey)> {
-    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-    let maps = references::config_maps(pod).into_iter();
-    let maps = maps.map(|name| (Kind::ConfigMap, name));
-    let secrets = references::secrets(pod).into_iter();
-    let all = maps.chain(secrets.map(|name| (Kind::Secret, name)));
-    all.map(move |(kind, name)| (kind, ObjectKey::new(namespace, name)))
 }
 
 fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {

@@ -8,7 +8,7 @@
 //! 3. An object is unreferenced if no pod of either side references it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
 };
 
@@ -18,7 +18,7 @@ use larder_projection::{ContainerView, Mount, Variable};
 use super::hooks::{FiredHook, fired_hooks};
 use crate::{
     offline::Offline,
-    output::references::References,
+    output::references::referenced,
     rendered::{ContainerContent, MountedFile, RenderedPod},
 };
 
@@ -35,22 +35,12 @@ pub(super) struct Comparison<'r> {
 /// The differences of one pod.
 pub(super) struct PodDiff<'r> {
     pub(super) key: ObjectKey,
-    pub(super) sides: PodSides<'r>,
+    /// The pod on the sides on which it exists.
+    pub(super) sides: Edit<&'r RenderedPod<'r>>,
     /// Those of a removed pod are left out.
     pub(super) containers: Vec<ContainerDiff<'r>>,
     /// The hooks that run because of the differences.
     pub(super) hooks: Vec<FiredHook>,
-}
-
-/// The sides on which a pod exists.
-#[derive(Clone, Copy)]
-pub(super) enum PodSides<'r> {
-    Added(&'r RenderedPod<'r>),
-    Removed(&'r RenderedPod<'r>),
-    Changed {
-        from: &'r RenderedPod<'r>,
-        to: &'r RenderedPod<'r>,
-    },
 }
 
 /// The differences of one container.
@@ -92,24 +82,13 @@ pub(super) enum Edit<T> {
     Changed(T, T),
 }
 
-impl<T> Edit<T> {
+impl<T: Copy> Edit<T> {
     /// The value of each side.
-    pub(super) fn sides(&self) -> (Option<&T>, Option<&T>) {
+    pub(super) fn sides(self) -> (Option<T>, Option<T>) {
         match self {
             Self::Added(to) => (None, Some(to)),
             Self::Removed(from) => (Some(from), None),
             Self::Changed(from, to) => (Some(from), Some(to)),
-        }
-    }
-}
-
-impl<'r> PodSides<'r> {
-    /// The pod of the first side, and that of the second.
-    pub(super) fn both(self) -> (Option<&'r RenderedPod<'r>>, Option<&'r RenderedPod<'r>>) {
-        match self {
-            Self::Added(to) => (None, Some(to)),
-            Self::Removed(from) => (Some(from), None),
-            Self::Changed { from, to } => (Some(from), Some(to)),
         }
     }
 }
@@ -125,13 +104,11 @@ impl<'r> Comparison<'r> {
         let mut unknown = 0;
         let keys: BTreeSet<_> = from_pods.keys().chain(to_pods.keys()).collect();
         let pods = keys.into_iter().filter_map(|&(namespace, name)| {
-            let sides = match (
-                from_pods.get(&(namespace, name)),
-                to_pods.get(&(namespace, name)),
-            ) {
-                (Some(from), Some(to)) => PodSides::Changed { from, to },
-                (Some(from), None) => PodSides::Removed(from),
-                (None, to) => PodSides::Added(to?),
+            let key = (namespace, name);
+            let sides = match (from_pods.get(&key), to_pods.get(&key)) {
+                (Some(from), Some(to)) => Edit::Changed(*from, *to),
+                (Some(from), None) => Edit::Removed(*from),
+                (None, to) => Edit::Added(*to?),
             };
             PodDiff::new(ObjectKey::new(namespace, name), sides, &mut unknown)
         });
@@ -159,26 +136,17 @@ fn unreferenced(
     to_world: &Offline,
     to: &[RenderedPod<'_>],
 ) -> Vec<(Kind, ObjectKey)> {
-    let mut referenced = HashSet::new();
-    for pod in from.iter().chain(to) {
-        for (kind, name) in References::of(pod.pod).iter() {
-            referenced.insert((kind, ObjectKey::new(pod.namespace(), name)));
-        }
-    }
+    let referenced = referenced(from.iter().chain(to).map(|pod| pod.pod));
     let objects = from_world.objects().chain(to_world.objects());
-    let changed = objects.filter(|(kind, key)| {
-        let kind_name = kind.object_type().kind;
-        !referenced.contains(&(kind_name, (*key).clone()))
-            && !from_world.has_same_object(to_world, *kind, key)
-    });
+    let changed = objects.filter(|(kind, key)| !from_world.has_same_object(to_world, *kind, key));
     let changed: BTreeSet<_> = changed.map(|(kind, key)| (kind, key.clone())).collect();
-    changed.into_iter().collect()
+    changed.difference(&referenced).cloned().collect()
 }
 
 impl<'r> PodDiff<'r> {
     /// `None` without a difference. Adds the containers that would start on neither side to `unknown`.
-    fn new(key: ObjectKey, sides: PodSides<'r>, unknown: &mut usize) -> Option<Self> {
-        let (from, to) = sides.both();
+    fn new(key: ObjectKey, sides: Edit<&'r RenderedPod<'r>>, unknown: &mut usize) -> Option<Self> {
+        let (from, to) = sides.sides();
         let before = from.into_iter().flat_map(contents);
         let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
         let after = to.into_iter().flat_map(contents);
@@ -186,7 +154,7 @@ impl<'r> PodDiff<'r> {
             .map(|(view, one)| ContainerDiff::new(view, before.remove(view.name), Some(one)))
             .collect();
         let mut hooks = Vec::new();
-        if let PodSides::Changed { from, to } = sides {
+        if let Edit::Changed(from, to) = sides {
             let views = from.containers.iter().map(|(view, _)| *view);
             let removed = views.filter_map(|view| Some((view, before.remove(view.name)?)));
             containers.extend(removed.map(|(view, one)| ContainerDiff::new(view, Some(one), None)));
@@ -290,7 +258,7 @@ impl<'r> ContainerDiff<'r> {
 
     /// Whether a file that is mounted by `subPath` differs.
     pub(super) fn has_fixed_files(&self) -> bool {
-        let is_fixed = |file: Option<&MountedFile<'_>>| file.is_some_and(|file| file.is_fixed);
+        let is_fixed = |file: Option<MountedFile<'_>>| file.is_some_and(|file| file.is_fixed);
         self.files.values().any(|edit| {
             let (from, to) = edit.sides();
             is_fixed(from) || is_fixed(to)

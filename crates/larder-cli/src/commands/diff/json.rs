@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use larder_projection::Variable;
 use serde_json::{Map, Value, json};
 
-use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, PodSides, Verdict};
+use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, Verdict};
 use crate::{
     output::json::write_json,
     rendered::{MountedFile, text, words::mount_source},
@@ -41,9 +41,9 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
         "namespace": diff.key.namespace,
         "name": diff.key.name,
         "change": match diff.sides {
-            PodSides::Added(_) => "added",
-            PodSides::Removed(_) => "removed",
-            PodSides::Changed { .. } => "changed",
+            Edit::Added(_) => "added",
+            Edit::Removed(_) => "removed",
+            Edit::Changed(..) => "changed",
         },
         "containers": containers,
     });

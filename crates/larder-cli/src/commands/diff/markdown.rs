@@ -7,7 +7,7 @@
 use std::io::{self, Write};
 
 use super::{
-    compare::{Comparison, PodDiff, PodSides, Verdict},
+    compare::{Comparison, Edit, PodDiff, Verdict},
     report::{NO_DIFFERENCE, summary, verdict},
     tree::trees,
 };
@@ -59,7 +59,7 @@ pub(super) fn write(
 
 fn row(pod: &PodDiff<'_>) -> String {
     let name = code(&pod.key.to_string());
-    if let PodSides::Removed(_) = pod.sides {
+    if let Edit::Removed(_) = pod.sides {
         return format!("| {name} | | removed |\n");
     }
     let containers = pod.containers.iter();

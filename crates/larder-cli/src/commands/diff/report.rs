@@ -121,7 +121,7 @@ pub(super) fn arrow(from: Option<String>, to: Option<String>) -> String {
 }
 
 /// The mode of a file, and its owner if it has one: `0644, user 1000`.
-pub(super) fn permissions(file: &MountedFile<'_>) -> String {
+pub(super) fn permissions(file: MountedFile<'_>) -> String {
     let owner = file.file.owner.map(|owner| format!(", user {owner}"));
     format!("{:04o}{}", file.file.mode, owner.unwrap_or_default())
 }
@@ -129,8 +129,7 @@ pub(super) fn permissions(file: &MountedFile<'_>) -> String {
 /// The volumes of a mount on both sides.
 pub(super) fn mount(edit: &Edit<&Mount<'_>>) -> String {
     let (from, to) = edit.sides();
-    let source = |mount: Option<&&Mount<'_>>| mount.map(|mount| mount_source(mount));
-    let text = arrow(source(from), source(to));
+    let text = arrow(from.map(mount_source), to.map(mount_source));
     match edit {
         Edit::Changed(..) if !text.contains(" → ") => format!("{text}: its definition differs"),
         _ => text,

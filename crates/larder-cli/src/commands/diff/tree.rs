@@ -8,7 +8,7 @@ use std::{
 use larder_projection::{Origin, Variable};
 
 use super::{
-    compare::{Comparison, ContainerDiff, Edit, PodDiff, PodSides, Verdict},
+    compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict},
     lines::DiffLine,
     report::{self, ContentDiff, arrow, content, permissions, sign, verdict},
 };
@@ -59,13 +59,13 @@ pub(super) fn trees(comparison: &Comparison<'_>, show_secrets: bool) -> Vec<Bran
 }
 
 fn tree_of(pod: &PodDiff<'_>, show_secrets: bool) -> Branch {
-    let (from, to) = pod.sides.both();
+    let (from, to) = pod.sides.sides();
     let source = to.or(from).map_or("", |pod| pod.source);
     let mut cells = vec![TableCell::bold(&pod.key)];
     match pod.sides {
-        PodSides::Added(_) => cells.push(TableCell::green("added")),
-        PodSides::Removed(_) => cells.push(TableCell::red("removed")),
-        PodSides::Changed { .. } => {}
+        Edit::Added(_) => cells.push(TableCell::green("added")),
+        Edit::Removed(_) => cells.push(TableCell::red("removed")),
+        Edit::Changed(..) => {}
     }
     cells.push(TableCell::dim(source));
     let sides = BranchSides {
@@ -126,7 +126,7 @@ impl BranchSides<'_> {
         let is_short = |one: &Variable<'_>| {
             !is_hidden(one) && one.value.len() <= MAX_INLINE && !one.value.contains(&b'\n')
         };
-        if from.into_iter().chain(to).all(|one| is_short(one)) {
+        if from.into_iter().chain(to).all(is_short) {
             let [from, to] = [from, to].map(|one| one.map(|one| value(&one.value)));
             let values = TableCell::plain(arrow(from, to));
             return Branch::new([signed(edit, name), values, sources]);
@@ -150,7 +150,7 @@ impl BranchSides<'_> {
             from.and_then(|file| file.origin),
             to.and_then(|file| file.origin),
         );
-        let side = |file: &MountedFile<'_>| file.is_secret() && !self.show_secrets;
+        let side = |file: MountedFile<'_>| file.is_secret() && !self.show_secrets;
         let change = content(
             from.map(|one| (&*one.file.data, side(one))),
             to.map(|one| (&*one.file.data, side(one))),

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::api::core::v1::Pod;
 use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
 use larder_files::regular_file::read_regular_file;
 use larder_objects::validation::{is_label, is_subdomain};
@@ -21,7 +21,10 @@ use larder_projection::{
     disk::{empty_dir_path, read_environment},
 };
 
-use super::target::{Contents, Delivered, ExecTarget, container_name, volumes};
+use super::{
+    content::filled,
+    target::{Contents, Delivered, ExecTarget, container_name, volumes},
+};
 use crate::{
     agent::AgentClient,
     args::PodName,
@@ -42,6 +45,7 @@ pub(super) fn target(
     namespace: &str,
     container: Option<&str>,
 ) -> anyhow::Result<ExecTarget> {
+    let is_wanted = |served: &ServedPod| wanted.names(&served.pod.metadata, namespace);
     let (namespace, name) = (wanted.namespace(namespace), wanted.name());
     let agent = AgentClient::new(root_dir)?;
     let served: Option<ServedPod> = if is_label(namespace) && is_subdomain(name) {
@@ -49,11 +53,7 @@ pub(super) fn target(
     } else {
         None
     };
-    let is_wanted = |metadata: &ObjectMeta| {
-        metadata.namespace.as_deref() == Some(namespace) && metadata.name.as_deref() == Some(name)
-    };
-    let served = served.filter(|served| is_wanted(&served.pod.metadata));
-    let Some(ServedPod { status, pod }) = served else {
+    let Some(ServedPod { status, pod }) = served.filter(is_wanted) else {
         bail!("the agent serves no pod {namespace}/{name}; `larder status` lists its pods");
     };
     let container = container_name(&pod, container)?;
@@ -71,10 +71,10 @@ pub(super) fn followed(root_dir: &Path, target: &ExecTarget) -> Vec<PathBuf> {
     let mut followed = Vec::new();
     if let Contents::Delivered(delivered) = &target.contents {
         followed.push(delivered.environment.clone());
-        let filled = target
-            .volumes()
-            .filter(|volume| VolumeKind::of(volume).is_some());
-        followed.extend(filled.filter_map(|volume| delivered.volumes.get(&volume.name).cloned()));
+        followed.extend(
+            filled(target.volumes())
+                .filter_map(|volume| delivered.volumes.get(&volume.name).cloned()),
+        );
     }
     // Another pod of the same name appears here.
     let namespace = target.pod.metadata.namespace.as_deref().unwrap_or_default();

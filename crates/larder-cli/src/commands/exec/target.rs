@@ -54,12 +54,8 @@ impl ExecTarget {
         container: Option<&str>,
     ) -> Result<Self, Failure> {
         let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
-        let is_wanted = |pod: &Pod| {
-            wanted.is_none_or(|wanted| {
-                pod.metadata.namespace.as_deref() == Some(wanted.namespace(namespace))
-                    && pod.metadata.name.as_deref() == Some(wanted.name())
-            })
-        };
+        let is_wanted =
+            |pod: &Pod| wanted.is_none_or(|wanted| wanted.names(&pod.metadata, namespace));
         let mut found =
             (0..offline.pods.len()).filter(|&index| is_wanted(&offline.pods[index].pod));
         let index = match (found.next(), found.next(), wanted) {

@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use jiff::Timestamp;
 use larder_projection::{Payload, disk::AtomicWriter};
 use rustix::{
     fs::{Mode, OFlags, fstat, mkdirat, open, openat},
@@ -69,12 +68,8 @@ fn write_volume(
     for file in payload.values_mut() {
         file.owner = None;
     }
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the wall clock is read here, once for each volume"
-    )]
-    let now = Timestamp::now();
-    AtomicWriter::new(directory, path).write(&payload, now, &mut fastrand::Rng::new())?;
+    let (now, random) = (output::now(), &mut fastrand::Rng::new());
+    AtomicWriter::new(directory, path).write(&payload, now, random)?;
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use larder_projection::{
 use self::missing::{elsewhere, missing_references};
 use crate::{
     output::{
-        Style,
+        Style, count,
         tree::{Branch, TableCell},
     },
     rendered::{
@@ -86,13 +86,12 @@ impl Shown {
 /// `3 pods, 1 does not start`
 pub(super) fn summary(pods: &[RenderedPod<'_>]) -> String {
     let failing = pods.iter().filter(|pod| !failures(pod).is_empty()).count();
-    let plural = if pods.len() == 1 { "" } else { "s" };
     let failing = match failing {
         0 => String::new(),
         1 => ", 1 does not start".to_owned(),
         count => format!(", {count} do not start"),
     };
-    format!("{} pod{plural}{failing}", pods.len())
+    count(pods.len(), "pod") + &failing
 }
 
 fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
@@ -215,11 +214,9 @@ fn hint(error: &StartError) -> &'static str {
 
 /// The variables, with those of a Service on one line.
 fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown) -> Branch {
-    let count = environment.len();
-    let heading = match count {
+    let heading = match environment.len() {
         0 => "environment: empty".to_owned(),
-        1 => "environment: 1 variable".to_owned(),
-        _ => format!("environment: {count} variables"),
+        variables => format!("environment: {}", count(variables, "variable")),
     };
     let mut branch = Branch::new([TableCell::plain(heading)]);
     let mut services: Vec<(&str, &str, usize)> = Vec::new();

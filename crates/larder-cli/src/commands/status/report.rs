@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, HookStatus, Phase, PodStatus};
 
 use super::beside;
-use crate::output::{age, because, count, escaped, table::columns};
+use crate::output::{age, because, count, escaped, table::table};
 
 /// How much the overview shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -428,9 +428,7 @@ fn section<const N: usize>(heading: [&str; N], rows: Vec<[String; N]>) -> String
     if rows.is_empty() {
         return String::new();
     }
-    let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));
-    let all: Vec<_> = std::iter::once(heading).chain(rows).collect();
-    format!("\n{}", columns(&all))
+    format!("\n{}", table(heading, &rows))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Follows the agent: its stream of changes tells when to ask for its status.
+//! Follows the agent: requests its status again after each change that its stream reports.
 
 use std::{
     io,
@@ -8,7 +8,6 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use jiff::Timestamp;
 use larder_agent::status::AgentStatus;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader},
@@ -19,7 +18,7 @@ use tokio::{
 };
 
 use super::view::{ChangeFeed, View};
-use crate::agent::AgentClient;
+use crate::{agent::AgentClient, output};
 
 /// Time between two requests for the status without a change: ages grow.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -63,11 +62,7 @@ async fn follow_once(
         let asked = spawn_blocking(move || AgentClient::new(&root_dir)?.ask("/status")).await?;
         let status: Option<AgentStatus> = asked?;
         let status = status.context("the agent has no status")?;
-        #[expect(
-            clippy::disallowed_methods,
-            reason = "the page's wall clock is read here"
-        )]
-        let now = Timestamp::now();
+        let now = output::now();
         feed.note(&status, now);
         views.send_replace(Arc::new(View::new(&status, feed, now)));
         // A read that is cut by the time is no loss: the line says nothing that the status does not.

@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use super::view::View;
 use crate::output::html::{Page, policy};
 
-/// Who may ask.
+/// Access to the page: a token that works once, and then a session.
 pub(super) struct Access {
     address: SocketAddr,
     /// Gone once it was used.

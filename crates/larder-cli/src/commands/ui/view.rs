@@ -8,7 +8,7 @@ use larder_agent::status::{
 };
 
 use crate::output::{
-    age,
+    age, count,
     html::Card,
     tree::{Branch, TableCell},
 };
@@ -35,12 +35,12 @@ impl View {
         if !status.objects.is_empty() {
             cards.push(Card::new("objects", &objects(status)));
         }
-        let count = |is: fn(&Delivery) -> bool| {
+        let pods_that = |is: fn(&Delivery) -> bool| {
             let pods = status.pods.iter();
             pods.filter(|pod| is(&pod.delivery)).count()
         };
-        let delivered = count(|delivery| delivery.phase == Phase::Delivered);
-        let failing = count(|delivery| delivery.phase == Phase::Failing);
+        let delivered = pods_that(|delivery| delivery.phase == Phase::Delivered);
+        let failing = pods_that(|delivery| delivery.phase == Phase::Failing);
         let failing = match failing {
             0 => String::new(),
             failing => format!(", {failing} failing"),
@@ -96,12 +96,7 @@ fn volume(volume: &VolumeStatus) -> Branch {
         TableCell::dim(&volume.type_),
     ];
     cells.extend(delivery(&volume.delivery));
-    let files = if volume.files == 1 {
-        "1 file".to_owned()
-    } else {
-        format!("{} files", volume.files)
-    };
-    cells.push(TableCell::plain(files));
+    cells.push(TableCell::plain(count(volume.files, "file")));
     cells.extend(freshness(volume.last_swap, volume.stale_as_of));
     Branch::new(cells)
 }
