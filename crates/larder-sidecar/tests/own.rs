@@ -2,6 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
+#[path = "label/granted.rs"]
+mod granted;
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -85,7 +88,10 @@ impl World {
     }
 
     fn start(&self, settings: OwnSettings) -> Sidecar {
-        let client = kube::Client::new(self.api.service(), "default");
+        Self::start_with(settings, kube::Client::new(self.api.service(), "default"))
+    }
+
+    fn start_with(settings: OwnSettings, client: kube::Client) -> Sidecar {
         let sidecar = OwnSidecar::new(settings, client);
         let health = sidecar.health();
         let (reloads, receiver) = mpsc::channel(1);
@@ -224,6 +230,59 @@ async fn every_request_names_its_object() {
             request.query.contains("fieldSelector=metadata.name%3D"),
             "{request:?}"
         );
+    }
+}
+
+// sidecar 8, 62
+#[tokio::test(start_paused = true)]
+async fn roles_of_named_objects_are_enough_and_a_verb_less_is_named() {
+    for (file, once) in [
+        ("named.yaml", None),
+        ("named-once.yaml", Some(Duration::from_mins(5))),
+    ] {
+        let world = World::new();
+        world.config_map("app", "k", "1");
+        world.apply("Secret", "tls", &json!({"data": {"key": "aHVudGVyMg=="}}));
+        let mut settings = world.settings(&[(MAP, "app:/d"), (SECRET, "tls:/e")]);
+        settings.once = once;
+        let granted = granted::rights(file);
+        let mut all_used = BTreeSet::new();
+        // API servers with streaming lists, and without.
+        for streams_lists in [true, false] {
+            let (client, used) = granted::client(&world.api, granted.clone(), streams_lists);
+            let mut sidecar = World::start_with(settings.clone(), client);
+            if once.is_some() {
+                assert_eq!(sidecar.ended().await, Ok(()));
+            } else {
+                until(|| sidecar.health.is_ready()).await;
+                // Each watch is open, too.
+                until(|| world.api.open_watches() == 2).await;
+            }
+            assert_eq!(world.read("d/k") + &world.read("e/key"), "1hunter2");
+            all_used.extend(used.lock().clone());
+            drop(sidecar);
+            until(|| world.api.open_watches() == 0).await;
+        }
+        assert_eq!(all_used, granted, "{file}");
+        for right in &granted {
+            let mut less = granted.clone();
+            less.remove(right);
+            let (client, _) = granted::client(&world.api, less, false);
+            let mut sidecar = World::start_with(settings.clone(), client);
+            let (verb, resource, name) = right;
+            let name = name.as_deref().unwrap();
+            let expected = format!("cannot {verb} {resource} {name} in namespace n: ");
+            if once.is_some() {
+                let error = sidecar.ended().await.unwrap_err().to_string();
+                assert!(error.starts_with(&expected), "{error}");
+                continue;
+            }
+            until(|| {
+                let live = sidecar.health.live(None, Instant::now());
+                live.body.contains(&expected)
+            })
+            .await;
+        }
     }
 }
 

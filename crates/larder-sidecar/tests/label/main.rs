@@ -8,6 +8,7 @@
 
 mod application;
 mod files;
+mod granted;
 mod names;
 mod outages;
 mod requests;

@@ -1,36 +1,108 @@
 //! Outages of the API server, and what health says of them.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
 
-use larder_apiserver::{Fault, Kind};
+use futures::StreamExt as _;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use kube::client::Body;
+use larder_apiserver::{Fault, Kind, Verb};
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
 use crate::world::{World, until};
+
+/// Watches that fall silent without closing, as behind a firewall that forgets connections.
+#[derive(Default)]
+struct Silence(Arc<Mutex<Vec<Arc<AtomicBool>>>>);
+
+impl Silence {
+    /// A client whose watches can fall silent.
+    fn client(&self, world: &World) -> kube::Client {
+        let (client, open) = (world.client(), Arc::clone(&self.0));
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let (client, open) = (client.clone(), Arc::clone(&open));
+            async move {
+                let is_watch = request.uri().to_string().contains("watch=true");
+                let response = client.send(request).await?;
+                let silent = Arc::<AtomicBool>::default();
+                if is_watch {
+                    open.lock().push(Arc::clone(&silent));
+                }
+                Ok::<_, kube::Error>(response.map(|body| {
+                    StreamBody::new(body.into_data_stream().then(move |data| {
+                        let silent = Arc::clone(&silent);
+                        async move {
+                            if silent.load(Ordering::SeqCst) {
+                                std::future::pending::<()>().await;
+                            }
+                            data.map(Frame::data)
+                        }
+                    }))
+                }))
+            }
+        });
+        kube::Client::new(service, "default")
+    }
+
+    /// Nothing comes over the watches that are open, from now on.
+    fn begin(&self) {
+        for watch in &*self.0.lock() {
+            watch.store(true, Ordering::SeqCst);
+        }
+    }
+}
 
 // sidecar 40
 #[tokio::test(start_paused = true)]
 async fn silent_watch_is_opened_anew_and_the_change_meanwhile_arrives() {
     let world = World::new().with("WATCH_CLIENT_TIMEOUT", "60");
     world.config_map("n", "a", &[("a", "1")]);
-    let sidecar = world.ready().await;
-    let paused = world.api.faults().pause_delivery();
-    world.config_map("n", "a", &[("a", "2")]);
+    let silence = Silence::default();
+    let sidecar = world.start_with(silence.client(&world));
+    until(|| sidecar.health.is_ready() && world.api.open_watches() == 1).await;
     let before = world.requests().len();
-    for _ in 0..5 {
-        sleep(Duration::from_secs(10)).await;
+    silence.begin();
+    world.config_map("n", "a", &[("a", "2")]);
+    let began = Instant::now();
+    while world.files() != "a=2" {
         assert!(sidecar.health.live(None, Instant::now()).is_ok);
+        assert!(
+            began.elapsed() <= Duration::from_mins(2),
+            "{}",
+            world.files()
+        );
+        sleep(Duration::from_secs(1)).await;
     }
-    assert_eq!(world.files(), "a=1");
-    until(|| world.requests().len() > before).await;
-    drop(paused);
-    world.until_files("a=2").await;
+    assert!(began.elapsed() >= Duration::from_secs(50), "it was silent");
     let request = &world.requests()[before];
     assert_eq!(request.verb, "watch");
-    assert!(
-        request.query.contains("resourceVersion="),
-        "resumed: {}",
-        request.query
-    );
+    let is_resumed = request.query.contains("resourceVersion=");
+    assert!(is_resumed, "{}", request.query);
+}
+
+// sidecar 42
+#[tokio::test(start_paused = true)]
+async fn stopped_worker_fails_health_within_four_minutes() {
+    let world = World::new();
+    world.config_map("n", "a", &[("a", "1")]);
+    let sidecar = world.ready().await;
+    let health = Arc::clone(&sidecar.health);
+    // While it runs, quiet times are no problem.
+    sleep(Duration::from_mins(30)).await;
+    assert!(health.live(None, Instant::now()).is_ok);
+    sidecar.kill().await;
+    sleep(Duration::from_mins(4)).await;
+    let live = health.live_and_ready(None, Instant::now());
+    let is_named = live.body.contains("configmaps in namespace n: no sign for");
+    assert!(!live.is_ok && is_named, "{}", live.body);
 }
 
 // sidecar 41
@@ -107,7 +179,23 @@ async fn no_file_is_lost_over_expired_throttled_and_cut_watches() {
         world.config_map("n", name, &[(name, "1")]);
     }
     let _sidecar = world.ready().await;
-    // Its version is too old.
+    let paths = ["a", "b", "c"].map(|name| world.folder().join(name));
+    let done = Arc::new(AtomicBool::new(false));
+    let reader = thread::spawn({
+        let done = Arc::clone(&done);
+        move || {
+            while !done.load(Ordering::SeqCst) {
+                for path in &paths {
+                    assert!(path.exists(), "{} is lost", path.display());
+                }
+            }
+        }
+    });
+    // Its version is too old, as a status and as an event.
+    let fault = Fault::on(Verb::Watch).times(1).status(410);
+    let fault = world.api.faults().inject(fault);
+    world.api.faults().cut_watches();
+    until(|| fault.hits() == 1).await;
     world.api.faults().cut_watches();
     world.config_map("n", "a", &[("a", "2")]);
     world.api.compact();
@@ -121,7 +209,7 @@ async fn no_file_is_lost_over_expired_throttled_and_cut_watches() {
     assert_eq!(fault.hits(), 3);
     // Cut in the middle of an object.
     for bytes in [10, 200, 500] {
-        let fault = Fault::on(larder_apiserver::Verb::Watch);
+        let fault = Fault::on(Verb::Watch);
         let fault = world
             .api
             .faults()
@@ -132,4 +220,6 @@ async fn no_file_is_lost_over_expired_throttled_and_cut_watches() {
         world.until_files(&format!("a=2 b=2 c={bytes}")).await;
         fault.lift();
     }
+    done.store(true, Ordering::SeqCst);
+    reader.join().unwrap();
 }

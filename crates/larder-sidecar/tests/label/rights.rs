@@ -1,107 +1,23 @@
 //! The roles of `deploy/sidecar` grant what a sidecar asks for, and nothing that it does not need.
 
-use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
+use std::collections::BTreeSet;
 
-use http::{Request, Response, StatusCode};
-use kube::client::Body;
 use larder_apiserver::{ApiServer, AuditLog, Options};
-use parking_lot::Mutex;
-use serde_json::{Value, json};
-use tower::service_fn;
 
-use crate::world::World;
-
-/// Verb, resource, and name if there is one.
-type Right = (String, String, Option<String>);
-
-/// The rights of a role, one for each verb, resource and name.
-fn rights(file: &str) -> BTreeSet<Right> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../deploy/sidecar")
-        .join(file);
-    let role: Value = serde_saphyr::from_str(&fs::read_to_string(path).unwrap()).unwrap();
-    let texts = |value: &Value| -> Vec<String> {
-        let items = value.as_array().into_iter().flatten();
-        items
-            .map(|item| item.as_str().unwrap().to_owned())
-            .collect()
-    };
-    let mut all = BTreeSet::new();
-    for rule in role["rules"].as_array().unwrap() {
-        let names = texts(&rule["resourceNames"]);
-        let names: Vec<_> = if names.is_empty() {
-            vec![None]
-        } else {
-            names.into_iter().map(Some).collect()
-        };
-        for verb in texts(&rule["verbs"]) {
-            for resource in texts(&rule["resources"]) {
-                for name in &names {
-                    all.insert((verb.clone(), resource.clone(), name.clone()));
-                }
-            }
-        }
-    }
-    all
-}
-
-/// A client that has these rights only, as a real API server would decide; and the rights that it used.
-fn client(
-    api: &ApiServer,
-    granted: BTreeSet<Right>,
-    streams_lists: bool,
-) -> (kube::Client, Arc<Mutex<BTreeSet<Right>>>) {
-    let client = kube::Client::new(api.service(), "default");
-    let used = Arc::new(Mutex::new(BTreeSet::new()));
-    let log = Arc::clone(&used);
-    let guarded = service_fn(move |request: Request<Body>| {
-        let (client, granted, log) = (client.clone(), granted.clone(), Arc::clone(&log));
-        async move {
-            let query = request.uri().query().unwrap_or_default().to_owned();
-            let resource = request.uri().path().rsplit('/').next().unwrap().to_owned();
-            let verb = if query.contains("watch=true") {
-                "watch"
-            } else {
-                "list"
-            };
-            let names = query
-                .split('&')
-                .find_map(|pair| pair.strip_prefix("fieldSelector=metadata.name%3D"));
-            let right = (verb.to_owned(), resource.clone(), names.map(str::to_owned));
-            let general = (verb.to_owned(), resource.clone(), None);
-            let status = |code: StatusCode, text: String| {
-                let body = json!({"kind": "Status", "code": code.as_u16(), "message": text});
-                let mut response = Response::new(Body::from(body.to_string().into_bytes()));
-                *response.status_mut() = code;
-                response
-            };
-            if !streams_lists && query.contains("sendInitialEvents") {
-                return Ok::<_, kube::Error>(status(
-                    StatusCode::UNPROCESSABLE_ENTITY,
-                    String::new(),
-                ));
-            }
-            if !granted.contains(&right) && !granted.contains(&general) {
-                let text =
-                    format!("{resource} is forbidden: cannot {verb} resource \"{resource}\"");
-                return Ok(status(StatusCode::FORBIDDEN, text));
-            }
-            log.lock().insert(if granted.contains(&right) {
-                right
-            } else {
-                general
-            });
-            client.send(request).await
-        }
-    });
-    (kube::Client::new(guarded, "default"), used)
-}
+use crate::{
+    granted::{client, rights},
+    world::World,
+};
 
 // sidecar 8, 62
 #[tokio::test(start_paused = true)]
 async fn each_role_is_enough_and_a_verb_less_is_named() {
-    let roles: [(&str, &[(&str, &str)]); 4] = [
+    let roles: [(&str, &[(&str, &str)]); 5] = [
         ("labeled.yaml", &[("RESOURCE", "both")]),
+        (
+            "labeled.yaml",
+            &[("RESOURCE", "both"), ("NAMESPACE", "n,empty")],
+        ),
         (
             "labeled-all.yaml",
             &[("RESOURCE", "both"), ("NAMESPACE", "ALL")],
@@ -135,12 +51,38 @@ async fn each_role_is_enough_and_a_verb_less_is_named() {
             let (client, _) = client(&world.api, less, false);
             let sidecar = world.start_with(client);
             let verb = format!("cannot {} {}", right.0, right.1);
+            let is_all = file == "labeled-all.yaml";
+            let place = if is_all {
+                "all namespaces"
+            } else {
+                "namespace n"
+            };
             let named = || {
                 let live = sidecar.health.live(None, tokio::time::Instant::now());
-                live.body.contains(&verb)
+                live.body.contains(&verb) && live.body.contains(place)
             };
             crate::world::until(named).await;
         }
+    }
+}
+
+// sidecar 62
+#[tokio::test(start_paused = true)]
+async fn one_list_takes_the_rights_to_list_and_names_a_missing_one() {
+    let variables = [("RESOURCE", "both"), ("METHOD", "LIST")];
+    let granted = rights("polled.yaml");
+    let world = world(&variables);
+    let (allowed, used) = client(&world.api, granted.clone(), true);
+    assert_eq!(world.start_with(allowed).ended().await, Ok(()));
+    assert_eq!(world.files(), "app=1 tls=1");
+    assert_eq!(*used.lock(), granted);
+    for right in &granted {
+        let mut less = granted.clone();
+        less.remove(right);
+        let (refused, _) = client(&world.api, less, true);
+        let error = world.start_with(refused).ended().await.unwrap_err();
+        let expected = format!("cannot list {} in namespace n: ", right.1);
+        assert!(error.to_string().starts_with(&expected), "{error}");
     }
 }
 

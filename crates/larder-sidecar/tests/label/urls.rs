@@ -1,5 +1,8 @@
 //! `*.url` keys.
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use serde_json::json;
+
 use crate::{
     application::{Application, reply},
     world::{World, until},
@@ -51,7 +54,7 @@ async fn body_of_a_500_is_the_file_if_that_is_enabled() {
     assert_eq!(world.files(), "500.txt=500");
 }
 
-// sidecar 9, 26
+// sidecar 26
 #[tokio::test]
 async fn credentials_go_to_their_origin_or_to_the_first_host_if_always() {
     let (own, other) = (Application::start().await, Application::start().await);
@@ -159,4 +162,90 @@ async fn keys_are_files_like_any_other_if_they_are_not_to_be_fetched() {
     world.config_map("n", "a", &[("x.url", "http://127.0.0.1:1/")]);
     let _sidecar = world.ready().await;
     world.until_files("x.url=http://127.0.0.1:1/").await;
+}
+
+/// Objects such as those that k8s-sidecar's own tests use, each with a key of its own. `changed` are those of later.
+fn resources(world: &World, application: &Application, changed: &str) {
+    let binary = |key: &str| json!({"data": {format!("{changed}{key}"): "AAH/"}});
+    let text = |key: &str| json!({"data": {format!("{changed}{key}"): key}});
+    let moved = |key: &str, directory: &str| {
+        let mut object = text(key);
+        object["metadata"] = json!({"annotations": {"k8s-sidecar-target-directory": directory}});
+        object
+    };
+    let mut sample = text("hello.world");
+    sample["binaryData"] = json!({format!("{changed}map.bin"): "AAH/"});
+    world.object("ConfigMap", "n", "sample", &sample);
+    world.object("Secret", "n", "sample-binary", &binary("secret.bin"));
+    let absolute = world.folder().join("absolute").display().to_string();
+    world.object(
+        "ConfigMap",
+        "n",
+        "absolute",
+        &moved("absolute.txt", &absolute),
+    );
+    world.object(
+        "ConfigMap",
+        "n",
+        "relative",
+        &moved("relative.txt", "relative"),
+    );
+    let directory = if changed.is_empty() {
+        "orig-dir"
+    } else {
+        "new-dir"
+    };
+    let mut object = moved("change-dir.txt", directory);
+    object["data"] = json!({"change-dir.txt": "change-dir.txt"});
+    world.object("ConfigMap", "n", "change-dir", &object);
+    world.object("ConfigMap", "n", "similar", &text("similar-map.txt"));
+    world.object("Secret", "n", "similar", &binary("similar-secret.txt"));
+    world.config_map("n", "url-500", &[("500.txt.url", &application.url("/500"))]);
+    let secured = application.url("/secured");
+    world.config_map("n", "url-secured", &[("secured.txt.url", &secured)]);
+    let url = STANDARD.encode(application.url("/static"));
+    let object = json!({"binaryData": {"static.bin.url": url}});
+    world.object("ConfigMap", "n", "url-binary", &object);
+}
+
+// sidecar 9
+#[tokio::test]
+async fn objects_of_the_tests_of_k8s_sidecar_become_the_files_that_these_expect() {
+    let application = Application::start().await;
+    application.answers(|seen| {
+        let path = seen.line.split(' ').nth(1).unwrap();
+        let is_known = seen
+            .headers
+            .get("authorization")
+            .is_some_and(|sent| sent == "Basic dTpw");
+        Some(match path {
+            "/500" => reply(500, &[], b"500"),
+            "/secured" if !is_known => reply(401, &[], b"not authenticated"),
+            path => reply(200, &[], path.as_bytes()),
+        })
+    });
+    for (credentials, secured) in [("SameOrigin", ""), ("Always", "secured.txt=/secured ")] {
+        let world = world("0")
+            .with("RESOURCE", "both")
+            .with("ENABLE_5XX", "true")
+            .with("REQ_USERNAME", "u")
+            .with("REQ_PASSWORD", "p")
+            .with("LARDER_URL_CREDENTIALS", credentials);
+        resources(&world, &application, "");
+        let _sidecar = world.ready().await;
+        let binary = "\0\u{1}\u{fffd}";
+        let expected = format!(
+            "500.txt=500 absolute/absolute.txt=absolute.txt hello.world=hello.world map.bin={binary} \
+             orig-dir/change-dir.txt=change-dir.txt relative/relative.txt=relative.txt secret.bin={binary} \
+             {secured}similar-map.txt=similar-map.txt similar-secret.txt={binary} static.bin=/static"
+        );
+        assert_eq!(world.files(), expected);
+        resources(&world, &application, "x-");
+        let expected = format!(
+            "500.txt=500 absolute/x-absolute.txt=absolute.txt new-dir/change-dir.txt=change-dir.txt \
+             relative/x-relative.txt=relative.txt {secured}static.bin=/static x-hello.world=hello.world \
+             x-map.bin={binary} x-secret.bin={binary} x-similar-map.txt=similar-map.txt x-similar-secret.txt={binary}"
+        );
+        world.until_files(&expected).await;
+    }
 }
