@@ -3,6 +3,7 @@
 #[path = "../../../larder-sidecar/tests/label/application.rs"]
 mod application;
 mod canaries;
+mod charts;
 mod forms;
 mod memory;
 mod native;
