@@ -67,8 +67,8 @@ use crate::{
 const INDEX: &str = "index";
 const ASIDE: &str = "index.new";
 const FILE_MODE: u32 = 0o600;
-/// Longest file that is written or read: an object of 1 MiB or a pod of 1.5 MiB (etcd's limit) as JSON, with a margin.
-const MAX_FILE_BYTES: usize = 4 << 20;
+/// Longest file, in bytes, that is written or read, the index included: an object of 1 MiB or a pod of 1.5 MiB (etcd's limit) as JSON, with a margin.
+pub const MAX_FILE_BYTES: usize = 4 << 20;
 /// Number of files that are synced together, and open meanwhile.
 const SYNCED_TOGETHER: usize = 256;
 /// From this number of files on, one sync of the file system takes less time than a sync of each file.
@@ -114,6 +114,20 @@ impl fmt::Debug for WantedState {
     }
 }
 
+/// Why there is no copy of something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Excess {
+    /// Its file would be longer than [`MAX_FILE_BYTES`].
+    File {
+        /// Identifies the content.
+        version: Version,
+        /// The length.
+        bytes: usize,
+    },
+    /// The index has no room for it.
+    Index,
+}
+
 /// The result of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
@@ -134,9 +148,7 @@ pub struct Store {
     index: Index,
     /// Copies that need sealing again with the first key.
     resealed: BTreeSet<CopyId>,
-    /// Content without a copy because its file would be too long, with its version; `None` if the index has no room for
-    /// it.
-    too_large: BTreeMap<CopyId, Option<Version>>,
+    too_large: BTreeMap<CopyId, Excess>,
     /// Whether the next write writes the index even if no copy differs.
     rewrite_index: bool,
     /// The file `index` that was read or written last.
@@ -311,8 +323,8 @@ impl Store {
     }
 
     /// What the last write did not copy because its file, or the index, would be too long.
-    pub fn too_large(&self) -> impl ExactSizeIterator<Item = &CopyId> {
-        self.too_large.keys()
+    pub fn too_large(&self) -> impl ExactSizeIterator<Item = (&CopyId, &Excess)> {
+        self.too_large.iter()
     }
 
     /// When the index was written; no freshness check is later.
@@ -367,7 +379,7 @@ impl Store {
         let room = shared_room(wanted);
         for (copy, has_room) in wanted.iter().zip(room) {
             if !has_room {
-                batch.too_large.insert(copy.id.clone(), None);
+                batch.too_large.insert(copy.id.clone(), Excess::Index);
                 continue;
             }
             let known = self.index.entries.get(&copy.id);
@@ -442,15 +454,20 @@ impl Store {
                 {
                     *kept
                 }
-                // The version says that it is too large, so it is not encoded again for each write.
-                _ if self.too_large.get(&copy.id) == Some(&Some(*version)) => {
-                    batch.too_large.insert(copy.id.clone(), Some(*version));
-                    return Ok(None);
-                }
                 _ => {
+                    // The version says that it is too large, so it is not encoded again for each write.
+                    let before = self.too_large.get(&copy.id).copied();
+                    if let Some(excess @ Excess::File { version: known, .. }) = before
+                        && known == *version
+                    {
+                        batch.too_large.insert(copy.id.clone(), excess);
+                        return Ok(None);
+                    }
                     let (content, version) = (content(), *version);
-                    if sealed_len(content.len()) > MAX_FILE_BYTES {
-                        batch.too_large.insert(copy.id.clone(), Some(version));
+                    let bytes = sealed_len(content.len());
+                    if bytes > MAX_FILE_BYTES {
+                        let excess = Excess::File { version, bytes };
+                        batch.too_large.insert(copy.id.clone(), excess);
                         return Ok(None);
                     }
                     let file = self.add_file(batch, &copy.id, &content)?;
@@ -606,7 +623,7 @@ struct Batch {
     created: Vec<FileName>,
     unsynced: Vec<OwnedFd>,
     /// What is not copied; see [`Store::too_large`].
-    too_large: BTreeMap<CopyId, Option<Version>>,
+    too_large: BTreeMap<CopyId, Excess>,
     written: Written,
 }
 

@@ -3,7 +3,7 @@
 use std::mem;
 
 use jiff::Timestamp;
-use larder_checkpoint::{CopyId, KeySource, RejectedFile, Store, Written};
+use larder_checkpoint::{CopyId, Excess, KeySource, MAX_FILE_BYTES, RejectedFile, Store, Written};
 use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -187,16 +187,36 @@ impl CheckpointBoard {
     }
 }
 
-/// The problem of `ids`, which are too large to be copied; `None` without any.
-fn too_large<'a>(mut ids: impl ExactSizeIterator<Item = &'a CopyId>) -> Option<String> {
-    let first = ids.next()?;
-    let (subject, object) = match ids.len() {
-        0 => (format!("{first} is"), "it"),
-        others => (format!("{first} and {others} more are"), "them"),
-    };
-    Some(format!(
-        "{subject} too large to be copied, so a start without the API server lacks {object}"
-    ))
+/// The problem of what is too large to be copied; `None` without any.
+fn too_large<'a>(found: impl Iterator<Item = (&'a CopyId, &'a Excess)>) -> Option<String> {
+    // The first of each kind, and the number of others.
+    let (mut long, mut unlisted) = (None, None);
+    for (id, excess) in found {
+        let (group, name) = match excess {
+            Excess::File { bytes, .. } => (&mut long, format!("{id} ({bytes} bytes)")),
+            Excess::Index => (&mut unlisted, id.to_string()),
+        };
+        group.get_or_insert((name, 0_usize)).1 += 1;
+    }
+    let reasons = [
+        (long, "above the limit for a file of"),
+        (unlisted, "without room in an index of"),
+    ];
+    let reasons: Vec<_> = reasons
+        .into_iter()
+        .filter_map(|(group, reason)| {
+            let (first, number) = group?;
+            let others = match number - 1 {
+                0 => String::new(),
+                others => format!(" and {others} more"),
+            };
+            Some(format!("{first}{others} {reason} {MAX_FILE_BYTES} bytes"))
+        })
+        .collect();
+    (!reasons.is_empty()).then(|| {
+        let reasons = reasons.join("; ");
+        format!("not copied, so a start without the API server lacks it: {reasons}")
+    })
 }
 
 fn gauge_value(count: usize) -> i64 {
@@ -205,21 +225,33 @@ fn gauge_value(count: usize) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use larder_checkpoint::Version;
+
     use super::*;
     use crate::checkpoint::codec::CopyKind;
 
     #[test]
     fn copies_that_are_too_large_are_named_without_a_long_list() {
         let id = |name: &str| CopyKind::ConfigMap.id("prod".into(), name.into());
-        let ids = [id("a"), id("b"), id("c")];
-        assert_eq!(too_large(ids[..0].iter()), None);
+        let file = Excess::File {
+            version: Version::default(),
+            bytes: 5 << 20,
+        };
+        let found = [(id("a"), file), (id("b"), Excess::Index), (id("c"), file)];
+        let problem = |indices: &[usize]| {
+            let found = indices.iter().map(|index| &found[*index]);
+            too_large(found.map(|(id, excess)| (id, excess)))
+        };
+        assert_eq!(problem(&[]), None);
         assert_eq!(
-            too_large(ids[..1].iter()).unwrap(),
-            "ConfigMap prod/a is too large to be copied, so a start without the API server lacks it"
+            problem(&[0]).unwrap(),
+            "not copied, so a start without the API server lacks it: ConfigMap prod/a (5242880 bytes) above the limit \
+             for a file of 4194304 bytes"
         );
         assert_eq!(
-            too_large(ids.iter()).unwrap(),
-            "ConfigMap prod/a and 2 more are too large to be copied, so a start without the API server lacks them"
+            problem(&[0, 1, 2]).unwrap(),
+            "not copied, so a start without the API server lacks it: ConfigMap prod/a (5242880 bytes) and 1 more above \
+             the limit for a file of 4194304 bytes; ConfigMap prod/b without room in an index of 4194304 bytes"
         );
     }
 }

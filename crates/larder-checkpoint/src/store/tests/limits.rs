@@ -64,8 +64,12 @@ fn the_longest_file_that_is_written_opens() {
     ];
     store.write(&wanted, time(0), false).unwrap();
     assert_eq!(found(&root), ["ConfigMap prod/longest"]);
-    let too_large: Vec<_> = store.too_large().map(ToString::to_string).collect();
-    assert_eq!(too_large, ["ConfigMap prod/too-long"]);
+    let too_large: Vec<_> = store.too_large().collect();
+    let [(id, Excess::File { bytes, .. })] = too_large[..] else {
+        panic!("{too_large:?}");
+    };
+    assert_eq!(id.to_string(), "ConfigMap prod/too-long");
+    assert!(*bytes > MAX_FILE_BYTES, "{bytes}");
 }
 
 #[test]
@@ -122,6 +126,11 @@ fn names_that_would_fill_the_index_cost_no_other_namespace() {
     assert!(found.len() > 10_000, "{}", found.len());
     let left_out = wanted.len() - found.len();
     assert_eq!(store.too_large().len(), left_out);
+    assert!(
+        store
+            .too_large()
+            .all(|(_, excess)| *excess == Excess::Index)
+    );
     // Nothing is written again, and what has room again is copied.
     assert_eq!(store.write(&wanted, time(1), false).unwrap().files, 0);
     let rest = wanted.split_off(wanted.len() - 5000);
