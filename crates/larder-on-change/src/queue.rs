@@ -2,7 +2,9 @@
 //! those whose turn it is, and within a pod, the most overdue round begins first (rule T5).
 //!
 //! A quarter of the places is reserved twice, so that hooks that hang do not hold all: once for hooks that no annotation
-//! has defined, and once for pods without a running round.
+//! has defined, and once for pods without a running round. Annotations keep a place for a limited time. So the worst
+//! case for a pod among N others whose annotated hooks hang, with P places: a hook of an annotation begins after at most
+//! ⌈N / (P − P / 4)⌉ + 1 of these times, and one of the operator at once, as long as the operator's own leave places.
 //!
 //! Invariants:
 //! 1. While two pods have rounds in the queue that may run, one gets at most one round more than the other.
@@ -228,6 +230,51 @@ mod tests {
             queue.finished(HookId(id));
         }
         assert_eq!(all(&mut queue), [20], "an operator's hook goes before");
+    }
+
+    // Attack: many pods, whose hooks all hang for as long as an annotation may ask for, again and again.
+    #[test]
+    fn a_pod_among_many_that_hang_waits_for_one_round_of_each() {
+        const HOOKS: u64 = 16;
+        let start = Instant::now();
+        for (pods, places) in [(6, 8), (7, 8), (50, 8), (50, 3), (1, 1)] {
+            for arrival in 1..20 {
+                let mut queue = RoundQueue::new(places);
+                let honest = HookId(pods * HOOKS);
+                for id in 0..pods * HOOKS {
+                    queue.push(HookId(id), &pod(id / HOOKS), start, ANNOTATED);
+                }
+                // Of each time, one part of three ends: those that hang do not keep step with each other.
+                let (mut running, mut waited) = (Vec::new(), None);
+                for part in 0..1000 {
+                    let now = start + Duration::from_secs(part);
+                    if part == arrival {
+                        queue.push(honest, &pod(pods), now, ANNOTATED);
+                    }
+                    while let Some(hook) = queue.pop() {
+                        running.push((hook, part + 3));
+                    }
+                    if running.iter().any(|(hook, _)| *hook == honest) {
+                        waited = Some(part - arrival);
+                        break;
+                    }
+                    let ended: Vec<_> = running
+                        .extract_if(.., |(_, end)| *end == part + 1)
+                        .collect();
+                    for (hook, _) in ended {
+                        queue.finished(hook);
+                        queue.push(hook, &pod(hook.0 / HOOKS), now, ANNOTATED);
+                    }
+                }
+                let of_annotations = (places - places / 4) as u64;
+                let most = 3 * (pods.div_ceil(of_annotations) + 1);
+                let waited = waited.expect("its turn comes");
+                assert!(
+                    waited <= most,
+                    "{pods} pods, {places} places: {waited} of {most}"
+                );
+            }
+        }
     }
 
     #[test]

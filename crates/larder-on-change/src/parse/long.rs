@@ -124,6 +124,8 @@ fn check_annotated_times(path: &str, steps: &[Action], timing: Timing) -> Result
         ("retry.min", "at least 1s in an annotation")
     } else if retry.max < MIN_ANNOTATED_RETRY.1 {
         ("retry.max", "at least 1m in an annotation")
+    } else if held(steps, timing) > MAX_ANNOTATED_TIMEOUT {
+        ("steps", "timeouts of at most 5m together in an annotation")
     } else {
         return Ok(());
     };
@@ -131,6 +133,14 @@ fn check_annotated_times(path: &str, steps: &[Action], timing: Timing) -> Result
         format!("{path}.{field}"),
         format!("expected {expected}"),
     ))
+}
+
+/// The longest time for which a round of these steps holds a place: one that ends a process holds none.
+fn held(steps: &[Action], timing: Timing) -> Duration {
+    let steps = steps.iter().filter(|step| !is_restart(step));
+    steps
+        .map(|step| timing.timeout_of(step, Duration::ZERO))
+        .sum()
 }
 
 /// Marks the fields that follow the action as known.

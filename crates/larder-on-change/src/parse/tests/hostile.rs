@@ -101,6 +101,10 @@ fn annotated_steps_do_not_wait_for_ever() {
             "[0].timeout: expected at most 5m in an annotation",
         ),
         (
+            "[{steps: [{http: 1/}, {http: 1/}, {restart: true}, {http: 1/}], timeout: 2m}]",
+            "[0].steps: expected timeouts of at most 5m together in an annotation",
+        ),
+        (
             "[{restart: true, timeout: 2h}]",
             "[0].timeout: expected at most 1h in an annotation",
         ),
@@ -117,8 +121,19 @@ fn annotated_steps_do_not_wait_for_ever() {
         assert_eq!(error.to_string(), message);
         assert!(hooks(text, HookOrigin::Configuration, None).is_ok());
     }
-    let longest = "[{restart: {grace: 1h}, timeout: 1h}]";
-    assert!(hooks(longest, POD, Some(&facts("Always"))).is_ok());
+    for longest in [
+        "[{restart: {grace: 1h}, timeout: 1h}]",
+        "[{steps: [{http: 1/}, {restart: true}, {http: 1/}], timeout: 150s}]",
+    ] {
+        assert!(hooks(longest, POD, Some(&facts("Always"))).is_ok());
+    }
+    let many = "{http: 1/},".repeat(31);
+    let error = hooks(
+        &format!("[{{steps: [{many}]}}]"),
+        POD,
+        Some(&facts("Always")),
+    );
+    assert!(error.is_err(), "31 steps of 10 s by default");
 }
 
 // Attack: hooks that fail keep the node busy with attempts.
