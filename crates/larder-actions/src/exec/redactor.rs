@@ -30,6 +30,8 @@ pub struct Redactor {
     needles: Vec<Zeroizing<Vec<u8>>>,
     /// Room for further values; `None` if every line is withheld.
     room: Option<usize>,
+    /// The versions of what the values are from.
+    versions: Vec<String>,
 }
 
 impl Redactor {
@@ -38,12 +40,19 @@ impl Redactor {
         Self {
             needles: Vec::new(),
             room: Some(MAX_BYTES),
+            versions: Vec::new(),
         }
     }
 
     /// Withholds every line.
     pub fn all() -> Self {
         Self::default()
+    }
+
+    /// Notes the version of something that values are from. Everything is withheld if it is another one when the command
+    /// has ended, even with the same values: others may have been in place meanwhile.
+    pub fn add_version(&mut self, version: String) {
+        self.versions.push(version);
     }
 
     /// Withholds lines with this value. Returns whether there is room for others; else every line is withheld.

@@ -58,8 +58,8 @@ fn step() -> StepInputs {
 /// Commands on this machine, and what must not be logged of them.
 struct Here {
     machine: Machine,
-    /// Before and after a command.
-    secrets: [&'static [u8]; 2],
+    /// The version and value before and after a command.
+    secrets: [(u8, &'static [u8]); 2],
     is_swapped: AtomicBool,
     report: parking_lot::Mutex<Option<ExecReport>>,
 }
@@ -96,7 +96,9 @@ impl StepEnvironment for Here {
     async fn redactor(&self, _: &StepInputs) -> Redactor {
         let mut redactor = Redactor::new();
         let before = !self.is_swapped.swap(true, Ordering::Relaxed);
-        redactor.add(self.secrets[usize::from(!before)]);
+        let (version, value) = self.secrets[usize::from(!before)];
+        redactor.add(value);
+        redactor.add_version(version.to_string());
         redactor
     }
 
@@ -110,7 +112,7 @@ impl StepEnvironment for Here {
 /// Runs a command on a machine; also one that does not start has a report.
 async fn run_on(
     machine: Machine,
-    secrets: [&'static [u8]; 2],
+    secrets: [(u8, &'static [u8]); 2],
     command: &Command,
     step: &StepInputs,
 ) -> ExecReport {
@@ -142,7 +144,7 @@ async fn run_with(secret: &'static [u8], command: &Command, step: &StepInputs) -
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(memory.path(), open).unwrap();
     let machine = Machine::new(memory.path().to_owned());
-    let report = run_on(machine, [secret; 2], command, step).await;
+    let report = run_on(machine, [(1, secret); 2], command, step).await;
     let left = fs::read_dir(memory.path()).unwrap().count();
     assert_eq!(left, 0, "the file of changes is left over");
     report
@@ -186,7 +188,7 @@ async fn command_gets_its_cause_and_no_variable_of_larder() {
         memory: memory.path().to_owned(),
         base: vec![("LANG".to_owned(), "C".to_owned())],
     };
-    let report = run_on(machine, [b""; 2], &script, &step).await;
+    let report = run_on(machine, [(1, b""); 2], &script, &step).await;
     let mut lines: Vec<_> = printed(&report).lines().collect();
     let changes: Value = serde_json::from_str(lines.pop().unwrap()).unwrap();
     assert_eq!(lines.pop(), Some("600"));
@@ -256,7 +258,12 @@ async fn lines_with_a_secret_are_withheld() {
 async fn secret_that_is_swapped_while_a_command_runs_is_withheld() {
     let directory = tempfile::tempdir().unwrap();
     let script = shell("echo before; echo hunter2; echo hunter3; echo hunter4");
-    for secrets in [[b"hunter2".as_slice(), b"hunter4"], [b"", b"hunter4"]] {
+    for secrets in [
+        [(1, b"hunter2".as_slice()), (2, b"hunter4")],
+        [(1, b""), (2, b"hunter4")],
+        // There and back again.
+        [(1, b"hunter2"), (3, b"hunter2")],
+    ] {
         let machine = Machine::new(directory.path().to_owned());
         let report = run_on(machine, secrets, &script, &step()).await;
         let mut lines = printed(&report).lines();

@@ -248,7 +248,10 @@ impl CompareJob {
         };
         let volumes = &self.beside.volumes;
         // What is being replaced is seen by the look that follows.
-        if !volumes.read_set(id.pod_uid, id.kind, id.name, visit) {
+        if volumes
+            .read_set(id.pod_uid, id.kind, id.name, visit)
+            .is_none()
+        {
             return FoundContent::Unknown;
         }
         FoundContent::OnDisk(PartTags::joined(found))

@@ -56,7 +56,7 @@ impl Observer {
                 tags.extend(self.tags(&part, std::iter::once((name, bytes))));
             };
             let is_there = match &part {
-                PartKey::Volume(name, kind) => host.read_set(uid, *kind, name, add),
+                PartKey::Volume(name, kind) => host.read_set(uid, *kind, name, add).is_some(),
                 PartKey::Environment(container) => {
                     let variables = host.read_back_environment(uid, container);
                     for (name, value) in variables.iter().flatten() {

@@ -28,25 +28,24 @@ const MAX_FILE: usize = 16 << 20;
 const MAX_DEPTH: usize = 2048;
 
 impl VolumeHost {
-    /// Visits each file of the set that a volume holds at present, with its path. Returns whether there is a set.
+    /// Visits each file of the set that a volume holds at present, with its path. Returns the name of the set, which is
+    /// another one after each change; `None` if there is none.
     pub fn read_set(
         &self,
         pod_uid: &str,
         kind: VolumeKind,
         volume: &str,
         mut visit: impl FnMut(&str, &[u8]),
-    ) -> bool {
-        let mut read = || -> Option<()> {
-            layout::element(volume).ok()?;
-            let pod = self.pod(pod_uid).ok()??;
-            let plugin = pod.grandchild([layout::VOLUMES, kind.directory()]).ok()??;
-            let root = plugin.child(volume).ok()??;
-            let set = sys::read_link(root.as_fd(), writer::DATA).ok()?;
-            let set = layout::element(set.to_str().ok()?).ok()?.to_owned();
-            let set = sys::open_dir(root.as_fd(), set.as_str()).ok()?;
-            read_directory(&set, &mut visit).ok()
-        };
-        read().is_some()
+    ) -> Option<String> {
+        layout::element(volume).ok()?;
+        let pod = self.pod(pod_uid).ok()??;
+        let plugin = pod.grandchild([layout::VOLUMES, kind.directory()]).ok()??;
+        let root = plugin.child(volume).ok()??;
+        let set = sys::read_link(root.as_fd(), writer::DATA).ok()?;
+        let name = layout::element(set.to_str().ok()?).ok()?.to_owned();
+        let set = sys::open_dir(root.as_fd(), name.as_str()).ok()?;
+        read_directory(&set, &mut visit).ok()?;
+        Some(name)
     }
 
     /// The variables in the `env.json` of a container; `None` if there is none.
@@ -120,7 +119,7 @@ mod tests {
         let found = host.read_set("u", VolumeKind::ConfigMap, volume, |path, bytes| {
             files.insert(path.to_owned(), String::from_utf8(bytes.to_vec()).unwrap());
         });
-        found.then_some(files)
+        found.map(|_| files)
     }
 
     #[test]

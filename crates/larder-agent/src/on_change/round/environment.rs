@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     fs,
+    os::unix::fs::MetadataExt as _,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -17,7 +18,7 @@ use larder_actions::{
     targets::TargetQuery,
 };
 use larder_on_change::{Action, Attempt, Changes, Content, Place, PodHook, Restart};
-use larder_projection::{VolumeKind, disk::read_environment};
+use larder_projection::VolumeKind;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tracing::info;
@@ -230,15 +231,21 @@ fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Re
             .read_set(uid, kind, name, |_, bytes| {
                 redactor.add(bytes);
             });
-        if !read {
-            return Redactor::all();
-        }
-    }
-    for container in containers {
-        let text = fs::read(on_change.node().host.environment_path(uid, container));
-        let Some(variables) = text.ok().and_then(|text| read_environment(&text).ok()) else {
+        let Some(set) = read else {
             return Redactor::all();
         };
+        redactor.add_version(set);
+    }
+    let host = &on_change.node().host;
+    for container in containers {
+        // First the version: what is read after it is of this version or of a later one.
+        let file = fs::metadata(host.environment_path(uid, container));
+        let variables = host.read_back_environment(uid, container);
+        let (Ok(file), Some(variables)) = (file, variables) else {
+            return Redactor::all();
+        };
+        let changed_at = (file.ctime(), file.ctime_nsec());
+        redactor.add_version(format!("{} {changed_at:?}", file.ino()));
         for value in variables.values() {
             redactor.add(value);
         }
@@ -303,6 +310,20 @@ mod tests {
         pod["spec"]["volumes"].as_array_mut().unwrap().push(secret);
         check(&pod, "tls", &[], "Redactor(all)");
         check(&pod, "config", &[], "Redactor(all)");
+        // Attack: a value that is in place only while a command runs.
+        let path = root.path().join("pods/u1/volumes/kubernetes.io~secret/tls");
+        let put = |set: &str, value: &str| {
+            fs::create_dir_all(path.join(set)).unwrap();
+            fs::write(path.join(set).join("key"), value).unwrap();
+            let _ = fs::remove_file(path.join("..data"));
+            std::os::unix::fs::symlink(set, path.join("..data")).unwrap();
+            let pod = serde_json::from_value(pod.clone()).unwrap();
+            redactor(&on_change, "u1", &pod, &Changes::default())
+        };
+        let before = put("..1", "hunter2");
+        assert!(before == put("..1", "hunter2"));
+        put("..2", "hunter3");
+        assert!(before != put("..3", "hunter2"));
         pod["spec"]["volumes"].as_array_mut().unwrap().pop();
         pod["spec"]["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "s"}}]);
         check(&pod, "config", &["A"], "Redactor(all)");

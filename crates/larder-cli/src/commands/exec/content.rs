@@ -19,6 +19,8 @@ const READS: u32 = 10;
 /// The content of the command's volumes and variables at one time.
 pub(super) struct Content {
     files: Vec<VolumeFile>,
+    /// The names of the sets that the files are of.
+    sets: Vec<String>,
     variables: Vec<(String, Zeroizing<Vec<u8>>)>,
     /// Everything else that the command is started with. A restart hook compares it, too.
     start: Zeroizing<Vec<u8>>,
@@ -43,10 +45,12 @@ impl Content {
         directories: &[(&Volume, PathBuf)],
         start: Zeroizing<Vec<u8>>,
     ) -> anyhow::Result<Self> {
-        let mut files = Vec::new();
+        let (mut files, mut sets) = (Vec::new(), Vec::new());
         for (volume, directory) in directories {
             let tokens: Vec<_> = token_paths(volume).collect();
-            for (path, bytes) in read_set(directory)? {
+            let (set, read) = read_set(directory)?;
+            sets.push(set);
+            for (path, bytes) in read {
                 files.push(VolumeFile {
                     volume: volume.name.clone(),
                     is_token: tokens.iter().any(|token| token.as_str() == path),
@@ -62,6 +66,7 @@ impl Content {
             .collect();
         Ok(Self {
             files,
+            sets,
             variables,
             start,
         })
@@ -115,6 +120,9 @@ impl Content {
         let read = self.variables.iter().filter(|(name, _)| !is_literal(name));
         values.extend(read.map(|(_, value)| value.as_slice()));
         let mut redactor = Redactor::new();
+        for set in &self.sets {
+            redactor.add_version(set.clone());
+        }
         for value in values {
             if !redactor.add(value) {
                 break;
@@ -151,18 +159,21 @@ pub(super) fn filled<'a>(
     volumes.filter(|volume| VolumeKind::of(volume).is_some())
 }
 
-/// Paths and bytes of the files of a volume: all of one set.
-fn read_set(directory: &Path) -> io::Result<Vec<(String, Zeroizing<Vec<u8>>)>> {
+/// A file of a volume: its path and bytes.
+type ReadFile = (String, Zeroizing<Vec<u8>>);
+
+/// The name of a volume's set, and the files of it.
+fn read_set(directory: &Path) -> io::Result<(String, Vec<ReadFile>)> {
     let data = directory.join("..data");
     let mut failed = io::Error::from(io::ErrorKind::NotFound);
     for _ in 0..READS {
         // A volume that has never been filled is empty.
         let Ok(set) = fs::read_link(&data) else {
-            return Ok(Vec::new());
+            return Ok((String::new(), Vec::new()));
         };
         let mut files = Vec::new();
-        match read_directory(&directory.join(set), "", &mut files) {
-            Ok(()) => return Ok(files),
+        match read_directory(&directory.join(&set), "", &mut files) {
+            Ok(()) => return Ok((set.to_string_lossy().into_owned(), files)),
             // The set was removed: there is another one.
             Err(error) => failed = error,
         }
@@ -170,11 +181,7 @@ fn read_set(directory: &Path) -> io::Result<Vec<(String, Zeroizing<Vec<u8>>)>> {
     Err(failed)
 }
 
-fn read_directory(
-    directory: &Path,
-    prefix: &str,
-    files: &mut Vec<(String, Zeroizing<Vec<u8>>)>,
-) -> io::Result<()> {
+fn read_directory(directory: &Path, prefix: &str, files: &mut Vec<ReadFile>) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let path = format!("{prefix}{}", entry.file_name().to_string_lossy());
