@@ -10,6 +10,8 @@
 
 use std::{
     fs,
+    net::TcpListener,
+    os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
@@ -22,6 +24,7 @@ use kube::{
     api::{Patch, PatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
+use larder_e2e::figures::{Quantiles, Usage};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -86,6 +89,10 @@ impl World {
 
     /// A sidecar that is ready, and the time that this took.
     fn sidecar(&self) -> (Killed, Duration) {
+        for left in ["folder", "state"] {
+            // There is none before the first.
+            let _ = fs::remove_dir_all(self.dir.path().join(left));
+        }
         let began = Instant::now();
         let child = Command::new(binary())
             .arg("sidecar")
@@ -119,19 +126,30 @@ fn wait(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// A line of `/proc/PID/status` in MiB.
-fn memory(process: &Killed, name: &str) -> f64 {
+fn mib(bytes: u64) -> f64 {
+    f64::from(u32::try_from(bytes / 1024).unwrap()) / 1024.0
+}
+
+fn usage(process: &Killed) -> Usage {
+    Usage::of(process.0.id()).unwrap()
+}
+
+/// All resident memory, and the part that belongs to no file.
+fn resident(process: &Killed) -> String {
+    let usage = usage(process);
+    format!(
+        "{:.1} MiB, {:.1} anonymous",
+        mib(usage.resident),
+        mib(usage.anonymous)
+    )
+}
+
+/// The most resident memory so far.
+fn peak(process: &Killed) -> f64 {
     let text = fs::read_to_string(format!("/proc/{}/status", process.0.id())).unwrap();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name))
-        .unwrap();
-    let kib: f64 = line
-        .trim_start_matches(':')
-        .trim()
-        .trim_end_matches(" kB")
-        .parse()
-        .unwrap();
+    let mut lines = text.lines();
+    let line = lines.find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    let kib: f64 = line.trim().trim_end_matches(" kB").parse().unwrap();
     kib / 1024.0
 }
 
@@ -141,30 +159,22 @@ fn main() {
         |what: &str, measured: String, target: &str| println!("| {what} | {measured} | {target} |");
     let world = World::with_objects(50, 20 << 10);
     let (sidecar, _) = world.sidecar();
-    let small = memory(&sidecar, "VmRSS");
+    let small = usage(&sidecar).resident;
     row(
         "resident, 50 objects of 20 KiB",
-        format!("{small:.1} MiB"),
+        resident(&sidecar),
         "10 MiB",
     );
-    let mut delays = changes(world.dir.path());
-    delays.sort();
-    let at = |share: usize| {
-        format!(
-            "{:.1}",
-            delays[delays.len() * share / 100].as_secs_f64() * 1000.0
-        )
-    };
     row(
-        "write to file, p50 / p99",
-        format!("{} / {} ms", at(50), at(99)),
+        "write to file, p50 / p99 / max",
+        Quantiles::of(changes(world.dir.path())).to_string(),
         "3 / 15 ms",
     );
     drop(sidecar);
     drop(world);
     let world = World::with_objects(2050, 100);
     let (sidecar, _) = world.sidecar();
-    let more = (memory(&sidecar, "VmRSS") - small) * 1024.0 / 2000.0;
+    let more = mib(usage(&sidecar).resident.saturating_sub(small)) * 1024.0 / 2000.0;
     row("each further object", format!("{more:.2} KiB"), "1 KiB");
     drop(sidecar);
     drop(world);
@@ -172,18 +182,49 @@ fn main() {
     let (sidecar, _) = world.sidecar();
     row(
         "peak, 300 objects of 50 KiB",
-        format!("{:.1} MiB", memory(&sidecar, "VmHWM")),
+        format!("{:.1} MiB", peak(&sidecar)),
         "16 MiB",
     );
     drop(sidecar);
     drop(world);
     let world = World::with_objects(40, 1 << 10);
-    let (_sidecar, took) = world.sidecar();
+    let starts = (0..10).map(|_| world.sidecar().1).collect();
     row(
-        "start to ready, 40 objects",
-        format!("{} ms", took.as_millis()),
+        "start to ready, 40 objects, p50 / p99 / max",
+        Quantiles::of(starts).to_string(),
         "150 ms",
     );
+    let reload = reload_form(world.dir.path());
+    row("resident, reload form", resident(&reload), "6 MiB");
+}
+
+/// A reload form that watches, and has asked its webhook once.
+fn reload_form(dir: &Path) -> Killed {
+    let volume = dir.join("volume");
+    let swap = |set: &str| {
+        fs::create_dir_all(volume.join(set)).unwrap();
+        fs::write(volume.join(set).join("k"), set).unwrap();
+        symlink(set, volume.join("..data_tmp")).unwrap();
+        fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+    };
+    swap("..1");
+    let webhook = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", webhook.local_addr().unwrap());
+    let listen = format!("127.0.0.1:{PORT}");
+    let child = Command::new(binary())
+        .args(["sidecar", "--volume-dir", "volume", "--webhook-url", &url])
+        .args(["--web.listen-address", &listen])
+        .current_dir(dir)
+        .env_clear()
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let child = Killed(child);
+    let address = listen.parse().unwrap();
+    wait(|| larder_sidecar::check(address, "/healthz").is_ok());
+    swap("..2");
+    drop(webhook.accept().unwrap());
+    child
 }
 
 /// The time of each change, from the answer of the API server to the file.
