@@ -27,8 +27,8 @@ pub(crate) struct Page<'p> {
     /// The line below the title.
     pub(crate) summary: String,
     pub(crate) cards: Vec<Card>,
-    /// Whether the page follows the server that it comes from.
-    pub(crate) live: bool,
+    /// The path on its server at which the page follows it.
+    pub(crate) live: Option<&'p str>,
 }
 
 /// One tree of a page.
@@ -79,7 +79,7 @@ pub(crate) fn write_page(
         cards: cards
             .map(|(number, tree)| Card::new(format!("card-{number}"), tree))
             .collect(),
-        live: false,
+        live: None,
     };
     out.write_all(page.render().as_bytes())
 }
@@ -87,7 +87,10 @@ pub(crate) fn write_page(
 impl Page<'_> {
     pub(crate) fn render(&self) -> String {
         let (title, summary) = (text(self.title), text(&self.summary));
-        let live = if self.live { " data-live" } else { "" };
+        let live = self
+            .live
+            .map(|path| format!(" data-live=\"{}\"", text(path)));
+        let live = live.unwrap_or_default();
         let cards: String = self.cards.iter().map(|card| card.html.as_str()).collect();
         format!(
             r#"<!DOCTYPE html>
@@ -117,7 +120,7 @@ impl Page<'_> {
 </body>
 </html>
 "#,
-            policy = policy(self.live),
+            policy = policy(self.live.is_some()),
         )
     }
 }
@@ -211,7 +214,7 @@ mod tests {
             title: "t",
             summary: String::new(),
             cards: Vec::new(),
-            live: false,
+            live: None,
         };
         let page = page.render();
         for word in ["http:", "https:", "url(", "@import", " src=", " href="] {

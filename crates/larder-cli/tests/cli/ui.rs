@@ -63,19 +63,24 @@ impl Ui {
         answer
     }
 
-    /// Uses up the token; returns the header with the cookie.
-    fn session(&self) -> String {
+    /// Uses up the token; returns the path of the page, and the header with the cookie.
+    fn session(&self) -> (String, String) {
         let answer = self.ask(&format!("GET {}", self.path), "");
         let (_, cookie) = answer.split_once("set-cookie: ").expect(&answer);
         let (cookie, attributes) = cookie.split_once(';').unwrap();
-        assert!(attributes.starts_with(" HttpOnly; SameSite=Strict; Path=/\r\n"));
-        format!("cookie: {cookie}\r\n")
+        let attributes = attributes.lines().next().unwrap();
+        let home = attributes.strip_prefix(" HttpOnly; SameSite=Strict; Path=");
+        assert!(
+            answer.contains(&format!("data-live=\"{}\"", home.unwrap())),
+            "{answer}"
+        );
+        (home.unwrap().to_owned(), format!("cookie: {cookie}\r\n"))
     }
 
     /// The events of the page.
-    fn events(&self, session: &str) -> impl Iterator<Item = String> + use<> {
+    fn events(&self, (home, session): &(String, String)) -> impl Iterator<Item = String> + use<> {
         let headers = format!("host: {}\r\n{session}", self.host);
-        let stream = self.send("GET /events", &headers);
+        let stream = self.send(&format!("GET {home}events"), &headers);
         let lines = BufReader::new(stream).lines().map(Result::unwrap);
         lines.filter_map(|line| Some(line.split_once("data: ")?.1.to_owned()))
     }
@@ -120,16 +125,33 @@ fn only_the_first_browser_with_the_token_gets_in() {
     check_status(&ui.ask(&with_token, foreign), "403");
     check_status(&ui.ask(&with_token.replace("GET", "POST"), ""), "405");
     // None of these has used it up.
-    let session = ui.session();
+    let (home, session) = ui.session();
+    let page = format!("GET {home}");
     check_status(&ui.ask(&with_token, ""), "401");
-    check_status(&ui.ask("GET /", &session), "200");
-    check_status(&ui.ask("GET /", &format!("{session}{foreign}")), "403");
+    check_status(&ui.ask(&page, &session), "200");
+    check_status(&ui.ask(&page, ""), "401");
+    check_status(&ui.ask(&page, &format!("{session}{foreign}")), "403");
     for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"] {
         check_status(&ui.ask(&format!("{method} /"), &session), "405");
     }
     for path in ["/status", "/v1/pods", "/log-level", "/../etc/passwd"] {
         check_status(&ui.ask(&format!("GET {path}"), &session), "404");
     }
+}
+
+// Attack: a browser sends its cookies to each port of a host, so also to a server of another user of the machine.
+#[test]
+fn cookie_goes_to_a_path_that_other_servers_do_not_know() {
+    let desk = Desk::with([]);
+    let (one, other) = (Ui::start(&desk), Ui::start(&desk));
+    let (home, session) = one.session();
+    // 128 bits, and no other secret.
+    assert_eq!(home.len(), 34, "{home}");
+    assert!(
+        !session.contains(home.trim_matches('/')) && !one.path.contains(home.trim_matches('/'))
+    );
+    assert_ne!(home, other.session().0);
+    check_status(&one.ask(&format!("GET {home}events"), ""), "401");
 }
 
 #[test]

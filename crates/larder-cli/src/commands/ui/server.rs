@@ -4,7 +4,8 @@
 //! 1. A request counts only if its `Host` is the address that was printed, so no name of a foreign site leads here, and
 //!    if its `Origin`, where it has one, is this page.
 //! 2. The token in the printed address works once. It gives a session, kept in a cookie that no script can read and no
-//!    other site can send.
+//!    other site can send. Browsers send a cookie to every port of the machine, so this one is limited to a path that
+//!    only the page knows: no server of another user gets it.
 //! 3. Each answer forbids everything that the page does not need.
 
 use std::{collections::HashMap, convert::Infallible, net::SocketAddr, sync::Arc};
@@ -32,6 +33,8 @@ pub(super) struct Access {
     /// Gone once it was used.
     token: Mutex<Option<String>>,
     session: String,
+    /// Where the page is, `/PATH/`.
+    home: String,
 }
 
 struct Server {
@@ -51,6 +54,7 @@ impl Access {
             address,
             token: Mutex::new(Some(random()?)),
             session: random()?,
+            home: format!("/{}/", random()?),
         })
     }
 
@@ -60,7 +64,7 @@ impl Access {
         format!("http://{}/?token={token}", self.address)
     }
 
-    /// A server on another port of this machine gets the same cookies, so the name has the port.
+    /// Another page of larder may have a cookie of this machine, too, so the name has the port.
     fn cookie(&self) -> String {
         format!("larder-{}={}", self.address.port(), self.session)
     }
@@ -168,18 +172,19 @@ impl Server {
             return (StatusCode::METHOD_NOT_ALLOWED, allow, "read only\n").into_response();
         }
         let has_session = self.access.has_session(headers);
-        match request.uri().path() {
-            "/" if has_session => page(),
+        let (path, home) = (request.uri().path(), &self.access.home);
+        match path.strip_prefix(home.as_str()).unwrap_or(path) {
+            "" | "/" if has_session => page(home),
             "/" if *request.method() == Method::GET
                 && self.access.take_token(request.uri().query()) =>
             {
                 let cookie = format!(
-                    "{}; HttpOnly; SameSite=Strict; Path=/",
+                    "{}; HttpOnly; SameSite=Strict; Path={home}",
                     self.access.cookie()
                 );
-                ([(header::SET_COOKIE, cookie)], page()).into_response()
+                ([(header::SET_COOKIE, cookie)], page(home)).into_response()
             }
-            "/events" if has_session => self.events(),
+            "events" if has_session => self.events(),
             _ if has_session => (StatusCode::NOT_FOUND, "no such page\n").into_response(),
             _ => {
                 let text = "the address works once: start larder ui again for a new one\n";
@@ -208,12 +213,13 @@ impl Server {
     }
 }
 
-fn page() -> Response {
+/// The page, which stays at `home`.
+fn page(home: &str) -> Response {
     let page = Page {
         title: "larder",
         summary: "asking the agent".to_owned(),
         cards: Vec::new(),
-        live: true,
+        live: Some(home),
     };
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
     (kind, page.render()).into_response()

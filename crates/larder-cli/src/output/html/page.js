@@ -85,10 +85,11 @@ function put({ id, html }) {
   }
 }
 
-if (document.body.hasAttribute("data-live")) {
+const home = document.body.dataset.live;
+if (home) {
   // The token in the address works once.
-  history.replaceState(null, "", "/");
-  const source = new EventSource("/events");
+  history.replaceState(null, "", home);
+  const source = new EventSource(`${home}events`);
   source.addEventListener("cards", (event) => {
     const { order, changed, summary } = JSON.parse(event.data);
     for (const card of articles()) if (!order.includes(card.id)) card.remove();
