@@ -6,7 +6,8 @@
 //! kubelet's messages, which name keys and paths only (P5).
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use larder_projection::{ContainerKind, ContainerView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -220,6 +221,28 @@ pub struct ServedPod {
     pub pod: Pod,
 }
 
+impl ServedPod {
+    /// The environment of a container that can start: this and the volumes that it mounts are delivered.
+    ///
+    /// # Errors
+    ///
+    /// The first part that it waits for; `None` while its parts are not known.
+    pub fn delivered(&self, container: &Container) -> Result<&ContainerStatus, Option<&Delivery>> {
+        let mut environments = self.status.containers.iter();
+        let environment = environments.find(|part| part.name == container.name);
+        let environment = environment.ok_or(None)?;
+        let view = ContainerView::new(container, ContainerKind::Regular);
+        let volumes = self.status.volumes.iter();
+        let volumes = volumes.filter(|volume| view.volumes().any(|name| name == volume.name));
+        let mut parts = volumes.map(|volume| &volume.delivery);
+        let waiting = parts.find(|part| part.phase != Phase::Delivered);
+        let own = Some(&environment.delivery).filter(|part| part.phase != Phase::Delivered);
+        waiting
+            .or(own)
+            .map_or(Ok(environment), |part| Err(Some(part)))
+    }
+}
+
 /// One volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -370,4 +393,55 @@ pub struct ObjectStatus {
     pub error: String,
     /// The pods that refer to it, as `namespace/name`, sorted.
     pub pods: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn container_can_start_once_its_own_parts_are_delivered() {
+        let part = |name: &str, phase: &str| {
+            json!({"name": name, "type": "configMap", "path": "", "files": 0, "phase": phase,
+                "since": "2026-01-01T00:00:00Z", "reason": name})
+        };
+        let delivered = |volume: &str, other: &str, environment: &str| {
+            let served: ServedPod = serde_json::from_value(json!({
+                "status": {
+                    "namespace": "n", "name": "p", "uid": "u", "source": "api", "phase": "Waiting",
+                    "since": "2026-01-01T00:00:00Z", "path": "",
+                    "volumes": [part("mounted", volume), part("other", other)],
+                    "containers": [part("main", environment)],
+                },
+                "pod": {},
+            }))
+            .unwrap();
+            let of = |name: &str| {
+                let container: Container = serde_json::from_value(
+                    json!({"name": name, "volumeMounts": [{"name": "mounted", "mountPath": "/m"}]}),
+                )
+                .unwrap();
+                let found = served.delivered(&container);
+                let name = found.map(|found| found.name.clone());
+                name.map_err(|part| part.map(|part| part.reason.clone()))
+            };
+            assert_eq!(of("unknown"), Err(None));
+            of("main")
+        };
+        let waits_for = |name: &str| Err(Some(name.to_owned()));
+        assert_eq!(
+            delivered("Waiting", "Delivered", "Failing"),
+            waits_for("mounted")
+        );
+        assert_eq!(
+            delivered("Delivered", "Waiting", "Failing"),
+            waits_for("main")
+        );
+        assert_eq!(
+            delivered("Delivered", "Failing", "Delivered"),
+            Ok("main".to_owned())
+        );
+    }
 }

@@ -15,6 +15,7 @@
 //! - **P5** No secret byte reaches an error: errors carry paths and steps.
 
 mod directory;
+mod empty_dir;
 mod env_file;
 mod environment;
 mod error;
@@ -31,10 +32,10 @@ mod tmpfs;
 mod tree;
 mod writer;
 
+pub use empty_dir::{empty_dir_path, make_empty_dir};
 pub use environment::{EnvironmentTextError, read_environment};
 pub use error::{DiskError, DiskOperation};
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
-pub use layout::empty_dir_path;
 pub use subpath::{SubPath, bind_subpath};
 pub use tmpfs::Memory;
 pub use writer::{AtomicWriter, Written};

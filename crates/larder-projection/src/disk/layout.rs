@@ -11,8 +11,6 @@
 //! <root>/by-name/<namespace>/<pod> -> ../../pods/<pod UID>     ours
 //! ```
 
-use std::path::{Path, PathBuf};
-
 use super::error::DiskError;
 use crate::VolumeKind;
 
@@ -70,11 +68,6 @@ impl VolumeKind {
     pub(crate) fn root_mode(self) -> u32 {
         if self.wants_memory() { 0o1777 } else { 0o777 }
     }
-}
-
-/// Directory of an `emptyDir` volume of the pod whose directory is `pod`, whether there is one or not.
-pub fn empty_dir_path(pod: &Path, volume: &str) -> PathBuf {
-    pod.join(VOLUMES).join(EMPTY_DIR).join(volume)
 }
 
 /// The file that is renamed over `name` to replace it.

@@ -99,8 +99,8 @@ impl VolumeHost {
 }
 
 /// Bind-mounts what the `subPath` `path` of the volume at `volume` leads to on `name` in the directory `targets`, and
-/// returns where. This is for volumes of others: nothing is created in them. What is mounted there already is replaced.
-/// `None` if there is no such path.
+/// returns where. What is mounted there already is replaced. If there is no such path, it becomes a directory with the
+/// mode `create`, or else the answer is `None`: nothing is created in volumes of others.
 ///
 /// # Errors
 ///
@@ -110,12 +110,18 @@ pub fn bind_subpath(
     path: &str,
     targets: &Path,
     name: &str,
+    create: Option<u32>,
 ) -> std::result::Result<Option<PathBuf>, DiskError> {
     check(path)?;
     let root = Directory::open(volume)?;
-    let Some(source) =
-        resolve_at_rest(&root, path).map_err(root.failed(DiskOperation::ResolveSubPath, path))?
-    else {
+    let resolved =
+        || resolve_at_rest(&root, path).map_err(root.failed(DiskOperation::ResolveSubPath, path));
+    let mut source = resolved()?;
+    if let (None, Some(mode)) = (&source, create) {
+        make_directories(&root, path, mode)?;
+        source = resolved()?;
+    }
+    let Some(source) = source else {
         return Ok(None);
     };
     let targets = Directory::open(targets)?;

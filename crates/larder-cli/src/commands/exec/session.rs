@@ -4,7 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet, HashMap},
     fs, io,
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown},
+    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     rc::Rc,
 };
@@ -15,7 +15,7 @@ use larder_actions::exec::Redactor;
 use larder_on_change::Changes;
 use larder_projection::{
     Inputs, NestedMountPoints, VolumeKind, VolumePath,
-    disk::{PodVolume, SubPath, VolumeHost, bind_subpath},
+    disk::{PodVolume, SubPath, VolumeHost, bind_subpath, make_empty_dir},
     fs_group, nested_mount_points, project,
 };
 use smol_str::SmolStr;
@@ -369,13 +369,9 @@ impl<'a> Session<'a> {
                     path,
                 })?);
             }
-            Source::EmptyDir(mode) => {
-                let path = self.directory(&format!("empty/{}", mount.volume))?;
-                // New files inherit the group. A user who may not change the group keeps the volume.
-                let group = fs_group(&target.pod);
-                let is_of_group = group.is_some() && chown(&path, None, group).is_ok();
-                let mode = if is_of_group { mode | 0o2770 } else { *mode };
-                fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
+            Source::EmptyDir(source) => {
+                let path = self.sandbox.staging().join("empty").join(&mount.volume);
+                make_empty_dir(&path, source, fs_group(&target.pod))?;
                 path
             }
             Source::Agent(path) | Source::HostPath(path) => path.clone(),
@@ -384,13 +380,10 @@ impl<'a> Session<'a> {
             return Ok(root);
         };
         let targets = self.directory("subpaths")?;
-        let bind = || bind_subpath(&root, sub_path, &targets, &mount.index.to_string());
-        if let Some(bound) = bind()? {
+        let create = matches!(mount.source, Source::EmptyDir(_)).then_some(0o777);
+        let name = mount.index.to_string();
+        if let Some(bound) = bind_subpath(&root, sub_path, &targets, &name, create)? {
             return Ok(bound);
-        }
-        if matches!(mount.source, Source::EmptyDir(_)) {
-            self.directory(&format!("empty/{}/{sub_path}", mount.volume))?;
-            return bind()?.context("the directory has disappeared");
         }
         // The kubelet creates a directory in the volume. This volume must not be changed, so an empty one is mounted
         // instead.

@@ -4,7 +4,7 @@
 use std::{collections::BTreeSet, ffi::OsString, os::unix::ffi::OsStrExt as _, path::PathBuf};
 
 use anyhow::bail;
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Volume};
 use larder_projection::{
     BindOptions, ContainerView, Environment, Mount, RuntimeFeatures, VolumeKind, mounts,
 };
@@ -54,8 +54,7 @@ pub(super) enum Source {
     Objects(VolumeKind),
     /// In a directory of the agent.
     Agent(PathBuf),
-    /// With its mode.
-    EmptyDir(u32),
+    EmptyDir(EmptyDirVolumeSource),
     HostPath(PathBuf),
 }
 
@@ -70,9 +69,8 @@ impl Source {
         if let Some(kind) = VolumeKind::of(volume) {
             return Some(Self::Objects(kind));
         }
-        if let Some(directory) = &volume.empty_dir {
-            let mode = directory.mode.unwrap_or(0o777).cast_unsigned();
-            return Some(Self::EmptyDir(mode & 0o1777));
+        if let Some(source) = &volume.empty_dir {
+            return Some(Self::EmptyDir(source.clone()));
         }
         let host_path = volume.host_path.as_ref()?;
         Some(Self::HostPath(PathBuf::from(&host_path.path)))

@@ -110,7 +110,7 @@ impl SubPaths {
         let name = mount.index.to_string();
         let mut tries = 0;
         let (source, new, copy) = loop {
-            let Some(source) = bind_subpath(volume, path, &targets, &name)? else {
+            let Some(source) = bind_subpath(volume, path, &targets, &name, None)? else {
                 bail!("volume {} has no {path} anymore", mount.volume);
             };
             let new = FileId::of(&source)?;
@@ -135,7 +135,7 @@ impl SubPaths {
             Some(copy) => {
                 let copied = copy.file_name().and_then(|name| name.to_str());
                 let copied = copied.expect("copies have numbers as names");
-                let bound = bind_subpath(&self.copies_root(), copied, &targets, &name)?;
+                let bound = bind_subpath(&self.copies_root(), copied, &targets, &name, None)?;
                 bound.context("the copy has disappeared")?
             }
         };
