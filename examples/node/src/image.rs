@@ -2,14 +2,14 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsStr,
     fs,
     path::{Path, PathBuf},
     process::Command,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde::Deserialize;
+use serde_json::Value;
 
 /// An unpacked image.
 #[derive(Clone, Debug)]
@@ -32,41 +32,27 @@ pub(crate) struct ImageConfig {
     pub(crate) user: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-struct Manifest {
-    config: String,
-    layers: Vec<String>,
-}
-
-#[derive(Deserialize)]
-struct ConfigFile {
-    #[serde(default)]
-    config: ImageConfig,
-}
-
 /// The name by which an image is found: `registry/path/agnhost:2.63` is `agnhost`.
 pub(crate) fn short_name(reference: &str) -> &str {
     let name = reference.rsplit('/').next().unwrap_or_default();
     name.split([':', '@']).next().unwrap_or_default()
 }
 
+/// Images by the last word of their repository's name.
+pub(crate) type Images = BTreeMap<String, Image>;
+
 /// Unpacks every `NAME.tar` in `archives` below `images`.
-pub(crate) fn unpack_all(
-    archives: &Path,
-    images: &Path,
-) -> anyhow::Result<BTreeMap<String, Image>> {
-    let mut unpacked = BTreeMap::new();
+pub(crate) fn unpack_all(archives: &Path, images: &Path) -> anyhow::Result<Images> {
+    let mut unpacked = Images::new();
     let entries = fs::read_dir(archives);
     for entry in entries.with_context(|| format!("cannot read {}", archives.display()))? {
         let archive = entry?.path();
-        if archive.extension() != Some(OsStr::new("tar")) {
-            continue;
+        let name = archive.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(name) = name.strip_suffix(".tar") {
+            let image = unpack(&archive, &images.join(name));
+            let image = image.with_context(|| format!("cannot unpack {}", archive.display()))?;
+            unpacked.insert(name.to_owned(), image);
         }
-        let name = archive.file_stem().unwrap_or_default().to_string_lossy();
-        let image = unpack(&archive, &images.join(&*name))
-            .with_context(|| format!("cannot unpack {}", archive.display()))?;
-        unpacked.insert(name.into_owned(), image);
     }
     Ok(unpacked)
 }
@@ -79,36 +65,27 @@ fn unpack(archive: &Path, image: &Path) -> anyhow::Result<Image> {
         fs::create_dir_all(directory)?;
     }
     tar(archive, &parts)?;
-    let manifests: Vec<Manifest> = serde_json::from_slice(&fs::read(parts.join("manifest.json"))?)?;
-    let [manifest] = manifests.as_slice() else {
-        bail!("expected one image, found {}", manifests.len());
+    let read = |name: &str| -> anyhow::Result<Value> {
+        Ok(serde_json::from_slice(&fs::read(parts.join(name))?)?)
     };
-    for layer in &manifest.layers {
+    // Of several images, the first one.
+    let manifest = read("manifest.json")?[0].take();
+    for layer in manifest["Layers"].as_array().into_iter().flatten() {
         // Files that a layer removes from those below stay.
-        tar(&parts.join(layer), &root)?;
+        tar(&parts.join(layer.as_str().unwrap_or_default()), &root)?;
     }
-    let config: ConfigFile = serde_json::from_slice(&fs::read(parts.join(&manifest.config))?)?;
+    let config = read(manifest["Config"].as_str().unwrap_or_default())?["config"].take();
     fs::remove_dir_all(parts)?;
-    Ok(Image {
-        root,
-        config: config.config,
-    })
+    let config = Option::deserialize(config)?.unwrap_or_default();
+    Ok(Image { root, config })
 }
 
 /// Unpacks a file that may be compressed.
 fn tar(archive: &Path, directory: &Path) -> anyhow::Result<()> {
-    let output = Command::new("tar")
-        .arg("-xf")
-        .arg(archive)
-        .arg("-C")
-        .arg(directory)
-        .output();
-    let output = output.context("cannot run tar")?;
-    anyhow::ensure!(
-        output.status.success(),
-        "tar: {}",
-        String::from_utf8_lossy(&output.stderr).trim()
-    );
+    let mut tar = Command::new("tar");
+    let tar = tar.arg("-xf").arg(archive).arg("-C").arg(directory);
+    let status = tar.status().context("cannot run tar")?;
+    anyhow::ensure!(status.success(), "tar has failed with {status}");
     Ok(())
 }
 

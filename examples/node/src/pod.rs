@@ -1,4 +1,4 @@
-//! The life of a pod: one worker for each, which follows what larder says of it.
+//! The life of a pod: one worker for each.
 //!
 //! 1. Report the addresses. Environments that read them wait for that.
 //! 2. Start the init containers one after the other, then the others, each as soon as its own parts are delivered.
@@ -7,47 +7,42 @@
 //!    volumes then.
 
 use std::{
-    fs,
-    io::{Read as _, Seek as _, SeekFrom},
-    ops::ControlFlow,
-    os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
-    path::{Path, PathBuf},
-    process::ExitStatus,
-    sync::Arc,
-    time::Duration,
+    fs, io::Read as _, os::unix::process::ExitStatusExt as _, path::Path, sync::Arc, time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodStatus};
+use futures::future::join_all;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kube::{
     Api,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use larder_agent::status::ServedPod;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tokio::{
-    task::JoinSet,
-    time::{Instant, sleep_until},
+    process::Child,
+    sync::watch,
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::task::JoinMap;
 use tracing::{info, warn};
 
 use crate::{
     container::{self, LAST_WORDS, LOG},
-    node::Node,
-    registry::ContainerKey,
+    node::{ContainerEntry, ContainerKey, Node},
     stage::NOT_STARTED,
-    status::{Slot, now, pod_status},
+    status::{ContainerSummary, now, pod_status},
 };
 
 /// Pause before a request to the API server is tried again.
 const RETRY: Duration = Duration::from_secs(1);
-/// Delays of restarts: the first one is immediate, then they double (kubelet 1.36, `pkg/kubelet/kubelet.go`).
+/// Delays of restarts: the first one is immediate, each further one is longer by this, up to the most. The kubelet
+/// doubles them.
 const BACKOFF: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_mins(5);
-/// Longest termination message (kubelet 1.36, `pkg/kubelet/kuberuntime`), and what the log gives in place of one.
+/// Longest termination message (kubelet 1.36, `pkg/kubelet/kuberuntime`).
 const MAX_MESSAGE: u64 = 4096;
-const MAX_MESSAGE_FROM_LOG: u64 = 2048;
 
 /// Runs a worker for each pod that larder serves. Ends only when dropped; the containers end with it.
 pub(crate) async fn run_all(node: Arc<Node>) {
@@ -56,36 +51,33 @@ pub(crate) async fn run_all(node: Arc<Node>) {
     loop {
         changes.borrow_and_update();
         for pod in node.agent.status().pods {
-            let is_served = || node.served(&pod.namespace, &pod.name, &pod.uid).is_some();
             // Pods of files would need a mirror pod for their status.
-            if pod.source == "api" && !workers.contains_key(&pod.uid) && is_served() {
-                let worker =
-                    Worker::new(Arc::clone(&node), pod.namespace, pod.name, pod.uid.clone());
+            if pod.source == "api"
+                && !workers.contains_key(&pod.uid)
+                && let Some(served) = node.served(&pod.namespace, &pod.name, &pod.uid)
+                && !has_ended(&served.pod)
+            {
+                let worker = Worker::new(Arc::clone(&node), served);
                 workers.spawn(pod.uid, worker.run());
             }
         }
         // Both arms are cancel-safe.
         tokio::select! {
-            alive = changes.changed() => if alive.is_err() {
-                return;
-            },
+            Ok(()) = changes.changed() => {}
             Some((uid, ended)) = workers.join_next() => if let Err(error) = ended {
                 warn!(uid, %error, "worker failed, pod is started again");
             },
+            else => return,
         }
     }
 }
 
-/// What runs of a container.
-#[derive(Default)]
-struct Run {
-    process: Option<OwnedFd>,
-    directory: PathBuf,
-    /// Number of the next run.
-    number: i32,
-    retry_at: Option<Instant>,
-    /// Whether the end of the log is its termination message if it leaves none (`FallbackToLogsOnError`).
-    falls_back: bool,
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 struct Worker {
@@ -93,308 +85,247 @@ struct Worker {
     namespace: String,
     name: String,
     uid: String,
-    /// The containers, those that initialize first, and what runs of each.
-    slots: Vec<Slot>,
-    runs: Vec<Run>,
-    processes: JoinSet<(usize, std::io::Result<ExitStatus>)>,
     /// `restartPolicy`.
-    policy: Option<String>,
-    published: Option<PodStatus>,
-    /// When what still runs is killed.
-    kill_at: Option<Instant>,
-    retry_at: Option<Instant>,
+    policy: String,
+    /// Those that initialize first.
+    containers: Vec<Container>,
+    /// How many of them initialize.
+    init: usize,
+    started: Timestamp,
+    /// Of each container.
+    summaries: watch::Sender<Vec<ContainerSummary>>,
+    /// How many seconds the containers have to end: set once deletion is requested.
+    grace: watch::Sender<Option<u64>>,
 }
 
 impl Worker {
-    fn new(node: Arc<Node>, namespace: String, name: String, uid: String) -> Self {
+    fn new(node: Arc<Node>, ServedPod { status, pod }: ServedPod) -> Self {
+        let spec = pod.spec.unwrap_or_default();
+        let mut containers = spec.init_containers.unwrap_or_default();
+        let init = containers.len();
+        containers.extend(spec.containers);
+        let summary = |(index, container)| ContainerSummary::new(container, index < init);
+        let summaries = containers.iter().enumerate().map(summary).collect();
         Self {
             node,
-            namespace,
-            name,
-            uid,
-            slots: Vec::new(),
-            runs: Vec::new(),
-            processes: JoinSet::new(),
-            policy: None,
-            published: None,
-            kill_at: None,
-            retry_at: None,
+            namespace: status.namespace,
+            name: status.name,
+            uid: status.uid,
+            policy: spec.restart_policy.unwrap_or_default(),
+            containers,
+            init,
+            started: now(),
+            summaries: watch::Sender::new(summaries),
+            grace: watch::Sender::new(None),
         }
     }
 
-    async fn run(mut self) {
+    async fn run(self) {
+        let life = async {
+            self.run_containers().await;
+            self.deletion_requested().await;
+            self.delete().await;
+        };
+        // The others end only with the agent.
+        tokio::select! {
+            () = life => {}
+            () = self.follow_deletion() => {}
+            () = self.publish() => {}
+        }
+        for container in &self.containers {
+            self.node.entries.lock().remove(&self.key(container));
+        }
+        let _ = fs::remove_dir_all(self.node.directory.join(&self.uid));
+    }
+
+    fn key(&self, container: &Container) -> ContainerKey {
+        let (namespace, name) = (self.namespace.clone(), self.name.clone());
+        (namespace, name, container.name.clone())
+    }
+
+    fn served(&self) -> Option<ServedPod> {
+        self.node.served(&self.namespace, &self.name, &self.uid)
+    }
+
+    /// Step 2. Returns when no container runs, and none will.
+    async fn run_containers(&self) {
+        for index in 0..self.init {
+            if !self.run_container(index).await {
+                return;
+            }
+        }
+        let regular = self.init..self.containers.len();
+        join_all(regular.map(|index| self.run_container(index))).await;
+    }
+
+    /// Steps 2 and 3, for one container: whether it is over and has succeeded.
+    async fn run_container(&self, index: usize) -> bool {
+        let container = &self.containers[index];
+        let path = self.node.directory.join(&self.uid).join(&container.name);
+        for number in 0_u32.. {
+            let directory = path.join(number.to_string());
+            let Some(child) = self.start(index, &directory).await else {
+                return false;
+            };
+            let id = format!("{}/{}/{number}", self.uid, container.name);
+            self.summarize(index, |summary| summary.run(number, &id, now()));
+            let code = self.end(child).await;
+            if let Some(entry) = self.node.entries.lock().get_mut(&self.key(container)) {
+                entry.process = None;
+            }
+            info!(id, code, "container ended");
+            let message = last_words(&directory).unwrap_or_default();
+            self.summarize(index, |summary| summary.end(code, &message, now()));
+            let again = match self.policy.as_str() {
+                "Never" => false,
+                "OnFailure" => code != 0,
+                _ => index >= self.init || code != 0,
+            };
+            if !again || self.grace.borrow().is_some() {
+                return code == 0;
+            }
+            let delay = (BACKOFF * number).min(MAX_BACKOFF);
+            let message = format!("back-off {delay:?} restarting failed container");
+            self.summarize(index, |summary| summary.wait("CrashLoopBackOff", &message));
+            tokio::select! {
+                () = sleep(delay) => {}
+                () = self.deletion_requested() => return false,
+            }
+        }
+        false
+    }
+
+    fn summarize(&self, index: usize, change: impl FnOnce(&mut ContainerSummary)) {
+        self.summaries.send_modify(|all| change(&mut all[index]));
+    }
+
+    /// Starts a container as soon as everything that it needs is there, and says what it waits for. `None` if the pod
+    /// is deleted first.
+    async fn start(&self, index: usize, directory: &Path) -> Option<Child> {
+        let container = &self.containers[index];
+        let mut changes = self.node.agent.pod_changes();
+        while self.grace.borrow().is_none() {
+            changes.borrow_and_update();
+            match container::start(&self.node, &self.served()?, container, directory) {
+                Ok((child, identity)) => {
+                    let log = directory.join(LOG);
+                    let process = child.id().map(|id| (id, identity));
+                    let entry = ContainerEntry { log, process };
+                    self.node.entries.lock().insert(self.key(container), entry);
+                    return Some(child);
+                }
+                Err((reason, message)) => self.summarize(index, |one| one.wait(reason, &message)),
+            }
+            tokio::select! {
+                alive = changes.changed() => alive.ok()?,
+                () = self.deletion_requested() => {}
+            }
+        }
+        None
+    }
+
+    /// The exit code of a container, which is stopped if the pod is deleted.
+    async fn end(&self, mut child: Child) -> i32 {
+        let process = child.id().and_then(|id| Pid::from_raw(id.cast_signed()));
+        let ended = tokio::select! {
+            ended = child.wait() => ended,
+            () = self.stop(process) => {
+                // One that has ended needs no signal.
+                let _ = child.start_kill();
+                child.wait().await
+            }
+        };
+        let Ok(ended) = ended else {
+            return NOT_STARTED.into();
+        };
+        let of_signal = || 128 + ended.signal().unwrap_or_default();
+        ended.code().unwrap_or_else(of_signal)
+    }
+
+    /// Step 4: asks a process that is not reaped yet to end. Returns when its time is over.
+    async fn stop(&self, process: Option<Pid>) {
+        let mut grace = self.grace.subscribe();
+        self.deletion_requested().await;
+        // One that has ended needs no signal.
+        let _ = process.map(|process| kill_process(process, Signal::TERM));
+        let asked = Instant::now();
+        loop {
+            let seconds = grace.borrow_and_update().unwrap_or_default();
+            // A second request may shorten the time.
+            tokio::select! {
+                () = sleep_until(asked + Duration::from_secs(seconds)) => return,
+                _ = grace.changed() => {}
+            }
+        }
+    }
+
+    async fn deletion_requested(&self) {
+        // The sender is there as long as `self`.
+        let _ = self.grace.subscribe().wait_for(Option::is_some).await;
+    }
+
+    /// Step 4: follows the grace period.
+    async fn follow_deletion(&self) {
         let mut changes = self.node.agent.pod_changes();
         loop {
             changes.borrow_and_update();
-            let served = self.node.served(&self.namespace, &self.name, &self.uid);
-            if self.step(served).await.is_break() {
-                break;
-            }
-            let times = self.runs.iter().filter_map(|run| run.retry_at);
-            let wake = times.chain(self.kill_at).chain(self.retry_at).min();
-            let wait = async {
-                match wake {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
-            // Every arm is cancel-safe.
-            tokio::select! {
-                alive = changes.changed() => if alive.is_err() {
-                    break;
-                },
-                Some(Ok((index, ended))) = self.processes.join_next() => self.ended(index, &ended),
-                () = wait => {}
-            }
-        }
-        self.node.registry.remove_pod(&self.namespace, &self.name);
-        let _ = fs::remove_dir_all(self.node.containers.join(&self.uid));
-    }
-
-    /// Brings the pod closer to what is wanted. Breaks when nothing of it is left.
-    async fn step(&mut self, served: Option<ServedPod>) -> ControlFlow<()> {
-        self.retry_at = None;
-        let Some(served) = served else {
-            // It was deleted without grace.
-            self.signal(Signal::KILL);
-            return if self.processes.is_empty() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            };
-        };
-        if self.slots.is_empty() {
-            self.slots = containers(&served.pod)
-                .map(|(container, is_init)| {
-                    Slot::new(&container.name, container.image.as_deref(), is_init)
-                })
-                .collect();
-            let runs = containers(&served.pod).map(|(container, _)| Run {
-                falls_back: container.termination_message_policy.as_deref()
-                    == Some("FallbackToLogsOnError"),
-                ..Run::default()
+            // None is left if it was deleted without.
+            let metadata = self.served().map(|served| served.pod.metadata);
+            let grace = metadata.map_or(Some(0), |metadata| {
+                let seconds = metadata.deletion_grace_period_seconds.unwrap_or(30);
+                let seconds = seconds.unsigned_abs().min(3600);
+                metadata.deletion_timestamp.map(|_| seconds)
             });
-            self.runs = runs.collect();
-            self.policy = served
-                .pod
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.restart_policy.clone());
-        }
-        let phase = served
-            .pod
-            .status
-            .as_ref()
-            .and_then(|status| status.phase.as_deref());
-        let is_over = self.published.is_none() && matches!(phase, Some("Succeeded" | "Failed"));
-        let is_deleted = served.pod.metadata.deletion_timestamp.is_some();
-        if is_deleted {
-            self.stop(&served.pod);
-        }
-        if !is_over {
-            // Step 1
-            self.publish().await;
-            if !is_deleted {
-                self.start_due(&served);
-                self.publish().await;
+            self.grace.send_replace(grace);
+            if changes.changed().await.is_err() {
+                return;
             }
         }
-        if is_deleted && self.processes.is_empty() {
-            self.delete().await;
-        }
-        ControlFlow::Continue(())
     }
 
-    /// The containers to start now.
-    fn due(&self) -> Vec<usize> {
-        let now = Instant::now();
-        let may_start = |index: &usize| {
-            let (slot, run) = (&self.slots[*index], &self.runs[*index]);
-            !slot.is_over && run.process.is_none() && run.retry_at.is_none_or(|at| at <= now)
-        };
-        let first = self
-            .slots
-            .iter()
-            .position(|slot| slot.is_init && slot.exit_code() != Some(0));
-        match first {
-            Some(first) => vec![first].into_iter().filter(may_start).collect(),
-            None => (0..self.slots.len())
-                .filter(|&index| !self.slots[index].is_init)
-                .filter(may_start)
-                .collect(),
+    /// Step 1, and then each change: writes the status.
+    async fn publish(&self) {
+        let mut changes = self.summaries.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let written = self.write_status().await;
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = sleep(RETRY), if !written => {}
+            }
         }
     }
 
-    /// Steps 2 and 3.
-    fn start_due(&mut self, served: &ServedPod) {
-        for index in self.due() {
-            let (container, _) = containers(&served.pod)
-                .nth(index)
-                .expect("containers of a pod stay the same");
-            let (slot, run) = (&mut self.slots[index], &mut self.runs[index]);
-            let directory = self
-                .node
-                .containers
-                .join(&self.uid)
-                .join(&container.name)
-                .join(run.number.to_string());
-            run.retry_at = None;
-            let started =
-                container::plan(&self.node, served, container, &directory).and_then(|plan| {
-                    let child = container::start(&plan, &directory);
-                    Ok((
-                        child.map_err(|error| ("RunContainerError", error.to_string()))?,
-                        plan.identity,
-                    ))
-                });
-            let (mut child, identity) = match started {
-                Ok(started) => started,
-                Err((reason, message)) => {
-                    slot.wait(reason, &message);
-                    continue;
-                }
-            };
-            let pid = child.id().unwrap_or_default();
-            let process = Pid::from_raw(pid.cast_signed());
-            // It has not been reaped yet.
-            run.process = process.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-            let key = (
-                self.namespace.clone(),
-                self.name.clone(),
-                slot.status.name.clone(),
-            );
-            self.node
-                .registry
-                .started(key, directory.join(LOG), (pid, identity));
-            slot.run(
-                format!("{}-{}-{}", self.uid, slot.status.name, run.number),
-                now(),
-            );
-            info!(
-                pod = self.name,
-                container = slot.status.name,
-                run = run.number,
-                "container started"
-            );
-            (run.directory, run.number) = (directory, run.number + 1);
-            self.processes
-                .spawn(async move { (index, child.wait().await) });
-        }
-    }
-
-    /// A container has ended.
-    fn ended(&mut self, index: usize, ended: &std::io::Result<ExitStatus>) {
-        let (slot, run) = (&mut self.slots[index], &mut self.runs[index]);
-        run.process = None;
-        let key: ContainerKey = (
-            self.namespace.clone(),
-            self.name.clone(),
-            slot.status.name.clone(),
-        );
-        self.node.registry.ended(&key);
-        let code = ended.as_ref().map_or(i32::from(NOT_STARTED), |status| {
-            status
-                .code()
-                .or(status.signal().map(|signal| 128 + signal))
-                .unwrap_or_default()
-        });
-        slot.end(
-            code,
-            last_words(&run.directory, code != 0 && run.falls_back),
-            now(),
-        );
-        info!(
-            pod = self.name,
-            container = slot.status.name,
-            code,
-            "container ended"
-        );
-        let again = match self.policy.as_deref() {
-            Some("Never") => false,
-            Some("OnFailure") => code != 0,
-            _ => !slot.is_init || code != 0,
-        };
-        slot.is_over = !again || self.kill_at.is_some();
-        if !slot.is_over && slot.status.restart_count > 0 {
-            let doubled =
-                BACKOFF * 2u32.saturating_pow(slot.status.restart_count.unsigned_abs().min(8) - 1);
-            let delay = doubled.min(MAX_BACKOFF);
-            run.retry_at = Some(Instant::now() + delay);
-            slot.wait(
-                "CrashLoopBackOff",
-                &format!("back-off {delay:?} restarting failed container"),
-            );
-        }
-    }
-
-    /// Sends `signal` to every container.
-    fn signal(&self, signal: Signal) {
-        for process in self.runs.iter().filter_map(|run| run.process.as_ref()) {
-            // One that has ended needs none.
-            let _ = pidfd_send_signal(process, signal);
-        }
-    }
-
-    /// Step 4: asks the containers to end, and kills them when their time is over.
-    fn stop(&mut self, pod: &Pod) {
-        let now = Instant::now();
-        let seconds = pod.metadata.deletion_grace_period_seconds.unwrap_or(30);
-        let deadline = now + Duration::from_secs(seconds.unsigned_abs().min(3600));
-        let is_first = self.kill_at.is_none();
-        // A second request may shorten the time.
-        let kill_at = self.kill_at.map_or(deadline, |at| at.min(deadline));
-        self.signal(if kill_at <= now {
-            Signal::KILL
-        } else if is_first {
-            Signal::TERM
-        } else {
-            return;
-        });
-        self.kill_at = Some(kill_at.max(now + RETRY));
-        for (slot, run) in self.slots.iter_mut().zip(&mut self.runs) {
-            slot.is_over |= !slot.is_running();
-            run.retry_at = None;
-        }
-    }
-
-    /// Writes the status if it differs from the last one that was written.
-    async fn publish(&mut self) {
-        let status = pod_status(&self.slots, self.node.ip, self.published.as_ref(), now());
-        if self.published.as_ref() == Some(&status) {
-            return;
-        }
+    /// Whether the status is written, or need not be.
+    async fn write_status(&self) -> bool {
+        let status = pod_status(&self.summaries.borrow(), self.node.ip, self.started);
         let patch = Patch::Merge(json!({"metadata": {"uid": self.uid}, "status": status}));
-        match self
-            .pods()
-            .patch_status(&self.name, &PatchParams::default(), &patch)
-            .await
-        {
-            Ok(_) => self.published = Some(status),
-            // Gone, or another pod has the name now. The next change tells.
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
-            Err(error) => {
-                warn!(pod = self.name, %error, "failed to write status, will retry");
-                self.retry_at = Some(Instant::now() + RETRY);
-            }
-        }
+        let (pods, parameters) = (self.pods(), PatchParams::default());
+        let written = pods.patch_status(&self.name, &parameters, &patch).await;
+        self.is_done(written)
     }
 
-    /// Step 4: deletes this pod, and no other one of its name.
-    async fn delete(&mut self) {
-        let parameters = DeleteParams {
-            grace_period_seconds: Some(0),
-            preconditions: Some(Preconditions {
-                uid: Some(self.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        };
-        if let Err(error) = self.pods().delete(&self.name, &parameters).await
-            && !matches!(&error, kube::Error::Api(status) if matches!(status.code, 404 | 409))
-        {
-            warn!(pod = self.name, %error, "failed to delete pod, will retry");
-            self.retry_at = Some(Instant::now() + RETRY);
+    /// Step 4: deletes this pod, and no other one of its name, and waits until larder knows.
+    async fn delete(&self) {
+        self.write_status().await;
+        let mut parameters = DeleteParams::default().grace_period(0);
+        parameters.preconditions.get_or_insert_default().uid = Some(self.uid.clone());
+        while !self.is_done(self.pods().delete(&self.name, &parameters).await) {
+            sleep(RETRY).await;
         }
+        let mut changes = self.node.agent.pod_changes();
+        while self.served().is_some() && changes.changed().await.is_ok() {}
+    }
+
+    /// Whether a request succeeded, or the pod is gone: another one may have its name.
+    fn is_done<T>(&self, result: kube::Result<T>) -> bool {
+        let Err(error) = result else { return true };
+        let is_gone =
+            matches!(&error, kube::Error::Api(status) if [404, 409].contains(&status.code));
+        if !is_gone {
+            warn!(pod = self.name, %error, "failed to write or delete pod, will retry");
+        }
+        is_gone
     }
 
     fn pods(&self) -> Api<Pod> {
@@ -402,31 +333,10 @@ impl Worker {
     }
 }
 
-/// The containers of a pod, those that initialize first.
-fn containers(pod: &Pod) -> impl Iterator<Item = (&Container, bool)> {
-    let spec = pod.spec.iter();
-    let init = spec
-        .clone()
-        .flat_map(|spec| spec.init_containers.iter().flatten());
-    init.map(|container| (container, true)).chain(
-        spec.flat_map(|spec| &spec.containers)
-            .map(|container| (container, false)),
-    )
-}
-
-/// The termination message: what the container has written, or else the end of its log.
-fn last_words(directory: &Path, falls_back: bool) -> String {
-    let end_of = |name, length: u64| -> std::io::Result<String> {
-        let mut file = fs::File::open(directory.join(name))?;
-        let size = file.metadata()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(length)))?;
-        let mut bytes = Vec::new();
-        file.take(length).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    let message = end_of(LAST_WORDS, MAX_MESSAGE).unwrap_or_default();
-    if message.is_empty() && falls_back {
-        return end_of(LOG, MAX_MESSAGE_FROM_LOG).unwrap_or_default();
-    }
-    message
+/// The beginning of what the container has left as its last words.
+fn last_words(directory: &Path) -> std::io::Result<String> {
+    let file = fs::File::open(directory.join(LAST_WORDS))?;
+    let mut bytes = Vec::new();
+    file.take(MAX_MESSAGE).read_to_end(&mut bytes)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }

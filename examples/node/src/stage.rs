@@ -1,9 +1,8 @@
 //! Between the agent and a command: a process that enters namespaces, makes the mounts, and becomes the command.
 //!
 //! 1. Read the plan from standard input.
-//! 2. For a container: enter new namespaces, and pick up everything that it will see, detached from any tree. Change
-//!    the root directory to a layer over the image, and attach the mounts there, so that no link of the image leads out
-//!    of it. For a further command in a container: enter its namespaces.
+//! 2. For a container: enter new namespaces, change the root directory to a layer over the image, and make the mounts
+//!    there, so that no link of the image leads out of it. For a further command in a container: enter its namespaces.
 //! 3. Become the user and go to the working directory.
 //! 4. Become the command.
 //!
@@ -11,14 +10,12 @@
 
 use std::{
     collections::BTreeMap,
-    ffi::OsStr,
-    fs::{self, File, Permissions},
-    io::{Read as _, Write as _, stderr, stdin},
+    ffi::{CString, OsStr},
+    fs::{self, File},
+    io::{Write as _, stderr, stdin},
     os::{
-        fd::{AsFd as _, OwnedFd},
-        unix::{
-            ffi::OsStrExt as _, fs::PermissionsExt as _, fs::symlink, process::CommandExt as _,
-        },
+        fd::AsFd as _,
+        unix::{ffi::OsStrExt as _, fs::symlink, process::CommandExt as _},
     },
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -27,10 +24,10 @@ use std::{
 use anyhow::Context as _;
 use larder_projection::disk::bind_subpath;
 use rustix::{
-    fs::{CWD, FileType, Gid, Uid, fstat},
+    fs::{Gid, Mode, Uid},
     mount::{
-        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
-        mount_change, mount_remount, move_mount, open_tree, unmount,
+        MountFlags, MountPropagationFlags, UnmountFlags, mount, mount_bind_recursive, mount_change,
+        mount_remount, unmount,
     },
     process::{chdir, pivot_root, umask},
     stdio::dup2_stdin,
@@ -46,7 +43,9 @@ pub(crate) const STAGE: &str = "stage";
 /// The exit code if there was no command to become.
 pub(crate) const NOT_STARTED: u8 = 128;
 /// Devices that every container has.
-const DEVICES: [&str; 6] = ["null", "zero", "full", "random", "urandom", "tty"];
+const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
+/// Where the tree of the machine is while the mounts are made.
+const MACHINE: &str = "/.machine";
 
 /// What the stage becomes.
 #[derive(Debug, Serialize, Deserialize)]
@@ -60,16 +59,44 @@ pub(crate) struct Plan {
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Place {
     /// A new container.
-    New {
-        /// The files of the image.
-        image: PathBuf,
-        /// An empty directory for this container.
-        scratch: PathBuf,
-        hostname: String,
-        mounts: Vec<PlannedMount>,
-    },
+    New(Surroundings),
     /// The container of this process.
     Of(u32),
+}
+
+/// What a container sees.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Surroundings {
+    /// The files of the image.
+    pub(crate) image: PathBuf,
+    /// An empty directory for this container.
+    pub(crate) scratch: PathBuf,
+    pub(crate) hostname: String,
+    pub(crate) mounts: Vec<PlannedMount>,
+}
+
+/// One mount. The paths have no links that containers can make.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct PlannedMount {
+    pub(crate) source: PathBuf,
+    pub(crate) sub_path: Option<String>,
+    /// The mode of the directory that a missing `sub_path` becomes.
+    pub(crate) create: Option<u32>,
+    pub(crate) target: PathBuf,
+    /// Bits of `MountFlags`.
+    pub(crate) flags: u32,
+}
+
+impl PlannedMount {
+    pub(crate) fn new(source: PathBuf, target: &str, flags: MountFlags) -> Self {
+        Self {
+            source,
+            sub_path: None,
+            create: None,
+            target: target.into(),
+            flags: flags.bits(),
+        }
+    }
 }
 
 /// As what a command runs: the same for every command in a container.
@@ -82,15 +109,6 @@ pub(crate) struct Identity {
     pub(crate) environment: BTreeMap<String, Vec<u8>>,
 }
 
-/// One mount.
-#[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct PlannedMount {
-    pub(crate) source: PathBuf,
-    pub(crate) sub_path: Option<String>,
-    pub(crate) target: String,
-    pub(crate) read_only: bool,
-}
-
 /// Runs the stage. Returns only if it did not become the command.
 pub(crate) fn run() -> ExitCode {
     let Err(error) = become_command();
@@ -101,179 +119,120 @@ pub(crate) fn run() -> ExitCode {
 
 fn become_command() -> anyhow::Result<std::convert::Infallible> {
     // Step 1
-    let mut text = Vec::new();
-    stdin()
-        .read_to_end(&mut text)
-        .context("cannot read the plan")?;
-    let plan: Plan = serde_json::from_slice(&text).context("cannot read the plan")?;
+    let plan: Plan = serde_json::from_reader(stdin()).context("cannot read the plan")?;
     // Step 2
-    match &plan.place {
-        Place::New {
-            image,
-            scratch,
-            hostname,
-            mounts,
-        } => enter_new(image, scratch, hostname, mounts)?,
-        Place::Of(process) => enter_existing(*process).context("cannot enter the container")?,
+    match plan.place {
+        Place::New(surroundings) => enter_new(surroundings)?,
+        Place::Of(process) => enter_existing(process).context("cannot enter the container")?,
     }
     dup2_stdin(File::open("/dev/null").context("cannot open /dev/null")?)?;
     // Step 3
-    let Identity {
-        user,
-        group,
-        groups,
-        working_dir,
-        environment,
-    } = &plan.identity;
-    let groups: Vec<_> = groups.iter().copied().map(Gid::from_raw).collect();
+    let identity = plan.identity;
+    let groups: Vec<_> = identity.groups.into_iter().map(Gid::from_raw).collect();
     set_thread_groups(&groups).context("cannot set supplemental groups")?;
-    set_thread_gid(Gid::from_raw(*group)).context("cannot become the group")?;
-    set_thread_uid(Uid::from_raw(*user)).context("cannot become the user")?;
-    chdir(working_dir.as_str())
-        .with_context(|| format!("cannot use {working_dir} as the working directory"))?;
+    set_thread_gid(Gid::from_raw(identity.group)).context("cannot become the group")?;
+    set_thread_uid(Uid::from_raw(identity.user)).context("cannot become the user")?;
+    let directory = identity.working_dir;
+    chdir(&*directory).with_context(|| format!("cannot work in {directory}"))?;
     // Step 4
-    let words: Vec<_> = plan
-        .command
-        .iter()
-        .map(|word| OsStr::from_bytes(word))
-        .collect();
-    let (program, arguments) = words
-        .split_first()
-        .context("the container has no command")?;
-    let variables = environment
-        .iter()
-        .map(|(name, value)| (name, OsStr::from_bytes(value)));
-    let error = Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .envs(variables)
-        .exec();
+    let mut words = plan.command.iter().map(|word| OsStr::from_bytes(word));
+    let program = words.next().context("the container has no command")?;
+    let variables = identity.environment.iter();
+    let variables = variables.map(|(name, value)| (name, OsStr::from_bytes(value)));
+    let mut command = Command::new(program);
+    let error = command.args(words).env_clear().envs(variables).exec();
     Err(error).with_context(|| format!("cannot run {}", program.display()))
-}
-
-fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
-    rustix::thread::unshare(flags)
 }
 
 fn enter_existing(process: u32) -> anyhow::Result<()> {
     let open = |name: &str| File::open(format!("/proc/{process}/ns/{name}"));
     // All are opened before the first one hides this `/proc`.
-    let (hostname, ipc, mounts) = (open("uts")?, open("ipc")?, open("mnt")?);
-    for namespace in [hostname, ipc, mounts] {
+    for namespace in [open("uts")?, open("ipc")?, open("mnt")?] {
         move_into_link_name_space(namespace.as_fd(), None)?;
     }
     Ok(())
 }
 
-fn enter_new(
-    image: &Path,
-    scratch: &Path,
-    hostname: &str,
-    mounts: &[PlannedMount],
-) -> anyhow::Result<()> {
-    unshare(UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC)
-        .context("cannot enter namespaces")?;
-    mount_change(
-        "/",
-        MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-    )
-    .context("cannot detach from the mounts of the host")?;
-    sethostname(hostname.as_bytes()).context("cannot set the host name")?;
-    // The modes below are meant as they are.
-    umask(rustix::fs::Mode::empty());
+fn enter_new(surroundings: Surroundings) -> anyhow::Result<()> {
+    let namespaces = UnshareFlags::NEWNS | UnshareFlags::NEWUTS | UnshareFlags::NEWIPC;
+    #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
+    rustix::thread::unshare(namespaces).context("cannot enter namespaces")?;
+    let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+    mount_change("/", private).context("cannot detach from the mounts of the host")?;
+    sethostname(surroundings.hostname.as_bytes()).context("cannot set the host name")?;
+
+    // Directories are made with mode 0755.
+    umask(Mode::from_raw_mode(0o022));
+    let scratch = &surroundings.scratch;
     let memory = MountFlags::NOSUID | MountFlags::NODEV;
     mount("tmpfs", scratch, "tmpfs", memory, c"mode=0755").context("cannot mount a tmpfs")?;
-    let [upper, work, root, targets] =
-        ["upper", "work", "root", "targets"].map(|name| scratch.join(name));
-    for directory in [&upper, &work, &root, &targets] {
-        fs::create_dir(directory).context("cannot create the layer")?;
+    let parts = ["upper", "work", "root", "targets"].map(|name| scratch.join(name));
+    for part in &parts {
+        fs::create_dir(part).context("cannot create the layer")?;
     }
-    fs::set_permissions(&upper, Permissions::from_mode(0o755))?;
-    let layers = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        image.display(),
-        upper.display(),
-        work.display()
-    );
-    let layers = std::ffi::CString::new(layers)?;
-    mount(
-        "overlay",
-        &root,
-        "overlay",
-        MountFlags::empty(),
-        layers.as_c_str(),
-    )
-    .context("cannot mount the layer")?;
+    let [upper, work, root, targets] = parts;
+    let image = surroundings.image.display();
+    let (upper, work) = (upper.display(), work.display());
+    let layers = CString::new(format!("lowerdir={image},upperdir={upper},workdir={work}"))?;
+    let mounted = mount("overlay", &root, "overlay", MountFlags::empty(), &*layers);
+    mounted.context("cannot mount the layer")?;
 
-    let mut attached = Vec::new();
-    for device in DEVICES.map(|name| format!("/dev/{name}")) {
-        if let Ok(tree) = detached(Path::new(&device)) {
-            attached.push((tree, device, false));
+    let mut mounts = surroundings.mounts;
+    for (index, planned) in mounts.iter_mut().enumerate() {
+        if let Some(path) = &planned.sub_path {
+            let (source, name) = (&planned.source, index.to_string());
+            let found = bind_subpath(source, path, &targets, &name, planned.create)?;
+            planned.source = found.with_context(|| format!("subPath {path} not found"))?;
         }
     }
-    attached.push((detached(Path::new("/sys"))?, "/sys".to_owned(), true));
-    for (index, planned) in mounts.iter().enumerate() {
-        let found = match &planned.sub_path {
-            None => Some(planned.source.clone()),
-            Some(path) => bind_subpath(&planned.source, path, &targets, &index.to_string())?,
-        };
-        let source = found.with_context(|| format!("subPath of {} not found", planned.target))?;
-        let tree =
-            detached(&source).with_context(|| format!("cannot find {}", source.display()))?;
-        attached.push((tree, planned.target.clone(), planned.read_only));
+    for path in DEVICES.map(|name| format!("/dev/{name}")) {
+        mounts.push(PlannedMount::new(
+            (&path).into(),
+            &path,
+            MountFlags::empty(),
+        ));
     }
+    mounts.push(PlannedMount::new("/sys".into(), "/sys", MountFlags::RDONLY));
 
-    chdir(&root)?;
-    // The old root is mounted on the new one, and unmounted from there.
-    pivot_root(c".", c".").context("cannot change the root directory")?;
-    unmount(c".", UnmountFlags::DETACH)?;
-    chdir(c"/")?;
+    let machine = root.join(&MACHINE[1..]);
+    fs::create_dir(&machine).context("cannot prepare the root directory")?;
+    pivot_root(&root, &machine).context("cannot change the root directory")?;
+    chdir("/")?;
     for directory in ["/proc", "/dev"] {
         fs::create_dir_all(directory)?;
     }
-    mount("proc", "/proc", "proc", memory | MountFlags::NOEXEC, None)
-        .context("cannot mount /proc")?;
-    mount("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755")
-        .context("cannot mount /dev")?;
-    for (name, target) in [
-        ("fd", "fd"),
-        ("stdin", "fd/0"),
-        ("stdout", "fd/1"),
-        ("stderr", "fd/2"),
-    ] {
-        symlink(format!("/proc/self/{target}"), format!("/dev/{name}"))?;
+    let mounted = mount("proc", "/proc", "proc", memory | MountFlags::NOEXEC, None);
+    mounted.context("cannot mount /proc")?;
+    let mounted = mount("tmpfs", "/dev", "tmpfs", MountFlags::NOSUID, c"mode=0755");
+    mounted.context("cannot mount /dev")?;
+    symlink("/proc/self/fd", "/dev/fd")?;
+    for (number, name) in ["stdin", "stdout", "stderr"].into_iter().enumerate() {
+        symlink(format!("fd/{number}"), format!("/dev/{name}"))?;
     }
     // Outer ones before inner ones.
-    attached.sort_by_key(|(_, target, _)| Path::new(target).components().count());
-    for (tree, target, read_only) in attached {
-        attach(&tree, &target, read_only).with_context(|| format!("cannot mount {target}"))?;
+    mounts.sort_by_key(|planned| planned.target.components().count());
+    for planned in mounts {
+        attach(&planned).with_context(|| format!("cannot mount {}", planned.target.display()))?;
     }
-    umask(rustix::fs::Mode::from_raw_mode(0o022));
+    unmount(MACHINE, UnmountFlags::DETACH)?;
+    fs::remove_dir(MACHINE)?;
     Ok(())
 }
 
-/// The tree of mounts at `path`, which stays reachable from any root.
-fn detached(path: &Path) -> rustix::io::Result<OwnedFd> {
-    let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    open_tree(CWD, path, clone | OpenTreeFlags::AT_RECURSIVE)
-}
-
-/// Mounts `tree` on `target`, which is created if it is missing.
-fn attach(tree: &OwnedFd, target: &str, read_only: bool) -> anyhow::Result<()> {
-    let path = Path::new(target);
-    if FileType::from_raw_mode(fstat(tree)?.st_mode) == FileType::Directory {
-        fs::create_dir_all(path)?;
-    } else if fs::metadata(path).is_err() {
-        fs::create_dir_all(path.parent().unwrap_or(path))?;
-        File::create(path)?;
+/// Mounts on a target that is created if it is missing.
+fn attach(planned: &PlannedMount) -> anyhow::Result<()> {
+    let source = Path::new(MACHINE).join(planned.source.strip_prefix("/")?);
+    let target = &planned.target;
+    if fs::metadata(&source)?.is_dir() {
+        fs::create_dir_all(target)?;
+    } else if fs::metadata(target).is_err() {
+        fs::create_dir_all(target.parent().unwrap_or(target))?;
+        File::create(target)?;
     }
-    let by_descriptor =
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_SYMLINKS;
-    move_mount(tree, c"", CWD, path, by_descriptor)?;
-    if read_only {
-        let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
-        mount_remount(path, flags, c"")?;
+    mount_bind_recursive(&source, target)?;
+    let flags = MountFlags::from_bits_retain(planned.flags);
+    if !flags.is_empty() {
+        mount_remount(target, MountFlags::BIND | flags, c"")?;
     }
     Ok(())
 }

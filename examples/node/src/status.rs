@@ -1,178 +1,119 @@
-//! The status of a pod, from the states of its containers. Pure.
+//! The statuses of containers, and that of the pod that follows from them. Pure.
 
 use std::net::IpAddr;
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{
-        ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
-        ContainerStatus, HostIP, PodCondition, PodIP, PodStatus,
-    },
-    apimachinery::pkg::apis::meta::v1::Time,
-};
+use k8s_openapi::api::core::v1::Container;
+use larder_agent::clock::Clock;
+use serde_json::{Value, json};
 
 /// The time, for statuses.
 pub(crate) fn now() -> Timestamp {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the one place that reads the wall clock"
-    )]
-    Timestamp::now()
+    Clock::system().now()
 }
 
-/// A container as the pod sees it.
+/// How far a container is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// It is not started yet, or not started again yet.
+    Waiting,
+    Running,
+    /// With its exit code. It is over, unless it waits for another run.
+    Ended(i32),
+}
+
+/// A container as the status of its pod shows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Slot {
-    pub(crate) is_init: bool,
-    pub(crate) status: ContainerStatus,
-    /// It has ended, and is not started again.
-    pub(crate) is_over: bool,
+pub(crate) struct ContainerSummary {
+    is_init: bool,
+    progress: Progress,
+    /// A `ContainerStatus`.
+    status: Value,
 }
 
-impl Slot {
-    pub(crate) fn new(name: &str, image: Option<&str>, is_init: bool) -> Self {
-        let status = ContainerStatus {
-            name: name.to_owned(),
-            image: image.unwrap_or_default().to_owned(),
-            ..ContainerStatus::default()
-        };
-        let mut slot = Self {
+impl ContainerSummary {
+    pub(crate) fn new(container: &Container, is_init: bool) -> Self {
+        let mut summary = Self {
             is_init,
-            status,
-            is_over: false,
+            progress: Progress::Waiting,
+            status: json!({"name": container.name, "image": container.image, "imageID": "", "restartCount": 0}),
         };
-        slot.wait("ContainerCreating", "");
-        slot
+        summary.wait("ContainerCreating", "");
+        summary
     }
 
     pub(crate) fn wait(&mut self, reason: &str, message: &str) {
-        self.keep_end();
-        self.status.state = Some(ContainerState {
-            waiting: Some(ContainerStateWaiting {
-                reason: Some(reason.to_owned()),
-                message: Some(message.to_owned()).filter(|message| !message.is_empty()),
-            }),
-            ..ContainerState::default()
-        });
+        let state = json!({"waiting": {"reason": reason, "message": message}});
+        self.set(Progress::Waiting, state);
     }
 
-    pub(crate) fn run(&mut self, id: String, now: Timestamp) {
-        self.keep_end();
-        // Every start but the first one is a restart.
-        self.status.restart_count += i32::from(self.status.last_state.is_some());
-        self.status.container_id = Some(format!("larder://{id}"));
-        self.status.image_id.clone_from(&self.status.image);
-        self.status.state = Some(ContainerState {
-            running: Some(ContainerStateRunning {
-                started_at: Some(Time(now)),
-            }),
-            ..ContainerState::default()
-        });
-        (self.status.ready, self.status.started) = (!self.is_init, Some(true));
+    /// Its run of this number, from 0, has begun.
+    pub(crate) fn run(&mut self, number: u32, id: &str, now: Timestamp) {
+        self.set(Progress::Running, json!({"running": {"startedAt": now}}));
+        self.status["restartCount"] = number.into();
+        self.status["containerID"] = format!("larder://{id}").into();
     }
 
-    /// The end of the last run, while the next one waits or runs.
-    fn keep_end(&mut self) {
-        if self.exit_code().is_some() {
-            self.status.last_state = self.status.state.take();
+    pub(crate) fn end(&mut self, code: i32, message: &str, now: Timestamp) {
+        let reason = if code == 0 { "Completed" } else { "Error" };
+        let state = json!({"terminated": {
+            "exitCode": code, "reason": reason, "message": message, "finishedAt": now,
+            "startedAt": self.status["state"]["running"]["startedAt"],
+            "containerID": self.status["containerID"],
+        }});
+        self.set(Progress::Ended(code), state);
+    }
+
+    fn set(&mut self, progress: Progress, state: Value) {
+        if matches!(self.progress, Progress::Ended(_)) {
+            self.status["lastState"] = self.status["state"].take();
         }
-    }
-
-    pub(crate) fn end(&mut self, exit_code: i32, message: String, now: Timestamp) {
-        let running = self.status.state.take().and_then(|state| state.running);
-        let terminated = ContainerStateTerminated {
-            exit_code,
-            reason: Some(if exit_code == 0 { "Completed" } else { "Error" }.to_owned()),
-            message: Some(message).filter(|message| !message.is_empty()),
-            started_at: running.and_then(|running| running.started_at),
-            finished_at: Some(Time(now)),
-            container_id: self.status.container_id.clone(),
-            signal: None,
+        self.progress = progress;
+        self.status["state"] = state;
+        self.status["started"] = (progress == Progress::Running).into();
+        let is_ready = match progress {
+            Progress::Waiting => false,
+            Progress::Running => !self.is_init,
+            Progress::Ended(code) => self.is_init && code == 0,
         };
-        self.status.state = Some(ContainerState {
-            terminated: Some(terminated),
-            ..ContainerState::default()
-        });
-        (self.status.ready, self.status.started) = (self.is_init && exit_code == 0, Some(false));
-    }
-
-    pub(crate) fn is_running(&self) -> bool {
-        self.status
-            .state
-            .as_ref()
-            .is_some_and(|state| state.running.is_some())
-    }
-
-    /// The exit code of its last run, unless it has begun another one.
-    pub(crate) fn exit_code(&self) -> Option<i32> {
-        let state = self.status.state.as_ref()?;
-        state
-            .terminated
-            .as_ref()
-            .map(|terminated| terminated.exit_code)
+        self.status["ready"] = is_ready.into();
     }
 }
 
-/// The status of a pod in the network of the node, whose last published status is `before`.
-pub(crate) fn pod_status(
-    slots: &[Slot],
-    ip: IpAddr,
-    before: Option<&PodStatus>,
-    now: Timestamp,
-) -> PodStatus {
-    let (init, regular): (Vec<_>, Vec<_>) = slots.iter().partition(|slot| slot.is_init);
-    let initialized = init.iter().all(|slot| slot.exit_code() == Some(0));
-    let ready = initialized && regular.iter().all(|slot| slot.is_running());
-    let failed = |slots: &[&Slot]| {
-        slots
-            .iter()
-            .any(|slot| slot.is_over && slot.exit_code() != Some(0))
-    };
-    let all_over = regular.iter().all(|slot| slot.is_over);
-    let begun = regular
-        .iter()
-        .any(|slot| slot.status.container_id.is_some());
+/// The status of a pod in the network of the node.
+pub(crate) fn pod_status(all: &[ContainerSummary], ip: IpAddr, started: Timestamp) -> Value {
+    let (init, regular): (Vec<_>, Vec<_>) = all.iter().partition(|one| one.is_init);
+    let initialized = init.iter().all(|one| one.progress == Progress::Ended(0));
+    let ready = initialized && regular.iter().all(|one| one.progress == Progress::Running);
+    let is_over = |one: &&ContainerSummary| matches!(one.progress, Progress::Ended(_));
+    let all_over = regular.iter().all(is_over);
+    let has_failed = |one: &&ContainerSummary| matches!(one.progress, Progress::Ended(1..));
+    let has_begun = |one: &&ContainerSummary| one.status.get("containerID").is_some();
     let phase = match () {
-        () if failed(&init) || all_over && failed(&regular) => "Failed",
+        () if init.iter().any(has_failed) => "Failed",
+        () if all_over && regular.iter().any(has_failed) => "Failed",
         () if all_over => "Succeeded",
-        () if begun => "Running",
+        () if regular.iter().any(has_begun) => "Running",
         () => "Pending",
     };
-    let known = before
-        .and_then(|status| status.conditions.as_deref())
-        .unwrap_or_default();
     let condition = |name: &str, holds: bool| {
         let status = if holds { "True" } else { "False" };
-        let same = known
-            .iter()
-            .find(|known| known.type_ == name && known.status == status);
-        same.cloned().unwrap_or_else(|| PodCondition {
-            type_: name.to_owned(),
-            status: status.to_owned(),
-            last_transition_time: Some(Time(now)),
-            ..PodCondition::default()
-        })
+        json!({"type": name, "status": status})
     };
-    let published = |slots: &[&Slot]| Some(slots.iter().map(|slot| slot.status.clone()).collect());
-    PodStatus {
-        phase: Some(phase.to_owned()),
-        conditions: Some(vec![
-            condition("PodScheduled", true),
-            condition("Initialized", initialized),
-            condition("ContainersReady", ready),
-            condition("Ready", ready),
-        ]),
-        host_ip: Some(ip.to_string()),
-        host_ips: Some(vec![HostIP { ip: ip.to_string() }]),
-        pod_ip: Some(ip.to_string()),
-        pod_ips: Some(vec![PodIP { ip: ip.to_string() }]),
-        start_time: before
-            .and_then(|status| status.start_time.clone())
-            .or(Some(Time(now))),
-        init_container_statuses: published(&init),
-        container_statuses: published(&regular),
-        ..PodStatus::default()
-    }
+    let statuses = |containers: Vec<&ContainerSummary>| -> Value {
+        containers.iter().map(|one| one.status.clone()).collect()
+    };
+    json!({
+        "phase": phase,
+        "conditions": [
+            condition("PodScheduled", true), condition("Initialized", initialized),
+            condition("ContainersReady", ready), condition("Ready", ready),
+        ],
+        "hostIP": ip, "hostIPs": [{"ip": ip}], "podIP": ip, "podIPs": [{"ip": ip}],
+        "startTime": started,
+        "initContainerStatuses": statuses(init),
+        "containerStatuses": statuses(regular),
+    })
 }
 
 #[cfg(test)]
@@ -182,28 +123,29 @@ mod tests {
     #[test]
     fn phase_follows_the_containers() {
         let now = Timestamp::UNIX_EPOCH;
-        let phase = |slots: &[Slot]| {
-            pod_status(slots, [10, 0, 0, 1].into(), None, now)
-                .phase
-                .unwrap()
-        };
-        let mut slots = [
-            Slot::new("first", None, true),
-            Slot::new("main", None, false),
-        ];
-        assert_eq!(phase(&slots), "Pending");
-        slots[0].run("0".to_owned(), now);
-        slots[0].end(1, "no".to_owned(), now);
-        assert_eq!(phase(&slots), "Pending");
-        slots[0].run("1".to_owned(), now);
-        assert_eq!(slots[0].status.restart_count, 1);
-        slots[0].end(0, String::new(), now);
-        slots[0].is_over = true;
-        slots[1].run("0".to_owned(), now);
-        assert_eq!(phase(&slots), "Running");
-        slots[1].end(2, String::new(), now);
-        assert_eq!(phase(&slots), "Running");
-        slots[1].is_over = true;
-        assert_eq!(phase(&slots), "Failed");
+        let new = |is_init| ContainerSummary::new(&Container::default(), is_init);
+        let status = |all: &[ContainerSummary]| pod_status(all, [10, 0, 0, 1].into(), now);
+        let mut all = [new(true), new(false)];
+        all[0].run(0, "a", now);
+        assert_eq!(status(&all)["phase"], "Pending");
+        // Its end is the last state as soon as it waits for its next run.
+        all[0].end(1, "no", now);
+        all[0].wait("CrashLoopBackOff", "");
+        let shown = status(&all);
+        assert_eq!(shown["phase"], "Pending");
+        let first = &shown["initContainerStatuses"][0];
+        assert_eq!(first["lastState"]["terminated"]["message"], "no");
+        all[0].run(1, "b", now);
+        all[0].end(0, "", now);
+        all[1].run(0, "c", now);
+        let shown = status(&all);
+        assert_eq!(shown["phase"], "Running");
+        assert_eq!(shown["initContainerStatuses"][0]["restartCount"], 1);
+        all[1].end(2, "", now);
+        all[1].wait("CrashLoopBackOff", "");
+        assert_eq!(status(&all)["phase"], "Running");
+        all[1].run(1, "d", now);
+        all[1].end(2, "", now);
+        assert_eq!(status(&all)["phase"], "Failed");
     }
 }

@@ -1,23 +1,30 @@
 //! WebSockets (RFC 6455), as far as `exec` needs them: binary frames with the channel in the first byte
 //! (`v5.channel.k8s.io`).
 
+use axum::http::HeaderMap;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use ring::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
-use tokio::io::{self, AsyncRead, AsyncReadExt as _};
 
 /// Of the handshake.
-const GUID: &str = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
-/// Longest frame of a client.
-const MAX_FRAME: u64 = 1 << 20;
+const GUID: &[u8] = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11";
+const PROTOCOLS: [&str; 2] = ["v5.channel.k8s.io", "v4.channel.k8s.io"];
 const BINARY: u8 = 0x82;
-const CLOSE: u8 = 0x88;
+/// The last frame: all went well.
+pub(crate) const CLOSE: [u8; 4] = [0x88, 2, 0x03, 0xe8];
 
-/// The answer to `Sec-WebSocket-Key`.
-pub(crate) fn accept(key: &[u8]) -> String {
-    STANDARD.encode(digest(
-        &SHA1_FOR_LEGACY_USE_ONLY,
-        &[key, GUID.as_bytes()].concat(),
-    ))
+/// The headers of the answer to a request with these; `None` if it is for no WebSocket with a protocol that is known.
+pub(crate) fn accept(request: &HeaderMap) -> Option<[(&'static str, String); 4]> {
+    let header = |name| request.get(name)?.to_str().ok();
+    let mut offered = header("sec-websocket-protocol")?.split(',').map(str::trim);
+    let protocol = offered.find(|name| PROTOCOLS.contains(name))?;
+    let key = header("sec-websocket-key")?.as_bytes();
+    let digest = digest(&SHA1_FOR_LEGACY_USE_ONLY, &[key, GUID].concat());
+    Some([
+        ("connection", "Upgrade".to_owned()),
+        ("upgrade", "websocket".to_owned()),
+        ("sec-websocket-accept", STANDARD.encode(digest)),
+        ("sec-websocket-protocol", protocol.to_owned()),
+    ])
 }
 
 /// A frame with `data` of `channel`. `data` is shorter than 64 KiB.
@@ -32,40 +39,29 @@ pub(crate) fn frame(channel: u8, data: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// The last frame: all went well.
-pub(crate) fn close() -> [u8; 4] {
-    [CLOSE, 2, 0x03, 0xe8]
-}
-
-/// Reads and drops what the client sends until it closes: commands have no standard input here.
-pub(crate) async fn drain(mut client: impl AsyncRead + Unpin) -> io::Result<()> {
-    loop {
-        let [opcode, length] = [client.read_u8().await?, client.read_u8().await?];
-        let length = match length & 0x7f {
-            126 => client.read_u16().await?.into(),
-            127 => client.read_u64().await?,
-            short => short.into(),
-        };
-        if opcode == CLOSE || length > MAX_FRAME {
-            return Ok(());
-        }
-        // With the mask.
-        let mut rest = (&mut client).take(length + 4);
-        io::copy(&mut rest, &mut io::sink()).await?;
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::http::{HeaderName, HeaderValue};
+
     use super::*;
 
     #[test]
     fn handshake_is_that_of_the_standard() {
         // The example of RFC 6455, section 1.3.
-        assert_eq!(
-            accept(b"dGhlIHNhbXBsZSBub25jZQ=="),
-            "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
-        );
+        let request = [
+            ("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="),
+            ("sec-websocket-protocol", "other, v5.channel.k8s.io"),
+        ];
+        let header = |(name, value)| {
+            (
+                HeaderName::from_static(name),
+                HeaderValue::from_static(value),
+            )
+        };
+        let answer = accept(&request.into_iter().map(header).collect()).unwrap();
+        assert_eq!(answer[2].1, "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+        assert_eq!(answer[3].1, "v5.channel.k8s.io");
+        assert_eq!(accept(&HeaderMap::new()), None);
     }
 
     #[test]
@@ -73,12 +69,5 @@ mod tests {
         assert_eq!(frame(1, b"ab"), [0x82, 3, 1, b'a', b'b']);
         assert_eq!(frame(1, &[7; 125])[..5], [0x82, 126, 0, 126, 1]);
         assert_eq!(frame(2, &[7; 300])[..5], [0x82, 126, 1, 45, 2]);
-    }
-
-    #[tokio::test]
-    async fn a_client_that_closes_ends_the_reading() {
-        let text = [0x82, 0x81, 1, 2, 3, 4, 9, 0x88, 0x80, 1, 2, 3, 4];
-        drain(&text[..]).await.unwrap();
-        drain(&text[..5]).await.unwrap_err();
     }
 }

@@ -73,6 +73,7 @@ impl Cluster {
             .arg(folder.path().join("node"))
             .arg("--images")
             .arg(&images)
+            .args(certificate(folder.path()))
             .stdin(Stdio::null())
             .kill_on_drop(true)
             .spawn()
@@ -124,6 +125,23 @@ impl Cluster {
         })
         .await
     }
+}
+
+/// Flags with a certificate that is its own authority.
+fn certificate(folder: &Path) -> Vec<std::ffi::OsString> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.join("node.crt"), folder.join("node.key"));
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let flags = [
+        ("--tls-cert-file", &certificate),
+        ("--tls-private-key-file", &key),
+        ("--client-ca-file", &certificate),
+    ];
+    let flags = flags
+        .into_iter()
+        .flat_map(|(flag, file)| [flag.into(), file.into()]);
+    flags.collect()
 }
 
 fn merge(target: &mut Value, more: Value) {
@@ -203,10 +221,9 @@ async fn node_runs_pods_with_what_larder_delivers() {
         json!({"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "late", "key": "token"}}});
     cluster.pod(
         "second",
-        "until [ \"$(cat /etc/app/key)\" = two ]; do sleep 0.1; done; echo $TOKEN; exit 3",
+        "until [ \"$(cat /etc/app/key)\" = two ]; do sleep 0.1; done; echo $TOKEN > /dev/termination-log; exit 3",
         json!({
             "env": [secret],
-            "terminationMessagePolicy": "FallbackToLogsOnError",
             "volumeMounts": [{"name": "app", "mountPath": "/etc/app"}],
         }),
         json!({"volumes": [{"name": "app", "configMap": {"name": "app"}}]}),
