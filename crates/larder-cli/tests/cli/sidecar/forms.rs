@@ -129,3 +129,37 @@ async fn with_every_variable_set_the_exec_probe_succeeds() {
     drop(sidecar_process);
     assert_eq!(probe("ready"), Some(1));
 }
+
+// sidecar 36, 44, 46
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn missing_parts_are_one_warning_each_and_the_files_are_written() {
+    let world = World::new().await;
+    let metadata = serde_json::json!({"name": "a", "labels": {"l": "1"}});
+    let object = serde_json::json!({"metadata": metadata, "data": {"a": "1"}});
+    world.create("ConfigMap", object).await;
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    std::fs::write(world.path().join("script"), "#!/nowhere/python\n").unwrap();
+    let variables = [
+        ("LABEL", "l"),
+        ("METHOD", "LIST"),
+        ("SCRIPT", "script"),
+        ("HEALTH_HOST", "127.0.0.1"),
+        (
+            "HEALTH_PORT",
+            &taken.local_addr().unwrap().port().to_string(),
+        ),
+        ("LARDER_STATE_DIR", "/dev/null/state"),
+    ];
+    let output = world.sidecar(&[], &variables).output().unwrap();
+    let log = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{log}");
+    for warning in [
+        "cannot listen, running without health",
+        "cannot use the state directory",
+        "this image cannot run the script",
+    ] {
+        assert_eq!(log.matches(warning).count(), 1, "{warning} in {log}");
+    }
+    let file = world.path().join("folder/a");
+    assert_eq!(std::fs::read_to_string(file).unwrap(), "1");
+}
