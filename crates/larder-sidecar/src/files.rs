@@ -12,24 +12,27 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Write as _,
-    mem,
+    fs, mem,
     os::fd::{AsFd as _, BorrowedFd},
     path::Path,
     sync::Arc,
 };
 
-use larder_files::{new_file::NewFile, sys};
+use larder_files::{
+    new_file::NewFile,
+    regular_file::{read_open, read_regular_file},
+    sys,
+};
 use larder_objects::{ResourceVersion, chain};
-use larder_on_change::{ContentDigest, ContentTag, Digester, Items, Start};
+use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
 use rustix::io::Errno;
 use tokio::time::Instant;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use crate::{
-    follow::Sink,
-    index::{Index, Known},
-    metrics::{Metrics, WriteOutcome},
+    follow::{Settled, Sink, UrlFile},
+    index::Index,
+    metrics::{Metrics, set},
     object::{DecodedObject, annotation},
     place::{ASIDE, Places},
     selection::{ObjectRef, Selection},
@@ -48,21 +51,18 @@ const MAX_READ: u64 = 16 << 20;
 pub(crate) struct Files {
     places: Places,
     index: Index,
-    known: Known,
-    tags: BTreeMap<Arc<str>, ContentTag>,
     objects: BTreeMap<ObjectRef, ObjectState>,
-    /// The objects that want each path, in order.
-    claims: BTreeMap<Arc<str>, Vec<ObjectRef>>,
+    paths: BTreeMap<Arc<str>, PathState>,
     /// Whether every list has succeeded once.
     is_complete: bool,
     /// Objects to be read again; whether that is because of a failure.
     stale: BTreeMap<ObjectRef, bool>,
-    /// Why a path was not written; whether an older content is there.
-    errors: BTreeMap<Arc<str>, WriteFailure>,
     /// URL keys whose URL is new.
     fetches: Vec<UrlFile>,
-    /// Files differ from what [`Files::take_change`] last saw.
+    /// Files differ from those at the last [`Sink::settle`].
     is_changed: bool,
+    /// A file could not be removed.
+    has_orphans: bool,
     /// Paths that several objects want.
     collisions: usize,
     /// The mode of files, if none is set.
@@ -71,45 +71,44 @@ pub(crate) struct Files {
     metrics: Metrics,
 }
 
+type PathAndUrl = (Arc<str>, Option<Arc<str>>);
+
 #[derive(Debug, Default)]
 struct ObjectState {
     version: ResourceVersion,
-    /// Its paths, sorted.
-    paths: Box<[Arc<str>]>,
-    /// The URL of paths whose content is fetched.
-    urls: BTreeMap<Arc<str>, Arc<str>>,
+    /// Its paths, sorted, with the URL of content that is fetched.
+    paths: Box<[PathAndUrl]>,
 }
 
-/// Why a file was not written.
-#[derive(Debug)]
-struct WriteFailure {
-    text: String,
-    /// Whether older content is there.
-    has_old: bool,
+#[derive(Debug, Default)]
+struct PathState {
+    /// The objects that want it, in order.
+    claims: Vec<ObjectRef>,
+    /// What is in the file, as far as that is known.
+    tag: Option<ContentTag>,
+    /// Why it was not written, unless an older content is there.
+    error: Option<String>,
 }
 
-/// A file whose content is fetched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UrlFile {
-    pub(crate) path: Arc<str>,
-    pub(crate) object: ObjectRef,
-    pub(crate) url: Arc<str>,
+impl ObjectState {
+    fn url(&self, path: &Arc<str>) -> Option<&Arc<str>> {
+        let mut paths = self.paths.iter();
+        paths.find(|(own, _)| own == path)?.1.as_ref()
+    }
 }
 
 /// Where a piece of content comes from.
-#[derive(Clone, Copy)]
 enum Wanted<'a> {
     Bytes(&'a [u8]),
-    Url(&'a str),
+    Url(Arc<str>),
 }
 
 impl Files {
     pub(crate) fn new(settings: FileSettings, state_dir: &Path, metrics: Metrics) -> Self {
         let places = Places::new(settings);
-        let (index, known) = Index::open(state_dir, places.folder());
+        let index = Index::open(state_dir, places.folder());
+        let known = index.files().keys();
         let mut directories: BTreeSet<_> = known
-            .files
-            .keys()
             .filter_map(|path| Path::new(&**path).parent())
             .collect();
         directories.insert(places.folder());
@@ -119,15 +118,13 @@ impl Files {
         Self {
             places,
             index,
-            known,
-            tags: BTreeMap::new(),
             objects: BTreeMap::new(),
-            claims: BTreeMap::new(),
+            paths: BTreeMap::new(),
             is_complete: false,
             stale: BTreeMap::new(),
-            errors: BTreeMap::new(),
             fetches: Vec::new(),
             is_changed: false,
+            has_orphans: false,
             collisions: 0,
             default_mode: default_mode(),
             random: fastrand::Rng::new(),
@@ -135,101 +132,65 @@ impl Files {
         }
     }
 
-    /// How a hook starts that has a record of an earlier start.
-    pub(crate) fn recorded(&self, name: &str) -> Option<Start> {
-        let digest = self.known.hooks.get(name)?;
-        Some(digest.map_or(Start::Uncertain, Start::Notified))
-    }
-
-    pub(crate) fn set_hook(&mut self, name: &str, digest: Option<ContentDigest>) {
-        self.known.hooks.insert(name.to_owned(), digest);
-        self.index.set_hook(name, digest);
-        self.index.compact(&self.known);
-    }
-
-    /// Whether files differ from those at the last call.
-    pub(crate) fn take_change(&mut self) -> bool {
-        mem::take(&mut self.is_changed)
-    }
-
-    /// The `*.url` keys that are to be fetched now.
-    pub(crate) fn take_fetches(&mut self) -> Vec<UrlFile> {
-        mem::take(&mut self.fetches)
-    }
-
-    /// Whether this file is still to have the content of this URL.
-    pub(crate) fn wants(&self, file: &UrlFile) -> bool {
-        let claims = self.claims.get(&file.path);
-        let state = self.objects.get(&file.object);
-        claims.and_then(|claims| claims.last()) == Some(&file.object)
-            && state.and_then(|state| state.urls.get(&file.path)) == Some(&file.url)
-    }
-
-    /// Why the first sync is not complete on disk: a path that was never written.
-    pub(crate) fn unwritten(&self) -> Option<String> {
-        let mut errors = self.errors.iter().filter(|(_, error)| !error.has_old);
-        let (path, error) = errors.next()?;
-        Some(format!("cannot write {path}: {}", error.text))
-    }
-
-    /// The digest of all files, and what changes are computed from.
-    pub(crate) fn digest(&mut self) -> (ContentDigest, Items) {
-        let mut digester = Digester::new(self.index.key());
-        for path in self.known.files.keys() {
-            if !self.tags.contains_key(path) {
-                let read = larder_files::regular_file::read_regular_file;
-                // An unreadable one counts as empty.
-                let bytes = read(Path::new(&**path), MAX_READ).unwrap_or_default();
-                self.tags
-                    .insert(Arc::clone(path), self.index.key().tag(&bytes));
-            }
-            digester.file_tag(VOLUME, path, self.tags[path]);
-        }
-        digester.finish_with_items()
-    }
-
     /// The paths and contents that an object wants.
     fn desired<'a>(
         &self,
         object: &ObjectRef,
-        files: &[(&'a str, &'a [u8])],
+        decoded: &'a DecodedObject,
         annotation: Option<&str>,
     ) -> BTreeMap<Arc<str>, Wanted<'a>> {
+        let refused = |error: String| {
+            warn!(%object, error, "not made a file");
+            self.metrics.wrote("refused");
+        };
+        let mut desired = BTreeMap::new();
         let directory = match self.places.directory(annotation) {
             Ok(directory) => directory,
             Err(error) => {
-                warn!(%object, %error, "object refused");
-                self.metrics.wrote(WriteOutcome::Refused);
-                return BTreeMap::new();
+                refused(error);
+                return desired;
             }
         };
-        let mut desired = BTreeMap::new();
-        for &(key, bytes) in files {
-            let file = match self.places.file_name(object, key) {
+        for (key, bytes) in decoded.files() {
+            let (name, is_url) = match self.places.file_name(object, key) {
                 Ok(file) => file,
                 Err(error) => {
-                    warn!(%object, %error, "key refused");
-                    self.metrics.wrote(WriteOutcome::Refused);
+                    refused(error);
                     continue;
                 }
             };
-            let path: Arc<str> = directory.join(file.name).to_string_lossy().into();
-            let wanted = if file.is_url {
-                let text = std::str::from_utf8(bytes).map(str::trim);
-                match text.ok().filter(|text| text.len() <= MAX_URL) {
-                    Some(url) => Wanted::Url(url),
-                    None => continue,
+            let wanted = if is_url {
+                let text = std::str::from_utf8(bytes)
+                    .map(str::trim)
+                    .unwrap_or_default();
+                if text.is_empty() || text.len() > MAX_URL {
+                    refused(format!("the value of key {key:?} is not a URL"));
+                    continue;
                 }
+                Wanted::Url(text.into())
             } else {
                 Wanted::Bytes(bytes)
             };
-            desired.insert(path, wanted);
+            desired.insert(directory.join(name).to_string_lossy().into(), wanted);
         }
         desired
     }
 
+    fn winner(&self, path: &str) -> Option<&ObjectRef> {
+        self.paths.get(path)?.claims.last()
+    }
+
+    /// Whether the object may write the path now.
+    fn has(&self, path: &str, object: &ObjectRef) -> bool {
+        // Of an earlier start, an object that was not listed yet may still be there.
+        let before = self.index.files().get(path);
+        let waits = !self.is_complete
+            && before.is_some_and(|before| before > object && !self.objects.contains_key(before));
+        self.winner(path) == Some(object) && !waits
+    }
+
     fn claim(&mut self, path: &Arc<str>, object: &ObjectRef) {
-        let claims = self.claims.entry(Arc::clone(path)).or_default();
+        let claims = &mut self.paths.entry(Arc::clone(path)).or_default().claims;
         let Err(at) = claims.binary_search(object) else {
             return;
         };
@@ -237,160 +198,96 @@ impl Files {
         if let [.., loser, winner] = claims.as_slice() {
             warn!(%path, %winner, %loser, "several objects have this path, the last one wins");
             self.collisions += usize::from(claims.len() == 2);
-            self.metrics.collisions(self.collisions);
+            set(&self.metrics.collisions, self.collisions);
         }
-    }
-
-    /// Whether the object may write the path now.
-    fn has(&self, path: &str, object: &ObjectRef) -> bool {
-        let winner = self.claims.get(path).and_then(|claims| claims.last());
-        // Of an earlier start, an object that was not listed yet may still be there.
-        let before = self.known.files.get(path);
-        let waits = !self.is_complete
-            && before.is_some_and(|before| before > object && !self.objects.contains_key(before));
-        winner == Some(object) && !waits
     }
 
     /// Drops an object's claim of a path.
     fn release(&mut self, path: &Arc<str>, object: &ObjectRef) {
-        let Some(claims) = self.claims.get_mut(path) else {
+        let Some(PathState { claims, .. }) = self.paths.get_mut(path) else {
             return;
         };
-        let was_winner = claims.last() == Some(object);
-        let before = claims.len();
+        let (was_winner, count) = (claims.last() == Some(object), claims.len());
         claims.retain(|claim| claim != object);
-        self.collisions -= usize::from(before == 2 && claims.len() == 1);
-        self.metrics.collisions(self.collisions);
-        let next = claims.last().cloned();
-        if next.is_none() {
-            self.claims.remove(path);
-        }
-        if let (Some(next), true) = (next, was_winner) {
-            self.reread(&next, false);
-        } else if was_winner && self.is_complete {
-            self.remove(path);
+        self.collisions -= usize::from(count == 2 && claims.len() == 1);
+        set(&self.metrics.collisions, self.collisions);
+        match claims.last().cloned() {
+            Some(next) if was_winner => self.read_again(&next, false),
+            None if self.is_complete => self.remove(path),
+            _ => {}
         }
     }
 
-    fn reread(&mut self, object: &ObjectRef, failed: bool) {
+    fn read_again(&mut self, object: &ObjectRef, failed: bool) {
         if let Some(state) = self.objects.get_mut(object) {
             state.version = ResourceVersion::default();
-            state.urls.clear();
+            for (_, url) in &mut state.paths {
+                *url = None;
+            }
             *self.stale.entry(object.clone()).or_default() |= failed;
         }
     }
 
-    /// Notes the outcome of a write.
-    fn wrote(
-        &mut self,
-        path: &Arc<str>,
-        object: &ObjectRef,
-        result: Result<(bool, ContentTag), (String, bool)>,
-    ) {
-        match result {
-            Ok((is_new, tag)) => {
-                self.errors.remove(path);
-                let before = self.tags.insert(Arc::clone(path), tag);
+    fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
+        self.index.add_file(path, object);
+        set(&self.metrics.files, self.index.files().len());
+        let tag = self.index.key().tag(bytes);
+        let written = self.try_write(Path::new(&**path), bytes);
+        let state = self.paths.entry(Arc::clone(path)).or_default();
+        match written {
+            Ok(is_new) => {
+                state.error = None;
+                let before = state.tag.replace(tag);
                 self.is_changed |= is_new || before.is_some_and(|before| before != tag);
                 if is_new {
                     info!(%path, %object, "file written");
                 }
-                let outcome = if is_new {
-                    WriteOutcome::Written
-                } else {
-                    WriteOutcome::Unchanged
-                };
-                self.metrics.wrote(outcome);
+                self.metrics
+                    .wrote(if is_new { "written" } else { "unchanged" });
             }
-            Err((text, has_old)) => {
-                warn!(%path, %object, error = text, "cannot write file, will retry");
-                self.metrics.wrote(WriteOutcome::Failed);
-                self.errors
-                    .insert(Arc::clone(path), WriteFailure { text, has_old });
-                self.reread(object, true);
+            Err(error) => {
+                warn!(%path, %object, error, "cannot write file, will retry");
+                self.metrics.wrote("failed");
+                let has_old = fs::symlink_metadata(&**path).is_ok_and(|found| found.is_file());
+                state.error = (!has_old).then(|| format!("cannot write {path}: {error}"));
+                self.read_again(object, true);
             }
         }
     }
 
-    /// Makes `path` the object's own in the index, before it is written.
-    fn own(&mut self, path: &Arc<str>, object: &ObjectRef) {
-        if self.known.files.get(path) != Some(object) {
-            self.index.add_file(path, object);
-            self.known.files.insert(Arc::clone(path), object.clone());
-            self.metrics.files(self.known.files.len());
-        }
-    }
-
-    fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
-        self.own(path, object);
-        let tag = self.index.key().tag(bytes);
-        let written = self.try_write(path, |writer, name, mode| {
-            if has_content(writer.dir, name, bytes, mode) {
-                return Ok(false);
-            }
-            let mut file = NewFile::create(writer.dir, writer.aside)?;
-            file.write(bytes)?;
-            file.publish(name, mode.unwrap_or(writer.default_mode))?;
-            Ok(true)
-        });
-        self.wrote(path, object, written.map(|is_new| (is_new, tag)));
-    }
-
-    /// Opens the directory of `path`, and has `write` write the file.
-    fn try_write<T>(
-        &mut self,
-        path: &str,
-        write: impl FnOnce(Writer<'_>, &str, Option<u32>) -> Result<T, Errno>,
-    ) -> Result<T, (String, bool)> {
-        let whole = Path::new(path);
-        let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
-            return Err(("not a path".to_owned(), false));
+    /// Makes the file have this content, and returns whether it had other content before.
+    fn try_write(&mut self, path: &Path, bytes: &[u8]) -> Result<bool, String> {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err("not a path".to_owned());
         };
-        let (index, known) = (&mut self.index, &mut self.known);
-        let mut note_made = |directory: &Path| {
-            let directory: Arc<str> = directory.to_string_lossy().into();
-            index.add_directory(&directory);
-            known.directories.insert(directory);
-        };
+        let failed = |step| move |errno: Errno| format!("cannot {step}: {errno}");
         let name = name.to_str().unwrap_or_default();
-        let failed = |step: &'static str, has_old| {
-            move |errno: Errno| (format!("cannot {step}: {errno}"), has_old)
-        };
-        let dir = self.places.open(parent, Some(&mut note_made));
-        let dir = dir.map_err(failed("open the directory", false))?;
-        let mut aside = ASIDE.to_owned();
-        write!(aside, "{:016x}", self.random.u64(..)).expect("writing to a String does not fail");
-        let writer = Writer {
-            dir: dir.as_fd(),
-            aside,
-            default_mode: self.default_mode,
-        };
-        let mode = self.places.settings().mode;
-        let is_file =
-            |stat: &rustix::fs::Stat| sys::file_type(stat) == rustix::fs::FileType::RegularFile;
-        write(writer, name, mode).map_err(|errno| {
-            let has_old = sys::stat_entry(dir.as_fd(), name).is_ok_and(|stat| is_file(&stat));
-            failed("write the file", has_old)(errno)
-        })
-    }
-
-    /// Takes over the content that was fetched for `file`, if it is still wanted. `content` has it open.
-    pub(crate) fn take_fetched(&mut self, file: &UrlFile, content: &[u8]) {
-        if self.wants(file) && self.has(&file.path, &file.object) {
-            self.write(&file.path, &file.object, content);
+        let dir = self.places.make(parent, &mut self.index);
+        let dir = dir.map_err(failed("open the directory"))?;
+        let mode = self.places.settings.mode;
+        if has_content(dir.as_fd(), name, bytes, mode) {
+            return Ok(false);
         }
+        let aside = format!("{ASIDE}{:016x}", self.random.u64(..));
+        let written = NewFile::create(dir.as_fd(), aside).and_then(|mut file| {
+            file.write(bytes)?;
+            file.publish(name, mode.unwrap_or(self.default_mode))
+        });
+        written.map_err(failed("write the file")).map(|()| true)
     }
 
     /// Removes a file that is ours, and the directories above it that we made, if they are empty.
     fn remove(&mut self, path: &Arc<str>) {
-        if !self.known.files.contains_key(path) {
-            return;
-        }
         let whole = Path::new(&**path);
-        let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else {
+        let (true, Some(mut directory), Some(name)) = (
+            self.index.files().contains_key(path),
+            whole.parent(),
+            whole.file_name(),
+        ) else {
+            self.paths.remove(path);
             return;
         };
-        let removed = match self.places.open(parent, None) {
+        let removed = match self.places.open(directory) {
             Ok(dir) => sys::may_be_missing(sys::remove_file(dir.as_fd(), name)),
             // The roots have changed, or somebody has removed the directory.
             Err(Errno::NOENT | Errno::XDEV | Errno::NOTDIR) => Ok(()),
@@ -398,47 +295,73 @@ impl Files {
         };
         if let Err(error) = removed {
             warn!(%path, %error, "cannot remove file, will retry at the next change");
+            self.has_orphans = true;
             return;
         }
         info!(%path, "file removed");
-        self.metrics.wrote(WriteOutcome::Removed);
+        self.metrics.wrote("removed");
         self.index.remove(path);
-        self.known.files.remove(path);
-        self.tags.remove(path);
-        self.errors.remove(path);
-        self.metrics.files(self.known.files.len());
+        self.paths.remove(path);
+        set(&self.metrics.files, self.index.files().len());
         self.is_changed = true;
-        let mut directory = parent;
         while let Some(own) = directory.to_str()
-            && self.known.directories.contains(own)
+            && self.index.has_made(own)
             && let (Some(above), Some(name)) = (directory.parent(), directory.file_name())
         {
-            let removed = self.places.open(above, None);
+            let removed = self.places.open(above);
             let removed = removed.and_then(|above| sys::remove_dir(above.as_fd(), name));
             if sys::may_be_missing(removed).is_err() {
                 break;
             }
             self.index.remove(own);
-            self.known.directories.remove(own);
             directory = above;
         }
     }
-}
 
-/// What a write needs.
-struct Writer<'a> {
-    dir: BorrowedFd<'a>,
-    aside: String,
-    default_mode: u32,
+    /// Removes the files that nobody wants. Those that another object has now are written by it.
+    fn remove_orphans(&mut self) {
+        self.has_orphans = false;
+        let known: Vec<_> = self.index.files().keys().cloned().collect();
+        for path in known {
+            match self.winner(&path).cloned() {
+                None => self.remove(&path),
+                Some(winner) if self.index.files().get(&path) != Some(&winner) => {
+                    self.read_again(&winner, false);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// An unreadable object exists. What an earlier start wrote for it stays.
+    fn keep(&mut self, object: &ObjectRef) {
+        self.stale.remove(object);
+        if self.objects.contains_key(object) {
+            return;
+        }
+        let files = self.index.files().iter();
+        let own = files.filter(|(_, owner)| *owner == object);
+        let paths: Box<[_]> = own.map(|(path, _)| (Arc::clone(path), None)).collect();
+        for (path, _) in &paths {
+            self.claim(path, object);
+        }
+        let state = ObjectState {
+            paths,
+            ..ObjectState::default()
+        };
+        self.objects.insert(object.clone(), state);
+        self.metrics.objects(object.kind, 1);
+    }
 }
 
 impl Sink for Files {
     fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]) {
-        if let Some(state) = self.objects.get(object) {
+        let is_seen = |state: &ObjectState| {
             let seen = &state.version;
-            if !version.is_empty() && (seen == version || version.is_older_than(seen)) {
-                return;
-            }
+            !version.is_empty() && (seen == version || version.is_older_than(seen))
+        };
+        if self.objects.get(object).is_some_and(is_seen) {
+            return;
         }
         let began = Instant::now();
         let decoded = match DecodedObject::from_json(object.kind, json) {
@@ -449,25 +372,19 @@ impl Sink for Files {
                 return;
             }
         };
-        let annotation = annotation(json, &self.places.settings().annotation);
-        let files = decoded.files();
-        let desired = self.desired(object, &files, annotation.as_deref());
-        if desired.is_empty() {
-            debug!(%object, "object without files");
-        }
-        let mut state = ObjectState {
+        let annotation = annotation(json, &self.places.settings.annotation);
+        let desired = self.desired(object, &decoded, annotation.as_deref());
+        let paths = desired.iter().map(|(path, wanted)| match wanted {
+            Wanted::Bytes(_) => (Arc::clone(path), None),
+            Wanted::Url(url) => (Arc::clone(path), Some(Arc::clone(url))),
+        });
+        let state = ObjectState {
             version: version.clone(),
-            paths: desired.keys().cloned().collect(),
-            urls: BTreeMap::new(),
+            paths: paths.collect(),
         };
-        for (path, wanted) in &desired {
-            if let Wanted::Url(url) = wanted {
-                state.urls.insert(Arc::clone(path), Arc::from(*url));
-            }
-        }
         let before = self.objects.insert(object.clone(), state);
-        self.metrics
-            .objects(object.kind, i64::from(before.is_none()));
+        let is_first = before.is_none();
+        self.metrics.objects(object.kind, i64::from(is_first));
         let before = before.unwrap_or_default();
         self.stale.remove(object);
         for path in desired.keys() {
@@ -475,49 +392,24 @@ impl Sink for Files {
         }
         // New and changed files first, then what is gone (rule L5).
         for (path, wanted) in &desired {
-            if !self.has(path, object) {
-                continue;
-            }
             match wanted {
+                _ if !self.has(path, object) => {}
                 Wanted::Bytes(bytes) => self.write(path, object, bytes),
-                Wanted::Url(url) => {
-                    let url: Arc<str> = Arc::from(*url);
-                    if before.urls.get(path) != Some(&url) {
-                        self.fetches.push(UrlFile {
-                            path: Arc::clone(path),
-                            object: object.clone(),
-                            url,
-                        });
-                    }
-                }
+                Wanted::Url(url) if before.url(path) == Some(url) => {}
+                Wanted::Url(url) => self.fetches.push(UrlFile {
+                    path: Arc::clone(path),
+                    object: object.clone(),
+                    url: Arc::clone(url),
+                }),
             }
         }
-        self.metrics.delivered(began.elapsed());
-        for path in &before.paths {
+        let delivery = &self.metrics.delivery;
+        delivery.observe(began.elapsed().as_secs_f64());
+        for (path, _) in &before.paths {
             if !desired.contains_key(path) {
                 self.release(path, object);
             }
         }
-        self.index.compact(&self.known);
-    }
-
-    fn keep(&mut self, object: &ObjectRef) {
-        if self.objects.contains_key(object) {
-            return;
-        }
-        // What an earlier start wrote for it stays.
-        let files = self.known.files.iter();
-        let paths = files.filter(|(_, owner)| *owner == object);
-        let paths: Box<[_]> = paths.map(|(path, _)| Arc::clone(path)).collect();
-        for path in &paths {
-            self.claim(path, object);
-        }
-        let state = ObjectState {
-            paths,
-            ..ObjectState::default()
-        };
-        self.objects.insert(object.clone(), state);
-        self.metrics.objects(object.kind, 1);
     }
 
     fn gone(&mut self, object: &ObjectRef) {
@@ -525,7 +417,7 @@ impl Sink for Files {
             return;
         };
         self.stale.remove(object);
-        for path in &state.paths {
+        for (path, _) in &state.paths {
             self.release(path, object);
         }
         self.metrics.objects(object.kind, -1);
@@ -541,19 +433,8 @@ impl Sink for Files {
     }
 
     fn complete(&mut self) {
-        if mem::replace(&mut self.is_complete, true) {
-            return;
-        }
-        let orphans: Vec<_> = self.known.files.keys().cloned().collect();
-        for path in orphans {
-            let Some(winner) = self.claims.get(&path).and_then(|claims| claims.last()) else {
-                self.remove(&path);
-                continue;
-            };
-            if self.known.files.get(&path) != Some(winner) {
-                let winner = winner.clone();
-                self.reread(&winner, false);
-            }
+        if !mem::replace(&mut self.is_complete, true) {
+            self.remove_orphans();
         }
     }
 
@@ -565,46 +446,72 @@ impl Sink for Files {
         }
     }
 
-    fn make_stale(&mut self, object: &ObjectRef) {
-        self.reread(object, true);
+    fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool> {
+        &mut self.stale
     }
 
-    fn is_stale(&self, object: &ObjectRef) -> bool {
-        self.stale.contains_key(object)
+    fn settle(&mut self) -> Settled {
+        if self.has_orphans {
+            self.remove_orphans();
+        }
+        Settled {
+            is_changed: mem::take(&mut self.is_changed),
+            unwritten: self.paths.values().find_map(|state| state.error.clone()),
+            retries: false,
+        }
     }
 
-    fn take_stale(&mut self) -> BTreeMap<ObjectRef, bool> {
-        mem::take(&mut self.stale)
+    fn index(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items) {
+        let mut digester = Digester::new(self.index.key());
+        for path in self.index.files().keys() {
+            let state = self.paths.entry(Arc::clone(path)).or_default();
+            let tag = *state.tag.get_or_insert_with(|| {
+                // An unreadable one counts as empty.
+                let bytes = read_regular_file(Path::new(&**path), MAX_READ).unwrap_or_default();
+                self.index.key().tag(&bytes)
+            });
+            let inside = Path::new(&**path).strip_prefix(self.places.folder());
+            let name = inside.map_or_else(|_| (**path).into(), Path::to_string_lossy);
+            if hook.selects_file(VOLUME, &name, false) {
+                digester.file_tag(VOLUME, &name, tag);
+            }
+        }
+        digester.finish_with_items()
+    }
+
+    fn take_fetches(&mut self) -> Vec<UrlFile> {
+        mem::take(&mut self.fetches)
+    }
+
+    fn wants(&self, file: &UrlFile) -> bool {
+        let state = self.objects.get(&file.object);
+        self.winner(&file.path) == Some(&file.object)
+            && state.and_then(|state| state.url(&file.path)) == Some(&file.url)
+    }
+
+    fn take_fetched(&mut self, file: &UrlFile, content: &[u8]) {
+        if self.wants(file) && self.has(&file.path, &file.object) {
+            self.write(&file.path, &file.object, content);
+        }
     }
 }
 
 /// Whether the file has this content and mode.
 fn has_content(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: Option<u32>) -> bool {
-    let Ok((file, stat)) = sys::open_regular(dir, name) else {
-        return false;
-    };
-    if mode.is_some_and(|mode| stat.st_mode & 0o7777 != mode)
-        || u64::try_from(stat.st_size).ok() != u64::try_from(bytes.len()).ok()
-    {
-        return false;
-    }
-    let mut rest = bytes;
-    let mut buffer = [0; 4096];
-    loop {
-        match sys::read(&file, &mut buffer) {
-            Ok(0) => return rest.is_empty(),
-            Ok(count) => match rest.strip_prefix(&buffer[..count]) {
-                Some(after) => rest = after,
-                None => return false,
-            },
-            Err(_) => return false,
-        }
-    }
+    sys::open_regular(dir, name).is_ok_and(|(file, stat)| {
+        mode.is_none_or(|mode| stat.st_mode & 0o7777 == mode)
+            && u64::try_from(stat.st_size).ok() == u64::try_from(bytes.len()).ok()
+            && read_open(&file, &stat, bytes.len() + 1).is_ok_and(|found| **found == *bytes)
+    })
 }
 
 /// The mode that the umask leaves of 0666.
 fn default_mode() -> u32 {
-    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = text.lines().find_map(|line| line.strip_prefix("Umask:"));
     let mask = mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok());
     0o666 & !mask.unwrap_or(0o022)

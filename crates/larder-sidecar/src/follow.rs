@@ -5,7 +5,8 @@
 //! Invariants:
 //! 1. A sink learns that an object is gone from an event, or from a complete state without it.
 //! 2. [`Sink::complete`] is called once every selection has had a complete state (rule A1).
-//! 3. An object that the sink calls stale is listed again by its name, with growing pauses after failures.
+//! 3. An object that the sink calls stale is listed again by its name, with growing pauses after failures, until it was
+//!    taken or is gone. What comes too late for that is not taken.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,17 +17,22 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
+use larder_on_change::{ContentDigest, Hook, Items};
 use larder_transport::path::{CollectionPath, Resource, field_selector};
 use larder_watch::{
     Api, Engine, Head, Limits, Listed, NodeContext, Report, RequestBackoff, RequestError,
-    RequestFailure, RequestPhase, Target, TargetId,
+    RequestPhase, Target, TargetId,
 };
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep_until},
+};
 use tracing::warn;
 
 use crate::{
     health::WatchHealth,
+    index::Index,
     selection::{ObjectRef, Selection},
     settings::{Method, WatchTiming},
 };
@@ -36,13 +42,10 @@ const REQUESTS: usize = 4;
 /// The longest pause before an object is read again.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
-/// Takes objects over.
+/// Takes objects over, and puts them into files.
 pub(crate) trait Sink: fmt::Debug + Send + 'static {
     /// An object as it is now, in JSON.
     fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]);
-
-    /// An object exists, and nothing else is known of it.
-    fn keep(&mut self, object: &ObjectRef);
 
     /// An object is gone.
     fn gone(&mut self, object: &ObjectRef);
@@ -51,19 +54,54 @@ pub(crate) trait Sink: fmt::Debug + Send + 'static {
     fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>);
 
     /// Every selection has been listed.
-    fn complete(&mut self);
+    fn complete(&mut self) {}
 
     /// The API server was restored: versions may be lower from now on.
     fn forget_versions(&mut self, selection: &Selection);
 
-    /// An object must be read again, because that has failed.
-    fn make_stale(&mut self, object: &ObjectRef);
-
-    /// Whether an object must be read again.
-    fn is_stale(&self, object: &ObjectRef) -> bool;
-
     /// The objects that are to be read again; whether because of a failure.
-    fn take_stale(&mut self) -> BTreeMap<ObjectRef, bool>;
+    fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool>;
+
+    /// Something may have changed: brings files up to date.
+    fn settle(&mut self) -> Settled;
+
+    /// What is ours across restarts.
+    fn index(&mut self) -> &mut Index;
+
+    /// The digest of what a hook selects, and what changes are computed from.
+    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items);
+
+    /// The files whose content is to be fetched now.
+    fn take_fetches(&mut self) -> Vec<UrlFile> {
+        Vec::new()
+    }
+
+    /// Whether this file is still to have the content of this URL.
+    fn wants(&self, _: &UrlFile) -> bool {
+        false
+    }
+
+    /// Takes over the content that was fetched, if it is still wanted.
+    fn take_fetched(&mut self, _: &UrlFile, _content: &[u8]) {}
+}
+
+/// The state of files.
+#[derive(Debug, Default)]
+pub(crate) struct Settled {
+    /// Files differ from those at the last call.
+    pub(crate) is_changed: bool,
+    /// Why something was never written.
+    pub(crate) unwritten: Option<String>,
+    /// Whether to settle again after a while.
+    pub(crate) retries: bool,
+}
+
+/// A file whose content is fetched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct UrlFile {
+    pub(crate) path: Arc<str>,
+    pub(crate) object: ObjectRef,
+    pub(crate) url: Arc<str>,
 }
 
 /// A selection as the target of a watch.
@@ -73,6 +111,7 @@ struct WatchedSelection<S> {
     selection: Selection,
     timing: WatchTiming,
     sink: Arc<Mutex<S>>,
+    /// `None` for an object that is read again.
     health: Option<Arc<WatchHealth>>,
 }
 
@@ -102,11 +141,8 @@ impl<S: Sink> Watched<S> {
         if meta.name.is_empty() {
             return Err(RequestError::Unexpected("an object without a name"));
         }
-        if selection
-            .name
-            .as_ref()
-            .is_some_and(|name| *name != meta.name)
-        {
+        let other = selection.name.as_ref().filter(|name| **name != meta.name);
+        if other.is_some() {
             return Ok(None);
         }
         let namespace = selection.namespace.as_ref().unwrap_or(&meta.namespace);
@@ -177,7 +213,11 @@ impl<S: Sink> Target for Watched<S> {
             return Ok(None);
         };
         let version = head.metadata.resource_version;
-        self.0.sink.lock().take(&object, &version, json);
+        let mut sink = self.0.sink.lock();
+        if self.0.health.is_some() || sink.stale().contains_key(&object) {
+            sink.take(&object, &version, json);
+        }
+        drop(sink);
         Ok(Some(Taken { object, version }))
     }
 
@@ -205,7 +245,15 @@ impl<S: Sink> Target for Watched<S> {
     }
 }
 
-type Listing<S> = Result<Listed<Watched<S>>, RequestError>;
+/// What is listed.
+enum Listing {
+    /// A selection, by its number.
+    Selection(usize),
+    /// An object that is read again.
+    Object(ObjectRef),
+}
+
+type ListResult<S> = Result<Listed<Watched<S>>, RequestError>;
 
 /// Follows selections.
 pub(crate) struct Follower<S: Sink> {
@@ -214,41 +262,19 @@ pub(crate) struct Follower<S: Sink> {
     sink: Arc<Mutex<S>>,
     /// Selections without a complete state so far.
     missing: BTreeSet<usize>,
-    source: Source<S>,
-    rereads: FuturesUnordered<BoxFuture<'static, (ObjectRef, Listing<S>)>>,
-    /// How often objects were read again in a row.
-    attempts: BTreeMap<ObjectRef, u32>,
-}
-
-enum Source<S: Sink> {
-    Watches(Box<Engine<Watched<S>>>),
-    Lists(Box<Lists<S>>),
-}
-
-/// Rounds of lists.
-struct Lists<S: Sink> {
-    /// Time between two rounds; `None` for one round that succeeds.
+    /// `None` if selections are listed.
+    engine: Option<Box<Engine<Watched<S>>>>,
+    /// Time between two lists of a selection.
     pause: Option<Duration>,
-    /// The next selection of this round.
-    next: usize,
-    at: Instant,
-    listing: Option<BoxFuture<'static, Listing<S>>>,
-    /// A list of this round has failed, and the pause that follows.
-    failed: Option<Duration>,
+    lists: FuturesUnordered<BoxFuture<'static, (Listing, ListResult<S>)>>,
+    permits: Arc<Semaphore>,
     backoff: RequestBackoff,
     random: fastrand::Rng,
+    /// The objects that are being read again, and the attempts before.
+    rereads: BTreeMap<ObjectRef, u32>,
 }
 
-/// What a follower has learned.
-#[derive(Debug)]
-pub(crate) enum Progress {
-    /// The sink may have changed.
-    Changed,
-    /// A request has failed, and is repeated.
-    Failed(Failure),
-}
-
-/// A failed request of a selection.
+/// A failed request of a selection, which is repeated.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// What, why, and the missing right: `cannot list configmaps in namespace prod: …`.
@@ -258,11 +284,10 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn of(selection: &Selection, failure: &RequestFailure) -> Self {
-        let error = &failure.error;
-        let text = chain(&**error);
+    fn of(selection: &Selection, phase: RequestPhase, error: &RequestError) -> Self {
+        let text = chain(error);
         // A list may be the beginning of a watch, which takes that right.
-        let verb = match failure.phase {
+        let verb = match phase {
             _ if error.is_forbidden() && text.contains("cannot watch") => "watch",
             RequestPhase::Watch => "watch",
             _ => "list",
@@ -292,232 +317,219 @@ impl<S: Sink> Follower<S> {
             }))
         });
         let watched: Vec<_> = watched.collect();
-        let source = match method {
-            Method::Watch => {
-                let limits = Limits {
-                    max_requests_in_flight: REQUESTS,
-                    max_watches: usize::MAX,
-                };
-                let random = fastrand::Rng::new();
-                let context = NodeContext::default();
-                let mut engine = Engine::new(api.clone(), limits, Arc::default(), &context, random);
-                for (index, target) in (0..).zip(&watched) {
-                    let id = TargetId::Collection(index);
-                    engine.add(id, target.clone());
-                    // Collections need no slot.
-                    let _ = engine.start(id, true);
-                }
-                Source::Watches(Box::new(engine))
-            }
-            Method::List | Method::Sleep(_) => Source::Lists(Box::new(Lists {
-                pause: match method {
-                    Method::Sleep(pause) => Some(pause),
-                    _ => None,
-                },
-                next: 0,
-                at: Instant::now(),
-                listing: None,
-                failed: None,
-                backoff: RequestBackoff::default(),
-                random: fastrand::Rng::new(),
-            })),
-        };
-        Self {
-            api,
+        let mut follower = Self {
             missing: (0..watched.len()).collect(),
+            engine: None,
+            pause: match method {
+                Method::Sleep(pause) => Some(pause),
+                Method::List | Method::Watch => None,
+            },
+            lists: FuturesUnordered::new(),
+            permits: Arc::new(Semaphore::new(REQUESTS)),
+            backoff: RequestBackoff::default(),
+            random: fastrand::Rng::new(),
+            rereads: BTreeMap::new(),
+            api,
             watched,
             sink,
-            source,
-            rereads: FuturesUnordered::new(),
-            attempts: BTreeMap::new(),
+        };
+        if method == Method::Watch {
+            follower.watch();
+        } else {
+            for index in 0..follower.watched.len() {
+                follower.list(Listing::Selection(index), Duration::ZERO);
+            }
         }
+        follower
     }
 
-    /// Whether every selection has had a complete state.
+    fn watch(&mut self) {
+        let limits = Limits {
+            max_requests_in_flight: REQUESTS,
+            max_watches: usize::MAX,
+        };
+        let (api, random) = (self.api.clone(), self.random.fork());
+        let mut engine = Engine::new(api, limits, Arc::default(), &NodeContext::default(), random);
+        for (index, target) in (0..).zip(&self.watched) {
+            let id = TargetId::Collection(index);
+            engine.add(id, target.clone());
+            // Collections need no slot.
+            let _ = engine.start(id, true);
+        }
+        self.engine = Some(Box::new(engine));
+    }
+
+    /// Whether every selection has had a complete state, and what came of it was taken.
     pub(crate) fn is_complete(&self) -> bool {
-        self.missing.is_empty()
+        self.missing.is_empty() && self.sink.lock().stale().values().all(|failed| *failed)
     }
 
-    /// Whether objects are being read again.
-    pub(crate) fn is_settled(&self) -> bool {
-        self.rereads.is_empty()
-    }
-
-    /// The next thing that happens.
+    /// Waits until the sink may have changed, or a request has failed.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> Progress {
+    pub(crate) async fn next(&mut self) -> Result<(), Failure> {
         if self.watched.is_empty() {
             self.sink.lock().complete();
         }
         loop {
             self.read_again();
             // Both arms are cancel-safe: what is under way is kept here.
-            let progress = tokio::select! {
+            let news = tokio::select! {
                 biased;
-                Some((object, listing)) = self.rereads.next() => {
-                    self.reread(object, listing);
-                    Some(Progress::Changed)
+                Some((listing, result)) = self.lists.next() => Some(self.listed(listing, result)),
+                (index, report) = next_report(self.engine.as_deref_mut()) => {
+                    self.reported(index, report)
                 }
-                event = self.source.next(&self.api, &self.watched) => self.took(event),
             };
-            if let Some(progress) = progress {
-                // Whoever asks next finds every read under way.
-                self.read_again();
-                return progress;
+            if let Some(news) = news {
+                return news;
             }
         }
     }
 
-    fn took(&mut self, (index, event): (usize, Event)) -> Option<Progress> {
-        let watched = &self.watched[index];
-        let (selection, health) = (&watched.0.selection, watched.0.health.as_ref());
-        match event {
-            Event::Listed(state, is_whole, was_reset) => {
-                if was_reset {
-                    self.sink.lock().forget_versions(selection);
-                    if let Source::Watches(engine) = &mut self.source {
-                        let _ = engine.start(TargetId::Collection(index as u64), true);
-                    }
-                    return None;
-                }
-                if let Some(health) = health {
-                    health.listed(Instant::now());
-                }
-                let mut sink = self.sink.lock();
-                if is_whole {
-                    sink.listed(selection, &state);
-                }
-                if self.missing.remove(&index) && self.missing.is_empty() {
-                    sink.complete();
-                }
-                Some(Progress::Changed)
+    fn listed(&mut self, listing: Listing, result: ListResult<S>) -> Result<(), Failure> {
+        let index = match listing {
+            Listing::Selection(index) => index,
+            Listing::Object(object) => {
+                self.read(object, result.err());
+                return Ok(());
             }
-            Event::Changed => Some(Progress::Changed),
-            Event::Gone(object) => {
-                self.sink.lock().gone(&object);
-                Some(Progress::Changed)
-            }
-            Event::Failed(failure) => {
-                let failure = Failure::of(selection, &failure);
-                if let Some(health) = health {
-                    health.failed(&failure.text, Instant::now());
-                }
-                Some(Progress::Failed(failure))
-            }
-        }
-    }
-
-    /// Lists the stale objects.
-    fn read_again(&mut self) {
-        let stale = self.sink.lock().take_stale();
-        for (object, failed) in stale {
-            let attempts = self.attempts.entry(object.clone()).or_default();
-            let pause = match *attempts {
-                0 if !failed => Duration::ZERO,
-                attempts => Duration::from_secs(1 << attempts.min(6)).min(MAX_PAUSE),
-            };
-            *attempts += 1;
-            let target = Watched(Arc::new(WatchedSelection {
-                selection: Selection::of(&object),
-                timing: WatchTiming::default(),
-                sink: Arc::clone(&self.sink),
-                health: None,
-            }));
-            let (api, at) = (self.api.clone(), Instant::now() + pause);
-            let list = async move {
-                sleep_until(at).await;
-                let listing = api.list(&target, None).await;
-                (object, listing)
-            };
-            self.rereads.push(list.boxed());
-        }
-    }
-
-    fn reread(&mut self, object: ObjectRef, listing: Listing<S>) {
-        let mut sink = self.sink.lock();
-        match listing {
-            // Its content was taken, or it is gone, which its watch reports.
-            Ok(_) if !sink.is_stale(&object) => {
-                self.attempts.remove(&object);
-            }
-            Ok(_) => {}
-            Err(error) => {
-                warn!(%object, error = chain(&error), "cannot read object again, will retry");
-                sink.make_stale(&object);
-            }
-        }
-    }
-}
-
-/// News of a selection.
-enum Event {
-    /// All objects, whether no other one may be there, and whether the API server was restored.
-    Listed(BTreeSet<ObjectRef>, bool, bool),
-    Changed,
-    Gone(ObjectRef),
-    Failed(RequestFailure),
-}
-
-impl<S: Sink> Source<S> {
-    /// The next event, and the number of its selection. Cancel-safe.
-    async fn next(&mut self, api: &Api, watched: &[Watched<S>]) -> (usize, Event) {
-        match self {
-            Self::Watches(engine) => loop {
-                let (id, report) = engine.next().await;
-                let event = match report {
-                    Report::Synced(all) => {
-                        Event::Listed(all.state, all.incomplete.is_none(), all.reset)
-                    }
-                    Report::Changed(_) => Event::Changed,
-                    Report::Deleted(object, _) => Event::Gone(object),
-                    Report::Failed(failure) => Event::Failed(failure),
-                    _ => continue,
-                };
-                if let TargetId::Collection(index) = id {
-                    return (usize::try_from(index).unwrap_or_default(), event);
-                }
-            },
-            Self::Lists(lists) => lists.next(api, watched).await,
-        }
-    }
-}
-
-impl<S: Sink> Lists<S> {
-    async fn next(&mut self, api: &Api, watched: &[Watched<S>]) -> (usize, Event) {
-        if self.next == watched.len() {
-            let now = Instant::now();
-            self.next = 0;
-            self.at = match (self.failed.take(), self.pause) {
-                (Some(delay), pause) => now + pause.map_or(delay, |pause| pause.min(delay)),
-                (None, Some(pause)) => now + pause,
-                // One round was all.
-                (None, None) => std::future::pending().await,
-            };
-        }
-        sleep_until(self.at).await;
-        let index = self.next;
-        let listing = self.listing.get_or_insert_with(|| {
-            let (api, target) = (api.clone(), watched[index].clone());
-            async move { api.list(&target, None).await }.boxed()
-        });
-        let listing_result = listing.await;
-        self.listing = None;
-        self.next += 1;
-        let event = match listing_result {
+        };
+        match result {
             Ok(all) => {
                 self.backoff.reset();
-                Event::Listed(all.state, all.incomplete.is_none(), false)
+                self.synced(index, &all.state, all.incomplete.is_none());
+                if let Some(pause) = self.pause {
+                    self.list(Listing::Selection(index), pause);
+                }
+                Ok(())
             }
             Err(error) => {
                 let random = self.random.f64();
                 let delay = self.backoff.delay_after(&error, Instant::now(), random);
-                self.failed = Some(delay.max(watched[index].0.timing.min_pause));
-                Event::Failed(RequestFailure::new(RequestPhase::List, error))
+                let delay = delay.min(self.pause.unwrap_or(delay));
+                let least = self.watched[index].0.timing.min_pause;
+                self.list(Listing::Selection(index), delay.max(least));
+                Err(self.failed(index, RequestPhase::List, &error))
             }
+        }
+    }
+
+    fn reported(
+        &mut self,
+        index: usize,
+        report: Report<Watched<S>>,
+    ) -> Option<Result<(), Failure>> {
+        match report {
+            Report::Synced(all) if all.reset => {
+                let selection = &self.watched[index].0.selection;
+                self.sink.lock().forget_versions(selection);
+                if let Some(engine) = &mut self.engine {
+                    let _ = engine.start(TargetId::Collection(index as u64), true);
+                }
+                return None;
+            }
+            Report::Synced(all) => self.synced(index, &all.state, all.incomplete.is_none()),
+            Report::Changed(_) => {}
+            Report::Deleted(object, _) => self.sink.lock().gone(&object),
+            Report::Failed(failure) => {
+                return Some(Err(self.failed(index, failure.phase, &failure.error)));
+            }
+            _ => return None,
+        }
+        Some(Ok(()))
+    }
+
+    /// A selection has had a complete state; unless it `is_whole`, others may be there, too.
+    fn synced(&mut self, index: usize, state: &BTreeSet<ObjectRef>, is_whole: bool) {
+        let watched = &self.watched[index].0;
+        if let Some(health) = &watched.health {
+            health.listed(Instant::now());
+        }
+        let mut sink = self.sink.lock();
+        if is_whole {
+            sink.listed(&watched.selection, state);
+        }
+        if self.missing.remove(&index) && self.missing.is_empty() {
+            sink.complete();
+        }
+    }
+
+    fn failed(&self, index: usize, phase: RequestPhase, error: &RequestError) -> Failure {
+        let watched = &self.watched[index].0;
+        let failure = Failure::of(&watched.selection, phase, error);
+        if let Some(health) = &watched.health {
+            health.failed(&failure.text, Instant::now());
+        }
+        failure
+    }
+
+    /// Lists the stale objects.
+    fn read_again(&mut self) {
+        let mut sink = self.sink.lock();
+        let stale = sink.stale().iter();
+        let new = stale.filter(|(object, _)| !self.rereads.contains_key(object));
+        let new: Vec<_> = new
+            .map(|(object, failed)| (object.clone(), *failed))
+            .collect();
+        drop(sink);
+        for (object, failed) in new {
+            self.rereads.insert(object.clone(), u32::from(failed));
+            let pause = Duration::from_secs(2 * u64::from(failed));
+            self.list(Listing::Object(object), pause);
+        }
+    }
+
+    /// An object was read again. If it is still stale, that has failed.
+    fn read(&mut self, object: ObjectRef, error: Option<RequestError>) {
+        if let Some(error) = error {
+            warn!(%object, error = chain(&error), "cannot read object again, will retry");
+        }
+        let attempts = self.rereads.remove(&object).unwrap_or_default() + 1;
+        if let Some(failed) = self.sink.lock().stale().get_mut(&object) {
+            *failed = true;
+        } else {
+            return;
+        }
+        self.rereads.insert(object.clone(), attempts);
+        let pause = Duration::from_secs(1 << attempts.min(6)).min(MAX_PAUSE);
+        self.list(Listing::Object(object), pause);
+    }
+
+    fn list(&mut self, listing: Listing, pause: Duration) {
+        let target = match &listing {
+            Listing::Selection(index) => self.watched[*index].clone(),
+            Listing::Object(object) => Watched(Arc::new(WatchedSelection {
+                selection: Selection::of(object),
+                timing: WatchTiming::default(),
+                sink: Arc::clone(&self.sink),
+                health: None,
+            })),
         };
-        (index, event)
+        let (api, permits) = (self.api.clone(), Arc::clone(&self.permits));
+        let at = Instant::now() + pause;
+        let list = async move {
+            sleep_until(at).await;
+            let _permit = permits.acquire().await;
+            let result = api.list(&target, None).await;
+            (listing, result)
+        };
+        self.lists.push(list.boxed());
+    }
+}
+
+/// The next report on a selection, and its number. Cancel-safe.
+async fn next_report<S: Sink>(
+    engine: Option<&mut Engine<Watched<S>>>,
+) -> (usize, Report<Watched<S>>) {
+    let Some(engine) = engine else {
+        return std::future::pending().await;
+    };
+    loop {
+        if let (TargetId::Collection(index), report) = engine.next().await {
+            return (usize::try_from(index).unwrap_or_default(), report);
+        }
     }
 }

@@ -3,17 +3,12 @@
 //! A watch is *proven* by an event, a bookmark, a complete list, or an answer that opens it. Readiness is reached once,
 //! and stays. During an outage of the API server health is good, since a restart would not help, and says `degraded`.
 
-use std::{fmt::Write as _, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use larder_objects::ResourceVersion;
 use parking_lot::Mutex;
-use prometheus_client::{
-    metrics::gauge::Gauge,
-    registry::{Registry, Unit},
-};
 use serde_json::{Value, json};
-use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::{clock, selection::Selection};
@@ -27,40 +22,24 @@ pub(crate) struct WatchHealth {
 
 #[derive(Debug)]
 struct WatchState {
-    version: SmolStr,
+    version: ResourceVersion,
     /// The last proof.
     proven: Option<Instant>,
     /// The last proof or finished attempt, or the start.
     heard: Instant,
     is_listed: bool,
-    error: Option<WatchError>,
-}
-
-#[derive(Debug)]
-struct WatchError {
-    text: String,
-    since: Timestamp,
+    /// The last error, and since when there has been no proof between errors.
+    error: Option<(String, Timestamp)>,
 }
 
 impl WatchHealth {
-    pub(crate) fn new(selection: Selection, now: Instant) -> Arc<Self> {
-        let state = Mutex::new(WatchState {
-            version: SmolStr::default(),
-            proven: None,
-            heard: now,
-            is_listed: false,
-            error: None,
-        });
-        Arc::new(Self { selection, state })
-    }
-
     pub(crate) fn proven(&self, version: Option<&ResourceVersion>, now: Instant) {
         let mut state = self.state.lock();
         state.proven = Some(now);
         state.heard = now;
         state.error = None;
-        if let Some(version) = version.filter(|version| version.as_str() != state.version) {
-            state.version = version.as_str().into();
+        if let Some(version) = version {
+            state.version.clone_from(version);
         }
     }
 
@@ -72,11 +51,8 @@ impl WatchHealth {
     pub(crate) fn failed(&self, text: &str, now: Instant) {
         let mut state = self.state.lock();
         state.heard = now;
-        let since = state.error.take().map(|error| error.since);
-        state.error = Some(WatchError {
-            text: text.to_owned(),
-            since: since.unwrap_or_else(clock::now),
-        });
+        let since = state.error.take().map(|(_, since)| since);
+        state.error = Some((text.to_owned(), since.unwrap_or_else(clock::now)));
     }
 
     fn to_json(&self, now: Instant) -> Value {
@@ -86,39 +62,27 @@ impl WatchHealth {
             "namespace": selection.namespace,
             "name": selection.name,
             "selector": selection.labels,
-            "version": state.version,
+            "version": state.version.as_str(),
             "proofAgeSeconds": state.proven.map(|proven| (now - proven).as_secs()),
-            "error": state.error.as_ref().map(|error| &error.text),
+            "error": state.error.as_ref().map(|(text, _)| text),
         })
     }
-}
-
-/// The state of a hook, as health shows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct HookHealth {
-    pub(crate) name: String,
-    pub(crate) state: &'static str,
-    pub(crate) failures: u32,
-    pub(crate) reason: String,
 }
 
 /// The health of a sidecar.
 #[derive(Debug)]
 pub struct Health {
     max_silence: Duration,
-    watches: Mutex<Vec<Arc<WatchHealth>>>,
     state: Mutex<HealthState>,
-    age: Gauge<f64, AtomicAge>,
 }
-
-type AtomicAge = std::sync::atomic::AtomicU64;
 
 #[derive(Debug, Default)]
 struct HealthState {
+    watches: Vec<Arc<WatchHealth>>,
     is_ready: bool,
-    /// Why it is not ready yet.
-    reason: Option<String>,
-    hooks: Vec<HookHealth>,
+    /// What is wrong, beyond watches.
+    problem: Option<String>,
+    hooks: Vec<Value>,
 }
 
 /// What a probe is told.
@@ -131,53 +95,50 @@ pub struct Answer {
 }
 
 impl Health {
-    /// The health of a sidecar whose watches are opened anew after `max_silence`.
+    /// The health of a sidecar whose watches are reopened after `max_silence`.
     pub fn new(max_silence: Duration) -> Arc<Self> {
-        Arc::new(Self {
-            max_silence,
-            watches: Mutex::default(),
-            state: Mutex::default(),
-            age: Gauge::default(),
-        })
+        let state = Mutex::default();
+        Arc::new(Self { max_silence, state })
     }
 
-    pub(crate) fn register(&self, registry: &mut Registry) {
-        registry.register_with_unit(
-            "proof_age",
-            "Age of the oldest proof of a watch",
-            Unit::Seconds,
-            self.age.clone(),
-        );
-    }
-
-    /// Follows these selections from now on; what is known of one that stays is kept.
+    /// Follows these selections from now on.
     pub(crate) fn follow(
         &self,
         selections: impl IntoIterator<Item = Selection>,
         now: Instant,
     ) -> Vec<(Selection, Arc<WatchHealth>)> {
         let followed = selections.into_iter().map(|selection| {
-            let health = WatchHealth::new(selection.clone(), now);
-            (selection, health)
+            let state = WatchState {
+                version: ResourceVersion::default(),
+                proven: None,
+                heard: now,
+                is_listed: false,
+                error: None,
+            };
+            let health = WatchHealth {
+                selection: selection.clone(),
+                state: Mutex::new(state),
+            };
+            (selection, Arc::new(health))
         });
         let followed: Vec<_> = followed.collect();
         let watches = followed.iter().map(|(_, health)| Arc::clone(health));
-        *self.watches.lock() = watches.collect();
+        self.state.lock().watches = watches.collect();
         followed
     }
 
     pub(crate) fn set_ready(&self) {
         let mut state = self.state.lock();
         state.is_ready = true;
-        state.reason = None;
+        state.problem = None;
     }
 
-    /// Why it is not ready yet, beyond lists that are missing.
-    pub(crate) fn set_reason(&self, reason: Option<String>) {
-        self.state.lock().reason = reason;
+    /// What is wrong, beyond watches.
+    pub(crate) fn set_problem(&self, problem: Option<String>) {
+        self.state.lock().problem = problem;
     }
 
-    pub(crate) fn set_hooks(&self, hooks: Vec<HookHealth>) {
+    pub(crate) fn set_hooks(&self, hooks: Vec<Value>) {
         self.state.lock().hooks = hooks;
     }
 
@@ -186,63 +147,55 @@ impl Health {
         self.state.lock().is_ready
     }
 
-    /// Brings the metric of the oldest proof up to date.
-    pub(crate) fn refresh(&self, now: Instant) {
-        let watches = self.watches.lock();
-        let ages = watches.iter().filter_map(|watch| watch.state.lock().proven);
-        let oldest = ages
-            .min()
-            .map_or(0.0, |proven| (now - proven).as_secs_f64());
-        self.age.set(oldest);
+    /// The age of the oldest proof.
+    pub(crate) fn proof_age(&self, now: Instant) -> Duration {
+        let state = self.state.lock();
+        let proofs = state.watches.iter();
+        let oldest = proofs.filter_map(|watch| watch.state.lock().proven).min();
+        oldest.map_or(Duration::ZERO, |proven| now - proven)
     }
 
     /// Whether a restart would not help (rule H3). With `max_age`, also whether every proof is as young as that.
     pub fn live(&self, max_age: Option<Duration>, now: Instant) -> Answer {
-        let mut problems = String::new();
-        let mut degraded = None;
-        for watch in self.watches.lock().iter() {
+        let (mut problems, mut status) = (Vec::new(), "ok".to_owned());
+        for watch in &self.state.lock().watches {
             let (selection, state) = (&watch.selection, watch.state.lock());
             let silent = now - state.heard;
             if silent >= 2 * self.max_silence {
                 let seconds = silent.as_secs();
-                write!(problems, "watch of {selection}: no sign for {seconds} s; ")
-                    .expect("writing to a String does not fail");
+                problems.push(format!("watch of {selection}: no sign for {seconds} s"));
             }
             let age = state.proven.map(|proven| now - proven);
             if max_age.is_some_and(|max| age.is_none_or(|age| age > max)) {
-                write!(problems, "watch of {selection}: no proof in time; ")
-                    .expect("writing to a String does not fail");
+                problems.push(format!("watch of {selection}: no proof in time"));
             }
-            if let Some(error) = &state.error {
-                degraded.get_or_insert_with(|| {
-                    format!("degraded: api server unreachable since {}", error.since)
-                });
+            if let Some((_, since)) = &state.error
+                && status == "ok"
+            {
+                status = format!("degraded: api server unreachable since {since}");
             }
         }
-        if problems.is_empty() {
-            self.answer(true, degraded.as_deref().unwrap_or("ok"), now)
-        } else {
-            self.answer(false, problems.trim_end_matches("; "), now)
-        }
+        let is_ok = problems.is_empty();
+        self.answer(
+            if is_ok {
+                Ok(status)
+            } else {
+                Err(problems.join("; "))
+            },
+            now,
+        )
     }
 
     /// Whether the first sync is complete and written (rule H4).
     pub fn ready(&self, now: Instant) -> Answer {
-        let reason = {
-            let state = self.state.lock();
-            if state.is_ready {
-                None
-            } else {
-                Some(self.missing().or(state.reason.clone()))
-            }
+        let reason = if self.is_ready() {
+            Ok("ok".to_owned())
+        } else {
+            let known = self.missing().or_else(|| self.state.lock().problem.clone());
+            let reason = known.unwrap_or_else(|| "the first sync is under way".to_owned());
+            Err(format!("not ready: {reason}"))
         };
-        match reason {
-            None => self.answer(true, "ok", now),
-            Some(reason) => {
-                let reason = reason.unwrap_or_else(|| "the first sync is under way".to_owned());
-                self.answer(false, &format!("not ready: {reason}"), now)
-            }
-        }
+        self.answer(reason, now)
     }
 
     /// Both (rule H6).
@@ -255,35 +208,36 @@ impl Health {
         }
     }
 
-    /// A watch that has no complete list yet, and its error.
-    pub(crate) fn missing(&self) -> Option<String> {
-        let watches = self.watches.lock();
-        let mut missing = watches.iter().filter_map(|watch| {
-            let state = watch.state.lock();
-            let error = state.error.as_ref().map(|error| error.text.clone());
-            let text = error.unwrap_or_else(|| format!("no list of {} yet", watch.selection));
-            (!state.is_listed).then_some((state.error.is_none(), text))
-        });
-        // An error says more than a list that is under way.
-        let all: Vec<_> = missing.by_ref().collect();
-        all.into_iter().min().map(|(_, text)| text)
+    /// As configmap-reload answers while nothing is wrong.
+    pub(crate) fn up(&self) -> Answer {
+        let problem = self.state.lock().problem.clone();
+        let status = problem.as_deref().unwrap_or("up");
+        Answer {
+            is_ok: problem.is_none(),
+            body: json!({ "status": status }).to_string(),
+        }
     }
 
-    fn answer(&self, is_ok: bool, status: &str, now: Instant) -> Answer {
-        let watches = self.watches.lock();
-        let watches: Vec<_> = watches.iter().map(|watch| watch.to_json(now)).collect();
-        let hooks = self.state.lock().hooks.clone();
-        let hooks = hooks.into_iter().map(|hook| {
-            json!({
-                "name": hook.name, "state": hook.state,
-                "failures": hook.failures, "reason": hook.reason,
-            })
+    /// A watch that has no complete list yet, and its error.
+    pub(crate) fn missing(&self) -> Option<String> {
+        let state = self.state.lock();
+        let missing = state.watches.iter().filter_map(|watch| {
+            let state = watch.state.lock();
+            let error = state.error.as_ref().map(|(text, _)| text.clone());
+            let is_under_way = error.is_none();
+            let text = error.unwrap_or_else(|| format!("no list of {} yet", watch.selection));
+            (!state.is_listed).then_some((is_under_way, text))
         });
-        let body = json!({
-            "status": status,
-            "watches": watches,
-            "hooks": hooks.collect::<Vec<_>>(),
-        });
+        // An error says more than a list that is under way.
+        missing.min().map(|(_, text)| text)
+    }
+
+    fn answer(&self, status: Result<String, String>, now: Instant) -> Answer {
+        let state = self.state.lock();
+        let watches: Vec<_> = state.watches.iter().map(|one| one.to_json(now)).collect();
+        let is_ok = status.is_ok();
+        let (Ok(status) | Err(status)) = status;
+        let body = json!({"status": status, "watches": watches, "hooks": state.hooks});
         Answer {
             is_ok,
             body: body.to_string(),

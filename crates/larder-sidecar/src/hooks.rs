@@ -7,47 +7,27 @@
 //! 1. The owner learns that a round begins before its first step, and records that its outcome is uncertain.
 //! 2. A newer change ends the pauses of a round, and starts another one.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, mem, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use larder_actions::{StepInputs, StepOutcome};
+use larder_actions::{StepInputs, StepOutcome, run_steps};
 use larder_on_change::{
-    Changes, ContentDigest, Hook, HookEngine, HookState, Items, Outcome, RoundId, Start,
+    ContentDigest, Hook, HookEngine, HookState, Items, Outcome, RoundId, Start,
 };
+use serde_json::json;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
 use tracing::{info, warn};
 
-use crate::{
-    health::{Health, HookHealth},
-    request::LabelRound,
-    steps::{SidecarEnvironment, StepContext, steps},
-    webhook::Webhook,
-};
+use crate::{clock, health::Health, metrics, request::RequestRound, steps::StepContext};
 
-/// The work of a hook's rounds.
-#[derive(Clone, Debug)]
-pub(crate) enum Work {
-    /// The steps of the hook.
-    Steps,
-    /// Script and request of the label form.
-    Label(Arc<LabelRound>),
-    /// A webhook of the reload form.
-    Webhook(Arc<Webhook>),
-}
+/// A hook, and its round if that is not its steps.
+pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
 
-/// What happens to a hook.
-#[derive(Debug)]
-pub(crate) enum HookEvent {
-    /// A round is about to begin: its outcome is uncertain from now on.
-    Begins(String),
-    /// A round was successful for this content.
-    Succeeded(String, ContentDigest),
-    /// A round has failed.
-    Failed,
-}
+/// News of a hook, for its record: the content of its last success, or `None` while that is uncertain.
+pub(crate) type HookEvent = Option<(String, Option<ContentDigest>)>;
 
 /// The hooks of a sidecar.
 pub(crate) struct Hooks {
@@ -70,33 +50,32 @@ impl fmt::Debug for Hooks {
 
 struct TrackedHook {
     hook: Arc<Hook>,
-    work: Work,
+    own_round: Option<Arc<RequestRound>>,
     engine: HookEngine,
     present: Items,
     succeeded: Items,
     running: (Option<ContentDigest>, Items),
     round: RoundId,
     reason: String,
+    /// Since when the application lacks a change.
+    changed: Option<Instant>,
     began: Instant,
 }
 
 impl Hooks {
-    pub(crate) fn new(
-        hooks: Vec<(Hook, Work)>,
-        context: Arc<StepContext>,
-        health: Arc<Health>,
-    ) -> Self {
-        let tracked = hooks.into_iter().map(|(hook, work)| {
+    pub(crate) fn new(hooks: Vec<HookAndRound>, context: StepContext, health: Arc<Health>) -> Self {
+        let tracked = hooks.into_iter().map(|(hook, own_round)| {
             let hook = Arc::new(hook);
             TrackedHook {
                 engine: HookEngine::new(Arc::clone(&hook), Start::FirstDelivery),
                 hook,
-                work,
+                own_round,
                 present: Items::default(),
                 succeeded: Items::default(),
                 running: (None, Items::default()),
                 round: RoundId::from_random(0),
                 reason: String::new(),
+                changed: None,
                 began: Instant::now(),
             }
         });
@@ -104,7 +83,7 @@ impl Hooks {
             tracked: tracked.collect(),
             running: FuturesUnordered::new(),
             announced: None,
-            context,
+            context: Arc::new(context),
             health,
             changes: watch::Sender::new(0),
             random: fastrand::Rng::new(),
@@ -112,21 +91,16 @@ impl Hooks {
     }
 
     /// The first sync is complete: `start` decides for each hook by its name whether it fires now.
-    pub(crate) fn begin(&mut self, mut start: impl FnMut(&Hook) -> (Start, bool)) {
+    pub(crate) fn begin(&mut self, start: impl Fn(&str) -> (Start, bool)) {
         for tracked in &mut self.tracked {
-            let (start, is_initial) = start(&tracked.hook);
-            if is_initial && !tracked.hook.initial {
-                tracked.hook = Arc::new(Hook {
-                    initial: true,
-                    ..(*tracked.hook).clone()
-                });
-            }
+            let (start, is_initial) = start(&tracked.hook.name);
+            Arc::make_mut(&mut tracked.hook).initial |= is_initial;
             tracked.engine = HookEngine::new(Arc::clone(&tracked.hook), start);
         }
     }
 
     /// Everything that has changed together is in place.
-    pub(crate) fn observe(&mut self, content: &dyn Fn(&Hook) -> (ContentDigest, Items)) {
+    pub(crate) fn observe(&mut self, mut content: impl FnMut(&Hook) -> (ContentDigest, Items)) {
         let now = Instant::now();
         for tracked in &mut self.tracked {
             let (digest, items) = content(&tracked.hook);
@@ -134,6 +108,9 @@ impl Hooks {
             tracked.engine.observe(digest, now);
             if tracked.engine.notified() == Some(digest) {
                 tracked.succeeded = tracked.present.clone();
+                tracked.changed = None;
+            } else {
+                tracked.changed.get_or_insert(now);
             }
         }
         self.changes.send_modify(|count| *count += 1);
@@ -148,12 +125,7 @@ impl Hooks {
     /// Whether every hook has nothing to do, or has given up for now.
     pub(crate) fn is_at_rest(&self) -> bool {
         let mut states = self.tracked.iter().map(|tracked| tracked.engine.state());
-        states.all(|state| {
-            matches!(
-                state,
-                HookState::Idle | HookState::Retrying | HookState::Failing
-            )
-        })
+        states.all(|state| !matches!(state, HookState::Waiting | HookState::Running))
     }
 
     /// The next event. Waits forever if there is none to come.
@@ -167,36 +139,33 @@ impl Hooks {
                 self.run(index);
             }
             let now = Instant::now();
-            let random = &mut self.random;
-            let due = self
-                .tracked
-                .iter_mut()
-                .enumerate()
-                .find_map(|(index, tracked)| {
-                    // A sidecar has one application: nothing needs to be spread.
-                    let due = tracked.engine.advance(now, 0.0);
-                    let round = due.and_then(|_| tracked.engine.start())?;
-                    if round.attempt == 1 {
-                        tracked.round = RoundId::from_random(random.u128(..));
-                    }
-                    Some((index, round))
-                });
-            if let Some((index, round)) = due {
-                let tracked = &mut self.tracked[index];
+            for (index, tracked) in self.tracked.iter_mut().enumerate() {
+                // A sidecar has one application: nothing needs to be spread.
+                let due = tracked.engine.advance(now, 0.0);
+                let Some(round) = due.and_then(|_| tracked.engine.start()) else {
+                    continue;
+                };
+                if round.attempt == 1 {
+                    tracked.round = RoundId::from_random(self.random.u128(..));
+                }
                 tracked.running = (Some(round.digest), tracked.present.clone());
                 tracked.began = now;
+                if let Some(changed) = tracked.changed.take() {
+                    let delay = &self.context.metrics.delay;
+                    delay.observe((now - changed).as_secs_f64());
+                }
                 self.announced = Some(index);
+                let name = tracked.hook.name.clone();
                 self.show();
-                return HookEvent::Begins(self.tracked[index].hook.name.clone());
+                return Some((name, None));
             }
             let engines = self.tracked.iter().map(|tracked| &tracked.engine);
             let wakes_at = engines.filter_map(HookEngine::wakes_at).min();
-            let waits = wakes_at.is_some();
             // Both arms are cancel-safe.
             tokio::select! {
                 biased;
                 Some((index, outcome)) = self.running.next() => return self.ended(index, &outcome),
-                () = sleep_until(wakes_at.unwrap_or(now)), if waits => {}
+                () = sleep_until(wakes_at.unwrap_or(now)), if wakes_at.is_some() => {}
                 else => std::future::pending().await,
             }
         }
@@ -205,12 +174,14 @@ impl Hooks {
     fn run(&mut self, index: usize) {
         let tracked = &self.tracked[index];
         let mut changes = tracked.running.1.changes_since(&tracked.succeeded);
+        let mut count = 0;
         for volume in &mut changes.volumes {
+            count += volume.added.len() + volume.changed.len() + volume.removed.len();
             if let Some(path) = self.context.volumes.get(&volume.name) {
                 volume.directory.clone_from(path);
             }
         }
-        let inputs = StepInputs {
+        let mut inputs = StepInputs {
             hook: tracked.hook.name.clone(),
             round: tracked.round,
             attempt: tracked.engine.failures() + 1,
@@ -218,20 +189,13 @@ impl Hooks {
             changes,
             timeout: Duration::ZERO,
         };
-        info!(
-            hook = tracked.hook.name,
-            changed = changed(&inputs.changes),
-            "round begins"
-        );
-        let (hook, work) = (Arc::clone(&tracked.hook), tracked.work.clone());
-        let context = Arc::clone(&self.context);
-        let changes = self.changes.subscribe();
+        info!(hook = inputs.hook, changed = count, "round begins");
+        let (hook, own_round) = (Arc::clone(&tracked.hook), tracked.own_round.clone());
+        let (context, changes) = (Arc::clone(&self.context), self.changes.subscribe());
         let round = async move {
-            let environment = SidecarEnvironment { context: &context };
-            let outcome = match work {
-                Work::Steps => steps(&hook.steps, &hook, inputs, &environment).await,
-                Work::Webhook(webhook) => webhook.run(&hook, inputs, &environment).await,
-                Work::Label(round) => round.run(&hook, inputs, &environment, changes).await,
+            let outcome = match own_round {
+                Some(round) => round.run(&hook, inputs, &context, changes).await,
+                None => run_steps(&hook.steps, &hook, Duration::ZERO, &mut inputs, &*context).await,
             };
             (index, outcome)
         };
@@ -241,50 +205,48 @@ impl Hooks {
     fn ended(&mut self, index: usize, outcome: &StepOutcome) -> HookEvent {
         let now = Instant::now();
         let tracked = &mut self.tracked[index];
-        let (digest, items) = std::mem::take(&mut tracked.running);
+        let (digest, items) = mem::take(&mut tracked.running);
         let name = tracked.hook.name.clone();
-        let took = now - tracked.began;
-        let result = if outcome.is_success() {
+        let (took, error) = (now - tracked.began, outcome.reason());
+        let is_success = outcome.is_success();
+        if is_success {
             info!(hook = name, ?took, "round succeeded");
             tracked.succeeded = items;
-            tracked.reason = String::new();
+            self.context.metrics.succeeded(clock::now());
+        } else if tracked.reason != error {
+            // Once for each reason.
+            warn!(hook = name, ?took, error, "round failed");
+        }
+        tracked.reason = if is_success {
+            String::new()
+        } else {
+            error.to_owned()
+        };
+        let result = if is_success {
             Outcome::Succeeded
         } else {
-            // Once for each reason.
-            if tracked.reason != outcome.reason() {
-                warn!(hook = name, ?took, error = outcome.reason(), "round failed");
-            }
-            outcome.reason().clone_into(&mut tracked.reason);
             Outcome::Failed
         };
         // The longest pause: there is one application, and no herd.
         tracked.engine.finished(result, now, 1.0);
         self.show();
-        match (result, digest) {
-            (Outcome::Succeeded, Some(digest)) => HookEvent::Succeeded(name, digest),
-            _ => HookEvent::Failed,
-        }
+        is_success.then_some((name, digest))
     }
 
     fn show(&self) {
-        let hooks = self.tracked.iter().map(|tracked| HookHealth {
-            name: tracked.hook.name.clone(),
-            state: tracked.engine.state().name(),
-            failures: tracked.engine.failures(),
-            reason: tracked.reason.clone(),
+        let hooks = self.tracked.iter().map(|tracked| {
+            json!({
+                "name": tracked.hook.name, "state": tracked.engine.state().name(),
+                "failures": tracked.engine.failures(), "reason": tracked.reason,
+            })
         });
         self.health.set_hooks(hooks.collect());
         let states = || self.tracked.iter().map(|tracked| tracked.engine.state());
         let pending = states().filter(|state| *state != HookState::Idle).count();
         let failing =
             states().any(|state| matches!(state, HookState::Retrying | HookState::Failing));
-        self.context.metrics.hooks(failing, pending);
+        let metrics = &self.context.metrics;
+        metrics.last_failed.set(failing.into());
+        metrics::set(&metrics.pending, pending);
     }
-}
-
-fn changed(changes: &Changes) -> usize {
-    let volumes = changes.volumes.iter();
-    let counts =
-        volumes.map(|volume| volume.added.len() + volume.changed.len() + volume.removed.len());
-    counts.sum()
 }

@@ -11,25 +11,24 @@ mod metrics;
 mod object;
 mod own;
 mod own_settings;
-mod parts;
 mod place;
 mod reload;
 mod request;
+mod run;
 mod selection;
 mod server;
 mod settings;
 mod steps;
 mod urls;
 mod volumes;
-mod webhook;
 
 pub use self::{
     health::{Answer, Health},
     label::LabelSidecar,
     own::{OwnSettings, OwnSidecar},
     own_settings::{SidecarConfiguration, join_volumes, parse_volume},
-    parts::{RunError, check_hook, unverified_kubeconfig},
     reload::{ReloadSettings, run as run_reload},
+    run::RunError,
     selection::{Namespaces, ObjectName, ObjectRef, Selection, Selector},
     server::check,
     settings::{
@@ -37,5 +36,6 @@ pub use self::{
         LogSettings, MARKS, MAX_SILENCE, Method, Payload, RequestSettings, Retries, SettingsError,
         UrlSettings, WatchTiming, default_state_dir, own_namespace,
     },
-    volumes::{OwnVolume, VolumeSource},
+    steps::check_hook,
+    volumes::OwnVolume,
 };

@@ -1,276 +1,201 @@
-//! Metrics, under the prefix `larder_sidecar`.
+//! Metrics: those of a sidecar, and those of configmap-reload.
 
-use std::{fmt, time::Duration};
+use std::{sync::atomic::AtomicU64, time::Duration};
 
+use jiff::Timestamp;
 use larder_actions::StepOutcome;
 use larder_objects::Kind;
 use prometheus_client::{
-    encoding::{EncodeLabelSet, EncodeLabelValue, LabelValueEncoder},
     metrics::{
         counter::Counter,
         family::Family,
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::Registry,
+    registry::{Metric, Registry},
 };
 
-/// What happened to a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum WriteOutcome {
-    Written,
-    Unchanged,
-    Removed,
-    Refused,
-    Failed,
-}
+/// Names and values of labels.
+type Labels<const N: usize> = [(&'static str, &'static str); N];
+/// Labels of a webhook: its URL without user and query, and what else.
+type WebhookLabels = Vec<(&'static str, String)>;
+type Seconds = Gauge<f64, AtomicU64>;
 
-impl WriteOutcome {
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Written => "written",
-            Self::Unchanged => "unchanged",
-            Self::Removed => "removed",
-            Self::Refused => "refused",
-            Self::Failed => "failed",
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct OutcomeLabels {
-    outcome: Word,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct KindLabels {
-    kind: Word,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RunLabels {
-    action: Word,
-    outcome: Word,
-}
-
-/// A value from a small fixed set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Word(&'static str);
-
-impl EncodeLabelValue for Word {
-    fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        self.0.encode(encoder)
-    }
-}
-
-/// The metrics of a sidecar. Clones are one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Metrics {
-    files: Gauge,
-    objects: Family<KindLabels, Gauge>,
-    writes: Family<OutcomeLabels, Counter>,
-    collisions: Gauge,
-    url_fetches: Family<OutcomeLabels, Counter>,
-    delivery: Delivery,
-    runs: Family<RunLabels, Counter>,
-    last_failed: Gauge,
-    pending: Gauge,
-}
-
-/// Time from an event to the file.
+/// The metrics of a sidecar, under the prefix `larder_sidecar`. Clones are one.
 #[derive(Clone, Debug)]
-struct Delivery(Histogram);
-
-impl Default for Delivery {
-    fn default() -> Self {
-        Self(Histogram::new(exponential_buckets(0.000_25, 2.0, 12)))
-    }
+pub(crate) struct Metrics {
+    pub(crate) files: Gauge,
+    pub(crate) collisions: Gauge,
+    pub(crate) proof_age: Seconds,
+    pub(crate) delivery: Histogram,
+    objects: Family<Labels<1>, Gauge>,
+    writes: Family<Labels<1>, Counter>,
+    url_fetches: Family<Labels<1>, Counter>,
+    runs: Family<Labels<2>, Counter>,
+    run: Family<Labels<1>, Histogram>,
+    pub(crate) delay: Histogram,
+    last_success: Seconds,
+    pub(crate) last_failed: Gauge,
+    pub(crate) pending: Gauge,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct WebhookLabels {
-    webhook: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct ReasonLabels {
-    webhook: String,
-    reason: Word,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct StatusLabels {
-    webhook: String,
-    status_code: String,
-}
-
-/// The metrics of configmap-reload (rule V3). Clones are one.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct WebhookMetrics {
-    last_error: Family<WebhookLabels, Gauge>,
-    successes: Family<WebhookLabels, Counter>,
-    errors: Family<ReasonLabels, Counter>,
-    requests: Family<StatusLabels, Counter>,
-    duration: Family<WebhookLabels, Gauge<f64, std::sync::atomic::AtomicU64>>,
-    watcher_errors: Counter,
-}
-
-impl WebhookMetrics {
-    pub(crate) fn register(registry: &mut Registry) -> Self {
-        let own = Self::default();
-        registry.register(
-            "last_reload_error",
-            "Whether the last reload resulted in an error (1 for error, 0 for success)",
-            own.last_error.clone(),
-        );
-        registry.register(
-            "success_reloads",
-            "Successful reloads",
-            own.successes.clone(),
-        );
-        registry.register("request_errors", "Failed requests", own.errors.clone());
-        registry.register("requests", "Requests by status", own.requests.clone());
-        registry.register(
-            "last_request_duration_seconds",
-            "Duration of the last request",
-            own.duration.clone(),
-        );
-        registry.register(
-            "watcher_errors",
-            "Directories that could not be watched",
-            own.watcher_errors.clone(),
-        );
-        own
-    }
-
-    pub(crate) fn watcher_error(&self) {
-        self.watcher_errors.inc();
-    }
-
-    /// One request has ended.
-    pub(crate) fn asked(&self, webhook: &str, outcome: &StepOutcome, took: Duration, status: u16) {
-        let labels = WebhookLabels {
-            webhook: webhook.to_owned(),
-        };
-        self.duration.get_or_create(&labels).set(took.as_secs_f64());
-        let is_success = outcome.is_success();
-        self.last_error
-            .get_or_create(&labels)
-            .set(i64::from(!is_success));
-        let answered = outcome.reason().split_once(": answered ");
-        let answered = answered.and_then(|(_, rest)| rest.split([';', ' ']).next());
-        let code = is_success.then(|| status.to_string());
-        if let Some(status_code) = code.or(answered.map(str::to_owned)) {
-            let webhook = webhook.to_owned();
-            let labels = StatusLabels {
-                webhook,
-                status_code,
-            };
-            self.requests.get_or_create(&labels).inc();
-        }
-        if is_success {
-            self.successes.get_or_create(&labels).inc();
-        } else {
-            let reason = if answered.is_some() {
-                "client_response"
-            } else {
-                "client_request_do"
-            };
-            self.failed(webhook, reason);
-        }
-    }
-
-    /// No attempt in quick succession is left.
-    pub(crate) fn exhausted(&self, webhook: &str) {
-        self.failed(webhook, "retries_exhausted");
-    }
-
-    fn failed(&self, webhook: &str, reason: &'static str) {
-        let labels = ReasonLabels {
-            webhook: webhook.to_owned(),
-            reason: Word(reason),
-        };
-        self.errors.get_or_create(&labels).inc();
-    }
+/// Buckets from 0.25 ms to 8 min.
+fn seconds() -> Histogram {
+    Histogram::new(exponential_buckets(0.000_25, 2.0, 22))
 }
 
 impl Metrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
-        let own = Self::default();
-        registry.register("files", "Files that are ours", own.files.clone());
-        registry.register("objects", "Objects that are followed", own.objects.clone());
-        registry.register("writes", "Files that were wanted", own.writes.clone());
-        registry.register(
-            "collisions",
-            "Paths that several objects have",
-            own.collisions.clone(),
-        );
-        registry.register(
-            "url_fetches",
-            "Fetches of the URLs of keys",
-            own.url_fetches.clone(),
-        );
-        registry.register(
-            "change_delivery_seconds",
-            "Time from the event to the file",
-            own.delivery.0.clone(),
-        );
-        registry.register("on_change_runs", "Actions after a change", own.runs.clone());
-        registry.register(
-            "on_change_last_failed",
-            "1 while the last round of a hook has failed",
-            own.last_failed.clone(),
-        );
-        registry.register(
-            "on_change_pending",
-            "Hooks that have not succeeded for the present files",
-            own.pending.clone(),
-        );
-        own
-    }
-
-    pub(crate) fn files(&self, count: usize) {
-        self.files.set(i64::try_from(count).unwrap_or(i64::MAX));
+        let mut registrar = Registrar(registry);
+        let run = Family::new_with_constructor(seconds as fn() -> Histogram);
+        Self {
+            files: registrar.add("files", "Files that are ours"),
+            collisions: registrar.add("collisions", "Paths that several objects have"),
+            proof_age: registrar.add("proof_age_seconds", "Age of the oldest proof of a watch"),
+            delivery: registrar.keep(
+                "change_delivery_seconds",
+                "Time from the event to the file",
+                seconds(),
+            ),
+            objects: registrar.add("objects", "Objects that are followed"),
+            writes: registrar.add("writes", "Files that were wanted"),
+            url_fetches: registrar.add("url_fetches", "Fetches of the URLs of keys"),
+            runs: registrar.add("on_change_runs", "Actions after a change"),
+            run: registrar.keep("on_change_run_seconds", "Duration of an action", run),
+            delay: registrar.keep(
+                "on_change_delay_seconds",
+                "Time from a change to the first action of its round",
+                seconds(),
+            ),
+            last_success: registrar.add(
+                "on_change_last_success_timestamp_seconds",
+                "Time of the last successful round, in seconds since 1970",
+            ),
+            last_failed: registrar.add(
+                "on_change_last_failed",
+                "1 while the last round of a hook has failed",
+            ),
+            pending: registrar.add(
+                "on_change_pending",
+                "Hooks that have not succeeded for the present files",
+            ),
+        }
     }
 
     pub(crate) fn objects(&self, kind: Kind, change: i64) {
-        let labels = KindLabels {
-            kind: Word(kind.as_str()),
-        };
+        let labels = [("kind", kind.as_str())];
         self.objects.get_or_create(&labels).inc_by(change);
     }
 
-    pub(crate) fn wrote(&self, outcome: WriteOutcome) {
-        let outcome = Word(outcome.name());
-        self.writes.get_or_create(&OutcomeLabels { outcome }).inc();
-    }
-
-    pub(crate) fn collisions(&self, count: usize) {
-        self.collisions
-            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    pub(crate) fn wrote(&self, outcome: &'static str) {
+        self.writes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     pub(crate) fn fetched(&self, outcome: &'static str) {
-        let outcome = Word(outcome);
-        self.url_fetches
-            .get_or_create(&OutcomeLabels { outcome })
-            .inc();
+        let labels = [("outcome", outcome)];
+        self.url_fetches.get_or_create(&labels).inc();
     }
 
-    pub(crate) fn delivered(&self, took: Duration) {
-        self.delivery.0.observe(took.as_secs_f64());
-    }
-
-    pub(crate) fn ran(&self, action: &'static str, outcome: &StepOutcome) {
-        let labels = RunLabels {
-            action: Word(action),
-            outcome: Word(outcome.name()),
-        };
+    /// A step has ended.
+    pub(crate) fn ran(&self, action: &'static str, outcome: &'static str, took: Duration) {
+        let labels = [("action", action), ("outcome", outcome)];
         self.runs.get_or_create(&labels).inc();
+        let run = self.run.get_or_create(&[("action", action)]);
+        run.observe(took.as_secs_f64());
     }
 
-    pub(crate) fn hooks(&self, failing: bool, pending: usize) {
-        self.last_failed.set(failing.into());
-        self.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
+    /// A round has succeeded.
+    pub(crate) fn succeeded(&self, now: Timestamp) {
+        #[expect(clippy::cast_precision_loss, reason = "microseconds fit for 280 years")]
+        self.last_success.set(now.as_microsecond() as f64 / 1e6);
+    }
+}
+
+/// Sets a gauge to a number of things.
+pub(crate) fn set(gauge: &Gauge, count: usize) {
+    gauge.set(i64::try_from(count).unwrap_or(i64::MAX));
+}
+
+/// The metrics of configmap-reload, under its prefix (rule V3). Clones are one.
+#[derive(Clone, Debug)]
+pub(crate) struct WebhookMetrics {
+    last_error: Family<WebhookLabels, Gauge>,
+    successes: Family<WebhookLabels, Counter>,
+    errors: Family<WebhookLabels, Counter>,
+    requests: Family<WebhookLabels, Counter>,
+    duration: Family<WebhookLabels, Seconds>,
+    pub(crate) watcher_errors: Counter,
+}
+
+impl WebhookMetrics {
+    pub(crate) fn register(registry: &mut Registry) -> Self {
+        let mut registrar = Registrar(registry);
+        Self {
+            last_error: registrar.add(
+                "last_reload_error",
+                "Whether the last reload resulted in an error (1 for error, 0 for success)",
+            ),
+            successes: registrar.add("success_reloads", "Successful reloads"),
+            errors: registrar.add("request_errors", "Failed requests"),
+            requests: registrar.add("requests", "Requests by status"),
+            duration: registrar.add(
+                "last_request_duration_seconds",
+                "Duration of the last request",
+            ),
+            watcher_errors: registrar
+                .add("watcher_errors", "Directories that could not be watched"),
+        }
+    }
+
+    /// A request has ended; `expected` is the status of success.
+    pub(crate) fn asked(
+        &self,
+        webhook: &str,
+        outcome: &StepOutcome,
+        took: Duration,
+        expected: u16,
+    ) {
+        let own = ("webhook", webhook.to_owned());
+        let labels = vec![own.clone()];
+        self.duration.get_or_create(&labels).set(took.as_secs_f64());
+        let last_error = self.last_error.get_or_create(&labels);
+        last_error.set(i64::from(!outcome.is_success()));
+        let answered = outcome.reason().split_once(": answered ");
+        let answered = answered.and_then(|(_, rest)| rest.split([';', ' ']).next());
+        let mut code = answered.map(str::to_owned);
+        if outcome.is_success() {
+            self.successes.get_or_create(&labels).inc();
+            code = Some(expected.to_string());
+        } else {
+            let reasons = ["client_request_do", "client_response"];
+            self.failed(webhook, reasons[usize::from(code.is_some())]);
+        }
+        if let Some(code) = code {
+            let labels = vec![own, ("status_code", code)];
+            self.requests.get_or_create(&labels).inc();
+        }
+    }
+
+    /// A request has failed for this reason.
+    pub(crate) fn failed(&self, webhook: &str, reason: &str) {
+        let labels = vec![
+            ("webhook", webhook.to_owned()),
+            ("reason", reason.to_owned()),
+        ];
+        self.errors.get_or_create(&labels).inc();
+    }
+}
+
+/// Makes metrics and registers them.
+struct Registrar<'a>(&'a mut Registry);
+
+impl Registrar<'_> {
+    fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
+        self.keep(name, help, M::default())
+    }
+
+    fn keep<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
     }
 }

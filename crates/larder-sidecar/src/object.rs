@@ -1,14 +1,15 @@
 //! One object as the API server sends it: its files, and its annotation.
 
+use std::sync::Arc;
+
 use larder_objects::{ConfigMap, DecodeError, Kind, Object as _, Secret};
-use serde::Deserialize;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 /// A decoded object.
 #[derive(Debug)]
 pub(crate) enum DecodedObject {
-    ConfigMap(ConfigMap),
-    Secret(Secret),
+    ConfigMap(Arc<ConfigMap>),
+    Secret(Arc<Secret>),
 }
 
 impl DecodedObject {
@@ -17,8 +18,8 @@ impl DecodedObject {
     /// The object is malformed; the error names the place, and never a value.
     pub(crate) fn from_json(kind: Kind, json: &[u8]) -> Result<Self, DecodeError> {
         Ok(match kind {
-            Kind::ConfigMap => Self::ConfigMap(ConfigMap::from_json(json)?),
-            Kind::Secret => Self::Secret(Secret::from_json(json)?),
+            Kind::ConfigMap => Self::ConfigMap(Arc::new(ConfigMap::from_json(json)?)),
+            Kind::Secret => Self::Secret(Arc::new(Secret::from_json(json)?)),
         })
     }
 
@@ -41,16 +42,14 @@ impl DecodedObject {
 
 /// The value of an annotation.
 pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
-    #[derive(Deserialize)]
+    #[derive(serde::Deserialize)]
     struct Annotated {
         metadata: Metadata,
     }
-    #[derive(Deserialize)]
+    #[derive(serde::Deserialize)]
     struct Metadata {
-        #[serde(default)]
-        annotations: Option<Map<String, Value>>,
+        annotations: Value,
     }
     let annotated: Annotated = serde_json::from_slice(json).ok()?;
-    let annotations = annotated.metadata.annotations?;
-    Some(annotations.get(name)?.as_str()?.to_owned())
+    Some(annotated.metadata.annotations[name].as_str()?.to_owned())
 }

@@ -1,9 +1,10 @@
 //! Flags and the file of the own form (section 3).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, KeyToPath, ProjectedVolumeSource, SecretVolumeSource,
+    ConfigMapVolumeSource, KeyToPath, ProjectedVolumeSource, SecretVolumeSource, Volume,
+    VolumeProjection,
 };
 use larder_objects::Kind;
 use larder_on_change::{
@@ -14,11 +15,10 @@ use serde::Deserialize;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{
-    selection::ObjectRef,
-    volumes::{OwnVolume, VolumeSource},
-};
+use crate::volumes::OwnVolume;
 
+/// The kubelet's mode of files.
+const MODE: i32 = 0o644;
 /// What other sources of a pod are told.
 const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
 
@@ -37,35 +37,25 @@ pub struct SidecarConfiguration {
 ///
 /// What was expected.
 pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<OwnVolume, String> {
-    let expected = || "expected [NAMESPACE/]NAME:DIR[,OPTION…]".to_owned();
     let mut parts = text.split(',');
-    let (object, path) = parts
-        .next()
-        .and_then(|place| place.split_once(':'))
-        .ok_or_else(expected)?;
+    let place = parts.next().and_then(|place| place.split_once(':'));
+    let expected = "expected [NAMESPACE/]NAME:DIR[,OPTION…]";
+    let (object, path) = place.ok_or(expected)?;
     let (own, name) = match object.split_once('/') {
         Some((own, name)) => (Some(own), name),
         None => (namespace, object),
     };
     let own = own.ok_or("the namespace is unknown: give NAMESPACE/NAME, or -n")?;
     if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
-        return Err(expected());
+        return Err(expected.to_owned());
     }
-    let mut source = VolumeSource {
-        object: ObjectRef {
-            kind,
-            namespace: own.into(),
-            name: name.into(),
-        },
-        optional: false,
-        mode: None,
-        items: Vec::new(),
-    };
+    let (name, mut optional, mut default_mode) = (format!("{own}/{name}"), None, Some(MODE));
+    let mut items = Vec::new();
     for option in parts {
         match option.split_once('=') {
-            None if option == "optional" => source.optional = true,
-            Some(("mode", digits)) => source.mode = Some(mode(digits)?),
-            Some(("item", item)) => source.items.push(parse_item(item)?),
+            None if option == "optional" => optional = Some(true),
+            Some(("mode", digits)) => default_mode = Some(mode(digits)?),
+            Some(("item", item)) => items.push(parse_item(item)?),
             _ => {
                 return Err(format!(
                     "unknown option {option:?}: expected optional, mode= or item="
@@ -73,7 +63,29 @@ pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<O
             }
         }
     }
-    Ok(volume(path, None, vec![source]))
+    let items = Some(items).filter(|items| !items.is_empty());
+    let mut volume = Volume::default();
+    match kind {
+        Kind::ConfigMap => {
+            volume.config_map = Some(ConfigMapVolumeSource {
+                name,
+                default_mode,
+                optional,
+                items,
+                ..ConfigMapVolumeSource::default()
+            });
+        }
+        Kind::Secret => {
+            volume.secret = Some(SecretVolumeSource {
+                secret_name: Some(name),
+                default_mode,
+                optional,
+                items,
+                ..SecretVolumeSource::default()
+            });
+        }
+    }
+    Ok(own_volume(path.into(), None, volume))
 }
 
 fn parse_item(text: &str) -> Result<KeyToPath, String> {
@@ -97,16 +109,14 @@ fn mode(digits: &str) -> Result<i32, String> {
     mode.ok_or_else(|| "expected an octal mode, such as 0440".to_owned())
 }
 
-fn volume(path: impl AsRef<Path>, name: Option<SmolStr>, sources: Vec<VolumeSource>) -> OwnVolume {
-    let path: PathBuf = std::path::absolute(path.as_ref())
-        .unwrap_or_else(|_| path.as_ref().to_owned())
-        .components()
-        .collect();
+fn own_volume(path: PathBuf, name: Option<SmolStr>, source: Volume) -> OwnVolume {
+    let path = std::path::absolute(&path).unwrap_or(path);
+    let path: PathBuf = path.components().collect();
     let last = path.file_name().unwrap_or_default().to_string_lossy();
     OwnVolume {
         name: name.unwrap_or_else(|| SmolStr::new(last)),
         path,
-        sources,
+        sources: vec![source],
     }
 }
 
@@ -151,8 +161,8 @@ impl SidecarConfiguration {
         }
         let mut volumes = Vec::new();
         for (number, entry) in file.volumes.into_iter().enumerate() {
-            let read = entry.read(namespace);
-            volumes.push(read.map_err(|error| format!("volumes[{number}]: {error}"))?);
+            let volume = entry.volume(namespace);
+            volumes.push(volume.map_err(|error| format!("volumes[{number}]: {error}"))?);
         }
         let hooks = match file.on_change {
             None => Vec::new(),
@@ -185,63 +195,47 @@ struct FileVolume {
 }
 
 impl FileVolume {
-    fn read(self, namespace: Option<&str>) -> Result<OwnVolume, String> {
-        let own = namespace.ok_or("the namespace is unknown: give -n")?;
-        let source = |kind, name: &str, optional, mode, items| VolumeSource {
-            object: ObjectRef {
-                kind,
-                namespace: own.into(),
-                name: name.into(),
-            },
-            optional,
-            mode,
-            items,
+    fn volume(mut self, namespace: Option<&str>) -> Result<OwnVolume, String> {
+        let namespace = namespace.ok_or("the namespace is unknown: give -n")?;
+        let qualify = |name: &mut String| {
+            if name.is_empty() {
+                return Err("the name of the object is missing");
+            }
+            *name = format!("{namespace}/{name}");
+            Ok(())
         };
-        let sources = match (self.config_map, self.secret, self.projected) {
-            (Some(map), None, None) => vec![source(
-                Kind::ConfigMap,
-                &map.name,
-                map.optional == Some(true),
-                map.default_mode,
-                map.items.unwrap_or_default(),
-            )],
-            (None, Some(secret), None) => vec![source(
-                Kind::Secret,
-                &secret.secret_name.ok_or("secretName is missing")?,
-                secret.optional == Some(true),
-                secret.default_mode,
-                secret.items.unwrap_or_default(),
-            )],
+        match (&mut self.config_map, &mut self.secret, &mut self.projected) {
+            (Some(map), None, None) => {
+                map.default_mode.get_or_insert(MODE);
+                qualify(&mut map.name)?;
+            }
+            (None, Some(secret), None) => {
+                secret.default_mode.get_or_insert(MODE);
+                qualify(secret.secret_name.get_or_insert_default())?;
+            }
             (None, None, Some(projected)) => {
-                let mode = projected.default_mode;
-                let mut sources = Vec::new();
-                for entry in projected.sources.unwrap_or_default() {
-                    sources.push(match (entry.config_map, entry.secret) {
-                        (Some(map), None) => source(
-                            Kind::ConfigMap,
-                            &map.name,
-                            map.optional == Some(true),
-                            mode,
-                            map.items.unwrap_or_default(),
-                        ),
-                        (None, Some(secret)) => source(
-                            Kind::Secret,
-                            &secret.name,
-                            secret.optional == Some(true),
-                            mode,
-                            secret.items.unwrap_or_default(),
-                        ),
-                        _ => return Err(OTHERS.to_owned()),
-                    });
+                projected.default_mode.get_or_insert(MODE);
+                for source in projected.sources.iter_mut().flatten() {
+                    let (config_map, secret) = (source.config_map.take(), source.secret.take());
+                    let has_one = config_map.is_some() != secret.is_some();
+                    if !has_one || *source != VolumeProjection::default() {
+                        return Err(OTHERS.to_owned());
+                    }
+                    (source.config_map, source.secret) = (config_map, secret);
+                    let map = source.config_map.iter_mut().map(|map| &mut map.name);
+                    let secret = source.secret.iter_mut().map(|secret| &mut secret.name);
+                    map.chain(secret).try_for_each(qualify)?;
                 }
-                sources
             }
             _ => return Err("expected one of configMap, secret and projected".to_owned()),
-        };
-        if sources.iter().any(|source| source.object.name.is_empty()) {
-            return Err("the name of the object is missing".to_owned());
         }
-        Ok(volume(self.path, self.name, sources))
+        let volume = Volume {
+            config_map: self.config_map,
+            secret: self.secret,
+            projected: self.projected,
+            ..Volume::default()
+        };
+        Ok(own_volume(self.path, self.name, volume))
     }
 }
 
@@ -261,13 +255,13 @@ mod tests {
             (volume.name.as_str(), volume.path.to_str()),
             ("tls", Some("/etc/tls"))
         );
-        let source = &volume.sources[0];
-        assert_eq!(source.object.to_string(), "Secret n/tls");
-        assert!(source.optional);
-        assert_eq!(source.mode, Some(0o440));
-        assert_eq!(source.items[0].mode, Some(0o400));
+        let source = volume.sources[0].secret.as_ref().unwrap();
+        assert_eq!(source.secret_name.as_deref(), Some("n/tls"));
+        assert_eq!(source.optional, Some(true));
+        assert_eq!(source.default_mode, Some(0o440));
+        assert_eq!(source.items.as_ref().unwrap()[0].mode, Some(0o400));
         let parsed = parse_volume(Kind::ConfigMap, "other/app:/d", None).unwrap();
-        assert_eq!(parsed.sources[0].object.namespace, "other");
+        assert_eq!(parsed.objects().first().unwrap().namespace, "other");
         for bad in [
             "app",
             "app:",
@@ -311,7 +305,7 @@ onChange:
 ";
         let read = SidecarConfiguration::read(text, Some("n")).unwrap();
         assert_eq!(read.volumes.len(), 2);
-        assert_eq!(read.volumes[0].sources.len(), 2);
+        assert_eq!(read.volumes[0].objects().len(), 2);
         assert_eq!(read.volumes[1].name, "own");
         assert_eq!(read.hooks.len(), 1);
         for (bad, expected) in [
@@ -320,6 +314,14 @@ onChange:
             (
                 "volumes: [{path: /d, projected: {sources: [{downwardAPI: {}}]}}]",
                 "a volume of the pod does that",
+            ),
+            (
+                "volumes: [{path: /d, projected: {sources: [{secret: {name: s}, downwardAPI: {}}]}}]",
+                "a volume of the pod does that",
+            ),
+            (
+                "volumes: [{path: /d, configMap: {}}]",
+                "the name of the object is missing",
             ),
             ("volumes: [{path: /d, emptyDir: {}}]", "line 1"),
             ("onChange: [{signal: NONE}]", "onChange"),

@@ -4,8 +4,8 @@
 //! by the kernel, which follows no link out of it.
 
 use std::{
-    fs,
-    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    fs, iter,
+    os::fd::{AsFd as _, OwnedFd},
     path::{Component, Path, PathBuf},
 };
 
@@ -15,34 +15,17 @@ use rustix::{
     io::{Errno, Result as SystemResult},
 };
 
-use crate::{selection::ObjectRef, settings::FileSettings};
+use crate::{index::Index, selection::ObjectRef, settings::FileSettings};
 
 /// The names of files that are being written begin so.
 pub(crate) const ASIDE: &str = ".larder-";
 /// The end of keys whose value is a URL.
 const URL: &str = ".url";
 
-/// Why an object or a key has no file.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum PlaceError {
-    #[error("annotation {annotation} leads out of {folder}; LARDER_FOLDER_ROOTS can allow it")]
-    Outside { annotation: String, folder: String },
-    #[error("key {key:?} is not a file name")]
-    Key { key: String },
-}
-
-/// The name of a key's file.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct FileName {
-    pub(crate) name: String,
-    /// The value is the URL of the content.
-    pub(crate) is_url: bool,
-}
-
 /// The directories that files may be in.
 #[derive(Debug)]
 pub(crate) struct Places {
-    settings: FileSettings,
+    pub(crate) settings: FileSettings,
     /// The folder first.
     roots: Vec<PathBuf>,
 }
@@ -50,49 +33,41 @@ pub(crate) struct Places {
 impl Places {
     pub(crate) fn new(settings: FileSettings) -> Self {
         let folder = std::path::absolute(&settings.folder);
-        let folder = normalized(&folder.unwrap_or_else(|_| settings.folder.clone()));
-        let others = settings.roots.iter().map(|root| normalized(root));
+        let folder = folder.unwrap_or_else(|_| settings.folder.clone());
+        let roots = iter::once(&folder).chain(&settings.roots);
         Self {
-            roots: std::iter::once(folder).chain(others).collect(),
+            roots: roots.map(|root| normalized(root)).collect(),
             settings,
         }
-    }
-
-    pub(crate) fn settings(&self) -> &FileSettings {
-        &self.settings
     }
 
     pub(crate) fn folder(&self) -> &Path {
         &self.roots[0]
     }
 
-    /// The directory of an object with this annotation.
-    pub(crate) fn directory(&self, annotation: Option<&str>) -> Result<PathBuf, PlaceError> {
-        let Some(annotation) = annotation else {
-            return Ok(self.folder().to_owned());
-        };
+    /// The directory of an object with this annotation, or why it has none.
+    pub(crate) fn directory(&self, annotation: Option<&str>) -> Result<PathBuf, String> {
+        let annotation = annotation.unwrap_or_default();
         let path = normalized(&self.folder().join(annotation));
-        if self.split(&path).is_some() && !annotation.contains('\0') {
-            Ok(path)
-        } else {
-            Err(PlaceError::Outside {
-                annotation: annotation.to_owned(),
-                folder: self.folder().display().to_string(),
-            })
+        if self.split(&path).is_ok() && !annotation.contains('\0') {
+            return Ok(path);
         }
+        let folder = self.folder().display();
+        Err(format!(
+            "annotation {annotation} leads out of {folder}; LARDER_FOLDER_ROOTS can allow it"
+        ))
     }
 
-    /// The file of a key.
-    pub(crate) fn file_name(&self, object: &ObjectRef, key: &str) -> Result<FileName, PlaceError> {
+    /// The name of a key's file, and whether the value is the URL of its content; or why it has none.
+    pub(crate) fn file_name(
+        &self,
+        object: &ObjectRef,
+        key: &str,
+    ) -> Result<(String, bool), String> {
         let is_url = self.settings.fetch_urls && key.ends_with(URL);
         let own = key.strip_suffix(URL).filter(|_| is_url).unwrap_or(key);
-        let is_name = !matches!(own, "" | "." | "..")
-            && !own.contains(['/', '\0'])
-            && !own.starts_with(ASIDE);
-        if !is_name {
-            return Err(PlaceError::Key {
-                key: key.to_owned(),
-            });
+        if matches!(own, "" | "." | "..") || own.contains(['/', '\0']) || own.starts_with(ASIDE) {
+            return Err(format!("key {key:?} is not a file name"));
         }
         let name = if self.settings.unique_names {
             let (namespace, kind) = (&object.namespace, object.kind.singular());
@@ -100,81 +75,65 @@ impl Places {
         } else {
             own.to_owned()
         };
-        Ok(FileName { name, is_url })
+        Ok((name, is_url))
     }
 
     /// The root of a path, and the rest of it.
-    fn split<'a>(&'a self, path: &'a Path) -> Option<(&'a Path, &'a Path)> {
+    fn split<'a>(&'a self, path: &'a Path) -> SystemResult<(&'a Path, &'a Path)> {
         let inside = |root: &'a PathBuf| Some((root.as_path(), path.strip_prefix(root).ok()?));
-        self.roots.iter().find_map(inside)
+        self.roots.iter().find_map(inside).ok_or(Errno::XDEV)
     }
 
-    /// Opens a directory. Missing ones are made if `made` is given, which is told of those below a root.
-    pub(crate) fn open(
-        &self,
-        directory: &Path,
-        made: Option<&mut dyn FnMut(&Path)>,
-    ) -> SystemResult<OwnedFd> {
-        let (root, rest) = self.split(directory).ok_or(Errno::XDEV)?;
-        if made.is_some() && !root.exists() {
-            fs::create_dir_all(root)
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
-        }
-        let root_dir = sys::open_root(root)?;
+    /// Opens a directory. A link may lead to another place beneath its root, and nowhere else.
+    pub(crate) fn open(&self, directory: &Path) -> SystemResult<OwnedFd> {
+        let (root, rest) = self.split(directory)?;
+        let root = sys::open_root(root)?;
         if rest.as_os_str().is_empty() {
-            return Ok(root_dir);
+            return Ok(root);
         }
-        let Some(made) = made else {
-            return open_beneath(root_dir.as_fd(), rest);
-        };
-        match open_beneath(root_dir.as_fd(), rest) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        match openat2(&root, rest, flags, Mode::empty(), resolve) {
+            // Linux before 5.6, or a filter that does not know the call.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                beneath::open_place(root.as_fd(), rest.as_os_str().as_encoded_bytes())
+            }
+            opened => opened,
+        }
+    }
+
+    /// Opens a directory, and makes it if it is missing. The index has those that we made below a root.
+    pub(crate) fn make(&self, directory: &Path, index: &mut Index) -> SystemResult<OwnedFd> {
+        match self.open(directory) {
             Err(Errno::NOENT) => {}
             opened => return opened,
         }
-        let mut reached = PathBuf::new();
-        for part in rest {
-            let parent = if reached.as_os_str().is_empty() {
-                None
-            } else {
-                Some(open_beneath(root_dir.as_fd(), &reached)?)
-            };
-            let parent = parent.as_ref().unwrap_or(&root_dir);
-            reached.push(part);
-            match sys::make_dir(parent.as_fd(), part, 0o777) {
-                Ok(()) => made(&root.join(&reached)),
+        let (_, rest) = self.split(directory)?;
+        if let (Some(above), Some(name)) = (directory.parent(), rest.file_name()) {
+            let above = self.make(above, index)?;
+            match sys::make_dir(above.as_fd(), name, 0o777) {
+                Ok(()) => index.add_directory(&directory.to_string_lossy()),
                 Err(Errno::EXIST) => {}
                 Err(errno) => return Err(errno),
             }
+        } else {
+            let made = fs::create_dir_all(directory);
+            made.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
         }
-        open_beneath(root_dir.as_fd(), rest)
+        self.open(directory)
     }
 
     /// Removes files that an earlier process was writing into `directory`.
     pub(crate) fn remove_leftovers(&self, directory: &Path) {
-        let listed = self
-            .open(directory, None)
-            .and_then(|place| sys::open_dir(place.as_fd(), "."))
-            .and_then(|open| Ok((sys::names(&open)?, open)));
-        let Ok((names, open)) = listed else {
+        let place = self.open(directory);
+        let Ok(open) = place.and_then(|place| sys::open_dir(place.as_fd(), ".")) else {
             return;
         };
+        let names = sys::names(&open).unwrap_or_default();
         for name in names.iter().filter(|name| name.starts_with(ASIDE)) {
             // It takes space, and does no other harm.
             let _ = sys::remove_file(open.as_fd(), name.as_str());
         }
-    }
-}
-
-/// A link may lead to another place beneath `root`, and nowhere else.
-fn open_beneath(root: BorrowedFd<'_>, path: &Path) -> SystemResult<OwnedFd> {
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-    match openat2(root, path, flags, Mode::empty(), resolve) {
-        // Linux before 5.6, or a filter that does not know the call.
-        Err(Errno::NOSYS | Errno::PERM) => {
-            beneath::open_place(root, path.as_os_str().as_encoded_bytes())
-        }
-        opened => opened,
     }
 }
 
@@ -228,13 +187,13 @@ mod tests {
             ("/other/x", "/other/x"),
         ] {
             assert_eq!(
-                directory(annotation).as_deref(),
-                Ok(expected),
+                directory(annotation),
+                Ok(expected.to_owned()),
                 "{annotation}"
             );
         }
         for annotation in ["../../etc", "/etc", "..", "/f2", "sub/../../g", "/f\0"] {
-            let error = directory(annotation).unwrap_err().to_string();
+            let error = directory(annotation).unwrap_err();
             assert!(error.ends_with("leads out of /f; LARDER_FOLDER_ROOTS can allow it"));
         }
     }
@@ -249,15 +208,18 @@ mod tests {
         symlink(&outside, folder.join("out")).unwrap();
         symlink("in", folder.join("link")).unwrap();
         let places = places(&folder, &[], false);
-        let mut made = Vec::new();
-        let mut note = |path: &Path| made.push(path.to_owned());
+        let mut index = Index::open(&root.path().join("state"), &folder);
         for path in ["out", "out/x"] {
-            let opened = places.open(&folder.join(path), Some(&mut note));
+            let opened = places.make(&folder.join(path), &mut index);
             assert_eq!(opened.unwrap_err(), Errno::XDEV);
         }
-        places.open(&folder.join("link"), Some(&mut note)).unwrap();
-        places.open(&folder.join("a/b"), Some(&mut note)).unwrap();
-        assert_eq!(made, [folder.join("a"), folder.join("a/b")]);
+        for path in ["link", "a/b"] {
+            places.make(&folder.join(path), &mut index).unwrap();
+        }
+        for (path, is_ours) in [("in", false), ("link", false), ("a", true), ("a/b", true)] {
+            let path = folder.join(path).display().to_string();
+            assert_eq!(index.has_made(&path), is_ours, "{path}");
+        }
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
 
@@ -270,11 +232,10 @@ mod tests {
             name: "a".into(),
         };
         let unique = places(Path::new("/f"), &[], true);
-        let file = unique.file_name(&object, "x.json").unwrap();
-        assert_eq!(file.name, "namespace_ns1.configmap_a.x.json");
-        let file = unique.file_name(&object, "x.json.url").unwrap();
-        assert_eq!(file.name, "namespace_ns1.configmap_a.x.json");
-        assert!(file.is_url);
+        for (key, is_url) in [("x.json", false), ("x.json.url", true)] {
+            let expected = "namespace_ns1.configmap_a.x.json".to_owned();
+            assert_eq!(unique.file_name(&object, key), Ok((expected, is_url)));
+        }
         for key in [".url", "..", "", "a/b", "a\0", ".larder-1"] {
             assert!(unique.file_name(&object, key).is_err(), "{key:?}");
         }

@@ -11,34 +11,29 @@ use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::Duration,
 };
 
 use larder_files::regular_file::read_regular_file;
 use larder_on_change::{
-    Action, ContentDigest, Debounce, DigestKey, Digester, Hook, HttpCall, HttpTarget, HttpTls,
-    HttpUrl, Items, OnFailure, Paths, Retry, Start, Timing,
+    ContentDigest, Debounce, DigestKey, Digester, HttpUrl, Items, Retry, Start,
 };
 use prometheus_client::registry::Registry;
-use rustix::{
-    fs::inotify::{self, CreateFlags, WatchFlags},
-    io::Errno,
-};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::{io::unix::AsyncFd, net::TcpListener, time::sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use crate::{
-    health::{Answer, Health},
-    hooks::{Hooks, Work},
+    health::Health,
+    hooks::{HookAndRound, Hooks},
     metrics::{Metrics, WebhookMetrics},
-    parts::{self, RunError},
-    server::Probed,
-    webhook::Webhook,
+    request::RequestRound,
+    run::RunError,
+    server::{Pages, Server},
+    settings::{Credentials, HttpSettings, MAX_SILENCE, RequestSettings, Retries},
+    steps::StepContext,
 };
 
 /// Time from the last event to the webhooks (rule V1).
@@ -83,58 +78,31 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     let mut registry = Registry::with_prefix("configmap_reload");
     let metrics = WebhookMetrics::register(&mut registry);
     let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
-        RunError::Directory(format!("cannot listen on {}: {error}", settings.listen))
+        RunError::Listen(format!("cannot listen on {}: {error}", settings.listen))
     })?;
-    let is_watching = Arc::new(AtomicBool::new(true));
-    let watching = Arc::clone(&is_watching);
-    let answer = move || {
-        let is_ok = watching.load(Ordering::Relaxed);
-        let status = if is_ok {
-            "up"
-        } else {
-            "a directory cannot be watched"
-        };
-        Answer {
-            is_ok,
-            body: serde_json::json!({ "status": status }).to_string(),
-        }
-    };
-    let probed = Probed::Reload(Arc::new(answer), settings.telemetry_path.clone());
-    let server = parts::Server::start(listener, probed, registry, CancellationToken::new());
-    let hooks = settings.webhooks.iter().enumerate().map(|(number, url)| {
-        let webhook = Webhook {
-            url: url.clone(),
-            attempts: settings.attempts,
-            status: settings.status,
-            metrics: metrics.clone(),
-        };
-        (
-            hook(number, url, &settings),
-            Work::Webhook(Arc::new(webhook)),
-        )
-    });
-    let health = Health::new(crate::settings::MAX_SILENCE);
-    let surroundings =
-        parts::step_context(Path::new(""), BTreeMap::new(), &Metrics::default(), false);
-    let mut hooks = Hooks::new(hooks.collect(), surroundings, health);
-    let key = DigestKey::temporary().map_err(|error| RunError::Directory(error.to_string()))?;
+    let health = Health::new(MAX_SILENCE);
+    let pages = Pages::Reload(settings.telemetry_path.clone());
+    let server = Server::start(listener, pages, Arc::clone(&health), registry);
+    let urls = settings.webhooks.iter().enumerate();
+    let hooks = urls.map(|(number, url)| webhook(number, url, &settings, &metrics));
+    // Those of steps are not theirs.
+    let others = Metrics::register(&mut Registry::default());
+    let context = StepContext::new(Path::new(""), BTreeMap::new(), &others, false);
+    let mut hooks = Hooks::new(hooks.collect(), context, Arc::clone(&health));
+    let key = DigestKey::temporary().expect("the system has random numbers");
     let mut watch = DirectoryWatch::default();
     hooks.begin(|_| (Start::FirstDelivery, false));
     loop {
         // Before reading, so that no change is missed.
-        let watched = watch.renew(&settings.volume_dirs);
-        if let Err(error) = &watched {
-            let was = is_watching.swap(false, Ordering::Relaxed);
-            metrics.watcher_error();
-            if was {
-                error!(%error, "cannot watch a directory, looking at it from time to time");
-            }
-        } else {
-            is_watching.store(true, Ordering::Relaxed);
-        }
-        let content = content(&settings.volume_dirs, &key);
-        hooks.observe(&|_| content.clone());
-        let is_watched = watched.is_ok();
+        let problem = watch.renew(&settings.volume_dirs).err().map(|error| {
+            metrics.watcher_errors.inc();
+            error!(%error, "cannot watch a directory, looking at it from time to time");
+            "a directory cannot be watched".to_owned()
+        });
+        let is_watched = problem.is_none();
+        health.set_problem(problem);
+        let present = content(&settings.volume_dirs, &key);
+        hooks.observe(|_| present.clone());
         // Every arm is cancel-safe.
         loop {
             tokio::select! {
@@ -151,32 +119,38 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     }
 }
 
-fn hook(number: usize, url: &HttpUrl, settings: &ReloadSettings) -> Hook {
-    let call = HttpCall {
-        target: HttpTarget::Url(url.clone()),
-        method: settings.method,
-        headers: Vec::new(),
-        body: String::new(),
-        expect: vec![(settings.status, settings.status)],
-        auth: None,
-        tls: HttpTls::default(),
-    };
-    Hook {
-        name: format!("{number}-http"),
-        volumes: None,
-        paths: Paths::default(),
-        environment: false,
-        container: None,
-        steps: vec![Action::Http(call)],
-        timing: Timing {
-            debounce: QUIET,
-            splay: Duration::ZERO,
-            timeout: Some(TIMEOUT),
-            retry: Retry::default(),
+fn webhook(
+    number: usize,
+    url: &HttpUrl,
+    settings: &ReloadSettings,
+    metrics: &WebhookMetrics,
+) -> HookAndRound {
+    let client = HttpSettings {
+        timeout: TIMEOUT,
+        retries: Retries {
+            total: settings.attempts.saturating_sub(1),
+            connect: u32::MAX,
+            read: u32::MAX,
+            factor: 0.0,
         },
-        on_failure: OnFailure::Retry,
-        initial: false,
-    }
+        credentials: Credentials::default(),
+        skip_tls_verify: false,
+        authorities: None,
+        enable_5xx: false,
+    };
+    let round = RequestRound {
+        request: Some(RequestSettings {
+            url: url.clone(),
+            method: settings.method,
+            payload: None,
+            expect: (settings.status, settings.status),
+            client,
+        }),
+        metrics: Some(metrics.clone()),
+        ..RequestRound::default()
+    };
+    let hook = round.hook(format!("{number}-http"), QUIET, Retry::default());
+    (hook, Some(Arc::new(round)))
 }
 
 /// The digest of all files behind `..data`.
@@ -202,14 +176,12 @@ fn content(directories: &[PathBuf], key: &DigestKey) -> (ContentDigest, Items) {
 
 /// Notices of directories in which `..data` is replaced.
 #[derive(Debug, Default)]
-struct DirectoryWatch {
-    instance: Option<AsyncFd<OwnedFd>>,
-}
+struct DirectoryWatch(Option<AsyncFd<OwnedFd>>);
 
 impl DirectoryWatch {
     /// Watches what the paths lead to now.
     fn renew(&mut self, directories: &[PathBuf]) -> io::Result<()> {
-        let instance = if let Some(instance) = self.instance.take() {
+        let instance = if let Some(instance) = self.0.take() {
             instance
         } else {
             let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
@@ -219,50 +191,31 @@ impl DirectoryWatch {
             )]
             AsyncFd::new(instance)?
         };
-        let events = WatchFlags::MOVED_TO
-            | WatchFlags::CREATE
-            | WatchFlags::DELETE_SELF
-            | WatchFlags::MOVE_SELF
-            | WatchFlags::ONLYDIR;
+        let changes = WatchFlags::MOVED_TO | WatchFlags::CREATE;
+        let ends = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
         for directory in directories {
-            inotify::add_watch(&instance, directory, events).map_err(|errno| {
-                io::Error::new(
-                    io::Error::from(errno).kind(),
-                    format!("{}: {errno}", directory.display()),
-                )
-            })?;
+            inotify::add_watch(&instance, directory, changes | ends)
+                .map_err(|errno| io::Error::other(format!("{}: {errno}", directory.display())))?;
         }
-        self.instance = Some(instance);
+        self.0 = Some(instance);
         Ok(())
     }
 
     /// Waits until something has happened. Cancel-safe: what was read is said at once.
     async fn changed(&mut self) {
-        let Some(instance) = &self.instance else {
+        let Some(instance) = &self.0 else {
             return;
         };
-        loop {
-            let Ok(mut ready) = instance.readable().await else {
-                return;
-            };
+        let mut has_any = false;
+        while !has_any && let Ok(mut ready) = instance.readable().await {
             let mut buffer = [MaybeUninit::uninit(); 4096];
-            let mut has_any = false;
-            let mut reader = inotify::Reader::new(instance.get_ref(), &mut buffer);
-            loop {
-                match reader.next() {
-                    Ok(_) => has_any = true,
-                    Err(Errno::AGAIN) => break,
-                    Err(errno) => {
-                        warn!(error = %errno, "cannot read notices of the kernel");
-                        break;
-                    }
-                }
+            let mut events = inotify::Reader::new(instance.get_ref(), &mut buffer);
+            // The error at the end is that there are no more.
+            while events.next().is_ok() {
+                has_any = true;
             }
             ready.clear_ready();
-            if has_any {
-                info!("directory changed");
-                return;
-            }
         }
+        info!("directory changed");
     }
 }

@@ -1,143 +1,115 @@
-//! The round of the label form: the script, then the request with its fast retries (section 6).
+//! The round of a script and a request with fast retries: of the label form (section 6), and of a webhook.
 
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use larder_actions::{StepInputs, StepOutcome};
+use larder_actions::{StepInputs, StepOutcome, run_steps};
 use larder_files::regular_file::read_regular_text;
 use larder_on_change::{
-    Action, Command, Hook, HttpCall, HttpTarget, HttpTls, OnFailure, Paths, Retry, Timing,
+    Action, Command, Debounce, Hook, HttpCall, HttpTarget, HttpTls, OnFailure, Paths, Retry, Timing,
 };
 use rustix::fs::{Access, access};
-use tokio::{sync::watch, time::timeout};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout},
+};
 use tracing::{error, warn};
 
 use crate::{
-    settings::{Credentials, Encoding, HttpSettings, LabelSettings, RequestSettings, Retries},
-    steps::{SidecarEnvironment, steps},
+    metrics::WebhookMetrics,
+    settings::{Credentials, Encoding, HttpSettings, RequestSettings, Retries},
+    steps::StepContext,
 };
 
-/// The name of the hook.
-pub(crate) const HOOK: &str = "request";
-/// Pause between two attempts when the fast retries are used up.
-const SLOW: Duration = Duration::from_mins(5);
 /// The longest user or password.
 const MAX_CREDENTIAL: u64 = 64 << 10;
 
-/// Script and request.
-#[derive(Debug)]
-pub(crate) struct LabelRound {
-    script: Option<(PathBuf, Duration)>,
-    request: Option<RequestSettings>,
-    /// Not in the first round.
-    skip_request: parking_lot::Mutex<bool>,
+/// A script with its longest time, and a request.
+#[derive(Debug, Default)]
+pub(crate) struct RequestRound {
+    pub(crate) script: Option<(PathBuf, Duration)>,
+    pub(crate) request: Option<RequestSettings>,
+    /// The next round sends no request.
+    pub(crate) skips_request: AtomicBool,
+    /// Those of a webhook.
+    pub(crate) metrics: Option<WebhookMetrics>,
 }
 
-impl LabelRound {
-    /// The hook of the label form; `None` without script and request.
-    pub(crate) fn hook(settings: &LabelSettings) -> Option<(Hook, Self)> {
-        let (script, request) = (settings.script.clone(), settings.request.clone());
-        if script.is_none() && request.is_none() {
-            return None;
-        }
-        let retries = request.as_ref().map(|request| request.client.retries);
-        let retry = Retry {
-            min: SLOW,
-            max: SLOW,
-            attempts: u32::from(retries.is_none_or(|retries| retries.total == 0)),
-        };
-        let steps = script.iter().map(|(path, _)| Action::Exec(command(path)));
-        let hook = Hook {
-            name: HOOK.to_owned(),
+impl RequestRound {
+    /// The hook of this round; `retry` holds after the fast retries.
+    pub(crate) fn hook(&self, name: String, debounce: Debounce, retry: Retry) -> Hook {
+        let script = self.script.as_ref();
+        Hook {
+            name,
             volumes: None,
             paths: Paths::default(),
             environment: false,
             container: None,
-            steps: steps.collect(),
+            steps: script.map(|(path, _)| exec(path)).into_iter().collect(),
             timing: Timing {
-                debounce: settings.debounce,
+                debounce,
                 splay: Duration::ZERO,
                 timeout: None,
                 retry,
             },
             on_failure: OnFailure::Retry,
             initial: false,
-        };
-        let round = Self {
-            script,
-            request,
-            skip_request: parking_lot::Mutex::new(false),
-        };
-        Some((hook, round))
-    }
-
-    /// The first round sends no request.
-    pub(crate) fn skip_first_request(&self) {
-        *self.skip_request.lock() = true;
-    }
-
-    /// Whether there is a script.
-    pub(crate) fn has_script(&self) -> bool {
-        self.script.is_some()
+        }
     }
 
     /// Runs the script and sends the request. A script that fails is logged, and the request is sent all the same.
     pub(crate) async fn run(
         &self,
         hook: &Hook,
-        inputs: StepInputs,
-        environment: &SidecarEnvironment<'_>,
-        changes: watch::Receiver<u64>,
+        mut inputs: StepInputs,
+        context: &StepContext,
+        mut changes: watch::Receiver<u64>,
     ) -> StepOutcome {
+        let is_first = inputs.attempt == 1;
+        let mut step = async |action: Action, longest: Duration| {
+            let mut hook = hook.clone();
+            hook.timing.timeout = Some(longest);
+            run_steps(&[action], &hook, Duration::ZERO, &mut inputs, context).await
+        };
         // A retry repeats the request alone, as theirs does.
-        if let (Some((path, longest)), 1) = (&self.script, inputs.attempt) {
-            let step = [Action::Exec(command(path))];
-            let hook = with_timeout(hook, *longest);
-            let outcome = steps(&step, &hook, inputs.clone(), environment).await;
+        if let (Some((path, longest)), true) = (&self.script, is_first) {
+            let outcome = step(exec(path), *longest).await;
             if !outcome.is_success() {
                 error!(script = %path.display(), error = outcome.reason(), "script failed");
             }
         }
-        let Some(request) = &self.request else {
+        let skips = self.skips_request.swap(false, Ordering::Relaxed);
+        let Some(request) = self.request.as_ref().filter(|_| !skips) else {
             return StepOutcome::Succeeded;
         };
-        if std::mem::take(&mut *self.skip_request.lock()) {
-            return StepOutcome::Succeeded;
-        }
-        self.send(request, hook, inputs, environment, changes).await
-    }
-
-    async fn send(
-        &self,
-        request: &RequestSettings,
-        hook: &Hook,
-        inputs: StepInputs,
-        environment: &SidecarEnvironment<'_>,
-        mut changes: watch::Receiver<u64>,
-    ) -> StepOutcome {
-        let hook = with_timeout(hook, request.client.timeout);
         // The slow retries are single attempts.
-        let mut budget = Budget::new(request.client.retries, inputs.attempt == 1);
+        let mut budget = Budget::new(request.client.retries, is_first);
         changes.mark_unchanged();
         loop {
             let call = match call(request) {
-                Ok(call) => call,
+                Ok(call) => Action::Http(call),
                 Err(reason) => return StepOutcome::Failed(reason),
             };
-            let step = [Action::Http(call)];
-            let outcome = steps(&step, &hook, inputs.clone(), environment).await;
-            let Some(pause) = budget.next(&outcome) else {
+            let began = Instant::now();
+            let outcome = step(call, request.client.timeout).await;
+            let pause = budget.next(&outcome);
+            if let Some(metrics) = &self.metrics {
+                let (url, expected) = (request.url.to_string(), request.expect.0);
+                metrics.asked(&url, &outcome, began.elapsed(), expected);
+                if pause.is_none() && !outcome.is_success() {
+                    metrics.failed(&url, "retries_exhausted");
+                }
+            }
+            let Some(pause) = pause else {
                 return outcome;
             };
-            warn!(
-                error = outcome.reason(),
-                ?pause,
-                "request failed, will retry"
-            );
+            let error = outcome.reason();
+            warn!(error, ?pause, "request failed, will retry");
             // A newer change starts anew.
             if timeout(pause, changes.changed()).await.is_ok() {
                 return outcome;
@@ -164,67 +136,51 @@ impl Budget {
 
     /// The pause before the next attempt; `None` if there is none.
     fn next(&mut self, outcome: &StepOutcome) -> Option<Duration> {
-        let reason = match outcome {
-            StepOutcome::Succeeded | StepOutcome::Skipped(_) => return None,
-            StepOutcome::Failed(reason) | StepOutcome::TimedOut(reason) => reason,
-        };
-        let kind = if reason.contains(": answered ") {
-            &mut self.retries.total
-        } else if reason.contains(": cannot ") {
-            &mut self.retries.connect
-        } else {
-            &mut self.retries.read
-        };
+        if outcome.is_success() {
+            return None;
+        }
+        let reason = outcome.reason();
         // The smaller of each and the total holds.
-        *kind = kind.checked_sub(1)?;
-        if !reason.contains(": answered ") {
-            self.retries.total = self.retries.total.checked_sub(1)?;
+        self.retries.total = self.retries.total.checked_sub(1)?;
+        if reason.contains(": cannot ") {
+            self.retries.connect = self.retries.connect.checked_sub(1)?;
+        } else if !reason.contains(": answered ") {
+            self.retries.read = self.retries.read.checked_sub(1)?;
         }
         self.used += 1;
         Some(self.retries.pause(self.used))
     }
 }
 
-fn with_timeout(hook: &Hook, longest: Duration) -> Hook {
-    let mut hook = hook.clone();
-    hook.timing.timeout = Some(longest);
-    hook
+fn exec(script: &Path) -> Action {
+    Action::Exec(Command::new(words(script)))
 }
 
 /// The script itself, or `sh` with it if it is not executable.
-fn command(path: &Path) -> Command {
-    let word = path.display().to_string();
-    let words = if access(path, Access::EXEC_OK).is_ok() {
+fn words(script: &Path) -> Vec<String> {
+    let word = script.display().to_string();
+    if access(script, Access::EXEC_OK).is_ok() {
         vec![word]
     } else {
         vec!["sh".to_owned(), word]
-    };
-    Command {
-        words,
-        user: None,
-        working_directory: "/".to_owned(),
-        env: Vec::new(),
-        log_output: false,
     }
 }
 
 /// Why the script cannot be run in this image, if that is known.
 pub(crate) fn missing_interpreter(script: &Path) -> Option<String> {
-    let name = if access(script, Access::EXEC_OK).is_ok() {
-        let head = fs::read(script).ok()?;
-        let line = head
-            .strip_prefix(b"#!")?
-            .split(|byte| *byte == b'\n')
-            .next()?;
-        let line = String::from_utf8_lossy(line);
-        let path = PathBuf::from(line.split_whitespace().next()?);
-        return (!path.exists()).then(|| path.display().to_string());
-    } else {
-        "sh"
-    };
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let mut found = std::env::split_paths(&paths).map(|path| path.join(name));
-    (!found.any(|path| path.exists())).then(|| name.to_owned())
+    if let [shell, _] = words(script).as_slice() {
+        let paths = std::env::var_os("PATH").unwrap_or_default();
+        let mut found = std::env::split_paths(&paths).map(|path| path.join(shell));
+        return (!found.any(|path| path.exists())).then(|| shell.clone());
+    }
+    let text = fs::read(script).ok()?;
+    let line = text
+        .strip_prefix(b"#!")?
+        .split(|byte| *byte == b'\n')
+        .next()?;
+    let line = String::from_utf8_lossy(line);
+    let program = line.split_whitespace().next()?;
+    (!Path::new(program).exists()).then(|| program.to_owned())
 }
 
 /// The request with the credentials of this moment.
@@ -244,7 +200,7 @@ fn call(request: &RequestSettings) -> Result<HttpCall, String> {
         method: request.method,
         headers,
         body: payload.map(|payload| payload.0.clone()).unwrap_or_default(),
-        expect: vec![(200, 299)],
+        expect: vec![request.expect],
         auth: None,
         tls: tls(&request.client),
     })
@@ -275,27 +231,19 @@ pub(crate) fn authorization(credentials: &Credentials) -> Result<Option<String>,
     };
     let username = one(&credentials.username, &credentials.username_file);
     let password = one(&credentials.password, &credentials.password_file);
-    let (Some(username), Some(password)) = (username, password) else {
+    let is_given = |text: &String| !text.is_empty();
+    let (Some(username), Some(password)) = (username.filter(is_given), password.filter(is_given))
+    else {
         return Ok(None);
     };
-    if username.is_empty() || password.is_empty() {
-        return Ok(None);
-    }
     let both = format!("{username}:{password}");
-    let limit = match credentials.encoding {
-        Encoding::Latin1 => '\u{ff}',
-        Encoding::Utf8 => char::MAX,
-        Encoding::Ascii => '\u{7f}',
+    let bytes: Option<Vec<u8>> = match credentials.encoding {
+        Encoding::Utf8 => Some(both.into_bytes()),
+        Encoding::Ascii => both.is_ascii().then(|| both.into_bytes()),
+        Encoding::Latin1 => both.chars().map(|c| u8::try_from(c).ok()).collect(),
     };
-    if both.chars().any(|c| c > limit) {
-        let text = "user or password has characters that REQ_BASIC_AUTH_ENCODING has not";
-        return Err(text.to_owned());
-    }
-    let bytes = match credentials.encoding {
-        Encoding::Utf8 => both.into_bytes(),
-        // Their numbers are those of the characters.
-        Encoding::Latin1 | Encoding::Ascii => both.chars().map(|c| c as u8).collect(),
-    };
+    let bytes =
+        bytes.ok_or("user or password has characters that REQ_BASIC_AUTH_ENCODING has not")?;
     Ok(Some(format!("Basic {}", STANDARD.encode(bytes))))
 }
 

@@ -38,19 +38,16 @@ pub struct ObjectName {
 impl ObjectName {
     /// The name that `text` denotes, if it denotes one.
     pub fn parse(text: &str) -> Option<Self> {
-        let parts: Vec<_> = text.split('/').collect();
-        let (namespace, kind, name) = match parts.as_slice() {
-            [name] => (None, None, *name),
-            [kind, name] => (None, Some(*kind), *name),
-            [namespace, kind, name] => (Some(*namespace), Some(*kind), *name),
-            _ => return None,
-        };
-        let kinds = [Kind::ConfigMap, Kind::Secret].into_iter();
+        let mut parts = text.rsplit('/');
+        let (name, kind, namespace) = (parts.next()?, parts.next(), parts.next());
         let kind = match kind {
             None => None,
-            Some(word) => Some(kinds.clone().find(|kind| kind.singular() == word)?),
+            Some("configmap") => Some(Kind::ConfigMap),
+            Some("secret") => Some(Kind::Secret),
+            Some(_) => return None,
         };
-        (!name.is_empty() && namespace != Some("")).then(|| Self {
+        let is_name = !name.is_empty() && namespace != Some("") && parts.next().is_none();
+        is_name.then(|| Self {
             namespace: namespace.map(SmolStr::new),
             kind,
             name: name.into(),
@@ -160,9 +157,7 @@ pub struct ObjectRef {
 impl Ord for ObjectRef {
     fn cmp(&self, other: &Self) -> Ordering {
         let kinds = other.kind.cmp(&self.kind);
-        kinds
-            .then_with(|| self.namespace.cmp(&other.namespace))
-            .then_with(|| self.name.cmp(&other.name))
+        kinds.then_with(|| (&self.namespace, &self.name).cmp(&(&other.namespace, &other.name)))
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::{
     convert::Infallible,
-    fmt,
     io::{self, Read as _, Write as _},
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
     sync::Arc,
@@ -13,34 +12,74 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::Full;
 use hyper::body::Incoming;
-use larder_connections::{Acceptor, ConnectionLimits};
+use larder_connections::{Acceptor, ConnectionLimits, log_panic};
 use larder_objects::go_duration;
 use prometheus_client::{encoding::text::encode, registry::Registry};
-use tokio::{net::TcpListener, time::Instant};
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{Instant, timeout},
+};
 use tokio_util::sync::CancellationToken;
 use tower::service_fn;
+use tracing::info;
 
-use crate::health::{Answer, Health};
+use crate::{health::Health, metrics::Metrics};
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 16;
 /// Longest time for a probe.
 const PROBE: Duration = Duration::from_secs(10);
+/// Time for open connections when the sidecar ends.
+const END: Duration = Duration::from_millis(500);
 
-/// What is served.
-#[derive(Clone)]
-pub(crate) enum Probed {
+/// What is served besides health.
+#[derive(Clone, Debug)]
+pub(crate) enum Pages {
     /// Own form: health and readiness have paths of their own.
-    Own(Arc<Health>),
+    Own(Metrics),
     /// Label form: `/healthz` is both (rule H6).
-    Label(Arc<Health>),
-    /// Reload form: the text of `/healthz` while it works, and the path of the metrics.
-    Reload(Arc<dyn Fn() -> Answer + Send + Sync>, String),
+    Label(Metrics),
+    /// Reload form: `/healthz` as theirs, and metrics at this path.
+    Reload(String),
 }
 
-impl fmt::Debug for Probed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Probed")
+/// The server of health and metrics, or none.
+#[derive(Debug, Default)]
+pub(crate) struct Server {
+    tasks: JoinSet<()>,
+    shutdown: CancellationToken,
+}
+
+impl Server {
+    pub(crate) fn start(
+        listener: TcpListener,
+        pages: Pages,
+        health: Arc<Health>,
+        registry: Registry,
+    ) -> Self {
+        if let Ok(address) = listener.local_addr() {
+            info!(%address, "listening");
+        }
+        let mut server = Self::default();
+        let limits = ConnectionLimits::default()
+            .http1_only()
+            .max_connections(CONNECTIONS);
+        let registry = Arc::new(registry);
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            let response = respond(&pages, &health, &registry, request.uri());
+            async move { Ok::<_, Infallible>(response) }
+        });
+        let serving = Acceptor::new(listener, limits).serve(service, server.shutdown.clone());
+        server.tasks.spawn(serving);
+        server
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.shutdown.cancel();
+        if let Ok(Some(ended)) = timeout(END, self.tasks.join_next()).await {
+            log_panic(ended);
+        }
     }
 }
 
@@ -61,70 +100,47 @@ pub(crate) async fn bind(host: Option<IpAddr>, port: u16) -> io::Result<TcpListe
     }
 }
 
-/// Serves until `shutdown`.
-pub(crate) async fn serve(
-    listener: TcpListener,
-    probed: Probed,
-    registry: Arc<Registry>,
-    shutdown: CancellationToken,
-) {
-    let limits = ConnectionLimits::default()
-        .http1_only()
-        .max_connections(CONNECTIONS);
-    let service = service_fn(move |request: http::Request<Incoming>| {
-        let response = respond(&probed, &registry, request.uri());
-        async move { Ok::<_, Infallible>(response) }
-    });
-    Acceptor::new(listener, limits)
-        .serve(service, shutdown)
-        .await;
-}
-
-fn respond(probed: &Probed, registry: &Registry, uri: &http::Uri) -> Response<Full<Bytes>> {
+fn respond(
+    pages: &Pages,
+    health: &Health,
+    registry: &Registry,
+    uri: &http::Uri,
+) -> Response<Full<Bytes>> {
     let now = Instant::now();
-    let query = uri.query().unwrap_or_default().split('&');
-    let mut ages = query.filter_map(|pair| pair.strip_prefix("max-age="));
-    let max_age = match ages.next().map(go_duration::parse) {
-        Some(Err(_)) => return plain(StatusCode::BAD_REQUEST, "max-age: expected a duration"),
-        Some(Ok(age)) => Some(age),
-        None => None,
+    let mut query = uri.query().unwrap_or_default().split('&');
+    let max_age = query.find_map(|pair| pair.strip_prefix("max-age="));
+    let Ok(max_age) = max_age.map(go_duration::parse).transpose() else {
+        return response(400, "text/plain", "max-age: expected a duration\n".into());
     };
-    let answer = match (probed, uri.path()) {
-        (Probed::Own(health), "/healthz" | "/livez") => health.live(max_age, now),
-        (Probed::Own(health), "/readyz") => health.ready(now),
-        (Probed::Label(health), "/healthz") => health.live_and_ready(max_age, now),
-        (Probed::Label(health), "/livez") => health.live(max_age, now),
-        (Probed::Label(health), "/readyz") => health.ready(now),
-        (Probed::Reload(answer, _), "/healthz") => answer(),
-        (Probed::Own(health) | Probed::Label(health), "/metrics") => {
-            health.refresh(now);
+    let answer = match (pages, uri.path()) {
+        (Pages::Label(_), "/healthz") => health.live_and_ready(max_age, now),
+        (Pages::Reload(_), "/healthz") => health.up(),
+        (Pages::Own(_) | Pages::Label(_), "/healthz" | "/livez") => health.live(max_age, now),
+        (Pages::Own(_) | Pages::Label(_), "/readyz") => health.ready(now),
+        (Pages::Own(own) | Pages::Label(own), "/metrics") => {
+            own.proof_age.set(health.proof_age(now).as_secs_f64());
             return metrics(registry);
         }
-        (Probed::Reload(_, path), found) if found == path => return metrics(registry),
-        _ => return plain(StatusCode::NOT_FOUND, "not found"),
+        (Pages::Reload(path), found) if found == path => return metrics(registry),
+        _ => return response(404, "text/plain", "not found\n".into()),
     };
-    let status = if answer.is_ok {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
-    };
-    with_type(status, "application/json", answer.body)
+    response(
+        if answer.is_ok { 200 } else { 503 },
+        "application/json",
+        answer.body,
+    )
 }
 
 fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
     let mut text = String::new();
     encode(&mut text, registry).expect("writing to a String does not fail");
     let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    with_type(StatusCode::OK, form, text)
+    response(200, form, text)
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
-    with_type(status, "text/plain; charset=utf-8", format!("{text}\n"))
-}
-
-fn with_type(status: StatusCode, form: &'static str, body: String) -> Response<Full<Bytes>> {
+fn response(status: u16, form: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = status;
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
     let value = http::HeaderValue::from_static(form);
     response.headers_mut().insert(CONTENT_TYPE, value);
     response
@@ -151,10 +167,8 @@ pub fn check(address: SocketAddr, path: &str) -> Result<(), String> {
     if answer.starts_with("HTTP/1.1 200 ") {
         return Ok(());
     }
-    let body = answer
-        .split_once("\r\n\r\n")
-        .map_or(answer.as_str(), |(_, body)| body);
-    let status: Option<serde_json::Value> = serde_json::from_str(body).ok();
-    let status = status.and_then(|body| Some(body.get("status")?.as_str()?.to_owned()));
+    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
+    let status: Option<serde_json::Value> = serde_json::from_str(body.unwrap_or_default()).ok();
+    let status = status.and_then(|body| Some(body["status"].as_str()?.to_owned()));
     Err(status.unwrap_or_else(|| "no usable answer".to_owned()))
 }

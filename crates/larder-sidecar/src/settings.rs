@@ -122,6 +122,8 @@ pub struct RequestSettings {
     pub method: &'static str,
     /// The body, in JSON.
     pub payload: Option<Payload>,
+    /// The first and last status of success.
+    pub expect: (u16, u16),
     /// How it is sent.
     pub client: HttpSettings,
 }
@@ -533,6 +535,7 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
             url,
             method,
             payload,
+            expect: (200, 299),
             client: client.clone(),
         }),
         Err(error) => {

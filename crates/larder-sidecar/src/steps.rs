@@ -1,44 +1,26 @@
 //! The steps of hooks in a sidecar: where they act.
 
-use std::{collections::BTreeMap, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+use std::{
+    collections::BTreeMap,
+    env, fs,
+    io::Error,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    process,
+    time::Duration,
+};
 
 use larder_actions::{
     StepEnvironment, StepInputs, StepOutcome,
     exec::{ExecReport, Launch, LaunchError, Launched, Machine, Redactor},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
-    run_steps,
 };
 use larder_on_change::{Action, Hook, PodFacts, PodIdentity, Restart};
 use smol_str::SmolStr;
 use tracing::info;
 
-use crate::metrics::Metrics;
-
-/// What all steps share.
-#[derive(Debug)]
-pub(crate) struct StepContext {
-    pub(crate) pod: PodIdentity,
-    pub(crate) processes: Processes,
-    pub(crate) machine: Machine,
-    pub(crate) volumes: BTreeMap<SmolStr, PathBuf>,
-    pub(crate) metrics: Metrics,
-}
-
-/// Runs steps until one fails.
-pub(crate) async fn steps(
-    steps: &[Action],
-    hook: &Hook,
-    mut inputs: StepInputs,
-    environment: &SidecarEnvironment<'_>,
-) -> StepOutcome {
-    run_steps(steps, hook, Duration::ZERO, &mut inputs, environment).await
-}
-
-/// Where the steps of a sidecar act: its own container, and the network that the pod's containers share.
-pub(crate) struct SidecarEnvironment<'a> {
-    pub(crate) context: &'a StepContext,
-}
+use crate::{metrics::Metrics, settings::own_namespace};
 
 static FACTS: PodFacts = PodFacts {
     volumes: Vec::new(),
@@ -46,9 +28,72 @@ static FACTS: PodFacts = PodFacts {
     restart_policy: SmolStr::new_static(""),
 };
 
-impl StepEnvironment for SidecarEnvironment<'_> {
+/// Where the steps of a sidecar act: its own container, and the network that the pod's containers share.
+#[derive(Debug)]
+pub(crate) struct StepContext {
+    pub(crate) pod: PodIdentity,
+    processes: Processes,
+    machine: Machine,
+    pub(crate) volumes: BTreeMap<SmolStr, PathBuf>,
+    pub(crate) metrics: Metrics,
+}
+
+impl StepContext {
+    /// Scripts of the label form have the whole environment of this process.
+    pub(crate) fn new(
+        state_dir: &Path,
+        volumes: BTreeMap<SmolStr, PathBuf>,
+        metrics: &Metrics,
+        whole_environment: bool,
+    ) -> Self {
+        let memory = Some(state_dir).filter(|path| path.is_dir());
+        let mut machine = Machine::new(memory.map_or_else(env::temp_dir, Path::to_owned));
+        if whole_environment {
+            let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+                Some((name.into_string().ok()?, value.into_string().ok()?))
+            };
+            machine.base = env::vars_os().filter_map(text).collect();
+        }
+        let variable = |name| env::var(name).unwrap_or_default();
+        Self {
+            pod: PodIdentity {
+                namespace: own_namespace().unwrap_or_default().to_string(),
+                name: variable("HOSTNAME"),
+                uid: variable("POD_UID"),
+            },
+            processes: Processes::new("/proc", "/nonexistent"),
+            machine,
+            volumes,
+            metrics: metrics.clone(),
+        }
+    }
+}
+
+/// Whether a sidecar can carry out the hook.
+///
+/// # Errors
+///
+/// What it cannot do, and what can be done instead.
+pub fn check_hook(hook: &Hook) -> Result<(), &'static str> {
+    for step in &hook.steps {
+        match step {
+            Action::Restart(_) => {
+                return Err("a sidecar cannot restart containers; send a signal to a process");
+            }
+            Action::Signal(target) if target.process.is_none() => {
+                return Err(
+                    "a signal takes shareProcessNamespace in the pod, and the name of a process: {signal: SIGHUP, process: nginx}",
+                );
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+impl StepEnvironment for StepContext {
     fn processes(&self) -> &Processes {
-        &self.context.processes
+        &self.processes
     }
 
     fn target_names(&self) -> Vec<SmolStr> {
@@ -59,12 +104,10 @@ impl StepEnvironment for SidecarEnvironment<'_> {
         &self,
         all_processes: bool,
     ) -> Result<Vec<FoundContainer>, StepOutcome> {
-        let failed = |error| StepOutcome::Failed(format!("cannot find processes: {error}"));
-        let namespace = std::fs::metadata("/proc/self/ns/pid")
-            .map_err(failed)?
-            .ino();
-        let own = i32::try_from(std::process::id()).unwrap_or_default();
-        let processes = &self.context.processes;
+        let failed = |error: Error| StepOutcome::Failed(format!("cannot find processes: {error}"));
+        let namespace = fs::metadata("/proc/self/ns/pid").map_err(failed)?.ino();
+        let own = i32::try_from(process::id()).unwrap_or_default();
+        let processes = &self.processes;
         let found = processes.in_pid_namespace("pod".into(), own, namespace, all_processes);
         Ok(found.map_err(failed)?.into_iter().collect())
     }
@@ -82,14 +125,14 @@ impl StepEnvironment for SidecarEnvironment<'_> {
             hosts: Hosts::ThisMachine,
             facts: &FACTS,
             files: Files {
-                volumes: &self.context.volumes,
+                volumes: &self.volumes,
                 any_authorities: true,
             },
         }
     }
 
     fn launch(&self, launch: Launch<'_>, _: &StepInputs) -> Result<Launched, LaunchError> {
-        self.context.machine.launch(launch)
+        self.machine.launch(launch)
     }
 
     async fn redactor(&self, _: &StepInputs) -> Redactor {
@@ -99,16 +142,13 @@ impl StepEnvironment for SidecarEnvironment<'_> {
 
     fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome {
         if report.bytes > 0 {
-            info!(
-                hook = inputs.hook,
-                bytes = report.bytes,
-                "command has printed"
-            );
+            let (hook, bytes) = (&inputs.hook, report.bytes);
+            info!(hook, bytes, "command has printed");
         }
         report.outcome
     }
 
-    fn step_ended(&self, action: &Action, outcome: &StepOutcome, _: Duration) {
-        self.context.metrics.ran(action.word(), outcome);
+    fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
+        self.metrics.ran(action.word(), outcome.name(), took);
     }
 }

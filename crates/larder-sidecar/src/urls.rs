@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
-    files::{Files, UrlFile},
+    follow::{Sink, UrlFile},
     metrics::Metrics,
     request::{authorization, tls},
     settings::UrlSettings,
@@ -87,7 +87,7 @@ impl UrlKeys {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self, files: &Mutex<Files>) {
+    pub(crate) async fn next(&mut self, files: &Mutex<impl Sink>) {
         loop {
             if let Some((_, fetching)) = &mut self.fetching {
                 let fetched = fetching.await;
@@ -116,7 +116,7 @@ impl UrlKeys {
         }
     }
 
-    fn ended(&mut self, file: UrlFile, fetched: Fetched, files: &Mutex<Files>) {
+    fn ended(&mut self, file: UrlFile, fetched: Fetched, files: &Mutex<impl Sink>) {
         let now = Instant::now();
         let Some(key) = self.keys.get_mut(&file.path).filter(|key| key.file == file) else {
             return;

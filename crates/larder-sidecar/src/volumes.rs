@@ -7,24 +7,23 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs,
+    fs, mem,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, KeyToPath, Pod, SecretVolumeSource, Volume,
-};
-use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
-use larder_on_change::{ContentDigest, ContentTag, DigestKey, Digester, Hook, Items};
-use larder_projection::{Inputs, Payload, Unavailable, disk::AtomicWriter, project};
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_objects::{Kind, ResourceVersion, chain};
+use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
+use larder_projection::{Inputs, Needs, Payload, Unavailable, disk::AtomicWriter, project};
 use smol_str::SmolStr;
 use tracing::{info, warn};
 
 use crate::{
-    follow::Sink,
-    metrics::{Metrics, WriteOutcome},
+    clock,
+    follow::{Settled, Sink},
+    index::Index,
+    metrics::Metrics,
     object::DecodedObject,
     selection::{ObjectRef, Selection},
 };
@@ -36,52 +35,30 @@ pub struct OwnVolume {
     pub name: SmolStr,
     /// The directory.
     pub path: PathBuf,
-    /// Its objects; a later one wins.
-    pub sources: Vec<VolumeSource>,
+    /// Volumes of a pod, whose objects are named `NAMESPACE/NAME`; a later one wins.
+    pub sources: Vec<Volume>,
 }
 
-/// An object in a directory.
-#[derive(Clone, Debug, PartialEq)]
-pub struct VolumeSource {
-    /// The object.
-    pub object: ObjectRef,
-    /// Whether it may be missing.
-    pub optional: bool,
-    /// Mode of its files; `None` for the kubelet's 0644.
-    pub mode: Option<i32>,
-    /// Its keys and their paths; empty for all keys.
-    pub items: Vec<KeyToPath>,
-}
-
-impl VolumeSource {
-    fn to_volume(&self, alias: &str) -> Volume {
-        let items = (!self.items.is_empty()).then(|| self.items.clone());
-        let (mode, optional) = (Some(self.mode.unwrap_or(0o644)), Some(self.optional));
-        let mut volume = Volume {
-            name: alias.to_owned(),
-            ..Volume::default()
-        };
-        match self.object.kind {
-            Kind::ConfigMap => {
-                volume.config_map = Some(ConfigMapVolumeSource {
-                    name: alias.to_owned(),
-                    default_mode: mode,
-                    optional,
-                    items,
-                    ..ConfigMapVolumeSource::default()
-                });
-            }
-            Kind::Secret => {
-                volume.secret = Some(SecretVolumeSource {
-                    secret_name: Some(alias.to_owned()),
-                    default_mode: mode,
-                    optional,
-                    items,
-                    ..SecretVolumeSource::default()
-                });
-            }
+impl OwnVolume {
+    /// Its objects.
+    pub(crate) fn objects(&self) -> BTreeSet<ObjectRef> {
+        let mut needs = Needs::default();
+        for source in &self.sources {
+            needs.add_volume(source);
         }
-        volume
+        let of = |kind, names: BTreeSet<&str>| {
+            let names = names.into_iter().filter_map(|name| name.split_once('/'));
+            let objects = names.map(|(namespace, name)| ObjectRef {
+                kind,
+                namespace: namespace.into(),
+                name: name.into(),
+            });
+            objects.collect::<Vec<_>>()
+        };
+        let maps = of(Kind::ConfigMap, needs.config_maps);
+        maps.into_iter()
+            .chain(of(Kind::Secret, needs.secrets))
+            .collect()
     }
 }
 
@@ -89,9 +66,11 @@ impl VolumeSource {
 #[derive(Debug)]
 pub(crate) struct Volumes {
     states: Vec<VolumeState>,
-    objects: BTreeMap<ObjectRef, KnownObject>,
-    key: DigestKey,
-    is_changed: bool,
+    objects: BTreeMap<ObjectRef, ResourceVersion>,
+    /// The objects that have been listed.
+    inputs: Inputs,
+    index: Index,
+    stale: BTreeMap<ObjectRef, bool>,
     random: fastrand::Rng,
     metrics: Metrics,
 }
@@ -99,42 +78,33 @@ pub(crate) struct Volumes {
 #[derive(Debug)]
 struct VolumeState {
     volume: OwnVolume,
+    objects: BTreeSet<ObjectRef>,
     /// What is in place; `None` before the first success.
     tags: Option<Vec<(String, ContentTag)>>,
     error: Option<String>,
     is_due: bool,
 }
 
-#[derive(Debug, Default)]
-struct KnownObject {
-    version: ResourceVersion,
-    is_listed: bool,
-    object: Option<Object>,
-}
-
-#[derive(Clone, Debug)]
-enum Object {
-    ConfigMap(Arc<ConfigMap>),
-    Secret(Arc<Secret>),
-}
-
 impl Volumes {
-    pub(crate) fn new(volumes: Vec<OwnVolume>, key: DigestKey, metrics: Metrics) -> Self {
-        let sources = volumes.iter().flat_map(|volume| &volume.sources);
-        let objects = sources.map(|source| (source.object.clone(), KnownObject::default()));
+    pub(crate) fn new(volumes: Vec<OwnVolume>, state_dir: &Path, metrics: Metrics) -> Self {
+        let first = volumes.first().map(|volume| volume.path.clone());
+        let states = volumes.into_iter().map(|volume| VolumeState {
+            objects: volume.objects(),
+            volume,
+            tags: None,
+            error: None,
+            is_due: true,
+        });
+        let states: Vec<_> = states.collect();
+        let objects = states.iter().flat_map(|state| state.objects.clone());
         Self {
-            objects: objects.collect(),
-            states: volumes
-                .into_iter()
-                .map(|volume| VolumeState {
-                    volume,
-                    tags: None,
-                    error: None,
-                    is_due: true,
-                })
+            objects: objects
+                .map(|object| (object, ResourceVersion::default()))
                 .collect(),
-            key,
-            is_changed: false,
+            states,
+            inputs: Inputs::default(),
+            index: Index::open(state_dir, &first.unwrap_or_default()),
+            stale: BTreeMap::new(),
             random: fastrand::Rng::new(),
             metrics,
         }
@@ -151,123 +121,172 @@ impl Volumes {
         volumes.any(|state| fs::symlink_metadata(state.volume.path.join("..data")).is_ok())
     }
 
-    /// Why a volume was never written in full.
-    pub(crate) fn unwritten(&self) -> Option<String> {
-        let mut missing = self.states.iter().filter(|state| state.tags.is_none());
-        let state = missing.next()?;
-        let path = state.volume.path.display();
-        let reason = state
-            .error
-            .as_deref()
-            .unwrap_or("its objects are not listed yet");
-        Some(format!("{path}: {reason}"))
+    fn is_listed(&self, object: &ObjectRef) -> bool {
+        let name = input_name(object);
+        match object.kind {
+            Kind::ConfigMap => self.inputs.config_maps.contains_key(&name),
+            Kind::Secret => self.inputs.secrets.contains_key(&name),
+        }
     }
 
-    /// Whether the last write of a volume has failed.
-    pub(crate) fn has_failed(&self) -> bool {
-        self.states.iter().any(|state| state.error.is_some())
+    /// Writes a volume, and returns the tags of its files and whether they were swapped.
+    fn write(
+        &mut self,
+        volume: &OwnVolume,
+        now: Timestamp,
+    ) -> Result<(Vec<(String, ContentTag)>, bool), String> {
+        let pod = Pod::default();
+        let mut payload = Payload::new();
+        for source in &volume.sources {
+            let projected = project(&pod, source, &self.inputs);
+            payload.extend(projected.map_err(|error| error.to_string())?.payload);
+        }
+        let made = fs::create_dir_all(&volume.path);
+        made.map_err(|error| format!("cannot make the directory: {error}"))?;
+        let writer = AtomicWriter::open(&volume.path).map_err(|error| chain(&error))?;
+        let written = writer.write(&payload, now, &mut self.random);
+        let written = written.map_err(|error| chain(&error))?;
+        let files = payload.iter();
+        let tags = files.map(|(path, file)| (path.to_string(), self.index.key().tag(&file.data)));
+        Ok((tags.collect(), written.swapped))
     }
 
-    /// Whether files differ from those at the last call.
-    pub(crate) fn take_change(&mut self) -> bool {
-        std::mem::take(&mut self.is_changed)
+    fn set(
+        &mut self,
+        object: &ObjectRef,
+        version: ResourceVersion,
+        content: Result<DecodedObject, Unavailable>,
+    ) {
+        let Some(known) = self.objects.get_mut(object) else {
+            return;
+        };
+        *known = version;
+        let (name, is_there) = (input_name(object), content.is_ok());
+        let (maps, secrets) = (&mut self.inputs.config_maps, &mut self.inputs.secrets);
+        let was_there = match (content, object.kind) {
+            (Ok(DecodedObject::ConfigMap(map)), _) => is_some(maps.insert(name, Ok(map))),
+            (Ok(DecodedObject::Secret(secret)), _) => is_some(secrets.insert(name, Ok(secret))),
+            (Err(error), Kind::ConfigMap) => is_some(maps.insert(name, Err(error))),
+            (Err(error), Kind::Secret) => is_some(secrets.insert(name, Err(error))),
+        };
+        let change = i64::from(is_there) - i64::from(was_there);
+        self.metrics.objects(object.kind, change);
+        for state in &mut self.states {
+            state.is_due |= state.objects.contains(object);
+        }
+    }
+}
+
+fn input_name(object: &ObjectRef) -> String {
+    format!("{}/{}", object.namespace, object.name)
+}
+
+fn is_some<T>(before: Option<Result<T, Unavailable>>) -> bool {
+    matches!(before, Some(Ok(_)))
+}
+
+/// Empties a directory that a reload has dropped.
+pub(crate) fn clear(path: &Path) {
+    let (now, mut random) = (clock::now(), fastrand::Rng::new());
+    let cleared =
+        AtomicWriter::open(path).and_then(|writer| writer.write(&Payload::new(), now, &mut random));
+    if let Err(error) = cleared {
+        let (path, error) = (path.display(), chain(&error));
+        warn!(%path, error, "cannot empty a volume that is no longer wanted");
+    }
+}
+
+impl Sink for Volumes {
+    fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]) {
+        let Some(known) = self.objects.get(object) else {
+            return;
+        };
+        if !known.is_empty() && (known == version || version.is_older_than(known)) {
+            return;
+        }
+        match DecodedObject::from_json(object.kind, json) {
+            Ok(decoded) => self.set(object, version.clone(), Ok(decoded)),
+            Err(error) => {
+                let error = chain(&error);
+                warn!(%object, error, "unreadable object, keeping the old one");
+                if !self.is_listed(object) {
+                    let unreadable = Err(Unavailable::failed(format!("unreadable: {error}")));
+                    self.set(object, ResourceVersion::default(), unreadable);
+                }
+            }
+        }
+    }
+
+    fn gone(&mut self, object: &ObjectRef) {
+        let version = ResourceVersion::default();
+        self.set(object, version, Err(Unavailable::NotFound));
+    }
+
+    fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>) {
+        let known = self.objects.keys();
+        let absent = known.filter(|object| selection.covers(object) && !present.contains(object));
+        let absent: Vec<_> = absent.cloned().collect();
+        for object in absent {
+            self.gone(&object);
+        }
+    }
+
+    fn forget_versions(&mut self, _: &Selection) {
+        for version in self.objects.values_mut() {
+            *version = ResourceVersion::default();
+        }
+    }
+
+    fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool> {
+        &mut self.stale
     }
 
     /// Writes the volumes whose objects have changed.
-    pub(crate) fn write(&mut self, now: Timestamp) {
-        for index in 0..self.states.len() {
-            let state = &self.states[index];
-            let sources = &state.volume.sources;
-            let is_known = |source: &VolumeSource| self.objects[&source.object].is_listed;
-            if !state.is_due || !sources.iter().all(is_known) {
-                continue;
-            }
-            let written = self.try_write(index, now);
-            let state = &mut self.states[index];
-            match written {
-                Ok((tags, swapped)) => {
-                    state.is_due = false;
-                    state.error = None;
-                    let outcome = if swapped {
-                        info!(path = %state.volume.path.display(), "volume written");
-                        WriteOutcome::Written
-                    } else {
-                        WriteOutcome::Unchanged
-                    };
-                    self.is_changed |= swapped || state.tags.is_none();
-                    state.tags = Some(tags);
-                    self.metrics.wrote(outcome);
-                }
-                Err(error) => {
-                    // A missing object comes as an event; a disk that fails is tried again with the next one.
-                    if state.error.as_ref() != Some(&error) {
-                        let path = state.volume.path.display();
-                        warn!(%path, error, "volume not written, keeping the old set");
+    fn settle(&mut self) -> Settled {
+        let now = clock::now();
+        let mut settled = Settled::default();
+        let mut states = mem::take(&mut self.states);
+        for state in &mut states {
+            let path = state.volume.path.display();
+            if state.is_due && state.objects.iter().all(|object| self.is_listed(object)) {
+                match self.write(&state.volume, now) {
+                    Ok((tags, swapped)) => {
+                        if swapped {
+                            info!(%path, "volume written");
+                        }
+                        state.is_due = false;
+                        state.error = None;
+                        settled.is_changed |= swapped || state.tags.is_none();
+                        state.tags = Some(tags);
+                        self.metrics
+                            .wrote(if swapped { "written" } else { "unchanged" });
                     }
-                    state.error = Some(error);
-                    self.metrics.wrote(WriteOutcome::Failed);
+                    Err(error) => {
+                        if state.error.as_ref() != Some(&error) {
+                            warn!(%path, error, "volume not written, keeping the old set");
+                        }
+                        state.error = Some(error);
+                        self.metrics.wrote("failed");
+                    }
                 }
             }
-        }
-    }
-
-    fn try_write(
-        &mut self,
-        index: usize,
-        now: Timestamp,
-    ) -> Result<(Vec<(String, ContentTag)>, bool), String> {
-        let volume = &self.states[index].volume;
-        let pod = Pod::default();
-        let parts: Vec<_> = volume
-            .sources
-            .iter()
-            .map(|source| {
-                let key = &source.object;
-                let alias = format!("{}/{}", key.namespace, key.name);
-                (source.to_volume(&alias), self.inputs(source, alias))
-            })
-            .collect();
-        let mut payload = Payload::new();
-        for (part, inputs) in &parts {
-            let projection = project(&pod, part, inputs).map_err(|error| error.to_string())?;
-            payload.extend(projection.payload);
-        }
-        let path = &volume.path;
-        fs::create_dir_all(path).map_err(|error| format!("cannot make the directory: {error}"))?;
-        let writer = AtomicWriter::open(path).map_err(|error| chain(&error))?;
-        let written = writer.write(&payload, now, &mut self.random);
-        let written = written.map_err(|error| chain(&error))?;
-        let tag = |(path, file): (&larder_projection::VolumePath, &larder_projection::File<'_>)| {
-            (path.to_string(), self.key.tag(&file.data))
-        };
-        Ok((payload.iter().map(tag).collect(), written.swapped))
-    }
-
-    fn inputs(&self, source: &VolumeSource, alias: String) -> Inputs {
-        let mut inputs = Inputs::default();
-        let known = self.objects[&source.object].object.clone();
-        match (source.object.kind, known) {
-            (_, Some(Object::ConfigMap(map))) => {
-                inputs.config_maps.insert(alias, Ok(map));
-            }
-            (_, Some(Object::Secret(secret))) => {
-                inputs.secrets.insert(alias, Ok(secret));
-            }
-            (Kind::ConfigMap, None) => {
-                let absent = Err(Unavailable::NotFound);
-                inputs.config_maps.insert(alias, absent);
-            }
-            (Kind::Secret, None) => {
-                let absent = Err(Unavailable::NotFound);
-                inputs.secrets.insert(alias, absent);
+            settled.retries |= state.error.is_some();
+            if state.tags.is_none() {
+                let error = state.error.as_deref();
+                let reason = error.unwrap_or("its objects are not listed yet");
+                settled.unwritten.get_or_insert(format!("{path}: {reason}"));
             }
         }
-        inputs
+        self.states = states;
+        settled
     }
 
-    /// The digest of what a hook selects.
-    pub(crate) fn digest(&self, hook: &Hook) -> (ContentDigest, Items) {
-        let mut digester = Digester::new(&self.key);
+    fn index(&mut self) -> &mut Index {
+        &mut self.index
+    }
+
+    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items) {
+        let mut digester = Digester::new(self.index.key());
         for state in &self.states {
             let name = &state.volume.name;
             for (path, tag) in state.tags.iter().flatten() {
@@ -277,107 +296,5 @@ impl Volumes {
             }
         }
         digester.finish_with_items()
-    }
-
-    fn changed(&mut self, object: &ObjectRef) {
-        for state in &mut self.states {
-            let mut sources = state.volume.sources.iter();
-            state.is_due |= sources.any(|source| source.object == *object);
-        }
-    }
-
-    fn set(&mut self, object: &ObjectRef, version: ResourceVersion, content: Option<Object>) {
-        let Some(known) = self.objects.get_mut(object) else {
-            return;
-        };
-        let change = i64::from(content.is_some()) - i64::from(known.object.is_some());
-        self.metrics.objects(object.kind, change);
-        known.version = version;
-        known.object = content;
-        self.changed(object);
-    }
-}
-
-/// Empties the directories that a reload has dropped.
-pub(crate) fn clear(path: &Path, now: Timestamp) {
-    let cleared = AtomicWriter::open(path)
-        .and_then(|writer| writer.write(&Payload::new(), now, &mut fastrand::Rng::new()));
-    if let Err(error) = cleared {
-        warn!(path = %path.display(), error = chain(&error), "cannot empty a volume that is no longer wanted");
-    }
-}
-
-impl Sink for Volumes {
-    fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]) {
-        let Some(known) = self.objects.get(object) else {
-            return;
-        };
-        if known.object.is_some()
-            && (known.version == *version || version.is_older_than(&known.version))
-        {
-            return;
-        }
-        match DecodedObject::from_json(object.kind, json) {
-            Ok(DecodedObject::ConfigMap(map)) => {
-                self.set(
-                    object,
-                    version.clone(),
-                    Some(Object::ConfigMap(Arc::new(map))),
-                );
-            }
-            Ok(DecodedObject::Secret(secret)) => {
-                self.set(
-                    object,
-                    version.clone(),
-                    Some(Object::Secret(Arc::new(secret))),
-                );
-            }
-            Err(error) => {
-                warn!(%object, error = chain(&error), "unreadable object, keeping the old one");
-            }
-        }
-    }
-
-    fn keep(&mut self, _: &ObjectRef) {}
-
-    fn gone(&mut self, object: &ObjectRef) {
-        self.set(object, ResourceVersion::default(), None);
-    }
-
-    fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>) {
-        let covered = self
-            .objects
-            .keys()
-            .filter(|object| selection.covers(object));
-        let covered: Vec<_> = covered.cloned().collect();
-        for object in covered {
-            let known = self.objects.entry(object.clone()).or_default();
-            // An unreadable one is there, and nothing is known of it.
-            let is_unread = present.contains(&object) && known.object.is_none();
-            known.is_listed |= !is_unread;
-            let is_gone = !present.contains(&object) && known.object.is_some();
-            if is_gone {
-                self.gone(&object);
-            }
-            self.changed(&object);
-        }
-    }
-
-    fn complete(&mut self) {}
-
-    fn forget_versions(&mut self, _: &Selection) {
-        for known in self.objects.values_mut() {
-            known.version = ResourceVersion::default();
-        }
-    }
-
-    fn make_stale(&mut self, _: &ObjectRef) {}
-
-    fn is_stale(&self, _: &ObjectRef) -> bool {
-        false
-    }
-
-    fn take_stale(&mut self) -> BTreeMap<ObjectRef, bool> {
-        BTreeMap::new()
     }
 }

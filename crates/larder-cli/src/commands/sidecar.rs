@@ -1,6 +1,6 @@
 //! `larder sidecar`: chooses the form, sets up and runs a sidecar.
 
-use std::{net::SocketAddr, path::Path};
+use std::net::SocketAddr;
 
 use anyhow::{Context as _, anyhow};
 use larder_files::regular_file::read_regular_text;
@@ -9,7 +9,7 @@ use larder_on_change::{Hook, HttpUrl, PodFacts, parse};
 use larder_sidecar::{
     CredentialFlags, LabelSettings, LabelSidecar, MARKS, OwnSettings, OwnSidecar, ReloadSettings,
     RunError, SidecarConfiguration, check, check_hook, default_state_dir, join_volumes,
-    own_namespace, parse_volume, run_reload as reload, unverified_kubeconfig,
+    own_namespace, parse_volume, run_reload as reload,
 };
 use larder_transport::Source;
 use tokio::{
@@ -120,7 +120,7 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&settings.log);
     runtime(BLOCKING_THREADS)?.block_on(async {
-        let (client, _transport) = agent::connect(label_source(&settings)?).await?;
+        let (client, _transport) = agent::connect(label_source(&settings)).await?;
         let sidecar = LabelSidecar::new(settings, client, hooks);
         until_signal(|shutdown| sidecar.run(shutdown)).await
     })
@@ -211,14 +211,11 @@ fn check_hooks(hooks: &[Hook]) -> Result<(), String> {
     parse::check_together(hooks).map_err(|error| error.to_string())
 }
 
-fn label_source(settings: &LabelSettings) -> Result<Source, Failure> {
-    let kubeconfig = settings.kubeconfig.as_deref();
-    if settings.skip_tls_verify && kubeconfig.is_none() {
-        let path = unverified_kubeconfig(&settings.state_dir);
-        let path = path.context("SKIP_TLS_VERIFY: cannot write a kubeconfig")?;
-        return Ok(agent::origin(Some(&path), None));
+fn label_source(settings: &LabelSettings) -> Source {
+    match settings.kubeconfig.as_deref() {
+        None if settings.skip_tls_verify => Source::InClusterUnverified,
+        kubeconfig => agent::origin(kubeconfig, None),
     }
-    Ok(agent::origin(kubeconfig.map(Path::new), None))
 }
 
 /// Runs a sidecar until SIGTERM or SIGINT.

@@ -39,6 +39,8 @@ pub enum Source {
     /// The service account of the pod in which this process runs: `token` and `ca.crt` as mounted there, which are
     /// followed, and the address in `KUBERNETES_SERVICE_HOST` and `KUBERNETES_SERVICE_PORT`.
     InCluster,
+    /// As [`InCluster`](Self::InCluster), but any certificate of the API server is accepted.
+    InClusterUnverified,
     /// A service account for the API server at a URL. `token`, `ca.crt` and `namespace` are in a directory as the
     /// kubelet mounts them, and are followed.
     ServiceAccount {
@@ -58,6 +60,7 @@ impl fmt::Debug for Source {
                 .field("context", context)
                 .finish(),
             Self::InCluster => f.write_str("InCluster"),
+            Self::InClusterUnverified => f.write_str("InClusterUnverified"),
             Self::ServiceAccount { directory, server } => f
                 .debug_struct("ServiceAccount")
                 .field("directory", directory)
@@ -110,6 +113,11 @@ impl Source {
                 of_kubeconfig(selected)
             }
             Self::InCluster => in_cluster(Path::new(SERVICE_ACCOUNT), &environment),
+            Self::InClusterUnverified => {
+                let mut settings = in_cluster(Path::new(SERVICE_ACCOUNT), &environment)?;
+                settings.tls.accept_invalid_certs = true;
+                Ok(settings)
+            }
             Self::ServiceAccount { directory, server } => service_account(directory, server),
         }
     }
