@@ -15,8 +15,9 @@ use std::{
 use larder_objects::{Kind, go_duration, validation::is_label};
 use larder_on_change::{Debounce, HttpUrl};
 use smol_str::SmolStr;
+use tracing::Level;
 
-use self::environment::Environment;
+use self::environment::{Environment, MAX_TIME};
 use crate::selection::{Namespaces, ObjectName, Selector};
 
 /// The variables of k8s-sidecar that select its form.
@@ -24,10 +25,8 @@ pub const MARKS: [&str; 2] = ["LABEL", "RESOURCE_NAME"];
 
 /// Where a pod finds its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// Silence after which a watch is opened anew.
+/// A watch is reopened after this time without a sign of life.
 pub const MAX_SILENCE: Duration = Duration::from_mins(2);
-/// The longest time that a setting can give.
-const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 
 /// The settings of the label form.
 #[derive(Clone, Debug)]
@@ -80,7 +79,7 @@ pub enum Method {
 pub struct WatchTiming {
     /// How long the API server keeps a watch open; `None` for the default.
     pub timeout: Option<Duration>,
-    /// Silence after which a watch is opened anew.
+    /// A watch is reopened after this time without a sign of life.
     pub max_silence: Duration,
     /// The shortest pause after an error.
     pub min_pause: Duration,
@@ -227,11 +226,9 @@ pub struct UrlSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogSettings {
     /// The lowest level.
-    pub level: tracing::Level,
+    pub level: Level,
     /// Whether lines are JSON objects.
     pub json: bool,
-    /// Whether times are in UTC.
-    pub utc: bool,
 }
 
 /// The flags of k8s-sidecar.
@@ -258,38 +255,33 @@ impl LabelSettings {
         variables: impl Fn(&str) -> Option<String>,
         flags: CredentialFlags,
     ) -> Result<Self, SettingsError> {
-        let mut env = Environment::new(&variables);
-        let names = names(&mut env);
-        let labels = labels(&mut env, names.is_some());
-        let selector = Selector {
-            labels,
-            kinds: kinds(&mut env),
-            namespaces: namespaces(&mut env),
-            names,
+        let mut env = Environment {
+            variables: &variables,
+            errors: Vec::new(),
+            warnings: Vec::new(),
         };
         let client = http(&mut env, flags);
         let request = request(&mut env, &client);
-        let urls = urls(&mut env, &client, request.as_ref());
+        let urls = urls(&mut env, client, request.as_ref());
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(MAX_TIME);
+        let script = env.text("SCRIPT").map(PathBuf::from);
         let method = method(&mut env);
+        let temporary = variables("TMPDIR");
+        let state_dir = env.text("LARDER_STATE_DIR").map(PathBuf::from);
         let settings = Self {
-            selector,
+            selector: selector(&mut env),
             timing: timing(&mut env, method),
             method,
             files: files(&mut env, urls.is_some()),
             request,
-            script: env
-                .text("SCRIPT")
-                .map(|path| (PathBuf::from(path), script_timeout)),
+            script: script.map(|path| (path, script_timeout)),
             skip_init: env.flag("REQ_SKIP_INIT"),
             debounce: debounce(&mut env),
             urls,
             health: health(&mut env),
             log: log(&mut env),
-            state_dir: env
-                .text("LARDER_STATE_DIR")
-                .map_or_else(|| default_state_dir(variables("TMPDIR")), PathBuf::from),
+            state_dir: state_dir.unwrap_or_else(|| default_state_dir(temporary)),
             kubeconfig: kubeconfig(&variables),
             skip_tls_verify: env.flag("SKIP_TLS_VERIFY"),
             warnings: Vec::new(),
@@ -328,89 +320,76 @@ fn kubeconfig(variables: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
     path.exists().then_some(path)
 }
 
+/// The parts of a list with commas.
+fn parts(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty())
+}
+
+fn selector(env: &mut Environment<'_>) -> Selector {
+    let expected = "NAME, KIND/NAME or NAMESPACE/KIND/NAME, with configmap or secret";
+    let names = |text: &str| parts(text).map(ObjectName::parse).collect();
+    let names: Option<Vec<_>> = env.parsed("RESOURCE_NAME", expected, names);
+    let is_named = env.text("RESOURCE_NAME").is_some();
+    let both = [Kind::ConfigMap, Kind::Secret];
+    let words = [
+        ("configmap", &both[..1]),
+        ("secret", &both[1..]),
+        ("both", &both),
+    ];
+    let kinds = env.word("RESOURCE", &words).unwrap_or(&both[..1]);
+    Selector {
+        labels: labels(env, is_named),
+        kinds: kinds.iter().copied().collect(),
+        namespaces: namespaces(env),
+        names,
+    }
+}
+
 fn labels(env: &mut Environment<'_>, is_named: bool) -> Option<String> {
-    let Some(label) = env.raw("LABEL") else {
-        if !is_named {
-            env.error("LABEL", "is required");
-        }
-        return None;
-    };
+    let label = env.raw("LABEL");
     let value = env.raw("LABEL_VALUE").unwrap_or_default();
-    let is_usable = |text: &str| text.len() <= 4096 && !text.chars().any(char::is_control);
-    for (name, text) in [("LABEL", &label), ("LABEL_VALUE", &value)] {
-        if !is_usable(text) {
+    for (name, text) in [("LABEL", label.as_deref()), ("LABEL_VALUE", Some(&*value))] {
+        if text.is_some_and(|text| text.len() > 4096 || text.chars().any(char::is_control)) {
             env.error(name, "expected a label selector");
         }
     }
-    if label.is_empty() && value.is_empty() {
-        if !is_named {
-            env.warn("LABEL is empty: every object is selected");
-        }
-        return None;
+    match label {
+        None if !is_named => env.error("LABEL", "is required"),
+        None => {}
+        Some(label) if !value.is_empty() => return Some(format!("{label}={value}")),
+        Some(label) if !label.is_empty() => return Some(label),
+        Some(_) if is_named => {}
+        Some(_) => env.warn("LABEL is empty: every object is selected"),
     }
-    if value.is_empty() {
-        return Some(label);
-    }
-    Some(format!("{label}={value}"))
-}
-
-fn kinds(env: &mut Environment<'_>) -> BTreeSet<Kind> {
-    let kinds: &[Kind] = match env.text("RESOURCE").as_deref() {
-        None | Some("configmap") => &[Kind::ConfigMap],
-        Some("secret") => &[Kind::Secret],
-        Some("both") => &[Kind::ConfigMap, Kind::Secret],
-        Some(_) => {
-            env.error("RESOURCE", "expected configmap, secret or both");
-            &[]
-        }
-    };
-    kinds.iter().copied().collect()
+    None
 }
 
 fn namespaces(env: &mut Environment<'_>) -> Namespaces {
-    let Some(text) = env.text("NAMESPACE") else {
-        if let Some(name) = own_namespace() {
-            return Namespaces::Named(BTreeSet::from([name]));
+    let names = env.parsed("NAMESPACE", "names of namespaces, or ALL", |text| {
+        let names: BTreeSet<SmolStr> = parts(text).map(SmolStr::new).collect();
+        if names.contains("ALL") {
+            return Some(Namespaces::All);
         }
+        let is_usable = !names.is_empty() && names.iter().all(|name| is_label(name));
+        is_usable.then_some(Namespaces::Named(names))
+    });
+    let own = own_namespace();
+    if env.text("NAMESPACE").is_none() && own.is_none() {
         let problem = format!("is not set, and {NAMESPACE_FILE} names none");
         env.error("NAMESPACE", &problem);
-        return Namespaces::All;
-    };
-    let names = text.split(',').map(str::trim);
-    let names: BTreeSet<SmolStr> = names
-        .filter(|name| !name.is_empty())
-        .map(SmolStr::new)
-        .collect();
-    if names.contains("ALL") {
-        return Namespaces::All;
     }
-    if names.is_empty() || !names.iter().all(|name| is_label(name)) {
-        env.error("NAMESPACE", "expected names of namespaces, or ALL");
-    }
-    Namespaces::Named(names)
-}
-
-fn names(env: &mut Environment<'_>) -> Option<Vec<ObjectName>> {
-    let text = env.text("RESOURCE_NAME")?;
-    let parts = text.split(',').map(str::trim);
-    let names: Option<Vec<_>> = parts
-        .filter(|name| !name.is_empty())
-        .map(ObjectName::parse)
-        .collect();
-    if names.is_none() {
-        let expected = "expected NAME, KIND/NAME or NAMESPACE/KIND/NAME, with configmap or secret";
-        env.error("RESOURCE_NAME", expected);
-    }
-    names
+    names.unwrap_or_else(|| Namespaces::Named(own.into_iter().collect()))
 }
 
 fn method(env: &mut Environment<'_>) -> Method {
-    let pause = env.seconds("SLEEP_TIME", Duration::from_mins(1));
+    // Nothing may ask without a pause.
+    let seconds = env.number("SLEEP_TIME", 60_u32).max(1);
+    let pause = Duration::from_secs(seconds.into()).min(MAX_TIME);
     let word = env.text("METHOD").map(|word| word.to_ascii_uppercase());
     match word.as_deref() {
         Some("LIST") => Method::List,
-        // Nothing may ask without a pause.
-        Some("SLEEP") => Method::Sleep(pause.max(Duration::from_secs(1))),
+        Some("SLEEP") => Method::Sleep(pause),
         None | Some("WATCH") => Method::Watch,
         Some(_) => {
             env.warn("METHOD: expected LIST, SLEEP or WATCH, taken as WATCH");
@@ -420,93 +399,82 @@ fn method(env: &mut Environment<'_>) -> Method {
 }
 
 fn timing(env: &mut Environment<'_>, method: Method) -> WatchTiming {
-    let timeout = env.seconds("WATCH_SERVER_TIMEOUT", Duration::ZERO);
-    let silence = env.seconds("WATCH_CLIENT_TIMEOUT", MAX_SILENCE);
-    let max_silence = match method {
-        Method::Sleep(pause) => 2 * pause + Duration::from_mins(1),
-        Method::Watch | Method::List => silence.max(Duration::from_secs(10)),
-    };
+    let silence = env.number("WATCH_CLIENT_TIMEOUT", 120_u32);
+    let silence = Duration::from_secs(silence.into());
     WatchTiming {
-        timeout: (!timeout.is_zero()).then_some(timeout),
-        max_silence,
-        min_pause: env.seconds("ERROR_THROTTLE_SLEEP", Duration::ZERO),
+        timeout: env.seconds("WATCH_SERVER_TIMEOUT"),
+        max_silence: match method {
+            Method::Sleep(pause) => 2 * pause + Duration::from_mins(1),
+            Method::Watch | Method::List => silence.clamp(Duration::from_secs(10), MAX_TIME),
+        },
+        min_pause: env.seconds("ERROR_THROTTLE_SLEEP").unwrap_or_default(),
     }
 }
 
 fn files(env: &mut Environment<'_>, fetch_urls: bool) -> FileSettings {
-    let folder = env.path("FOLDER").unwrap_or_else(|| {
+    let folder = env.text("FOLDER");
+    if folder.is_none() {
         env.error("FOLDER", "is required");
-        PathBuf::new()
-    });
-    let mode = env.text("DEFAULT_FILE_MODE").and_then(|digits| {
-        let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
-        let mode = mode.filter(|mode| *mode <= 0o777);
-        if mode.is_none() {
-            env.error("DEFAULT_FILE_MODE", "expected an octal mode, such as 0440");
-        }
-        mode
-    });
-    let roots = env.text("LARDER_FOLDER_ROOTS").unwrap_or_default();
-    let roots: Vec<_> = roots
-        .split(':')
-        .filter(|root| !root.is_empty())
-        .map(PathBuf::from)
-        .collect();
-    if roots.iter().any(|root| !root.is_absolute()) {
-        env.error("LARDER_FOLDER_ROOTS", "expected absolute paths");
     }
+    let mode = |digits: &str| {
+        let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
+        mode.filter(|mode| *mode <= 0o777)
+    };
+    let roots = |text: &str| {
+        let roots = text.split(':').filter(|root| !root.is_empty());
+        let roots: Vec<_> = roots.map(PathBuf::from).collect();
+        roots.iter().all(|root| root.is_absolute()).then_some(roots)
+    };
+    let annotation = env.text("FOLDER_ANNOTATION");
     FileSettings {
-        folder,
-        annotation: env
-            .text("FOLDER_ANNOTATION")
-            .unwrap_or_else(|| "k8s-sidecar-target-directory".to_owned()),
-        roots,
+        folder: folder.unwrap_or_default().into(),
+        annotation: annotation.unwrap_or_else(|| "k8s-sidecar-target-directory".to_owned()),
+        roots: env
+            .parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots)
+            .unwrap_or_default(),
         unique_names: env.flag("UNIQUE_FILENAMES"),
-        mode,
+        mode: env.parsed("DEFAULT_FILE_MODE", "an octal mode, such as 0440", mode),
         fetch_urls,
     }
 }
 
 fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
-    let encoding = env.text("REQ_BASIC_AUTH_ENCODING").unwrap_or_default();
-    let encoding = match encoding
-        .to_ascii_lowercase()
-        .replace(['-', '_'], "")
-        .as_str()
-    {
-        "" | "latin1" | "iso88591" => Encoding::Latin1,
-        "utf8" => Encoding::Utf8,
-        "ascii" | "usascii" => Encoding::Ascii,
-        _ => {
-            env.error("REQ_BASIC_AUTH_ENCODING", "expected latin1, utf-8 or ascii");
-            Encoding::Latin1
+    let encoding = |text: &str| {
+        let word = text.to_ascii_lowercase().replace(['-', '_'], "");
+        match word.as_str() {
+            "latin1" | "iso88591" => Some(Encoding::Latin1),
+            "utf8" => Some(Encoding::Utf8),
+            "ascii" | "usascii" => Some(Encoding::Ascii),
+            _ => None,
         }
     };
+    let encoding = env.parsed(
+        "REQ_BASIC_AUTH_ENCODING",
+        "latin1, utf-8 or ascii",
+        encoding,
+    );
+    let path = |name| env.text(name).map(PathBuf::from);
     let credentials = Credentials {
         username: env.raw("REQ_USERNAME"),
         password: env.raw("REQ_PASSWORD"),
-        username_file: flags
-            .username_file
-            .or_else(|| env.path("REQ_USERNAME_FILE")),
-        password_file: flags
-            .password_file
-            .or_else(|| env.path("REQ_PASSWORD_FILE")),
-        encoding,
+        username_file: flags.username_file.or_else(|| path("REQ_USERNAME_FILE")),
+        password_file: flags.password_file.or_else(|| path("REQ_PASSWORD_FILE")),
+        encoding: encoding.unwrap_or_default(),
     };
-    let retries = Retries {
-        total: env.number("REQ_RETRY_TOTAL", 5),
-        connect: env.number("REQ_RETRY_CONNECT", 10),
-        read: env.number("REQ_RETRY_READ", 5),
-        factor: env.decimal("REQ_RETRY_BACKOFF_FACTOR", 1.1),
+    let timeout = |text: &str| {
+        let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0)?;
+        Some(Duration::try_from_secs_f64(seconds).map_or(MAX_TIME, |time| time.min(MAX_TIME)))
     };
-    let timeout = env.decimal("REQ_TIMEOUT", 10.0);
-    if timeout == 0.0 {
-        env.error("REQ_TIMEOUT", "expected a number of seconds above 0");
-    }
+    let timeout = env.parsed("REQ_TIMEOUT", "a number of seconds above 0", timeout);
     let bundle = env.text("REQUESTS_CA_BUNDLE");
     HttpSettings {
-        timeout: Duration::try_from_secs_f64(timeout).map_or(MAX_TIME, |time| time.min(MAX_TIME)),
-        retries,
+        timeout: timeout.unwrap_or(Duration::from_secs(10)),
+        retries: Retries {
+            total: env.number("REQ_RETRY_TOTAL", 5),
+            connect: env.number("REQ_RETRY_CONNECT", 10),
+            read: env.number("REQ_RETRY_READ", 5),
+            factor: env.decimal("REQ_RETRY_BACKOFF_FACTOR", 1.1),
+        },
         credentials,
         skip_tls_verify: env.flag("REQ_SKIP_TLS_VERIFY"),
         authorities: bundle.or_else(|| env.text("SSL_CERT_FILE")),
@@ -515,122 +483,101 @@ fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
 }
 
 fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSettings> {
-    let word = env.text("REQ_METHOD").unwrap_or_default();
-    let method = match word.to_ascii_uppercase().as_str() {
-        "" | "GET" => "GET",
-        "POST" => "POST",
-        "PUT" => "PUT",
-        _ => {
-            env.error("REQ_METHOD", "expected GET, POST or PUT");
-            "GET"
-        }
-    };
+    let methods = ["GET", "POST", "PUT"].map(|word| (word, word));
+    let method = env.word("REQ_METHOD", &methods).unwrap_or("GET");
     let payload = env.text("REQ_PAYLOAD").map(|text| {
         let value = serde_json::from_str(&text);
         Payload(value.unwrap_or(serde_json::Value::String(text)).to_string())
     });
-    let url = env.text("REQ_URL")?;
-    match HttpUrl::parse(&url) {
-        Ok(url) => Some(RequestSettings {
-            url,
-            method,
-            payload,
-            expect: (200, 299),
-            client: client.clone(),
-        }),
-        Err(error) => {
-            env.error("REQ_URL", &error.to_string());
-            None
-        }
-    }
+    let url = HttpUrl::parse(&env.text("REQ_URL")?);
+    let url = url.map_err(|error| env.error("REQ_URL", &error.to_string()));
+    Some(RequestSettings {
+        url: url.ok()?,
+        method,
+        payload,
+        expect: (200, 299),
+        client: client.clone(),
+    })
 }
 
 fn urls(
     env: &mut Environment<'_>,
-    client: &HttpSettings,
+    client: HttpSettings,
     request: Option<&RequestSettings>,
 ) -> Option<UrlSettings> {
-    let is_fetched = env.word("LARDER_URL_KEYS", ["Fetch", "Ignore"]) == 0;
-    let refresh = env.duration("LARDER_URL_REFRESH", Duration::from_mins(5));
+    let is_fetched = env.word("LARDER_URL_KEYS", &[("Fetch", true), ("Ignore", false)]);
+    let credentials = [("SameOrigin", false), ("Always", true)];
+    for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
+        let is_set = |name: &str| env.text(name).is_some();
+        if is_fetched != Some(false) && (is_set(name) || is_set(&name.to_ascii_lowercase())) {
+            env.warn(&format!("{name}: *.url keys are fetched without a proxy, which could reach what larder refuses"));
+        }
+    }
     let settings = UrlSettings {
-        refresh,
-        credentials_always: env.word("LARDER_URL_CREDENTIALS", ["SameOrigin", "Always"]) == 1,
+        refresh: env.duration("LARDER_URL_REFRESH", Duration::from_mins(5)),
+        credentials_always: env.word("LARDER_URL_CREDENTIALS", &credentials) == Some(true),
         origin: request.map(|request| request.url.clone()),
-        client: client.clone(),
+        client,
     };
-    is_fetched.then_some(settings)
+    is_fetched.unwrap_or(true).then_some(settings)
 }
 
 fn debounce(env: &mut Environment<'_>) -> Debounce {
-    let default = Debounce {
-        min: Duration::from_millis(500),
-        max: Duration::from_secs(5),
-    };
-    let Some(text) = env.text("LARDER_DEBOUNCE") else {
-        return default;
-    };
-    let (min, max) = text.split_once(':').unwrap_or((&text, ""));
-    let parsed = (|| {
+    let expected = "MIN or MIN:MAX, such as 500ms:5s";
+    let debounce = env.parsed("LARDER_DEBOUNCE", expected, |text| {
+        let (min, max) = text.split_once(':').unwrap_or((text, ""));
         let min = go_duration::parse(min).ok()?;
         let max = match max {
             "" => min.saturating_mul(4),
             max => go_duration::parse(max).ok()?,
         };
         (min <= max).then_some(Debounce { min, max })
-    })();
-    parsed.unwrap_or_else(|| {
-        env.error(
-            "LARDER_DEBOUNCE",
-            "expected MIN or MIN:MAX, such as 500ms:5s",
-        );
-        default
+    });
+    debounce.unwrap_or(Debounce {
+        min: Duration::from_millis(500),
+        max: Duration::from_secs(5),
     })
 }
 
 fn health(env: &mut Environment<'_>) -> Option<(Option<IpAddr>, u16)> {
-    let host = env.text("HEALTH_HOST").and_then(|text| {
-        let host = match text.as_str() {
-            "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
-            text => text.parse().ok(),
-        };
-        if host.is_none() {
-            env.error("HEALTH_HOST", "expected an IP address");
-        }
-        host
+    let host = env.parsed("HEALTH_HOST", "an IP address", |text| match text {
+        "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+        text => text.parse().ok(),
     });
-    let port = match env.raw("HEALTH_PORT").as_deref() {
-        None => 8080,
-        Some("") => 0,
-        Some(text) => text.parse().unwrap_or_else(|_| {
-            env.error("HEALTH_PORT", "expected a port, or 0 for none");
-            0
-        }),
-    };
+    let is_off = env.raw("HEALTH_PORT").is_some_and(|port| port.is_empty());
+    let port = |text: &str| text.parse().ok();
+    let port = env.parsed("HEALTH_PORT", "a port, or 0 for none", port);
+    let port = port.unwrap_or(if is_off { 0 } else { 8080 });
     (port != 0).then_some((host, port))
 }
 
 fn log(env: &mut Environment<'_>) -> LogSettings {
-    let mut level = env.text("LOG_LEVEL");
-    if let Some(path) = env.path("LOG_CONFIG") {
-        let text = fs::read_to_string(&path).unwrap_or_default();
+    let levels = [
+        ("DEBUG", Level::DEBUG),
+        ("INFO", Level::INFO),
+        ("WARNING", Level::WARN),
+        ("ERROR", Level::ERROR),
+        ("CRITICAL", Level::ERROR),
+        ("NOTSET", Level::DEBUG),
+        ("WARN", Level::WARN),
+        ("FATAL", Level::ERROR),
+    ];
+    let mut level = env.word("LOG_LEVEL", &levels);
+    if let Some(path) = env.text("LOG_CONFIG") {
+        let text = fs::read_to_string(path).unwrap_or_default();
         env.warn("LOG_CONFIG: only the level of root is read");
-        level = root_level(&text).or(level);
+        let root = root_level(&text).unwrap_or_default();
+        let found = levels
+            .iter()
+            .find(|(word, _)| root.eq_ignore_ascii_case(word));
+        level = found.map(|(_, level)| *level).or(level);
     }
-    let level = match level.unwrap_or_default().to_ascii_uppercase().as_str() {
-        "DEBUG" | "NOTSET" => tracing::Level::DEBUG,
-        "" | "INFO" => tracing::Level::INFO,
-        "WARN" | "WARNING" => tracing::Level::WARN,
-        "ERROR" | "CRITICAL" | "FATAL" => tracing::Level::ERROR,
-        _ => {
-            let expected = "expected DEBUG, INFO, WARNING, ERROR or CRITICAL";
-            env.error("LOG_LEVEL", expected);
-            tracing::Level::INFO
-        }
-    };
+    if env.word("LOG_TZ", &[("LOCAL", true), ("UTC", false)]) == Some(true) {
+        env.warn("LOG_TZ: times are in UTC, for larder has no data of time zones");
+    }
     LogSettings {
-        level,
-        json: env.word("LOG_FORMAT", ["JSON", "LOGFMT"]) == 0,
-        utc: env.word("LOG_TZ", ["LOCAL", "UTC"]) == 1,
+        level: level.unwrap_or(Level::INFO),
+        json: env.word("LOG_FORMAT", &[("JSON", true), ("LOGFMT", false)]) != Some(false),
     }
 }
 

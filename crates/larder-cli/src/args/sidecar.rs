@@ -101,7 +101,7 @@ pub(crate) struct VolumeArgs {
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// Silence after which a watch is opened anew
+    /// Reopen a watch after this time without a sign of life
     #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
     pub(crate) max_silence: Duration,
 

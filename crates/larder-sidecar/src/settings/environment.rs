@@ -1,27 +1,22 @@
 //! Reads variables, and collects mistakes and warnings.
 
-use std::{path::PathBuf, time::Duration};
+use std::{str::FromStr, time::Duration};
 
 use larder_objects::go_duration;
 
 use super::SettingsError;
 
+/// The longest time that a setting can give.
+pub(super) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
+
 /// The variables of a process.
 pub(super) struct Environment<'a> {
-    variables: &'a dyn Fn(&str) -> Option<String>,
-    errors: Vec<String>,
-    warnings: Vec<String>,
+    pub(super) variables: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) errors: Vec<String>,
+    pub(super) warnings: Vec<String>,
 }
 
-impl<'a> Environment<'a> {
-    pub(super) fn new(variables: &'a dyn Fn(&str) -> Option<String>) -> Self {
-        Self {
-            variables,
-            errors: Vec::new(),
-            warnings: Vec::new(),
-        }
-    }
-
+impl Environment<'_> {
     /// The warnings, if there is no error.
     pub(super) fn finish(self) -> Result<Vec<String>, SettingsError> {
         if self.errors.is_empty() {
@@ -47,82 +42,62 @@ impl<'a> Environment<'a> {
     /// The value without blanks around it; an empty one counts as none.
     pub(super) fn text(&self, name: &str) -> Option<String> {
         let value = self.raw(name)?;
-        let value = value.trim();
-        (!value.is_empty()).then(|| value.to_owned())
+        Some(value.trim().to_owned()).filter(|value| !value.is_empty())
     }
 
-    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
-        self.text(name).map(PathBuf::from)
+    /// What `parse` makes of the value; `None` if there is none, or it is a mistake.
+    pub(super) fn parsed<T>(
+        &mut self,
+        name: &str,
+        expected: &str,
+        parse: impl FnOnce(&str) -> Option<T>,
+    ) -> Option<T> {
+        let parsed = parse(&self.text(name)?);
+        if parsed.is_none() {
+            self.error(name, &format!("expected {expected}"));
+        }
+        parsed
+    }
+
+    /// What the value stands for among `words`, in any case.
+    pub(super) fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+        let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
+        self.parsed(name, &known.join(" or "), |text| {
+            let mut words = words.iter();
+            let found = words.find(|(word, _)| word.eq_ignore_ascii_case(text));
+            found.map(|(_, meaning)| *meaning)
+        })
     }
 
     pub(super) fn flag(&mut self, name: &str) -> bool {
-        let value = self.text(name).unwrap_or_default();
-        if value.eq_ignore_ascii_case("true") {
-            return true;
-        }
-        if !value.is_empty() && !value.eq_ignore_ascii_case("false") {
-            self.error(name, "expected true or false");
-        }
-        false
+        self.word(name, &[("true", true), ("false", false)]) == Some(true)
     }
 
-    /// The position of the value among `words`, in any case; the first one is the default.
-    pub(super) fn word(&mut self, name: &str, words: [&str; 2]) -> usize {
-        let Some(value) = self.text(name) else {
-            return 0;
-        };
-        let found = words
-            .iter()
-            .position(|word| word.eq_ignore_ascii_case(&value));
-        found.unwrap_or_else(|| {
-            self.error(name, &format!("expected {} or {}", words[0], words[1]));
-            0
-        })
+    pub(super) fn number<T: FromStr>(&mut self, name: &str, default: T) -> T {
+        let number = self.parsed(name, "a number", |text| text.parse().ok());
+        number.unwrap_or(default)
     }
 
-    fn parsed<T: Copy>(
-        &mut self,
-        name: &str,
-        default: T,
-        expected: &str,
-        parse: impl Fn(&str) -> Option<T>,
-    ) -> T {
-        let Some(text) = self.text(name) else {
-            return default;
-        };
-        parse(&text).unwrap_or_else(|| {
-            self.error(name, expected);
-            default
-        })
-    }
-
-    pub(super) fn number(&mut self, name: &str, default: u32) -> u32 {
-        self.parsed(name, default, "expected a number", |text| text.parse().ok())
-    }
-
+    /// A number that is not negative.
     pub(super) fn decimal(&mut self, name: &str, default: f64) -> f64 {
-        let expected = "expected a number that is not negative";
-        self.parsed(name, default, expected, |text| {
-            let number: f64 = text.parse().ok()?;
-            (number.is_finite() && number >= 0.0).then_some(number)
-        })
+        let is_usable = |number: &f64| number.is_finite() && *number >= 0.0;
+        let parse = |text: &str| text.parse().ok().filter(is_usable);
+        let number = self.parsed(name, "a number that is not negative", parse);
+        number.unwrap_or(default)
     }
 
-    /// A number of seconds, at most a year.
-    pub(super) fn seconds(&mut self, name: &str, default: Duration) -> Duration {
-        let expected = "expected a number of seconds";
-        self.parsed(name, default, expected, |text| {
-            let seconds = text.parse::<u32>().ok()?;
-            Some(Duration::from_secs(seconds.into()).min(super::MAX_TIME))
-        })
+    /// A number of seconds, at most a year; `None` without a value, or for 0.
+    pub(super) fn seconds(&mut self, name: &str) -> Option<Duration> {
+        let parse = |text: &str| text.parse::<u32>().ok();
+        let seconds = self.parsed(name, "a number of seconds", parse)?;
+        let time = Duration::from_secs(seconds.into()).min(MAX_TIME);
+        Some(time).filter(|time| !time.is_zero())
     }
 
     /// A time with its unit, at most a year; `None` for 0.
     pub(super) fn duration(&mut self, name: &str, default: Duration) -> Option<Duration> {
-        let expected = "expected a duration such as 30s or 5m, or 0";
-        let time = self.parsed(name, default, expected, |text| {
-            Some(go_duration::parse(text).ok()?.min(super::MAX_TIME))
-        });
-        (!time.is_zero()).then_some(time)
+        let parse = |text: &str| go_duration::parse(text).ok();
+        let time = self.parsed(name, "a duration such as 30s or 5m, or 0", parse);
+        Some(time.unwrap_or(default).min(MAX_TIME)).filter(|time| !time.is_zero())
     }
 }
