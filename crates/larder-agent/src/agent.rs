@@ -14,6 +14,10 @@ use fastrand::Rng;
 use futures::{FutureExt as _, future::OptionFuture};
 use kube::Client;
 use larder::{NodeTtl, ObjectChange};
+use larder_inputs::{
+    certificates::{self, SourceId},
+    cluster_state::ClusterState,
+};
 use larder_objects::{Kind, ObjectKey};
 use larder_pods::{
     PodManager, PodMerge, PodMetrics, PodUid, ResolvedPodUid,
@@ -39,9 +43,7 @@ use self::{
 };
 use crate::{
     blocking::blocking,
-    certificates::{self, SourceId},
     checkpoint::{ClusterId, StaleNode},
-    cluster_state::ClusterState,
     config::{CheckpointConfig, Config},
     on_change::OnChange,
     pod_deleter::PodDeleter,

@@ -38,6 +38,7 @@ use larder_checkpoint::{
     CheckpointDir, Contents, Found, KeyError, Keyring, Owner, RejectedFile, Store, StoreError,
     digest,
 };
+use larder_inputs::cluster_state::ClusterState;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_pods::Pods;
@@ -57,10 +58,7 @@ use self::{
     codec::CopyContent,
     record::{Recorder, Snapshot},
 };
-use crate::{
-    blocking::blocking, cluster_state::ClusterState, config::CheckpointConfig,
-    delivery::inputs::NodeInputs,
-};
+use crate::{blocking::blocking, config::CheckpointConfig, delivery::inputs::NodeInputs};
 
 /// Time from a change to its write, in which further changes join it. Less than a second together with the write, and
 /// long enough that a second of changes costs at most two writes.

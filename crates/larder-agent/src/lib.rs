@@ -5,11 +5,8 @@
 pub mod agent;
 pub mod beside;
 mod blocking;
-mod certificates;
 pub mod checkpoint;
 pub mod clean;
-pub mod clock;
-mod cluster_state;
 pub mod config;
 mod delivery;
 mod events;
@@ -20,10 +17,10 @@ pub mod on_change;
 mod pod_deleter;
 mod reconcile;
 pub mod root_dir;
-mod served_version;
 mod serving;
 pub mod status;
 mod tasks;
-mod tokens;
+
+pub use larder_inputs::clock;
 
 pub use self::tasks::TaskError;

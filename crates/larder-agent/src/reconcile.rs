@@ -22,6 +22,7 @@ use std::{
 
 use fastrand::Rng;
 use futures::FutureExt as _;
+use larder_inputs::certificates::SourceId;
 use larder_objects::{Kind, ObjectKey};
 use larder_pods::{ResolvedPodUid, StoredPod};
 use tokio::{sync::watch, task::JoinSet};
@@ -30,7 +31,6 @@ use tracing::{Instrument as _, info_span};
 
 use self::readers::ObjectReaders;
 use crate::{
-    certificates::SourceId,
     delivery::{
         inbox::{DesiredState, Inbox},
         inputs::Registration,

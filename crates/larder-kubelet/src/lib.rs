@@ -31,6 +31,7 @@ pub mod touch_limiter;
 pub mod touch_queue;
 
 pub mod node_state;
+pub mod node_view;
 pub mod outdated;
 pub mod pod_view;
 pub mod rules;

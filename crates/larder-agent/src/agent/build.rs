@@ -11,7 +11,10 @@ use futures::FutureExt as _;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
 use larder_actions::processes::Processes;
-use larder_kubelet::kubelet_dir::ReadError;
+use larder_inputs::{
+    certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
+};
+use larder_kubelet::{backoff::RETRY, kubelet_dir::ReadError};
 use larder_on_change::{
     Hook,
     parse::{ConfiguredHook, PodSelector},
@@ -30,10 +33,7 @@ use tokio::sync::watch;
 use super::{Agent, AgentHandle, handle::AgentInfo};
 use crate::{
     beside::{Beside, OverlapError},
-    certificates::Certificates,
     checkpoint::{CheckpointBoard, ClusterId},
-    clock::Clock,
-    cluster_state::ClusterState,
     config::Config,
     delivery::{
         inputs::NodeInputs,
@@ -44,7 +44,6 @@ use crate::{
     metrics::Metrics,
     on_change::{HookNode, OnChange, PodChange, ProgramHook},
     root_dir::{HOOK_RECORD, RootDir},
-    tokens::Tokens,
 };
 
 /// The component that deletes a pod after the API server has marked it as deleted.
@@ -204,6 +203,7 @@ impl AgentBuilder {
     ///
     /// Outside a tokio runtime.
     pub fn build(mut self) -> Result<Agent, BuildError> {
+        let now = self.clock.now();
         let node_ttl = NodeTtl::default();
         let node_context = NodeContext::with_seed(self.rng.u64(..));
         let managers = managers(&self.config, &node_ttl, &node_context);
@@ -220,16 +220,16 @@ impl AgentBuilder {
             self.client.clone(),
             self.clock.clone(),
             &self.config.node_name,
-            self.rng.fork(),
+            (RETRY, self.rng.fork()),
             &node_context,
         );
-        let metrics = Metrics::register(&mut self.registry, self.clock.now());
+        let metrics = Metrics::register(&mut self.registry, now);
         let post = || Events::new(self.client.clone(), &self.config.node_name, metrics.clone());
         let events = (self.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let beside = self.beside()?;
         let host = Arc::new(self.host.with_pod_files(&[HOOK_RECORD]));
         let reports = Arc::new(Reports {
-            statuses: PodStatuses::new(self.clock.now()),
+            statuses: PodStatuses::new(now),
             events: events.clone(),
             metrics: metrics.clone(),
         });
@@ -251,16 +251,19 @@ impl AgentBuilder {
             self.rng.fork(),
         );
         let checkpoint = self.config.checkpoint.clone().zip(self.cluster);
-        let first_key = checkpoint
-            .iter()
-            .find_map(|(config, _)| config.keys.first());
-        let checkpoint_board = CheckpointBoard::new(first_key, &mut self.registry);
+        let mut keys = checkpoint.iter().flat_map(|(config, _)| &config.keys);
+        let checkpoint_board = CheckpointBoard::new(keys.next(), &mut self.registry);
         let inputs = Arc::new(NodeInputs {
             config_maps: ConfigMapManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             secrets: SecretManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            tokens: Tokens::new(self.client.clone(), self.clock.clone(), self.rng.fork()),
+            tokens: Tokens::new(
+                self.client.clone(),
+                self.clock.clone(),
+                RETRY,
+                self.rng.fork(),
+            ),
             certificates,
             cluster: cluster_state.subscribe(),
             expired: Mutex::default(),
@@ -280,11 +283,7 @@ impl AgentBuilder {
             pods: manager.reader(),
             sources: Arc::default(),
             registries: Arc::new([self.registry, kubelets]),
-            info: Arc::new(AgentInfo::new(
-                &self.config,
-                self.incomplete.is_some(),
-                self.clock.now(),
-            )),
+            info: Arc::new(AgentInfo::new(&self.config, self.incomplete.is_some(), now)),
         };
         Ok(Agent {
             config: self.config,

@@ -2,6 +2,7 @@
 
 use std::{mem, sync::Arc};
 
+use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::{
     DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, PodUpdate,
@@ -18,7 +19,6 @@ use tracing::{error, info, warn};
 use super::{AgentHandle, handle::ApiPodState};
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
-    cluster_state::ClusterState,
     events::{EventSubject, PodReason},
     pod_deleter::PodDeleter,
     reconcile::Reconciler,

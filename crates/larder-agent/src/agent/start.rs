@@ -5,6 +5,7 @@ use std::{fs, io, sync::Arc, time::Duration};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Node;
 use larder::NodeTtl;
+use larder_inputs::cluster_state::{follow_cluster, follow_incomplete, follow_trust_bundles};
 use larder_objects::chain;
 use larder_pods::{
     FullName, PodSource, PodUid,
@@ -23,7 +24,6 @@ use super::{Agent, AgentHandle, build::static_pods};
 use crate::{
     blocking::blocking,
     checkpoint::{ApiContact, Checkpoint, ClusterId, StaleNode},
-    cluster_state::{follow_cluster, follow_incomplete, follow_trust_bundles},
     config::{CheckpointConfig, Config},
     node,
     root_dir::RootDir,

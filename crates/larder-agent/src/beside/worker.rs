@@ -21,7 +21,7 @@ use super::{
     hooked::HookedParts,
     look::{CompareJob, PartComparison},
     metrics::{PodCounts, PodGauges},
-    shared::{Beside, NodeView},
+    shared::Beside,
 };
 use crate::{
     blocking::blocking,
@@ -38,6 +38,7 @@ use k8s_openapi::api::core::v1::Pod;
 use larder_kubelet::{
     kubelet_dir::{SetName, VolumeIdentity},
     node_state::has_volume_of,
+    node_view::NodeView,
     objects::PodObjects,
     outdated::Outdated,
     pod_view::{PodTraits, pod_view},
@@ -117,7 +118,7 @@ struct BesideWorker {
 
 impl BesideWorker {
     fn new(beside: Arc<Beside>, seat: WorkerSeat) -> Self {
-        let mut node = beside.node.clone();
+        let mut node = beside.node.subscribe();
         let view = node.borrow_and_update().clone();
         Self {
             rules: PodRules::new(view.gate.clone(), view.cache_ttl()),

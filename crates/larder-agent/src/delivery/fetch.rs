@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes, chain};
 use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
 use smol_str::SmolStr;
@@ -12,7 +13,6 @@ use super::{
     inputs::NodeInputs,
     plan::{Need, PodPlan},
 };
-use crate::cluster_state::ClusterState;
 
 /// Longest wait for the Node, the Services or the trust bundles. The managers wait as long for an object (kubelet 1.36,
 /// `pkg/kubelet/util/manager/watch_based_manager.go`).

@@ -10,6 +10,7 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
+use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{Kind, Object as _, Uid};
 use larder_projection::Inputs;
 use smol_str::SmolStr;
@@ -19,7 +20,6 @@ use super::{
     inputs::NodeInputs,
     plan::{Need, PodPlan},
 };
-use crate::cluster_state::ClusterState;
 
 /// The inputs of one pod.
 #[derive(Default)]

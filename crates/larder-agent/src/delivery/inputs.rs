@@ -5,13 +5,12 @@ use std::{collections::HashMap, time::Duration};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, RegisteredPod, SecretManager};
+use larder_inputs::{
+    certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
+};
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret};
 use parking_lot::Mutex;
 use tokio::sync::watch;
-
-use crate::{
-    certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
-};
 
 /// What workers read.
 pub(crate) struct NodeInputs {

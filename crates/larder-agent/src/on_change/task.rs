@@ -22,6 +22,7 @@ use std::{
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{exec::Machine, http::Network, processes::Processes};
+use larder_inputs::clock::Clock;
 use larder_objects::chain;
 use larder_on_change::{
     Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodFacts,
@@ -48,7 +49,7 @@ use super::{
     observer::Observer,
     round::{AttemptReport, AttemptRun, Handler, ProgramHook},
 };
-use crate::{clock::Clock, events::Events, root_dir::HOOK_RECORD};
+use crate::{events::Events, root_dir::HOOK_RECORD};
 
 /// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);

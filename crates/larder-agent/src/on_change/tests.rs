@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 use serde_json::json;
 
 use super::{HookNode, OnChange, OnChangeConfig};
-use crate::clock::Clock;
+use larder_inputs::clock::Clock;
 
 /// Most bytes that a hook of a pod may take: its budget (`docs/spec/on-change.md`, section 11) without the 16 bytes that
 /// the system's allocator adds at most to each allocation.

@@ -111,7 +111,7 @@ impl BesideWorker {
                         debug!(%pod, %resource_version, "touched the pod");
                     }
                     TouchAnswer::Throttled { retry_after } => permit.throttled(*retry_after),
-                    TouchAnswer::Forbidden { permission } => self.beside.forbidden(permission),
+                    TouchAnswer::Forbidden { permission } => self.beside.node.forbidden(permission),
                     TouchAnswer::Refused { message } => {
                         warn!(%pod, error = message, "API server rejected the touch, will retry");
                     }

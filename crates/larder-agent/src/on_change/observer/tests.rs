@@ -2,6 +2,7 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt as _};
 
 use fastrand::Rng;
 use larder_actions::processes::Processes;
+use larder_inputs::clock::Clock;
 use larder_on_change::parse::HookList;
 use larder_projection::{
     File, FileData, Payload, VolumeKind, VolumePath,
@@ -12,10 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{
-    clock::Clock,
-    on_change::{HookNode, OnChangeConfig},
-};
+use crate::on_change::{HookNode, OnChangeConfig};
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 /// The volume that each hook looks at.

@@ -8,13 +8,12 @@
 //! 1. A token is held as [`SecretBytes`]; no error contains any of it.
 //! 2. A token that has just arrived is not due, so a wrong clock causes no flood of requests.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use http::Method;
 use jiff::Timestamp;
 use kube::Client;
-use larder_kubelet::backoff::RETRY;
 use larder_objects::{SecretBytes, chain};
 use larder_pods::StoredPod;
 use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
@@ -38,9 +37,11 @@ const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Requests tokens and keeps them while they are valid.
-pub(crate) struct Tokens {
+pub struct Tokens {
     client: Client,
     clock: Clock,
+    /// The delays between attempts to renew a token.
+    backoff: Backoff,
     rng: Mutex<Rng>,
     issued: Mutex<HashMap<Key, CachedToken>>,
 }
@@ -122,18 +123,30 @@ enum TokenRequestError {
     Path(#[source] PathError),
 }
 
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").finish_non_exhaustive()
+    }
+}
+
 impl Tokens {
-    pub(crate) fn new(client: Client, clock: Clock, rng: Rng) -> Self {
+    /// Without tokens. `backoff` has the delays between attempts to renew one.
+    pub fn new(client: Client, clock: Clock, backoff: Backoff, rng: Rng) -> Self {
         Self {
             client,
             clock,
+            backoff,
             rng: Mutex::new(rng),
             issued: Mutex::default(),
         }
     }
 
     /// The token of `pod` for `request`: the kept one, unless it is due.
-    pub(crate) async fn get(
+    ///
+    /// # Errors
+    ///
+    /// None is issued, and there is none that is still valid. The text is the kubelet's.
+    pub async fn get(
         &self,
         pod: &StoredPod,
         request: &TokenRequest,
@@ -170,7 +183,7 @@ impl Tokens {
         };
         if let Some(good) = good {
             warn!(error, account = %key.account, "token not renewed, the old one is still good");
-            let mut backoff = good.retry.map_or(RETRY, |(backoff, _)| backoff);
+            let mut backoff = good.retry.map_or(self.backoff, |(backoff, _)| backoff);
             let at = Instant::now() + backoff.next_delay();
             if let Some(kept) = self.issued.lock().get_mut(&key) {
                 kept.retry = Some((backoff, at));
@@ -188,14 +201,14 @@ impl Tokens {
     }
 
     /// Time of the next check of the pod's tokens.
-    pub(crate) fn renewal(&self, pod_uid: &str) -> Option<Instant> {
+    pub fn renewal(&self, pod_uid: &str) -> Option<Instant> {
         let (issued, now) = (self.issued.lock(), self.clock.now());
         let of_pod = issued.iter().filter(|(key, _)| key.pod_uid == pod_uid);
         of_pod.filter_map(|(_, kept)| kept.wake_at(now)).min()
     }
 
     /// Forgets the tokens of a pod whose volumes are gone.
-    pub(crate) fn forget(&self, pod_uid: &str) {
+    pub fn forget(&self, pod_uid: &str) {
         self.issued.lock().retain(|key, _| key.pod_uid != pod_uid);
     }
 

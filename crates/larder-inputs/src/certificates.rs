@@ -21,21 +21,22 @@
 mod key;
 mod request;
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCertificateProjection;
 use kube::Client;
-use larder_kubelet::backoff::RETRY;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{PodCertificate, SourceKey, Unavailable};
+use larder_transport::Backoff;
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
+    task::spawn_blocking,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::task::JoinMap;
@@ -48,7 +49,7 @@ use self::{
         follow_requests,
     },
 };
-use crate::{blocking::blocking, clock::Clock, served_version::ServedResource};
+use crate::{clock::Clock, served_version::ServedResource};
 
 /// Longest random delay of a refresh after the time that the signer asks for, so that many do not coincide. As the
 /// kubelet.
@@ -60,9 +61,11 @@ const UNSEEN: Duration = Duration::from_mins(10);
 
 /// One source of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct SourceId {
-    pub(crate) pod_uid: SmolStr,
-    pub(crate) key: SourceKey,
+pub struct SourceId {
+    /// UID of the pod.
+    pub pod_uid: SmolStr,
+    /// The source among those of the pod.
+    pub key: SourceKey,
 }
 
 /// The state of one source.
@@ -74,11 +77,13 @@ struct IssuedSource {
 }
 
 /// The certificates of all pods, for readers.
-pub(crate) struct Certificates {
+#[derive(Debug)]
+pub struct Certificates {
     held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
     commands: mpsc::UnboundedSender<Command>,
 }
 
+#[derive(Debug)]
 enum Command {
     /// Request certificates for this source of this pod.
     Issue(SourceId, Arc<StoredPod>, Box<PodCertificateProjection>),
@@ -88,12 +93,12 @@ enum Command {
 
 impl Certificates {
     /// The certificates of the pods of `node_name`, the issuer that requests them, and the sources whose certificate has
-    /// changed.
-    pub(crate) fn new(
+    /// changed. `backoff` has the delays between attempts to request one.
+    pub fn new(
         client: Client,
         clock: Clock,
         node_name: &str,
-        rng: Rng,
+        (backoff, rng): (Backoff, Rng),
         context: &NodeContext,
     ) -> (Self, Issuer, mpsc::UnboundedReceiver<SourceId>) {
         let (commands, inbox) = mpsc::unbounded_channel();
@@ -107,6 +112,7 @@ impl Certificates {
             client,
             context: context.clone(),
             clock,
+            backoff,
             name: node_name.to_owned(),
             key_making: Semaphore::new(1),
             requests: watch::Sender::default(),
@@ -120,7 +126,11 @@ impl Certificates {
 
     /// The certificate of the `source` that has `key` in `pod`. The first call requests it. Without a source it is an
     /// error.
-    pub(crate) fn get(
+    ///
+    /// # Errors
+    ///
+    /// None is issued, or not yet. The text is the kubelet's.
+    pub fn get(
         &self,
         pod: &Arc<StoredPod>,
         key: &SourceKey,
@@ -152,7 +162,7 @@ impl Certificates {
     }
 
     /// Forgets the certificates of a pod whose volumes are gone.
-    pub(crate) fn forget(&self, pod_uid: &str) {
+    pub fn forget(&self, pod_uid: &str) {
         let mut held = self.held.lock();
         let before = held.len();
         held.retain(|id, _| id.pod_uid != pod_uid);
@@ -172,7 +182,7 @@ fn not_issued(why: &str) -> Unavailable {
 }
 
 /// Owns the tasks that request certificates.
-pub(crate) struct Issuer {
+pub struct Issuer {
     node: Arc<Node>,
     /// Each task gets a fork.
     rng: Rng,
@@ -185,6 +195,7 @@ struct Node {
     /// Shared with all watches of this node.
     context: NodeContext,
     clock: Clock,
+    backoff: Backoff,
     name: String,
     /// One key at a time: several RSA keys would occupy all processors.
     key_making: Semaphore,
@@ -195,9 +206,15 @@ struct Node {
     changes: mpsc::UnboundedSender<SourceId>,
 }
 
+impl fmt::Debug for Issuer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Issuer").finish_non_exhaustive()
+    }
+}
+
 impl Issuer {
     /// Requests certificates until dropped.
-    pub(crate) async fn run(mut self) {
+    pub async fn run(mut self) {
         let mut tasks: JoinMap<SourceId, ()> = JoinMap::new();
         loop {
             let follows = !tasks.is_empty();
@@ -250,11 +267,11 @@ impl Node {
         source: Box<PodCertificateProjection>,
         mut rng: Rng,
     ) {
-        let mut backoff = RETRY;
+        let mut backoff = self.backoff;
         loop {
             match self.issue(&pod, &source, &mut rng).await {
                 Ok(issued) => {
-                    backoff = RETRY;
+                    backoff = self.backoff;
                     info!(until = %issued.not_after, "certificate issued");
                     self.publish(&id, Ok(Arc::new(issued.certificate)));
                     let jitter = REFRESH_JITTER.mul_f64(rng.f64());
@@ -315,9 +332,10 @@ impl Node {
     ) -> Result<Issued, NotIssued> {
         let key_type = source.key_type.clone();
         let turn = self.key_making.acquire().await;
-        let key = blocking(move || PodKey::generate(&key_type)).await;
+        let key = spawn_blocking(move || PodKey::generate(&key_type)).await;
         drop(turn);
         let refused = |error: PodKeyError| NotIssued::Refused(chain(&error));
+        let key = key.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         let key = key.map_err(refused)?;
         let private_key_pem = key.private_key_pem().map_err(refused)?;
         let mut requests = self.requests.subscribe();

@@ -1,7 +1,7 @@
 //! The wall clock, as one value that is passed to all code that reads or compares times. Delays use tokio's clock.
 //!
 //! The two diverge when the wall clock is set, or when the machine sleeps and tokio's clock with it. Code that waits
-//! for a time of day uses `Clock::sleep_until`, which checks the time after every such jump.
+//! for a time of day uses [`Clock::sleep_until`], which checks the time after every such jump.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
@@ -58,12 +58,12 @@ impl Clock {
     }
 
     /// Changes with every jump.
-    pub(crate) fn jumps(&self) -> watch::Receiver<()> {
+    pub fn jumps(&self) -> watch::Receiver<()> {
         self.jumps.subscribe()
     }
 
     /// Waits until the clock shows `at`, also if it is set meanwhile.
-    pub(crate) async fn sleep_until(&self, at: Timestamp) {
+    pub async fn sleep_until(&self, at: Timestamp) {
         let mut jumps = self.jumps();
         loop {
             let left = Duration::try_from(at.duration_since(self.now())).unwrap_or_default();
@@ -78,7 +78,7 @@ impl Clock {
     }
 
     /// Reports the jumps of the machine's clock. Ends only when dropped.
-    pub(crate) async fn follow_machine(self) {
+    pub async fn follow_machine(self) {
         let error = match self.report_jumps().await {
             Ok(never) => match never {},
             Err(error) => error,

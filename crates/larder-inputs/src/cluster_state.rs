@@ -1,11 +1,7 @@
 //! Cluster state that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
 //! references any.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    mem,
-    sync::Arc,
-};
+use std::{mem, sync::Arc};
 
 use k8s_openapi::{
     ClusterResourceScope,
@@ -16,18 +12,19 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1 as meta,
 };
 use kube::Client;
-use larder_objects::{ObjectKey, chain};
 use larder_projection::{NodeFacts, ServiceFacts, TrustBundle, TrustBundles};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
     NodeContext,
-    collection::{Collection, CollectionEvent, Found},
+    collection::{Collection, CollectionEvent},
 };
 use serde::Deserialize;
 use tokio::sync::watch;
-use tracing::{debug, warn};
 
-use crate::served_version::{ServedCollection, ServedResource};
+use crate::{
+    last_good::{LastGood, log_failure, readable},
+    served_version::{ServedCollection, ServedResource},
+};
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICES: Resource = Resource::core("services");
@@ -57,17 +54,20 @@ impl From<ClusterTrustBundle> for TrustBundle {
 
 /// The last known state; `None` until one was read.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct ClusterState {
-    pub(crate) node: Option<Arc<NodeFacts>>,
-    pub(crate) services: Option<Arc<[ServiceFacts]>>,
-    pub(crate) trust_bundles: Option<TrustBundles>,
+pub struct ClusterState {
+    /// The Node.
+    pub node: Option<Arc<NodeFacts>>,
+    /// The Services that pods get variables for.
+    pub services: Option<Arc<[ServiceFacts]>>,
+    /// The ClusterTrustBundles, while they are wanted.
+    pub trust_bundles: Option<TrustBundles>,
     /// The API server may lack objects that exist, see [`follow_incomplete`].
-    pub(crate) incomplete: bool,
+    pub incomplete: bool,
 }
 
 /// Keeps the Node and the Services of `state` in sync with the API server, and reports each Node to `seen`; `None` if
 /// there is none. Ends only when dropped.
-pub(crate) async fn follow_cluster(
+pub async fn follow_cluster(
     client: Client,
     node_name: String,
     state: watch::Sender<ClusterState>,
@@ -126,51 +126,9 @@ async fn follow_services(mut services: Collection<Service>, state: &watch::Sende
     }
 }
 
-/// The objects of a collection, each in its last readable form.
-struct LastGood<T>(BTreeMap<ObjectKey, T>);
-
-impl<T> Default for LastGood<T> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
-    }
-}
-
-impl<T> LastGood<T> {
-    /// Takes over a change, without the objects that `make` omits. Returns whether it was one.
-    fn take<K>(&mut self, event: CollectionEvent<K>, make: impl Fn(K) -> Option<T>) -> bool {
-        let changed = match event {
-            CollectionEvent::All(all) => {
-                let there: BTreeSet<_> = all.iter().map(|found| found.metadata.key()).collect();
-                self.0.retain(|key, _| there.contains(key));
-                all
-            }
-            CollectionEvent::One(found) => vec![found],
-            CollectionEvent::Gone(metadata) => {
-                self.0.remove(&metadata.key());
-                Vec::new()
-            }
-            other => {
-                log_failure(&other);
-                return false;
-            }
-        };
-        for found in changed {
-            let key = found.metadata.key();
-            let Some(object) = readable(found) else {
-                continue;
-            };
-            match make(object) {
-                Some(kept) => self.0.insert(key, kept),
-                None => self.0.remove(&key),
-            };
-        }
-        true
-    }
-}
-
 /// Copies into `state` whether the API server is incomplete: filled from manifests, some of which cannot be read. Ends
 /// when the sender is dropped.
-pub(crate) async fn follow_incomplete(
+pub async fn follow_incomplete(
     mut incomplete: watch::Receiver<bool>,
     state: watch::Sender<ClusterState>,
 ) {
@@ -184,7 +142,7 @@ pub(crate) async fn follow_incomplete(
 }
 
 /// Keeps the trust bundles of `state` in sync with the API server while they are `wanted`. Ends only when dropped.
-pub(crate) async fn follow_trust_bundles(
+pub async fn follow_trust_bundles(
     client: Client,
     mut wanted: watch::Receiver<bool>,
     state: watch::Sender<ClusterState>,
@@ -218,23 +176,6 @@ async fn keep_trust_bundles(
             known.0.clear();
             publish(Some(TrustBundles::Unsupported));
         }
-    }
-}
-
-/// The object, unless it cannot be decoded.
-fn readable<K>(found: Found<K>) -> Option<K> {
-    found
-        .object
-        .inspect_err(|error| {
-            let key = found.metadata.key();
-            warn!(error = error.to_string(), %key, "failed to decode object, keeping its last good copy");
-        })
-        .ok()
-}
-
-fn log_failure<K>(change: &CollectionEvent<K>) {
-    if let CollectionEvent::Failed(failure) = change {
-        debug!(error = chain(failure), "failed to watch, will retry");
     }
 }
 

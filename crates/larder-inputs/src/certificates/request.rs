@@ -1,6 +1,6 @@
 //! PodCertificateRequests: creates and watches them, and reads their results.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use http::Method;
 use jiff::Timestamp;
@@ -13,21 +13,19 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::Client;
-use larder_objects::{ObjectKey, chain};
+use larder_objects::ObjectKey;
 use larder_pods::StoredPod;
 use larder_projection::quote;
 use larder_transport::path::{PathError, Resource, field_selector};
-use larder_watch::{
-    NodeContext,
-    collection::{CollectionEvent, Found},
-    request,
-};
+use larder_watch::{NodeContext, request};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tracing::{debug, warn};
 
 use super::key::{PodKey, PodKeyError};
-use crate::served_version::{ServedCollection, ServedResource};
+use crate::{
+    last_good::LastGood,
+    served_version::{ServedCollection, ServedResource},
+};
 
 const NODES: Resource = Resource::core("nodes");
 const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
@@ -59,7 +57,7 @@ struct CreatedRequest {
 }
 
 /// Requests by namespace and name.
-pub(super) type Requests = HashMap<ObjectKey, Arc<PodCertificateRequest>>;
+pub(super) type Requests = BTreeMap<ObjectKey, Arc<PodCertificateRequest>>;
 
 /// A request could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -164,35 +162,12 @@ pub(super) async fn follow_requests(
     let mut collection =
         ServedCollection::<PodCertificateRequest>::new(client, served, Some(&selector), context);
     requests.send_replace(Requests::new());
+    let mut known = LastGood::default();
     loop {
-        let change = collection.next().await;
-        requests.send_modify(|requests| match change {
-            CollectionEvent::All(all) => *requests = all.into_iter().filter_map(readable).collect(),
-            CollectionEvent::One(found) => requests.extend(readable(found)),
-            CollectionEvent::Gone(metadata) => {
-                requests.remove(&metadata.key());
-            }
-            CollectionEvent::Failed(failure) => {
-                debug!(
-                    error = chain(&failure),
-                    "failed to watch certificate requests, will retry"
-                );
-            }
-            CollectionEvent::Resumed => {}
-        });
+        if known.take(collection.next().await, |request| Some(Arc::new(request))) {
+            requests.send_replace(known.0.clone());
+        }
     }
-}
-
-/// A request that cannot be decoded counts as missing.
-fn readable(
-    found: Found<PodCertificateRequest>,
-) -> Option<(ObjectKey, Arc<PodCertificateRequest>)> {
-    let key = found.metadata.key();
-    let object = found.object;
-    let object = object.inspect_err(
-        |error| warn!(error = error.to_string(), %key, "failed to decode a certificate request"),
-    );
-    Some((key, Arc::new(object.ok()?)))
 }
 
 /// How `request` has ended; `None` while it waits for its signer.

@@ -1,0 +1,317 @@
+//! The view of the node that decides whether any of its pods may be touched, and the tasks that maintain it.
+//!
+//! Invariants:
+//! 1. One value, [`NodeView`], decides whether any pod may be touched.
+//! 2. While a permission is missing, no touch is sent. The permission is checked every 5 to 10 min (R18).
+
+use std::{collections::BTreeSet, fmt, pin::pin, sync::Arc, time::Duration};
+
+use fastrand::Rng;
+use futures::{FutureExt as _, future::Fuse};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use larder_objects::chain;
+use parking_lot::Mutex;
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{debug, info, warn};
+
+use crate::{
+    node_state::{NodeState, lease_renewed},
+    permissions::Permissions,
+    rules::Gate,
+};
+
+/// Time to live of objects where the Node has no annotation (managers.md, T12).
+const DEFAULT_TTL: Duration = Duration::from_mins(1);
+/// Interval between two reads of the Node's lease. The kubelet renews it every 10 s.
+const LEASE: Duration = Duration::from_secs(10);
+/// Longest wait for the lease.
+const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Shortest time between two checks of a missing permission; up to as much again is added (R18).
+const ASK_AGAIN: Duration = Duration::from_mins(5);
+/// The API server has not said when the lease was renewed.
+struct NoAnswer;
+
+/// The facts that decide for all pods of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeView {
+    /// Whether pods may be touched.
+    pub gate: Gate,
+    /// The annotation of the Node.
+    pub ttl: Option<Duration>,
+    /// CSI drivers that require republishing of their volumes (R15).
+    pub republishing: Arc<BTreeSet<String>>,
+    /// Outages of the API server that have ended.
+    pub outages_over: u64,
+}
+
+impl NodeView {
+    /// How long a kubelet that caches objects serves a copy (R12).
+    pub fn cache_ttl(&self) -> Duration {
+        self.ttl.unwrap_or(DEFAULT_TTL)
+    }
+}
+
+/// Maintains the view of one node.
+pub struct NodeViewer {
+    client: Client,
+    node_name: String,
+    /// `--dry-run`: no pod is touched.
+    dry_run: bool,
+    now: Box<dyn Fn() -> Timestamp + Send + Sync>,
+    view: watch::Sender<NodeView>,
+    kubelet: watch::Sender<NodeState>,
+    missing: watch::Sender<Option<String>>,
+    locked: watch::Sender<bool>,
+    permissions: Mutex<Permissions>,
+}
+
+impl fmt::Debug for NodeViewer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.view.borrow().fmt(f)
+    }
+}
+
+impl NodeViewer {
+    /// For the node of this name. `now` shows the time of day. In a dry run no pod may be touched.
+    pub fn new(
+        client: Client,
+        node_name: &str,
+        dry_run: bool,
+        now: impl Fn() -> Timestamp + Send + Sync + 'static,
+    ) -> Self {
+        let view = NodeView {
+            gate: Gate::Unknown,
+            ..NodeView::default()
+        };
+        Self {
+            client,
+            node_name: node_name.to_owned(),
+            dry_run,
+            now: Box::new(now),
+            view: watch::Sender::new(view),
+            kubelet: watch::Sender::default(),
+            missing: watch::Sender::default(),
+            locked: watch::Sender::default(),
+            permissions: Mutex::default(),
+        }
+    }
+
+    /// Follows the view.
+    pub fn subscribe(&self) -> watch::Receiver<NodeView> {
+        self.view.subscribe()
+    }
+
+    /// The kubelet's state according to its Node.
+    pub fn kubelet(&self) -> NodeState {
+        self.kubelet.borrow().clone()
+    }
+
+    /// The result of the last review.
+    pub fn permissions(&self) -> Permissions {
+        self.permissions.lock().clone()
+    }
+
+    /// Takes in the Node and the TTL that it states; `None` if there is none.
+    pub fn node_seen(&self, node: Option<&Node>, ttl: Option<Duration>) {
+        let state = node.map(|node| NodeState::new(node, ttl));
+        publish(&self.kubelet, state.unwrap_or_default());
+    }
+
+    /// This larder has the lock of the node (R28), or needs none.
+    pub fn locked(&self) {
+        self.locked.send_replace(true);
+    }
+
+    /// Notes that the API server has denied a touch: `permission` is missing.
+    pub fn forbidden(&self, permission: &str) {
+        self.missing.send_if_modified(|missing| {
+            let is_news = missing.is_none();
+            if is_news {
+                warn!(permission, "not permitted to touch pods, will check again");
+                *missing = Some(permission.to_owned());
+            }
+            is_news
+        });
+    }
+
+    /// Publishes the view of the node whenever anything that it depends on changes. Runs until dropped.
+    pub async fn follow(
+        self: Arc<Self>,
+        mut drivers: watch::Receiver<BTreeSet<String>>,
+        mut outages_over: watch::Receiver<Duration>,
+    ) {
+        let mut kubelet = self.kubelet.subscribe();
+        let mut missing = self.missing.subscribe();
+        let mut locked = self.locked.subscribe();
+        let (mut lease, mut is_lease_read) = (None, false);
+        let mut reading = pin!(Fuse::terminated());
+        let mut next_lease = Instant::now();
+        let mut outages = 0;
+        loop {
+            let state = kubelet.borrow_and_update().clone();
+            let gate = self.gate(
+                &state,
+                lease,
+                missing.borrow_and_update().as_ref(),
+                *locked.borrow_and_update(),
+            );
+            // What is closed for another reason is so at once.
+            let gate = match gate {
+                Gate::Open if !is_lease_read => Gate::Unknown,
+                gate => gate,
+            };
+            let view = NodeView {
+                gate,
+                ttl: state.ttl,
+                republishing: Arc::new(drivers.borrow_and_update().clone()),
+                outages_over: outages,
+            };
+            publish(&self.view, view);
+            if Instant::now() >= next_lease && state.ready {
+                next_lease = Instant::now() + LEASE;
+                reading.set(self.read_lease().fuse());
+            }
+            let wake = if state.ready {
+                next_lease
+            } else {
+                Instant::now() + LEASE
+            };
+            // Every arm is cancel-safe. The senders live as long as this.
+            tokio::select! {
+                biased;
+                Ok(()) = kubelet.changed() => {}
+                Ok(()) = drivers.changed() => {}
+                Ok(()) = missing.changed() => {}
+                Ok(()) = locked.changed() => {}
+                Ok(()) = outages_over.changed() => outages += 1,
+                read = &mut reading => {
+                    // Without an answer the age of the lease is unknown; touches fail by themselves.
+                    lease = read.unwrap_or_else(|NoAnswer| lease.map(|_| (self.now)()));
+                    is_lease_read = true;
+                }
+                () = sleep_until(wake) => {}
+            }
+        }
+    }
+
+    /// The time of the lease. A lease that this identity may not read does not count (R13).
+    async fn read_lease(&self) -> Result<Option<Timestamp>, NoAnswer> {
+        match timeout(LEASE_TIMEOUT, lease_renewed(&self.client, &self.node_name)).await {
+            Ok(Ok(lease)) => Ok(lease),
+            Ok(Err(error)) if error.is_forbidden() => Ok(None),
+            Ok(Err(error)) => {
+                debug!(
+                    error = chain(&error),
+                    "failed to read the lease of the node, will retry"
+                );
+                Err(NoAnswer)
+            }
+            Err(_) => Err(NoAnswer),
+        }
+    }
+
+    fn gate(
+        &self,
+        state: &NodeState,
+        lease: Option<Timestamp>,
+        missing: Option<&String>,
+        locked: bool,
+    ) -> Gate {
+        if *state == NodeState::default() {
+            return Gate::Unknown;
+        }
+        if let Err(not_ready) = state.check(lease, (self.now)()) {
+            return Gate::KubeletNotReady(not_ready.since);
+        }
+        match missing {
+            Some(permission) => Gate::Forbidden(permission.clone()),
+            None if !locked => Gate::Locked,
+            None if self.dry_run => Gate::DryRun,
+            None => Gate::Open,
+        }
+    }
+
+    /// Reviews the permissions at the start, and again while one is missing. Runs until dropped.
+    pub async fn follow_permissions(self: Arc<Self>, mut rng: Rng) {
+        let mut missing = self.missing.subscribe();
+        loop {
+            let permissions = Permissions::review(&self.client, &self.node_name).await;
+            let may_touch = permissions.may_touch();
+            *self.permissions.lock() = permissions;
+            if missing.borrow_and_update().is_some() && may_touch != Some(false) {
+                // Where reviews are not answered, the next touch shows it.
+                if may_touch == Some(true) {
+                    info!("permission to touch pods granted, continuing");
+                }
+                self.missing.send_replace(None);
+                missing.mark_unchanged();
+            }
+            // The sender lives as long as this.
+            let _ = missing.wait_for(Option::is_some).await;
+            sleep(ASK_AGAIN.mul_f64(1.0 + rng.f64())).await;
+        }
+    }
+}
+
+/// Publishes `value` if it is news.
+fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|known| {
+        let is_news = *known != value;
+        *known = value;
+        is_news
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use tokio::task::JoinSet;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_is_not_answered_delays_no_other_news() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            std::future::pending::<()>().await;
+            Ok::<_, Infallible>(http::Response::new(kube::client::Body::empty()))
+        });
+        let client = Client::new(service, "n");
+        let viewer = NodeViewer::new(client, "node-1", false, || Timestamp::UNIX_EPOCH);
+        let viewer = Arc::new(viewer);
+        viewer.locked();
+        let drivers = watch::Sender::default();
+        let outages_over = watch::Sender::default();
+        let mut tasks = JoinSet::new();
+        let following = Arc::clone(&viewer).follow(drivers.subscribe(), outages_over.subscribe());
+        tasks.spawn(following);
+        let start = Instant::now();
+        let mut node = viewer.subscribe();
+        let state = NodeState {
+            ready: true,
+            ..NodeState::default()
+        };
+        publish(&viewer.kubelet, state);
+        tokio::task::yield_now().await;
+        assert_eq!(node.borrow_and_update().gate, Gate::Unknown);
+        viewer.forbidden("patch pods/status");
+        let is_forbidden = |view: &NodeView| matches!(view.gate, Gate::Forbidden(_));
+        node.wait_for(is_forbidden).await.unwrap();
+        viewer.missing.send_replace(None);
+        viewer.locked.send_replace(false);
+        node.wait_for(|view| view.gate == Gate::Locked)
+            .await
+            .unwrap();
+        viewer.locked();
+        outages_over.send_replace(Duration::from_secs(1));
+        node.wait_for(|view| view.outages_over == 1).await.unwrap();
+        assert_eq!(start.elapsed(), Duration::ZERO);
+        node.wait_for(|view| view.gate == Gate::Open).await.unwrap();
+        assert_eq!(start.elapsed(), LEASE_TIMEOUT);
+    }
+}
