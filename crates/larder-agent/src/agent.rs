@@ -19,6 +19,7 @@ use larder_inputs::{
     cluster_state::ClusterState,
 };
 use larder_objects::{Kind, ObjectKey};
+use larder_pods::deleter::PodDeleter;
 use larder_pods::{
     PodManager, PodMerge, PodMetrics, PodUid, ResolvedPodUid,
     lifecycle::PodLifecycle,
@@ -46,7 +47,6 @@ use crate::{
     checkpoint::{ClusterId, StaleNode},
     config::{CheckpointConfig, Config},
     on_change::OnChange,
-    pod_deleter::PodDeleter,
     reconcile::Reconciler,
     root_dir::RootDir,
     tasks::{TaskError, Tasks},
@@ -190,7 +190,9 @@ impl Agent {
                 biased;
                 () = shutdown.cancelled() => AgentEvent::Shutdown,
                 error = tasks.failure() => AgentEvent::Failed(error),
-                error = node.deleter.failure() => AgentEvent::Failed(error),
+                error = node.deleter.failure() => {
+                    AgentEvent::Failed(TaskError::new("pod deletion", &Err::<(), _>(error)))
+                }
                 Some(report) = inbox.recv() => AgentEvent::Report(report),
                 change = config_maps.next() => object_event(Kind::ConfigMap, change),
                 change = secrets.next() => object_event(Kind::Secret, change),

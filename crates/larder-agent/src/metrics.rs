@@ -5,6 +5,7 @@
 use std::{hash::Hash, time::Duration};
 
 use jiff::Timestamp;
+use larder_pods::events::PostOutcome;
 use prometheus_client::{
     encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
@@ -135,9 +136,12 @@ impl Metrics {
         self.ready.set(ready.into());
     }
 
-    /// Counts an event: `posted`, `forbidden` (it will be posted again) or `refused` for good.
-    pub(crate) fn event(&self, outcome: &'static str) {
-        self.events.get_or_create(&[("outcome", outcome)]).inc();
+    /// Counts events by their outcome.
+    pub(crate) fn count_events(&self) -> impl Fn(PostOutcome) + use<> {
+        let events = self.events.clone();
+        move |outcome| {
+            events.get_or_create(&[("outcome", outcome)]).inc();
+        }
     }
 
     /// Counts a pass over one `volume` or `environment`: `swapped`, `unchanged` or `failed`.

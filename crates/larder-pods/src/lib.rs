@@ -14,6 +14,8 @@
 //!
 //! Features, both on by default: `static-sources` (`FileSource`, `HttpSource`) and `metrics` (`PodMetrics`).
 
+pub mod deleter;
+pub mod events;
 pub mod identity;
 pub mod lifecycle;
 mod manager;

@@ -19,6 +19,7 @@ use larder_on_change::{
     Hook,
     parse::{ConfiguredHook, PodSelector},
 };
+use larder_pods::events::Events;
 use larder_pods::{
     PodManager, PodMetrics, PodSource, ResolvedPodUid,
     source::{HttpSource, HttpSourceError},
@@ -40,7 +41,6 @@ use crate::{
         pod_statuses::PodStatuses,
         worker::{DeliveryNode, Reports},
     },
-    events::Events,
     metrics::Metrics,
     on_change::{HookNode, OnChange, PodChange, ProgramHook},
     root_dir::{HOOK_RECORD, RootDir},
@@ -224,7 +224,8 @@ impl AgentBuilder {
             &node_context,
         );
         let metrics = Metrics::register(&mut self.registry, now);
-        let post = || Events::new(self.client.clone(), &self.config.node_name, metrics.clone());
+        let (client, counted) = (self.client.clone(), metrics.count_events());
+        let post = || Events::new(client, &self.config.node_name, counted);
         let events = (self.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let beside = self.beside()?;
         let host = Arc::new(self.host.with_pod_files(&[HOOK_RECORD]));

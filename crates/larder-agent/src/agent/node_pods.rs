@@ -4,6 +4,8 @@ use std::{mem, sync::Arc};
 
 use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{ObjectKey, chain};
+use larder_pods::deleter::PodDeleter;
+use larder_pods::events::{EventSubject, PodReason};
 use larder_pods::{
     DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, PodUpdate,
     ResolvedPodUid, SourcePods, StoredPod,
@@ -19,8 +21,6 @@ use tracing::{error, info, warn};
 use super::{AgentHandle, handle::ApiPodState};
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
-    events::{EventSubject, PodReason},
-    pod_deleter::PodDeleter,
     reconcile::Reconciler,
 };
 

@@ -13,13 +13,13 @@ use k8s_openapi::api::core::v1::{Pod, PodCertificateProjection};
 use larder_objects::{Kind, ObjectKey};
 use larder_on_change::{PartKey, PodHooks};
 use larder_pods::StoredPod;
+use larder_pods::events::EventSubject;
 use larder_projection::{
     ContainerKind, Needs, SourceKey, TokenRequest, VolumeKind, containers, used_volumes,
 };
 use smol_str::SmolStr;
 
 use super::inputs::Registration;
-use crate::events::EventSubject;
 
 /// An input that a part of a pod needs before it can be delivered.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,7 +74,15 @@ impl PartKind {
     pub(crate) fn event_subject(&self) -> EventSubject<'_> {
         match self {
             Self::Volume(name, _) => EventSubject::Volume(name),
-            Self::Environment(name, kind) => EventSubject::Container(name, *kind),
+            Self::Environment(name, ContainerKind::Init) => {
+                EventSubject::Container(name, "initContainers")
+            }
+            Self::Environment(name, ContainerKind::Ephemeral) => {
+                EventSubject::Container(name, "ephemeralContainers")
+            }
+            Self::Environment(name, ContainerKind::Regular) => {
+                EventSubject::Container(name, "containers")
+            }
         }
     }
 

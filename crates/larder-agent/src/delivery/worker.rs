@@ -7,6 +7,7 @@ use fastrand::Rng;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use larder_pods::StoredPod;
+use larder_pods::events::{EventSubject, Events};
 use larder_projection::disk::VolumeHost;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,6 @@ use super::{
 };
 use crate::{
     blocking::blocking,
-    events::{EventSubject, Events},
     metrics::Metrics,
     on_change::OnChange,
     status::{Delivery, Phase},

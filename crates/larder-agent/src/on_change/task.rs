@@ -29,6 +29,7 @@ use larder_on_change::{
     PodHooks, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
 };
 use larder_pods::StoredPod;
+use larder_pods::events::Events;
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -49,7 +50,7 @@ use super::{
     observer::Observer,
     round::{AttemptReport, AttemptRun, Handler, ProgramHook},
 };
-use crate::{events::Events, root_dir::HOOK_RECORD};
+use crate::root_dir::HOOK_RECORD;
 
 /// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);

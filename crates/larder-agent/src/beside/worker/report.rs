@@ -6,6 +6,7 @@ use larder_kubelet::{
     outdated::{OutdatedContent, SourceObject},
     rules::{Notice, PartName, Verification},
 };
+use larder_pods::events::{EventSubject, PodReason};
 use tracing::{info, warn};
 
 use super::BesideWorker;
@@ -15,7 +16,6 @@ use crate::{
         plan::{PartKind, PodPlan},
         pod_statuses::PartStatus,
     },
-    events::{EventSubject, PodReason},
     status::{OutdatedStatus, Phase},
 };
 

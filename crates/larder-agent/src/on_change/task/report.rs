@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use larder_on_change::{AttemptEnd, Ended, HookState, InvalidAnnotation, PodHooks};
 use larder_pods::StoredPod;
+use larder_pods::events::{EventSubject, PodReason};
 use tracing::{debug, info, warn};
 
 use super::OnChange;
 use crate::{
-    events::{EventSubject, PodReason},
     on_change::{hooked_pod::HookedPod, round::AttemptReport},
     status::HookStatus,
 };

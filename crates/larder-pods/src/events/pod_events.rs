@@ -6,6 +6,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
+use larder_transport::TokenBucket;
 use tokio::time::Instant;
 
 use super::event::PodEvent;
@@ -28,8 +29,7 @@ pub(super) struct PodEvents {
     pub(super) events: Vec<PodEvent>,
     /// By reason.
     messages: BTreeMap<&'static str, Messages>,
-    pub(super) budget: u32,
-    refilled: Instant,
+    requests: TokenBucket,
 }
 
 /// The messages of a pod for one reason.
@@ -44,20 +44,17 @@ impl PodEvents {
         Self {
             events: Vec::new(),
             messages: BTreeMap::new(),
-            budget: BURST,
-            refilled: Instant::now(),
+            requests: TokenBucket::new(REFILL, BURST, Instant::now()),
         }
     }
 
     /// Takes the token of one request, if there is one.
     pub(super) fn try_spend(&mut self, now: Instant) -> bool {
-        let refill = u32::try_from((now - self.refilled).as_secs() / REFILL.as_secs());
-        let refill = refill.unwrap_or(BURST).min(BURST);
-        self.refilled += refill * REFILL;
-        self.budget = (self.budget + refill).min(BURST);
-        let rest = self.budget.checked_sub(1);
-        self.budget = rest.unwrap_or_default();
-        rest.is_some()
+        let has_one = self.requests.wait(now).is_zero();
+        if has_one {
+            self.requests.take(now);
+        }
+        has_one
     }
 
     /// Counts up the event that is the same, or keeps `event` as a new one.

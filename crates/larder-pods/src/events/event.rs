@@ -2,7 +2,6 @@
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use larder_projection::ContainerKind;
 use serde_json::{Value, json};
 
 /// Longest message in bytes that the API server accepts in every version of the kind.
@@ -14,18 +13,18 @@ const COMBINED: &str = "(combined from similar events): ";
 
 /// The part of a pod that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EventSubject<'a> {
+pub enum EventSubject<'a> {
     /// The volume of this name.
     Volume(&'a str),
-    /// The environment of the container of this name.
-    Container(&'a str, ContainerKind),
+    /// The environment of the container of this name, in this list of the specification, such as `initContainers`.
+    Container(&'a str, &'static str),
     /// The pod itself.
     Pod(PodReason),
 }
 
 /// Why there is an event about a pod as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PodReason {
+pub enum PodReason {
     /// It is not served.
     Rejected,
     /// An annotation has an error.
@@ -116,8 +115,9 @@ impl PodEvent {
         if let Some(version) = &metadata.resource_version {
             involved["resourceVersion"] = version.as_str().into();
         }
-        if let EventSubject::Container(name, kind) = subject {
-            involved["fieldPath"] = field_path(name, kind).into();
+        if let EventSubject::Container(name, list) = subject {
+            // Kubelet 1.36, `pkg/kubelet/container/ref.go`.
+            involved["fieldPath"] = format!("spec.{list}{{{name}}}").into();
         }
         let suffix = format!(".{suffix:x}");
         let name = metadata.name.as_deref().unwrap_or_default();
@@ -179,14 +179,4 @@ const COMPONENT: &str = "larder";
 
 pub(super) fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
-/// The container as a field of the pod (kubelet 1.36, `pkg/kubelet/container/ref.go`).
-fn field_path(name: &str, kind: ContainerKind) -> String {
-    let list = match kind {
-        ContainerKind::Init => "initContainers",
-        ContainerKind::Ephemeral => "ephemeralContainers",
-        ContainerKind::Regular => "containers",
-    };
-    format!("spec.{list}{{{name}}}")
 }

@@ -30,6 +30,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, HashMap},
+    fmt,
     time::Duration,
 };
 
@@ -50,12 +51,11 @@ use tokio::{
 };
 use tracing::{debug, warn};
 
-pub(crate) use self::event::{EventSubject, PodReason};
+pub use self::event::{EventSubject, PodReason};
 use self::{
     event::{PodEvent, seconds},
     pod_events::PodEvents,
 };
-use crate::metrics::Metrics;
 
 const EVENTS: Resource = Resource::core("events");
 
@@ -65,10 +65,11 @@ const FORBIDDEN: Duration = Duration::from_mins(10);
 const RETRY: Duration = Duration::from_secs(10);
 
 /// The events about the pods of a node.
-pub(crate) struct Events {
+pub struct Events {
     client: Client,
     node: String,
-    metrics: Metrics,
+    /// Called with each outcome.
+    counted: Box<dyn Fn(PostOutcome) + Send + Sync>,
     noted: Mutex<NotedEvents>,
     wake: Notify,
 }
@@ -94,20 +95,33 @@ enum PostError {
     Never(String),
 }
 
+/// `posted`, `forbidden` (the event will be posted again) or `refused` for good.
+pub type PostOutcome = &'static str;
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Events").finish_non_exhaustive()
+    }
+}
+
 impl Events {
-    /// Events about the pods of `node`, posted by `client`.
-    pub(crate) fn new(client: Client, node: &str, metrics: Metrics) -> Self {
+    /// Events about the pods of `node`, posted by `client`. Calls `counted` with the outcome of each post.
+    pub fn new(
+        client: Client,
+        node: &str,
+        counted: impl Fn(PostOutcome) + Send + Sync + 'static,
+    ) -> Self {
         Self {
             client,
             node: node.to_owned(),
-            metrics,
+            counted: Box::new(counted),
             noted: Mutex::default(),
             wake: Notify::new(),
         }
     }
 
     /// Notes that a part of the pod with `metadata` was not delivered because of `reason`, for the first time or again.
-    pub(crate) fn failed(
+    pub fn failed(
         &self,
         metadata: &ObjectMeta,
         subject: EventSubject<'_>,
@@ -126,12 +140,12 @@ impl Events {
     }
 
     /// Drops the events of the pod with `uid`.
-    pub(crate) fn forget(&self, uid: &str) {
+    pub fn forget(&self, uid: &str) {
         self.noted.lock().pods.remove(uid);
     }
 
     /// Posts the noted events. Ends only when dropped.
-    pub(crate) async fn run(&self) {
+    pub async fn run(&self) {
         loop {
             let next = self.noted.lock().next();
             let (uid, event) = match next {
@@ -162,7 +176,7 @@ impl Events {
         let pod = event.involved["name"].as_str().unwrap_or_default();
         match outcome {
             Ok(()) => {
-                self.metrics.event("posted");
+                (self.counted)("posted");
                 if let Some(same) = same {
                     same.posted = true;
                 }
@@ -176,7 +190,7 @@ impl Events {
                 RETRY
             }
             Err(PostError::Forbidden(why)) => {
-                self.metrics.event("forbidden");
+                (self.counted)("forbidden");
                 if let Some(same) = same {
                     same.due = true;
                 }
@@ -205,7 +219,7 @@ impl Events {
                 Duration::ZERO
             }
             Err(PostError::Never(why)) => {
-                self.metrics.event("refused");
+                (self.counted)("refused");
                 debug!(error = why, pod, "API server rejected event, dropped");
                 Duration::ZERO
             }

@@ -13,22 +13,21 @@ use larder_transport::path::Resource;
 use larder_watch::request;
 use serde::de::IgnoredAny;
 use serde_json::json;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tracing::warn;
-
-use crate::tasks::TaskError;
 
 const PODS: Resource = Resource::core("pods");
 
 /// Deletes pods that are marked as deleted; owns the requests under way.
-pub(crate) struct PodDeleter {
+#[expect(missing_debug_implementations, reason = "a client has none")]
+pub struct PodDeleter {
     client: Option<Client>,
     requests: JoinSet<()>,
 }
 
 impl PodDeleter {
     /// Deletes pods at the API server of `client`; without one, does nothing.
-    pub(crate) fn new(client: Option<Client>) -> Self {
+    pub fn new(client: Option<Client>) -> Self {
         Self {
             client,
             requests: JoinSet::new(),
@@ -36,7 +35,7 @@ impl PodDeleter {
     }
 
     /// Removes the pod with `metadata`, which the API server has marked as deleted.
-    pub(crate) fn delete(&mut self, metadata: &ObjectMeta) {
+    pub fn delete(&mut self, metadata: &ObjectMeta) {
         let Some(client) = self.client.clone() else {
             return;
         };
@@ -76,10 +75,10 @@ impl PodDeleter {
     }
 
     /// Waits until a request panics. Cancel-safe.
-    pub(crate) async fn failure(&mut self) -> TaskError {
+    pub async fn failure(&mut self) -> JoinError {
         while let Some(ended) = self.requests.join_next().await {
-            if ended.is_err() {
-                return TaskError::new("pod deletion", &ended);
+            if let Err(error) = ended {
+                return error;
             }
         }
         pending().await
