@@ -14,6 +14,7 @@ use fastrand::Rng;
 use futures::{FutureExt as _, future::OptionFuture};
 use kube::Client;
 use larder::{NodeTtl, ObjectChange};
+use larder_hooks::OnChange;
 use larder_inputs::{
     certificates::{self, SourceId},
     cluster_state::ClusterState,
@@ -26,6 +27,7 @@ use larder_pods::{
     source::{ApiSource, HttpSource, SourceReport},
 };
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
+use larder_transport::blocking::blocking;
 use larder_watch::NodeContext;
 use tokio::{
     sync::{mpsc, watch},
@@ -43,10 +45,8 @@ use self::{
     start::{start_checkpoint, warn_of_exposed_secrets},
 };
 use crate::{
-    blocking::blocking,
     checkpoint::{ClusterId, StaleNode},
     config::{CheckpointConfig, Config},
-    on_change::OnChange,
     reconcile::Reconciler,
     root_dir::RootDir,
     tasks::{TaskError, Tasks},

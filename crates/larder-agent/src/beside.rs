@@ -20,7 +20,6 @@
 //! 4. Hooks learn of content once it is verified, and from one larder of the node only (R28, R29).
 //! 5. No payload is kept after a look, only keyed fingerprints. The key exists in memory only.
 
-mod hooked;
 pub(crate) mod host_lock;
 mod look;
 mod metrics;

@@ -42,6 +42,7 @@ use larder_inputs::cluster_state::ClusterState;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_pods::Pods;
+use larder_transport::blocking::blocking;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{Instant, sleep, sleep_until, timeout_at},
@@ -58,7 +59,7 @@ use self::{
     codec::CopyContent,
     record::{Recorder, Snapshot},
 };
-use crate::{blocking::blocking, config::CheckpointConfig, delivery::inputs::NodeInputs};
+use crate::{config::CheckpointConfig, delivery::inputs::NodeInputs};
 
 /// Time from a change to its write, in which further changes join it. Less than a second together with the write, and
 /// long enough that a second of changes costs at most two writes.

@@ -16,7 +16,7 @@ use larder_checkpoint::{Store, StoreError};
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
 
-use crate::root_dir::{CHECKPOINT, HOOK_RECORD, RootDir, RootDirError};
+use crate::root_dir::{CHECKPOINT, RootDir, RootDirError};
 
 /// What is in a root directory, and goes with it.
 #[derive(Debug)]
@@ -62,7 +62,7 @@ impl Leftovers {
         let Some(root) = RootDir::lock_used(path)? else {
             return Ok(None);
         };
-        let host = root.volumes()?.with_pod_files(&[HOOK_RECORD]);
+        let host = root.volumes()?.with_pod_files(&[larder_hooks::RECORD]);
         let others = [CHECKPOINT, RootDir::MANIFESTS];
         let others = others.into_iter().map(|name| root.path().join(name));
         let mut pods = host.scan()?;

@@ -28,6 +28,7 @@ use std::{
 use larder::{ManagerConfig, Strategy, WatchScope};
 use larder_checkpoint::CheckpointDir;
 use larder_files::regular_file::read_regular_text;
+use larder_hooks::OnChangeConfig;
 use larder_on_change::parse::{HookList, allowed_actions};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
@@ -39,7 +40,6 @@ pub use self::{
     file::FileError,
 };
 use crate::beside::BesideConfig;
-use crate::on_change::OnChangeConfig;
 use crate::root_dir::CHECKPOINT;
 
 /// A value that is not one of the field's options.

@@ -4,7 +4,6 @@
 
 pub mod agent;
 pub mod beside;
-mod blocking;
 pub mod checkpoint;
 pub mod clean;
 pub mod config;
@@ -12,13 +11,13 @@ mod delivery;
 pub mod local_api;
 mod metrics;
 pub mod node;
-pub mod on_change;
 mod reconcile;
 pub mod root_dir;
 mod serving;
 pub mod status;
 mod tasks;
 
+pub use larder_hooks as on_change;
 pub use larder_inputs::clock;
 
 pub use self::tasks::TaskError;

@@ -2,68 +2,17 @@
 //!
 //! Invariant: every label set exists from the start, so that a counter's first increase is visible.
 
-use std::{hash::Hash, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use larder_pods::events::PostOutcome;
+use larder_transport::registrar::{Labels, Registrar, label};
 use prometheus_client::{
-    encoding::EncodeLabelSet,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram, info::Info},
-    registry::{Metric, Registry, Unit},
+    registry::Registry,
 };
 
 use crate::status::Phase;
-
-/// Makes metrics and registers them.
-pub(crate) struct Registrar<'a>(pub(crate) &'a mut Registry);
-
-impl Registrar<'_> {
-    pub(crate) fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.keep(name, help, M::default())
-    }
-
-    pub(crate) fn keep<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help, metric.clone());
-        metric
-    }
-
-    /// A metric in seconds.
-    pub(crate) fn seconds<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        let unit = Unit::Seconds;
-        self.0.register_with_unit(name, help, unit, metric.clone());
-        metric
-    }
-
-    /// A metric for each of these values of labels.
-    pub(crate) fn family<M, L>(
-        &mut self,
-        name: &str,
-        help: &str,
-        labels: impl IntoIterator<Item = L>,
-    ) -> Family<L, M>
-    where
-        Family<L, M>: Metric,
-        L: Clone + Eq + Hash + EncodeLabelSet,
-        M: Clone + Default,
-    {
-        let family = Family::<L, M>::default();
-        for labels in labels {
-            drop(family.get_or_create(&labels));
-        }
-        self.keep(name, help, family)
-    }
-}
-
-/// Names and values of labels.
-pub(crate) type Labels<const N: usize> = [(&'static str, &'static str); N];
-
-/// One label with each of these values.
-pub(crate) fn label<const N: usize>(
-    name: &'static str,
-    values: [&'static str; N],
-) -> [Labels<1>; N] {
-    values.map(|value| [(name, value)])
-}
 
 /// Metrics of the deliveries. Cloning shares them.
 #[derive(Clone, Debug)]

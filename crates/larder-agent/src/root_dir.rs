@@ -38,8 +38,6 @@ const LOCK: &str = "agent.lock";
 const SOCKET: &str = "agent.sock";
 /// The sealed copies for a start while the API server is unreachable.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
-/// The record of a pod's hooks, in the directory of the pod.
-pub(crate) const HOOK_RECORD: &str = "on-change.json";
 /// A root directory that this agent uses alone until the value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets another agent in"]

@@ -19,10 +19,12 @@ use std::{mem, path::Path, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
+use larder_hooks::Observer;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_on_change::PodHooks;
 use larder_pods::StoredPod;
+use larder_transport::blocking::blocking;
 use larder_transport::{Backoff, TokenBucket};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -30,13 +32,11 @@ use tracing::{info, warn};
 
 use self::deliver::{Job, JobReport};
 use crate::{
-    blocking::blocking,
     delivery::{
         inbox::DesiredState,
         plan::PodPlan,
         worker::{DeliveryNode, PodWork, WorkerFactory, WorkerSeat},
     },
-    on_change::Observer,
     status::Phase,
 };
 

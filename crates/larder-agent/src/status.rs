@@ -7,6 +7,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
+pub use larder_hooks::HookStatus;
 use larder_projection::{ContainerKind, ContainerView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -179,35 +180,6 @@ pub struct PodStatus {
     /// Its hooks: those of its annotations, then those of the configuration.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub on_change: Vec<HookStatus>,
-}
-
-/// One hook of a pod, or an annotation that has none because of an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "camelCase")]
-pub struct HookStatus {
-    /// Its name; empty for an annotation with an error.
-    pub name: String,
-    /// Its action, as in `signal:SIGHUP`.
-    pub action: String,
-    /// The annotation, or `configuration`.
-    pub place: String,
-    /// `Idle`, `Waiting`, `Running`, `Retrying` or `Failing`; `Invalid` for an annotation with an error.
-    pub state: String,
-    /// Since when it is so.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub since: Option<Timestamp>,
-    /// Why the last attempt failed, what the hook waits for, or the error of the annotation.
-    #[serde(skip_serializing_if = "String::is_empty", default)]
-    pub reason: String,
-    /// The end of what the command of the last failed attempt printed, if the hook sets `logOutput`; without lines that
-    /// hold a value of a Secret. Only the socket shows it.
-    #[serde(skip_serializing_if = "String::is_empty", default)]
-    pub output: String,
-    /// Number of failed attempts in a row.
-    pub attempts: u32,
-    /// When a round succeeded last.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub last_success: Option<Timestamp>,
 }
 
 /// A pod and its status: the document behind `/pods/NAMESPACE/NAME`. It has the pod's own values and none of an object.

@@ -101,7 +101,7 @@ impl<'a> NewFile<'a> {
 impl Drop for NewFile<'_> {
     fn drop(&mut self) {
         if self.is_named {
-            // What cannot be removed now is a leftover, which its prefix tells.
+            // What cannot be removed now is recognized by its prefix later, and removed then.
             let _ = may_be_missing(remove_file(self.dir, &self.aside));
         }
     }

@@ -1,7 +1,7 @@
 //! Certificates of pods: a local key, a PodCertificateRequest, the signer's answer, and a renewal in time.
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/podcertificate`. Each source of a projected volume has a task, owned by the
-//! [`Issuer`]:
+//! `Issuer`:
 //!
 //! ```text
 //!  make a key ─► create a request ─► wait for its end ─┬ issued ─► published ─► sleep until its refresh is due ─┐
@@ -30,13 +30,12 @@ use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{PodCertificate, SourceKey, Unavailable};
-use larder_transport::Backoff;
+use larder_transport::{Backoff, blocking::blocking};
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    task::spawn_blocking,
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::task::JoinMap;
@@ -332,10 +331,9 @@ impl Node {
     ) -> Result<Issued, NotIssued> {
         let key_type = source.key_type.clone();
         let turn = self.key_making.acquire().await;
-        let key = spawn_blocking(move || PodKey::generate(&key_type)).await;
+        let key = blocking(move || PodKey::generate(&key_type)).await;
         drop(turn);
         let refused = |error: PodKeyError| NotIssued::Refused(chain(&error));
-        let key = key.unwrap_or_else(|error| std::panic::resume_unwind(error.into_panic()));
         let key = key.map_err(refused)?;
         let private_key_pem = key.private_key_pem().map_err(refused)?;
         let mut requests = self.requests.subscribe();

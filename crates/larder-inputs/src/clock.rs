@@ -1,7 +1,7 @@
 //! The wall clock, as one value that is passed to all code that reads or compares times. Delays use tokio's clock.
 //!
 //! The two diverge when the wall clock is set, or when the machine sleeps and tokio's clock with it. Code that waits
-//! for a time of day uses [`Clock::sleep_until`], which checks the time after every such jump.
+//! for a time of day uses `Clock::sleep_until`, which checks the time after every such jump.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 

@@ -1,11 +1,11 @@
 //! Tokens of service accounts, for projected volumes: requested, kept, and renewed in time.
 //!
-//! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; [`Token`] decides when a token is due. Two differences
+//! Rules: kubelet 1.36, `pkg/kubelet/token/token_manager.go`; `Token` decides when a token is due. Two differences
 //! are intended. A token is also due by its age, so a wrong wall clock delays no renewal. A failed renewal is retried
 //! after a growing delay, not with every pass.
 //!
 //! Invariants:
-//! 1. A token is held as [`SecretBytes`]; no error contains any of it.
+//! 1. A token is held as `SecretBytes`; no error contains any of it.
 //! 2. A token that has just arrived is not due, so a wrong clock causes no flood of requests.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};

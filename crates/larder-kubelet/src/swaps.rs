@@ -15,12 +15,12 @@ use std::{
     io,
     mem::{self, MaybeUninit},
     os::fd::{AsRawFd as _, OwnedFd},
-    panic,
     sync::Arc,
     time::Duration,
 };
 
 use larder_projection::VolumeKind;
+use larder_transport::blocking::blocking;
 use parking_lot::Mutex;
 use rustix::{
     fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags},
@@ -29,7 +29,6 @@ use rustix::{
 use tokio::{
     io::unix::AsyncFd,
     sync::{Notify, Semaphore},
-    task::spawn_blocking,
     time::{Instant, sleep_until},
 };
 use tracing::warn;
@@ -192,10 +191,7 @@ impl PodSwaps {
             }
             swaps
         };
-        *self = match spawn_blocking(follow).await {
-            Ok(swaps) => swaps,
-            Err(error) => panic::resume_unwind(error.into_panic()),
-        };
+        *self = blocking(follow).await;
     }
 
     /// Follows the volume `id` under `key`, instead of what was followed under that key before. Waits for the disk.

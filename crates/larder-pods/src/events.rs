@@ -15,11 +15,11 @@
 //! Invariants:
 //! 1. Posting events never blocks a worker: a failure is noted, and one task posts it.
 //! 2. The same failure with the same message counts its event up, whatever failed in between. From the
-//!    [`SIMILAR`](pod_events::SIMILAR)th message for a reason on, all further ones share one event, until a rest of
-//!    [`SIMILAR_WITHIN`](pod_events::SIMILAR_WITHIN).
-//! 3. A pod causes [`BURST`](pod_events::BURST) requests, then one per [`REFILL`](pod_events::REFILL). The next request
+//!    `SIMILAR`th message for a reason on, all further ones share one event, until a rest of
+//!    `SIMILAR_WITHIN`.
+//! 3. A pod causes `BURST` requests, then one per `REFILL`. The next request
 //!    includes what was counted meanwhile.
-//! 4. After a namespace forbids events, the next attempt follows after [`FORBIDDEN`] and includes the events noted
+//! 4. After a namespace forbids events, the next attempt follows after `FORBIDDEN` and includes the events noted
 //!    meanwhile. The log reports that once in this time. Nothing else depends on events.
 //! 5. A message is a reason of the status: it names objects, keys and paths, and holds no value (P5).
 

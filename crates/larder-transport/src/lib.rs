@@ -39,6 +39,8 @@ mod setters;
 #[cfg(feature = "client")]
 mod access;
 mod backoff;
+#[doc(hidden)]
+pub mod blocking;
 #[cfg(feature = "client")]
 mod body;
 mod bucket;
@@ -68,6 +70,9 @@ mod pool;
 mod proxy;
 #[cfg(feature = "client")]
 mod rate_limit;
+#[cfg(feature = "client")]
+#[doc(hidden)]
+pub mod registrar;
 #[cfg(feature = "client")]
 mod setup_error;
 #[cfg(feature = "client")]

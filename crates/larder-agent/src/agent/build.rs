@@ -11,6 +11,7 @@ use futures::FutureExt as _;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
 use larder_actions::processes::Processes;
+use larder_hooks::{HookNode, OnChange, PodChange, ProgramHook};
 use larder_inputs::{
     certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
 };
@@ -42,8 +43,7 @@ use crate::{
         worker::{DeliveryNode, Reports},
     },
     metrics::Metrics,
-    on_change::{HookNode, OnChange, PodChange, ProgramHook},
-    root_dir::{HOOK_RECORD, RootDir},
+    root_dir::RootDir,
 };
 
 /// The component that deletes a pod after the API server has marked it as deleted.
@@ -228,7 +228,7 @@ impl AgentBuilder {
         let post = || Events::new(client, &self.config.node_name, counted);
         let events = (self.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let beside = self.beside()?;
-        let host = Arc::new(self.host.with_pod_files(&[HOOK_RECORD]));
+        let host = Arc::new(self.host.with_pod_files(&[larder_hooks::RECORD]));
         let reports = Arc::new(Reports {
             statuses: PodStatuses::new(now),
             events: events.clone(),

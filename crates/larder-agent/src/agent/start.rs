@@ -13,6 +13,7 @@ use larder_pods::{
     source::{ApiSource, FileSource, SourceReport},
 };
 use larder_projection::disk::{Memory, PodOnDisk, VolumeHost};
+use larder_transport::blocking::blocking;
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::{sleep, timeout},
@@ -22,7 +23,6 @@ use tracing::warn;
 
 use super::{Agent, AgentHandle, build::static_pods};
 use crate::{
-    blocking::blocking,
     checkpoint::{ApiContact, Checkpoint, ClusterId, StaleNode},
     config::{CheckpointConfig, Config},
     node,

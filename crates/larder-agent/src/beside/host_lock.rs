@@ -6,13 +6,11 @@
 
 use std::{fs::File, path::Path, time::Duration};
 
+use larder_transport::blocking::blocking;
 use tokio::time::sleep;
 use tracing::info;
 
-use crate::{
-    blocking::blocking,
-    root_dir::{RootDirError, lock_file, open_private},
-};
+use crate::root_dir::{RootDirError, lock_file, open_private};
 
 /// Locked by the larder that touches. Contains the PID of its process, for people.
 const LOCK: &str = "beside.lock";

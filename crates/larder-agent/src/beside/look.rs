@@ -6,6 +6,7 @@
 use std::{mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use larder_hooks::{FoundContent, OnChange};
 use larder_kubelet::{
     fingerprint::Fingerprint,
     kubelet_dir::{
@@ -23,13 +24,10 @@ use larder_projection::{
     project,
 };
 
-use super::{hooked::FoundContent, shared::Beside};
-use crate::{
-    delivery::{
-        plan::{PartKind, PodPlan},
-        pod_parts::PodParts,
-    },
-    on_change::OnChange,
+use super::shared::Beside;
+use crate::delivery::{
+    plan::{PartKind, PodPlan},
+    pod_parts::PodParts,
 };
 
 /// Placeholder for tokens and certificates, which are not compared.

@@ -3,12 +3,11 @@
 use std::time::Duration;
 
 use larder_kubelet::{outdated::OutdatedKind, rules::PartState};
+use larder_transport::registrar::{Labels, Registrar, label};
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::Registry,
 };
-
-use crate::metrics::{Labels, Registrar, label};
 
 /// Results of touches.
 const TOUCHES: [&str; 6] = ["ok", "noop", "forbidden", "refused", "throttled", "error"];

@@ -18,13 +18,11 @@ use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 
 use self::touching::Touching;
 use super::{
-    hooked::HookedParts,
     look::{CompareJob, PartComparison},
     metrics::{PodCounts, PodGauges},
     shared::Beside,
 };
 use crate::{
-    blocking::blocking,
     delivery::{
         inbox::DesiredState,
         plan::{Need, Part, PartKind, PodPlan},
@@ -35,6 +33,7 @@ use crate::{
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use larder_hooks::HookedParts;
 use larder_kubelet::{
     kubelet_dir::{SetName, VolumeIdentity},
     node_state::has_volume_of,
@@ -48,6 +47,7 @@ use larder_kubelet::{
     touch_limiter::{longest_spread, spread},
 };
 use larder_pods::StoredPod;
+use larder_transport::blocking::blocking;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},

@@ -4,6 +4,7 @@ use std::mem;
 
 use jiff::Timestamp;
 use larder_checkpoint::{CopyId, Excess, KeySource, MAX_FILE_BYTES, RejectedFile, Store, Written};
+use larder_transport::registrar::{Labels, Registrar, label};
 use parking_lot::Mutex;
 use prometheus_client::{
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -11,10 +12,7 @@ use prometheus_client::{
 };
 
 use super::StaleNode;
-use crate::{
-    metrics::{Labels, Registrar, label},
-    status::{CheckpointStatus, ServingStatus},
-};
+use crate::status::{CheckpointStatus, ServingStatus};
 
 /// Published by the checkpoint, read by status and metrics.
 #[derive(Debug, Default)]

@@ -6,9 +6,11 @@ use std::{collections::BTreeSet, mem, path::Path, sync::Arc, time::Duration};
 use fastrand::Rng;
 use futures::future::BoxFuture;
 use jiff::Timestamp;
+use larder_hooks::OnChange;
 use larder_pods::StoredPod;
 use larder_pods::events::{EventSubject, Events};
 use larder_projection::disk::VolumeHost;
+use larder_transport::blocking::blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -20,9 +22,7 @@ use super::{
     pod_statuses::{PartStatus, PodStatusEntry, PodStatuses},
 };
 use crate::{
-    blocking::blocking,
     metrics::Metrics,
-    on_change::OnChange,
     status::{Delivery, Phase},
 };
 

@@ -133,12 +133,12 @@ mod tests {
                 .unwrap();
             assert!(Arc::ptr_eq(&first, &other));
         }
-        // Also if nobody reads it now.
+        // Also after its readers are gone.
         drop(first);
         documents
             .document(1, || unreachable!("it is shared"))
             .unwrap();
-        // A change is seen at once, and the time of the document is bounded.
+        // A document of another change is another one; so is a later one of the same change.
         assert_eq!(documents.document(2, || b"2".to_vec()).unwrap().text, b"2");
         tokio::time::advance(SHARED_FOR).await;
         assert_eq!(documents.document(2, || b"3".to_vec()).unwrap().text, b"3");

@@ -12,6 +12,7 @@ use axum::{
     routing::{get, post},
 };
 use futures::stream;
+use larder_transport::blocking::blocking;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -21,9 +22,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::program::Program;
-use crate::{
-    agent::AgentHandle, blocking::blocking, delivery::journal::JournalEntry, status::PodStatus,
-};
+use crate::{agent::AgentHandle, delivery::journal::JournalEntry, status::PodStatus};
 
 /// Largest body of a projection: a full node's manifests are a tenth of it.
 const MAX_MANIFEST_BYTES: usize = 16 << 20;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use larder_hooks::Observer;
 use larder_objects::{ObjectKey, chain};
 use larder_on_change::PartKey;
 use larder_projection::{
@@ -14,13 +15,9 @@ use larder_projection::{
     environment, fs_group, memory_limit, nested_mount_points, project, unknown_address,
 };
 
-use crate::{
-    delivery::{
-        plan::{PartKind, PodPlan},
-        pod_parts::PodParts,
-    },
-    on_change::Observer,
-    root_dir::HOOK_RECORD,
+use crate::delivery::{
+    plan::{PartKind, PodPlan},
+    pod_parts::PodParts,
 };
 
 /// One delivery and its inputs.
@@ -240,7 +237,7 @@ impl Job {
             .unwrap_or_default();
         if self.plan.hooks.is_none() {
             // Records of hooks that were removed while no agent ran.
-            errors.extend(self.host.remove_pod_file(uid, HOOK_RECORD).err());
+            errors.extend(self.host.remove_pod_file(uid, larder_hooks::RECORD).err());
         }
         let link = self
             .host

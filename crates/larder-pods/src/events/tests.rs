@@ -120,24 +120,12 @@ async fn pod_that_always_fails_causes_few_requests() {
         let count = fixture.within(Duration::from_millis(1)).await.len();
         assert_eq!(count, usize::from(round < BURST));
     }
-    for _ in 0..3 {
-        for round in 0..10 {
-            fixture.failed("still");
-            let count = fixture.within(REFILL / 10).await.len();
-            assert!(count == 0 || round == 9 || round == 0, "{round}: {count}");
-        }
+    let mut count = 0;
+    for _ in 0..31 {
+        fixture.failed("still");
+        count += fixture.within(REFILL / 10).await.len();
     }
-    let now = Instant::now();
-    assert!(
-        !fixture
-            .events
-            .noted
-            .lock()
-            .pods
-            .get_mut("n")
-            .unwrap()
-            .try_spend(now)
-    );
+    assert_eq!(count, 3);
 }
 
 #[tokio::test(start_paused = true)]

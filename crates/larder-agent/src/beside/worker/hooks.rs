@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
+use larder_hooks::FoundContent;
 use larder_kubelet::rules::PartName;
 use larder_on_change::PartKey;
+use larder_transport::blocking::blocking;
 use tokio::time::Instant;
 
 use super::BesideWorker;
 use crate::{
-    beside::{hooked::FoundContent, look::HookInputs},
-    blocking::blocking,
+    beside::look::HookInputs,
     delivery::plan::{PartKind, PodPlan},
 };
 

@@ -39,7 +39,7 @@ impl Default for OnChangeConfig {
 
 impl OnChangeConfig {
     /// `onChangeFromPods` as it is written.
-    pub(crate) fn allowed_words(&self) -> Vec<&'static str> {
+    pub fn allowed_words(&self) -> Vec<&'static str> {
         let AllowedActions {
             signal,
             http,

@@ -8,7 +8,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::metrics::{Labels, Registrar, label};
+use larder_transport::registrar::{Labels, Registrar, label};
 
 /// Metrics of rounds. Cloning shares them.
 #[derive(Clone, Debug)]

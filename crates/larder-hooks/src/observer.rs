@@ -11,7 +11,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::OnChange;
 
 /// Follows one pass over a pod with hooks.
-pub(crate) struct Observer {
+#[expect(missing_debug_implementations, reason = "it holds what hooks share")]
+pub struct Observer {
     on_change: OnChange,
     pod: Arc<StoredPod>,
     hooks: Arc<PodHooks>,
@@ -39,7 +40,7 @@ impl Observer {
     }
 
     /// Before the pass: reads the files of `parts` on disk, if the hooks are new.
-    pub(crate) fn begin(&mut self, parts: impl Iterator<Item = PartKey>) {
+    pub fn begin(&mut self, parts: impl Iterator<Item = PartKey>) {
         if self.is_new {
             let past = self.past(parts);
             self.on_change.adopt(&self.pod, &self.hooks, &past);
@@ -75,13 +76,13 @@ impl Observer {
     }
 
     /// After the pass: every part that was due is in place, or has failed (rule F1).
-    pub(crate) fn finish(mut self) {
+    pub fn finish(mut self) {
         let parts = std::mem::take(&mut self.parts);
         self.on_change.passed(self.uid(), parts);
     }
 
     /// Files or variables of a part are about to be written.
-    pub(crate) fn announce<N: AsRef<str>, B: AsRef<[u8]>>(
+    pub fn announce<N: AsRef<str>, B: AsRef<[u8]>>(
         &self,
         part: &PartKey,
         items: impl Iterator<Item = (N, B)>,
@@ -94,7 +95,7 @@ impl Observer {
     }
 
     /// Files or variables of a part are in place.
-    pub(crate) fn add<N: AsRef<str>, B: AsRef<[u8]>>(
+    pub fn add<N: AsRef<str>, B: AsRef<[u8]>>(
         &mut self,
         part: PartKey,
         items: impl Iterator<Item = (N, B)>,
@@ -126,7 +127,7 @@ fn content(tags: PartTags, swapped: Option<Duration>) -> Arc<PartContent> {
 }
 
 /// The time since the machine booted, as the start times of processes are counted.
-pub(crate) fn since_boot() -> Duration {
+pub fn since_boot() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::try_from(now).unwrap_or_default()
 }

@@ -24,21 +24,28 @@
 //! 4. Before the first step of an attempt, the record says that its outcome is uncertain. So the application is
 //!    notified of each change at least once, across any crash (rule P4).
 
+mod handover;
 mod hooked_pod;
 mod key;
 mod metrics;
 mod observer;
 mod round;
 mod settings;
+mod status;
 mod task;
 mod verified;
 
-pub(crate) use self::{
+pub use self::{
+    handover::{FoundContent, HandOver, HookedParts},
     observer::{Observer, since_boot},
-    round::ProgramHook,
+    round::{Handler, PodChange, ProgramHook},
+    settings::OnChangeConfig,
+    status::HookStatus,
     task::{HookNode, OnChange},
 };
-pub use self::{round::PodChange, settings::OnChangeConfig};
+
+/// The file with the record of a pod's hooks, in the directory of the pod.
+pub const RECORD: &str = "on-change.json";
 
 #[cfg(test)]
 mod tests;

@@ -15,7 +15,7 @@ use super::OnChange;
 impl OnChange {
     /// Hands verified parts of a pod over to its hooks. `on_disk` is given if the hooks are new: the parts as they were
     /// at the first look. Waits for the disk.
-    pub(crate) fn hand_over(
+    pub fn hand_over(
         &self,
         pod: &Arc<StoredPod>,
         hooks: &Arc<PodHooks>,

@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::on_change::{HookNode, OnChangeConfig};
+use crate::{HookNode, OnChangeConfig};
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 /// The volume that each hook looks at.

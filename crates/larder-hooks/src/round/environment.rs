@@ -23,9 +23,9 @@ use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tracing::info;
 
-use super::super::{OnChange, hooked_pod::HookedPod};
 use super::targets::PodTargets;
-use crate::blocking::blocking;
+use crate::{OnChange, hooked_pod::HookedPod};
+use larder_transport::blocking::blocking;
 
 /// Most bytes of the output of a failed command that are kept for status: one for each pod, if a hook selects all.
 const SHOWN_OUTPUT: usize = 2 << 10;
@@ -279,7 +279,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::on_change::tests::on_change;
+    use crate::tests::on_change;
 
     #[test]
     fn values_before_a_change_and_variables_of_secrets_are_not_logged() {
@@ -354,7 +354,7 @@ mod tests {
                 "status": {"podIP": "10.0.0.1"},
             });
             let pod = serde_json::from_value(pod).unwrap();
-            super::super::targets::addresses(&on_change, &pod).networks
+            crate::round::targets::addresses(&on_change, &pod).networks
         };
         assert_eq!(networks("api"), None);
         assert_eq!(networks("file"), Some(Vec::new()));

@@ -12,7 +12,7 @@ use larder_pods::identity::is_static_pod;
 use larder_projection::VolumeKind;
 use smol_str::SmolStr;
 
-use super::super::OnChange;
+use crate::OnChange;
 
 /// What the steps of an attempt reach.
 pub(super) struct PodTargets {

@@ -11,11 +11,11 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use larder_on_change::{PartContent, PartKey, PartTags, PodHooks};
 
-use crate::on_change::since_boot;
+use crate::observer::since_boot;
 
 /// What a look found of a part that a hook looks at.
 #[derive(Clone, Debug, Default)]
-pub(super) enum FoundContent {
+pub enum FoundContent {
     /// It cannot be computed, or not yet.
     #[default]
     Unknown,
@@ -29,7 +29,7 @@ pub(super) enum FoundContent {
 
 /// The parts of one pod that its hooks look at.
 #[derive(Debug, Default)]
-pub(super) struct HookedParts {
+pub struct HookedParts {
     /// `None` for a pod whose hooks do not run.
     hooks: Option<Arc<PodHooks>>,
     /// Something was handed over to these hooks.
@@ -53,16 +53,18 @@ struct HookedPart {
 
 /// What is handed over.
 #[derive(Debug)]
-pub(super) struct HandOver {
-    pub(super) hooks: Arc<PodHooks>,
+pub struct HandOver {
+    /// The hooks.
+    pub hooks: Arc<PodHooks>,
     /// The parts as they were at the first look, if the hooks are new.
-    pub(super) on_disk: Option<Vec<(PartKey, Arc<PartContent>)>>,
-    pub(super) parts: Vec<(PartKey, Arc<PartContent>)>,
+    pub on_disk: Option<Vec<(PartKey, Arc<PartContent>)>>,
+    /// The parts that were verified since.
+    pub parts: Vec<(PartKey, Arc<PartContent>)>,
 }
 
 impl HookedParts {
     /// Sets the hooks, and the parts of the pod that they look at. Returns whether all parts are to be looked at.
-    pub(super) fn set_hooks(
+    pub fn set_hooks(
         &mut self,
         hooks: Option<Arc<PodHooks>>,
         parts: impl Iterator<Item = PartKey>,
@@ -89,17 +91,17 @@ impl HookedParts {
     }
 
     /// The hooks, if they run.
-    pub(super) fn hooks(&self) -> Option<&Arc<PodHooks>> {
+    pub fn hooks(&self) -> Option<&Arc<PodHooks>> {
         self.hooks.as_ref()
     }
 
     /// Whether what is on disk counts even where it is not as computed.
-    pub(super) fn wants_disk(&self) -> bool {
+    pub fn wants_disk(&self) -> bool {
         self.hooks.is_some() && !self.has_begun
     }
 
     /// Takes in a look at a part, which was swapped since the last one or not.
-    pub(super) fn seen(&mut self, part: &PartKey, seen: FoundContent, swapped: bool) {
+    pub fn seen(&mut self, part: &PartKey, seen: FoundContent, swapped: bool) {
         let Some(state) = self.parts.get_mut(part) else {
             return;
         };
@@ -128,7 +130,7 @@ impl HookedParts {
 
     /// What is to be handed over now, without the parts that are held back: others of the same container are still to
     /// come.
-    pub(super) fn take(&mut self, is_held: impl Fn(&PartKey) -> bool) -> Option<HandOver> {
+    pub fn take(&mut self, is_held: impl Fn(&PartKey) -> bool) -> Option<HandOver> {
         let hooks = self.hooks.clone()?;
         if !self.has_begun && !self.parts.values().all(|part| part.is_known) {
             return None;

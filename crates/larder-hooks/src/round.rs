@@ -11,23 +11,25 @@ use larder_on_change::{
     Action, Attempt, AttemptEnd, Changes, HookId, Place, PodHook, PodIdentity, Restart, RoundId,
     parse::ConfiguredHook,
 };
+use larder_transport::blocking::blocking;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::warn;
 
 use self::environment::PodEnvironment;
 use super::{OnChange, hooked_pod::HookedPod};
-use crate::blocking::blocking;
 
 /// A callback of the program that embeds the agent.
-pub(crate) type Handler =
-    Arc<dyn Fn(PodChange) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(PodChange) -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
 /// A hook of the program that embeds the agent.
 #[derive(Clone)]
-pub(crate) struct ProgramHook {
-    pub(crate) selected: ConfiguredHook,
-    pub(crate) handler: Handler,
+#[expect(missing_debug_implementations, reason = "a handler is a function")]
+pub struct ProgramHook {
+    /// What it selects, and how it is run.
+    pub selected: ConfiguredHook,
+    /// What it calls.
+    pub handler: Handler,
 }
 
 /// A delivered change of a pod's content.

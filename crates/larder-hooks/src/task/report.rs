@@ -8,10 +8,7 @@ use larder_pods::events::{EventSubject, PodReason};
 use tracing::{debug, info, warn};
 
 use super::OnChange;
-use crate::{
-    on_change::{hooked_pod::HookedPod, round::AttemptReport},
-    status::HookStatus,
-};
+use crate::{hooked_pod::HookedPod, round::AttemptReport, status::HookStatus};
 
 impl OnChange {
     /// Reports errors of annotations that `before` did not have.
@@ -34,7 +31,7 @@ impl OnChange {
     }
 
     /// The states of the pod's hooks, and the errors of its annotations.
-    pub(crate) fn statuses(&self, uid: &str) -> Vec<HookStatus> {
+    pub fn statuses(&self, uid: &str) -> Vec<HookStatus> {
         let schedule = self.0.schedule.lock();
         let Some(pod) = schedule.pod(uid) else {
             return Vec::new();
@@ -68,7 +65,7 @@ impl OnChange {
     }
 
     /// Updates the metrics that count hooks.
-    pub(crate) fn count_hooks(&self) {
+    pub fn count_hooks(&self) {
         let schedule = self.0.schedule.lock();
         let (mut failing, mut pending) = (0, 0);
         for hook in schedule.tracked_hooks() {

@@ -50,7 +50,7 @@ use super::{
     observer::Observer,
     round::{AttemptReport, AttemptRun, Handler, ProgramHook},
 };
-use crate::root_dir::HOOK_RECORD;
+use crate::RECORD;
 
 /// Time that running steps get when the agent shuts down (rule T9).
 const DRAIN: Duration = Duration::from_secs(5);
@@ -58,18 +58,22 @@ const DRAIN: Duration = Duration::from_secs(5);
 const WRITERS: usize = 16;
 
 /// What hooks use of the node.
-pub(crate) struct HookNode {
+#[expect(missing_debug_implementations, reason = "it is passed on")]
+pub struct HookNode {
     /// Where larder writes volumes, and the records of hooks.
-    pub(crate) host: Arc<VolumeHost>,
+    pub host: Arc<VolumeHost>,
     /// Where a kubelet runs the pods and writes their volumes; `None` if larder does.
-    pub(crate) kubelet: Option<Arc<VolumeHost>>,
-    pub(crate) processes: Processes,
+    pub kubelet: Option<Arc<VolumeHost>>,
+    /// The processes of the node's containers.
+    pub processes: Processes,
     /// The API server has its pods from manifests, which state what a kubelet would report.
-    pub(crate) serves_manifests: bool,
-    pub(crate) clock: Clock,
-    pub(crate) events: Option<Arc<Events>>,
+    pub serves_manifests: bool,
+    /// The time.
+    pub clock: Clock,
+    /// Where failures are told; `None` to tell none.
+    pub events: Option<Arc<Events>>,
     /// Called with the UID of a pod when what status shows of its hooks has changed.
-    pub(crate) changed: Arc<dyn Fn(&str) + Send + Sync>,
+    pub changed: Arc<dyn Fn(&str) + Send + Sync>,
 }
 
 impl HookNode {
@@ -81,7 +85,8 @@ impl HookNode {
 
 /// The hooks of all pods. Cloning shares them.
 #[derive(Clone)]
-pub(crate) struct OnChange(Arc<Shared>);
+#[expect(missing_debug_implementations, reason = "it holds functions and keys")]
+pub struct OnChange(Arc<Shared>);
 
 struct Shared {
     node: HookNode,
@@ -107,7 +112,8 @@ struct Shared {
 }
 
 impl OnChange {
-    pub(crate) fn new(
+    /// Hooks as configured, and those of the program.
+    pub fn new(
         config: OnChangeConfig,
         program: Vec<ProgramHook>,
         node: HookNode,
@@ -141,7 +147,7 @@ impl OnChange {
     }
 
     /// The hooks of `pod`, which was `before` with these hooks; `None` if it has none. Reports new errors of annotations.
-    pub(crate) fn hooks(
+    pub fn hooks(
         &self,
         pod: &StoredPod,
         decoded: Option<&Pod>,
@@ -158,7 +164,7 @@ impl OnChange {
     }
 
     /// The hooks of `pod` by the settings in use, as after [a reload](Self::reload); it had `before` until now.
-    pub(crate) fn current_hooks(
+    pub fn current_hooks(
         &self,
         pod: &StoredPod,
         decoded: Option<&Pod>,
@@ -181,7 +187,7 @@ impl OnChange {
 
     /// Replaces the settings of hooks. The task that waits for [`reloaded`](Self::reloaded) then hands each pod its
     /// [new hooks](Self::current_hooks).
-    pub(crate) fn reload(&self, config: &OnChangeConfig) {
+    pub fn reload(&self, config: &OnChangeConfig) {
         {
             let mut current = self.0.config.lock();
             if **current == *config {
@@ -195,22 +201,17 @@ impl OnChange {
     }
 
     /// Waits until the settings of hooks have changed. Cancel-safe.
-    pub(crate) async fn reloaded(&self) {
+    pub async fn reloaded(&self) {
         self.0.reloaded.notified().await;
     }
 
     /// Follows a pass over `pod`. The hooks are new to the worker if `is_new`.
-    pub(crate) fn observer(
-        &self,
-        pod: &Arc<StoredPod>,
-        hooks: &Arc<PodHooks>,
-        is_new: bool,
-    ) -> Observer {
+    pub fn observer(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, is_new: bool) -> Observer {
         Observer::new(self.clone(), Arc::clone(pod), Arc::clone(hooks), is_new)
     }
 
     /// The pod's metadata or status has changed.
-    pub(crate) fn updated(&self, pod: &Arc<StoredPod>) {
+    pub fn updated(&self, pod: &Arc<StoredPod>) {
         let uid = pod.uid();
         let mut schedule = self.0.schedule.lock();
         if let Some(known) = schedule.pod_mut(uid) {
@@ -222,16 +223,16 @@ impl OnChange {
     }
 
     /// No hook of the pod fires any more: it has terminated or was removed.
-    pub(crate) fn forget(&self, uid: &str) {
+    pub fn forget(&self, uid: &str) {
         self.0.schedule.lock().forget(uid);
         (self.0.node.changed)(uid);
     }
 
     /// The pod has no hooks any more; others start from the content of that time (rule P5). Waits for the disk.
-    pub(crate) fn drop_hooks(&self, uid: &str) {
+    pub fn drop_hooks(&self, uid: &str) {
         self.forget(uid);
         let _writer = self.writer(uid).lock();
-        if let Err(error) = self.0.node.host.remove_pod_file(uid, HOOK_RECORD) {
+        if let Err(error) = self.0.node.host.remove_pod_file(uid, RECORD) {
             warn!(
                 pod.uid = uid,
                 error = chain(&error),
@@ -242,7 +243,7 @@ impl OnChange {
 
     /// Starts rounds when they are due. Returns after `shutdown`, when running steps have ended or their time is up;
     /// then [`drained`](Self::drained) returns.
-    pub(crate) async fn run(self, shutdown: CancellationToken) {
+    pub async fn run(self, shutdown: CancellationToken) {
         let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
         let mut writes: JoinSet<()> = JoinSet::new();
         loop {
@@ -286,7 +287,7 @@ impl OnChange {
     }
 
     /// Waits until every round has ended, after the shutdown.
-    pub(crate) async fn drained(&self) {
+    pub async fn drained(&self) {
         // The sender lives as long as this does.
         let _ = self
             .0
@@ -296,7 +297,8 @@ impl OnChange {
             .await;
     }
 
-    pub(crate) fn key(&self) -> &DigestKey {
+    /// The key of digests and tags.
+    pub fn key(&self) -> &DigestKey {
         &self.memory().0
     }
 
@@ -380,7 +382,7 @@ impl OnChange {
 
     /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
     pub(super) fn read_record(&self, uid: &str) -> Option<Record> {
-        match self.0.node.host.read_pod_file(uid, HOOK_RECORD) {
+        match self.0.node.host.read_pod_file(uid, RECORD) {
             Ok(None) => None,
             Ok(Some(text)) => {
                 let record = Record::read(&text);
@@ -408,7 +410,7 @@ impl OnChange {
         let _writer = self.writer(uid).lock();
         let record = self.0.schedule.lock().record(uid, self.key());
         let Some(text) = record else { return };
-        let written = self.0.node.host.write_pod_file(uid, HOOK_RECORD, &text);
+        let written = self.0.node.host.write_pod_file(uid, RECORD, &text);
         if let Err(error) = &written {
             warn!(
                 pod.uid = uid,
