@@ -97,7 +97,7 @@ impl LabelSidecar {
         let state_dir = &settings.state_dir;
         let files = Files::new(settings.files.clone(), state_dir, metrics.clone());
         let sink = Arc::new(Mutex::new(files));
-        let watches = health.follow(settings.selector.selections(), Instant::now());
+        let watches = health.follow(settings.selections.clone(), Instant::now());
         let (method, timing) = (settings.method, settings.timing);
         let follower = Follower::new(self.client, watches, method, timing, Arc::clone(&sink));
         let own = own_round(settings);

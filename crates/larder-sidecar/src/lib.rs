@@ -29,7 +29,7 @@ pub use self::{
     own_settings::{SidecarConfiguration, join_volumes, parse_volume},
     reload::{ReloadSettings, run as run_reload},
     run::RunError,
-    selection::{Namespaces, ObjectName, ObjectRef, Selection, Selector},
+    selection::{ObjectRef, Selection},
     server::check,
     settings::{
         CredentialFlags, Credentials, Encoding, FileSettings, HttpSettings, LabelSettings,

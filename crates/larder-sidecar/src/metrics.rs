@@ -87,6 +87,11 @@ impl Metrics {
         self.objects.get_or_create(&labels).inc_by(change);
     }
 
+    /// No object is followed any more.
+    pub(crate) fn forget_objects(&self) {
+        self.objects.clear();
+    }
+
     pub(crate) fn wrote(&self, outcome: &'static str) {
         self.writes.get_or_create(&[("outcome", outcome)]).inc();
     }

@@ -119,6 +119,7 @@ impl OwnSidecar {
     fn start(&self, metrics: &Metrics) -> Running<Volumes> {
         let (settings, health) = (&self.settings, self.health());
         let state_dir = &settings.state_dir;
+        metrics.forget_objects();
         let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
         let had_files = volumes.has_sets();
         let watches = health.follow(volumes.selections(), Instant::now());

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, KeyToPath, ProjectedVolumeSource, SecretVolumeSource, Volume,
-    VolumeProjection,
+    ConfigMapVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
 };
 use larder_objects::Kind;
 use larder_on_change::{
@@ -12,7 +11,7 @@ use larder_on_change::{
     parse::{self, HookOrigin},
 };
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use smol_str::SmolStr;
 
 use crate::volumes::OwnVolume;
@@ -49,75 +48,45 @@ pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<O
     if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
         return Err(expected.to_owned());
     }
-    let (name, mut optional, mut default_mode) = (format!("{own}/{name}"), None, Some(MODE));
-    let mut items = Vec::new();
+    let (mut optional, mut mode, mut items) = (false, MODE, Vec::new());
     for option in parts {
         match option.split_once('=') {
-            None if option == "optional" => optional = Some(true),
-            Some(("mode", digits)) => default_mode = Some(mode(digits)?),
+            None if option == "optional" => optional = true,
+            Some(("mode", digits)) => mode = parse_mode(digits)?,
             Some(("item", item)) => items.push(parse_item(item)?),
             _ => {
-                return Err(format!(
-                    "unknown option {option:?}: expected optional, mode= or item="
-                ));
+                let expected = "expected optional, mode= or item=";
+                return Err(format!("unknown option {option:?}: {expected}"));
             }
         }
     }
     let items = Some(items).filter(|items| !items.is_empty());
-    let mut volume = Volume::default();
-    match kind {
-        Kind::ConfigMap => {
-            volume.config_map = Some(ConfigMapVolumeSource {
-                name,
-                default_mode,
-                optional,
-                items,
-                ..ConfigMapVolumeSource::default()
-            });
-        }
-        Kind::Secret => {
-            volume.secret = Some(SecretVolumeSource {
-                secret_name: Some(name),
-                default_mode,
-                optional,
-                items,
-                ..SecretVolumeSource::default()
-            });
-        }
-    }
-    Ok(own_volume(path.into(), None, volume))
-}
-
-fn parse_item(text: &str) -> Result<KeyToPath, String> {
-    let mut parts = text.split(':');
-    let (Some(key), Some(path), digits, None) =
-        (parts.next(), parts.next(), parts.next(), parts.next())
-    else {
-        return Err("expected item=KEY:PATH[:MODE]".to_owned());
+    let (field, name_field) = match kind {
+        Kind::ConfigMap => ("configMap", "name"),
+        Kind::Secret => ("secret", "secretName"),
     };
-    Ok(KeyToPath {
-        key: key.to_owned(),
-        path: path.to_owned(),
-        mode: digits.map(mode).transpose()?,
-        ..KeyToPath::default()
-    })
+    let source =
+        json!({name_field: name, "optional": optional, "defaultMode": mode, "items": items});
+    let volume = serde_json::from_value(json!({"path": path, field: source}));
+    let volume: FileVolume = volume.expect("these are fields of a volume");
+    volume.own_volume(Some(own))
 }
 
-fn mode(digits: &str) -> Result<i32, String> {
+/// An item of a volume.
+fn parse_item(text: &str) -> Result<Value, String> {
+    let parts: Vec<_> = text.split(':').collect();
+    let (key, path, mode) = match parts.as_slice() {
+        [key, path] => (key, path, None),
+        [key, path, digits] => (key, path, Some(parse_mode(digits)?)),
+        _ => return Err("expected item=KEY:PATH[:MODE]".to_owned()),
+    };
+    Ok(json!({"key": key, "path": path, "mode": mode}))
+}
+
+fn parse_mode(digits: &str) -> Result<i32, String> {
     let mode = i32::from_str_radix(digits, 8).ok();
     let mode = mode.filter(|mode| (0..=0o777).contains(mode));
     mode.ok_or_else(|| "expected an octal mode, such as 0440".to_owned())
-}
-
-fn own_volume(path: PathBuf, name: Option<SmolStr>, source: Volume) -> OwnVolume {
-    let path = std::path::absolute(&path).unwrap_or(path);
-    let path: PathBuf = path.components().collect();
-    let last = path.file_name().unwrap_or_default().to_string_lossy();
-    OwnVolume {
-        name: name.unwrap_or_else(|| SmolStr::new(last)),
-        path,
-        sources: vec![source],
-    }
 }
 
 /// Joins volumes with the same directory, in order.
@@ -161,7 +130,7 @@ impl SidecarConfiguration {
         }
         let mut volumes = Vec::new();
         for (number, entry) in file.volumes.into_iter().enumerate() {
-            let volume = entry.volume(namespace);
+            let volume = entry.own_volume(namespace);
             volumes.push(volume.map_err(|error| format!("volumes[{number}]: {error}"))?);
         }
         let hooks = match file.on_change {
@@ -195,7 +164,7 @@ struct FileVolume {
 }
 
 impl FileVolume {
-    fn volume(mut self, namespace: Option<&str>) -> Result<OwnVolume, String> {
+    fn own_volume(mut self, namespace: Option<&str>) -> Result<OwnVolume, String> {
         let namespace = namespace.ok_or("the namespace is unknown: give -n")?;
         let qualify = |name: &mut String| {
             if name.is_empty() {
@@ -235,7 +204,14 @@ impl FileVolume {
             projected: self.projected,
             ..Volume::default()
         };
-        Ok(own_volume(self.path, self.name, volume))
+        let path = std::path::absolute(&self.path).unwrap_or(self.path);
+        let path: PathBuf = path.components().collect();
+        let last = path.file_name().unwrap_or_default().to_string_lossy();
+        Ok(OwnVolume {
+            name: self.name.unwrap_or_else(|| SmolStr::new(last)),
+            path,
+            sources: vec![volume],
+        })
     }
 }
 

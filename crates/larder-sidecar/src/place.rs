@@ -54,7 +54,7 @@ impl Places {
         }
         let folder = self.folder().display();
         Err(format!(
-            "annotation {annotation} leads out of {folder}; LARDER_FOLDER_ROOTS can allow it"
+            "annotation {annotation:.200} leads out of {folder}; LARDER_FOLDER_ROOTS can allow it"
         ))
     }
 

@@ -5,31 +5,9 @@ use std::{cmp::Ordering, collections::BTreeSet, fmt};
 use larder_objects::Kind;
 use smol_str::SmolStr;
 
-/// The objects of the label form.
-#[derive(Clone, Debug)]
-pub struct Selector {
-    /// The label selector; `None` selects everything.
-    pub labels: Option<String>,
-    /// The kinds.
-    pub kinds: BTreeSet<Kind>,
-    /// The namespaces.
-    pub namespaces: Namespaces,
-    /// Names, which take the place of labels.
-    pub names: Option<Vec<ObjectName>>,
-}
-
-/// Some namespaces.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Namespaces {
-    /// All of them.
-    All,
-    /// Those of these names.
-    Named(BTreeSet<SmolStr>),
-}
-
 /// `NAME`, `KIND/NAME` or `NAMESPACE/KIND/NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ObjectName {
+pub(crate) struct ObjectName {
     namespace: Option<SmolStr>,
     kind: Option<Kind>,
     name: SmolStr,
@@ -37,7 +15,7 @@ pub struct ObjectName {
 
 impl ObjectName {
     /// The name that `text` denotes, if it denotes one.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         let mut parts = text.rsplit('/');
         let (name, kind, namespace) = (parts.next()?, parts.next(), parts.next());
         let kind = match kind {
@@ -103,43 +81,43 @@ impl fmt::Display for Selection {
     }
 }
 
-impl Selector {
-    /// One watch for each kind and namespace, or for each name (rules L1, L2).
-    pub fn selections(&self) -> BTreeSet<Selection> {
-        let mut all = BTreeSet::new();
-        let any = [ObjectName {
-            namespace: None,
-            kind: None,
-            name: SmolStr::default(),
-        }];
-        let names = self.names.as_deref();
-        for name in names.unwrap_or(&any) {
-            let is_kind = |kind: &&Kind| name.kind.is_none_or(|own| own == **kind);
-            for kind in self.kinds.iter().filter(is_kind) {
-                for namespace in self.namespaces.of(name) {
-                    all.insert(Selection {
-                        kind: *kind,
-                        namespace,
-                        name: names.is_some().then(|| name.name.clone()),
-                        labels: self.labels.clone().filter(|_| names.is_none()),
-                    });
-                }
+/// One watch for each kind and namespace, or for each name (rules L1, L2). Without namespaces, these are all at once.
+pub(crate) fn selections(
+    kinds: &[Kind],
+    namespaces: Option<&BTreeSet<SmolStr>>,
+    labels: Option<&str>,
+    names: Option<&[ObjectName]>,
+) -> BTreeSet<Selection> {
+    let mut all = BTreeSet::new();
+    for kind in kinds {
+        let mut add = |namespace: Option<&SmolStr>, name: Option<&SmolStr>| {
+            all.insert(Selection {
+                kind: *kind,
+                namespace: namespace.cloned(),
+                name: name.cloned(),
+                labels: labels.filter(|_| names.is_none()).map(str::to_owned),
+            });
+        };
+        // As if a name were given that any object has.
+        let any = [(None, None)];
+        let of_kind = names.map(|names| {
+            let names = names
+                .iter()
+                .filter(|one| one.kind.is_none_or(|own| own == *kind));
+            names
+                .map(|one| (one.namespace.as_ref(), Some(&one.name)))
+                .collect::<Vec<_>>()
+        });
+        for (own, name) in of_kind.as_deref().unwrap_or(&any) {
+            match (namespaces, own) {
+                (None, own) => add(*own, *name),
+                (Some(all), None) => all.iter().for_each(|namespace| add(Some(namespace), *name)),
+                (Some(all), Some(own)) if all.contains(*own) => add(Some(own), *name),
+                (Some(_), Some(_)) => {}
             }
         }
-        all
     }
-}
-
-impl Namespaces {
-    /// Where to look for `name`; `None` stands for all namespaces at once.
-    fn of(&self, name: &ObjectName) -> Vec<Option<SmolStr>> {
-        match (self, &name.namespace) {
-            (Self::All, own) => vec![own.clone()],
-            (Self::Named(names), None) => names.iter().cloned().map(Some).collect(),
-            (Self::Named(names), Some(own)) if names.contains(own) => vec![Some(own.clone())],
-            (Self::Named(_), Some(_)) => Vec::new(),
-        }
-    }
+    all
 }
 
 /// An object. Of several that want one path, the last in this order wins: Secrets come before ConfigMaps, then
@@ -183,20 +161,13 @@ mod tests {
         } else {
             &[Kind::ConfigMap]
         };
-        let selector = Selector {
-            labels: Some("l".to_owned()),
-            kinds: kinds.iter().copied().collect(),
-            namespaces: if namespaces.is_empty() {
-                Namespaces::All
-            } else {
-                Namespaces::Named(namespaces.iter().map(SmolStr::new).collect())
-            },
-            names: names.map(|names| {
-                let names = names.iter().map(|name| ObjectName::parse(name).unwrap());
-                names.collect()
-            }),
-        };
-        let all = selector.selections();
+        let namespaces: BTreeSet<_> = namespaces.iter().map(SmolStr::new).collect();
+        let namespaces = Some(&namespaces).filter(|namespaces| !namespaces.is_empty());
+        let names = names.map(|names| {
+            let names = names.iter().map(|name| ObjectName::parse(name).unwrap());
+            names.collect::<Vec<_>>()
+        });
+        let all = super::selections(kinds, namespaces, Some("l"), names.as_deref());
         let is_labeled = |selection: &Selection| selection.labels.is_some();
         assert!(
             all.iter()

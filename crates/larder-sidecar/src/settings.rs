@@ -18,7 +18,7 @@ use smol_str::SmolStr;
 use tracing::Level;
 
 use self::environment::{Environment, MAX_TIME};
-use crate::selection::{Namespaces, ObjectName, Selector};
+use crate::selection::{ObjectName, Selection, selections};
 
 /// The variables of k8s-sidecar that select its form.
 pub const MARKS: [&str; 2] = ["LABEL", "RESOURCE_NAME"];
@@ -31,8 +31,8 @@ pub const MAX_SILENCE: Duration = Duration::from_mins(2);
 /// The settings of the label form.
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
-    /// The objects.
-    pub selector: Selector,
+    /// The watches.
+    pub selections: BTreeSet<Selection>,
     /// How they are followed.
     pub method: Method,
     /// How watches and polls behave.
@@ -270,7 +270,7 @@ impl LabelSettings {
         let temporary = variables("TMPDIR");
         let state_dir = env.text("LARDER_STATE_DIR").map(PathBuf::from);
         let settings = Self {
-            selector: selector(&mut env),
+            selections: selected(&mut env),
             timing: timing(&mut env, method),
             method,
             files: files(&mut env, urls.is_some()),
@@ -326,7 +326,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     parts.filter(|part| !part.is_empty())
 }
 
-fn selector(env: &mut Environment<'_>) -> Selector {
+fn selected(env: &mut Environment<'_>) -> BTreeSet<Selection> {
     let expected = "NAME, KIND/NAME or NAMESPACE/KIND/NAME, with configmap or secret";
     let names = |text: &str| parts(text).map(ObjectName::parse).collect();
     let names: Option<Vec<_>> = env.parsed("RESOURCE_NAME", expected, names);
@@ -338,12 +338,13 @@ fn selector(env: &mut Environment<'_>) -> Selector {
         ("both", &both),
     ];
     let kinds = env.word("RESOURCE", &words).unwrap_or(&both[..1]);
-    Selector {
-        labels: labels(env, is_named),
-        kinds: kinds.iter().copied().collect(),
-        namespaces: namespaces(env),
-        names,
-    }
+    let (labels, namespaces) = (labels(env, is_named), namespaces(env));
+    selections(
+        kinds,
+        namespaces.as_ref(),
+        labels.as_deref(),
+        names.as_deref(),
+    )
 }
 
 fn labels(env: &mut Environment<'_>, is_named: bool) -> Option<String> {
@@ -365,21 +366,20 @@ fn labels(env: &mut Environment<'_>, is_named: bool) -> Option<String> {
     None
 }
 
-fn namespaces(env: &mut Environment<'_>) -> Namespaces {
+/// The names of namespaces; `None` for all.
+fn namespaces(env: &mut Environment<'_>) -> Option<BTreeSet<SmolStr>> {
     let names = env.parsed("NAMESPACE", "names of namespaces, or ALL", |text| {
         let names: BTreeSet<SmolStr> = parts(text).map(SmolStr::new).collect();
-        if names.contains("ALL") {
-            return Some(Namespaces::All);
-        }
-        let is_usable = !names.is_empty() && names.iter().all(|name| is_label(name));
-        is_usable.then_some(Namespaces::Named(names))
+        let is_usable = |name: &SmolStr| is_label(name) || name == "ALL";
+        (!names.is_empty() && names.iter().all(is_usable)).then_some(names)
     });
     let own = own_namespace();
     if env.text("NAMESPACE").is_none() && own.is_none() {
         let problem = format!("is not set, and {NAMESPACE_FILE} names none");
         env.error("NAMESPACE", &problem);
     }
-    names.unwrap_or_else(|| Namespaces::Named(own.into_iter().collect()))
+    let names = names.unwrap_or_else(|| own.into_iter().collect());
+    (!names.contains("ALL")).then_some(names)
 }
 
 fn method(env: &mut Environment<'_>) -> Method {

@@ -46,12 +46,8 @@ struct Key {
     validators: Vec<(&'static str, String)>,
 }
 
-/// The outcome of a fetch.
-enum Fetched {
-    Body(FetchedBody),
-    Unchanged,
-    Failed(String),
-}
+/// New content; `None` if it is unchanged.
+type Fetched = Result<Option<FetchedBody>, String>;
 
 impl UrlKeys {
     pub(crate) fn new(settings: UrlSettings, metrics: Metrics) -> Self {
@@ -124,19 +120,17 @@ impl UrlKeys {
         key.is_tried = true;
         let refresh = self.settings.refresh.map(|refresh| now + refresh);
         let outcome = match fetched {
-            Fetched::Body(fetched) => {
-                key.validators = fetched.validators();
+            Ok(fetched) => {
                 key.failures = 0;
                 key.due = refresh;
-                files.lock().take_fetched(&file, &fetched.body);
-                "succeeded"
+                let is_new = fetched.is_some();
+                if let Some(fetched) = fetched {
+                    key.validators = fetched.validators();
+                    files.lock().take_fetched(&file, &fetched.body);
+                }
+                if is_new { "succeeded" } else { "unchanged" }
             }
-            Fetched::Unchanged => {
-                key.failures = 0;
-                key.due = refresh;
-                "unchanged"
-            }
-            Fetched::Failed(reason) => {
+            Err(reason) => {
                 warn!(path = %file.path, error = reason, "cannot fetch, keeping the old file");
                 key.failures += 1;
                 let retries = self.settings.client.retries;
@@ -159,53 +153,42 @@ async fn run(
     url: &str,
     validators: Vec<(&'static str, String)>,
 ) -> Fetched {
-    let mut url = match HttpUrl::parse(url) {
-        Ok(url) => url,
-        Err(error) => return Fetched::Failed(error.to_string()),
-    };
-    let first = url.clone();
+    let client = &settings.client;
+    let first = HttpUrl::parse(url).map_err(|error| error.to_string())?;
+    let mut url = first.clone();
     for _ in 0..=REDIRECTS {
-        let mut headers: Vec<_> = validators
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), value.clone()))
-            .collect();
+        let conditions = validators.iter();
+        let conditions = conditions.map(|(name, value)| ((*name).to_owned(), value.clone()));
+        let mut headers: Vec<_> = conditions.collect();
         let trusted = settings.origin.as_ref();
-        let is_trusted = trusted.is_some_and(|trusted| is_same_origin(trusted, &url))
-            || (settings.credentials_always && is_same_origin(&first, &url));
-        if is_trusted {
-            match authorization(&settings.client.credentials) {
-                Ok(Some(value)) => headers.push(("authorization".to_owned(), value)),
-                Ok(None) => {}
-                Err(reason) => return Fetched::Failed(reason),
-            }
+        if trusted.is_some_and(|trusted| is_same_origin(trusted, &url))
+            || (settings.credentials_always && is_same_origin(&first, &url))
+        {
+            let credentials = authorization(&client.credentials)?;
+            headers.extend(credentials.map(|value| ("authorization".to_owned(), value)));
         }
         let request = Fetch {
             url: &url,
             headers: &headers,
-            tls: &tls(&settings.client),
-            timeout: settings.client.timeout,
+            tls: &tls(client),
+            timeout: client.timeout,
             max_body: MAX_BODY,
-            body_of_5xx: settings.client.enable_5xx,
+            body_of_5xx: client.enable_5xx,
         };
-        let fetched = match fetch(&request).await {
-            Ok(fetched) => fetched,
-            Err(reason) => return Fetched::Failed(format!("{url}: {reason}")),
-        };
+        let fetched = fetch(&request).await;
+        let fetched = fetched.map_err(|reason| format!("{url}: {reason}"))?;
         match fetched.status {
-            200..=299 => return Fetched::Body(fetched),
-            304 if !validators.is_empty() => return Fetched::Unchanged,
-            500..=599 if settings.client.enable_5xx => return Fetched::Body(fetched),
+            200..=299 => return Ok(Some(fetched)),
+            304 if !validators.is_empty() => return Ok(None),
+            500..=599 if client.enable_5xx => return Ok(Some(fetched)),
             301 | 302 | 303 | 307 | 308 => {
-                let next = fetched.header("location").unwrap_or_default();
-                url = match redirected(&url, next) {
-                    Ok(url) => url,
-                    Err(error) => return Fetched::Failed(format!("{url}: {error}")),
-                };
+                let next = redirected(&url, fetched.header("location").unwrap_or_default());
+                url = next.map_err(|error| format!("{url}: {error}"))?;
             }
-            status => return Fetched::Failed(format!("{url}: answered {status}")),
+            status => return Err(format!("{url}: answered {status}")),
         }
     }
-    Fetched::Failed(format!("{first}: more than {REDIRECTS} redirects"))
+    Err(format!("{first}: more than {REDIRECTS} redirects"))
 }
 
 fn is_same_origin(one: &HttpUrl, other: &HttpUrl) -> bool {
@@ -218,21 +201,18 @@ fn is_same_origin(one: &HttpUrl, other: &HttpUrl) -> bool {
 fn redirected(from: &HttpUrl, location: &str) -> Result<HttpUrl, HttpUrlError> {
     let location = location.split('#').next().unwrap_or_default();
     let scheme = if from.is_tls() { "https" } else { "http" };
-    if location.starts_with("//") {
-        HttpUrl::parse(&format!("{scheme}:{location}"))
+    let (authority, path) = (from.authority(), from.path());
+    let path = path.split('?').next().unwrap_or_default();
+    let directory = &path[..=path.rfind('/').unwrap_or_default()];
+    HttpUrl::parse(&if location.starts_with("//") {
+        format!("{scheme}:{location}")
     } else if location.starts_with('/') {
-        HttpUrl::parse(&format!("{scheme}://{}{location}", from.authority()))
+        format!("{scheme}://{authority}{location}")
     } else if location.contains("://") {
-        HttpUrl::parse(location)
+        location.to_owned()
     } else {
-        let path = from.path();
-        let path = path.split('?').next().unwrap_or_default();
-        let directory = &path[..=path.rfind('/').unwrap_or_default()];
-        HttpUrl::parse(&format!(
-            "{scheme}://{}{directory}{location}",
-            from.authority()
-        ))
-    }
+        format!("{scheme}://{authority}{directory}{location}")
+    })
 }
 
 #[cfg(test)]

@@ -86,10 +86,13 @@ fn label_and_folder_are_required() {
 // sidecar 18
 #[test]
 fn namespaces_may_have_blanks_around_them() {
-    let of = |text| read(&[("NAMESPACE", text)]).unwrap().selector.namespaces;
-    let both = BTreeSet::from(["a".into(), "b".into()]);
-    assert_eq!(of(" a, b"), Namespaces::Named(both));
-    assert_eq!(of("a,ALL"), Namespaces::All);
+    let of = |text| {
+        let settings = read(&[("NAMESPACE", text)]).unwrap();
+        let selections = settings.selections.into_iter();
+        selections.map(|one| one.namespace).collect::<Vec<_>>()
+    };
+    assert_eq!(of(" a, b"), [Some("a".into()), Some("b".into())]);
+    assert_eq!(of("a,ALL"), [None]);
 }
 
 // sidecar 17
