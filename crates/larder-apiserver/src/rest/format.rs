@@ -5,7 +5,6 @@ use http::{HeaderMap, header};
 use serde_json::{Value, json};
 
 use super::{
-    body::Body,
     list::ListBody,
     params::ListParams,
     read,
@@ -95,8 +94,13 @@ impl Format {
         }
     }
 
-    /// A page of a list.
-    pub(super) fn list(self, kind: Kind, page: Page, params: &ListParams) -> Body {
+    /// A page of a list, as the body `B`.
+    pub(super) fn list<B: From<ListBody> + From<Bytes>>(
+        self,
+        kind: Kind,
+        page: Page,
+        params: &ListParams,
+    ) -> B {
         let list = match self {
             Self::Objects => return ListBody::new(kind, page, params).into(),
             Self::Metadata => {
