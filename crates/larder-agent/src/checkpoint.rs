@@ -120,6 +120,7 @@ impl Wakes {
     async fn next(&mut self) {
         // Every arm is cancel-safe.
         tokio::select! {
+            biased;
             Some(_) = self.config_maps.next() => {}
             Some(_) = self.secrets.next() => {}
             Ok(()) = self.cluster.changed() => {}
@@ -275,6 +276,7 @@ impl Checkpoint {
                     }
                 };
                 tokio::select! {
+                    biased;
                     () = wakes.next() => break,
                     () = refresh_due => {
                         // Status and metrics show a failure; the next write is due soon enough.

@@ -71,6 +71,7 @@ impl Clock {
                 return;
             }
             tokio::select! {
+                biased;
                 () = sleep(left) => {}
                 Ok(()) = jumps.changed() => {}
             }

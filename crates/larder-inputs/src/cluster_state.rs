@@ -153,8 +153,9 @@ pub async fn follow_trust_bundles(
     while wanted.wait_for(|wanted| *wanted).await.is_ok() {
         let bundles = ServedCollection::new(&client, &served, None, &context);
         tokio::select! {
-            () = keep_trust_bundles(bundles, publish) => {}
+            biased;
             _ = wanted.wait_for(|wanted| !wanted) => {}
+            () = keep_trust_bundles(bundles, publish) => {}
         }
         publish(None);
     }

@@ -132,6 +132,7 @@ impl StreamPosition {
             }
             // Both arms are cancel-safe.
             let changed = tokio::select! {
+                biased;
                 () = self.shutdown.cancelled() => return None,
                 changed = timeout(BOOKMARK_INTERVAL, self.newest.changed()) => changed,
             };
