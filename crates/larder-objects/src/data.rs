@@ -1,8 +1,8 @@
 //! The values of a ConfigMap or a Secret by key.
 
-use std::{fmt, marker::PhantomData, ops::Index, slice};
+use std::{collections::BTreeMap, fmt, ops::Index};
 
-use serde::{Deserialize, Deserializer, de};
+use serde::{Deserialize, Deserializer};
 use smol_str::SmolStr;
 
 /// Values by key, sorted by key, each key once.
@@ -45,8 +45,8 @@ impl<V> Data<V> {
     }
 
     /// Keys and values, sorted by key.
-    pub fn iter(&self) -> Iter<'_, V> {
-        self.into_iter()
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &V)> {
+        self.0.iter().map(|(key, value)| (key.as_str(), value))
     }
 
     /// The keys, sorted.
@@ -58,21 +58,6 @@ impl<V> Data<V> {
     pub fn values(&self) -> impl Iterator<Item = &V> {
         self.iter().map(|(_, value)| value)
     }
-
-    /// Of several values of a key the last one counts.
-    fn new(mut pairs: Vec<(SmolStr, V)>) -> Self {
-        if !pairs.is_sorted_by(|(one, _), (next, _)| one < next) {
-            pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
-            pairs.dedup_by(|later, kept| {
-                let same = later.0 == kept.0;
-                if same {
-                    std::mem::swap(later, kept);
-                }
-                same
-            });
-        }
-        Self(pairs.into_boxed_slice())
-    }
 }
 
 impl<V> Default for Data<V> {
@@ -83,7 +68,7 @@ impl<V> Default for Data<V> {
 
 impl<V: fmt::Debug> fmt::Debug for Data<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self).finish()
+        f.debug_map().entries(self.iter()).finish()
     }
 }
 
@@ -98,10 +83,12 @@ impl<V> Index<&str> for Data<V> {
     }
 }
 
+/// Of several values of a key the last one counts.
 impl<K: Into<SmolStr>, V> FromIterator<(K, V)> for Data<V> {
     fn from_iter<T: IntoIterator<Item = (K, V)>>(pairs: T) -> Self {
         let pairs = pairs.into_iter();
-        Self::new(pairs.map(|(key, value)| (key.into(), value)).collect())
+        let sorted: BTreeMap<_, _> = pairs.map(|(key, value)| (key.into(), value)).collect();
+        Self(sorted.into_iter().collect())
     }
 }
 
@@ -111,62 +98,15 @@ impl<K: Into<SmolStr>, V, const N: usize> From<[(K, V); N]> for Data<V> {
     }
 }
 
-/// Keys and values of a [`Data`].
-#[derive(Debug)]
-pub struct Iter<'a, V>(slice::Iter<'a, (SmolStr, V)>);
-
-impl<'a, V> Iterator for Iter<'a, V> {
-    type Item = (&'a str, &'a V);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let (key, value) = self.0.next()?;
-        Some((key, value))
-    }
-
-    fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
-    }
-}
-
-impl<V> ExactSizeIterator for Iter<'_, V> {}
-
-impl<'a, V> IntoIterator for &'a Data<V> {
-    type Item = (&'a str, &'a V);
-    type IntoIter = Iter<'a, V>;
-
-    fn into_iter(self) -> Iter<'a, V> {
-        Iter(self.0.iter())
-    }
-}
-
 impl<'de, V: Deserialize<'de>> Deserialize<'de> for Data<V> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct DataVisitor<V>(PhantomData<V>);
-
-        impl<'de, V: Deserialize<'de>> de::Visitor<'de> for DataVisitor<V> {
-            type Value = Data<V>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map")
-            }
-
-            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Data<V>, A::Error> {
-                let mut pairs = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    pairs.push(pair);
-                }
-                Ok(Data::new(pairs))
-            }
-        }
-
-        deserializer.deserialize_map(DataVisitor(PhantomData))
+        let sorted = BTreeMap::<SmolStr, V>::deserialize(deserializer)?;
+        Ok(Self(sorted.into_iter().collect()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use proptest::prelude::*;
 
     use super::*;

@@ -20,6 +20,8 @@ use crate::Secret;
 pub const VOLUME_MODE: i32 = 0o644;
 /// `serviceAccountToken.expirationSeconds` that is not set.
 pub const TOKEN_EXPIRATION_SECS: i64 = 3600;
+/// `podCertificate.maxExpirationSeconds` that is not set.
+pub const CERTIFICATE_EXPIRATION_SECS: i32 = 86_400;
 
 /// Fills the defaults of a Secret.
 pub fn secret(secret: &mut Secret) {

@@ -62,6 +62,7 @@ use smol_str::SmolStr;
 pub use self::{
     error::{ManifestError, Problem, Subject},
     files::{MAX_MANIFEST_BYTES, is_manifest_name, read_manifest},
+    generated::generated_name,
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
 };

@@ -33,4 +33,5 @@ pub use self::{
         secret_update, service, service_account,
     },
     pod::pod,
+    volumes::{TOKEN_SECS, certificate_secs},
 };

@@ -12,7 +12,9 @@ use k8s_openapi::{
     api::core::v1::{FileKeySelector, Node, Service, ServiceAccountTokenProjection},
     apimachinery::pkg::api::resource::Quantity,
 };
-use larder_objects::{ConfigMap, Kind, Object, Secret, SecretBytes};
+use larder_objects::{
+    ConfigMap, Kind, Object, Secret, SecretBytes, defaults::TOKEN_EXPIRATION_SECS,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::{PodCertificate, TrustBundles};
@@ -68,7 +70,7 @@ impl TokenRequest {
     pub fn new(source: &ServiceAccountTokenProjection) -> Self {
         Self {
             audience: source.audience.clone().filter(|text| !text.is_empty()),
-            expiration_secs: source.expiration_seconds.unwrap_or(3600),
+            expiration_secs: source.expiration_seconds.unwrap_or(TOKEN_EXPIRATION_SECS),
         }
     }
 }

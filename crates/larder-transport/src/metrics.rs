@@ -18,6 +18,13 @@ const fn of_outcome(outcome: &'static str) -> Label {
     [("outcome", outcome)]
 }
 
+/// Registers fields under their names.
+macro_rules! register {
+    ($registry:ident, $metrics:ident: $($field:ident $help:literal)*) => {
+        $($registry.register(stringify!($field), $help, $metrics.$field.clone());)*
+    };
+}
+
 /// Metrics of one transport. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
@@ -27,8 +34,8 @@ pub struct Metrics {
     pub(super) go_aways: Counter,
     pub(super) dead_peers: Counter,
     pub(super) refused_streams: Counter,
-    pub(super) throttled: Counter,
-    credentials: Family<Label, Counter>,
+    pub(super) throttled_requests: Counter,
+    credential_reloads: Family<Label, Counter>,
 }
 
 impl Metrics {
@@ -44,44 +51,22 @@ impl Metrics {
             drop(metrics.dials.get_or_create(&of_outcome(outcome)));
         }
         for outcome in ["renewed", "failed"] {
-            drop(metrics.credentials.get_or_create(&of_outcome(outcome)));
+            drop(
+                metrics
+                    .credential_reloads
+                    .get_or_create(&of_outcome(outcome)),
+            );
         }
-        registry.register(
-            "connections",
-            "Open connections",
-            metrics.connections.clone(),
-        );
-        registry.register(
-            "streams",
-            "Requests and watches under way",
-            metrics.streams.clone(),
-        );
-        registry.register("dials", "Attempts to connect", metrics.dials.clone());
-        registry.register(
-            "go_aways",
-            "Connections on which the server accepts no further requests",
-            metrics.go_aways.clone(),
-        );
-        registry.register(
-            "dead_peers",
-            "Connections closed because a PING was not answered",
-            metrics.dead_peers.clone(),
-        );
-        registry.register(
-            "refused_streams",
-            "Requests sent again because the server had not processed them",
-            metrics.refused_streams.clone(),
-        );
-        registry.register(
-            "throttled_requests",
-            "Requests that waited for the client's own rate limit",
-            metrics.throttled.clone(),
-        );
-        registry.register(
-            "credential_reloads",
-            "Changes of the credential files that were noticed",
-            metrics.credentials.clone(),
-        );
+        register! { registry, metrics:
+            connections "Open connections"
+            streams "Requests and watches under way"
+            dials "Attempts to connect"
+            go_aways "Connections on which the server accepts no further requests"
+            dead_peers "Connections closed because a PING was not answered"
+            refused_streams "Requests sent again because the server had not processed them"
+            throttled_requests "Requests that waited for the client's own rate limit"
+            credential_reloads "Changes of the credential files that were noticed"
+        }
         metrics
     }
 
@@ -100,6 +85,8 @@ impl Metrics {
 
     /// Counts a change of the credential files: `renewed` or `failed`.
     pub(super) fn credentials_reloaded(&self, outcome: &'static str) {
-        self.credentials.get_or_create(&of_outcome(outcome)).inc();
+        self.credential_reloads
+            .get_or_create(&of_outcome(outcome))
+            .inc();
     }
 }

@@ -239,7 +239,7 @@ impl Transport {
         let lane = Lane::of(&head.uri);
         let is_limited = head.extensions.get::<OwnRateLimit>().is_none();
         if lane == Lane::Request && is_limited && !shared.limiter.acquire().await.is_zero() {
-            shared.metrics.throttled.inc();
+            shared.metrics.throttled_requests.inc();
         }
         let mut broken_before = false;
         for _ in 0..ATTEMPTS {

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use larder_objects::age;
 use serde_json::{Value, json};
 
-use crate::resource::Kind;
+use crate::{json, resource::Kind};
 
 /// Which part of the object a row carries besides its cells; `includeObject` of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,12 +82,7 @@ pub(super) fn table(
 
 /// The cells of a row, in the order of [`columns`].
 fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let text = |pointer: &str| {
-        object
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or("")
-    };
+    let text = |pointer: &str| json::text(object, pointer);
     let name = json!(text("/metadata/name"));
     let age = json!(ago(text("/metadata/creationTimestamp"), now));
     let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);

@@ -266,25 +266,17 @@ impl Change {
             .filter(|object| filter.matches(object));
         let deleted = self.object.event == EventType::Deleted;
         let after = (!deleted && filter.matches(&self.object)).then_some(&self.object);
-        match (before, after) {
-            (None, None) => None,
-            (None, Some(after)) => Some(WatchEvent {
-                event: EventType::Added,
-                object: after.clone(),
-            }),
-            (Some(_), Some(after)) => Some(WatchEvent {
-                event: EventType::Modified,
-                object: after.clone(),
-            }),
-            (Some(_), None) if deleted => Some(WatchEvent {
-                event: EventType::Deleted,
-                object: self.object.clone(),
-            }),
+        let (event, object) = match (before, after) {
+            (None, None) => return None,
+            (None, Some(after)) => (EventType::Added, after.clone()),
+            (Some(_), Some(after)) => (EventType::Modified, after.clone()),
+            (Some(_), None) if deleted => (EventType::Deleted, self.object.clone()),
             // The state that matched, with the version at which it stopped.
-            (Some(before), None) => Some(WatchEvent {
-                event: EventType::Deleted,
-                object: Arc::new(before.at_version(self.object.version, EventType::Deleted)),
-            }),
-        }
+            (Some(before), None) => {
+                let last = before.at_version(self.object.version, EventType::Deleted);
+                (EventType::Deleted, Arc::new(last))
+            }
+        };
+        Some(WatchEvent { event, object })
     }
 }

@@ -2,7 +2,7 @@
 
 use jiff::SignedDuration;
 use k8s_openapi::api::authentication::v1::TokenRequest;
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::TOKEN_SECS};
 use serde_json::{Value, json};
 
 use super::{Writer, metadata::new_uid};
@@ -13,13 +13,6 @@ use crate::{
     status::{ApiError, Cause},
     tokens::{Claims, ISSUER},
 };
-
-/// Shortest life of a token, in seconds.
-const MIN_SECS: i64 = 600;
-/// Longest life of a token, in seconds.
-const MAX_SECS: i64 = 1 << 32;
-/// Life of a token whose request does not say, in seconds.
-const DEFAULT_SECS: i64 = 3600;
 
 impl Writer {
     /// A token for the service account `key`: the request with its status.
@@ -40,10 +33,12 @@ impl Writer {
             )));
         }
         let account = self.store.require(Kind::ServiceAccount, key)?;
-        let seconds = spec.expiration_seconds.unwrap_or(DEFAULT_SECS);
+        let seconds = spec.expiration_seconds.unwrap_or(TOKEN_EXPIRATION_SECS);
         let problem = match seconds {
-            ..MIN_SECS => Some("may not specify a duration less than 10 minutes"),
-            MIN_SECS..=MAX_SECS => None,
+            _ if TOKEN_SECS.contains(&seconds) => None,
+            _ if seconds < *TOKEN_SECS.start() => {
+                Some("may not specify a duration less than 10 minutes")
+            }
             _ => Some("may not specify a duration larger than 2^32 seconds"),
         };
         if let Some(problem) = problem {

@@ -9,20 +9,15 @@ use std::str::FromStr as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use jiff::{SignedDuration, Timestamp};
 use larder_objects::{
+    defaults::CERTIFICATE_EXPIRATION_SECS,
     pem,
-    validation::is_signer_name,
+    validation::{certificate_secs, is_signer_name},
     x509::{Certificate, PublicKey, requested_key},
 };
 use serde_json::Value;
 
 use crate::{json::text, status::Cause};
 
-/// Life of a certificate whose request does not say, in seconds.
-pub(super) const DEFAULT_SECS: i64 = 86_400;
-/// Shortest life of a certificate, in seconds.
-const MIN_SECS: i64 = 3600;
-/// Longest life of a certificate, in seconds: 91 days, and a day for the signers of Kubernetes itself.
-const MAX_SECS: (i64, i64) = (91 * 86_400, 86_400);
 /// How far a certificate's beginning may be from the server's time.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
 /// How far its refresh must be from its beginning and its end.
@@ -49,16 +44,12 @@ pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Caus
             causes.push(Cause::required(&format!("spec.{field}"), ""));
         }
     }
-    let longest = if signer.starts_with("kubernetes.io/") {
-        MAX_SECS.1
-    } else {
-        MAX_SECS.0
-    };
+    let (shortest, longest) = certificate_secs(signer).into_inner();
     let seconds = max_seconds(new);
-    if !(MIN_SECS..=longest).contains(&seconds) {
+    if !(shortest.into()..=longest.into()).contains(&seconds) {
         causes.push(Cause::invalid(
             "spec.maxExpirationSeconds",
-            format_args!("{seconds}: must be in the range [{MIN_SECS}, {longest}]"),
+            format_args!("{seconds}: must be in the range [{shortest}, {longest}]"),
         ));
     }
     let annotations = new["spec"]["unverifiedUserAnnotations"].as_object();
@@ -215,7 +206,7 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
     }
     let life = end.duration_since(begin).as_secs();
     let longest = max_seconds(request);
-    if life < MIN_SECS {
+    if life < 3600 {
         let rule = "leaf certificate lifetime must be >= 1 hour";
         causes.push(invalid(field, None, rule));
     } else if life > longest {
@@ -251,7 +242,7 @@ fn stub(request: &Value) -> Option<Vec<u8>> {
 fn max_seconds(request: &Value) -> i64 {
     request["spec"]["maxExpirationSeconds"]
         .as_i64()
-        .unwrap_or(DEFAULT_SECS)
+        .unwrap_or(CERTIFICATE_EXPIRATION_SECS.into())
 }
 
 fn invalid(field: &str, value: Option<&str>, rule: &str) -> Cause {

@@ -1,10 +1,12 @@
 //! Handling of single kinds, beyond their metadata.
 
 use k8s_openapi::api::core::v1::PodSpec;
-use larder_objects::{manifest::fold_string_data, qos_class};
+use larder_objects::{
+    defaults::CERTIFICATE_EXPIRATION_SECS, manifest::fold_string_data, qos_class,
+};
 use serde_json::{Value, json};
 
-use super::{Part, certificates};
+use super::Part;
 use crate::{
     json::decode,
     resource::{Kind, Resource},
@@ -30,7 +32,7 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
         Kind::PodCertificateRequest => {
             value["status"] = json!({});
             if value["spec"]["maxExpirationSeconds"].is_null() {
-                value["spec"]["maxExpirationSeconds"] = certificates::DEFAULT_SECS.into();
+                value["spec"]["maxExpirationSeconds"] = CERTIFICATE_EXPIRATION_SECS.into();
             }
         }
         _ => {}

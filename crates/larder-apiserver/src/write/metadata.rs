@@ -4,7 +4,7 @@
 
 use std::collections::HashSet;
 
-use larder_objects::{ObjectKey, uuid};
+use larder_objects::{ObjectKey, manifest::generated_name, uuid};
 use serde_json::{Map, Value};
 
 use super::{Part, name};
@@ -192,21 +192,9 @@ pub(super) fn finalizers(value: &Value) -> impl Iterator<Item = &str> {
 
 /// Names the object by its `generateName` and five random characters.
 pub(super) fn generate_name(value: &mut Value) {
-    // No vowels and nothing that looks like one, so that no word comes out.
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    let mut generated = base(text(value, "/metadata/generateName")).to_owned();
-    for _ in 0..SUFFIX_LENGTH {
-        generated.push(char::from(ALPHABET[fastrand::usize(..ALPHABET.len())]));
-    }
-    metadata(value).insert("name".to_owned(), generated.into());
-}
-
-const SUFFIX_LENGTH: usize = 5;
-
-/// As much of the prefix as leaves room for the suffix in the 63 characters of a label.
-fn base(prefix: &str) -> &str {
-    let end = prefix.len().min(63 - SUFFIX_LENGTH);
-    &prefix[..prefix.floor_char_boundary(end)]
+    let prefix = text(value, "/metadata/generateName");
+    let name = generated_name(prefix, |count| fastrand::usize(..count));
+    metadata(value).insert("name".to_owned(), name.into());
 }
 
 pub(super) fn new_uid() -> String {

@@ -111,7 +111,7 @@ impl EditedFile {
                     continue;
                 };
                 let map = map_of(&source.name).filter(|_| source.items.is_none());
-                for (key, value) in map.iter().flat_map(|map| &map.data) {
+                for (key, value) in map.iter().flat_map(|map| map.data.iter()) {
                     let once = |text: &str, line: &str| text.matches(line).count() == 1;
                     let mut lines = value.lines().map(str::trim).filter(|line| line.len() > 8);
                     if let Some(line) = lines.find(|line| once(value, line) && once(&text, line)) {

@@ -33,16 +33,16 @@ impl Privileges {
         self.capabilities.map(CapabilitySet::from_bits_retain)
     }
 
-    /// Step 1. Returns the added capabilities that are not available to this process, as bits.
+    /// Step 1. Added capabilities that this process does not have are named in a warning.
     ///
     /// # Errors
     ///
     /// A capability cannot be dropped.
-    fn limit_sets(&self) -> anyhow::Result<u64> {
+    pub(super) fn limit(&self) -> anyhow::Result<()> {
         let Some(allowed) = self.allowed() else {
-            return Ok(0);
+            return Ok(());
         };
-        let mut unavailable = 0;
+        let mut unavailable = CapabilitySet::empty();
         clear_ambient_capability_set().context("cannot clear the ambient capabilities")?;
         for bit in 0..u64::BITS {
             let capability = CapabilitySet::from_bits_retain(1 << bit);
@@ -51,23 +51,14 @@ impl Privileges {
                     remove_capability_from_bounding_set(capability)
                         .context("cannot drop capabilities")?;
                 }
-                Ok(false) => unavailable |= capability.bits(),
+                Ok(false) => unavailable |= capability,
                 Ok(true) => {}
                 // The kernel knows no further ones.
                 Err(Errno::INVAL) => break,
                 Err(errno) => return Err(errno).context("cannot read the bounding capabilities"),
             }
         }
-        Ok(self.added & unavailable)
-    }
-
-    /// Step 1. Added capabilities that this process does not have are named in a warning.
-    ///
-    /// # Errors
-    ///
-    /// A capability cannot be dropped.
-    pub(super) fn limit(&self) -> anyhow::Result<()> {
-        let unavailable = CapabilitySet::from_bits_retain(self.limit_sets()?);
+        let unavailable = unavailable & CapabilitySet::from_bits_retain(self.added);
         let names: Vec<_> = unavailable.iter_names().map(|(name, _)| name).collect();
         if !names.is_empty() {
             let names = names.join(", ");

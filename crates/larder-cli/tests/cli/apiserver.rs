@@ -7,9 +7,9 @@ use std::{
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
 };
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::{NamespaceResourceScope, api::core::v1::ConfigMap};
 use kube::{
-    Api, Client, Config,
+    Api, Client, Config, Resource,
     api::PostParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
@@ -66,7 +66,11 @@ impl Drop for Server {
     }
 }
 
-async fn config_maps(kubeconfig: &Path) -> Api<ConfigMap> {
+/// The objects of namespace `default`, by way of a kubeconfig.
+pub(crate) async fn api<K>(kubeconfig: &Path) -> Api<K>
+where
+    K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+{
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
@@ -92,7 +96,7 @@ async fn server_serves_manifests_over_tls_and_exits_cleanly() {
     );
 
     let kubeconfig = desk.path().join("kubeconfig");
-    let maps = config_maps(&kubeconfig).await;
+    let maps = api::<ConfigMap>(&kubeconfig).await;
     let app = maps.get("app").await.unwrap();
     assert_eq!(app.data.unwrap()["k"], "one");
     let mut new = ConfigMap::default();

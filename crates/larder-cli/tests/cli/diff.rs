@@ -44,6 +44,15 @@ fn secret(data: &str) -> String {
     )
 }
 
+/// Runs `larder diff` of two manifests.
+#[track_caller]
+fn run(from: &str, to: &str, args: &str) -> Run {
+    let desk = Desk::with([("from.yaml", from), ("to.yaml", to)]);
+    desk.run(&format!(
+        "diff --from-file from.yaml --to-file to.yaml {args}"
+    ))
+}
+
 /// The differences between two manifests as JSON.
 #[track_caller]
 fn diff(from: &str, to: &str) -> Value {
@@ -52,10 +61,7 @@ fn diff(from: &str, to: &str) -> Value {
 
 #[track_caller]
 fn diff_with(from: &str, to: &str, args: &str) -> Value {
-    let desk = Desk::with([("from.yaml", from), ("to.yaml", to)]);
-    let run = desk.run(&format!(
-        "diff --from-file from.yaml --to-file to.yaml -o json {args}"
-    ));
+    let run = run(from, to, &format!("-o json {args}"));
     let report: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
     let is_empty = report["pods"] == json!([]) && report["unreferenced"] == json!([]);
     assert_eq!(run.code, i32::from(!is_empty), "{run:?}");
@@ -258,11 +264,8 @@ spec:
         container["env"]["changed"]["URL"],
         json!({"from": "https://hunter2@host", "to": "https://hunter4@host"})
     );
-    let desk = Desk::with([("from.yaml", &from), ("to.yaml", &to)]);
     for format in ["tree", "json", "markdown", "html"] {
-        let run = desk.run(&format!(
-            "diff --from-file from.yaml --to-file to.yaml -o {format}"
-        ));
+        let run = run(&from, &to, &format!("-o {format}"));
         assert!(!run.stdout.contains("hunter"), "{run:?}");
         // In base64.
         assert!(!run.stdout.contains("aHVudGVy"), "{run:?}");
@@ -317,10 +320,7 @@ fn to() -> String {
 
 #[track_caller]
 fn check_output(args: &str, expected: Expect) {
-    let desk = Desk::with([("from.yaml", FROM), ("to.yaml", &to())]);
-    let run = desk.run(&format!(
-        "diff --from-file from.yaml --to-file to.yaml {args}"
-    ));
+    let run = run(FROM, &to(), args);
     assert_eq!((run.code, &*run.stderr), (1, ""));
     expected.assert_eq(&run.stdout);
 }
@@ -420,11 +420,8 @@ fn markdown_has_a_table_and_folded_details() {
 #[test]
 fn markdown_cannot_be_left_by_a_value() {
     let with = |text: &str| [POD, &map(&json!({"a": text}).to_string())].concat();
-    let desk = Desk::with([
-        ("from.yaml", &with("1")),
-        ("to.yaml", &with("```\n</details>\n# large `````\n")),
-    ]);
-    let run = desk.run("diff --from-file from.yaml --to-file to.yaml -o markdown");
+    let hostile = with("```\n</details>\n# large `````\n");
+    let run = run(&with("1"), &hostile, "-o markdown");
     let fences = run.stdout.lines().filter(|line| line.starts_with("``````"));
     assert_eq!(fences.count(), 2, "{}", run.stdout);
     assert!(run.stdout.lines().all(|line| !line.starts_with("# large")));
@@ -442,8 +439,7 @@ fn markdown_of_a_large_difference_fits_into_a_comment() {
         let pods: Vec<_> = pods.collect();
         pods.join("---") + &map(&json!({"a": value.repeat(500)}).to_string())
     };
-    let desk = Desk::with([("from.yaml", &pods("x\n")), ("to.yaml", &pods("y\n"))]);
-    let run = desk.run("diff --from-file from.yaml --to-file to.yaml -o markdown");
+    let run = run(&pods("x\n"), &pods("y\n"), "-o markdown");
     assert_eq!(run.code, 1);
     assert!(run.stdout.len() < 65_536, "{}", run.stdout.len());
     assert!(run.stdout.contains("Left out, because they are too long: "));
@@ -451,18 +447,13 @@ fn markdown_of_a_large_difference_fits_into_a_comment() {
 
 #[test]
 fn nothing_is_printed_without_a_difference() {
-    let desk = Desk::with([("app.yaml", FROM)]);
-    let run = desk.run("diff --from-file app.yaml --to-file app.yaml");
+    let run = run(FROM, FROM, "");
     assert_eq!((run.code, &*run.stdout, &*run.stderr), (0, "", ""));
 }
 
 #[test]
 fn containers_that_start_on_neither_side_are_counted() {
-    let desk = Desk::with([
-        ("from.yaml", POD),
-        ("to.yaml", &POD.replace("/etc/app", "/etc/web")),
-    ]);
-    let run = desk.run("diff --from-file from.yaml --to-file to.yaml");
+    let run = run(POD, &POD.replace("/etc/app", "/etc/web"), "");
     assert_eq!((run.code, &*run.stdout), (0, ""));
     assert_eq!(
         run.stderr,
@@ -551,13 +542,8 @@ impl Checkout {
             .env("GIT_DIR", ".git")
             .env("GIT_INDEX_FILE", ".git/index")
             .stdin(Stdio::null())
-            .output()
-            .unwrap();
-        Run {
-            code: output.status.code().unwrap(),
-            stdout: String::from_utf8(output.stdout).unwrap(),
-            stderr: String::from_utf8(output.stderr).unwrap(),
-        }
+            .output();
+        output.unwrap().into()
     }
 }
 

@@ -8,15 +8,12 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{
-    Api, Client, Config,
-    api::DeleteParams,
-    config::{KubeConfigOptions, Kubeconfig},
-};
+use kube::api::DeleteParams;
 use rustix::process::Signal;
 
 use crate::{
     Desk,
+    apiserver::api,
     run::{Agent, desk, key, pod, put, until},
 };
 
@@ -109,17 +106,6 @@ fn an_item_of_a_list_has_one_line_in_all_messages() {
     }
 }
 
-async fn pods(kubeconfig: &std::path::Path) -> Api<Pod> {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    let options = KubeConfigOptions::default();
-    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options)
-        .await
-        .unwrap();
-    // Without this machine's proxy: the server is local.
-    config.proxy_url = None;
-    Api::namespaced(Client::try_from(config).unwrap(), "default")
-}
-
 #[tokio::test]
 async fn kubectl_is_let_in_and_a_deleted_pod_is_gone() {
     let desk = desk();
@@ -133,7 +119,7 @@ async fn kubectl_is_let_in_and_a_deleted_pod_is_gone() {
     agent.summary();
     let kubeconfig = desk.path().join("kubeconfig");
     until("the volume", || key(&desk, "web", "a").is_some()).await;
-    let pods = pods(&kubeconfig).await;
+    let pods = api::<Pod>(&kubeconfig).await;
     pods.delete("web", &DeleteParams::default()).await.unwrap();
     let gone = async {
         while pods.get_opt("web").await.unwrap().is_some() {

@@ -9,11 +9,8 @@ use k8s_openapi::{
     apimachinery::pkg::api::resource::Quantity,
 };
 
-use super::{TOKEN_EXPIRATION_SECS, VOLUME_MODE, set};
+use super::{CERTIFICATE_EXPIRATION_SECS, TOKEN_EXPIRATION_SECS, VOLUME_MODE, set};
 use crate::resources::{Amounts, Side, of_containers};
-
-/// `podCertificate.maxExpirationSeconds` that is not set.
-const CERTIFICATE_EXPIRATION_SECS: i32 = 86_400;
 
 const TERMINATION_PATH: &str = "/dev/termination-log";
 

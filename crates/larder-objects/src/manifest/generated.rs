@@ -44,7 +44,7 @@ impl GeneratedNames {
         let kind = object.text("/kind");
         let place = format!("{}/{kind}/{namespace}/{prefix}", file.display());
         let number = self.0.entry(place.clone()).or_default();
-        let name = generated(prefix, &format!("{place}/{number}"));
+        let name = derived(prefix, &format!("{place}/{number}"));
         *number += 1;
         let mut value = object.into_value();
         value["metadata"]["name"] = name.into();
@@ -52,19 +52,24 @@ impl GeneratedNames {
     }
 }
 
-fn generated(prefix: &str, place: &str) -> String {
+fn derived(prefix: &str, place: &str) -> String {
     let mut digest = StableHash::EMPTY
         .with("larder/v1/generated/")
         .with(place)
         .digest();
-    let end = prefix.floor_char_boundary(prefix.len().min(PREFIX));
-    let mut name = prefix[..end].to_owned();
-    for _ in 0..SUFFIX {
+    generated_name(prefix, |_| {
         let index = usize::try_from(digest % 27).expect("less than 27");
-        name.push(char::from(ALPHABET[index]));
         digest /= 27;
-    }
-    name
+        index
+    })
+}
+
+/// A name of `generateName`'s prefix and five characters. `pick` has the number of those to choose from, and answers
+/// the index of one.
+pub fn generated_name(prefix: &str, mut pick: impl FnMut(usize) -> usize) -> String {
+    let end = prefix.floor_char_boundary(prefix.len().min(PREFIX));
+    let suffix = (0..SUFFIX).map(|_| char::from(ALPHABET[pick(ALPHABET.len())]));
+    prefix[..end].chars().chain(suffix).collect()
 }
 
 #[cfg(test)]
@@ -73,15 +78,12 @@ mod tests {
 
     #[test]
     fn version_1_of_the_form_never_changes() {
-        assert_eq!(
-            generated("job-", "app.yaml/Pod/default/job-/0"),
-            "job-t5vkz"
-        );
+        assert_eq!(derived("job-", "app.yaml/Pod/default/job-/0"), "job-t5vkz");
     }
 
     #[test]
     fn a_long_prefix_leaves_room_for_the_suffix() {
-        let name = generated(&"ä".repeat(40), "");
+        let name = derived(&"ä".repeat(40), "");
         assert!(name.len() <= 63 && name.starts_with("ää"), "{name}");
     }
 }

@@ -1,6 +1,6 @@
 //! Volumes of a pod; [`foreign`] checks types that larder does not deliver.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, ops::RangeInclusive};
 
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, PodCertificateProjection,
@@ -24,12 +24,14 @@ const VOLUME_FIELDS: [&str; 5] = [
     "metadata.namespace",
     "metadata.uid",
 ];
-/// Bounds of `podCertificate.maxExpirationSeconds`: an hour, and 91 days, or a day where Kubernetes itself signs.
-const MIN_CERTIFICATE_SECS: i32 = 3600;
-const MAX_CERTIFICATE_SECS: i32 = 91 * 86_400;
-const MAX_KUBERNETES_CERTIFICATE_SECS: i32 = 86_400;
 /// Bounds of `serviceAccountToken.expirationSeconds`.
-const TOKEN_SECS: std::ops::RangeInclusive<i64> = 600..=1 << 32;
+pub const TOKEN_SECS: RangeInclusive<i64> = 600..=1 << 32;
+
+/// Bounds of `podCertificate.maxExpirationSeconds`: an hour, and 91 days, or a day where Kubernetes itself signs.
+pub fn certificate_secs(signer_name: &str) -> RangeInclusive<i32> {
+    let kubernetes = signer_name.starts_with("kubernetes.io/");
+    3600..=if kubernetes { 86_400 } else { 91 * 86_400 }
+}
 
 pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: &Volume) {
     let name_field = field.child("name");
@@ -278,19 +280,14 @@ fn check_certificate(
     if !key_types.contains(&&*wanted.key_type) {
         errors.not_supported(field.child("keyType"), &wanted.key_type, &key_types);
     }
-    let longest = if wanted.signer_name.starts_with("kubernetes.io/") {
-        MAX_KUBERNETES_CERTIFICATE_SECS
-    } else {
-        MAX_CERTIFICATE_SECS
-    };
+    let (shortest, longest) = certificate_secs(&wanted.signer_name).into_inner();
     if let Some(seconds) = wanted.max_expiration_seconds {
-        let rule = if seconds < MIN_CERTIFICATE_SECS {
-            format!("if provided, maxExpirationSeconds must be >= {MIN_CERTIFICATE_SECS}")
-        } else if seconds > longest {
-            format!("if provided, maxExpirationSeconds must be <= {longest}")
-        } else {
-            return;
+        let bound = match seconds {
+            _ if seconds < shortest => format!(">= {shortest}"),
+            _ if seconds > longest => format!("<= {longest}"),
+            _ => return,
         };
+        let rule = format!("if provided, maxExpirationSeconds must be {bound}");
         errors.invalid(field.child("maxExpirationSeconds"), seconds, &rule);
     }
 }

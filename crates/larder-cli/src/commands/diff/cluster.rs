@@ -36,18 +36,14 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const ADDED_VOLUME: &str = "kube-api-access-";
 
 /// What the API server has, the manifests applied to it, and whether an object could not be read.
-type Sides = (Manifests, Manifests, bool);
+type Read = (Manifests, Manifests, bool);
 
 /// What the API server has, `manifests` applied to it, and whether an object could not be read.
 ///
 /// # Errors
 ///
 /// The API server cannot be reached, or rejects the credentials.
-pub(super) fn load(
-    args: &DiffArgs,
-    loader: Loader,
-    manifests: Manifests,
-) -> Result<Sides, Failure> {
+pub(super) fn load(args: &DiffArgs, loader: Loader, manifests: Manifests) -> Result<Read, Failure> {
     let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
     runtime(BLOCKING_THREADS)?.block_on(async {
         let (client, _transport) = connect(source).await?;
@@ -73,7 +69,7 @@ struct ClusterReader {
 }
 
 impl ClusterReader {
-    async fn load(&self, loader: Loader, mut to: Manifests) -> Result<Sides, Failure> {
+    async fn load(&self, loader: Loader, mut to: Manifests) -> Result<Read, Failure> {
         let mut pods = loader;
         let wanted = to.documents.iter().filter_map(wanted_pod).collect();
         for (name, pod) in self.read(wanted).await? {

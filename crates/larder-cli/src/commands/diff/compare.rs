@@ -177,11 +177,11 @@ impl<'r> PodDiff<'r> {
     }
 }
 
-type Content<'r> = Result<ContainerContent<'r>, String>;
+type ContentResult<'r> = Result<ContainerContent<'r>, String>;
 
 fn contents<'r>(
     pod: &'r RenderedPod<'r>,
-) -> impl Iterator<Item = (ContainerView<'r>, Content<'r>)> {
+) -> impl Iterator<Item = (ContainerView<'r>, ContentResult<'r>)> {
     let containers = pod.containers.iter().enumerate();
     containers.map(|(index, (container, _))| (*container, pod.content(index)))
 }
@@ -189,8 +189,8 @@ fn contents<'r>(
 impl<'r> ContainerDiff<'r> {
     fn new(
         container: ContainerView<'r>,
-        before: Option<Content<'r>>,
-        after: Option<Content<'r>>,
+        before: Option<ContentResult<'r>>,
+        after: Option<ContentResult<'r>>,
     ) -> Self {
         let verdict = match (&before, &after) {
             (_, None) => Verdict::Removed,

@@ -299,54 +299,41 @@ fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
 
 /// The volumes and environments of a pod.
 fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> Vec<[String; 7]> {
-    let name = |part: &str| format!("{}/{}/{part}", pod.namespace, pod.name);
-    let row = |part: &str, type_: &str, delivery: &Delivery, files, swap, stale_as_of| {
+    let volumes = pod.volumes.iter().map(|volume| {
+        let (files, swap) = (volume.files.to_string(), last(volume.last_swap, now));
+        let kind = volume.type_.as_str();
+        let (delivery, stale) = (&volume.delivery, volume.stale_as_of);
+        (&volume.name, kind, delivery, files, swap, stale)
+    });
+    let containers = pod.containers.iter().map(|container| {
+        let (delivery, stale) = (&container.delivery, container.stale_as_of);
+        let none = String::new;
+        (
+            &container.name,
+            "environment",
+            delivery,
+            none(),
+            none(),
+            stale,
+        )
+    });
+    let is_shown = |delivery: &Delivery, stale: Option<Timestamp>| {
+        detail == Detail::Wide || !is_done(delivery) || stale.is_some()
+    };
+    let parts = volumes.chain(containers);
+    let parts = parts.filter(|(_, _, delivery, _, _, stale)| is_shown(delivery, *stale));
+    let rows = parts.map(|(part, kind, delivery, files, swap, stale)| {
         [
-            name(part),
-            type_.to_owned(),
+            format!("{}/{}/{part}", pod.namespace, pod.name),
+            kind.to_owned(),
             delivery.phase.as_str().to_owned(),
             age(delivery.since, now),
             files,
             swap,
-            reason(delivery, stale_as_of),
+            reason(delivery, stale),
         ]
-    };
-    let is_shown = |delivery: &Delivery, stale_as_of: Option<Timestamp>| {
-        detail == Detail::Wide || !is_done(delivery) || stale_as_of.is_some()
-    };
-    let volumes = pod
-        .volumes
-        .iter()
-        .filter(|volume| is_shown(&volume.delivery, volume.stale_as_of));
-    let volumes = volumes.map(|volume| {
-        let files = volume.files.to_string();
-        let swap = last(volume.last_swap, now);
-        let stale = volume.stale_as_of;
-        row(
-            &volume.name,
-            &volume.type_,
-            &volume.delivery,
-            files,
-            swap,
-            stale,
-        )
     });
-    let containers = pod.containers.iter();
-    let containers =
-        containers.filter(|container| is_shown(&container.delivery, container.stale_as_of));
-    let containers = containers.map(|container| {
-        let (none, delivery) = (String::new(), &container.delivery);
-        let stale = container.stale_as_of;
-        row(
-            &container.name,
-            "environment",
-            delivery,
-            none.clone(),
-            none,
-            stale,
-        )
-    });
-    volumes.chain(containers).collect()
+    rows.collect()
 }
 
 fn watch_scopes(status: &AgentStatus) -> String {

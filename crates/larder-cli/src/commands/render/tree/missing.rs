@@ -47,10 +47,11 @@ pub(super) fn missing_references(
         .chain(variables)
         .filter(|reference| reference.optional != Some(true));
     let objects = required.filter_map(|reference| {
-        let problem = reference.problem(pod.inputs)?;
-        let hint = match reference.key {
-            Some(_) if reference.exists(pod.inputs) => String::new(),
-            _ => elsewhere(pod, reference.kind, reference.name),
+        let (problem, is_absent) = reference.problem(pod.inputs)?;
+        let hint = if is_absent {
+            elsewhere(pod, reference.kind, reference.name)
+        } else {
+            String::new()
         };
         Some(Branch::new([
             TableCell::plain(reference.user),
@@ -105,37 +106,29 @@ struct Reference<'a> {
 }
 
 impl Reference<'_> {
-    fn exists(&self, inputs: &Inputs) -> bool {
+    /// Whether the object exists, and whether it has the key.
+    fn found(&self, inputs: &Inputs) -> (bool, bool) {
+        let has = |contains: &dyn Fn(&str) -> bool| (true, self.key.is_none_or(contains));
+        let nothing = (false, false);
         match self.kind {
-            Kind::ConfigMap => matches!(inputs.config_maps.get(self.name), Some(Ok(_))),
-            Kind::Secret => matches!(inputs.secrets.get(self.name), Some(Ok(_))),
+            Kind::ConfigMap => match inputs.config_maps.get(self.name) {
+                Some(Ok(map)) => has(&|key| map.data.contains_key(key)),
+                _ => nothing,
+            },
+            Kind::Secret => match inputs.secrets.get(self.name) {
+                Some(Ok(secret)) => has(&|key| secret.data.contains_key(key)),
+                _ => nothing,
+            },
         }
     }
 
-    /// What is missing; `None` if nothing is.
-    fn problem(&self, inputs: &Inputs) -> Option<String> {
-        let has_key = |key: &str| match self.kind {
-            Kind::ConfigMap => {
-                let map = inputs.config_maps.get(self.name);
-                map.is_some_and(|map| map.as_ref().is_ok_and(|map| map.data.contains_key(key)))
-            }
-            Kind::Secret => {
-                let secret = inputs.secrets.get(self.name);
-                secret.is_some_and(|secret| {
-                    secret
-                        .as_ref()
-                        .is_ok_and(|secret| secret.data.contains_key(key))
-                })
-            }
-        };
-        let Self {
-            kind, name, key, ..
-        } = self;
-        if self.exists(inputs) {
-            let key = key.filter(|key| !has_key(key))?;
-            Some(format!("{kind} {name} has no key {key}"))
-        } else {
-            Some(format!("{kind} {name} not found"))
+    /// What is missing, and whether that is the object; `None` if nothing is.
+    fn problem(&self, inputs: &Inputs) -> Option<(String, bool)> {
+        let Self { kind, name, .. } = self;
+        match self.found(inputs) {
+            (true, true) => None,
+            (true, false) => Some((format!("{kind} {name} has no key {}", self.key?), false)),
+            (false, _) => Some((format!("{kind} {name} not found"), true)),
         }
     }
 }
