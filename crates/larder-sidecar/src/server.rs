@@ -30,6 +30,8 @@ use crate::{health::Health, metrics::Metrics};
 const CONNECTIONS: usize = 16;
 /// Longest time for a probe.
 const PROBE: Duration = Duration::from_secs(10);
+/// Longest answer that a probe reads.
+const MAX_ANSWER: usize = 64 << 10;
 /// Time for open connections when the sidecar ends.
 const END: Duration = Duration::from_millis(500);
 
@@ -152,15 +154,32 @@ fn response(status: u16, form: &'static str, body: String) -> Response<Full<Byte
 ///
 /// The reason: its answer, or why there is none.
 pub fn check(address: SocketAddr, path: &str) -> Result<(), String> {
+    check_within(PROBE, address, path)
+}
+
+fn check_within(limit: Duration, address: SocketAddr, path: &str) -> Result<(), String> {
+    let started = std::time::Instant::now();
     let ask = || {
-        let mut stream = TcpStream::connect_timeout(&address, PROBE)?;
-        stream.set_read_timeout(Some(PROBE))?;
+        let mut stream = TcpStream::connect_timeout(&address, limit)?;
+        stream.set_write_timeout(Some(limit))?;
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
         )?;
+        // A read at a time, because an answer that drips must not hold the probe.
         let mut answer = Vec::new();
-        stream.take(1 << 20).read_to_end(&mut answer)?;
+        let mut piece = [0; 4096];
+        while answer.len() < MAX_ANSWER {
+            let left = limit.saturating_sub(started.elapsed());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            stream.set_read_timeout(Some(left))?;
+            match stream.read(&mut piece)? {
+                0 => break,
+                length => answer.extend_from_slice(&piece[..length]),
+            }
+        }
         Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
     };
     let answer = ask().map_err(|error| format!("cannot ask {address}: {error}"))?;
@@ -171,4 +190,28 @@ pub fn check(address: SocketAddr, path: &str) -> Result<(), String> {
     let status: Option<serde_json::Value> = serde_json::from_str(body.unwrap_or_default()).ok();
     let status = status.and_then(|body| Some(body["status"].as_str()?.to_owned()));
     Err(status.unwrap_or_else(|| "no usable answer".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, thread};
+
+    use super::*;
+
+    #[test]
+    fn server_that_drips_does_not_hold_a_probe() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            while stream.write_all(b" ").is_ok() {
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let error = check_within(Duration::from_millis(100), address, "/livez").unwrap_err();
+        assert!(
+            error.starts_with(&format!("cannot ask {address}: ")),
+            "{error}"
+        );
+    }
 }
