@@ -245,22 +245,24 @@ impl Files {
                 self.metrics
                     .wrote(if is_new { "written" } else { "unchanged" });
             }
-            Err(error) => {
+            Err((step, errno)) => {
+                let error = format!("cannot {step}: {errno}");
                 warn!(%path, %object, error, "cannot write file, will retry");
                 self.metrics.wrote("failed");
                 let has_old = fs::symlink_metadata(&**path).is_ok_and(|found| found.is_file());
-                state.error = (!has_old).then(|| format!("cannot write {path}: {error}"));
+                let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
+                state.error = waits.then(|| format!("cannot write {path}: {error}"));
                 self.read_again(object, true);
             }
         }
     }
 
     /// Makes the file have this content, and returns whether it had other content before.
-    fn try_write(&mut self, path: &Path, bytes: &[u8]) -> Result<bool, String> {
+    fn try_write(&mut self, path: &Path, bytes: &[u8]) -> Result<bool, (&'static str, Errno)> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err("not a path".to_owned());
+            return Err(("write the file", Errno::INVAL));
         };
-        let failed = |step| move |errno: Errno| format!("cannot {step}: {errno}");
+        let failed = |step| move |errno| (step, errno);
         let name = name.to_str().unwrap_or_default();
         let dir = self.places.make(parent, &mut self.index);
         let dir = dir.map_err(failed("open the directory"))?;

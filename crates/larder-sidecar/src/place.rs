@@ -102,6 +102,13 @@ impl Places {
         }
     }
 
+    /// Whether a file cannot be written because of what its object says: whoever may create an object must not keep the
+    /// sidecar from being ready.
+    pub(crate) fn is_own_fault(&self, file: &Path, errno: Errno) -> bool {
+        let leads_astray = matches!(errno, Errno::XDEV | Errno::LOOP | Errno::NOTDIR);
+        errno == Errno::NAMETOOLONG || leads_astray && file.parent() != Some(self.folder())
+    }
+
     /// Opens a directory, and makes it if it is missing. The index has those that we made below a root.
     pub(crate) fn make(&self, directory: &Path, index: &mut Index) -> SystemResult<OwnedFd> {
         match self.open(directory) {

@@ -131,15 +131,22 @@ async fn annotation_that_leads_out_is_refused() {
     let sidecar = world.ready().await;
     assert_eq!(world.files(), "g=1");
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
-    // Through a link, it cannot be written: that is not ready, and not written outside.
+    // Through a link, and with a path that is too long, it is not written either.
     let fields = json!({"data": {"x": "1"}, "metadata": {"annotations": {ANNOTATION: "link"}}});
     world.object("ConfigMap", "n", "link", &fields);
+    let long = "d/".repeat(4000);
+    let fields = json!({"data": {"x": "1"}, "metadata": {"annotations": {ANNOTATION: long}}});
+    world.object("ConfigMap", "n", "long", &fields);
     world.config_map("n", "good", &[("g", "2")]);
     world.until_files("g=2").await;
     assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     sidecar.stop().await.unwrap();
+    // Nor do they keep a sidecar from being ready.
+    world.ready().await.stop().await.unwrap();
+    assert_eq!(world.files(), "g=2");
 
     world.delete(Kind::ConfigMap, "n", "link");
+    world.delete(Kind::ConfigMap, "n", "long");
     world.set("LARDER_FOLDER_ROOTS", &absolute);
     let _sidecar = world.ready().await;
     let written = fs::read_to_string(outside.join("x")).unwrap();
