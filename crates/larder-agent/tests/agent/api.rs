@@ -1,6 +1,9 @@
 //! The agent's API for other programs.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
@@ -126,6 +129,50 @@ async fn stream_of_changes_says_whatever_a_get_shows() {
     })
     .await;
     follower.until_equal(&node).await;
+}
+
+#[tokio::test]
+async fn stream_of_changes_equals_a_get_after_any_sequence_of_changes() {
+    for seed in 0..12 {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let node = Node::start();
+        let mut follower = Follower::start(&node).await;
+        let (mut maps, mut pods, mut files) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for step in 0..16 {
+            let map = ["a", "b"][random.usize(..2)];
+            let new = pod(&format!("pod-{step}")).config_map("cfg", map);
+            match random.usize(..8) {
+                0..3 => {
+                    node.apply(&config_map(map, &[("k", &step.to_string())]));
+                    maps.insert(map);
+                }
+                3 if maps.remove(map) => node.delete(Kind::ConfigMap, map),
+                4 if !pods.is_empty() => {
+                    let gone: String = pods.swap_remove(random.usize(..pods.len()));
+                    node.delete(Kind::Pod, &gone);
+                }
+                5 => files.push(node.static_pod(new.build())),
+                6 if !files.is_empty() => {
+                    std::fs::remove_file(files.swap_remove(random.usize(..files.len()))).unwrap();
+                }
+                _ => {
+                    let mut new = new.build();
+                    // Some are marked as deleted, and go on running.
+                    if random.bool() {
+                        new["metadata"]["finalizers"] = json!(["test/keep"]);
+                    }
+                    node.apply(&new);
+                    pods.push(format!("pod-{step}"));
+                }
+            }
+            follower.until_equal(&node).await;
+        }
+        for name in &pods {
+            node.wait("the pod", |node| node.pod(name)).await;
+        }
+        follower.until_equal(&node).await;
+        assert!(follower.pods.len() >= pods.len());
+    }
 }
 
 #[tokio::test(start_paused = true)]
