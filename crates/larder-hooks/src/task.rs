@@ -70,7 +70,7 @@ pub struct HookNode {
     pub serves_manifests: bool,
     /// The time.
     pub clock: Clock,
-    /// Where failures are told; `None` to tell none.
+    /// Where failures are reported; `None` reports none.
     pub events: Option<Arc<Events>>,
     /// Called with the UID of a pod when what status shows of its hooks has changed.
     pub changed: Arc<dyn Fn(&str) + Send + Sync>,

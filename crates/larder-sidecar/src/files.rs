@@ -291,7 +291,7 @@ impl Files {
         };
         let removed = match self.places.open(directory) {
             Ok(dir) => sys::may_be_missing(sys::remove_file(dir.as_fd(), name)),
-            // The roots have changed, or somebody has removed the directory.
+            // The roots have changed, or the directory was removed.
             Err(Errno::NOENT | Errno::XDEV | Errno::NOTDIR) => Ok(()),
             Err(errno) => Err(errno),
         };
@@ -320,7 +320,7 @@ impl Files {
         }
     }
 
-    /// Removes the files that nobody wants. Those that another object has now are written by it.
+    /// Removes the files that no object wants. If another object has taken one over, that object writes it.
     fn remove_orphans(&mut self) {
         self.has_orphans = false;
         let known: Vec<_> = self.index.files().keys().cloned().collect();

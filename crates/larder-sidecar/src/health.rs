@@ -85,7 +85,7 @@ struct HealthState {
     hooks: Vec<Value>,
 }
 
-/// What a probe is told.
+/// The answer to a probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Whether the probe succeeds.

@@ -2,7 +2,7 @@
 //! the last successful round of each hook.
 //!
 //! A journal of one JSON value for each line, in a directory that only this user can write. It is appended to before a
-//! file appears, and written anew when most of it is out of date. It has no byte that depends on a value, but for
+//! file appears, and rewritten when most of it is out of date. It has no byte that depends on a value, but for
 //! digests whose key is beside them (0600, as the files themselves may be).
 //!
 //! Invariants:
@@ -33,7 +33,7 @@ use crate::selection::ObjectRef;
 
 /// The longest journal that is read: some hundred thousand files.
 const MAX_BYTES: u64 = 64 << 20;
-/// Lines beyond those in use, from which on the journal is written anew.
+/// The journal is rewritten once it has this many lines that are no longer in use.
 const SLACK: usize = 1000;
 /// The name of the journal.
 const INDEX: &str = "index";

@@ -97,7 +97,7 @@ impl OwnSidecar {
         }
         let result = loop {
             let mut running = self.start(&metrics);
-            // Both arms are cancel-safe: what is dropped is begun anew.
+            // Both arms are cancel-safe: what is dropped starts over.
             let next = tokio::select! {
                 biased;
                 ended = running.until(&shutdown) => break ended,

@@ -18,7 +18,7 @@ use crate::volumes::OwnVolume;
 
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
-/// What other sources of a pod are told.
+/// The error for sources of a pod that a sidecar does not support.
 const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
 
 /// Volumes and hooks of a `SidecarConfiguration`.

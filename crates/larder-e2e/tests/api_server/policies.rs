@@ -130,7 +130,7 @@ async fn service_account_gets_no_free_tokens_and_only_mirror_pods_of_its_node() 
             _ => panic!("{method} {path} {body}: {found:?}, expected {reason:?}"),
         }
     }
-    // Nobody else is limited.
+    // The policy limits no other user.
     for name in ["web", "other"] {
         let path = format!("{PODS}/{name}");
         assert_eq!(denied(&admin, Method::DELETE, &path, &none).await, None);

@@ -17,7 +17,7 @@ pub fn empty_dir_path(pod: &Path, volume: &str) -> PathBuf {
 }
 
 /// Makes a directory with the mode of an `emptyDir` volume, 0777 by default, and open to `fs_group`: new files inherit
-/// that group. A user who may not change the group keeps the volume without it.
+/// that group. Without the right to change its group, the directory keeps the user's.
 ///
 /// # Errors
 ///
