@@ -72,14 +72,7 @@ async fn sidecar_is_ready_before_the_application_which_is_asked_when_it_is_up() 
     drop(application);
     world.config_map("n", "a", &[("a", "1")]);
     let sidecar = world.ready().await;
-    until(|| {
-        sidecar
-            .health
-            .ready(tokio::time::Instant::now())
-            .body
-            .contains("Running")
-    })
-    .await;
+    sidecar.until_request("Running").await;
     let application = Application::start_at(port).await;
     until(|| application.seen().len() == 1).await;
 }
@@ -104,25 +97,11 @@ async fn restart_without_a_change_causes_no_request() {
     let world = with_request(&application);
     world.config_map("n", "a", &[("a", "1")]);
     let sidecar = world.ready().await;
-    until(|| {
-        sidecar
-            .health
-            .ready(tokio::time::Instant::now())
-            .body
-            .contains("Idle")
-    })
-    .await;
+    sidecar.until_request("Idle").await;
     assert_eq!(application.seen().len(), 1);
     sidecar.stop().await.unwrap();
     let sidecar = world.ready().await;
-    let idle = || {
-        sidecar
-            .health
-            .ready(tokio::time::Instant::now())
-            .body
-            .contains("Idle")
-    };
-    until(idle).await;
+    sidecar.until_request("Idle").await;
     world.config_map("n", "a", &[("a", "2")]);
     until(|| application.seen().len() == 2).await;
 }
@@ -139,14 +118,7 @@ async fn refused_request_is_retried() {
     world.config_map("n", "a", &[("a", "1")]);
     let sidecar = world.ready().await;
     until(|| application.seen().len() >= 6).await;
-    until(|| {
-        sidecar
-            .health
-            .ready(tokio::time::Instant::now())
-            .body
-            .contains("Retrying")
-    })
-    .await;
+    sidecar.until_request("Retrying").await;
     let body = sidecar.health.ready(tokio::time::Instant::now()).body;
     assert!(
         body.contains("answered 401") && !body.contains("canary"),
@@ -155,14 +127,7 @@ async fn refused_request_is_retried() {
     assert_eq!(application.seen().len(), 6, "one and five fast retries");
     application.answers(|_| Some(reply(204, &[], b"")));
     world.config_map("n", "a", &[("a", "2")]);
-    until(|| {
-        sidecar
-            .health
-            .ready(tokio::time::Instant::now())
-            .body
-            .contains("Idle")
-    })
-    .await;
+    sidecar.until_request("Idle").await;
 }
 
 // sidecar 35

@@ -157,6 +157,17 @@ impl Sidecar {
         self.ended().await
     }
 
+    /// Waits until readiness names this state of the requests to the application.
+    pub(crate) async fn until_request(&self, state: &str) {
+        until(|| {
+            self.health
+                .ready(tokio::time::Instant::now())
+                .body
+                .contains(state)
+        })
+        .await;
+    }
+
     /// Waits for its end.
     pub(crate) async fn ended(&mut self) -> Result<(), RunError> {
         let ended = timeout(PATIENCE, self.task.join_next()).await;
