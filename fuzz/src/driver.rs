@@ -85,19 +85,15 @@ impl fmt::Display for Report {
 
 impl<'a> Campaign<'a> {
     pub(crate) fn new(target: &'static Target, settings: &'a Settings) -> anyhow::Result<Self> {
-        let dictionary = settings
-            .directory
-            .join("dictionaries")
-            .join(format!("{}.dict", target.name));
-        let dictionary = match fs::read_to_string(&dictionary) {
-            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
-            read => read.with_context(|| format!("cannot read {}", dictionary.display()))?,
-        };
+        let dictionaries = settings.directory.join("dictionaries");
+        let mut dictionary = fs::read_to_string(dictionaries.join("common.dict"))?;
+        // Not every target has words of its own.
+        let own = dictionaries.join(format!("{}.dict", target.name));
+        dictionary += &fs::read_to_string(own).unwrap_or_default();
         let artifacts = settings.directory.join("artifacts");
         fs::create_dir_all(&artifacts)
             .with_context(|| format!("cannot create {}", artifacts.display()))?;
         let mut pool = corpus(&settings.directory, target)?;
-        pool.extend(target.seeds.iter().map(|seed| seed.as_bytes().to_vec()));
         pool.extend((target.more_seeds)());
         Ok(Self {
             target,

@@ -1,69 +1,24 @@
 //! Mutations of inputs: of their bytes, or of their structure.
 
-use std::str;
-
 use fastrand::Rng;
 
 use crate::structure::Structure;
 
-/// Words of all formats that are fuzzed.
-const WORDS: [&str; 40] = [
-    "{",
-    "}",
-    "[",
-    "]",
-    ":",
-    ",",
-    "\"",
-    "'",
-    "\n",
-    "\n  ",
-    "- ",
-    "---\n",
-    "<<: *a",
-    "&a ",
-    "*a",
-    "!!binary ",
-    "|\n",
-    "null",
-    "true",
-    "0644",
-    "-1",
-    "1e999",
-    "9223372036854775808",
-    "0.000000001",
-    "\\u0000",
-    "\u{feff}",
-    "é",
-    "\u{1f600}",
-    "\r\n",
-    "\0",
-    "$(A)",
-    "$$",
-    "../",
-    "/",
-    "~1",
-    "~0",
-    "-009998-01-02T03:04:05Z",
-    "\"metadata\":{",
-    "\"name\":\"a\"",
-    "=",
-];
-
 /// Mutates inputs of one target.
 pub(crate) struct Mutator {
-    words: Vec<Vec<u8>>,
+    words: Vec<String>,
     structure: Structure,
     max_length: usize,
 }
 
 impl Mutator {
-    /// With the words of `dictionary` beside the common ones: a quoted word in each line, `#` begins a comment.
+    /// With the words of `dictionary`: a string of JSON in each line, `#` begins a comment.
     pub(crate) fn new(dictionary: &str, structure: Structure, max_length: usize) -> Self {
-        let own = dictionary.lines().filter_map(dictionary_word);
-        let common = WORDS.iter().map(|word| word.as_bytes().to_vec());
+        let words = dictionary.lines().filter(|line| !line.starts_with('#'));
+        let word =
+            |line| serde_json::from_str(line).expect("each line of a dictionary is a string");
         Self {
-            words: common.chain(own).collect(),
+            words: words.map(word).collect(),
             structure,
             max_length,
         }
@@ -113,7 +68,9 @@ impl Mutator {
             }
             7 => input.truncate(at),
             _ => {
-                let word = &self.words[rng.usize(..self.words.len())];
+                let Some(word) = rng.choice(&self.words).map(String::as_bytes) else {
+                    return;
+                };
                 if rng.bool() {
                     insert(input, at, word);
                 } else {
@@ -134,35 +91,14 @@ fn insert(input: &mut Vec<u8>, at: usize, part: &[u8]) {
     input.splice(at..at, part.iter().copied());
 }
 
-/// The word of a line `"…"`, in which `\xNN` stands for a byte.
-fn dictionary_word(line: &str) -> Option<Vec<u8>> {
-    let mut rest = line.trim().strip_prefix('"')?.strip_suffix('"')?;
-    let mut word = Vec::new();
-    while let Some((before, after)) = rest.split_once('\\') {
-        word.extend_from_slice(before.as_bytes());
-        let hexadecimal = after.strip_prefix('x').and_then(|after| after.get(..2));
-        if let Some(byte) = hexadecimal.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            word.push(byte);
-            rest = &after[3..];
-        } else {
-            let end = after.chars().next().map_or(0, char::len_utf8);
-            word.extend_from_slice(&after.as_bytes()[..end]);
-            rest = &after[end..];
-        }
-    }
-    word.extend_from_slice(rest.as_bytes());
-    Some(word)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn words_of_a_dictionary_have_escapes() {
-        assert_eq!(dictionary_word(r#""a: v1\x0a""#), Some(b"a: v1\n".to_vec()));
-        assert_eq!(dictionary_word(r#""\"\\""#), Some(b"\"\\".to_vec()));
-        assert_eq!(dictionary_word("# comment"), None);
+        let mutator = Mutator::new("# a comment\n\"a: v1\\n\"", Structure::Bytes, 100);
+        assert_eq!(mutator.words, ["a: v1\n"]);
     }
 
     #[test]

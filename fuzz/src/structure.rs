@@ -27,7 +27,7 @@ impl Structure {
         self,
         input: &[u8],
         other: &[u8],
-        words: &[Vec<u8>],
+        words: &[String],
         rng: &mut Rng,
     ) -> Option<Vec<u8>> {
         match self {
@@ -66,12 +66,7 @@ fn documents(text: &[u8]) -> Option<Vec<Value>> {
     text.split("\n---\n").map(read).collect()
 }
 
-fn change_documents(
-    documents: &mut Vec<Value>,
-    others: &[Value],
-    words: &[Vec<u8>],
-    rng: &mut Rng,
-) {
+fn change_documents(documents: &mut Vec<Value>, others: &[Value], words: &[String], rng: &mut Rng) {
     match rng.u8(..16) {
         0 if documents.len() > 1 => drop(documents.remove(rng.usize(..documents.len()))),
         1 if !others.is_empty() => documents.push(others[rng.usize(..others.len())].clone()),
@@ -89,11 +84,8 @@ fn change_documents(
     }
 }
 
-fn change(target: &mut Value, part: Option<&Value>, words: &[Vec<u8>], rng: &mut Rng) {
-    let word = || {
-        let word = &words[rng.clone().usize(..words.len())];
-        String::from_utf8_lossy(word).into_owned()
-    };
+fn change(target: &mut Value, part: Option<&Value>, words: &[String], rng: &mut Rng) {
+    let word = rng.choice(words).cloned().unwrap_or_default();
     let scalar = |rng: &mut Rng, word: String| match rng.u8(..8) {
         0 => Value::Null,
         1 => rng.bool().into(),
@@ -103,7 +95,6 @@ fn change(target: &mut Value, part: Option<&Value>, words: &[Vec<u8>], rng: &mut
         5 => Value::Array(Vec::new()),
         _ => word.into(),
     };
-    let word = word();
     match target {
         Value::Object(fields) if !fields.is_empty() && rng.u8(..4) > 0 => {
             change_fields(fields, part, &word, rng);
@@ -284,7 +275,7 @@ mod tests {
     #[test]
     fn changed_trees_and_der_are_read_again() {
         let mut rng = Rng::with_seed(1);
-        let words = [b"name: ".to_vec(), b"x".to_vec()];
+        let words = ["name: ", "x"].map(str::to_owned);
         let mut tree = b"cspec: {containers: [{name: c}]}\n---\n[1, 2]\n".to_vec();
         let mut der = crate::targets::repository_file("crates/larder-objects/src/x509/leaf.pem");
         assert_eq!(nodes(&self::der(&der)).unwrap().len(), 1);

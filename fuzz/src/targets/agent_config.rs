@@ -8,20 +8,8 @@ use tempfile::TempDir;
 use super::Target;
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "agent_config",
-    run,
-    seeds: &[
-        "nodeName: n\nrootDir: /r\nlisten: 127.0.0.1:8080\n",
-        "apiVersion: larder.dev/v1alpha1\nkind: AgentConfiguration\nsyncFrequency: 1m\n",
-        "kind: KubeletConfiguration\napiVersion: kubelet.config.k8s.io/v1beta1\nstaticPodPath: /p\nstaticPodURL: http://h/p\n\
-         staticPodURLHeader: {A: [b]}\nconfigMapAndSecretChangeDetectionStrategy: Cache\nmaxPods: 5\n",
-        "onChange:\n- {pods: {namespace: n}, signal: SIGHUP, volumes: [v]}\n",
-    ],
-    more_seeds: Vec::new,
-    structure: Structure::Tree { prefix: 0 },
-    max_length: 8 << 10,
-};
+pub(super) const TARGET: Target =
+    Target::new("agent_config", run, Structure::Tree { prefix: 0 }, 8 << 10);
 
 fn run(input: &[u8]) -> Outcome {
     thread_local! {

@@ -3,14 +3,12 @@
 use super::{Target, on_text};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "expand",
-    run: |input| on_text(input, run),
-    seeds: &["$(A) $$(A) $(B"],
-    more_seeds: Vec::new,
-    structure: Structure::Bytes,
-    max_length: 4 << 10,
-};
+pub(super) const TARGET: Target = Target::new(
+    "expand",
+    |input| on_text(input, run),
+    Structure::Bytes,
+    4 << 10,
+);
 
 fn run(text: &str) -> Outcome {
     let unknown = larder_projection::expand(text, |_| None);

@@ -8,27 +8,12 @@ use larder_on_change::{
 use super::{Target, on_text};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "hooks",
-    run: |input| on_text(input, run),
-    seeds: &[
-        "csignal:SIGHUP",
-        "asignal:SIGHUP",
-        "arestart",
-        "anone",
-        "chttp://127.0.0.1:8080/reload",
-        "cexec:/bin/true",
-        "a[{\"name\": \"a\", \"signal\": \"SIGHUP\", \"volumes\": [\"v\"], \"debounce\": \"1s\"}]",
-        "a[{\"signal\": \"HUP\", \"onFailure\": \"Restart\"}]",
-        "c[{name: a, steps: [{signal: SIGHUP}, {exec: [reboot]}], debounce: {min: 1s, max: 5s}, splay: 1s}]",
-        "a[{restart: true, volumes: [v], paths: ['*.conf']}, {name: b, http: 8080/reload, timeout: 5s}]",
-        "a[{http: {port: 8080, path: /-/reload, method: POST, body: x}, retry: {limit: 3}}]",
-        "c- name: a\n  http: {url: \"http://h/p\", method: POST}\n  paths: [\"*.yaml\"]\n",
-    ],
-    more_seeds: Vec::new,
-    structure: Structure::Tree { prefix: 1 },
-    max_length: 4 << 10,
-};
+pub(super) const TARGET: Target = Target::new(
+    "hooks",
+    |input| on_text(input, run),
+    Structure::Tree { prefix: 1 },
+    4 << 10,
+);
 
 fn run(text: &str) -> Outcome {
     let (origin, text) = if let Some(text) = text.strip_prefix('c') {

@@ -7,25 +7,12 @@ use larder_projection::VolumePath;
 use super::{Target, on_text};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "item_path",
-    run: |input| on_text(input, run),
-    seeds: &[
-        "a/b",
-        "/a",
-        "..",
-        "a/../b",
-        "..data/a",
-        "a//b/./c/",
-        "...",
-        "a\0b",
-        "aaaaaaaa/bbbbbbbb/cccccccc/dddddddd",
-        "\u{1f600}/\u{e9}",
-    ],
-    more_seeds: Vec::new,
-    structure: Structure::Bytes,
-    max_length: 8 << 10,
-};
+pub(super) const TARGET: Target = Target::new(
+    "item_path",
+    |input| on_text(input, run),
+    Structure::Bytes,
+    8 << 10,
+);
 
 fn run(text: &str) -> Outcome {
     let path = match VolumePath::parse(text) {

@@ -6,19 +6,7 @@ use larder_watch::{ByName, fuzzing};
 use super::{Target, block_on, watch::answering};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "list",
-    run,
-    seeds: &[
-        "{\"kind\":\"SecretList\",\"apiVersion\":\"v1\",\"metadata\":{\"resourceVersion\":\"5\"},\"items\":[\n\
-         {\"metadata\":{\"name\":\"a\",\"namespace\":\"n\",\"resourceVersion\":\"4\"},\"data\":{\"k\":\"dg==\"}}]}",
-        "{\"items\":[],\"metadata\":{\"resourceVersion\":\"5\",\"continue\":\"\"}}",
-        "{\"items\":null,\"metadata\":{\"resourceVersion\":\"5\"}}",
-    ],
-    more_seeds: Vec::new,
-    structure: Structure::Tree { prefix: 0 },
-    max_length: 8 << 10,
-};
+pub(super) const TARGET: Target = Target::new("list", run, Structure::Tree { prefix: 0 }, 8 << 10);
 
 fn run(input: &[u8]) -> Outcome {
     block_on(async {

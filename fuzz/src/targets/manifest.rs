@@ -16,11 +16,6 @@ use super::{Target, on_text, repository_file};
 use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
-    name: "manifest",
-    run: |input| on_text(input, run),
-    seeds: &[
-        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, image: i}]}\n",
-    ],
     more_seeds: || {
         let examples = ["01-web", "02-sources", "03-waiting"];
         let examples = examples.map(|name| repository_file(&format!("examples/{name}.yaml")));
@@ -28,8 +23,12 @@ pub(super) const TARGET: Target = Target {
         seeds.extend(manifests_of_vectors());
         seeds
     },
-    structure: Structure::Tree { prefix: 0 },
-    max_length: 32 << 10,
+    ..Target::new(
+        "manifest",
+        |input| on_text(input, run),
+        Structure::Tree { prefix: 0 },
+        32 << 10,
+    )
 };
 
 /// Each pod of the vectors with its objects, as one manifest.

@@ -11,24 +11,7 @@ use serde_json::Value;
 use super::{Target, block_on};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "patch",
-    run,
-    seeds: &[
-        "jc[{\"op\":\"add\",\"path\":\"/data/b\",\"value\":\"2\"},{\"op\":\"test\",\"path\":\"/data/a\",\"value\":\"1\"}]",
-        "jc[{\"op\":\"move\",\"from\":\"/data/a\",\"path\":\"/data/b\"},{\"op\":\"copy\",\"from\":\"/data\",\"path\":\"/binaryData\"}]",
-        "jp[{\"op\":\"replace\",\"path\":\"/spec/containers/0/image\",\"value\":\"j\"},{\"op\":\"remove\",\"path\":\"/metadata/labels/a~1b\"}]",
-        "mc{\"data\":{\"a\":null,\"c\":\"3\"},\"metadata\":{\"labels\":{\"x\":\"y\"}}}",
-        "mp{\"metadata\":{\"annotations\":{\"a\":\"b\"}},\"spec\":{\"containers\":[]}}",
-        "sp{\"spec\":{\"containers\":[{\"name\":\"c\",\"image\":\"j\"}],\"$setElementOrder/containers\":[{\"name\":\"c\"}]}}",
-        "sp{\"spec\":{\"tolerations\":[{\"$patch\":\"replace\"},{\"operator\":\"Exists\"}]}}",
-        "sp{\"metadata\":{\"$deleteFromPrimitiveList/finalizers\":[\"a/b\"],\"labels\":{\"$retainKeys\":[\"x\"]}}}",
-        "sc{\"data\":{\"$patch\":\"delete\"}}",
-    ],
-    more_seeds: Vec::new,
-    structure: Structure::Tree { prefix: 2 },
-    max_length: 8 << 10,
-};
+pub(super) const TARGET: Target = Target::new("patch", run, Structure::Tree { prefix: 2 }, 8 << 10);
 
 const CONFIG_MAP: &str =
     r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"o"},"data":{"a":"1"}}"#;

@@ -5,14 +5,12 @@ use larder_objects::{Quantity, canonical_quantity};
 use super::{Target, on_text};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "quantity",
-    run: |input| on_text(input, run),
-    seeds: &["1.5Gi", "100m", "123e6", "-0.5"],
-    more_seeds: Vec::new,
-    structure: Structure::Bytes,
-    max_length: 1 << 10,
-};
+pub(super) const TARGET: Target = Target::new(
+    "quantity",
+    |input| on_text(input, run),
+    Structure::Bytes,
+    1 << 10,
+);
 
 fn run(text: &str) -> Outcome {
     let quantity = match text.parse::<Quantity>() {

@@ -15,20 +15,7 @@ use tower::service_fn;
 use super::{Target, block_on};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target {
-    name: "watch",
-    run,
-    seeds: &[
-        "{\"type\":\"ADDED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"5\"},\"data\":{\"k\":\"dg==\"}}}\n",
-        "{\"type\":\"DELETED\",\"object\":{\"metadata\":{\"name\":\"a\",\"resourceVersion\":\"6\"}}}\n",
-        "{\"type\":\"BOOKMARK\",\"object\":{\"metadata\":{\"resourceVersion\":\"7\",\
-         \"annotations\":{\"k8s.io/initial-events-end\":\"true\"}}}}\n",
-        "{\"type\":\"ERROR\",\"object\":{\"kind\":\"Status\",\"code\":410,\"reason\":\"Expired\",\"message\":\"m\"}}\n",
-    ],
-    more_seeds: Vec::new,
-    structure: Structure::Bytes,
-    max_length: 8 << 10,
-};
+pub(super) const TARGET: Target = Target::new("watch", run, Structure::Bytes, 8 << 10);
 
 /// A client whose requests are all answered with `body`.
 pub(super) fn answering(body: &[u8]) -> Client {

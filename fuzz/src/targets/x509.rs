@@ -9,16 +9,12 @@ use super::{Target, repository_file};
 use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
-    name: "x509",
-    run,
-    seeds: &[],
     more_seeds: || {
         ["leaf", "root", "request"]
             .map(|name| repository_file(&format!("crates/larder-objects/src/x509/{name}.pem")))
             .into()
     },
-    structure: Structure::Der,
-    max_length: 4 << 10,
+    ..Target::new("x509", run, Structure::Der, 4 << 10)
 };
 
 fn run(input: &[u8]) -> Outcome {
