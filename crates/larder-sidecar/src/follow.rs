@@ -201,7 +201,7 @@ impl<S: Sink> Target for Watched<S> {
         self.0.timing.min_pause
     }
 
-    fn proven(&self, version: Option<&ResourceVersion>) {
+    fn verified(&self, version: Option<&ResourceVersion>) {
         if let Some(health) = &self.0.health {
             health.proven(version, Instant::now());
         }

@@ -57,7 +57,7 @@ struct ConnectionState {
     /// The silence after which the driver declared the peer dead.
     dead_after: Option<Duration>,
     /// A response has arrived, so the server does more than accept connections.
-    proven: bool,
+    answered: bool,
     events: ConnectionEvents,
 }
 
@@ -65,7 +65,7 @@ struct ConnectionState {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ConnectionEvents {
     /// The first response has arrived.
-    pub(super) proven: bool,
+    pub(super) answered: bool,
     /// The server has answered 401.
     pub(super) unauthorized: bool,
     /// A probe was answered with another status.
@@ -74,7 +74,7 @@ pub(super) struct ConnectionEvents {
 
 impl BitOrAssign for ConnectionEvents {
     fn bitor_assign(&mut self, other: Self) {
-        self.proven |= other.proven;
+        self.answered |= other.answered;
         self.unauthorized |= other.unauthorized;
         self.granted |= other.granted;
     }
@@ -181,8 +181,8 @@ impl Connection {
         self.state.lock().closing
     }
 
-    pub(super) fn is_proven(&self) -> bool {
-        self.state.lock().proven
+    pub(super) fn has_answered(&self) -> bool {
+        self.state.lock().answered
     }
 
     pub(super) fn protocol(&self) -> Protocol {
@@ -202,13 +202,13 @@ impl Connection {
         let mut state = self.state.lock();
         let unauthorized = status == StatusCode::UNAUTHORIZED;
         let events = ConnectionEvents {
-            proven: !mem::replace(&mut state.proven, true),
+            answered: !mem::replace(&mut state.answered, true),
             unauthorized,
             granted: to_probe && !unauthorized,
         };
         state.events |= events;
         drop(state);
-        if events.proven || events.unauthorized || events.granted {
+        if events.answered || events.unauthorized || events.granted {
             self.changed.notify_one();
         }
     }

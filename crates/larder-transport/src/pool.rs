@@ -205,7 +205,7 @@ impl Pool {
             }
             lane.waiting.retain(|reply| !reply.is_closed());
         }
-        if seen.proven {
+        if seen.answered {
             self.backoff.succeeded();
         }
         if seen.granted {
@@ -397,7 +397,7 @@ impl Pool {
         self.live.lock().retain(|live| live.id != connection.id);
         self.metrics.connections(connection.lane).dec();
         tracing::debug!(id = connection.id, "connection to the API server closed");
-        if !retired && !connection.is_proven() {
+        if !retired && !connection.has_answered() {
             // A server that accepts connections and drops them is no better than one that refuses them.
             self.backoff.failed(Instant::now());
         }

@@ -234,9 +234,9 @@ impl<T: Target + Clone> Driver<T> {
     }
 
     /// Notes a response with success, an event or a bookmark.
-    fn proven(&mut self, now: Instant) {
+    fn verified(&mut self, now: Instant) {
         self.heard(now);
-        self.target.proven(self.reflector.version());
+        self.target.verified(self.reflector.version());
     }
 
     /// Ends the request under way and requests a complete state: one as fresh as the newest registration if `confirm`.

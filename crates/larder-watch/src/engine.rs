@@ -33,7 +33,7 @@ use tokio::{
 };
 use tokio_util::time::DelayQueue;
 
-pub use self::interface::{Known, Limits, Need, Start};
+pub use self::interface::{Limits, Need, Presence, Start};
 use self::{checks::FreshnessCheck, run::Timer};
 use crate::{
     api::Api,
@@ -266,24 +266,26 @@ impl<T: Target + Clone> Engine<T> {
             self.enqueue(id, true);
         }
         let is_object = matches!(id, TargetId::Object(_));
-        let all = |is: fn(Known) -> bool| needs.iter().all(|need| is(need.known));
+        let all = |is: fn(Presence) -> bool| needs.iter().all(|need| is(need.known));
         let check = match activity {
             // It is not watched: a check shows whether it is still the same.
-            Activity::Resting if all(|known| known == Known::Final) => true,
+            Activity::Resting if all(|known| known == Presence::Final) => true,
             Activity::Resting => return self.start(id, confirm),
             Activity::BackingOff => {
                 if let Some(watched) = self.targets.get_mut(&id) {
                     watched.driver.confirm();
                 }
-                is_object && all(Known::is_present)
+                is_object && all(Presence::is_present)
             }
             Activity::Obtaining { confirmed } if confirmed || !is_object => false,
             // An absence has no version that the response to a GET could be compared with.
-            _ if is_object && !all(|known| known != Known::Absent) => return self.start(id, true),
+            _ if is_object && !all(|known| known != Presence::Absent) => {
+                return self.start(id, true);
+            }
             _ if !is_object && needs.len() > CHECKS_PER_COLLECTION => return self.start(id, true),
             // An open watch does not report an object whose listed state could not be read.
             Activity::Watching => true,
-            Activity::Obtaining { .. } => all(Known::is_present),
+            Activity::Obtaining { .. } => all(Presence::is_present),
         };
         if check {
             for need in needs {

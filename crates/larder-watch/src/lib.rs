@@ -46,7 +46,7 @@ pub use self::{
     api::{Api, Listed},
     backoff::RequestBackoff,
     context::NodeContext,
-    engine::{Engine, Known, Limits, Need, Start},
+    engine::{Engine, Limits, Need, Presence, Start},
     error::{RequestError, RequestFailure, RequestPhase},
     liveness::SilentWatch,
     reflector::Restart,

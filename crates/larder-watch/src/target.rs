@@ -64,7 +64,7 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
 
     /// The API server has answered a request with success, or sent an event or a bookmark. `version` is the newest one
     /// seen.
-    fn proven(&self, _version: Option<&ResourceVersion>) {}
+    fn verified(&self, _version: Option<&ResourceVersion>) {}
 
     /// The newest registration that needs the single object; a state that is as fresh will do.
     fn newest_registration(&self) -> Option<RegistrationSeq> {

@@ -30,7 +30,7 @@ impl<T: Target + Clone> Driver<T> {
         let decision = match (response, opening.freshness) {
             (Ok(stream), Some(freshness)) => {
                 self.reflector.opened();
-                self.proven(now);
+                self.verified(now);
                 self.phase = DriverPhase::Collecting(Box::new(Collecting {
                     stream,
                     freshness,
@@ -47,7 +47,7 @@ impl<T: Target + Clone> Driver<T> {
             }
             (Ok(stream), None) => {
                 self.reflector.opened();
-                self.proven(now);
+                self.verified(now);
                 self.phase = DriverPhase::Watching(Watching {
                     stream,
                     since: now,
@@ -205,7 +205,7 @@ impl<T: Target + Clone> Driver<T> {
         if let Some(decision) = decision {
             self.decide(decision, None, shared);
         } else {
-            self.proven(now);
+            self.verified(now);
             watching.quiet = false;
             self.phase = DriverPhase::Watching(watching);
         }
@@ -222,7 +222,7 @@ impl<T: Target + Clone> Driver<T> {
         if synced.reset {
             shared.server.min_version_lost();
         }
-        self.target.proven(Some(&synced.version));
+        self.target.verified(Some(&synced.version));
         let snapshot = Snapshot {
             state,
             version: synced.version,

@@ -13,9 +13,9 @@ pub struct Limits {
 
 /// The known state of an object that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Known {
+pub enum Presence {
     /// The state is unknown.
-    Nothing,
+    Unknown,
     /// It does not exist.
     Absent,
     /// It exists.
@@ -30,7 +30,7 @@ pub struct Need<T> {
     /// The object.
     pub object: ObjectId,
     /// Its known state.
-    pub known: Known,
+    pub known: Presence,
     /// The object as a target of its own.
     pub target: T,
 }
@@ -45,7 +45,7 @@ pub enum Start {
     NoSlot,
 }
 
-impl Known {
+impl Presence {
     pub(super) fn is_present(self) -> bool {
         matches!(self, Self::Present | Self::Final)
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use expect_test::{Expect, expect};
-use larder_watch::Known;
+use larder_watch::Presence;
 
 use crate::{
     scene::{ALL, Scene, one},
@@ -28,8 +28,8 @@ fn check(scene: &Scene, expected: Expect) {
 #[tokio::test(start_paused = true)]
 async fn a_known_object_is_checked_once_for_all_readers() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.answer(200, &object(5, "x")).await;
     check(
         &scene,
@@ -43,7 +43,7 @@ async fn a_known_object_is_checked_once_for_all_readers() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_a_check_misses_takes_a_complete_state() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.answer(404, "{}").await;
     scene.synced(9, None).await;
     check(
@@ -59,7 +59,7 @@ async fn an_object_that_a_check_misses_takes_a_complete_state() {
 #[tokio::test(start_paused = true)]
 async fn an_absent_object_takes_a_complete_state() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Absent).await;
+    scene.need(one("a"), &["a"], Presence::Absent).await;
     check(
         &scene,
         expect![[r#"
@@ -72,9 +72,9 @@ async fn an_absent_object_takes_a_complete_state() {
 async fn a_final_object_is_checked_without_a_watch() {
     let mut scene = watched().await;
     scene.engine.stop(one("a"));
-    scene.need(one("a"), &["a"], Known::Final).await;
+    scene.need(one("a"), &["a"], Presence::Final).await;
     scene.answer(200, &object(5, "x")).await;
-    scene.need(one("a"), &["a"], Known::Nothing).await;
+    scene.need(one("a"), &["a"], Presence::Unknown).await;
     check(
         &scene,
         expect![[r#"
@@ -89,7 +89,7 @@ async fn a_final_object_is_checked_without_a_watch() {
 #[tokio::test(start_paused = true)]
 async fn a_check_that_is_older_twice_is_that_of_a_restored_server() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.answer(200, &object(3, "x")).await;
     scene.answer(200, &object(3, "x")).await;
     check(
@@ -106,7 +106,7 @@ async fn a_check_that_is_older_twice_is_that_of_a_restored_server() {
 #[tokio::test(start_paused = true)]
 async fn a_check_that_events_overtook_is_no_restored_server() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.stream().event("MODIFIED", &object(8, "y"));
     scene.settle().await;
     scene.know("a", 8);
@@ -130,7 +130,7 @@ async fn a_check_that_events_overtook_is_no_restored_server() {
 #[tokio::test(start_paused = true)]
 async fn a_check_ahead_of_the_watch_makes_its_events_old() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.answer(200, &object(9, "y")).await;
     scene.stream().event("MODIFIED", &object(8, "x"));
     scene.settle().await;
@@ -146,11 +146,11 @@ async fn a_check_ahead_of_the_watch_makes_its_events_old() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_check_backs_off_and_waits_for_a_reader() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.answer(500, "{}").await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene.run(Duration::from_secs(10)).await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     check(
         &scene,
         expect![[r#"
@@ -165,7 +165,7 @@ async fn a_failed_check_backs_off_and_waits_for_a_reader() {
 #[tokio::test(start_paused = true)]
 async fn an_object_that_cannot_be_decoded_is_not_confirmed() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     scene
         .answer(200, r#"{"metadata":{"name":"a"},"data":["hunter2"]}"#)
         .await;
@@ -181,7 +181,7 @@ async fn an_object_that_cannot_be_decoded_is_not_confirmed() {
 #[tokio::test(start_paused = true)]
 async fn a_removed_object_is_not_checked_any_more() {
     let mut scene = watched().await;
-    scene.need(one("a"), &["a"], Known::Present).await;
+    scene.need(one("a"), &["a"], Presence::Present).await;
     let request = scene.requests.pop_front().unwrap();
     scene.engine.remove(one("a"));
     assert!(request.is_cancelled() && scene.stream().is_dropped());
@@ -192,9 +192,9 @@ async fn an_object_of_a_collection_is_checked_by_a_list_of_its_name() {
     let mut scene = Scene::new();
     scene.start_all().await;
     // The state under way may be older than a check, and does not cover the object.
-    scene.need(ALL, &["b"], Known::Nothing).await;
+    scene.need(ALL, &["b"], Presence::Unknown).await;
     scene.synced(5, Some(&object(5, "x"))).await;
-    scene.need(ALL, &["a", "b"], Known::Nothing).await;
+    scene.need(ALL, &["a", "b"], Presence::Unknown).await;
     scene.list(7, Some(&named("a", 6, "y"))).await;
     scene.list(7, None).await;
     check(
@@ -217,7 +217,7 @@ async fn very_many_needs_take_the_state_of_the_collection() {
     scene.synced(5, None).await;
     let names: Vec<_> = ('a'..='q').map(String::from).collect();
     let names: Vec<_> = names.iter().map(String::as_str).collect();
-    scene.need(ALL, &names, Known::Nothing).await;
+    scene.need(ALL, &names, Presence::Unknown).await;
     check(
         &scene,
         expect![[r#"

@@ -1,7 +1,7 @@
 //! Limits: requests in flight, watches, and what a queued request has learned by the time it is sent.
 
 use expect_test::expect;
-use larder_watch::{Known, Limits};
+use larder_watch::{Limits, Presence};
 
 use crate::{
     scene::{Scene, one},
@@ -21,7 +21,7 @@ async fn requests_that_readers_wait_for_go_first() {
     for name in ["a", "b", "c"] {
         scene.start(name).await;
     }
-    scene.need(one("c"), &["c"], Known::Nothing).await;
+    scene.need(one("c"), &["c"], Presence::Unknown).await;
     scene.synced(5, Some(&object(5, "x"))).await;
     scene.synced(6, Some(&named("c", 6, "x"))).await;
     expect![[r#"
@@ -39,12 +39,12 @@ async fn no_more_objects_are_watched_than_the_limit_allows() {
     let mut scene = scene(9, 1);
     scene.start("a").await;
     scene.start("b").await;
-    scene.need(one("b"), &["b"], Known::Nothing).await;
+    scene.need(one("b"), &["b"], Presence::Unknown).await;
     scene.start("c").await;
     scene.engine.remove(one("b"));
     scene.engine.stop(one("a"));
     scene.settle().await;
-    scene.need(one("c"), &["c"], Known::Nothing).await;
+    scene.need(one("c"), &["c"], Presence::Unknown).await;
     expect![[r#"
         > streaming list of a
         no slot

@@ -10,8 +10,8 @@ use std::{
 use larder_objects::{ConfigMap, ObjectKey, ResourceVersion};
 use larder_transport::path::CollectionPath;
 use larder_watch::{
-    Api, ByName, Engine, Head, Known, Limits, Need, NodeContext, ObjectId, RegistrationSeq, Report,
-    RequestError, SeqCounter, Start, Target, TargetId,
+    Api, ByName, Engine, Head, Limits, Need, NodeContext, ObjectId, Presence, RegistrationSeq,
+    Report, RequestError, SeqCounter, Start, Target, TargetId,
 };
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -167,7 +167,7 @@ impl Scene {
     }
 
     /// Readers that register now need these objects of a target, of which that much is known.
-    pub(crate) async fn need(&mut self, id_of_target: TargetId, names: &[&str], known: Known) {
+    pub(crate) async fn need(&mut self, id_of_target: TargetId, names: &[&str], known: Presence) {
         self.seqs.advance();
         let need = |name: &&str| Need {
             object: id(name),

@@ -27,7 +27,7 @@ use std::{
 
 use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey};
-use larder_watch::{Api, ObjectId, RegistrationSeq, RequestFailure};
+use larder_watch::{Api, ObjectId, RegistrationSeq};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
@@ -36,11 +36,8 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::state::WatchedState;
-use self::{
-    state::ObjectFinding,
-    task::{Command, WatchTask},
-};
+pub(crate) use self::state::{Finding, WatchedState};
+use self::task::{Command, WatchTask};
 use super::{Cell, Entries, Entry, Reference, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
@@ -108,28 +105,6 @@ impl<K: Object> WatchStoreInner<K> {
             self.changes.publish(&entry.key, event);
         }
         event.is_some()
-    }
-
-    /// Publishes a state.
-    fn publish(&self, entry: &Entry<WatchedState<K>>, finding: ObjectFinding<K>) {
-        self.notify(entry, entry.cell.take(finding));
-    }
-
-    /// The watch of the object continues after an interruption.
-    fn resumed(&self, entry: &Entry<WatchedState<K>>) {
-        self.notify(entry, entry.cell.resumed());
-    }
-
-    /// A request for the object failed. `is_denied`: this client may not read it, so a stale copy is withdrawn. Returns
-    /// whether that is news.
-    fn failed(
-        &self,
-        entry: &Entry<WatchedState<K>>,
-        failure: &RequestFailure,
-        is_denied: bool,
-        now: Instant,
-    ) -> bool {
-        self.notify(entry, entry.cell.failed(failure, is_denied, now))
     }
 
     /// Serves the entry from the copies, if nothing else is known of it.

@@ -1,6 +1,6 @@
 //! The known state of one watched object.
 //!
-//! A reader only checks whether that is fresh enough; the watching task does everything else. Each change takes the
+//! A reader only checks whether that is fresh enough; the watching task does everything else. Each [`Finding`] takes the
 //! lock once and returns the event for subscribers.
 
 use std::sync::{
@@ -10,8 +10,8 @@ use std::sync::{
 
 use jiff::Timestamp;
 use larder_objects::{Object, ObjectKey, ResourceVersion};
-use larder_watch::{ObjectId, RegistrationSeq, RequestFailure};
-use parking_lot::Mutex;
+use larder_watch::{ObjectId, RegistrationSeq, RequestError, RequestFailure};
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::Notify,
     time::{Duration, Instant},
@@ -21,7 +21,7 @@ use crate::{
     changes::ChangeKind,
     error::{Error, ErrorKind},
     status::{KnownObject, ObjectState, ObjectStatus, StaleObject},
-    store::Cell,
+    store::{Cell, Entry},
 };
 
 /// What the store knows about one object.
@@ -74,17 +74,43 @@ struct Interruption {
     failure: Option<RequestFailure>,
 }
 
-/// What a state that was found out means for the object.
+/// What the API server says about a referenced object, from the bytes of a response to the entry.
 #[derive(Debug)]
-pub(crate) struct ObjectFinding<K> {
-    /// The object, or that it does not exist.
-    pub(crate) object: Option<Arc<K>>,
+pub(crate) struct Finding<K> {
+    pub(crate) entry: Arc<Entry<WatchedState<K>>>,
+    /// The object, or that it does not exist, or why it cannot be decoded.
+    pub(crate) object: Result<Option<Arc<K>>, Arc<RequestError>>,
     /// The version of that state.
     pub(crate) version: ResourceVersion,
     /// It is as fresh as this registration.
     pub(crate) fresh_as_of: Option<RegistrationSeq>,
     /// Take it even if it is older than the known state.
     pub(crate) reset: bool,
+}
+
+impl<K> Finding<K> {
+    /// The object does not exist, as of `version`.
+    pub(crate) fn absent(entry: Arc<Entry<WatchedState<K>>>, version: ResourceVersion) -> Self {
+        Self {
+            entry,
+            object: Ok(None),
+            version,
+            fresh_as_of: None,
+            reset: false,
+        }
+    }
+}
+
+impl<K: Object> Finding<K> {
+    /// Keeps the known object if this one is the same, so that a complete state is not in memory twice.
+    pub(crate) fn share(&mut self) {
+        if let Ok(Some(object)) = &mut self.object
+            && let known = self.entry.cell.known.lock().state.object().cloned()
+            && let Some(known) = known.filter(|known| **known == **object)
+        {
+            *object = known;
+        }
+    }
 }
 
 impl<K: Object> KnownState<K> {
@@ -111,26 +137,26 @@ impl<K: Object> KnownState<K> {
 }
 
 impl<K: Object> Known<K> {
-    /// Takes over a finding. Returns whether that is news.
-    fn take(&mut self, finding: ObjectFinding<K>) -> bool {
+    /// Takes over a state of the object, with the version and freshness of `finding`. Returns whether that is news.
+    fn take(&mut self, object: Option<Arc<K>>, finding: &Finding<K>) -> bool {
         // Nothing that was heard overtakes it: a copy has no version here, and is replaced by whatever is heard.
         let late = !finding.reset && finding.version.is_older_than(&self.version);
         let mut changed = matches!(self.state, KnownState::Pending | KnownState::Stale(..));
         // A late finding was overtaken by a newer state, which stays as long as it is readable.
         if !late {
             let differs = self.version != finding.version;
-            changed |= match (&finding.object, &self.state) {
+            changed |= match (&object, &self.state) {
                 (None, KnownState::Absent) => false,
                 // The answer to a GET has no version then.
                 (None, KnownState::Synced(_) | KnownState::Immutable(_)) => true,
                 _ => differs,
             };
-            self.state = match finding.object {
+            self.state = match object {
                 Some(object) if object.is_immutable() => KnownState::Immutable(object),
                 Some(object) => KnownState::Synced(object),
                 None => KnownState::Absent,
             };
-            self.version = finding.version;
+            self.version = finding.version.clone();
         }
         if let Some(seq) = finding.fresh_as_of {
             self.fresh_as_of = self.fresh_as_of.max(seq);
@@ -160,6 +186,11 @@ impl<K: Object> Known<K> {
                 failure: None,
             })
         })
+    }
+
+    /// Whether the state is final, and every reference up to `newest` may read it.
+    fn is_final(&self, newest: RegistrationSeq) -> bool {
+        matches!(self.state, KnownState::Immutable(_)) && self.fresh_as_of >= newest
     }
 
     fn failure(&self) -> Option<&RequestFailure> {
@@ -239,16 +270,10 @@ impl<K: Object> WatchedState<K> {
         std::mem::take(&mut self.known.lock().accessed)
     }
 
-    /// `object` to keep; the known one if it is the same, so that a complete state is not in memory twice.
-    pub(crate) fn shared(&self, object: K) -> Arc<K> {
-        let known = self.known.lock().state.object().cloned();
-        known
-            .filter(|known| **known == object)
-            .unwrap_or_else(|| Arc::new(object))
-    }
-
-    pub(crate) fn fresh_as_of(&self) -> RegistrationSeq {
-        self.known.lock().fresh_as_of
+    /// The state, and whether references up to `newest` may read it.
+    pub(crate) fn freshness(&self, newest: RegistrationSeq) -> (ObjectState, bool) {
+        let known = self.known.lock();
+        (known.state.as_public(), known.fresh_as_of >= newest)
     }
 
     pub(crate) fn state(&self) -> ObjectState {
@@ -298,19 +323,31 @@ impl<K: Object> WatchedState<K> {
         self.read_pending.swap(false, Ordering::AcqRel);
     }
 
-    /// Takes over a finding.
-    pub(super) fn take(&self, finding: ObjectFinding<K>) -> Option<ChangeKind> {
-        let mut known = self.known.lock();
-        if let KnownState::Removed = known.state {
-            return None;
-        }
-        let confirms = finding.fresh_as_of.is_some();
-        let mut changed = known.take(finding);
-        changed |= confirms && self.missed.swap(false, Ordering::AcqRel);
-        let event = known.event();
+    /// The known state, unless nothing that is heard can change it: it is removed, or final for references up to
+    /// `newest`.
+    fn open(&self, newest: RegistrationSeq) -> Option<MutexGuard<'_, Known<K>>> {
+        let known = self.known.lock();
+        let is_closed = matches!(known.state, KnownState::Removed) || known.is_final(newest);
+        (!is_closed).then_some(known)
+    }
+
+    /// Takes over a state of the object, with the version and freshness of `finding`. Returns the event, if it is news,
+    /// and whether the state has become final.
+    pub(super) fn take(
+        &self,
+        object: Option<Arc<K>>,
+        finding: &Finding<K>,
+    ) -> (Option<ChangeKind>, bool) {
+        let newest = finding.entry.newest_reference();
+        let Some(mut known) = self.open(newest) else {
+            return (None, false);
+        };
+        let mut changed = known.take(object, finding);
+        changed |= finding.fresh_as_of.is_some() && self.missed.swap(false, Ordering::AcqRel);
+        let taken = (changed.then(|| known.event()), known.is_final(newest));
         drop(known);
         self.changed.notify_waiters();
-        changed.then_some(event)
+        taken
     }
 
     /// Serves a copy to references up to `seq`, if nothing else is known. The event is that of a copy that was not
@@ -351,12 +388,10 @@ impl<K: Object> WatchedState<K> {
         &self,
         failure: &RequestFailure,
         is_denied: bool,
+        newest: RegistrationSeq,
         now: Instant,
     ) -> Option<ChangeKind> {
-        let mut known = self.known.lock();
-        if let KnownState::Removed = known.state {
-            return None;
-        }
+        let mut known = self.open(newest)?;
         let withdrawn = is_denied && matches!(known.state, KnownState::Stale(..));
         if withdrawn {
             known.state = KnownState::Pending;
@@ -368,8 +403,8 @@ impl<K: Object> WatchedState<K> {
     }
 
     /// The watch continues after an interruption.
-    pub(super) fn resumed(&self) -> Option<ChangeKind> {
-        let mut known = self.known.lock();
+    pub(super) fn resumed(&self, newest: RegistrationSeq) -> Option<ChangeKind> {
+        let mut known = self.open(newest)?;
         // An open watch does not make a state readable that was not.
         let failure = known.failure();
         if failure.is_some_and(|failure| failure.error.is_unreadable()) {
@@ -379,8 +414,10 @@ impl<K: Object> WatchedState<K> {
     }
 
     /// The watch is interrupted.
-    pub(crate) fn interrupted(&self, now: Instant) {
-        self.known.lock().interrupt(now);
+    pub(crate) fn interrupted(&self, newest: RegistrationSeq, now: Instant) {
+        if let Some(mut known) = self.open(newest) {
+            known.interrupt(now);
+        }
     }
 
     /// The watch was stopped: of the known state, only the version still counts.

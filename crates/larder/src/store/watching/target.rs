@@ -7,7 +7,7 @@ use larder_transport::path::CollectionPath;
 use larder_watch::{Head, ObjectId, RegistrationSeq, RequestError, Target, collection_path};
 use smol_str::SmolStr;
 
-use super::{WatchStoreInner, WatchedState};
+use super::{Finding, WatchStoreInner, WatchedState};
 use crate::store::Entry;
 
 /// The target of one watch. Cloning is cheap.
@@ -16,23 +16,6 @@ pub(super) enum WatchTarget<K: Object> {
     Object(Arc<Entry<WatchedState<K>>>),
     /// The objects of a namespace that are referenced at the moment.
     Namespace(Arc<WatchStoreInner<K>>, SmolStr),
-}
-
-/// A referenced object as the API server has it.
-#[derive(Debug)]
-pub(super) struct SeenObject<K> {
-    /// The number of its entry.
-    pub(super) id: ObjectId,
-    pub(super) object: Decoded<K>,
-}
-
-/// An object, if it can be decoded. Small, since a complete state has as many as there are objects.
-pub(super) type Decoded<K> = Result<Arc<K>, Box<UnreadableObject>>;
-
-#[derive(Debug)]
-pub(super) struct UnreadableObject {
-    version: ResourceVersion,
-    pub(super) error: Arc<RequestError>,
 }
 
 impl<K: Object> Clone for WatchTarget<K> {
@@ -73,9 +56,9 @@ impl<K: Object> WatchTarget<K> {
 }
 
 impl<K: Object> Target for WatchTarget<K> {
-    type Item = SeenObject<K>;
-    type Tombstone = ObjectId;
-    type State = BTreeMap<ObjectId, Decoded<K>>;
+    type Item = Finding<K>;
+    type Tombstone = Finding<K>;
+    type State = BTreeMap<ObjectId, Finding<K>>;
 
     const KIND: &'static str = K::TYPE.kind;
     const SECRET: bool = K::IS_SECRET;
@@ -105,7 +88,7 @@ impl<K: Object> Target for WatchTarget<K> {
         }
     }
 
-    fn read(&self, json: &[u8]) -> Result<Option<SeenObject<K>>, RequestError> {
+    fn read(&self, json: &[u8]) -> Result<Option<Finding<K>>, RequestError> {
         // Of a namespace, most objects are dropped: only their heads are read.
         let head = Head::of(json);
         let Some(entry) = self.entry(&head.metadata.name) else {
@@ -117,44 +100,37 @@ impl<K: Object> Target for WatchTarget<K> {
             };
         };
         let checked = head.check::<K>(self.namespace());
-        let object = match checked.and_then(|()| Ok(K::from_json(json)?)) {
-            Ok(object) => Ok(entry.cell.shared(object)),
-            Err(error) => Err(Box::new(UnreadableObject {
-                version: head.metadata.resource_version,
-                error: Arc::new(error),
-            })),
-        };
-        let id = entry.cell.id;
-        Ok(Some(SeenObject { id, object }))
+        let object = checked.and_then(|()| Ok(Some(Arc::new(K::from_json(json)?))));
+        Ok(Some(Finding {
+            object: object.map_err(Arc::new),
+            ..Finding::absent(entry, head.metadata.resource_version)
+        }))
     }
 
-    fn gone(&self, head: Head) -> Option<ObjectId> {
+    fn gone(&self, head: Head) -> Option<Finding<K>> {
         head.check::<K>(self.namespace()).ok()?;
-        Some(self.entry(&head.metadata.name)?.cell.id)
+        let entry = self.entry(&head.metadata.name)?;
+        Some(Finding::absent(entry, head.metadata.resource_version))
     }
 
-    fn version(seen: &SeenObject<K>) -> &ResourceVersion {
-        match &seen.object {
-            Ok(object) => &object.metadata().resource_version,
-            Err(unreadable) => &unreadable.version,
-        }
+    fn version(finding: &Finding<K>) -> &ResourceVersion {
+        &finding.version
     }
 
-    fn decode_error(seen: &SeenObject<K>) -> Option<Arc<RequestError>> {
-        let unreadable = seen.object.as_ref().err()?;
-        Some(Arc::clone(&unreadable.error))
+    fn decode_error(finding: &Finding<K>) -> Option<Arc<RequestError>> {
+        finding.object.as_ref().err().cloned()
     }
 
-    fn add(state: &mut Self::State, seen: SeenObject<K>) {
-        state.insert(seen.id, seen.object);
+    fn add(state: &mut Self::State, mut finding: Finding<K>) {
+        finding.share();
+        state.insert(finding.entry.cell.id, finding);
     }
 
-    fn remove(state: &mut Self::State, id: &ObjectId) {
-        state.remove(id);
+    fn remove(state: &mut Self::State, finding: &Finding<K>) {
+        state.remove(&finding.entry.cell.id);
     }
 
-    fn into_item(mut state: Self::State) -> Option<SeenObject<K>> {
-        let (id, object) = state.pop_first()?;
-        Some(SeenObject { id, object })
+    fn into_item(mut state: Self::State) -> Option<Finding<K>> {
+        Some(state.pop_first()?.1)
     }
 }

@@ -14,14 +14,14 @@ use std::{
 };
 
 use larder_objects::Object;
-use larder_watch::{Api, Engine, Known, Limits, Need, ObjectId, Report, Start, TargetId};
+use larder_watch::{Api, Engine, Limits, Need, ObjectId, Presence, Start, TargetId};
 use tokio::{
     sync::mpsc,
     time::{Duration, Instant, Interval, MissedTickBehavior, interval_at},
 };
 use tracing::{debug, warn};
 
-use self::scopes::{ReviewAnswer, Scopes};
+use self::scopes::Scopes;
 use super::{WatchStoreInner, WatchedState, target::WatchTarget};
 use crate::{
     config::{ManagerConfig, WatchScope},
@@ -55,23 +55,19 @@ struct WatchedObject<K> {
 }
 
 impl<K: Object> WatchedObject<K> {
-    /// Whether every reference to the object may read the known state.
+    /// The known state, and whether every reference to the object may read it.
+    fn freshness(&self) -> (ObjectState, bool) {
+        self.entry.cell.freshness(self.entry.newest_reference())
+    }
+
     fn is_fresh(&self) -> bool {
-        self.entry.cell.fresh_as_of() >= self.entry.newest_reference()
+        self.freshness().1
     }
 
     /// Whether the known state is final, and every reference may read it.
     fn is_final(&self) -> bool {
-        self.entry.cell.state() == ObjectState::Immutable && self.is_fresh()
+        self.freshness() == (ObjectState::Immutable, true)
     }
-}
-
-/// The events that wake the task.
-enum Wake<K: Object> {
-    Commands(Vec<Command<K>>),
-    Review(Box<ReviewAnswer>),
-    IdlePass,
-    Report(TargetId, Box<Report<WatchTarget<K>>>),
 }
 
 pub(super) struct WatchTask<K: Object> {
@@ -141,31 +137,24 @@ impl<K: Object> WatchTask<K> {
             let mut commands = Vec::new();
             // Every arm is cancel-safe: commands stay in their queue, the others in their collections. Biased, so that
             // what is ready at the same time is handled in the same order for the same seed. The API server comes last,
-            // since it must not hold up callers.
-            let wake = tokio::select! {
+            // since it must not hold up callers. No enum of events, so that a report is not moved once more.
+            tokio::select! {
                 biased;
-                _ = self.commands.recv_many(&mut commands, usize::MAX) => Wake::Commands(commands),
-                answer = self.scopes.next_review() => Wake::Review(Box::new(answer)),
-                _ = self.idle_pass.tick(), if !self.objects.is_empty() => Wake::IdlePass,
-                (target, report) = self.engine.next() => Wake::Report(target, Box::new(report)),
-            };
-            match wake {
-                Wake::Commands(commands) => {
-                    // A burst of new objects is handled once, not for each of them.
-                    let mut targets = BTreeSet::new();
-                    for command in commands {
-                        if let Command::ShutDown = command {
-                            return;
-                        }
-                        targets.extend(self.command(command));
-                    }
-                    for target in targets {
-                        self.refresh(target);
-                    }
+                _ = self.commands.recv_many(&mut commands, usize::MAX) => {}
+                answer = self.scopes.next_review() => self.reviewed(answer),
+                _ = self.idle_pass.tick(), if !self.objects.is_empty() => self.stop_idle_watches(),
+                (target, report) = self.engine.next() => self.report(target, report),
+            }
+            // A burst of new objects is handled once, not for each of them.
+            let mut targets = BTreeSet::new();
+            for command in commands {
+                if let Command::ShutDown = command {
+                    return;
                 }
-                Wake::Review(answer) => self.reviewed(*answer),
-                Wake::IdlePass => self.stop_idle_watches(),
-                Wake::Report(target, report) => self.report(target, *report),
+                targets.extend(self.command(command));
+            }
+            for target in targets {
+                self.refresh(target);
             }
         }
     }
@@ -290,11 +279,6 @@ impl<K: Object> WatchTask<K> {
             .chain(together.filter_map(|id| self.objects.get(id)))
     }
 
-    /// Those of them that a finding can change.
-    fn open_members(&self, target: TargetId) -> impl Iterator<Item = &WatchedObject<K>> {
-        self.members(target).filter(|object| !object.is_final())
-    }
-
     /// Requests the state that the waiting readers of a target need, unless a request is under way.
     fn refresh(&mut self, target: TargetId) {
         let mut needs = Vec::new();
@@ -329,18 +313,19 @@ impl<K: Object> WatchTask<K> {
     }
 
     /// The known state of an object with a pending read, unless it is enough for the read.
-    fn insufficient(&self, object: &WatchedObject<K>) -> Option<Known> {
+    fn insufficient(&self, object: &WatchedObject<K>) -> Option<Presence> {
         let cell = &object.entry.cell;
-        let known = match cell.state() {
+        let (state, is_fresh) = object.freshness();
+        let known = match state {
             ObjectState::Removed | ObjectState::Unwatched => return None,
             ObjectState::Pending | ObjectState::Stale(_) | ObjectState::Idle => {
-                return Some(Known::Nothing);
+                return Some(Presence::Unknown);
             }
-            ObjectState::Synced => Known::Present,
-            ObjectState::Absent => Known::Absent,
-            ObjectState::Immutable => Known::Final,
+            ObjectState::Synced => Presence::Present,
+            ObjectState::Absent => Presence::Absent,
+            ObjectState::Immutable => Presence::Final,
         };
-        if !object.is_fresh() {
+        if !is_fresh {
             return Some(known);
         }
         cell.clear_read_pending();

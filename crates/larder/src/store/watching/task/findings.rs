@@ -3,22 +3,18 @@
 //! Invariant: the absence of an object from the complete state of a namespace counts only if the object was referenced
 //! before that state was requested, and if every item of the state has a readable name.
 
-use std::iter;
+use std::{iter, mem, sync::Arc};
 
-use larder_objects::{Object, ResourceVersion};
-use larder_watch::{
-    Confirmed, ObjectId, RegistrationSeq, Report, RequestFailure, RequestPhase, Snapshot, TargetId,
-};
+use larder_objects::Object;
+use larder_watch::{Confirmed, Report, RequestFailure, RequestPhase, Snapshot, TargetId};
 use tokio::time::Instant;
 use tracing::warn;
 
 use super::{
-    super::{
-        ObjectFinding,
-        target::{Decoded, SeenObject, WatchTarget},
-    },
-    WatchTask, WatchedObject,
+    super::{Finding, WatchedState, target::WatchTarget},
+    WatchTask,
 };
+use crate::store::Entry;
 
 impl<K: Object> WatchTask<K> {
     /// Takes in one report of the engine.
@@ -29,33 +25,27 @@ impl<K: Object> WatchTask<K> {
                 return;
             }
             Report::Synced(snapshot) => self.synced(target, snapshot),
-            Report::Changed(SeenObject { id, object }) => {
-                if let Some(known) = self.open_object(target, id) {
-                    self.see(known, object, None, None, false);
+            Report::Changed(finding) | Report::Deleted(finding, _) => {
+                let object = self.objects.get(&finding.entry.cell.id);
+                let is_covered = object.is_some_and(|object| object.target == Some(target));
+                if is_covered && self.take(finding, RequestPhase::Watch) {
+                    self.rest_if_final(target);
                 }
-            }
-            Report::Deleted(id, version) => {
-                if let Some(known) = self.open_object(target, id) {
-                    let finding = ObjectFinding {
-                        object: None,
-                        version,
-                        fresh_as_of: None,
-                        reset: false,
-                    };
-                    self.inner.publish(&known.entry, finding);
-                }
+                return self.refresh(target);
             }
             Report::Interrupted(reason) => {
                 self.inner.metrics.restarted(reason.label());
                 let now = Instant::now();
-                for object in self.open_members(target) {
-                    object.entry.cell.interrupted(now);
+                for object in self.members(target) {
+                    let newest = object.entry.newest_reference();
+                    object.entry.cell.interrupted(newest, now);
                 }
                 return;
             }
             Report::Resumed => {
-                for object in self.open_members(target) {
-                    self.inner.resumed(&object.entry);
+                for object in self.members(target) {
+                    let resumed = object.entry.cell.resumed(object.entry.newest_reference());
+                    self.inner.notify(&object.entry, resumed);
                 }
             }
             Report::Failed(failure) => {
@@ -67,7 +57,7 @@ impl<K: Object> WatchTask<K> {
             Report::Confirmed(confirmed) => self.confirmed(target, confirmed),
             Report::CheckFailed(id, failure) => {
                 if let Some(object) = self.objects.get(&id) {
-                    self.object_failed(object, &failure);
+                    self.object_failed(&object.entry, &failure);
                 }
             }
             Report::CheckDue => {}
@@ -83,40 +73,38 @@ impl<K: Object> WatchTask<K> {
         self.refresh(target);
     }
 
-    /// The object, if the target covers it and a finding can change it.
-    fn open_object(&self, target: TargetId, id: ObjectId) -> Option<&WatchedObject<K>> {
-        let object = self.objects.get(&id)?;
-        (object.target == Some(target) && !object.is_final()).then_some(object)
-    }
-
     /// A request for the target failed.
     pub(super) fn failed(&self, target: TargetId, failure: &RequestFailure) {
         // A client that may not watch a namespace may be permitted to read its objects one by one.
         let error = &failure.error;
         let is_denied =
             error.is_unauthorized() || error.is_forbidden() && self.scopes.name(target).is_none();
-        self.objects_failed(target, self.open_members(target), failure, is_denied);
+        let entries = self.members(target).map(|object| &object.entry);
+        self.entries_failed(target, entries, failure, is_denied);
     }
 
     /// A freshness check of one object failed, or its last state cannot be decoded.
-    fn object_failed(&self, object: &WatchedObject<K>, failure: &RequestFailure) {
+    fn object_failed(&self, entry: &Arc<Entry<WatchedState<K>>>, failure: &RequestFailure) {
         let is_denied = failure.error.is_unauthorized() || failure.error.is_forbidden();
-        let target = TargetId::Object(object.entry.cell.id);
-        self.objects_failed(target, iter::once(object), failure, is_denied);
+        let target = TargetId::Object(entry.cell.id);
+        self.entries_failed(target, iter::once(entry), failure, is_denied);
     }
 
-    /// A request for these objects failed, which are those of a target or one.
-    fn objects_failed<'a>(
+    /// A request for these objects failed, which are those of a target or one. `is_denied`: this client may not read
+    /// them, so stale copies are withdrawn.
+    fn entries_failed<'a>(
         &'a self,
         target: TargetId,
-        objects: impl Iterator<Item = &'a WatchedObject<K>>,
+        entries: impl Iterator<Item = &'a Arc<Entry<WatchedState<K>>>>,
         failure: &RequestFailure,
         is_denied: bool,
     ) {
         let now = Instant::now();
         let mut is_news = false;
-        for object in objects {
-            is_news |= self.inner.failed(&object.entry, failure, is_denied, now);
+        for entry in entries {
+            let newest = entry.newest_reference();
+            let failed = entry.cell.failed(failure, is_denied, newest, now);
+            is_news |= self.inner.notify(entry, failed);
         }
         // Once for each cause, not for each attempt.
         if is_news {
@@ -140,63 +128,40 @@ impl<K: Object> WatchTask<K> {
             incomplete,
         } = snapshot;
         let incomplete = incomplete.map(|error| RequestFailure::new(RequestPhase::List, error));
-        for object in self.open_members(target) {
+        for object in self.members(target) {
             let covered = object.joined < request;
-            let fresh_as_of = fresh_as_of.filter(|_| covered);
-            match (state.remove(&object.entry.cell.id), &incomplete) {
-                (Some(seen), _) => {
-                    self.see(object, seen, Some(&version), fresh_as_of, reset);
+            let mut finding = match (state.remove(&object.entry.cell.id), &incomplete) {
+                (Some(finding), _) => finding,
+                (None, _) if !covered => continue,
+                (None, Some(failure)) => {
+                    self.object_failed(&object.entry, failure);
+                    continue;
                 }
-                (None, _) if !covered => {}
-                (None, Some(failure)) => self.object_failed(object, failure),
-                (None, None) => {
-                    let finding = ObjectFinding {
-                        object: None,
-                        version: version.clone(),
-                        fresh_as_of,
-                        reset,
-                    };
-                    self.inner.publish(&object.entry, finding);
-                }
+                (None, None) => Finding::absent(Arc::clone(&object.entry), version.clone()),
+            };
+            // No object is newer than the state that contains it. A newer version would make every later state look
+            // old.
+            if version.is_older_than(&finding.version) {
+                finding.version = version.clone();
             }
+            finding.fresh_as_of = fresh_as_of.filter(|_| covered);
+            finding.reset = reset;
+            self.take(finding, RequestPhase::List);
         }
     }
 
-    /// Takes over one state of an object, from the watch or from the complete state at version `listed`. One that
-    /// cannot be decoded leaves the last good one in place.
-    fn see(
-        &self,
-        object: &WatchedObject<K>,
-        seen: Decoded<K>,
-        listed: Option<&ResourceVersion>,
-        fresh_as_of: Option<RegistrationSeq>,
-        reset: bool,
-    ) {
-        match seen {
-            Ok(found) => {
-                let mut version = found.metadata().resource_version.clone();
-                // No object is newer than the state that contains it. A newer version would make every later state look
-                // old.
-                if let Some(listed) = listed
-                    && listed.is_older_than(&version)
-                {
-                    version = listed.clone();
-                }
-                let finding = ObjectFinding {
-                    version,
-                    object: Some(found),
-                    fresh_as_of,
-                    reset,
-                };
-                self.inner.publish(&object.entry, finding);
+    /// Takes over one state of an object, which the request of that phase has brought. One that cannot be decoded leaves
+    /// the last good one in place. Returns whether the object has become final.
+    fn take(&self, mut finding: Finding<K>, phase: RequestPhase) -> bool {
+        match mem::replace(&mut finding.object, Ok(None)) {
+            Ok(object) => {
+                let (event, is_final) = finding.entry.cell.take(object, &finding);
+                self.inner.notify(&finding.entry, event);
+                is_final
             }
-            Err(unreadable) => {
-                let phase = match listed {
-                    Some(_) => RequestPhase::List,
-                    None => RequestPhase::Watch,
-                };
-                let failure = RequestFailure::new(phase, unreadable.error);
-                self.object_failed(object, &failure);
+            Err(error) => {
+                self.object_failed(&finding.entry, &RequestFailure::new(phase, error));
+                false
             }
         }
     }
@@ -206,20 +171,16 @@ impl<K: Object> WatchTask<K> {
         let Some(object) = self.objects.get(&confirmed.object) else {
             return;
         };
-        let found = match confirmed.item.map(|item| item.object) {
-            None => None,
-            Some(Ok(found)) => Some(found),
-            // The engine reports that as a failure.
-            Some(Err(_)) => return,
-        };
+        let entry = &object.entry;
         let version = confirmed.version;
-        let finding = ObjectFinding {
-            object: found,
-            version: version.unwrap_or_else(|| object.entry.cell.version()),
-            fresh_as_of: Some(confirmed.fresh_as_of),
-            reset: confirmed.reset,
-        };
-        self.inner.publish(&object.entry, finding);
+        let version = version.unwrap_or_else(|| entry.cell.version());
+        let absent = || Finding::absent(Arc::clone(entry), version.clone());
+        let mut finding = confirmed.item.unwrap_or_else(absent);
+        finding.share();
+        finding.version = version;
+        finding.fresh_as_of = Some(confirmed.fresh_as_of);
+        finding.reset = confirmed.reset;
+        self.take(finding, RequestPhase::Get);
         if self.engine.is_resting(target) && !object.is_final() {
             // It was immutable; a new object of that name is not.
             self.start(target);

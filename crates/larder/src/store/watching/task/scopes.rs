@@ -261,9 +261,10 @@ impl<K: Object> WatchTask<K> {
         let (id, members) = (namespace.id, namespace.members.clone());
         for object in members {
             self.pending.remove(&(id, object));
-            let cell = &self.objects[&object].entry.cell;
+            let entry = &self.objects[&object].entry;
+            let cell = &entry.cell;
             if cell.state() != ObjectState::Immutable {
-                cell.interrupted(Instant::now());
+                cell.interrupted(entry.newest_reference(), Instant::now());
             }
             self.watch_object(object);
             self.refresh(TargetId::Object(object));
