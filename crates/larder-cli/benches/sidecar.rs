@@ -1,5 +1,5 @@
-//! The budgets of `larder sidecar` (docs/spec/sidecar.md, section 13), as a table. `LARDER_BENCH_BINARY` names another
-//! executable.
+//! The budgets of `larder-sidecar` (docs/spec/sidecar.md, section 13), as a table. `LARDER_BENCH_BINARY` names another
+//! `larder`, beside which `larder-sidecar` is.
 
 #![expect(
     clippy::unwrap_used,
@@ -32,9 +32,11 @@ use tempfile::TempDir;
 const CHANGES: usize = 300;
 const PORT: &str = "18081";
 
-fn binary() -> PathBuf {
-    let other = std::env::var_os("LARDER_BENCH_BINARY");
-    other.map_or_else(|| env!("CARGO_BIN_EXE_larder").into(), PathBuf::from)
+/// An executable of the package.
+fn binary(name: &str) -> PathBuf {
+    let larder = std::env::var_os("LARDER_BENCH_BINARY");
+    let larder = larder.map_or_else(|| env!("CARGO_BIN_EXE_larder").into(), PathBuf::from);
+    larder.with_file_name(name)
 }
 
 /// A process that is killed at the end.
@@ -66,7 +68,7 @@ impl World {
             });
             fs::write(manifests.join(format!("{number}.json")), object.to_string()).unwrap();
         }
-        let server = Command::new(binary())
+        let server = Command::new(binary("larder"))
             .args([
                 "apiserver",
                 "--listen",
@@ -94,8 +96,7 @@ impl World {
             let _ = fs::remove_dir_all(self.dir.path().join(left));
         }
         let began = Instant::now();
-        let child = Command::new(binary())
-            .arg("sidecar")
+        let child = Command::new(binary("larder-sidecar"))
             .current_dir(self.dir.path())
             .env_clear()
             .envs([("LABEL", "l"), ("NAMESPACE", "n"), ("FOLDER", "folder")])
@@ -211,8 +212,8 @@ fn reload_form(dir: &Path) -> Killed {
     let webhook = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", webhook.local_addr().unwrap());
     let listen = format!("127.0.0.1:{PORT}");
-    let child = Command::new(binary())
-        .args(["sidecar", "--volume-dir", "volume", "--webhook-url", &url])
+    let child = Command::new(binary("larder-sidecar"))
+        .args(["--volume-dir", "volume", "--webhook-url", &url])
         .args(["--web.listen-address", &listen])
         .current_dir(dir)
         .env_clear()

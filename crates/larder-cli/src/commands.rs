@@ -18,7 +18,7 @@ mod ui;
 use std::process::ExitCode;
 
 use crate::{
-    args::{Command, ReloadArgs},
+    args::{Command, ReloadArgs, SidecarArgs},
     outcome::Failure,
     sandbox,
 };
@@ -49,6 +49,15 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Man(args) => shell::man(&args),
     };
     outcome.map(ExitCode::from)
+}
+
+/// Runs a sidecar, as [`run`] does.
+///
+/// # Errors
+///
+/// The command stopped early.
+pub(crate) fn run_sidecar(args: &SidecarArgs) -> Result<ExitCode, Failure> {
+    sidecar::run(args).map(ExitCode::from)
 }
 
 /// Runs the program that configmap-reload would be.

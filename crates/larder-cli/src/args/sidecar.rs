@@ -1,4 +1,4 @@
-//! The flags of `larder sidecar`.
+//! The flags of `larder sidecar` and `larder-sidecar`.
 
 use std::{
     convert::Infallible,
@@ -24,13 +24,20 @@ use super::{
 ///
 /// A label is no restriction of rights: with `list` on secrets, the service account reads every Secret of the namespace.
 /// --config-map and --secret need rights on the named objects only.
-#[derive(Debug, clap::Args)]
-#[command(after_help = "Examples:
-  larder sidecar --config-map app:/etc/app --listen :10291 --on-change http:8080/-/reload
-  larder sidecar --secret tls:/etc/tls,mode=0440 --once       in an init container
-  LABEL=grafana_dashboard FOLDER=/tmp/dashboards larder sidecar
-  larder sidecar --volume-dir /etc/config --webhook-url http://127.0.0.1:9090/-/reload
-  larder sidecar --check ready 127.0.0.1:10291                an exec probe; prints the reason, exit code 1 unless ready")]
+///
+/// `larder-sidecar` is `larder sidecar` without the other commands. It takes less memory: run it in pods.
+#[derive(Debug, clap::Parser)]
+#[command(
+    name = "larder-sidecar",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  larder-sidecar --config-map app:/etc/app --listen :10291 --on-change http:8080/-/reload
+  larder-sidecar --secret tls:/etc/tls,mode=0440 --once       in an init container
+  LABEL=grafana_dashboard FOLDER=/tmp/dashboards larder-sidecar
+  larder-sidecar --volume-dir /etc/config --webhook-url http://127.0.0.1:9090/-/reload
+  larder-sidecar --check ready 127.0.0.1:10291                an exec probe; prints the reason, exit code 1 unless ready"
+)]
 pub(crate) struct SidecarArgs {
     #[command(flatten)]
     pub(crate) volumes: VolumeArgs,
@@ -163,7 +170,7 @@ pub(crate) struct ReloadArgs {
     pub(crate) telemetry_path: String,
 }
 
-/// The command line of configmap-reload, by whose name larder may be called.
+/// The command line of configmap-reload, by whose name both executables may be called.
 #[derive(Debug, clap::Parser)]
 #[command(name = "configmap-reload", version)]
 pub(crate) struct ConfigmapReload {

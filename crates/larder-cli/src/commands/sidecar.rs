@@ -1,4 +1,4 @@
-//! `larder sidecar`: chooses the form, sets up and runs a sidecar.
+//! `larder sidecar` and `larder-sidecar`: chooses the form, sets up and runs a sidecar.
 
 use std::net::SocketAddr;
 
@@ -34,10 +34,8 @@ const HEALTH_PORT: u16 = 8080;
 /// The longest file of `--config`.
 const MAX_CONFIG: u64 = 1 << 20;
 
-const FORMS: &str = "nothing to do: give one of three forms
-  larder sidecar --config-map app:/etc/app                          objects as volumes
-  LABEL=grafana_dashboard FOLDER=/tmp/dashboards larder sidecar     the variables of k8s-sidecar
-  larder sidecar --volume-dir DIR --webhook-url URL                 the flags of configmap-reload";
+const FORMS: &str = "nothing to do: give one of three forms: volumes, as --config-map app:/etc/app; the variables of \
+    k8s-sidecar, as LABEL=grafana_dashboard FOLDER=/tmp/dashboards; or --volume-dir DIR --webhook-url URL";
 
 pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     if let Some(state) = args.check {

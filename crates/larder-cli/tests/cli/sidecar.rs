@@ -1,4 +1,4 @@
-//! `larder sidecar`, from outside: processes against an API server, embedded or real.
+//! `larder-sidecar`, from outside: processes against an API server, embedded or real.
 
 #[path = "../../../larder-sidecar/tests/label/application.rs"]
 mod application;
@@ -75,7 +75,7 @@ impl World {
         changed.unwrap();
     }
 
-    /// `larder sidecar` with these variables, for namespace `default` and the directory `folder`.
+    /// `larder-sidecar` with these variables, for namespace `default` and the directory `folder`.
     fn sidecar(&self, args: &[&str], variables: &[(&str, &str)]) -> Command {
         let mut command = sidecar(&self.desk, args);
         command
@@ -131,11 +131,11 @@ impl Drop for Sidecar {
     }
 }
 
-/// `larder sidecar` without variables.
+/// `larder-sidecar` without variables.
 fn sidecar(desk: &Desk, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
-    command.arg("sidecar").args(args);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder-sidecar"));
     command
+        .args(args)
         .current_dir(desk.path())
         .env_clear()
         .stdin(Stdio::null());

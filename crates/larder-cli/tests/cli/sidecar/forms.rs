@@ -13,6 +13,20 @@ fn refused(args: &[&str], variables: &[(&str, &str)], text: &str) {
     assert!(log.contains(text), "{text} is not in {log}");
 }
 
+#[test]
+fn command_and_executable_take_the_same_settings() {
+    let desk = Desk::with([]);
+    let command = desk.run("sidecar --help");
+    let output = sidecar(&desk, &["--help"]).output().unwrap();
+    let help = String::from_utf8(output.stdout).unwrap();
+    let usage = ("Usage: larder sidecar", "Usage: larder-sidecar");
+    assert_eq!(command.stdout.replace(usage.0, usage.1), help);
+    let run = desk.run("sidecar");
+    assert_eq!(run.code, 2);
+    let output = sidecar(&desk, &[]).output().unwrap();
+    assert_eq!(run.stderr, stderr(&output));
+}
+
 // sidecar 1, 3
 #[test]
 fn form_is_chosen_by_flags_or_variables() {

@@ -1,4 +1,4 @@
-//! A limit of memory, as that of a container.
+//! Memory: within a limit, as that of a container, and without one.
 
 use std::{
     fs,
@@ -6,6 +6,7 @@ use std::{
     process::Command,
 };
 
+use larder_e2e::figures::Usage;
 use serde_json::json;
 
 use super::{Sidecar, World};
@@ -58,6 +59,37 @@ impl Drop for MemoryGroup {
     }
 }
 
+impl World {
+    async fn create_dashboards(&self, count: usize, bytes: usize) {
+        let dashboard = "x".repeat(bytes);
+        for number in 0..count {
+            let object = json!({
+                "metadata": {"name": format!("d{number}"), "labels": {"l": "1"}},
+                "data": {format!("d{number}.json"): &dashboard},
+            });
+            self.create("ConfigMap", object).await;
+        }
+    }
+}
+
+/// A loose guard of the budgets of section 13: the rest of resident memory is code, which differs by build.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_of_the_memory_budget_is_enough_for_what_is_not_code() {
+    let world = World::new().await;
+    world.create_dashboards(50, 20 << 10).await;
+    let sidecar = Sidecar::start(world.sidecar(&[], &[("LABEL", "l")]));
+    sidecar.until_ok("/healthz").await;
+    let usage = Usage::of(sidecar.child.id()).unwrap();
+    assert!(usage.anonymous < 5 << 20, "{usage:?}");
+}
+
+#[test]
+fn executable_has_less_code_than_the_command() {
+    let bytes = |path: &str| fs::metadata(path).unwrap().len();
+    let command = bytes(env!("CARGO_BIN_EXE_larder"));
+    assert!(bytes(env!("CARGO_BIN_EXE_larder-sidecar")) < command / 4 * 3);
+}
+
 // sidecar 60
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_dashboards_are_written_within_a_limit_of_24_mib() {
@@ -67,14 +99,7 @@ async fn large_dashboards_are_written_within_a_limit_of_24_mib() {
         return;
     };
     let world = World::new().await;
-    let dashboard = "x".repeat(50 << 10);
-    for number in 0..300 {
-        let object = json!({
-            "metadata": {"name": format!("d{number}"), "labels": {"l": "1"}},
-            "data": {format!("d{number}.json"): &dashboard},
-        });
-        world.create("ConfigMap", object).await;
-    }
+    world.create_dashboards(300, 50 << 10).await;
     let command = world.sidecar(&[], &[("LABEL", "l"), ("LOG_LEVEL", "ERROR")]);
     let mut sidecar = Sidecar::start(group.run(&command));
     until("readiness, or a kill", || {

@@ -17,6 +17,8 @@ use super::{
 };
 use crate::{Desk, run::until};
 
+const SIDECAR: &str = env!("CARGO_BIN_EXE_larder-sidecar");
+
 /// Makes a volume hold a new set, as the kubelet does.
 fn swap(volume: &Path, set: &str) {
     fs::create_dir_all(volume.join(set)).unwrap();
@@ -25,12 +27,10 @@ fn swap(volume: &Path, set: &str) {
     fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
 }
 
-/// `larder` under the name of configmap-reload.
-fn configmap_reload(desk: &Desk, args: &[&str]) -> Command {
+/// `executable` under the name of configmap-reload.
+fn configmap_reload(desk: &Desk, executable: &str, args: &[&str]) -> Command {
     let link = desk.path().join("configmap-reload");
-    if !link.exists() {
-        symlink(env!("CARGO_BIN_EXE_larder"), &link).unwrap();
-    }
+    symlink(executable, &link).unwrap();
     let mut command = Command::new(&link);
     command
         .args(args)
@@ -69,9 +69,11 @@ fn metrics(text: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
 // sidecar 2
 #[test]
 fn called_as_configmap_reload_it_takes_the_flags_of_that_program_only() {
-    let desk = Desk::with([]);
-    let output = configmap_reload(&desk, &["--config-map=n/a:/d"]).output();
-    assert_eq!(output.unwrap().status.code(), Some(2));
+    for executable in [SIDECAR, env!("CARGO_BIN_EXE_larder")] {
+        let desk = Desk::with([]);
+        let output = configmap_reload(&desk, executable, &["--config-map=n/a:/d"]).output();
+        assert_eq!(output.unwrap().status.code(), Some(2), "{executable}");
+    }
 }
 
 // sidecar 2, 59: of configmap-reload; the other program of that scenario is left out
@@ -96,7 +98,7 @@ async fn metrics_of_configmap_reload_have_its_names_types_and_labels() {
         &format!("-webhook-url={bad}"),
         "-webhook-url=http://127.0.0.1:1/down",
     ];
-    let mut sidecar = Sidecar::start_at(port, configmap_reload(&desk, &args));
+    let mut sidecar = Sidecar::start_at(port, configmap_reload(&desk, SIDECAR, &args));
     sidecar.until_ok("/healthz").await;
     // As recorded from configmap-reload 0ec4d67 with such webhooks.
     let expected = [
