@@ -6,6 +6,7 @@ mod canaries;
 mod charts;
 mod forms;
 mod memory;
+mod metrics;
 mod native;
 mod volumes;
 mod webhooks;

@@ -1,0 +1,50 @@
+//! Values of metrics of a sidecar that follows objects.
+
+use serde_json::json;
+
+use super::{
+    Sidecar, World,
+    application::{Application, reply},
+};
+use crate::run::until;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn metrics_show_files_objects_and_whether_the_hook_has_succeeded() {
+    let world = World::new().await;
+    let object = json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "data": {"k": "1"}});
+    world.create("ConfigMap", object).await;
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(500, &[], b"")));
+    let url = application.url("/reload");
+    // Without fast retries, the next attempt follows minutes later, or a change.
+    let variables = [("LABEL", "l"), ("REQ_URL", &url), ("REQ_RETRY_TOTAL", "0")];
+    let sidecar = Sidecar::start(world.sidecar(&[], &variables));
+    let shows = |lines: &[&str]| {
+        let text = sidecar.ask("/metrics").map(|(_, text)| text);
+        let has = |line: &&str| text.as_ref().is_some_and(|text| text.contains(*line));
+        lines.iter().all(has)
+    };
+    let failed = [
+        "larder_sidecar_files 1\n",
+        "larder_sidecar_objects{kind=\"ConfigMap\"} 1\n",
+        "larder_sidecar_writes_total{outcome=\"written\"} 1\n",
+        "larder_sidecar_collisions 0\n",
+        "larder_sidecar_on_change_last_failed 1\n",
+        "larder_sidecar_on_change_pending 1\n",
+        "larder_sidecar_on_change_delay_seconds_count 1\n",
+        "larder_sidecar_on_change_last_success_timestamp_seconds 0.0\n",
+    ];
+    until("a failure", || shows(&failed)).await;
+    application.answers(|_| Some(reply(200, &[], b"")));
+    world
+        .change("ConfigMap", "a", json!({"data": {"k": "2"}}))
+        .await;
+    let succeeded = [
+        "larder_sidecar_writes_total{outcome=\"written\"} 2\n",
+        "larder_sidecar_on_change_last_failed 0\n",
+        "larder_sidecar_on_change_pending 0\n",
+        "larder_sidecar_on_change_delay_seconds_count 2\n",
+        "larder_sidecar_on_change_last_success_timestamp_seconds 1",
+    ];
+    until("a success", || shows(&succeeded)).await;
+}
