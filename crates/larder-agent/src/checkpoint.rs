@@ -35,8 +35,7 @@ use std::{sync::Arc, time::Duration};
 use futures::FutureExt as _;
 use larder::Changes;
 use larder_checkpoint::{
-    CheckpointDir, Contents, Found, KeyError, Keyring, Owner, RejectedFile, Store, StoreError,
-    digest,
+    CheckpointDir, Contents, Found, Keyring, Owner, RejectedFile, Store, digest,
 };
 use larder_inputs::cluster_state::ClusterState;
 use larder_kubelet::backoff::RETRY;
@@ -223,7 +222,7 @@ impl Checkpoint {
         store
     }
 
-    async fn open(&self) -> Result<Found, CheckpointOpenError> {
+    async fn open(&self) -> Result<Found, InspectError> {
         let (directory, keys) = (self.directory.clone(), self.config.keys.clone());
         let owner = self.cluster.owner(&self.node);
         blocking(move || {
@@ -338,22 +337,4 @@ fn log_rejected(files: &[RejectedFile]) {
 /// The directory where systemd puts the credentials of this unit.
 fn credentials() -> Option<std::ffi::OsString> {
     std::env::var_os("CREDENTIALS_DIRECTORY")
-}
-
-/// The checkpoint cannot be opened.
-#[derive(Debug, thiserror::Error)]
-enum CheckpointOpenError {
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
-
-impl CheckpointOpenError {
-    fn reason(&self) -> &'static str {
-        match self {
-            Self::Key(_) => "key",
-            Self::Store(error) => error.label(),
-        }
-    }
 }

@@ -9,9 +9,12 @@ use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::json::{decode, without_values};
-use k8s_openapi::api::{
-    certificates::v1beta1 as certificates, coordination::v1 as coordination, core::v1 as core,
-    storage::v1 as storage,
+use k8s_openapi::{
+    ClusterResourceScope, NamespaceResourceScope,
+    api::{
+        certificates::v1beta1 as certificates, coordination::v1 as coordination, core::v1 as core,
+        storage::v1 as storage,
+    },
 };
 
 /// A kind of the API that the server stores.
@@ -67,45 +70,35 @@ fn canonical<K: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, St
     serde_json::to_value(decode::<K>(value)?).map_err(|error| error.to_string())
 }
 
-/// Group and version.
-type GroupVersion = (&'static str, &'static str);
+/// Whether objects of a scope are in namespaces.
+trait InNamespace {
+    const NAMESPACED: bool;
+}
 
-const CORE: GroupVersion = ("", "v1");
-const CERTIFICATES: GroupVersion = ("certificates.k8s.io", "v1beta1");
-const COORDINATION: GroupVersion = ("coordination.k8s.io", "v1");
-const STORAGE: GroupVersion = ("storage.k8s.io", "v1");
+impl InNamespace for NamespaceResourceScope {
+    const NAMESPACED: bool = true;
+}
 
-/// A kind of cluster scope, without status, short names and fields that a selector may name.
-const fn of_cluster<K: DeserializeOwned + Serialize>(
-    kind: Kind,
-    (group, version): GroupVersion,
-    name: &'static str,
-    plural: &'static str,
-) -> Resource {
+impl InNamespace for ClusterResourceScope {
+    const NAMESPACED: bool = false;
+}
+
+/// A kind without status, short names and fields that a selector may name.
+const fn of<K>(kind: Kind) -> Resource
+where
+    K: k8s_openapi::Resource<Scope: InNamespace> + DeserializeOwned + Serialize,
+{
     Resource {
         kind,
-        name,
-        plural,
+        name: K::KIND,
+        plural: K::URL_PATH_SEGMENT,
         short_names: &[],
-        group,
-        version,
-        namespaced: false,
+        group: K::GROUP,
+        version: K::VERSION,
+        namespaced: K::Scope::NAMESPACED,
         has_status: false,
         fields: &[],
         canonical: canonical::<K>,
-    }
-}
-
-/// The same, of namespaces.
-const fn namespaced<K: DeserializeOwned + Serialize>(
-    kind: Kind,
-    version: GroupVersion,
-    name: &'static str,
-    plural: &'static str,
-) -> Resource {
-    Resource {
-        namespaced: true,
-        ..of_cluster::<K>(kind, version, name, plural)
     }
 }
 
@@ -115,13 +108,13 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
         short_names: &["ns"],
         has_status: true,
         fields: &["status.phase"],
-        ..of_cluster::<core::Namespace>(Kind::Namespace, CORE, "Namespace", "namespaces")
+        ..of::<core::Namespace>(Kind::Namespace)
     },
     Resource {
         short_names: &["no"],
         has_status: true,
         fields: &["spec.unschedulable"],
-        ..of_cluster::<core::Node>(Kind::Node, CORE, "Node", "nodes")
+        ..of::<core::Node>(Kind::Node)
     },
     Resource {
         short_names: &["po"],
@@ -136,30 +129,25 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             "status.podIP",
             "status.nominatedNodeName",
         ],
-        ..namespaced::<core::Pod>(Kind::Pod, CORE, "Pod", "pods")
+        ..of::<core::Pod>(Kind::Pod)
     },
     Resource {
         short_names: &["cm"],
-        ..namespaced::<core::ConfigMap>(Kind::ConfigMap, CORE, "ConfigMap", "configmaps")
+        ..of::<core::ConfigMap>(Kind::ConfigMap)
     },
     Resource {
         fields: &["type"],
-        ..namespaced::<core::Secret>(Kind::Secret, CORE, "Secret", "secrets")
+        ..of::<core::Secret>(Kind::Secret)
     },
     Resource {
         short_names: &["svc"],
         has_status: true,
         fields: &["spec.clusterIP", "spec.type"],
-        ..namespaced::<core::Service>(Kind::Service, CORE, "Service", "services")
+        ..of::<core::Service>(Kind::Service)
     },
     Resource {
         short_names: &["sa"],
-        ..namespaced::<core::ServiceAccount>(
-            Kind::ServiceAccount,
-            CORE,
-            "ServiceAccount",
-            "serviceaccounts",
-        )
+        ..of::<core::ServiceAccount>(Kind::ServiceAccount)
     },
     Resource {
         short_names: &["ev"],
@@ -176,29 +164,19 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             "source",
             "type",
         ],
-        ..namespaced::<core::Event>(Kind::Event, CORE, "Event", "events")
+        ..of::<core::Event>(Kind::Event)
     },
     Resource {
         fields: &["spec.signerName"],
-        ..of_cluster::<certificates::ClusterTrustBundle>(
-            Kind::ClusterTrustBundle,
-            CERTIFICATES,
-            "ClusterTrustBundle",
-            "clustertrustbundles",
-        )
+        ..of::<certificates::ClusterTrustBundle>(Kind::ClusterTrustBundle)
     },
     Resource {
         has_status: true,
         fields: &["spec.signerName", "spec.podName", "spec.nodeName"],
-        ..namespaced::<certificates::PodCertificateRequest>(
-            Kind::PodCertificateRequest,
-            CERTIFICATES,
-            "PodCertificateRequest",
-            "podcertificaterequests",
-        )
+        ..of::<certificates::PodCertificateRequest>(Kind::PodCertificateRequest)
     },
-    namespaced::<coordination::Lease>(Kind::Lease, COORDINATION, "Lease", "leases"),
-    of_cluster::<storage::CSIDriver>(Kind::CsiDriver, STORAGE, "CSIDriver", "csidrivers"),
+    of::<coordination::Lease>(Kind::Lease),
+    of::<storage::CSIDriver>(Kind::CsiDriver),
 ];
 
 impl Kind {

@@ -35,7 +35,7 @@ pub struct CopyInfo {
     pub bytes: u64,
 }
 
-/// A checkpoint cannot be inspected.
+/// A checkpoint cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InspectError {
@@ -45,6 +45,16 @@ pub enum InspectError {
     /// The directory cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+impl InspectError {
+    /// The reason, as a label of metrics.
+    pub(super) fn reason(&self) -> &'static str {
+        match self {
+            Self::Key(_) => "key",
+            Self::Store(error) => error.label(),
+        }
+    }
 }
 
 /// Opens everything in the checkpoint at `place`, and changes nothing; `None` if there is none.

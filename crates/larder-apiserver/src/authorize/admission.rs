@@ -263,17 +263,13 @@ fn admit_token(
         Some([audience]) => audience.as_str().unwrap_or_default(),
         Some(_) => return reject("node may only request 0 or 1 audiences"),
     };
-    if !projects_audience(&pod.value(), audience) {
+    // CSI drivers, which may ask for other audiences, are unknown here.
+    if !projects(&pod.value(), "serviceAccountToken", "/audience", audience) {
         return reject(&format!(
             "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
         ));
     }
     Ok(())
-}
-
-/// Whether a volume of `pod` projects a token for `audience`. CSI drivers, which may ask for others, are unknown here.
-fn projects_audience(pod: &Value, audience: &str) -> bool {
-    projects(pod, "serviceAccountToken", "/audience", audience)
 }
 
 /// Whether a projected volume of `pod` has a source of the type `source_type` with this value of `field`.

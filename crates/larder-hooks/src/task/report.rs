@@ -118,26 +118,23 @@ impl OnChange {
                 }
             }
             AttemptEnd::Failed { reason, .. } => {
+                macro_rules! failed {
+                    ($log:ident) => {
+                        $log!(
+                            pod = %shown,
+                            hook,
+                            action,
+                            changes,
+                            ?took,
+                            error = reason,
+                            "failed to notify application of a change"
+                        )
+                    };
+                }
                 if *is_news {
-                    warn!(
-                        pod = %shown,
-                        hook,
-                        action,
-                        changes,
-                        ?took,
-                        error = reason,
-                        "failed to notify application of a change"
-                    );
+                    failed!(warn);
                 } else {
-                    debug!(
-                        pod = %shown,
-                        hook,
-                        action,
-                        changes,
-                        ?took,
-                        error = reason,
-                        "failed to notify application of a change"
-                    );
+                    failed!(debug);
                 }
                 self.post(
                     pod,
