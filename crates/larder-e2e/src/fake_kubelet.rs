@@ -41,7 +41,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Client, client::Body};
 use larder_apiserver::{ApiServer, Kind};
-use larder_objects::{ObjectKey, SecretBytes};
+use larder_objects::{
+    Kind::{ConfigMap, Secret},
+    ObjectKey, SecretBytes,
+};
 use larder_projection::{Inputs, Needs, NodeFacts, Unavailable, VolumeKind, disk::VolumeHost};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
@@ -198,11 +201,15 @@ impl FakeKubelet {
         let kubelet = &self.kubelet;
         kubelet.volumes.forget();
         kubelet.listed.send_replace(None);
-        let objects = kubelet.objects.start(kubelet).await?;
+        kubelet.objects.forget();
+        let config_maps = kubelet.objects.list(kubelet, ConfigMap).await?;
+        let secrets = kubelet.objects.list(kubelet, Secret).await?;
         let pods = pods::list(kubelet).await?;
         node::register(kubelet).await?;
         let process = &mut self.process;
-        process.spawn(objects::follow(Arc::clone(kubelet), objects));
+        for (kind, listed) in [(ConfigMap, config_maps), (Secret, secrets)] {
+            process.spawn(objects::follow(Arc::clone(kubelet), kind, listed));
+        }
         process.spawn(pods::follow(Arc::clone(kubelet), pods));
         process.spawn(volumes::populate(Arc::clone(kubelet)));
         process.spawn(volumes::reconcile(Arc::clone(kubelet)));
@@ -332,12 +339,12 @@ impl KubeletContext {
             ..Inputs::default()
         };
         for name in &needs.config_maps {
-            let object = reader.config_map(&key(name));
+            let object = reader.read(ConfigMap, key(name));
             let object = object.ok_or(Unavailable::NotFound);
             inputs.config_maps.insert((*name).to_owned(), object);
         }
         for name in &needs.secrets {
-            let object = reader.secret(&key(name));
+            let object = reader.read(Secret, key(name));
             let object = object.ok_or(Unavailable::NotFound);
             inputs.secrets.insert((*name).to_owned(), object);
         }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::ObjectKey;
+use larder_objects::{Kind, ObjectKey};
 use larder_projection::Needs;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -71,16 +71,18 @@ impl Workers {
     pub(super) fn remove(&self, kubelet: &KubeletContext, uid: &str) {
         let mut workers = self.0.lock();
         workers.remove(uid);
-        let (mut config_maps, mut secrets) = (BTreeSet::new(), BTreeSet::new());
+        let mut referenced = BTreeSet::new();
         for slot in workers.values() {
             let desired = slot.borrow();
             let namespace = desired.pod.metadata.namespace.as_deref();
-            let key = |name: &&str| ObjectKey::new(namespace.unwrap_or_default(), *name);
+            let key =
+                |kind, name: &&str| (kind, ObjectKey::new(namespace.unwrap_or_default(), *name));
             let needs = Needs::of_pod(&desired.pod);
-            config_maps.extend(needs.config_maps.iter().map(key));
-            secrets.extend(needs.secrets.iter().map(key));
+            let config_maps = needs.config_maps.iter();
+            referenced.extend(config_maps.map(|name| key(Kind::ConfigMap, name)));
+            referenced.extend(needs.secrets.iter().map(|name| key(Kind::Secret, name)));
         }
-        kubelet.objects.retain(&config_maps, &secrets);
+        kubelet.objects.retain(&referenced);
     }
 
     /// Takes in a new state of a pod. Returns the slot for a new worker if the pod is new to the kubelet.

@@ -13,10 +13,10 @@ use std::{
 use futures::TryStreamExt as _;
 use k8s_openapi::api::core::v1::{self as core, Node};
 use kube::{
-    Api,
+    Api, ResourceExt as _,
     api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams},
 };
-use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
+use larder_objects::{Kind, Object, ObjectKey};
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -41,70 +41,63 @@ const TTL_ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 const HISTORY: usize = 1024;
 
 #[derive(Debug, Default)]
-pub(super) struct Objects {
-    config_maps: Mutex<Histories<ConfigMap>>,
-    secrets: Mutex<Histories<Secret>>,
-}
+pub(super) struct Objects(Mutex<Histories>);
 
-/// All objects of a kind.
-#[derive(Debug)]
-struct Histories<K> {
+type KindAndKey = (Kind, ObjectKey);
+
+/// All ConfigMaps and Secrets.
+#[derive(Debug, Default)]
+struct Histories {
     /// The states of each object, the latest last.
-    states: BTreeMap<ObjectKey, Vec<SeenState<K>>>,
+    states: BTreeMap<KindAndKey, Vec<SeenState>>,
     /// Immutable objects that were read, while a pod references them: nothing replaces them.
-    pinned: BTreeMap<ObjectKey, Arc<K>>,
+    pinned: BTreeMap<KindAndKey, Arc<DynamicObject>>,
     /// For `Cache`: the fetched objects and their times.
-    fetched: BTreeMap<ObjectKey, (Instant, Arc<K>)>,
+    fetched: BTreeMap<KindAndKey, (Instant, Arc<DynamicObject>)>,
 }
 
 /// A state of an object.
 #[derive(Debug)]
-struct SeenState<K> {
+struct SeenState {
     /// When the change arrived; `None` for an object that was listed at the start.
     at: Option<Instant>,
     /// `None` where the object did not exist.
-    object: Option<Arc<K>>,
-}
-
-impl<K> Default for Histories<K> {
-    fn default() -> Self {
-        Self {
-            states: BTreeMap::new(),
-            pinned: BTreeMap::new(),
-            fetched: BTreeMap::new(),
-        }
-    }
+    object: Option<Arc<DynamicObject>>,
 }
 
 /// Reads objects at one moment.
 pub(super) struct Reader<'a> {
     objects: &'a Objects,
-    view: ObjectView,
-}
-
-#[derive(Clone, Copy)]
-struct ObjectView {
     strategy: ObjectStrategy,
     now: Instant,
     lag: Duration,
     ttl: Duration,
 }
 
-/// The versions at which the watches begin.
-pub(super) struct Listed {
-    config_maps: String,
-    secrets: String,
-}
-
 impl Objects {
-    /// Lists all objects, like a process that has just started: objects that an earlier one has read are forgotten.
-    pub(super) async fn start(&self, kubelet: &KubeletContext) -> anyhow::Result<Listed> {
-        *self.config_maps.lock() = Histories::default();
-        *self.secrets.lock() = Histories::default();
-        Ok(Listed {
-            config_maps: list::<core::ConfigMap, ConfigMap>(kubelet, &self.config_maps).await?,
-            secrets: list::<core::Secret, Secret>(kubelet, &self.secrets).await?,
-        })
+    /// Lists all objects of a kind, like a process that has just started. Returns the version at which the watch begins.
+    pub(super) async fn list(&self, kubelet: &KubeletContext, kind: Kind) -> kube::Result<String> {
+        let list = api(kubelet, kind).list(&ListParams::default()).await?;
+        for object in list.items {
+            self.note(kind, None, object, true);
+        }
+        Ok(list.metadata.resource_version.unwrap_or_default())
+    }
+
+    /// Forgets all objects.
+    pub(super) fn forget(&self) {
+        *self.0.lock() = Histories::default();
+    }
+
+    fn note(&self, kind: Kind, at: Option<Instant>, object: DynamicObject, exists: bool) {
+        let mut histories = self.0.lock();
+        let key = ObjectKey::new(object.namespace().unwrap_or_default(), object.name_any());
+        let states = histories.states.entry((kind, key)).or_default();
+        if states.len() == HISTORY {
+            states.remove(0);
+        }
+        let object = exists.then(|| Arc::new(object));
+        states.push(SeenState { at, object });
     }
 
     /// Reads as a kubelet on `node` does now, whose watches are so far behind.
@@ -114,125 +107,78 @@ impl Objects {
         node: &Node,
         lag: Duration,
     ) -> Reader<'_> {
-        let annotations = node.metadata.annotations.as_ref();
-        let ttl = annotations.and_then(|annotations| annotations.get(TTL_ANNOTATION)?.parse().ok());
-        let view = ObjectView {
+        let ttl = node.annotations().get(TTL_ANNOTATION);
+        let ttl = ttl.and_then(|ttl| ttl.parse().ok());
+        Reader {
+            objects: self,
             strategy,
             now: Instant::now(),
             lag,
             ttl: ttl.map_or(DEFAULT_TTL, Duration::from_secs),
-        };
-        Reader {
-            objects: self,
-            view,
         }
     }
 
     /// Forgets immutable and cached objects that no pod references any more.
-    pub(super) fn retain(&self, config_maps: &BTreeSet<ObjectKey>, secrets: &BTreeSet<ObjectKey>) {
-        self.config_maps.lock().retain(config_maps);
-        self.secrets.lock().retain(secrets);
+    pub(super) fn retain(&self, referenced: &BTreeSet<KindAndKey>) {
+        let mut histories = self.0.lock();
+        histories.pinned.retain(|key, _| referenced.contains(key));
+        histories.fetched.retain(|key, _| referenced.contains(key));
     }
 }
 
 impl Reader<'_> {
-    pub(super) fn config_map(&self, key: &ObjectKey) -> Option<Arc<ConfigMap>> {
-        self.objects.config_maps.lock().read(key, self.view)
+    pub(super) fn read<K: Object>(&self, kind: Kind, key: ObjectKey) -> Option<Arc<K>> {
+        let object = self.object((kind, key))?;
+        let json = serde_json::to_vec(&*object).expect("an object is JSON");
+        Some(Arc::new(
+            K::from_json(&json).expect("the server checks its objects"),
+        ))
     }
 
-    pub(super) fn secret(&self, key: &ObjectKey) -> Option<Arc<Secret>> {
-        self.objects.secrets.lock().read(key, self.view)
-    }
-}
-
-impl<K: Object> Histories<K> {
-    fn note(&mut self, key: ObjectKey, at: Option<Instant>, object: Option<Arc<K>>) {
-        let states = self.states.entry(key).or_default();
-        if states.len() == HISTORY {
-            states.remove(0);
-        }
-        states.push(SeenState { at, object });
-    }
-
-    /// The object as it was seen `lag` ago.
-    fn seen(&self, key: &ObjectKey, now: Instant, lag: Duration) -> Option<Arc<K>> {
-        let states = self.states.get(key)?;
-        let is_seen = |state: &&SeenState<K>| state.at.is_none_or(|at| at + lag <= now);
-        states.iter().rev().find(is_seen)?.object.clone()
-    }
-
-    fn read(&mut self, key: &ObjectKey, view: ObjectView) -> Option<Arc<K>> {
-        match view.strategy {
-            ObjectStrategy::Get => self.seen(key, view.now, Duration::ZERO),
+    fn object(&self, key: KindAndKey) -> Option<Arc<DynamicObject>> {
+        let mut histories = self.objects.0.lock();
+        match self.strategy {
+            ObjectStrategy::Get => histories.seen(&key, self.now, Duration::ZERO),
             ObjectStrategy::Cache => {
-                if let Some((at, object)) = self.fetched.get(key)
-                    && *at + view.ttl > view.now
+                if let Some((at, object)) = histories.fetched.get(&key)
+                    && *at + self.ttl > self.now
                 {
                     return Some(Arc::clone(object));
                 }
-                let object = self.seen(key, view.now, Duration::ZERO)?;
-                let fetched = (view.now, Arc::clone(&object));
-                self.fetched.insert(key.clone(), fetched);
+                let object = histories.seen(&key, self.now, Duration::ZERO)?;
+                let fetched = (self.now, Arc::clone(&object));
+                histories.fetched.insert(key, fetched);
                 Some(object)
             }
             ObjectStrategy::Watch => {
-                if let Some(object) = self.pinned.get(key) {
+                if let Some(object) = histories.pinned.get(&key) {
                     return Some(Arc::clone(object));
                 }
-                let object = self.seen(key, view.now, view.lag)?;
-                if object.is_immutable() {
-                    self.pinned.insert(key.clone(), Arc::clone(&object));
+                let object = histories.seen(&key, self.now, self.lag)?;
+                if object.data["immutable"] == true {
+                    histories.pinned.insert(key, Arc::clone(&object));
                 }
                 Some(object)
             }
         }
     }
+}
 
-    fn retain(&mut self, referenced: &BTreeSet<ObjectKey>) {
-        self.pinned.retain(|key, _| referenced.contains(key));
-        self.fetched.retain(|key, _| referenced.contains(key));
+impl Histories {
+    /// The object as it was seen `lag` ago.
+    fn seen(&self, key: &KindAndKey, now: Instant, lag: Duration) -> Option<Arc<DynamicObject>> {
+        let states = self.states.get(key)?;
+        let is_seen = |state: &&SeenState| state.at.is_none_or(|at| at + lag <= now);
+        states.iter().rev().find(is_seen)?.object.clone()
     }
 }
 
-/// Stores all objects of a kind; returns the version of the list.
-async fn list<R, K>(
-    kubelet: &KubeletContext,
-    histories: &Mutex<Histories<K>>,
-) -> anyhow::Result<String>
-where
-    R: kube::Resource<DynamicType = ()>,
-    K: Object,
-{
-    let list = api::<R>(kubelet).list(&ListParams::default()).await?;
-    for object in &list.items {
-        let (key, object) = decode(object)?;
-        histories.lock().note(key, None, Some(Arc::new(object)));
-    }
-    Ok(list.metadata.resource_version.unwrap_or_default())
-}
-
-/// Follows all objects.
-pub(super) async fn follow(kubelet: Arc<KubeletContext>, listed: Listed) {
-    let (config_maps, secrets) = (&kubelet.objects.config_maps, &kubelet.objects.secrets);
-    tokio::join!(
-        watch_kind::<core::ConfigMap, ConfigMap>(&kubelet, config_maps, listed.config_maps),
-        watch_kind::<core::Secret, Secret>(&kubelet, secrets, listed.secrets),
-    );
-}
-
-async fn watch_kind<R, K>(
-    kubelet: &KubeletContext,
-    histories: &Mutex<Histories<K>>,
-    version: String,
-) where
-    R: kube::Resource<DynamicType = ()>,
-    K: Object,
-{
-    let api = api::<R>(kubelet);
-    watch(&api, &WatchParams::default(), version, |object, exists| {
-        let (key, decoded) = decode::<K>(&object).expect("the server checks its objects");
-        let object = exists.then(|| Arc::new(decoded));
-        histories.lock().note(key, Some(Instant::now()), object);
+/// Follows all objects of a kind.
+pub(super) async fn follow(kubelet: Arc<KubeletContext>, kind: Kind, listed: String) {
+    let api = api(&kubelet, kind);
+    watch(&api, &WatchParams::default(), listed, |object, exists| {
+        let now = Some(Instant::now());
+        kubelet.objects.note(kind, now, object, exists);
     })
     .await;
 }
@@ -270,11 +216,10 @@ pub(super) async fn watch<R>(
     }
 }
 
-fn api<R: kube::Resource<DynamicType = ()>>(kubelet: &KubeletContext) -> Api<DynamicObject> {
-    Api::all_with(kubelet.client.clone(), &ApiResource::erase::<R>(&()))
-}
-
-fn decode<K: Object>(object: &DynamicObject) -> anyhow::Result<(ObjectKey, K)> {
-    let object = K::from_json(&serde_json::to_vec(object)?)?;
-    Ok((object.metadata().key(), object))
+fn api(kubelet: &KubeletContext, kind: Kind) -> Api<DynamicObject> {
+    let resource = match kind {
+        Kind::ConfigMap => ApiResource::erase::<core::ConfigMap>(&()),
+        Kind::Secret => ApiResource::erase::<core::Secret>(&()),
+    };
+    Api::all_with(kubelet.client.clone(), &resource)
 }
