@@ -51,7 +51,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
     outcome.map(ExitCode::from)
 }
 
-/// Runs a sidecar, as [`run`] does.
+/// Runs a sidecar and returns the exit code of the process.
 ///
 /// # Errors
 ///
