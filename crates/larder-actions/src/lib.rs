@@ -10,6 +10,7 @@
 //! | `http` | [`http`] |
 //! | `signal` | [`signal`], for the processes that the environment names |
 //! | `restart` | the environment; [`restart`] for containers that another program runs |
+//! | the metrics of rounds | [`metrics`] |
 //! | the search for processes | [`targets`], on top of [`processes`] |
 //!
 //! Invariants:
@@ -19,6 +20,7 @@
 
 pub mod exec;
 pub mod http;
+pub mod metrics;
 pub mod processes;
 pub mod restart;
 pub mod signal;

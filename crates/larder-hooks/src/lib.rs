@@ -27,7 +27,6 @@
 mod handover;
 mod hooked_pod;
 mod key;
-mod metrics;
 mod observer;
 mod round;
 mod settings;

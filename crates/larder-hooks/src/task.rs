@@ -21,7 +21,7 @@ use std::{
 
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::{exec::Machine, http::Network, processes::Processes};
+use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics, processes::Processes};
 use larder_inputs::clock::Clock;
 use larder_objects::chain;
 use larder_on_change::{
@@ -46,7 +46,6 @@ use super::{
     OnChangeConfig,
     hooked_pod::HookedPod,
     key,
-    metrics::RoundMetrics,
     observer::Observer,
     round::{AttemptReport, AttemptRun, Handler, ProgramHook},
 };

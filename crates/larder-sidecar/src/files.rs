@@ -8,7 +8,6 @@
 //! 2. Of several objects that claim a path, the last one in the order of [`ObjectRef`] has it. The file of a winner that
 //!    leaves stays until the next one's content has come.
 //! 3. A file that cannot be written keeps its old content. Its object is *stale*: it is read again.
-//! 4. No version of an object goes backward, unless the API server was restored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,19 +22,19 @@ use larder_files::{
     regular_file::{read_open, read_regular_file},
     sys,
 };
-use larder_objects::{ResourceVersion, chain};
+use larder_objects::chain;
 use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
 use rustix::io::Errno;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
-    follow::{Settled, Sink, UrlFile},
     index::Index,
+    intake::{Settled, Sink, UrlFile},
     metrics::{Metrics, set},
     object::{DecodedObject, annotation},
     place::{ASIDE, Places},
-    selection::{ObjectRef, Selection},
+    selection::ObjectRef,
     settings::FileSettings,
 };
 
@@ -51,20 +50,19 @@ const MAX_READ: u64 = 16 << 20;
 pub(crate) struct Files {
     places: Places,
     index: Index,
-    objects: BTreeMap<ObjectRef, ObjectState>,
+    /// The paths that objects want, sorted, with the URLs of content that is fetched.
+    objects: BTreeMap<ObjectRef, Vec<PathAndUrl>>,
     paths: BTreeMap<Arc<str>, PathState>,
     /// Whether every list has succeeded once.
     is_complete: bool,
     /// Objects to be read again; whether that is because of a failure.
-    stale: BTreeMap<ObjectRef, bool>,
+    stale: Vec<(ObjectRef, bool)>,
     /// URL keys whose URL is new.
     fetches: Vec<UrlFile>,
     /// Files differ from those at the last [`Sink::settle`].
     is_changed: bool,
     /// A file could not be removed.
     has_orphans: bool,
-    /// Paths that several objects want.
-    collisions: usize,
     /// The mode of files, if none is set.
     default_mode: u32,
     random: fastrand::Rng,
@@ -74,13 +72,6 @@ pub(crate) struct Files {
 type PathAndUrl = (Arc<str>, Option<Arc<str>>);
 
 #[derive(Debug, Default)]
-struct ObjectState {
-    version: ResourceVersion,
-    /// Its paths, sorted, with the URL of content that is fetched.
-    paths: Box<[PathAndUrl]>,
-}
-
-#[derive(Debug, Default)]
 struct PathState {
     /// The objects that want it, in order.
     claims: Vec<ObjectRef>,
@@ -88,13 +79,6 @@ struct PathState {
     tag: Option<ContentTag>,
     /// Why it was not written, unless an older content is there.
     error: Option<String>,
-}
-
-impl ObjectState {
-    fn url(&self, path: &Arc<str>) -> Option<&Arc<str>> {
-        let mut paths = self.paths.iter();
-        paths.find(|(own, _)| own == path)?.1.as_ref()
-    }
 }
 
 /// Where a piece of content comes from.
@@ -121,11 +105,10 @@ impl Files {
             objects: BTreeMap::new(),
             paths: BTreeMap::new(),
             is_complete: false,
-            stale: BTreeMap::new(),
+            stale: Vec::new(),
             fetches: Vec::new(),
             is_changed: false,
             has_orphans: false,
-            collisions: 0,
             default_mode: default_mode(),
             random: fastrand::Rng::new(),
             metrics,
@@ -139,41 +122,41 @@ impl Files {
         decoded: &'a DecodedObject,
         annotation: Option<&str>,
     ) -> BTreeMap<Arc<str>, Wanted<'a>> {
-        let refused = |error: String| {
+        let wanted: Vec<_> = match self.places.directory(annotation) {
+            Ok(directory) => {
+                let files = decoded.files().into_iter();
+                let wanted = |(key, bytes)| self.wanted(object, &directory, key, bytes);
+                files.map(wanted).collect()
+            }
+            Err(error) => vec![Err(error)],
+        };
+        let refused = |error: &String| {
             warn!(%object, error, "not made a file");
             self.metrics.wrote("refused");
         };
-        let mut desired = BTreeMap::new();
-        let directory = match self.places.directory(annotation) {
-            Ok(directory) => directory,
-            Err(error) => {
-                refused(error);
-                return desired;
-            }
-        };
-        for (key, bytes) in decoded.files() {
-            let (name, is_url) = match self.places.file_name(object, key) {
-                Ok(file) => file,
-                Err(error) => {
-                    refused(error);
-                    continue;
-                }
-            };
-            let wanted = if is_url {
-                let text = std::str::from_utf8(bytes)
-                    .map(str::trim)
-                    .unwrap_or_default();
-                if text.is_empty() || text.len() > MAX_URL {
-                    refused(format!("the value of key {key:?} is not a URL"));
-                    continue;
-                }
-                Wanted::Url(text.into())
-            } else {
-                Wanted::Bytes(bytes)
-            };
-            desired.insert(directory.join(name).to_string_lossy().into(), wanted);
+        let wanted = wanted.into_iter();
+        wanted
+            .filter_map(|one| one.inspect_err(refused).ok())
+            .collect()
+    }
+
+    fn wanted<'a>(
+        &self,
+        object: &ObjectRef,
+        directory: &Path,
+        key: &str,
+        bytes: &'a [u8],
+    ) -> Result<(Arc<str>, Wanted<'a>), String> {
+        let (name, is_url) = self.places.file_name(object, key)?;
+        let path = directory.join(name).to_string_lossy().into();
+        if !is_url {
+            return Ok((path, Wanted::Bytes(bytes)));
         }
-        desired
+        let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
+        if text.is_empty() || text.len() > MAX_URL {
+            return Err(format!("the value of key {key:?} is not a URL"));
+        }
+        Ok((path, Wanted::Url(text.into())))
     }
 
     fn winner(&self, path: &str) -> Option<&ObjectRef> {
@@ -197,8 +180,6 @@ impl Files {
         claims.insert(at, object.clone());
         if let [.., loser, winner] = claims.as_slice() {
             warn!(%path, %winner, %loser, "several objects have this path, the last one wins");
-            self.collisions += usize::from(claims.len() == 2);
-            set(&self.metrics.collisions, self.collisions);
         }
     }
 
@@ -207,10 +188,8 @@ impl Files {
         let Some(PathState { claims, .. }) = self.paths.get_mut(path) else {
             return;
         };
-        let (was_winner, count) = (claims.last() == Some(object), claims.len());
+        let was_winner = claims.last() == Some(object);
         claims.retain(|claim| claim != object);
-        self.collisions -= usize::from(count == 2 && claims.len() == 1);
-        set(&self.metrics.collisions, self.collisions);
         match claims.last().cloned() {
             Some(next) if was_winner => self.read_again(&next, false),
             None if self.is_complete => self.remove(path),
@@ -219,18 +198,14 @@ impl Files {
     }
 
     fn read_again(&mut self, object: &ObjectRef, failed: bool) {
-        if let Some(state) = self.objects.get_mut(object) {
-            state.version = ResourceVersion::default();
-            for (_, url) in &mut state.paths {
-                *url = None;
-            }
-            *self.stale.entry(object.clone()).or_default() |= failed;
+        if let Some(paths) = self.objects.get_mut(object) {
+            paths.iter_mut().for_each(|(_, url)| *url = None);
+            self.stale.push((object.clone(), failed));
         }
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
         self.index.add_file(path, object);
-        set(&self.metrics.files, self.index.files().len());
         let tag = self.index.key().tag(bytes);
         let written = self.try_write(Path::new(&**path), bytes);
         let state = self.paths.entry(Arc::clone(path)).or_default();
@@ -304,7 +279,6 @@ impl Files {
         self.metrics.wrote("removed");
         self.index.remove(path);
         self.paths.remove(path);
-        set(&self.metrics.files, self.index.files().len());
         self.is_changed = true;
         while let Some(own) = directory.to_str()
             && self.index.has_made(own)
@@ -337,41 +311,27 @@ impl Files {
 
     /// An unreadable object exists. What an earlier start wrote for it stays.
     fn keep(&mut self, object: &ObjectRef) {
-        self.stale.remove(object);
         if self.objects.contains_key(object) {
             return;
         }
         let files = self.index.files().iter();
         let own = files.filter(|(_, owner)| *owner == object);
-        let paths: Box<[_]> = own.map(|(path, _)| (Arc::clone(path), None)).collect();
+        let paths: Vec<_> = own.map(|(path, _)| (Arc::clone(path), None)).collect();
         for (path, _) in &paths {
             self.claim(path, object);
         }
-        let state = ObjectState {
-            paths,
-            ..ObjectState::default()
-        };
-        self.objects.insert(object.clone(), state);
-        self.metrics.objects(object.kind, 1);
+        self.objects.insert(object.clone(), paths);
     }
 }
 
 impl Sink for Files {
-    fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]) {
-        let is_seen = |state: &ObjectState| {
-            let seen = &state.version;
-            !version.is_empty() && (seen == version || version.is_older_than(seen))
-        };
-        if self.objects.get(object).is_some_and(is_seen) {
-            return;
-        }
+    fn take(&mut self, object: &ObjectRef, json: &[u8]) {
         let began = Instant::now();
         let decoded = match DecodedObject::from_json(object.kind, json) {
             Ok(decoded) => decoded,
             Err(error) => {
                 warn!(%object, error = chain(&error), "unreadable object, its files stay");
-                self.keep(object);
-                return;
+                return self.keep(object);
             }
         };
         let annotation = annotation(json, &self.places.settings.annotation);
@@ -380,15 +340,8 @@ impl Sink for Files {
             Wanted::Bytes(_) => (Arc::clone(path), None),
             Wanted::Url(url) => (Arc::clone(path), Some(Arc::clone(url))),
         });
-        let state = ObjectState {
-            version: version.clone(),
-            paths: paths.collect(),
-        };
-        let before = self.objects.insert(object.clone(), state);
-        let is_first = before.is_none();
-        self.metrics.objects(object.kind, i64::from(is_first));
+        let before = self.objects.insert(object.clone(), paths.collect());
         let before = before.unwrap_or_default();
-        self.stale.remove(object);
         for path in desired.keys() {
             self.claim(path, object);
         }
@@ -397,17 +350,18 @@ impl Sink for Files {
             match wanted {
                 _ if !self.has(path, object) => {}
                 Wanted::Bytes(bytes) => self.write(path, object, bytes),
-                Wanted::Url(url) if before.url(path) == Some(url) => {}
-                Wanted::Url(url) => self.fetches.push(UrlFile {
-                    path: Arc::clone(path),
-                    object: object.clone(),
-                    url: Arc::clone(url),
-                }),
+                Wanted::Url(url) => {
+                    let (path, url) = (Arc::clone(path), Arc::clone(url));
+                    if !is_among(&before, &path, &url) {
+                        let object = object.clone();
+                        self.fetches.push(UrlFile { path, object, url });
+                    }
+                }
             }
         }
         let delivery = &self.metrics.delivery;
         delivery.observe(began.elapsed().as_secs_f64());
-        for (path, _) in &before.paths {
+        for (path, _) in &before {
             if !desired.contains_key(path) {
                 self.release(path, object);
             }
@@ -415,22 +369,8 @@ impl Sink for Files {
     }
 
     fn gone(&mut self, object: &ObjectRef) {
-        let Some(state) = self.objects.remove(object) else {
-            return;
-        };
-        self.stale.remove(object);
-        for (path, _) in &state.paths {
-            self.release(path, object);
-        }
-        self.metrics.objects(object.kind, -1);
-    }
-
-    fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>) {
-        let known = self.objects.keys();
-        let absent = known.filter(|object| selection.covers(object) && !present.contains(object));
-        let absent: Vec<_> = absent.cloned().collect();
-        for object in absent {
-            self.gone(&object);
+        for (path, _) in self.objects.remove(object).unwrap_or_default() {
+            self.release(&path, object);
         }
     }
 
@@ -440,25 +380,21 @@ impl Sink for Files {
         }
     }
 
-    fn forget_versions(&mut self, selection: &Selection) {
-        for (object, state) in &mut self.objects {
-            if selection.covers(object) {
-                state.version = ResourceVersion::default();
-            }
-        }
-    }
-
-    fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool> {
-        &mut self.stale
+    fn take_stale(&mut self) -> Vec<(ObjectRef, bool)> {
+        mem::take(&mut self.stale)
     }
 
     fn settle(&mut self) -> Settled {
         if self.has_orphans {
             self.remove_orphans();
         }
+        let paths = || self.paths.values();
+        let collisions = paths().filter(|state| state.claims.len() > 1).count();
+        set(&self.metrics.collisions, collisions);
+        set(&self.metrics.files, self.index.files().len());
         Settled {
             is_changed: mem::take(&mut self.is_changed),
-            unwritten: self.paths.values().find_map(|state| state.error.clone()),
+            unwritten: paths().find_map(|state| state.error.clone()),
             retries: false,
         }
     }
@@ -490,9 +426,9 @@ impl Sink for Files {
     }
 
     fn wants(&self, file: &UrlFile) -> bool {
-        let state = self.objects.get(&file.object);
+        let paths = self.objects.get(&file.object);
         self.winner(&file.path) == Some(&file.object)
-            && state.and_then(|state| state.url(&file.path)) == Some(&file.url)
+            && paths.is_some_and(|paths| is_among(paths, &file.path, &file.url))
     }
 
     fn take_fetched(&mut self, file: &UrlFile, content: &[u8]) {
@@ -500,6 +436,12 @@ impl Sink for Files {
             self.write(&file.path, &file.object, content);
         }
     }
+}
+
+/// Whether the path has content from this URL.
+fn is_among(paths: &[PathAndUrl], path: &str, url: &str) -> bool {
+    let found = paths.binary_search_by(|(own, _)| (**own).cmp(path));
+    found.is_ok_and(|at| paths[at].1.as_deref() == Some(url))
 }
 
 /// Whether the file has this content and mode.

@@ -1,12 +1,12 @@
 //! Follows the objects of selections: by watches, by lists from time to time, or by one list.
 //!
-//! Whatever comes is passed to a [`Sink`] as it is read, so neither a list nor an event is held here.
+//! Whatever comes is passed to the [`Intake`](crate::intake::Intake) as it is read, so neither a list nor an event is held
+//! here.
 //!
 //! Invariants:
 //! 1. A sink learns that an object is gone from an event, or from a complete state without it.
-//! 2. [`Sink::complete`] is called once every selection has had a complete state (rule A1).
-//! 3. An object that the sink calls stale is listed again by its name, with growing pauses after failures, until it was
-//!    taken or is gone. What comes too late for that is not taken.
+//! 2. It learns that all is complete once every selection has had a complete state (rule A1).
+//! 3. A stale object is listed again by its name, with growing pauses after failures, until it was taken or is gone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,150 +15,80 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
-use larder_on_change::{ContentDigest, Hook, Items};
 use larder_transport::path::{CollectionPath, Resource, field_selector};
 use larder_watch::{
-    Api, Engine, Head, Limits, Listed, NodeContext, Report, RequestBackoff, RequestError,
-    RequestPhase, Target, TargetId,
+    Api, Engine, Head, Limits, NodeContext, Report, RequestError, RequestFailure, RequestPhase,
+    Target, TargetId,
 };
-use parking_lot::Mutex;
-use tokio::{
-    sync::Semaphore,
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
-    health::WatchHealth,
-    index::Index,
+    health::Health,
+    intake::SharedIntake,
     selection::{ObjectRef, Selection},
     settings::{Method, WatchTiming},
 };
 
-/// Lists and watches that are opened at the same time. Each holds an object while it is read.
-const REQUESTS: usize = 4;
+/// Requests that wait for their response at the same time. Each holds an object while it is read.
+const LIMITS: Limits = Limits {
+    max_requests_in_flight: 4,
+    max_watches: usize::MAX,
+};
 /// The longest pause before an object is read again.
 const MAX_PAUSE: Duration = Duration::from_mins(1);
 
-/// Takes objects over, and puts them into files.
-pub(crate) trait Sink: fmt::Debug + Send + 'static {
-    /// An object as it is now, in JSON.
-    fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]);
+/// A selection as the target of requests.
+#[derive(Clone)]
+struct Watched(Arc<WatchedSelection>);
 
-    /// An object is gone.
-    fn gone(&mut self, object: &ObjectRef);
-
-    /// These are all objects of a selection.
-    fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>);
-
-    /// Every selection has been listed.
-    fn complete(&mut self) {}
-
-    /// The API server was restored: versions may be lower from now on.
-    fn forget_versions(&mut self, selection: &Selection);
-
-    /// The objects that are to be read again; whether because of a failure.
-    fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool>;
-
-    /// Something may have changed: brings files up to date.
-    fn settle(&mut self) -> Settled;
-
-    /// What is ours across restarts.
-    fn index(&mut self) -> &mut Index;
-
-    /// The digest of what a hook selects, and what changes are computed from.
-    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items);
-
-    /// The files whose content is to be fetched now.
-    fn take_fetches(&mut self) -> Vec<UrlFile> {
-        Vec::new()
-    }
-
-    /// Whether this file is still to have the content of this URL.
-    fn wants(&self, _: &UrlFile) -> bool {
-        false
-    }
-
-    /// Takes over the content that was fetched, if it is still wanted.
-    fn take_fetched(&mut self, _: &UrlFile, _content: &[u8]) {}
-}
-
-/// The state of files.
-#[derive(Debug, Default)]
-pub(crate) struct Settled {
-    /// Files differ from those at the last call.
-    pub(crate) is_changed: bool,
-    /// Why something was never written.
-    pub(crate) unwritten: Option<String>,
-    /// Whether to settle again after a while.
-    pub(crate) retries: bool,
-}
-
-/// A file whose content is fetched.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UrlFile {
-    pub(crate) path: Arc<str>,
-    pub(crate) object: ObjectRef,
-    pub(crate) url: Arc<str>,
-}
-
-/// A selection as the target of a watch.
-pub(crate) struct Watched<S>(Arc<WatchedSelection<S>>);
-
-struct WatchedSelection<S> {
+struct WatchedSelection {
     selection: Selection,
     timing: WatchTiming,
-    sink: Arc<Mutex<S>>,
-    /// `None` for an object that is read again.
-    health: Option<Arc<WatchHealth>>,
+    is_only_listed: bool,
+    intake: SharedIntake,
+    /// Where its proofs go, and its number there; `None` for an object that is read again.
+    health: Option<(Arc<Health>, usize)>,
 }
 
-impl<S> Clone for Watched<S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<S> fmt::Debug for Watched<S> {
+impl fmt::Debug for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.selection)
     }
 }
 
-/// An object that was read, and taken by the sink.
+/// An object that was read, and taken in.
 #[derive(Debug)]
-pub(crate) struct Taken {
+struct Taken {
     object: ObjectRef,
     version: ResourceVersion,
 }
 
-impl<S: Sink> Watched<S> {
+impl Watched {
     fn object(&self, head: &Head) -> Result<Option<ObjectRef>, RequestError> {
-        let selection = &self.0.selection;
-        let meta = &head.metadata;
+        let (selection, meta) = (&self.0.selection, &head.metadata);
         if meta.name.is_empty() {
             return Err(RequestError::Unexpected("an object without a name"));
         }
-        let other = selection.name.as_ref().filter(|name| **name != meta.name);
-        if other.is_some() {
+        let namespace = selection.namespace.as_ref().unwrap_or(&meta.namespace);
+        let object = ObjectRef {
+            kind: selection.kind,
+            namespace: namespace.clone(),
+            name: meta.name.clone(),
+        };
+        if !selection.covers(&object) {
             return Ok(None);
         }
-        let namespace = selection.namespace.as_ref().unwrap_or(&meta.namespace);
         match selection.kind {
             Kind::ConfigMap => head.check::<ConfigMap>(namespace)?,
             Kind::Secret => head.check::<Secret>(namespace)?,
         }
-        Ok(Some(ObjectRef {
-            kind: selection.kind,
-            namespace: namespace.clone(),
-            name: meta.name.clone(),
-        }))
+        Ok(Some(object))
     }
 }
 
-impl<S: Sink> Target for Watched<S> {
+impl Target for Watched {
     type Item = Taken;
     type Tombstone = ObjectRef;
     type State = BTreeSet<ObjectRef>;
@@ -189,6 +119,10 @@ impl<S: Sink> Target for Watched<S> {
         self.0.selection.labels.as_deref()
     }
 
+    fn is_only_listed(&self) -> bool {
+        self.0.is_only_listed
+    }
+
     fn watch_timeout(&self) -> Option<Duration> {
         self.0.timing.timeout
     }
@@ -202,8 +136,8 @@ impl<S: Sink> Target for Watched<S> {
     }
 
     fn verified(&self, version: Option<&ResourceVersion>) {
-        if let Some(health) = &self.0.health {
-            health.proven(version, Instant::now());
+        if let Some((health, number)) = &self.0.health {
+            health.proven(*number, version);
         }
     }
 
@@ -213,11 +147,10 @@ impl<S: Sink> Target for Watched<S> {
             return Ok(None);
         };
         let version = head.metadata.resource_version;
-        let mut sink = self.0.sink.lock();
-        if self.0.health.is_some() || sink.stale().contains_key(&object) {
-            sink.take(&object, &version, json);
-        }
-        drop(sink);
+        let only_stale = self.0.health.is_none();
+        let mut intake = self.0.intake.lock();
+        intake.take(&object, &version, json, only_stale);
+        drop(intake);
         Ok(Some(Taken { object, version }))
     }
 
@@ -245,33 +178,24 @@ impl<S: Sink> Target for Watched<S> {
     }
 }
 
-/// What is listed.
-enum Listing {
-    /// A selection, by its number.
-    Selection(usize),
-    /// An object that is read again.
-    Object(ObjectRef),
-}
-
-type ListResult<S> = Result<Listed<Watched<S>>, RequestError>;
-
 /// Follows selections.
-pub(crate) struct Follower<S: Sink> {
-    api: Api,
-    watched: Vec<Watched<S>>,
-    sink: Arc<Mutex<S>>,
-    /// Selections without a complete state so far.
-    missing: BTreeSet<usize>,
-    /// `None` if selections are listed.
-    engine: Option<Box<Engine<Watched<S>>>>,
-    /// Time between two lists of a selection.
-    pause: Option<Duration>,
-    lists: FuturesUnordered<BoxFuture<'static, (Listing, ListResult<S>)>>,
-    permits: Arc<Semaphore>,
-    backoff: RequestBackoff,
-    random: fastrand::Rng,
-    /// The objects that are being read again, and the attempts before.
-    rereads: BTreeMap<ObjectRef, u32>,
+pub(crate) struct Follower {
+    engine: Box<Engine<Watched>>,
+    intake: SharedIntake,
+    health: Arc<Health>,
+    method: Method,
+    timing: WatchTiming,
+    /// The selections, whose numbers are those of their targets.
+    selections: Vec<Selection>,
+    /// Those without a complete state so far.
+    missing: BTreeSet<u64>,
+    /// The objects that are being read again; and by the numbers of their targets, with the failures so far.
+    reading: BTreeSet<ObjectRef>,
+    rereads: BTreeMap<u64, (ObjectRef, u32)>,
+    /// How many targets there were.
+    targets: u64,
+    /// The targets that are listed at a time.
+    due: BTreeSet<(Instant, u64)>,
 }
 
 /// A failed request of a selection, which is repeated.
@@ -284,7 +208,7 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    fn of(selection: &Selection, phase: RequestPhase, error: &RequestError) -> Self {
+    fn of(selection: &Selection, RequestFailure { phase, error }: &RequestFailure) -> Self {
         let text = chain(error);
         // A list may be the beginning of a watch, which takes that right.
         let verb = match phase {
@@ -299,237 +223,183 @@ impl Failure {
     }
 }
 
-impl<S: Sink> Follower<S> {
+impl Follower {
     pub(crate) fn new(
         client: kube::Client,
-        selections: Vec<(Selection, Arc<WatchHealth>)>,
+        selections: BTreeSet<Selection>,
         method: Method,
         timing: WatchTiming,
-        sink: Arc<Mutex<S>>,
+        (intake, health): (&SharedIntake, &Arc<Health>),
     ) -> Self {
-        let api = Api::new(client);
-        let watched = selections.into_iter().map(|(selection, health)| {
-            Watched(Arc::new(WatchedSelection {
-                selection,
-                timing,
-                sink: Arc::clone(&sink),
-                health: Some(health),
-            }))
-        });
-        let watched: Vec<_> = watched.collect();
+        let (api, context, random) = (
+            Api::new(client),
+            NodeContext::default(),
+            fastrand::Rng::new(),
+        );
         let mut follower = Self {
-            missing: (0..watched.len()).collect(),
-            engine: None,
-            pause: match method {
-                Method::Sleep(pause) => Some(pause),
-                Method::List | Method::Watch => None,
-            },
-            lists: FuturesUnordered::new(),
-            permits: Arc::new(Semaphore::new(REQUESTS)),
-            backoff: RequestBackoff::default(),
-            random: fastrand::Rng::new(),
+            engine: Box::new(Engine::new(api, LIMITS, Arc::default(), &context, random)),
+            intake: Arc::clone(intake),
+            health: Arc::clone(health),
+            method,
+            timing,
+            selections: selections.iter().cloned().collect(),
+            missing: BTreeSet::new(),
+            reading: BTreeSet::new(),
             rereads: BTreeMap::new(),
-            api,
-            watched,
-            sink,
+            targets: 0,
+            due: BTreeSet::new(),
         };
-        if method == Method::Watch {
-            follower.watch();
-        } else {
-            for index in 0..follower.watched.len() {
-                follower.list(Listing::Selection(index), Duration::ZERO);
-            }
+        health.follow(&follower.selections);
+        for (number, selection) in selections.into_iter().enumerate() {
+            let health = Some((Arc::clone(health), number));
+            let target = follower.add(selection, health, Duration::ZERO);
+            follower.missing.insert(target);
         }
         follower
     }
 
-    fn watch(&mut self) {
-        let limits = Limits {
-            max_requests_in_flight: REQUESTS,
-            max_watches: usize::MAX,
-        };
-        let (api, random) = (self.api.clone(), self.random.fork());
-        let mut engine = Engine::new(api, limits, Arc::default(), &NodeContext::default(), random);
-        for (index, target) in (0..).zip(&self.watched) {
-            let id = TargetId::Collection(index);
-            engine.add(id, target.clone());
-            // Collections need no slot.
-            let _ = engine.start(id, true);
-        }
-        self.engine = Some(Box::new(engine));
+    /// Adds a target that is listed after a pause, and returns its number.
+    fn add(
+        &mut self,
+        selection: Selection,
+        health: Option<(Arc<Health>, usize)>,
+        pause: Duration,
+    ) -> u64 {
+        let target = self.targets;
+        self.targets += 1;
+        let watched = Watched(Arc::new(WatchedSelection {
+            selection,
+            timing: self.timing,
+            is_only_listed: health.is_none() || self.method != Method::Watch,
+            intake: Arc::clone(&self.intake),
+            health,
+        }));
+        self.engine.add(TargetId::Collection(target), watched);
+        self.due.insert((Instant::now() + pause, target));
+        target
     }
 
     /// Whether every selection has had a complete state, and what came of it was taken.
     pub(crate) fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.sink.lock().stale().values().all(|failed| *failed)
+        self.missing.is_empty() && self.intake.lock().stale().values().all(|failed| *failed)
     }
 
-    /// Waits until the sink may have changed, or a request has failed.
+    /// Waits until files may have changed, or a request has failed.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Result<(), Failure> {
-        if self.watched.is_empty() {
-            self.sink.lock().complete();
+        if self.selections.is_empty() {
+            self.intake.lock().complete();
         }
         loop {
             self.read_again();
+            let due = self.due.first().copied();
+            let at = due.map_or_else(Instant::now, |(at, _)| at);
             // Both arms are cancel-safe: what is under way is kept here.
-            let news = tokio::select! {
+            let (target, report) = tokio::select! {
                 biased;
-                Some((listing, result)) = self.lists.next() => Some(self.listed(listing, result)),
-                (index, report) = next_report(self.engine.as_deref_mut()) => {
-                    self.reported(index, report)
+                () = sleep_until(at), if due.is_some() => {
+                    if let Some((_, target)) = self.due.pop_first() {
+                        // Collections need no slot.
+                        let _ = self.engine.start(TargetId::Collection(target), true);
+                    }
+                    continue;
                 }
+                (TargetId::Collection(target), report) = self.engine.next() => (target, report),
             };
-            if let Some(news) = news {
+            if let Some(news) = self.reported(target, report) {
                 return news;
             }
         }
     }
 
-    fn listed(&mut self, listing: Listing, result: ListResult<S>) -> Result<(), Failure> {
-        let index = match listing {
-            Listing::Selection(index) => index,
-            Listing::Object(object) => {
-                self.read(object, result.err());
-                return Ok(());
-            }
-        };
-        match result {
-            Ok(all) => {
-                self.backoff.reset();
-                self.synced(index, &all.state, all.incomplete.is_none());
-                if let Some(pause) = self.pause {
-                    self.list(Listing::Selection(index), pause);
+    fn reported(&mut self, target: u64, report: Report<Watched>) -> Option<Result<(), Failure>> {
+        let number = usize::try_from(target).unwrap_or(usize::MAX);
+        let Some(selection) = self.selections.get(number) else {
+            match report {
+                Report::Synced(_) => self.was_read(target),
+                Report::Failed(failure) => {
+                    let error = chain(&failure.error);
+                    warn!(error, "cannot read an object again, will retry");
+                    return None;
                 }
-                Ok(())
+                _ => return None,
             }
-            Err(error) => {
-                let random = self.random.f64();
-                let delay = self.backoff.delay_after(&error, Instant::now(), random);
-                let delay = delay.min(self.pause.unwrap_or(delay));
-                let least = self.watched[index].0.timing.min_pause;
-                self.list(Listing::Selection(index), delay.max(least));
-                Err(self.failed(index, RequestPhase::List, &error))
-            }
-        }
-    }
-
-    fn reported(
-        &mut self,
-        index: usize,
-        report: Report<Watched<S>>,
-    ) -> Option<Result<(), Failure>> {
+            return Some(Ok(()));
+        };
         match report {
             Report::Synced(all) if all.reset => {
-                let selection = &self.watched[index].0.selection;
-                self.sink.lock().forget_versions(selection);
-                if let Some(engine) = &mut self.engine {
-                    let _ = engine.start(TargetId::Collection(index as u64), true);
-                }
+                self.intake.lock().forget_versions(selection);
+                self.due.insert((Instant::now(), target));
                 return None;
             }
-            Report::Synced(all) => self.synced(index, &all.state, all.incomplete.is_none()),
+            Report::Synced(all) => {
+                self.health.listed(number);
+                let mut intake = self.intake.lock();
+                // Otherwise others may be there, too.
+                if all.incomplete.is_none() {
+                    intake.listed(selection, &all.state);
+                }
+                if self.missing.remove(&target) && self.missing.is_empty() {
+                    intake.complete();
+                }
+                if let Method::Sleep(pause) = self.method {
+                    self.due.insert((Instant::now() + pause, target));
+                }
+            }
             Report::Changed(_) => {}
-            Report::Deleted(object, _) => self.sink.lock().gone(&object),
+            Report::Deleted(object, _) => self.intake.lock().gone(&object),
             Report::Failed(failure) => {
-                return Some(Err(self.failed(index, failure.phase, &failure.error)));
+                let failure = Failure::of(selection, &failure);
+                self.health.failed(number, &failure.text);
+                return Some(Err(failure));
             }
             _ => return None,
         }
         Some(Ok(()))
     }
 
-    /// A selection has had a complete state; unless it `is_whole`, others may be there, too.
-    fn synced(&mut self, index: usize, state: &BTreeSet<ObjectRef>, is_whole: bool) {
-        let watched = &self.watched[index].0;
-        if let Some(health) = &watched.health {
-            health.listed(Instant::now());
-        }
-        let mut sink = self.sink.lock();
-        if is_whole {
-            sink.listed(&watched.selection, state);
-        }
-        if self.missing.remove(&index) && self.missing.is_empty() {
-            sink.complete();
-        }
-    }
-
-    fn failed(&self, index: usize, phase: RequestPhase, error: &RequestError) -> Failure {
-        let watched = &self.watched[index].0;
-        let failure = Failure::of(&watched.selection, phase, error);
-        if let Some(health) = &watched.health {
-            health.failed(&failure.text, Instant::now());
-        }
-        failure
-    }
-
     /// Lists the stale objects.
     fn read_again(&mut self) {
-        let mut sink = self.sink.lock();
-        let stale = sink.stale().iter();
-        let new = stale.filter(|(object, _)| !self.rereads.contains_key(object));
+        let mut intake = self.intake.lock();
+        let stale = intake.stale().iter();
+        let new = stale.filter(|(object, _)| !self.reading.contains(object));
         let new: Vec<_> = new
             .map(|(object, failed)| (object.clone(), *failed))
             .collect();
-        drop(sink);
+        drop(intake);
         for (object, failed) in new {
-            self.rereads.insert(object.clone(), u32::from(failed));
-            let pause = Duration::from_secs(2 * u64::from(failed));
-            self.list(Listing::Object(object), pause);
+            self.reading.insert(object.clone());
+            self.reread(object, u32::from(failed));
         }
     }
 
-    /// An object was read again. If it is still stale, that has failed.
-    fn read(&mut self, object: ObjectRef, error: Option<RequestError>) {
-        if let Some(error) = error {
-            warn!(%object, error = chain(&error), "cannot read object again, will retry");
-        }
-        let attempts = self.rereads.remove(&object).unwrap_or_default() + 1;
-        if let Some(failed) = self.sink.lock().stale().get_mut(&object) {
-            *failed = true;
+    fn reread(&mut self, object: ObjectRef, failures: u32) {
+        let seconds = if failures == 0 {
+            0
         } else {
+            1 << failures.min(6)
+        };
+        let pause = Duration::from_secs(seconds).min(MAX_PAUSE);
+        let target = self.add(Selection::of(&object), None, pause);
+        self.rereads.insert(target, (object, failures));
+    }
+
+    /// An object was read again. If it is still stale, it could not be written.
+    fn was_read(&mut self, target: u64) {
+        self.engine.remove(TargetId::Collection(target));
+        let Some((object, failures)) = self.rereads.remove(&target) else {
             return;
-        }
-        self.rereads.insert(object.clone(), attempts);
-        let pause = Duration::from_secs(1 << attempts.min(6)).min(MAX_PAUSE);
-        self.list(Listing::Object(object), pause);
-    }
-
-    fn list(&mut self, listing: Listing, pause: Duration) {
-        let target = match &listing {
-            Listing::Selection(index) => self.watched[*index].clone(),
-            Listing::Object(object) => Watched(Arc::new(WatchedSelection {
-                selection: Selection::of(object),
-                timing: WatchTiming::default(),
-                sink: Arc::clone(&self.sink),
-                health: None,
-            })),
         };
-        let (api, permits) = (self.api.clone(), Arc::clone(&self.permits));
-        let at = Instant::now() + pause;
-        let list = async move {
-            sleep_until(at).await;
-            let _permit = permits.acquire().await;
-            let result = api.list(&target, None).await;
-            (listing, result)
-        };
-        self.lists.push(list.boxed());
-    }
-}
-
-/// The next report on a selection, and its number. Cancel-safe.
-async fn next_report<S: Sink>(
-    engine: Option<&mut Engine<Watched<S>>>,
-) -> (usize, Report<Watched<S>>) {
-    let Some(engine) = engine else {
-        return std::future::pending().await;
-    };
-    loop {
-        if let (TargetId::Collection(index), report) = engine.next().await {
-            return (usize::try_from(index).unwrap_or_default(), report);
+        let mut intake = self.intake.lock();
+        if let Some(failed) = intake.stale().get_mut(&object) {
+            *failed = true;
+            drop(intake);
+            self.reread(object, failures + 1);
+        } else {
+            self.reading.remove(&object);
         }
     }
 }

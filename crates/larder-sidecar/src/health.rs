@@ -15,13 +15,8 @@ use crate::{clock, selection::Selection};
 
 /// The health of one watch.
 #[derive(Debug)]
-pub(crate) struct WatchHealth {
+struct WatchHealth {
     selection: Selection,
-    state: Mutex<WatchState>,
-}
-
-#[derive(Debug)]
-struct WatchState {
     version: ResourceVersion,
     /// The last proof.
     proven: Option<Instant>,
@@ -33,38 +28,16 @@ struct WatchState {
 }
 
 impl WatchHealth {
-    pub(crate) fn proven(&self, version: Option<&ResourceVersion>, now: Instant) {
-        let mut state = self.state.lock();
-        state.proven = Some(now);
-        state.heard = now;
-        state.error = None;
-        if let Some(version) = version {
-            state.version.clone_from(version);
-        }
-    }
-
-    pub(crate) fn listed(&self, now: Instant) {
-        self.proven(None, now);
-        self.state.lock().is_listed = true;
-    }
-
-    pub(crate) fn failed(&self, text: &str, now: Instant) {
-        let mut state = self.state.lock();
-        state.heard = now;
-        let since = state.error.take().map(|(_, since)| since);
-        state.error = Some((text.to_owned(), since.unwrap_or_else(clock::now)));
-    }
-
     fn to_json(&self, now: Instant) -> Value {
-        let (selection, state) = (&self.selection, self.state.lock());
+        let selection = &self.selection;
         json!({
             "kind": selection.kind.as_str(),
             "namespace": selection.namespace,
             "name": selection.name,
             "selector": selection.labels,
-            "version": state.version.as_str(),
-            "proofAgeSeconds": state.proven.map(|proven| (now - proven).as_secs()),
-            "error": state.error.as_ref().map(|(text, _)| text),
+            "version": self.version.as_str(),
+            "proofAgeSeconds": self.proven.map(|proven| (now - proven).as_secs()),
+            "error": self.error.as_ref().map(|(text, _)| text),
         })
     }
 }
@@ -78,7 +51,7 @@ pub struct Health {
 
 #[derive(Debug, Default)]
 struct HealthState {
-    watches: Vec<Arc<WatchHealth>>,
+    watches: Vec<WatchHealth>,
     is_ready: bool,
     /// What is wrong, beyond watches.
     problem: Option<String>,
@@ -101,30 +74,43 @@ impl Health {
         Arc::new(Self { max_silence, state })
     }
 
-    /// Follows these selections from now on.
-    pub(crate) fn follow(
-        &self,
-        selections: impl IntoIterator<Item = Selection>,
-        now: Instant,
-    ) -> Vec<(Selection, Arc<WatchHealth>)> {
-        let followed = selections.into_iter().map(|selection| {
-            let state = WatchState {
-                version: ResourceVersion::default(),
-                proven: None,
-                heard: now,
-                is_listed: false,
-                error: None,
-            };
-            let health = WatchHealth {
-                selection: selection.clone(),
-                state: Mutex::new(state),
-            };
-            (selection, Arc::new(health))
+    /// Follows these selections from now on. They are numbered.
+    pub(crate) fn follow(&self, selections: &[Selection]) {
+        let watches = selections.iter().map(|selection| WatchHealth {
+            selection: selection.clone(),
+            version: ResourceVersion::default(),
+            proven: None,
+            heard: Instant::now(),
+            is_listed: false,
+            error: None,
         });
-        let followed: Vec<_> = followed.collect();
-        let watches = followed.iter().map(|(_, health)| Arc::clone(health));
         self.state.lock().watches = watches.collect();
-        followed
+    }
+
+    fn change(&self, watch: usize, change: impl FnOnce(&mut WatchHealth)) {
+        if let Some(watch) = self.state.lock().watches.get_mut(watch) {
+            watch.heard = Instant::now();
+            change(watch);
+        }
+    }
+
+    pub(crate) fn proven(&self, watch: usize, version: Option<&ResourceVersion>) {
+        self.change(watch, |watch| {
+            watch.proven = Some(watch.heard);
+            watch.error = None;
+            watch.version = version.unwrap_or(&watch.version).clone();
+        });
+    }
+
+    pub(crate) fn listed(&self, watch: usize) {
+        self.change(watch, |watch| watch.is_listed = true);
+    }
+
+    pub(crate) fn failed(&self, watch: usize, text: &str) {
+        self.change(watch, |watch| {
+            let since = watch.error.take().map(|(_, since)| since);
+            watch.error = Some((text.to_owned(), since.unwrap_or_else(clock::now)));
+        });
     }
 
     pub(crate) fn set_ready(&self) {
@@ -150,52 +136,44 @@ impl Health {
     /// The age of the oldest proof.
     pub(crate) fn proof_age(&self, now: Instant) -> Duration {
         let state = self.state.lock();
-        let proofs = state.watches.iter();
-        let oldest = proofs.filter_map(|watch| watch.state.lock().proven).min();
+        let oldest = state.watches.iter().filter_map(|watch| watch.proven).min();
         oldest.map_or(Duration::ZERO, |proven| now - proven)
     }
 
     /// Whether a restart would not help (rule H3). With `max_age`, also whether every proof is as young as that.
     pub fn live(&self, max_age: Option<Duration>, now: Instant) -> Answer {
+        let state = self.state.lock();
         let (mut problems, mut status) = (Vec::new(), "ok".to_owned());
-        for watch in &self.state.lock().watches {
-            let (selection, state) = (&watch.selection, watch.state.lock());
-            let silent = now - state.heard;
+        for watch in &state.watches {
+            let (selection, silent) = (&watch.selection, now - watch.heard);
             if silent >= 2 * self.max_silence {
                 let seconds = silent.as_secs();
                 problems.push(format!("watch of {selection}: no sign for {seconds} s"));
             }
-            let age = state.proven.map(|proven| now - proven);
+            let age = watch.proven.map(|proven| now - proven);
             if max_age.is_some_and(|max| age.is_none_or(|age| age > max)) {
                 problems.push(format!("watch of {selection}: no proof in time"));
             }
-            if let Some((_, since)) = &state.error
-                && status == "ok"
-            {
+            if let (Some((_, since)), "ok") = (&watch.error, &*status) {
                 status = format!("degraded: api server unreachable since {since}");
             }
         }
-        let is_ok = problems.is_empty();
-        self.answer(
-            if is_ok {
-                Ok(status)
-            } else {
-                Err(problems.join("; "))
-            },
-            now,
-        )
+        match problems.is_empty() {
+            true => state.answer(true, &status, now),
+            false => state.answer(false, &problems.join("; "), now),
+        }
     }
 
     /// Whether the first sync is complete and written (rule H4).
     pub fn ready(&self, now: Instant) -> Answer {
-        let reason = if self.is_ready() {
-            Ok("ok".to_owned())
-        } else {
-            let known = self.missing().or_else(|| self.state.lock().problem.clone());
-            let reason = known.unwrap_or_else(|| "the first sync is under way".to_owned());
-            Err(format!("not ready: {reason}"))
-        };
-        self.answer(reason, now)
+        let missing = self.missing();
+        let state = self.state.lock();
+        if state.is_ready {
+            return state.answer(true, "ok", now);
+        }
+        let known = missing.or_else(|| state.problem.clone());
+        let reason = known.unwrap_or_else(|| "the first sync is under way".to_owned());
+        state.answer(false, &format!("not ready: {reason}"), now)
     }
 
     /// Both (rule H6).
@@ -221,23 +199,20 @@ impl Health {
     /// A watch that has no complete list yet, and its error.
     pub(crate) fn missing(&self) -> Option<String> {
         let state = self.state.lock();
-        let missing = state.watches.iter().filter_map(|watch| {
-            let state = watch.state.lock();
-            let error = state.error.as_ref().map(|(text, _)| text.clone());
-            let is_under_way = error.is_none();
-            let text = error.unwrap_or_else(|| format!("no list of {} yet", watch.selection));
-            (!state.is_listed).then_some((is_under_way, text))
+        let missing = state.watches.iter().filter(|watch| !watch.is_listed);
+        let texts = missing.map(|watch| match &watch.error {
+            Some((error, _)) => (false, error.clone()),
+            None => (true, format!("no list of {} yet", watch.selection)),
         });
         // An error says more than a list that is under way.
-        missing.min().map(|(_, text)| text)
+        texts.min().map(|(_, text)| text)
     }
+}
 
-    fn answer(&self, status: Result<String, String>, now: Instant) -> Answer {
-        let state = self.state.lock();
-        let watches: Vec<_> = state.watches.iter().map(|one| one.to_json(now)).collect();
-        let is_ok = status.is_ok();
-        let (Ok(status) | Err(status)) = status;
-        let body = json!({"status": status, "watches": watches, "hooks": state.hooks});
+impl HealthState {
+    fn answer(&self, is_ok: bool, status: &str, now: Instant) -> Answer {
+        let watches: Vec<_> = self.watches.iter().map(|one| one.to_json(now)).collect();
+        let body = json!({"status": status, "watches": watches, "hooks": self.hooks});
         Answer {
             is_ok,
             body: body.to_string(),
@@ -248,12 +223,13 @@ impl Health {
 #[cfg(test)]
 mod tests {
     use larder_objects::Kind;
+    use tokio::time::advance;
 
     use super::*;
 
     const SILENCE: Duration = Duration::from_mins(2);
 
-    fn followed() -> (Arc<Health>, Arc<WatchHealth>) {
+    fn followed() -> Arc<Health> {
         let health = Health::new(SILENCE);
         let selection = Selection {
             kind: Kind::ConfigMap,
@@ -261,26 +237,27 @@ mod tests {
             name: None,
             labels: Some("l".to_owned()),
         };
-        let mut followed = health.follow([selection], Instant::now());
-        (health, followed.remove(0).1)
+        health.follow(&[selection]);
+        health
     }
 
     // sidecar 41
     #[tokio::test(start_paused = true)]
     async fn outage_is_degraded_and_fails_only_for_who_asks_for_the_age() {
-        let (health, watch) = followed();
-        let start = Instant::now();
-        watch.listed(start);
+        let health = followed();
+        health.proven(0, None);
+        health.listed(0);
         health.set_ready();
-        let now = start + Duration::from_mins(10);
-        watch.failed("cannot watch configmaps in namespace n: no route", now);
+        advance(Duration::from_mins(10)).await;
+        let now = Instant::now();
+        health.failed(0, "cannot watch configmaps in namespace n: no route");
         let live = health.live(None, now);
         assert!(live.is_ok);
         assert!(live.body.contains("degraded: api server unreachable since"));
         assert!(live.body.contains("no route") && live.body.contains(r#""proofAgeSeconds":600"#));
         assert!(health.ready(now).is_ok);
         assert!(!health.live(Some(Duration::from_mins(1)), now).is_ok);
-        watch.proven(None, now);
+        health.proven(0, None);
         assert!(
             health
                 .live(Some(Duration::from_mins(1)), now)
@@ -292,9 +269,9 @@ mod tests {
     // sidecar 42
     #[tokio::test(start_paused = true)]
     async fn watch_without_any_sign_fails_within_twice_the_silence() {
-        let (health, watch) = followed();
+        let health = followed();
         let start = Instant::now();
-        watch.listed(start);
+        health.listed(0);
         assert!(
             health
                 .live(None, start + 2 * SILENCE - Duration::from_secs(1))
@@ -312,10 +289,10 @@ mod tests {
     // sidecar 43
     #[tokio::test(start_paused = true)]
     async fn before_the_first_sync_the_missing_right_is_named() {
-        let (health, watch) = followed();
+        let health = followed();
         let now = Instant::now();
         assert!(!health.live_and_ready(None, now).is_ok);
-        watch.failed("cannot list configmaps in namespace n: forbidden", now);
+        health.failed(0, "cannot list configmaps in namespace n: forbidden");
         let ready = health.ready(now);
         assert!(!ready.is_ok && ready.body.contains("cannot list configmaps in namespace n"));
         assert!(health.live(None, now).is_ok);

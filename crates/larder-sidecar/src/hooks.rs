@@ -7,13 +7,11 @@
 //! 1. The owner learns that a round begins before its first step, and records that its outcome is uncertain.
 //! 2. A newer change ends the pauses of a round, and starts another one.
 
-use std::{fmt, mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use larder_actions::{StepInputs, StepOutcome, run_steps};
-use larder_on_change::{
-    ContentDigest, Hook, HookEngine, HookState, Items, Outcome, RoundId, Start,
-};
+use larder_on_change::{ContentDigest, DueRound, Hook, HookState, Items, Rounds, Start};
 use serde_json::json;
 use tokio::{
     sync::watch,
@@ -21,7 +19,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{clock, health::Health, metrics, request::RequestRound, steps::StepContext};
+use crate::{clock, health::Health, request::RequestRound, steps::StepContext};
 
 /// A hook, and its round if that is not its steps.
 pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
@@ -31,88 +29,39 @@ pub(crate) type HookEvent = Option<(String, Option<ContentDigest>)>;
 
 /// The hooks of a sidecar.
 pub(crate) struct Hooks {
-    tracked: Vec<TrackedHook>,
-    running: FuturesUnordered<BoxFuture<'static, (usize, StepOutcome)>>,
-    /// A round that was announced.
-    announced: Option<usize>,
+    rounds: Rounds,
+    own_rounds: Vec<Option<Arc<RequestRound>>>,
+    running: FuturesUnordered<BoxFuture<'static, (usize, Duration, StepOutcome)>>,
+    announced: Option<DueRound>,
     context: Arc<StepContext>,
     health: Arc<Health>,
     /// Counts changes, so that rounds notice them.
     changes: watch::Sender<u64>,
-    random: fastrand::Rng,
-}
-
-impl fmt::Debug for Hooks {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hooks").finish_non_exhaustive()
-    }
-}
-
-struct TrackedHook {
-    hook: Arc<Hook>,
-    own_round: Option<Arc<RequestRound>>,
-    engine: HookEngine,
-    present: Items,
-    succeeded: Items,
-    running: (Option<ContentDigest>, Items),
-    round: RoundId,
-    reason: String,
-    /// Since when the application lacks a change.
-    changed: Option<Instant>,
-    began: Instant,
 }
 
 impl Hooks {
     pub(crate) fn new(hooks: Vec<HookAndRound>, context: StepContext, health: Arc<Health>) -> Self {
-        let tracked = hooks.into_iter().map(|(hook, own_round)| {
-            let hook = Arc::new(hook);
-            TrackedHook {
-                engine: HookEngine::new(Arc::clone(&hook), Start::FirstDelivery),
-                hook,
-                own_round,
-                present: Items::default(),
-                succeeded: Items::default(),
-                running: (None, Items::default()),
-                round: RoundId::from_random(0),
-                reason: String::new(),
-                changed: None,
-                began: Instant::now(),
-            }
-        });
+        let (hooks, own_rounds): (Vec<_>, _) = hooks.into_iter().unzip();
         Self {
-            tracked: tracked.collect(),
+            // A sidecar has one application: nothing needs to be spread.
+            rounds: Rounds::new(hooks, false),
+            own_rounds,
             running: FuturesUnordered::new(),
             announced: None,
             context: Arc::new(context),
             health,
             changes: watch::Sender::new(0),
-            random: fastrand::Rng::new(),
         }
     }
 
     /// The first sync is complete: `start` decides for each hook by its name whether it fires now.
     pub(crate) fn begin(&mut self, start: impl Fn(&str) -> (Start, bool)) {
-        for tracked in &mut self.tracked {
-            let (start, is_initial) = start(&tracked.hook.name);
-            Arc::make_mut(&mut tracked.hook).initial |= is_initial;
-            tracked.engine = HookEngine::new(Arc::clone(&tracked.hook), start);
-        }
+        self.rounds.start_from(start);
     }
 
     /// Everything that has changed together is in place.
-    pub(crate) fn observe(&mut self, mut content: impl FnMut(&Hook) -> (ContentDigest, Items)) {
-        let now = Instant::now();
-        for tracked in &mut self.tracked {
-            let (digest, items) = content(&tracked.hook);
-            tracked.present = items;
-            tracked.engine.observe(digest, now);
-            if tracked.engine.notified() == Some(digest) {
-                tracked.succeeded = tracked.present.clone();
-                tracked.changed = None;
-            } else {
-                tracked.changed.get_or_insert(now);
-            }
-        }
+    pub(crate) fn observe(&mut self, content: impl FnMut(&Hook) -> (ContentDigest, Items)) {
+        self.rounds.observe(Instant::now(), content);
         self.changes.send_modify(|count| *count += 1);
         self.show();
     }
@@ -124,7 +73,7 @@ impl Hooks {
 
     /// Whether every hook has nothing to do, or has given up for now.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let mut states = self.tracked.iter().map(|tracked| tracked.engine.state());
+        let mut states = self.rounds.hooks().iter().map(|hook| hook.state());
         states.all(|state| !matches!(state, HookState::Waiting | HookState::Running))
     }
 
@@ -135,45 +84,32 @@ impl Hooks {
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> HookEvent {
         loop {
-            if let Some(index) = self.announced.take() {
-                self.run(index);
+            if let Some(due) = self.announced.take() {
+                self.run(due);
             }
             let now = Instant::now();
-            for (index, tracked) in self.tracked.iter_mut().enumerate() {
-                // A sidecar has one application: nothing needs to be spread.
-                let due = tracked.engine.advance(now, 0.0);
-                let Some(round) = due.and_then(|_| tracked.engine.start()) else {
-                    continue;
-                };
-                if round.attempt == 1 {
-                    tracked.round = RoundId::from_random(self.random.u128(..));
+            if let Some(due) = self.rounds.begin(now) {
+                if let Some(changed) = due.changed {
+                    self.context.metrics.on_change.delayed(now - changed);
                 }
-                tracked.running = (Some(round.digest), tracked.present.clone());
-                tracked.began = now;
-                if let Some(changed) = tracked.changed.take() {
-                    let delay = &self.context.metrics.delay;
-                    delay.observe((now - changed).as_secs_f64());
-                }
-                self.announced = Some(index);
-                let name = tracked.hook.name.clone();
+                let name = due.hook.name.clone();
+                self.announced = Some(due);
                 self.show();
                 return Some((name, None));
             }
-            let engines = self.tracked.iter().map(|tracked| &tracked.engine);
-            let wakes_at = engines.filter_map(HookEngine::wakes_at).min();
+            let wakes_at = self.rounds.wakes_at();
             // Both arms are cancel-safe.
             tokio::select! {
                 biased;
-                Some((index, outcome)) = self.running.next() => return self.ended(index, &outcome),
+                Some((index, took, outcome)) = self.running.next() => return self.ended(index, took, &outcome),
                 () = sleep_until(wakes_at.unwrap_or(now)), if wakes_at.is_some() => {}
                 else => std::future::pending().await,
             }
         }
     }
 
-    fn run(&mut self, index: usize) {
-        let tracked = &self.tracked[index];
-        let mut changes = tracked.running.1.changes_since(&tracked.succeeded);
+    fn run(&mut self, due: DueRound) {
+        let (index, hook, mut changes) = (due.index, due.hook, due.changes);
         let mut count = 0;
         for volume in &mut changes.volumes {
             count += volume.added.len() + volume.changed.len() + volume.removed.len();
@@ -182,71 +118,55 @@ impl Hooks {
             }
         }
         let mut inputs = StepInputs {
-            hook: tracked.hook.name.clone(),
-            round: tracked.round,
-            attempt: tracked.engine.failures() + 1,
+            hook: hook.name.clone(),
+            round: due.round,
+            attempt: due.attempt,
             pod: self.context.pod.clone(),
             changes,
             timeout: Duration::ZERO,
         };
         info!(hook = inputs.hook, changed = count, "round begins");
-        let (hook, own_round) = (Arc::clone(&tracked.hook), tracked.own_round.clone());
-        let (context, changes) = (Arc::clone(&self.context), self.changes.subscribe());
+        let (context, own_round) = (Arc::clone(&self.context), self.own_rounds[index].clone());
+        let (changes, began) = (self.changes.subscribe(), Instant::now());
         let round = async move {
             let outcome = match own_round {
                 Some(round) => round.run(&hook, inputs, &context, changes).await,
                 None => run_steps(&hook.steps, &hook, Duration::ZERO, &mut inputs, &*context).await,
             };
-            (index, outcome)
+            (index, began.elapsed(), outcome)
         };
         self.running.push(round.boxed());
     }
 
-    fn ended(&mut self, index: usize, outcome: &StepOutcome) -> HookEvent {
-        let now = Instant::now();
-        let tracked = &mut self.tracked[index];
-        let (digest, items) = mem::take(&mut tracked.running);
-        let name = tracked.hook.name.clone();
-        let (took, error) = (now - tracked.began, outcome.reason());
-        let is_success = outcome.is_success();
-        if is_success {
-            info!(hook = name, ?took, "round succeeded");
-            tracked.succeeded = items;
-            self.context.metrics.succeeded(clock::now());
-        } else if tracked.reason != error {
+    fn ended(&mut self, index: usize, took: Duration, outcome: &StepOutcome) -> HookEvent {
+        let failure = (!outcome.is_success()).then(|| outcome.reason());
+        let ended = self.rounds.finished(index, failure, Instant::now());
+        let name = self.rounds.hooks()[index].hook().name.clone();
+        match failure {
+            None => {
+                info!(hook = name, ?took, "round succeeded");
+                self.context.metrics.on_change.succeeded(clock::now());
+            }
             // Once for each reason.
-            warn!(hook = name, ?took, error, "round failed");
+            Some(error) if ended.is_news => warn!(hook = name, ?took, error, "round failed"),
+            Some(_) => {}
         }
-        tracked.reason = if is_success {
-            String::new()
-        } else {
-            error.to_owned()
-        };
-        let result = if is_success {
-            Outcome::Succeeded
-        } else {
-            Outcome::Failed
-        };
-        // The longest pause: there is one application, and no herd.
-        tracked.engine.finished(result, now, 1.0);
         self.show();
-        is_success.then_some((name, digest))
+        ended.succeeded.map(|digest| (name, Some(digest)))
     }
 
     fn show(&self) {
-        let hooks = self.tracked.iter().map(|tracked| {
-            json!({
-                "name": tracked.hook.name, "state": tracked.engine.state().name(),
-                "failures": tracked.engine.failures(), "reason": tracked.reason,
-            })
-        });
-        self.health.set_hooks(hooks.collect());
-        let states = || self.tracked.iter().map(|tracked| tracked.engine.state());
-        let pending = states().filter(|state| *state != HookState::Idle).count();
-        let failing =
-            states().any(|state| matches!(state, HookState::Retrying | HookState::Failing));
-        let metrics = &self.context.metrics;
-        metrics.last_failed.set(failing.into());
-        metrics::set(&metrics.pending, pending);
+        let (mut failing, mut pending, mut shown) = (0, 0, Vec::new());
+        for hook in self.rounds.hooks() {
+            let state = hook.state();
+            failing += usize::from(matches!(state, HookState::Retrying | HookState::Failing));
+            pending += usize::from(state != HookState::Idle);
+            shown.push(json!({
+                "name": hook.hook().name, "state": state.name(),
+                "failures": hook.failures(), "reason": hook.reason(),
+            }));
+        }
+        self.health.set_hooks(shown);
+        self.context.metrics.on_change.set_hooks(failing, pending);
     }
 }

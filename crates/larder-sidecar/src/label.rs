@@ -1,12 +1,10 @@
 //! The label form: objects by label or name become files in a folder.
 
-use std::{collections::BTreeMap, fmt, iter, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use larder_on_change::{Hook, Retry};
-use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use smol_str::SmolStr;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -15,6 +13,7 @@ use crate::{
     follow::Follower,
     health::Health,
     hooks::{HookAndRound, Hooks},
+    intake::Intake,
     metrics::Metrics,
     request::{RequestRound, missing_interpreter},
     run::{HOOK, Progress, RunError, Running},
@@ -30,19 +29,13 @@ const LIST_TIMEOUT: Duration = Duration::from_mins(1);
 const SLOW: Duration = Duration::from_mins(5);
 
 /// A sidecar of the label form.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct LabelSidecar {
     settings: LabelSettings,
     client: kube::Client,
     hooks: Vec<Hook>,
-    health: Arc<Health>,
-}
-
-impl fmt::Debug for LabelSidecar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LabelSidecar")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
+    /// Its health.
+    pub health: Arc<Health>,
 }
 
 impl LabelSidecar {
@@ -54,11 +47,6 @@ impl LabelSidecar {
             client,
             hooks,
         }
-    }
-
-    /// Its health.
-    pub fn health(&self) -> Arc<Health> {
-        Arc::clone(&self.health)
     }
 
     /// Runs until `shutdown`, or, with `METHOD=LIST`, until everything is listed once.
@@ -82,7 +70,9 @@ impl LabelSidecar {
         if let Some((host, port)) = settings.health {
             let pages = Pages::Label(metrics.clone());
             match bind(host, port).await {
-                Ok(listener) => server = Server::start(listener, pages, self.health(), registry),
+                Ok(listener) => {
+                    server = Server::start(listener, pages, Arc::clone(&self.health), registry)
+                }
                 // The port is shared by all containers of the pod (rule H6).
                 Err(error) => warn!(port, %error, "cannot listen, running without health"),
             }
@@ -92,26 +82,25 @@ impl LabelSidecar {
         result
     }
 
-    fn start(self, metrics: &Metrics) -> Running<Files> {
+    fn start(self, metrics: &Metrics) -> Running {
         let (settings, health) = (&self.settings, self.health);
-        let state_dir = &settings.state_dir;
+        let (state_dir, method) = (&settings.state_dir, settings.method);
         let files = Files::new(settings.files.clone(), state_dir, metrics.clone());
-        let sink = Arc::new(Mutex::new(files));
-        let watches = health.follow(settings.selections.clone(), Instant::now());
-        let (method, timing) = (settings.method, settings.timing);
-        let follower = Follower::new(self.client, watches, method, timing, Arc::clone(&sink));
+        let intake = Intake::new(Box::new(files), metrics);
+        let (selections, timing) = (settings.selections.clone(), settings.timing);
+        let shared = (&intake, &health);
         let own = own_round(settings);
         let round = own.as_ref().and_then(|(_, round)| round.clone());
         let others = self.hooks.into_iter().map(|hook| (hook, None));
-        let volumes = iter::once((SmolStr::new_static(VOLUME), settings.files.folder.clone()));
-        let volumes: BTreeMap<_, _> = volumes.collect();
+        let folder = settings.files.folder.clone();
+        let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
         let context = StepContext::new(state_dir, volumes, metrics, settings.script.is_some());
         let hooks = own.into_iter().chain(others).collect();
         let urls = settings.urls.clone();
         Running {
-            sink,
-            follower,
+            follower: Follower::new(self.client, selections, method, timing, shared),
             hooks: Hooks::new(hooks, context, Arc::clone(&health)),
+            intake,
             health,
             urls: urls.map(|urls| UrlKeys::new(urls, metrics.clone())),
             once: (method == Method::List).then_some(LIST_TIMEOUT),

@@ -6,6 +6,7 @@ mod follow;
 mod health;
 mod hooks;
 mod index;
+mod intake;
 mod label;
 mod metrics;
 mod object;
@@ -33,7 +34,7 @@ pub use self::{
     server::check,
     settings::{
         CredentialFlags, Credentials, Encoding, FileSettings, HttpSettings, LabelSettings,
-        LogSettings, MARKS, MAX_SILENCE, Method, Payload, RequestSettings, Retries, SettingsError,
+        LogSettings, MARKS, MAX_SILENCE, Method, RequestSettings, Retries, SettingsError,
         UrlSettings, WatchTiming, default_state_dir, own_namespace,
     },
     steps::check_hook,

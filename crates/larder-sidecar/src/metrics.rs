@@ -2,9 +2,9 @@
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-use jiff::Timestamp;
-use larder_actions::StepOutcome;
+use larder_actions::{StepOutcome, metrics::RoundMetrics};
 use larder_objects::Kind;
+use larder_transport::registrar::{Labels, Registrar};
 use prometheus_client::{
     metrics::{
         counter::Counter,
@@ -12,11 +12,9 @@ use prometheus_client::{
         gauge::Gauge,
         histogram::{Histogram, exponential_buckets},
     },
-    registry::{Metric, Registry},
+    registry::Registry,
 };
 
-/// Names and values of labels.
-type Labels<const N: usize> = [(&'static str, &'static str); N];
 /// Labels of a webhook: its URL without user and query, and what else.
 type WebhookLabels = Vec<(&'static str, String)>;
 type Seconds = Gauge<f64, AtomicU64>;
@@ -28,68 +26,37 @@ pub(crate) struct Metrics {
     pub(crate) collisions: Gauge,
     pub(crate) proof_age: Seconds,
     pub(crate) delivery: Histogram,
-    objects: Family<Labels<1>, Gauge>,
+    pub(crate) objects: Family<Labels<1>, Gauge>,
     writes: Family<Labels<1>, Counter>,
     url_fetches: Family<Labels<1>, Counter>,
-    runs: Family<Labels<2>, Counter>,
-    run: Family<Labels<1>, Histogram>,
-    pub(crate) delay: Histogram,
-    last_success: Seconds,
-    pub(crate) last_failed: Gauge,
-    pub(crate) pending: Gauge,
-}
-
-/// Buckets from 0.25 ms to 8 min.
-fn seconds() -> Histogram {
-    Histogram::new(exponential_buckets(0.000_25, 2.0, 22))
+    pub(crate) on_change: RoundMetrics,
 }
 
 impl Metrics {
     pub(crate) fn register(registry: &mut Registry) -> Self {
+        let on_change = RoundMetrics::register(registry);
         let mut registrar = Registrar(registry);
-        let run = Family::new_with_constructor(seconds as fn() -> Histogram);
+        // From 0.25 ms to 8 min.
+        let seconds = Histogram::new(exponential_buckets(0.000_25, 2.0, 22));
         Self {
             files: registrar.add("files", "Files that are ours"),
             collisions: registrar.add("collisions", "Paths that several objects have"),
             proof_age: registrar.add("proof_age_seconds", "Age of the oldest proof of a watch"),
-            delivery: registrar.keep(
-                "change_delivery_seconds",
+            delivery: registrar.seconds(
+                "change_delivery",
                 "Time from the event to the file",
-                seconds(),
+                seconds,
             ),
             objects: registrar.add("objects", "Objects that are followed"),
             writes: registrar.add("writes", "Files that were wanted"),
             url_fetches: registrar.add("url_fetches", "Fetches of the URLs of keys"),
-            runs: registrar.add("on_change_runs", "Actions after a change"),
-            run: registrar.keep("on_change_run_seconds", "Duration of an action", run),
-            delay: registrar.keep(
-                "on_change_delay_seconds",
-                "Time from a change to the first action of its round",
-                seconds(),
-            ),
-            last_success: registrar.add(
-                "on_change_last_success_timestamp_seconds",
-                "Time of the last successful round, in seconds since 1970",
-            ),
-            last_failed: registrar.add(
-                "on_change_last_failed",
-                "1 while the last round of a hook has failed",
-            ),
-            pending: registrar.add(
-                "on_change_pending",
-                "Hooks that have not succeeded for the present files",
-            ),
+            on_change,
         }
     }
 
     pub(crate) fn objects(&self, kind: Kind, change: i64) {
         let labels = [("kind", kind.as_str())];
         self.objects.get_or_create(&labels).inc_by(change);
-    }
-
-    /// No object is followed any more.
-    pub(crate) fn forget_objects(&self) {
-        self.objects.clear();
     }
 
     pub(crate) fn wrote(&self, outcome: &'static str) {
@@ -99,20 +66,6 @@ impl Metrics {
     pub(crate) fn fetched(&self, outcome: &'static str) {
         let labels = [("outcome", outcome)];
         self.url_fetches.get_or_create(&labels).inc();
-    }
-
-    /// A step has ended.
-    pub(crate) fn ran(&self, action: &'static str, outcome: &'static str, took: Duration) {
-        let labels = [("action", action), ("outcome", outcome)];
-        self.runs.get_or_create(&labels).inc();
-        let run = self.run.get_or_create(&[("action", action)]);
-        run.observe(took.as_secs_f64());
-    }
-
-    /// A round has succeeded.
-    pub(crate) fn succeeded(&self, now: Timestamp) {
-        #[expect(clippy::cast_precision_loss, reason = "microseconds fit for 280 years")]
-        self.last_success.set(now.as_microsecond() as f64 / 1e6);
     }
 }
 
@@ -188,19 +141,5 @@ impl WebhookMetrics {
             ("reason", reason.to_owned()),
         ];
         self.errors.get_or_create(&labels).inc();
-    }
-}
-
-/// Makes metrics and registers them.
-struct Registrar<'a>(&'a mut Registry);
-
-impl Registrar<'_> {
-    fn add<M: Metric + Clone + Default>(&mut self, name: &str, help: &str) -> M {
-        self.keep(name, help, M::default())
-    }
-
-    fn keep<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
-        self.0.register(name, help, metric.clone());
-        metric
     }
 }

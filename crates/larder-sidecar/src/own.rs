@@ -1,11 +1,10 @@
 //! The own form: named objects as volumes (section 3), followed or, with `--once`, written once.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use larder_on_change::Hook;
-use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
-use tokio::{net::TcpListener, sync::mpsc, time::Instant};
+use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -13,6 +12,7 @@ use crate::{
     follow::Follower,
     health::Health,
     hooks::Hooks,
+    intake::Intake,
     metrics::Metrics,
     run::{Progress, RunError, Running},
     server::{Pages, Server},
@@ -42,18 +42,12 @@ pub struct OwnSettings {
 }
 
 /// A sidecar of the own form.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct OwnSidecar {
     settings: OwnSettings,
     client: kube::Client,
-    health: Arc<Health>,
-}
-
-impl fmt::Debug for OwnSidecar {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("OwnSidecar")
-            .field("settings", &self.settings)
-            .finish_non_exhaustive()
-    }
+    /// Its health.
+    pub health: Arc<Health>,
 }
 
 impl OwnSidecar {
@@ -64,11 +58,6 @@ impl OwnSidecar {
             settings,
             client,
         }
-    }
-
-    /// Its health.
-    pub fn health(&self) -> Arc<Health> {
-        Arc::clone(&self.health)
     }
 
     /// Runs until `shutdown`, or, with `once`, until everything is written. `reloads` brings other volumes and hooks.
@@ -91,7 +80,7 @@ impl OwnSidecar {
             server = Server::start(
                 listener,
                 Pages::Own(metrics.clone()),
-                self.health(),
+                Arc::clone(&self.health),
                 registry,
             );
         }
@@ -116,21 +105,19 @@ impl OwnSidecar {
         result
     }
 
-    fn start(&self, metrics: &Metrics) -> Running<Volumes> {
-        let (settings, health) = (&self.settings, self.health());
+    fn start(&self, metrics: &Metrics) -> Running {
+        let (settings, health) = (&self.settings, Arc::clone(&self.health));
         let state_dir = &settings.state_dir;
-        metrics.forget_objects();
         let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
-        let had_files = volumes.has_sets();
-        let watches = health.follow(volumes.selections(), Instant::now());
-        let sink = Arc::new(Mutex::new(volumes));
+        let (had_files, selections) = (volumes.has_sets(), volumes.selections());
+        let intake = Intake::new(Box::new(volumes), metrics);
         let timing = WatchTiming {
             max_silence: settings.max_silence,
             ..WatchTiming::default()
         };
         let method = settings.once.map_or(Method::Watch, |_| Method::Sleep(POLL));
-        let (client, shared) = (self.client.clone(), Arc::clone(&sink));
-        let follower = Follower::new(client, watches, method, timing, shared);
+        let (client, shared) = (self.client.clone(), (&intake, &health));
+        let follower = Follower::new(client, selections, method, timing, shared);
         let named = settings.volumes.iter();
         let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
         let context = StepContext::new(state_dir, places.collect(), metrics, false);
@@ -138,7 +125,7 @@ impl OwnSidecar {
         let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
         let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
         Running {
-            sink,
+            intake,
             follower,
             hooks: Hooks::new(hooks, context, Arc::clone(&health)),
             health,

@@ -17,7 +17,7 @@ use std::{
 
 use larder_files::regular_file::read_regular_file;
 use larder_on_change::{
-    ContentDigest, Debounce, DigestKey, Digester, HttpUrl, Items, Retry, Start,
+    ContentDigest, Debounce, DigestKey, Digester, HttpTls, HttpUrl, Items, Retry, Start,
 };
 use prometheus_client::registry::Registry;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -134,18 +134,18 @@ fn webhook(
             factor: 0.0,
         },
         credentials: Credentials::default(),
-        skip_tls_verify: false,
-        authorities: None,
+        tls: HttpTls::default(),
         enable_5xx: false,
     };
+    let (method, expect) = (settings.method, (settings.status, settings.status));
     let round = RequestRound {
-        request: Some(RequestSettings {
-            url: url.clone(),
-            method: settings.method,
-            payload: None,
-            expect: (settings.status, settings.status),
-            client,
-        }),
+        request: Some(RequestSettings::new(
+            url.clone(),
+            method,
+            None,
+            expect,
+            &client,
+        )),
         metrics: Some(metrics.clone()),
         ..RequestRound::default()
     };

@@ -10,9 +10,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use larder_actions::{StepInputs, StepOutcome, run_steps};
 use larder_files::regular_file::read_regular_text;
-use larder_on_change::{
-    Action, Command, Debounce, Hook, HttpCall, HttpTarget, HttpTls, OnFailure, Paths, Retry, Timing,
-};
+use larder_on_change::{Action, Command, Debounce, Hook, OnFailure, Paths, Retry, Timing};
 use rustix::fs::{Access, access};
 use tokio::{
     sync::watch,
@@ -22,7 +20,7 @@ use tracing::{error, warn};
 
 use crate::{
     metrics::WebhookMetrics,
-    settings::{Credentials, Encoding, HttpSettings, RequestSettings, Retries},
+    settings::{Credentials, Encoding, RequestSettings, Retries},
     steps::StepContext,
 };
 
@@ -91,15 +89,17 @@ impl RequestRound {
         let mut budget = Budget::new(request.client.retries, is_first);
         changes.mark_unchanged();
         loop {
-            let call = match call(request) {
-                Ok(call) => Action::Http(call),
-                Err(reason) => return StepOutcome::Failed(reason),
-            };
+            let mut call = request.call.clone();
+            // With the credentials of this moment.
+            match authorization(&request.client.credentials) {
+                Ok(header) => call.headers.extend(header),
+                Err(reason) => return StepOutcome::Failed(reason.to_owned()),
+            }
             let began = Instant::now();
-            let outcome = step(call, request.client.timeout).await;
+            let outcome = step(Action::Http(call), request.client.timeout).await;
             let pause = budget.next(&outcome);
             if let Some(metrics) = &self.metrics {
-                let (url, expected) = (request.url.to_string(), request.expect.0);
+                let (url, expected) = (request.call.target.to_string(), request.call.expect[0].0);
                 metrics.asked(&url, &outcome, began.elapsed(), expected);
                 if pause.is_none() && !outcome.is_success() {
                     metrics.failed(&url, "retries_exhausted");
@@ -183,59 +183,25 @@ pub(crate) fn missing_interpreter(script: &Path) -> Option<String> {
     (!Path::new(program).exists()).then(|| program.to_owned())
 }
 
-/// The request with the credentials of this moment.
-fn call(request: &RequestSettings) -> Result<HttpCall, String> {
-    let mut headers = Vec::new();
-    if let Some(authorization) = authorization(&request.client.credentials)? {
-        headers.push(("authorization".to_owned(), authorization));
-    }
-    // As theirs, a GET has no body.
-    let payload = request.payload.as_ref().filter(|_| request.method != "GET");
-    if payload.is_some() {
-        let json = "application/json".to_owned();
-        headers.push(("content-type".to_owned(), json));
-    }
-    Ok(HttpCall {
-        target: HttpTarget::Url(request.url.clone()),
-        method: request.method,
-        headers,
-        body: payload.map(|payload| payload.0.clone()).unwrap_or_default(),
-        expect: vec![request.expect],
-        auth: None,
-        tls: tls(&request.client),
-    })
-}
-
-/// How certificates are verified.
-pub(crate) fn tls(client: &HttpSettings) -> HttpTls {
-    HttpTls {
-        ca: client.authorities.clone(),
-        server_name: None,
-        insecure_skip_verify: client.skip_tls_verify,
-    }
-}
-
 /// The header of basic authentication, if there are user and password.
-pub(crate) fn authorization(credentials: &Credentials) -> Result<Option<String>, String> {
-    let one = |value: &Option<String>, file: &Option<PathBuf>| {
-        let Some(path) = file else {
-            return value.clone();
-        };
-        match read_regular_text(path, MAX_CREDENTIAL) {
-            Ok(text) => Some(text.trim().to_owned()),
+pub(crate) fn authorization(
+    credentials: &Credentials,
+) -> Result<Option<(String, String)>, &'static str> {
+    let one = |value: &str, file: &Option<PathBuf>| match file {
+        None => value.to_owned(),
+        Some(path) => match read_regular_text(path, MAX_CREDENTIAL) {
+            Ok(text) => text.trim().to_owned(),
             Err(error) => {
                 warn!(path = %path.display(), %error, "cannot read credentials, using the variable");
-                value.clone()
+                value.to_owned()
             }
-        }
+        },
     };
     let username = one(&credentials.username, &credentials.username_file);
     let password = one(&credentials.password, &credentials.password_file);
-    let is_given = |text: &String| !text.is_empty();
-    let (Some(username), Some(password)) = (username.filter(is_given), password.filter(is_given))
-    else {
+    if username.is_empty() || password.is_empty() {
         return Ok(None);
-    };
+    }
     let both = format!("{username}:{password}");
     let bytes: Option<Vec<u8>> = match credentials.encoding {
         Encoding::Utf8 => Some(both.into_bytes()),
@@ -244,7 +210,8 @@ pub(crate) fn authorization(credentials: &Credentials) -> Result<Option<String>,
     };
     let bytes =
         bytes.ok_or("user or password has characters that REQ_BASIC_AUTH_ENCODING has not")?;
-    Ok(Some(format!("Basic {}", STANDARD.encode(bytes))))
+    let value = format!("Basic {}", STANDARD.encode(bytes));
+    Ok(Some(("authorization".to_owned(), value)))
 }
 
 #[cfg(test)]
@@ -287,13 +254,13 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("password");
         let credentials = Credentials {
-            username: Some("ü".to_owned()),
-            password: Some("variable".to_owned()),
+            username: "ü".to_owned(),
+            password: "variable".to_owned(),
             password_file: Some(file.clone()),
             ..Credentials::default()
         };
         let decoded = || {
-            let header = authorization(&credentials).unwrap().unwrap();
+            let (_, header) = authorization(&credentials).unwrap().unwrap();
             STANDARD
                 .decode(header.strip_prefix("Basic ").unwrap())
                 .unwrap()
@@ -309,7 +276,7 @@ mod tests {
         };
         assert!(authorization(&ascii).is_err());
         let none = Credentials {
-            password: None,
+            password: String::new(),
             password_file: None,
             ..credentials
         };

@@ -1,17 +1,17 @@
 //! The loop of a sidecar that follows objects: what comes is put into files, and hooks follow.
 
-use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use larder_on_change::Start;
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::{
-    follow::{Failure, Follower, Settled, Sink},
+    follow::{Failure, Follower},
     health::Health,
     hooks::{HookEvent, Hooks},
+    intake::{Settled, SharedIntake},
     request::RequestRound,
     urls::UrlKeys,
 };
@@ -38,9 +38,9 @@ pub enum RunError {
 }
 
 /// A sidecar that runs.
-pub(crate) struct Running<S: Sink> {
-    pub(crate) sink: Arc<Mutex<S>>,
-    pub(crate) follower: Follower<S>,
+pub(crate) struct Running {
+    pub(crate) intake: SharedIntake,
+    pub(crate) follower: Follower,
     pub(crate) hooks: Hooks,
     pub(crate) health: Arc<Health>,
     pub(crate) urls: Option<UrlKeys>,
@@ -73,13 +73,7 @@ enum Wake {
     End,
 }
 
-impl<S: Sink> fmt::Debug for Running<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Running").finish_non_exhaustive()
-    }
-}
-
-impl<S: Sink> Running<S> {
+impl Running {
     /// Runs until `shutdown`, or until everything is written once.
     pub(crate) async fn until(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
         let deadline = Instant::now() + self.once.unwrap_or_default();
@@ -97,7 +91,7 @@ impl<S: Sink> Running<S> {
                 () = shutdown.cancelled() => Wake::End,
                 event = self.hooks.next() => Wake::Hook(event),
                 () = sleep_until(observe_at.unwrap_or(deadline)), if observe_at.is_some() => Wake::Observe,
-                () = next_fetch(self.urls.as_mut(), &self.sink) => Wake::Settle,
+                () = next_fetch(self.urls.as_mut(), &self.intake) => Wake::Settle,
                 () = sleep(RETRY), if settled.retries => Wake::Settle,
                 () = sleep_until(deadline), if self.once.is_some() => Wake::Timeout,
                 news = self.follower.next() => Wake::News(news),
@@ -129,8 +123,8 @@ impl<S: Sink> Running<S> {
     /// Follows up on what has changed: files, fetches, readiness, hooks.
     fn settle(&mut self) -> Settled {
         let (settled, fetches) = {
-            let mut sink = self.sink.lock();
-            (sink.settle(), sink.take_fetches())
+            let mut intake = self.intake.lock();
+            (intake.settle(), intake.sink.take_fetches())
         };
         if let Some(urls) = &mut self.urls {
             urls.add(fetches);
@@ -166,9 +160,9 @@ impl<S: Sink> Running<S> {
         if let (true, Some(round)) = (runs_script, &self.skipped) {
             round.skips_request.store(true, Ordering::Relaxed);
         }
-        let (sink, skips) = (Arc::clone(&self.sink), self.skipped.is_some());
+        let (intake, skips) = (Arc::clone(&self.intake), self.skipped.is_some());
         self.hooks.begin(|name| {
-            let recorded = sink.lock().index().recorded(name);
+            let recorded = intake.lock().sink.index().recorded(name);
             match recorded {
                 _ if skips && name == HOOK => (Start::FirstDelivery, runs_script),
                 Some(start) => (start, false),
@@ -180,13 +174,13 @@ impl<S: Sink> Running<S> {
 
     fn observe(&mut self) {
         self.progress.observe_at = None;
-        let mut sink = self.sink.lock();
-        self.hooks.observe(|hook| sink.digest(hook));
+        let mut intake = self.intake.lock();
+        self.hooks.observe(|hook| intake.sink.digest(hook));
     }
 
     fn note(&self, event: HookEvent) {
         if let Some((name, digest)) = event {
-            self.sink.lock().index().set_hook(name, digest);
+            self.intake.lock().sink.index().set_hook(name, digest);
         }
     }
 
@@ -215,9 +209,9 @@ impl<S: Sink> Running<S> {
 }
 
 /// Waits for the next fetch that ends, and hands its content over.
-async fn next_fetch<S: Sink>(urls: Option<&mut UrlKeys>, sink: &Mutex<S>) {
+async fn next_fetch(urls: Option<&mut UrlKeys>, intake: &SharedIntake) {
     match urls {
-        Some(urls) => urls.next(sink).await,
+        Some(urls) => urls.next(intake).await,
         None => std::future::pending().await,
     }
 }

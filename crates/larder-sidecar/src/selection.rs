@@ -57,6 +57,15 @@ impl Selection {
         }
     }
 
+    /// The one object that it can cover, if that is known.
+    pub(crate) fn object(&self) -> Option<ObjectRef> {
+        Some(ObjectRef {
+            kind: self.kind,
+            namespace: self.namespace.clone()?,
+            name: self.name.clone()?,
+        })
+    }
+
     /// Whether the object would be found here, if its labels fit.
     pub fn covers(&self, object: &ObjectRef) -> bool {
         let fits =

@@ -2,8 +2,8 @@
 
 use std::{
     convert::Infallible,
-    io::{self, Read as _, Write as _},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
     time::Duration,
 };
@@ -12,11 +12,14 @@ use bytes::Bytes;
 use http::{Response, StatusCode, header::CONTENT_TYPE};
 use http_body_util::Full;
 use hyper::body::Incoming;
+use larder_actions::http::{Fetch, fetch};
 use larder_connections::{Acceptor, ConnectionLimits, log_panic};
 use larder_objects::go_duration;
+use larder_on_change::{HttpTls, HttpUrl};
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
     net::TcpListener,
+    runtime::Builder,
     task::JoinSet,
     time::{Instant, timeout},
 };
@@ -158,43 +161,34 @@ pub fn check(address: SocketAddr, path: &str) -> Result<(), String> {
 }
 
 fn check_within(limit: Duration, address: SocketAddr, path: &str) -> Result<(), String> {
-    let started = Instant::now();
-    let ask = || {
-        let mut stream = TcpStream::connect_timeout(&address, limit)?;
-        stream.set_write_timeout(Some(limit))?;
-        write!(
-            stream,
-            "GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n"
-        )?;
-        // A read at a time, because an answer that drips must not hold the probe.
-        let mut answer = Vec::new();
-        let mut piece = [0; 4096];
-        while answer.len() < MAX_ANSWER {
-            let left = limit.saturating_sub(started.elapsed());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            stream.set_read_timeout(Some(left))?;
-            match stream.read(&mut piece)? {
-                0 => break,
-                length => answer.extend_from_slice(&piece[..length]),
-            }
-        }
-        Ok::<_, io::Error>(String::from_utf8_lossy(&answer).into_owned())
+    let url = HttpUrl::parse(&format!("http://{address}{path}"));
+    let request = Fetch {
+        url: &url.map_err(|error| error.to_string())?,
+        headers: &[],
+        tls: &HttpTls::default(),
+        timeout: limit,
+        max_body: MAX_ANSWER,
+        body_of_5xx: true,
     };
-    let answer = ask().map_err(|error| format!("cannot ask {address}: {error}"))?;
-    if answer.starts_with("HTTP/1.1 200 ") {
-        return Ok(());
+    let runtime = Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(|error| format!("cannot ask {address}: {error}"))?;
+    let fetched = runtime.block_on(fetch(&request));
+    let fetched = fetched.map_err(|error| format!("cannot ask {address}: {error}"))?;
+    let status: Option<serde_json::Value> = serde_json::from_slice(&fetched.body).ok();
+    match status.as_ref().and_then(|body| body["status"].as_str()) {
+        _ if fetched.status == 200 => Ok(()),
+        Some(status) => Err(status.to_owned()),
+        None => Err("no usable answer".to_owned()),
     }
-    let body = answer.split_once("\r\n\r\n").map(|(_, body)| body);
-    let status: Option<serde_json::Value> = serde_json::from_str(body.unwrap_or_default()).ok();
-    let status = status.and_then(|body| Some(body["status"].as_str()?.to_owned()));
-    Err(status.unwrap_or_else(|| "no usable answer".to_owned()))
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, thread};
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+        thread,
+    };
 
     use super::*;
 

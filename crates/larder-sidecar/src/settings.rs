@@ -13,7 +13,7 @@ use std::{
 };
 
 use larder_objects::{Kind, go_duration, validation::is_label};
-use larder_on_change::{Debounce, HttpUrl};
+use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpTls, HttpUrl};
 use smol_str::SmolStr;
 use tracing::Level;
 
@@ -115,14 +115,8 @@ pub struct FileSettings {
 /// A request after a change.
 #[derive(Clone, Debug)]
 pub struct RequestSettings {
-    /// The URL.
-    pub url: HttpUrl,
-    /// `GET`, `POST` or `PUT`.
-    pub method: &'static str,
-    /// The body, in JSON.
-    pub payload: Option<Payload>,
-    /// The first and last status of success.
-    pub expect: (u16, u16),
+    /// The request, without credentials.
+    pub call: HttpCall,
     /// How it is sent.
     pub client: HttpSettings,
 }
@@ -136,10 +130,8 @@ pub struct HttpSettings {
     pub retries: Retries,
     /// User and password.
     pub credentials: Credentials,
-    /// Whether any certificate is accepted.
-    pub skip_tls_verify: bool,
-    /// File with authorities, in place of the system's.
-    pub authorities: Option<String>,
+    /// How certificates are verified.
+    pub tls: HttpTls,
     /// Whether the answer of a server that fails counts.
     pub enable_5xx: bool,
 }
@@ -174,8 +166,8 @@ impl Retries {
 /// User and password of requests. `Debug` shows neither.
 #[derive(Clone, Default)]
 pub struct Credentials {
-    pub(crate) username: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) username: String,
+    pub(crate) password: String,
     pub(crate) username_file: Option<PathBuf>,
     pub(crate) password_file: Option<PathBuf>,
     pub(crate) encoding: Encoding,
@@ -184,16 +176,6 @@ pub struct Credentials {
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials")
-    }
-}
-
-/// The body of a request. `Debug` does not show it.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Payload(pub(crate) String);
-
-impl fmt::Debug for Payload {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Payload")
     }
 }
 
@@ -262,7 +244,8 @@ impl LabelSettings {
         };
         let client = http(&mut env, flags);
         let request = request(&mut env, &client);
-        let urls = urls(&mut env, client, request.as_ref());
+        let origin = HttpUrl::parse(&env.text("REQ_URL").unwrap_or_default());
+        let urls = urls(&mut env, client, origin.ok());
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(MAX_TIME);
         let script = env.text("SCRIPT").map(PathBuf::from);
@@ -455,8 +438,8 @@ fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
     );
     let path = |name| env.text(name).map(PathBuf::from);
     let credentials = Credentials {
-        username: env.raw("REQ_USERNAME"),
-        password: env.raw("REQ_PASSWORD"),
+        username: env.raw("REQ_USERNAME").unwrap_or_default(),
+        password: env.raw("REQ_PASSWORD").unwrap_or_default(),
         username_file: flags.username_file.or_else(|| path("REQ_USERNAME_FILE")),
         password_file: flags.password_file.or_else(|| path("REQ_PASSWORD_FILE")),
         encoding: encoding.unwrap_or_default(),
@@ -476,8 +459,11 @@ fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
             factor: env.decimal("REQ_RETRY_BACKOFF_FACTOR", 1.1),
         },
         credentials,
-        skip_tls_verify: env.flag("REQ_SKIP_TLS_VERIFY"),
-        authorities: bundle.or_else(|| env.text("SSL_CERT_FILE")),
+        tls: HttpTls {
+            ca: bundle.or_else(|| env.text("SSL_CERT_FILE")),
+            server_name: None,
+            insecure_skip_verify: env.flag("REQ_SKIP_TLS_VERIFY"),
+        },
         enable_5xx: env.flag("ENABLE_5XX"),
     }
 }
@@ -487,23 +473,48 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
     let method = env.word("REQ_METHOD", &methods).unwrap_or("GET");
     let payload = env.text("REQ_PAYLOAD").map(|text| {
         let value = serde_json::from_str(&text);
-        Payload(value.unwrap_or(serde_json::Value::String(text)).to_string())
+        value.unwrap_or(serde_json::Value::String(text)).to_string()
     });
     let url = HttpUrl::parse(&env.text("REQ_URL")?);
     let url = url.map_err(|error| env.error("REQ_URL", &error.to_string()));
-    Some(RequestSettings {
-        url: url.ok()?,
+    // As theirs, a GET has no body.
+    let payload = payload.filter(|_| method != "GET");
+    Some(RequestSettings::new(
+        url.ok()?,
         method,
         payload,
-        expect: (200, 299),
-        client: client.clone(),
-    })
+        (200, 299),
+        client,
+    ))
+}
+
+impl RequestSettings {
+    pub(crate) fn new(
+        url: HttpUrl,
+        method: &'static str,
+        payload: Option<String>,
+        expect: (u16, u16),
+        client: &HttpSettings,
+    ) -> Self {
+        let json = || ("content-type".to_owned(), "application/json".to_owned());
+        let call = HttpCall {
+            target: HttpTarget::Url(url),
+            method,
+            headers: payload.iter().map(|_| json()).collect(),
+            body: payload.unwrap_or_default(),
+            expect: vec![expect],
+            auth: None,
+            tls: client.tls.clone(),
+        };
+        let client = client.clone();
+        Self { call, client }
+    }
 }
 
 fn urls(
     env: &mut Environment<'_>,
     client: HttpSettings,
-    request: Option<&RequestSettings>,
+    origin: Option<HttpUrl>,
 ) -> Option<UrlSettings> {
     let is_fetched = env.word("LARDER_URL_KEYS", &[("Fetch", true), ("Ignore", false)]);
     let credentials = [("SameOrigin", false), ("Always", true)];
@@ -516,7 +527,7 @@ fn urls(
     let settings = UrlSettings {
         refresh: env.duration("LARDER_URL_REFRESH", Duration::from_mins(5)),
         credentials_always: env.word("LARDER_URL_CREDENTIALS", &credentials) == Some(true),
-        origin: request.map(|request| request.url.clone()),
+        origin,
         client,
     };
     is_fetched.unwrap_or(true).then_some(settings)

@@ -149,6 +149,7 @@ impl StepEnvironment for StepContext {
     }
 
     fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
-        self.metrics.ran(action.word(), outcome.name(), took);
+        let metrics = &self.metrics.on_change;
+        metrics.ran(action.word(), outcome.name(), took);
     }
 }

@@ -11,14 +11,13 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_actions::http::{Fetch, FetchedBody, fetch};
 use larder_on_change::{HttpUrl, HttpUrlError};
-use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
-    follow::{Sink, UrlFile},
+    intake::{SharedIntake, UrlFile},
     metrics::Metrics,
-    request::{authorization, tls},
+    request::authorization,
     settings::UrlSettings,
 };
 
@@ -83,12 +82,12 @@ impl UrlKeys {
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self, files: &Mutex<impl Sink>) {
+    pub(crate) async fn next(&mut self, intake: &SharedIntake) {
         loop {
             if let Some((_, fetching)) = &mut self.fetching {
                 let fetched = fetching.await;
                 if let Some((file, _)) = self.fetching.take() {
-                    self.ended(file, fetched, files);
+                    self.ended(file, fetched, intake);
                 }
                 return;
             }
@@ -101,7 +100,7 @@ impl UrlKeys {
             };
             let file = file.clone();
             sleep_until(due).await;
-            if !files.lock().wants(&file) {
+            if !intake.lock().sink.wants(&file) {
                 self.keys.remove(&file.path);
                 continue;
             }
@@ -112,7 +111,7 @@ impl UrlKeys {
         }
     }
 
-    fn ended(&mut self, file: UrlFile, fetched: Fetched, files: &Mutex<impl Sink>) {
+    fn ended(&mut self, file: UrlFile, fetched: Fetched, intake: &SharedIntake) {
         let now = Instant::now();
         let Some(key) = self.keys.get_mut(&file.path).filter(|key| key.file == file) else {
             return;
@@ -126,7 +125,7 @@ impl UrlKeys {
                 let is_new = fetched.is_some();
                 if let Some(fetched) = fetched {
                     key.validators = fetched.validators();
-                    files.lock().take_fetched(&file, &fetched.body);
+                    intake.lock().sink.take_fetched(&file, &fetched.body);
                 }
                 if is_new { "succeeded" } else { "unchanged" }
             }
@@ -164,13 +163,12 @@ async fn run(
         if trusted.is_some_and(|trusted| is_same_origin(trusted, &url))
             || (settings.credentials_always && is_same_origin(&first, &url))
         {
-            let credentials = authorization(&client.credentials)?;
-            headers.extend(credentials.map(|value| ("authorization".to_owned(), value)));
+            headers.extend(authorization(&client.credentials)?);
         }
         let request = Fetch {
             url: &url,
             headers: &headers,
-            tls: &tls(client),
+            tls: &client.tls,
             timeout: client.timeout,
             max_body: MAX_BODY,
             body_of_5xx: client.enable_5xx,

@@ -9,11 +9,12 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, mem,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use larder_objects::{Kind, ResourceVersion, chain};
+use larder_objects::{Kind, Object, chain};
 use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
 use larder_projection::{Inputs, Needs, Payload, Unavailable, disk::AtomicWriter, project};
 use smol_str::SmolStr;
@@ -21,10 +22,9 @@ use tracing::{info, warn};
 
 use crate::{
     clock,
-    follow::{Settled, Sink},
     index::Index,
+    intake::{Settled, Sink},
     metrics::Metrics,
-    object::DecodedObject,
     selection::{ObjectRef, Selection},
 };
 
@@ -66,11 +66,9 @@ impl OwnVolume {
 #[derive(Debug)]
 pub(crate) struct Volumes {
     states: Vec<VolumeState>,
-    objects: BTreeMap<ObjectRef, ResourceVersion>,
     /// The objects that have been listed.
     inputs: Inputs,
     index: Index,
-    stale: BTreeMap<ObjectRef, bool>,
     random: fastrand::Rng,
     metrics: Metrics,
 }
@@ -96,15 +94,10 @@ impl Volumes {
             is_due: true,
         });
         let states: Vec<_> = states.collect();
-        let objects = states.iter().flat_map(|state| state.objects.clone());
         Self {
-            objects: objects
-                .map(|object| (object, ResourceVersion::default()))
-                .collect(),
             states,
             inputs: Inputs::default(),
             index: Index::open(state_dir, &first.unwrap_or_default()),
-            stale: BTreeMap::new(),
             random: fastrand::Rng::new(),
             metrics,
         }
@@ -112,7 +105,10 @@ impl Volumes {
 
     /// The watches that the volumes take: each object by its name (rule E3).
     pub(crate) fn selections(&self) -> BTreeSet<Selection> {
-        self.objects.keys().map(Selection::of).collect()
+        let states = self.states.iter();
+        states
+            .flat_map(|state| state.objects.iter().map(Selection::of))
+            .collect()
     }
 
     /// Whether a volume has a set of an earlier start.
@@ -151,38 +147,42 @@ impl Volumes {
         Ok((tags.collect(), written.swapped))
     }
 
-    fn set(
-        &mut self,
-        object: &ObjectRef,
-        version: ResourceVersion,
-        content: Result<DecodedObject, Unavailable>,
-    ) {
-        let Some(known) = self.objects.get_mut(object) else {
-            return;
-        };
-        *known = version;
-        let (name, is_there) = (input_name(object), content.is_ok());
-        let (maps, secrets) = (&mut self.inputs.config_maps, &mut self.inputs.secrets);
-        let was_there = match (content, object.kind) {
-            (Ok(DecodedObject::ConfigMap(map)), _) => is_some(maps.insert(name, Ok(map))),
-            (Ok(DecodedObject::Secret(secret)), _) => is_some(secrets.insert(name, Ok(secret))),
-            (Err(error), Kind::ConfigMap) => is_some(maps.insert(name, Err(error))),
-            (Err(error), Kind::Secret) => is_some(secrets.insert(name, Err(error))),
-        };
-        let change = i64::from(is_there) - i64::from(was_there);
-        self.metrics.objects(object.kind, change);
+    /// Takes an object in, or that there is none.
+    fn set(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
+        let inputs = &mut self.inputs;
+        match object.kind {
+            Kind::ConfigMap => put(&mut inputs.config_maps, object, json),
+            Kind::Secret => put(&mut inputs.secrets, object, json),
+        }
         for state in &mut self.states {
             state.is_due |= state.objects.contains(object);
         }
     }
 }
 
-fn input_name(object: &ObjectRef) -> String {
-    format!("{}/{}", object.namespace, object.name)
+fn put<K: Object>(
+    known: &mut BTreeMap<String, Result<Arc<K>, Unavailable>>,
+    object: &ObjectRef,
+    json: Option<&[u8]>,
+) {
+    let name = input_name(object);
+    let found = match json.map(K::from_json) {
+        None => Err(Unavailable::NotFound),
+        Some(Ok(found)) => Ok(Arc::new(found)),
+        Some(Err(error)) => {
+            let error = chain(&error);
+            warn!(%object, error, "unreadable object, keeping the old one");
+            if known.contains_key(&name) {
+                return;
+            }
+            Err(Unavailable::failed(format!("unreadable: {error}")))
+        }
+    };
+    known.insert(name, found);
 }
 
-fn is_some<T>(before: Option<Result<T, Unavailable>>) -> bool {
-    matches!(before, Some(Ok(_)))
+fn input_name(object: &ObjectRef) -> String {
+    format!("{}/{}", object.namespace, object.name)
 }
 
 /// Empties a directory that a reload has dropped.
@@ -197,48 +197,12 @@ pub(crate) fn clear(path: &Path) {
 }
 
 impl Sink for Volumes {
-    fn take(&mut self, object: &ObjectRef, version: &ResourceVersion, json: &[u8]) {
-        let Some(known) = self.objects.get(object) else {
-            return;
-        };
-        if !known.is_empty() && (known == version || version.is_older_than(known)) {
-            return;
-        }
-        match DecodedObject::from_json(object.kind, json) {
-            Ok(decoded) => self.set(object, version.clone(), Ok(decoded)),
-            Err(error) => {
-                let error = chain(&error);
-                warn!(%object, error, "unreadable object, keeping the old one");
-                if !self.is_listed(object) {
-                    let unreadable = Err(Unavailable::failed(format!("unreadable: {error}")));
-                    self.set(object, ResourceVersion::default(), unreadable);
-                }
-            }
-        }
+    fn take(&mut self, object: &ObjectRef, json: &[u8]) {
+        self.set(object, Some(json));
     }
 
     fn gone(&mut self, object: &ObjectRef) {
-        let version = ResourceVersion::default();
-        self.set(object, version, Err(Unavailable::NotFound));
-    }
-
-    fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>) {
-        let known = self.objects.keys();
-        let absent = known.filter(|object| selection.covers(object) && !present.contains(object));
-        let absent: Vec<_> = absent.cloned().collect();
-        for object in absent {
-            self.gone(&object);
-        }
-    }
-
-    fn forget_versions(&mut self, _: &Selection) {
-        for version in self.objects.values_mut() {
-            *version = ResourceVersion::default();
-        }
-    }
-
-    fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool> {
-        &mut self.stale
+        self.set(object, None);
     }
 
     /// Writes the volumes whose objects have changed.

@@ -93,7 +93,7 @@ impl World {
 
     fn start_with(settings: OwnSettings, client: kube::Client) -> Sidecar {
         let sidecar = OwnSidecar::new(settings, client);
-        let health = sidecar.health();
+        let health = sidecar.health.clone();
         let (reloads, receiver) = mpsc::channel(1);
         let shutdown = CancellationToken::new();
         let mut task = JoinSet::new();

@@ -284,7 +284,13 @@ impl<T: Target + Clone> Driver<T> {
         let DriverPhase::Queued(phase, _) = &self.phase else {
             return;
         };
-        let request = self.reflector.request(*phase, now, server, min);
+        let is_only_listed = self.target.is_only_listed();
+        let phase = if is_only_listed {
+            Phase::PlainList
+        } else {
+            *phase
+        };
+        let request = self.reflector.request(phase, now, server, min);
         trace!(target = ?self.target, ?request, "send request");
         let freshness = request.freshness();
         self.state_requests += u64::from(freshness.is_some());

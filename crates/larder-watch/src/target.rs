@@ -46,6 +46,11 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Whether it is only listed, once for each start, and never watched. That takes no right to watch.
+    fn is_only_listed(&self) -> bool {
+        false
+    }
+
     /// How long the API server keeps a watch open; `None` for 30 to 60 min, at random.
     fn watch_timeout(&self) -> Option<Duration> {
         None

@@ -35,8 +35,8 @@ use larder_on_change::{PodFacts, PodIdentity, StopDefaults};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use self::{
-    origin::Origin, rounds::Rounds, session::Session, steps::CommandContext, supervisor::supervise,
-    target::ExecTarget,
+    origin::Origin, rounds::CommandHooks, session::Session, steps::CommandContext,
+    supervisor::supervise, target::ExecTarget,
 };
 use crate::{
     args::ExecArgs,
@@ -71,9 +71,9 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             processes: Processes::new("/proc", sandbox.volumes()),
         };
         let session = Session::new(args, &origin, &sandbox, first)?;
-        let mut rounds = Rounds::new(hooks)?;
+        let mut rounds = CommandHooks::new(hooks)?;
         if !rounds.is_empty() {
-            rounds.start_with(&session.read_content()?, Instant::now());
+            rounds.observe(&session.read_content()?, Instant::now());
         }
         supervise(&session, &around, restarts, rounds, follower).await
     })?;

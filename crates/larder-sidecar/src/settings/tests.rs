@@ -108,9 +108,13 @@ fn mode_is_octal_with_or_without_a_leading_zero() {
 #[test]
 fn payload_is_json_or_becomes_a_json_string() {
     for (text, expected) in [(r#"{"a": 1}"#, r#"{"a":1}"#), ("abc", "\"abc\"")] {
-        let variables = [("REQ_PAYLOAD", text), ("REQ_URL", "http://h/")];
+        let variables = [
+            ("REQ_PAYLOAD", text),
+            ("REQ_URL", "http://h/"),
+            ("REQ_METHOD", "POST"),
+        ];
         let request = read(&variables).unwrap().request.unwrap();
-        assert_eq!(request.payload, Some(Payload(expected.to_owned())));
+        assert_eq!(request.call.body, expected);
     }
 }
 

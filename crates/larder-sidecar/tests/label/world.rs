@@ -87,7 +87,7 @@ impl World {
 
     pub(crate) fn start_with(&self, client: kube::Client) -> Sidecar {
         let sidecar = LabelSidecar::new(self.settings(), client, Vec::new());
-        let health = sidecar.health();
+        let health = sidecar.health.clone();
         let shutdown = CancellationToken::new();
         let mut task = JoinSet::new();
         task.spawn(sidecar.run(shutdown.clone()));

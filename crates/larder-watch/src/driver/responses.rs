@@ -144,7 +144,9 @@ impl<T: Target + Clone> Driver<T> {
                 incomplete,
             }) => match self.reflector.listed(freshness, version, now) {
                 Ok(synced) => {
-                    self.phase = DriverPhase::Queued(Phase::Watch, Some(permit));
+                    if !self.target.is_only_listed() {
+                        self.phase = DriverPhase::Queued(Phase::Watch, Some(permit));
+                    }
                     self.synced(synced, seq, state, incomplete.map(Arc::new), shared);
                 }
                 Err(decision) => self.decide(decision, None, shared),

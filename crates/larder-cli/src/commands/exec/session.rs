@@ -25,7 +25,7 @@ use zeroize::Zeroizing;
 use super::{
     content::{Content, filled},
     origin::Origin,
-    rounds::Rounds,
+    rounds::CommandHooks,
     security::{identity, unsupported},
     start::{MountedVolume, Source, Start, mode_for_only_user},
     subpaths::SubPaths,
@@ -292,7 +292,7 @@ impl<'a> Session<'a> {
     }
 
     /// Passes the present content to the hooks.
-    pub(super) fn observe(&self, rounds: &mut Rounds) {
+    pub(super) fn observe(&self, rounds: &mut CommandHooks) {
         if rounds.is_empty() {
             return;
         }

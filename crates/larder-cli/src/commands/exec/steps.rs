@@ -23,10 +23,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    rounds::DueRound,
-    session::{Session, Started, write_plan},
-};
+use super::session::{Session, Started, write_plan};
 use crate::{
     args::OnExit,
     output,

@@ -27,7 +27,7 @@ use tokio::{
 };
 
 use super::{
-    rounds::Rounds,
+    rounds::CommandHooks,
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
 };
@@ -107,7 +107,7 @@ type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (usize, StepOutcome
 struct Supervisor<'a> {
     session: &'a Session<'a>,
     around: &'a CommandContext<'a>,
-    rounds: Rounds,
+    rounds: CommandHooks,
     child: Child,
     has_restarted: bool,
     /// The user ends the command.
@@ -126,7 +126,7 @@ pub(super) async fn supervise(
     session: &Session<'_>,
     around: &CommandContext<'_>,
     mut restarts: UnboundedReceiver<RestartRequest>,
-    rounds: Rounds,
+    rounds: CommandHooks,
     mut follower: Option<Follower>,
 ) -> anyhow::Result<ExitStatus> {
     let mut tasks = JoinSet::new();
@@ -153,7 +153,7 @@ pub(super) async fn supervise(
             .restarting
             .as_ref()
             .map(|restarting| restarting.kill_at);
-        let round_at = supervisor.rounds.wakes_at().filter(|_| is_running);
+        let round_at = supervisor.rounds.rounds.wakes_at().filter(|_| is_running);
         // Each arm is cancel-safe: it loses nothing when another one completes first.
         let event = tokio::select! {
             event = supervisor.child.next() => match event.context("cannot wait for the command")? {

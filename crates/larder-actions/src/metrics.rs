@@ -12,7 +12,7 @@ use larder_transport::registrar::{Labels, Registrar, label};
 
 /// Metrics of rounds. Cloning shares them.
 #[derive(Clone, Debug)]
-pub(super) struct RoundMetrics {
+pub struct RoundMetrics {
     runs: Family<Labels<2>, Counter>,
     run: Family<Labels<1>, Histogram>,
     delay: Histogram,
@@ -30,7 +30,7 @@ fn seconds() -> Histogram {
 
 impl RoundMetrics {
     /// Registers the metrics in `registry`.
-    pub(super) fn register(registry: &mut Registry) -> Self {
+    pub fn register(registry: &mut Registry) -> Self {
         let actions = ["signal", "http", "restart", "exec", "program"];
         let outcomes = ["succeeded", "skipped", "failed", "timed_out"];
         let runs = actions
@@ -66,7 +66,7 @@ impl RoundMetrics {
     }
 
     /// Counts one action.
-    pub(super) fn ran(&self, action: &'static str, outcome: &'static str, took: Duration) {
+    pub fn ran(&self, action: &'static str, outcome: &'static str, took: Duration) {
         self.runs
             .get_or_create(&[("action", action), ("outcome", outcome)])
             .inc();
@@ -75,18 +75,18 @@ impl RoundMetrics {
     }
 
     /// Records the time from the delivery of a change to the first action.
-    pub(super) fn delayed(&self, delay: Duration) {
+    pub fn delayed(&self, delay: Duration) {
         self.delay.observe(delay.as_secs_f64());
     }
 
     /// Records the time of a successful round.
-    pub(super) fn succeeded(&self, now: Timestamp) {
+    pub fn succeeded(&self, now: Timestamp) {
         #[expect(clippy::cast_precision_loss, reason = "microseconds fit for 280 years")]
         self.last_success.set(now.as_microsecond() as f64 / 1e6);
     }
 
     /// Sets the numbers of hooks that fail, and of hooks that have yet to notify their application.
-    pub(super) fn set_hooks(&self, failing: usize, pending: usize) {
+    pub fn set_hooks(&self, failing: usize, pending: usize) {
         self.last_failed.set(i64::from(failing > 0));
         self.pending.set(i64::try_from(pending).unwrap_or(i64::MAX));
     }
