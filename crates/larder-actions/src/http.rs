@@ -39,7 +39,7 @@ pub use self::{
 };
 use self::{error::HttpError, tls::connector};
 use crate::{StepInputs, StepOutcome};
-use larder_on_change::{HttpAuth, HttpCall, HttpTarget, PodFacts, Port};
+use larder_on_change::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, PodFacts, Port};
 
 /// Most bytes of an answer that are read (rule H4).
 const MAX_ANSWER: usize = 64 << 10;
@@ -91,14 +91,10 @@ async fn request(
 ) -> Result<(), HttpError> {
     let target = Target::of(call, context).await?;
     let request = target.request(call, step, context)?;
-    let stream = connect(&target.addresses).await?;
-    let status = if target.is_tls {
-        let (connector, name) = connector(&call.tls, &target.host, context.files).await?;
-        let stream = connector.connect(name, stream).await;
-        send(stream.map_err(HttpError::Tls)?, request).await?
-    } else {
-        send(stream, request).await?
-    };
+    let secured = target
+        .is_tls
+        .then_some((&call.tls, &*target.host, context.files));
+    let status = exchange(&target.addresses, secured, request, status).await?;
     if call.is_expected(status) {
         Ok(())
     } else {
@@ -136,14 +132,12 @@ impl Target {
                 })
             }
             HttpTarget::Url(url) => {
-                let (host, port) = (url.host(), url.port());
-                let found = lookup_host((host, port)).await;
-                let addresses: Vec<_> = found.map_err(HttpError::Lookup)?.collect();
+                let addresses = resolve(url).await?;
                 if addresses.is_empty() {
                     return Err(HttpError::NoAddress);
                 }
                 Ok(Self {
-                    host: host.to_owned(),
+                    host: url.host().to_owned(),
                     authority: url.authority(),
                     path: url.path(),
                     is_tls: url.is_tls(),
@@ -247,29 +241,38 @@ async fn connect(addresses: &[SocketAddr]) -> Result<TcpStream, HttpError> {
     Err(failed)
 }
 
-/// Sends the request, and returns the status of the answer.
-async fn send(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    request: Request<Full<Bytes>>,
-) -> Result<u16, HttpError> {
-    let read = async |answer: Response<Incoming>| {
-        let status = answer.status().as_u16();
-        let mut body = answer.into_body();
-        let mut read = 0;
-        while read < MAX_ANSWER {
-            match body.frame().await {
-                Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
-                // The status has been received, and with it the answer that counts.
-                Some(Err(_)) | None => break,
-            }
+/// The status of an answer, whose body is read as far as that is short.
+async fn status(answer: Response<Incoming>) -> u16 {
+    let status = answer.status().as_u16();
+    let mut body = answer.into_body();
+    let mut read = 0;
+    while read < MAX_ANSWER {
+        match body.frame().await {
+            Some(Ok(frame)) => read += frame.data_ref().map_or(0, Bytes::len),
+            // The status has been received, and with it the answer that counts.
+            Some(Err(_)) | None => break,
         }
-        status
-    };
-    exchange(stream, request, read).await
+    }
+    status
 }
 
-/// Sends the request, and passes the answer to `read`.
+/// Sends the request, with TLS if the host's certificate is to be verified, and passes the answer to `read`.
 async fn exchange<T>(
+    addresses: &[SocketAddr],
+    secured: Option<(&HttpTls, &str, Files<'_>)>,
+    request: Request<Full<Bytes>>,
+    read: impl AsyncFnOnce(Response<Incoming>) -> T,
+) -> Result<T, HttpError> {
+    let stream = connect(addresses).await?;
+    let Some((tls, host, files)) = secured else {
+        return exchange_over(stream, request, read).await;
+    };
+    let (connector, name) = connector(tls, host, files).await?;
+    let stream = connector.connect(name, stream).await;
+    exchange_over(stream.map_err(HttpError::Tls)?, request, read).await
+}
+
+async fn exchange_over<T>(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     request: Request<Full<Bytes>>,
     read: impl AsyncFnOnce(Response<Incoming>) -> T,
@@ -288,6 +291,12 @@ async fn exchange<T>(
         answered = &mut exchange => answered,
         _ = &mut connection => exchange.await,
     }
+}
+
+/// The addresses of a URL's host.
+async fn resolve(url: &HttpUrl) -> Result<Vec<SocketAddr>, HttpError> {
+    let found = lookup_host((url.host(), url.port())).await;
+    Ok(found.map_err(HttpError::Lookup)?.collect())
 }
 
 #[cfg(test)]

@@ -78,13 +78,17 @@ pub trait StepEnvironment {
 
     /// When the changes were put in place, as time since boot: a process that has started since has read them. `None` if
     /// that is unknown.
-    fn swapped(&self) -> Option<Duration>;
+    fn swapped(&self) -> Option<Duration> {
+        None
+    }
 
     /// A step is about to begin.
     async fn step_begins(&self, _action: &Action) {}
 
     /// Restarts the target containers.
-    async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome;
+    async fn restart(&self, _restart: &Restart, _inputs: &StepInputs) -> StepOutcome {
+        StepOutcome::Failed("containers cannot be restarted from here".to_owned())
+    }
 
     /// Where requests go, and the files that they may need.
     fn request(&self) -> RequestContext<'_>;

@@ -50,6 +50,21 @@ pub struct Hook {
 }
 
 impl Hook {
+    /// A hook that selects all files, and is retried.
+    pub fn new(name: String, steps: Vec<Action>, timing: Timing) -> Self {
+        Self {
+            name,
+            volumes: None,
+            paths: Paths::default(),
+            environment: false,
+            container: None,
+            steps,
+            timing,
+            on_failure: OnFailure::Retry,
+            initial: false,
+        }
+    }
+
     /// Whether the hook selects the volume.
     pub fn selects_volume(&self, volume: &str) -> bool {
         let Some(volumes) = &self.volumes else {

@@ -199,7 +199,9 @@ impl Files {
 
     fn read_again(&mut self, object: &ObjectRef, failed: bool) {
         if let Some(paths) = self.objects.get_mut(object) {
-            paths.iter_mut().for_each(|(_, url)| *url = None);
+            for (_, url) in paths {
+                *url = None;
+            }
             self.stale.push((object.clone(), failed));
         }
     }

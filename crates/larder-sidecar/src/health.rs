@@ -158,10 +158,11 @@ impl Health {
                 status = format!("degraded: api server unreachable since {since}");
             }
         }
-        match problems.is_empty() {
-            true => state.answer(true, &status, now),
-            false => state.answer(false, &problems.join("; "), now),
+        let is_ok = problems.is_empty();
+        if !is_ok {
+            status = problems.join("; ");
         }
+        state.answer(is_ok, &status, now)
     }
 
     /// Whether the first sync is complete and written (rule H4).

@@ -11,7 +11,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use larder_actions::{StepInputs, StepOutcome, run_steps};
-use larder_on_change::{ContentDigest, DueRound, Hook, HookState, Items, Rounds, Start};
+use larder_on_change::{
+    ContentDigest, DueRound, Hook, HookRounds, HookState, Items, Rounds, Start,
+};
 use serde_json::json;
 use tokio::{
     sync::watch,
@@ -73,7 +75,7 @@ impl Hooks {
 
     /// Whether every hook has nothing to do, or has given up for now.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let mut states = self.rounds.hooks().iter().map(|hook| hook.state());
+        let mut states = self.rounds.hooks().iter().map(HookRounds::state);
         states.all(|state| !matches!(state, HookState::Waiting | HookState::Running))
     }
 

@@ -22,14 +22,12 @@ use std::{
 };
 
 use larder_files::{ownership::Ownership, regular_file::read_regular_file, replace, sys};
-use larder_objects::Kind;
 use larder_on_change::{ContentDigest, Definition, DigestKey, Start};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use serde::{Deserialize, Serialize};
-use smol_str::SmolStr;
 use tracing::warn;
 
-use crate::selection::ObjectRef;
+use crate::selection::{ObjectName, ObjectRef};
 
 /// The longest journal that is read: some hundred thousand files.
 const MAX_BYTES: u64 = 64 << 20;
@@ -44,8 +42,8 @@ const INDEX: &str = "index";
 enum Entry {
     /// The key of digests.
     Key([u8; DigestKey::BYTES]),
-    /// A file of an object: whether that is a Secret, its namespace and name.
-    File(Arc<str>, bool, SmolStr, SmolStr),
+    /// A file of an object, as `NAMESPACE/KIND/NAME`.
+    File(Arc<str>, String),
     /// A directory that we made.
     Directory(Arc<str>),
     /// No longer ours.
@@ -59,7 +57,8 @@ enum Entry {
 pub(crate) struct Index {
     files: BTreeMap<Arc<str>, ObjectRef>,
     directories: BTreeSet<Arc<str>>,
-    hooks: BTreeMap<String, Option<ContentDigest>>,
+    /// In hexadecimal digits.
+    hooks: BTreeMap<String, Option<String>>,
     key: DigestKey,
     journal: Option<Journal>,
 }
@@ -127,24 +126,16 @@ impl Index {
     fn apply(&mut self, entry: Entry) {
         match entry {
             Entry::Key(_) => {}
-            Entry::File(path, is_secret, namespace, name) => {
-                let kind = [Kind::ConfigMap, Kind::Secret][usize::from(is_secret)];
-                let object = ObjectRef {
-                    kind,
-                    namespace,
-                    name,
-                };
-                self.files.insert(path, object);
+            Entry::File(path, object) => {
+                let object = ObjectName::parse(&object).and_then(ObjectName::object);
+                self.files.extend(object.map(|object| (path, object)));
             }
             Entry::Directory(path) => drop(self.directories.insert(path)),
             Entry::Gone(path) => {
                 self.files.remove(&path);
                 self.directories.remove(&path);
             }
-            Entry::Hook(name, digest) => {
-                let digest = digest.and_then(|digest| ContentDigest::from_hex(&digest));
-                self.hooks.insert(name, digest);
-            }
+            Entry::Hook(name, digest) => drop(self.hooks.insert(name, digest)),
         }
     }
 
@@ -165,13 +156,14 @@ impl Index {
 
     /// How a hook starts that has a record of an earlier start.
     pub(crate) fn recorded(&self, name: &str) -> Option<Start> {
-        let digest = self.hooks.get(name)?;
+        let digest = self.hooks.get(name)?.as_ref();
+        let digest = digest.and_then(|digest| ContentDigest::from_hex(digest));
         Some(digest.map_or(Start::Uncertain, Start::Notified))
     }
 
     pub(crate) fn add_file(&mut self, path: &Arc<str>, object: &ObjectRef) {
         if self.files.get(path) != Some(object) {
-            self.note(file_entry(path, object));
+            self.note(Entry::File(Arc::clone(path), object.text()));
         }
     }
 
@@ -186,7 +178,7 @@ impl Index {
 
     /// Notes the content of a hook's last success; `None` from the first step of an attempt on.
     pub(crate) fn set_hook(&mut self, name: String, digest: Option<ContentDigest>) {
-        self.note(hook_entry(&name, digest));
+        self.note(Entry::Hook(name, digest.map(|digest| digest.to_hex())));
     }
 
     fn note(&mut self, entry: Entry) {
@@ -213,11 +205,11 @@ impl Index {
     fn rewritten(&self, directory: OwnedFd, key: [u8; DigestKey::BYTES]) -> io::Result<Journal> {
         let files = self.files.iter();
         let directories = self.directories.iter().cloned().map(Entry::Directory);
-        let hooks = self.hooks.iter();
+        let hooks = self.hooks.clone().into_iter();
         let entries = std::iter::once(Entry::Key(key))
-            .chain(files.map(|(path, object)| file_entry(path, object)))
+            .chain(files.map(|(path, object)| Entry::File(Arc::clone(path), object.text())))
             .chain(directories)
-            .chain(hooks.map(|(name, digest)| hook_entry(name, *digest)));
+            .chain(hooks.map(|(name, digest)| Entry::Hook(name, digest)));
         let (mut text, mut lines) = (Vec::new(), 0);
         for entry in entries {
             text.extend(line(&entry));
@@ -235,20 +227,6 @@ impl Index {
     }
 }
 
-fn file_entry(path: &Arc<str>, object: &ObjectRef) -> Entry {
-    let (namespace, name) = (object.namespace.clone(), object.name.clone());
-    Entry::File(
-        Arc::clone(path),
-        object.kind == Kind::Secret,
-        namespace,
-        name,
-    )
-}
-
-fn hook_entry(name: &str, digest: Option<ContentDigest>) -> Entry {
-    Entry::Hook(name.to_owned(), digest.map(|digest| digest.to_hex()))
-}
-
 fn line(entry: &Entry) -> Vec<u8> {
     let mut line = serde_json::to_vec(entry).expect("text has a form in JSON");
     line.push(b'\n');
@@ -258,6 +236,8 @@ fn line(entry: &Entry) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use std::fs::OpenOptions;
+
+    use larder_objects::Kind;
 
     use super::*;
 
@@ -287,7 +267,7 @@ mod tests {
         let directory = fs::read_dir(&state).unwrap().next().unwrap().unwrap();
         let path = directory.path().join(INDEX);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-        file.write_all(br#"{"file":["/f/c",tr"#).unwrap();
+        file.write_all(br#"{"file":["/f/c",""#).unwrap();
         let mut index = Index::open(&state, folder);
         assert_eq!(
             index.files,
@@ -296,7 +276,7 @@ mod tests {
         assert!(index.has_made("/f/d") && index.key().tag(b"a") == tag);
         assert_eq!(
             index.hooks,
-            BTreeMap::from([("request".to_owned(), digest)])
+            BTreeMap::from([("request".to_owned(), Some("ab".repeat(32)))])
         );
         index.add_file(&"/f/e".into(), &object("e"));
         assert_eq!(Index::open(&state, folder).files.len(), 2);

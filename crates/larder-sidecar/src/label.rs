@@ -66,17 +66,18 @@ impl LabelSidecar {
         }
         let mut registry = Registry::with_prefix("larder_sidecar");
         let metrics = Metrics::register(&mut registry);
-        let mut server = Server::default();
-        if let Some((host, port)) = settings.health {
-            let pages = Pages::Label(metrics.clone());
-            match bind(host, port).await {
-                Ok(listener) => {
-                    server = Server::start(listener, pages, Arc::clone(&self.health), registry)
-                }
-                // The port is shared by all containers of the pod (rule H6).
-                Err(error) => warn!(port, %error, "cannot listen, running without health"),
-            }
-        }
+        let listener = match settings.health {
+            Some((host, port)) => bind(host, port)
+                .await
+                .inspect_err(|error| {
+                    // The port is shared by all containers of the pod (rule H6).
+                    warn!(port, %error, "cannot listen, running without health");
+                })
+                .ok(),
+            None => None,
+        };
+        let pages = Pages::Label(metrics.clone());
+        let server = Server::start(listener, pages, &self.health, registry);
         let result = self.start(&metrics).until(&shutdown).await;
         server.stop().await;
         result

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use larder_on_change::Hook;
 use prometheus_client::registry::Registry;
-use tokio::{net::TcpListener, sync::mpsc};
+use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -15,7 +15,7 @@ use crate::{
     intake::Intake,
     metrics::Metrics,
     run::{Progress, RunError, Running},
-    server::{Pages, Server},
+    server::{Pages, Server, listen},
     settings::{Method, WatchTiming},
     steps::StepContext,
     volumes::{OwnVolume, Volumes, clear},
@@ -72,18 +72,12 @@ impl OwnSidecar {
     ) -> Result<(), RunError> {
         let mut registry = Registry::with_prefix("larder_sidecar");
         let metrics = Metrics::register(&mut registry);
-        let mut server = Server::default();
-        if let Some(address) = self.settings.listen {
-            let listener = TcpListener::bind(address).await.map_err(|error| {
-                RunError::Listen(format!("cannot listen on {address}: {error}"))
-            })?;
-            server = Server::start(
-                listener,
-                Pages::Own(metrics.clone()),
-                Arc::clone(&self.health),
-                registry,
-            );
-        }
+        let listener = match self.settings.listen {
+            Some(address) => Some(listen(address).await?),
+            None => None,
+        };
+        let pages = Pages::Own(metrics.clone());
+        let server = Server::start(listener, pages, &self.health, registry);
         let result = loop {
             let mut running = self.start(&metrics);
             // Both arms are cancel-safe: what is dropped starts over.

@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
-use crate::volumes::OwnVolume;
+use crate::{settings::octal_mode, volumes::OwnVolume};
 
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
@@ -48,11 +48,11 @@ pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<O
     if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
         return Err(expected.to_owned());
     }
-    let (mut optional, mut mode, mut items) = (false, MODE, Vec::new());
+    let (mut optional, mut mode, mut items) = (false, None, Vec::new());
     for option in parts {
         match option.split_once('=') {
             None if option == "optional" => optional = true,
-            Some(("mode", digits)) => mode = parse_mode(digits)?,
+            Some(("mode", digits)) => mode = Some(parse_mode(digits)?),
             Some(("item", item)) => items.push(parse_item(item)?),
             _ => {
                 let expected = "expected optional, mode= or item=";
@@ -83,10 +83,8 @@ fn parse_item(text: &str) -> Result<Value, String> {
     Ok(json!({"key": key, "path": path, "mode": mode}))
 }
 
-fn parse_mode(digits: &str) -> Result<i32, String> {
-    let mode = i32::from_str_radix(digits, 8).ok();
-    let mode = mode.filter(|mode| (0..=0o777).contains(mode));
-    mode.ok_or_else(|| "expected an octal mode, such as 0440".to_owned())
+fn parse_mode(digits: &str) -> Result<u32, String> {
+    octal_mode(digits).ok_or_else(|| "expected an octal mode, such as 0440".to_owned())
 }
 
 /// Joins volumes with the same directory, in order.

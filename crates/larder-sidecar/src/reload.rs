@@ -21,7 +21,7 @@ use larder_on_change::{
 };
 use prometheus_client::registry::Registry;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use tokio::{io::unix::AsyncFd, net::TcpListener, time::sleep};
+use tokio::{io::unix::AsyncFd, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
@@ -31,16 +31,11 @@ use crate::{
     metrics::{Metrics, WebhookMetrics},
     request::RequestRound,
     run::RunError,
-    server::{Pages, Server},
+    server::{Pages, Server, listen},
     settings::{Credentials, HttpSettings, MAX_SILENCE, RequestSettings, Retries},
     steps::StepContext,
 };
 
-/// Time from the last event to the webhooks (rule V1).
-const QUIET: Debounce = Debounce {
-    min: Duration::from_millis(100),
-    max: Duration::from_secs(2),
-};
 /// Longest time for one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at a directory that cannot be watched.
@@ -77,12 +72,10 @@ pub struct ReloadSettings {
 pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Result<(), RunError> {
     let mut registry = Registry::with_prefix("configmap_reload");
     let metrics = WebhookMetrics::register(&mut registry);
-    let listener = TcpListener::bind(settings.listen).await.map_err(|error| {
-        RunError::Listen(format!("cannot listen on {}: {error}", settings.listen))
-    })?;
+    let listener = listen(settings.listen).await?;
     let health = Health::new(MAX_SILENCE);
     let pages = Pages::Reload(settings.telemetry_path.clone());
-    let server = Server::start(listener, pages, Arc::clone(&health), registry);
+    let server = Server::start(Some(listener), pages, &health, registry);
     let urls = settings.webhooks.iter().enumerate();
     let hooks = urls.map(|(number, url)| webhook(number, url, &settings, &metrics));
     // Those of steps are not theirs.
@@ -137,19 +130,18 @@ fn webhook(
         tls: HttpTls::default(),
         enable_5xx: false,
     };
-    let (method, expect) = (settings.method, (settings.status, settings.status));
+    let mut request = RequestSettings::new(url.clone(), settings.method, &client);
+    request.call.expect = vec![(settings.status, settings.status)];
     let round = RequestRound {
-        request: Some(RequestSettings::new(
-            url.clone(),
-            method,
-            None,
-            expect,
-            &client,
-        )),
+        request: Some(request),
         metrics: Some(metrics.clone()),
         ..RequestRound::default()
     };
-    let hook = round.hook(format!("{number}-http"), QUIET, Retry::default());
+    let hook = round.hook(
+        format!("{number}-http"),
+        Debounce::DEFAULT,
+        Retry::default(),
+    );
     (hook, Some(Arc::new(round)))
 }
 

@@ -10,7 +10,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use larder_actions::{StepInputs, StepOutcome, run_steps};
 use larder_files::regular_file::read_regular_text;
-use larder_on_change::{Action, Command, Debounce, Hook, OnFailure, Paths, Retry, Timing};
+use larder_on_change::{Action, Command, Debounce, Hook, Retry, Timing};
 use rustix::fs::{Access, access};
 use tokio::{
     sync::watch,
@@ -41,23 +41,14 @@ pub(crate) struct RequestRound {
 impl RequestRound {
     /// The hook of this round; `retry` holds after the fast retries.
     pub(crate) fn hook(&self, name: String, debounce: Debounce, retry: Retry) -> Hook {
-        let script = self.script.as_ref();
-        Hook {
-            name,
-            volumes: None,
-            paths: Paths::default(),
-            environment: false,
-            container: None,
-            steps: script.map(|(path, _)| exec(path)).into_iter().collect(),
-            timing: Timing {
-                debounce,
-                splay: Duration::ZERO,
-                timeout: None,
-                retry,
-            },
-            on_failure: OnFailure::Retry,
-            initial: false,
-        }
+        let script = self.script.iter().map(|(path, _)| exec(path));
+        let timing = Timing {
+            debounce,
+            splay: Duration::ZERO,
+            timeout: None,
+            retry,
+        };
+        Hook::new(name, script.collect(), timing)
     }
 
     /// Runs the script and sends the request. A script that fails is logged, and the request is sent all the same.

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::{
-    follow::{Failure, Follower},
+    follow::Follower,
     health::Health,
     hooks::{HookEvent, Hooks},
     intake::{Settled, SharedIntake},
@@ -64,15 +64,6 @@ pub(crate) struct Progress {
     observe_at: Option<Instant>,
 }
 
-enum Wake {
-    News(Result<(), Failure>),
-    Hook(HookEvent),
-    Observe,
-    Settle,
-    Timeout,
-    End,
-}
-
 impl Running {
     /// Runs until `shutdown`, or until everything is written once.
     pub(crate) async fn until(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
@@ -86,36 +77,28 @@ impl Running {
             let observe_at = self.progress.observe_at;
             // Every arm is cancel-safe: what is under way is kept in its part. Objects come last, since a server that never
             // pauses must not hold up the rest.
-            let wake = tokio::select! {
+            tokio::select! {
                 biased;
-                () = shutdown.cancelled() => Wake::End,
-                event = self.hooks.next() => Wake::Hook(event),
-                () = sleep_until(observe_at.unwrap_or(deadline)), if observe_at.is_some() => Wake::Observe,
-                () = next_fetch(self.urls.as_mut(), &self.intake) => Wake::Settle,
-                () = sleep(RETRY), if settled.retries => Wake::Settle,
-                () = sleep_until(deadline), if self.once.is_some() => Wake::Timeout,
-                news = self.follower.next() => Wake::News(news),
-            };
-            match wake {
-                Wake::News(Err(failure)) => {
-                    error!(error = failure.text, "request failed, will retry");
-                    if self.once.is_some() && failure.is_final {
-                        return Err(RunError::Sync(failure.text));
-                    }
-                }
-                Wake::News(Ok(())) | Wake::Settle => {}
-                Wake::Observe => self.observe(),
-                Wake::Hook(event) => self.note(event),
-                Wake::Timeout => {
-                    let reason = self.health.missing().or(settled.unwritten);
-                    let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
-                    return Err(RunError::Sync(reason));
-                }
-                Wake::End => {
+                () = shutdown.cancelled() => {
                     info!("ending, files stay");
                     self.end().await;
                     return Ok(());
                 }
+                event = self.hooks.next() => self.note(event),
+                () = sleep_until(observe_at.unwrap_or(deadline)), if observe_at.is_some() => self.observe(),
+                () = next_fetch(self.urls.as_mut(), &self.intake) => {}
+                () = sleep(RETRY), if settled.retries => {}
+                () = sleep_until(deadline), if self.once.is_some() => {
+                    let reason = self.health.missing().or(settled.unwritten);
+                    let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
+                    return Err(RunError::Sync(reason));
+                }
+                news = self.follower.next() => if let Err(failure) = news {
+                    error!(error = failure.text, "request failed, will retry");
+                    if self.once.is_some() && failure.is_final {
+                        return Err(RunError::Sync(failure.text));
+                    }
+                },
             }
         }
     }

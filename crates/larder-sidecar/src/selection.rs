@@ -31,6 +31,15 @@ impl ObjectName {
             name: name.into(),
         })
     }
+
+    /// The one object that it can only be.
+    pub(crate) fn object(self) -> Option<ObjectRef> {
+        Some(ObjectRef {
+            kind: self.kind?,
+            namespace: self.namespace?,
+            name: self.name,
+        })
+    }
 }
 
 /// What one watch covers.
@@ -139,6 +148,13 @@ pub struct ObjectRef {
     pub namespace: SmolStr,
     /// The name.
     pub name: SmolStr,
+}
+
+impl ObjectRef {
+    /// As [`ObjectName::parse`] reads it.
+    pub(crate) fn text(&self) -> String {
+        format!("{}/{}/{}", self.namespace, self.kind.singular(), self.name)
+    }
 }
 
 impl Ord for ObjectRef {

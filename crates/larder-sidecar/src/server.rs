@@ -1,7 +1,6 @@
 //! Health and metrics over HTTP, and the probe that asks for them.
 
 use std::{
-    convert::Infallible,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::Arc,
@@ -9,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Response, StatusCode, header::CONTENT_TYPE};
+use http::{Response, header::CONTENT_TYPE};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use larder_actions::http::{Fetch, fetch};
@@ -27,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 use tracing::info;
 
-use crate::{health::Health, metrics::Metrics};
+use crate::{health::Health, metrics::Metrics, run::RunError};
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 16;
@@ -57,26 +56,27 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// Serves on the listener, if there is one.
     pub(crate) fn start(
-        listener: TcpListener,
+        listener: Option<TcpListener>,
         pages: Pages,
-        health: Arc<Health>,
+        health: &Arc<Health>,
         registry: Registry,
     ) -> Self {
-        if let Ok(address) = listener.local_addr() {
-            info!(%address, "listening");
-        }
         let mut server = Self::default();
-        let limits = ConnectionLimits::default()
-            .http1_only()
-            .max_connections(CONNECTIONS);
-        let registry = Arc::new(registry);
-        let service = service_fn(move |request: http::Request<Incoming>| {
-            let response = respond(&pages, &health, &registry, request.uri());
-            async move { Ok::<_, Infallible>(response) }
-        });
-        let serving = Acceptor::new(listener, limits).serve(service, server.shutdown.clone());
-        server.tasks.spawn(serving);
+        if let Some(listener) = listener {
+            let address = listener.local_addr().ok();
+            info!(?address, "listening");
+            let limits = ConnectionLimits::default().http1_only();
+            let limits = limits.max_connections(CONNECTIONS);
+            let (health, registry) = (Arc::clone(health), Arc::new(registry));
+            let service = service_fn(move |request: http::Request<Incoming>| {
+                let response = respond(&pages, &health, &registry, request.uri());
+                async move { response }
+            });
+            let serving = Acceptor::new(listener, limits).serve(service, server.shutdown.clone());
+            server.tasks.spawn(serving);
+        }
         server
     }
 
@@ -88,17 +88,17 @@ impl Server {
     }
 }
 
+/// A listener on the address.
+pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
+    let failed = |error| RunError::Listen(format!("cannot listen on {address}: {error}"));
+    TcpListener::bind(address).await.map_err(failed)
+}
+
 /// A listener on the port: on `host`, or on all addresses, where there is IPv6 of both versions.
-///
-/// # Errors
-///
-/// The port is in use, or may not be used.
 pub(crate) async fn bind(host: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
-    if let Some(host) = host {
-        return TcpListener::bind((host, port)).await;
-    }
-    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).await {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
+    let address = host.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
+    match TcpListener::bind((address, port)).await {
+        Err(error) if error.kind() != io::ErrorKind::AddrInUse && host.is_none() => {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
         }
         bound => bound,
@@ -110,45 +110,50 @@ fn respond(
     health: &Health,
     registry: &Registry,
     uri: &http::Uri,
-) -> Response<Full<Bytes>> {
+) -> http::Result<Response<Full<Bytes>>> {
+    let response = |status: u16, form, body| {
+        let response = Response::builder()
+            .status(status)
+            .header(CONTENT_TYPE, form);
+        response.body(Full::new(Bytes::from(body)))
+    };
     let now = Instant::now();
     let mut query = uri.query().unwrap_or_default().split('&');
     let max_age = query.find_map(|pair| pair.strip_prefix("max-age="));
     let Ok(max_age) = max_age.map(go_duration::parse).transpose() else {
-        return response(400, "text/plain", "max-age: expected a duration\n".into());
+        return response(
+            400,
+            "text/plain",
+            "max-age: expected a duration\n".to_owned(),
+        );
     };
     let answer = match (pages, uri.path()) {
         (Pages::Label(_), "/healthz") => health.live_and_ready(max_age, now),
         (Pages::Reload(_), "/healthz") => health.up(),
         (Pages::Own(_) | Pages::Label(_), "/healthz" | "/livez") => health.live(max_age, now),
         (Pages::Own(_) | Pages::Label(_), "/readyz") => health.ready(now),
-        (Pages::Own(own) | Pages::Label(own), "/metrics") => {
-            own.proof_age.set(health.proof_age(now).as_secs_f64());
-            return metrics(registry);
+        (_, path) if path == pages.metrics_path() => {
+            if let Pages::Own(own) | Pages::Label(own) = pages {
+                own.proof_age.set(health.proof_age(now).as_secs_f64());
+            }
+            let mut text = String::new();
+            encode(&mut text, registry).expect("writing to a String does not fail");
+            let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            return response(200, form, text);
         }
-        (Pages::Reload(path), found) if found == path => return metrics(registry),
-        _ => return response(404, "text/plain", "not found\n".into()),
+        _ => return response(404, "text/plain", "not found\n".to_owned()),
     };
-    response(
-        if answer.is_ok { 200 } else { 503 },
-        "application/json",
-        answer.body,
-    )
+    let status = if answer.is_ok { 200 } else { 503 };
+    response(status, "application/json", answer.body)
 }
 
-fn metrics(registry: &Registry) -> Response<Full<Bytes>> {
-    let mut text = String::new();
-    encode(&mut text, registry).expect("writing to a String does not fail");
-    let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    response(200, form, text)
-}
-
-fn response(status: u16, form: &'static str, body: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(body)));
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
-    let value = http::HeaderValue::from_static(form);
-    response.headers_mut().insert(CONTENT_TYPE, value);
-    response
+impl Pages {
+    fn metrics_path(&self) -> &str {
+        match self {
+            Self::Own(_) | Self::Label(_) => "/metrics",
+            Self::Reload(path) => path,
+        }
+    }
 }
 
 /// Asks the sidecar at `address` for `path`, as a probe does. Blocks.

@@ -117,6 +117,8 @@ pub struct FileSettings {
 pub struct RequestSettings {
     /// The request, without credentials.
     pub call: HttpCall,
+    /// Its URL.
+    pub origin: HttpUrl,
     /// How it is sent.
     pub client: HttpSettings,
 }
@@ -242,39 +244,37 @@ impl LabelSettings {
             errors: Vec::new(),
             warnings: Vec::new(),
         };
+        // They change nothing here.
+        env.flag("IGNORE_ALREADY_PROCESSED");
+        env.flag("DISABLE_X509_STRICT_VERIFICATION");
+        let skip_tls_verify = env.flag("SKIP_TLS_VERIFY");
+        if skip_tls_verify {
+            env.warn("SKIP_TLS_VERIFY: any certificate of the API server is accepted");
+        }
         let client = http(&mut env, flags);
-        let request = request(&mut env, &client);
-        let origin = HttpUrl::parse(&env.text("REQ_URL").unwrap_or_default());
-        let urls = urls(&mut env, client, origin.ok());
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(MAX_TIME);
-        let script = env.text("SCRIPT").map(PathBuf::from);
-        let method = method(&mut env);
-        let temporary = variables("TMPDIR");
-        let state_dir = env.text("LARDER_STATE_DIR").map(PathBuf::from);
+        let (method, request) = (method(&mut env), request(&mut env, &client));
+        let origin = request.as_ref().map(|request| request.origin.clone());
+        let urls = urls(&mut env, client, origin);
+        let state_dir = env.path("LARDER_STATE_DIR");
         let settings = Self {
             selections: selected(&mut env),
             timing: timing(&mut env, method),
             method,
             files: files(&mut env, urls.is_some()),
+            script: env.path("SCRIPT").map(|path| (path, script_timeout)),
             request,
-            script: script.map(|path| (path, script_timeout)),
             skip_init: env.flag("REQ_SKIP_INIT"),
             debounce: debounce(&mut env),
             urls,
             health: health(&mut env),
             log: log(&mut env),
-            state_dir: state_dir.unwrap_or_else(|| default_state_dir(temporary)),
-            kubeconfig: kubeconfig(&variables),
-            skip_tls_verify: env.flag("SKIP_TLS_VERIFY"),
+            state_dir: state_dir.unwrap_or_else(|| default_state_dir(variables("TMPDIR"))),
+            kubeconfig: kubeconfig(&env),
+            skip_tls_verify,
             warnings: Vec::new(),
         };
-        // They change nothing here.
-        env.flag("IGNORE_ALREADY_PROCESSED");
-        env.flag("DISABLE_X509_STRICT_VERIFICATION");
-        if settings.skip_tls_verify {
-            env.warn("SKIP_TLS_VERIFY: any certificate of the API server is accepted");
-        }
         let warnings = env.finish()?;
         Ok(Self {
             warnings,
@@ -296,10 +296,9 @@ pub fn own_namespace() -> Option<SmolStr> {
     is_label(name).then(|| name.into())
 }
 
-fn kubeconfig(variables: &dyn Fn(&str) -> Option<String>) -> Option<PathBuf> {
-    let named = variables("KUBECONFIG").filter(|path| !path.is_empty());
-    let home = || Some(Path::new(&variables("HOME")?).join(".kube/config"));
-    let path = named.map(PathBuf::from).or_else(home)?;
+fn kubeconfig(env: &Environment<'_>) -> Option<PathBuf> {
+    let home = || Some(Path::new(&env.raw("HOME")?).join(".kube/config"));
+    let path = env.path("KUBECONFIG").or_else(home)?;
     path.exists().then_some(path)
 }
 
@@ -334,16 +333,15 @@ fn labels(env: &mut Environment<'_>, is_named: bool) -> Option<String> {
     let label = env.raw("LABEL");
     let value = env.raw("LABEL_VALUE").unwrap_or_default();
     for (name, text) in [("LABEL", label.as_deref()), ("LABEL_VALUE", Some(&*value))] {
-        if text.is_some_and(|text| text.len() > 4096 || text.chars().any(char::is_control)) {
+        if text.is_some_and(|text| text.len() > 4096 || text.contains(char::is_control)) {
             env.error(name, "expected a label selector");
         }
     }
-    match label {
-        None if !is_named => env.error("LABEL", "is required"),
-        None => {}
+    match label.as_deref() {
         Some(label) if !value.is_empty() => return Some(format!("{label}={value}")),
-        Some(label) if !label.is_empty() => return Some(label),
-        Some(_) if is_named => {}
+        Some(label) if !label.is_empty() => return Some(label.to_owned()),
+        _ if is_named => {}
+        None => env.error("LABEL", "is required"),
         Some(_) => env.warn("LABEL is empty: every object is selected"),
     }
     None
@@ -395,30 +393,35 @@ fn timing(env: &mut Environment<'_>, method: Method) -> WatchTiming {
 }
 
 fn files(env: &mut Environment<'_>, fetch_urls: bool) -> FileSettings {
-    let folder = env.text("FOLDER");
+    let folder = env.path("FOLDER");
     if folder.is_none() {
         env.error("FOLDER", "is required");
     }
-    let mode = |digits: &str| {
-        let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
-        mode.filter(|mode| *mode <= 0o777)
-    };
     let roots = |text: &str| {
         let roots = text.split(':').filter(|root| !root.is_empty());
         let roots: Vec<_> = roots.map(PathBuf::from).collect();
         roots.iter().all(|root| root.is_absolute()).then_some(roots)
     };
     let annotation = env.text("FOLDER_ANNOTATION");
+    let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
     FileSettings {
-        folder: folder.unwrap_or_default().into(),
+        folder: folder.unwrap_or_default(),
         annotation: annotation.unwrap_or_else(|| "k8s-sidecar-target-directory".to_owned()),
-        roots: env
-            .parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots)
-            .unwrap_or_default(),
+        roots: roots.unwrap_or_default(),
         unique_names: env.flag("UNIQUE_FILENAMES"),
-        mode: env.parsed("DEFAULT_FILE_MODE", "an octal mode, such as 0440", mode),
+        mode: env.parsed(
+            "DEFAULT_FILE_MODE",
+            "an octal mode, such as 0440",
+            octal_mode,
+        ),
         fetch_urls,
     }
+}
+
+/// The mode of a file, in octal.
+pub(crate) fn octal_mode(digits: &str) -> Option<u32> {
+    let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
+    mode.filter(|mode| *mode <= 0o777)
 }
 
 fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
@@ -431,17 +434,15 @@ fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
             _ => None,
         }
     };
-    let encoding = env.parsed(
-        "REQ_BASIC_AUTH_ENCODING",
-        "latin1, utf-8 or ascii",
-        encoding,
-    );
-    let path = |name| env.text(name).map(PathBuf::from);
+    let expected = "latin1, utf-8 or ascii";
+    let encoding = env.parsed("REQ_BASIC_AUTH_ENCODING", expected, encoding);
+    let username_file = env.path("REQ_USERNAME_FILE");
+    let password_file = env.path("REQ_PASSWORD_FILE");
     let credentials = Credentials {
         username: env.raw("REQ_USERNAME").unwrap_or_default(),
         password: env.raw("REQ_PASSWORD").unwrap_or_default(),
-        username_file: flags.username_file.or_else(|| path("REQ_USERNAME_FILE")),
-        password_file: flags.password_file.or_else(|| path("REQ_PASSWORD_FILE")),
+        username_file: flags.username_file.or(username_file),
+        password_file: flags.password_file.or(password_file),
         encoding: encoding.unwrap_or_default(),
     };
     let timeout = |text: &str| {
@@ -450,13 +451,18 @@ fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
     };
     let timeout = env.parsed("REQ_TIMEOUT", "a number of seconds above 0", timeout);
     let bundle = env.text("REQUESTS_CA_BUNDLE");
+    let factor = env.parsed("REQ_RETRY_BACKOFF_FACTOR", "a number from 0 on", |text| {
+        text.parse()
+            .ok()
+            .filter(|factor| (0.0..=f64::MAX).contains(factor))
+    });
     HttpSettings {
         timeout: timeout.unwrap_or(Duration::from_secs(10)),
         retries: Retries {
             total: env.number("REQ_RETRY_TOTAL", 5),
             connect: env.number("REQ_RETRY_CONNECT", 10),
             read: env.number("REQ_RETRY_READ", 5),
-            factor: env.decimal("REQ_RETRY_BACKOFF_FACTOR", 1.1),
+            factor: factor.unwrap_or(1.1),
         },
         credentials,
         tls: HttpTls {
@@ -477,37 +483,28 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
     });
     let url = HttpUrl::parse(&env.text("REQ_URL")?);
     let url = url.map_err(|error| env.error("REQ_URL", &error.to_string()));
+    let mut request = RequestSettings::new(url.ok()?, method, client);
     // As theirs, a GET has no body.
-    let payload = payload.filter(|_| method != "GET");
-    Some(RequestSettings::new(
-        url.ok()?,
-        method,
-        payload,
-        (200, 299),
-        client,
-    ))
+    if let Some(payload) = payload.filter(|_| method != "GET") {
+        let json = ("content-type".to_owned(), "application/json".to_owned());
+        request.call.headers.push(json);
+        request.call.body = payload;
+    }
+    Some(request)
 }
 
 impl RequestSettings {
-    pub(crate) fn new(
-        url: HttpUrl,
-        method: &'static str,
-        payload: Option<String>,
-        expect: (u16, u16),
-        client: &HttpSettings,
-    ) -> Self {
-        let json = || ("content-type".to_owned(), "application/json".to_owned());
-        let call = HttpCall {
-            target: HttpTarget::Url(url),
-            method,
-            headers: payload.iter().map(|_| json()).collect(),
-            body: payload.unwrap_or_default(),
-            expect: vec![expect],
-            auth: None,
-            tls: client.tls.clone(),
-        };
+    /// Without a body; 2xx is success.
+    pub(crate) fn new(origin: HttpUrl, method: &'static str, client: &HttpSettings) -> Self {
+        let mut call = HttpCall::post(HttpTarget::Url(origin.clone()));
+        call.method = method;
+        call.tls = client.tls.clone();
         let client = client.clone();
-        Self { call, client }
+        Self {
+            call,
+            origin,
+            client,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use larder_actions::{
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
 };
-use larder_on_change::{Action, Hook, PodFacts, PodIdentity, Restart};
+use larder_on_change::{Action, Hook, PodFacts, PodIdentity};
 use smol_str::SmolStr;
 use tracing::info;
 
@@ -110,14 +110,6 @@ impl StepEnvironment for StepContext {
         let processes = &self.processes;
         let found = processes.in_pid_namespace("pod".into(), own, namespace, all_processes);
         Ok(found.map_err(failed)?.into_iter().collect())
-    }
-
-    fn swapped(&self) -> Option<Duration> {
-        None
-    }
-
-    async fn restart(&self, _: &Restart, _: &StepInputs) -> StepOutcome {
-        StepOutcome::Failed("a sidecar cannot restart containers".to_owned())
     }
 
     fn request(&self) -> RequestContext<'_> {

@@ -11,9 +11,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
 use http_body_util::{BodyExt as _, Full};
 use larder_objects::chain;
 use larder_on_change::{HttpTls, HttpUrl};
-use tokio::{net::lookup_host, time::timeout};
+use tokio::time::timeout;
 
-use super::{AGENT, Files, addresses::is_metadata, connect, error::HttpError, exchange, tls};
+use super::{AGENT, Files, addresses::is_metadata, error::HttpError, exchange, resolve};
 
 /// What is fetched, and how.
 #[derive(Clone, Copy)]
@@ -89,8 +89,7 @@ pub async fn fetch(fetch: &Fetch<'_>) -> Result<FetchedBody, String> {
 
 async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
     let url = fetch.url;
-    let found = lookup_host((url.host(), url.port())).await;
-    let addresses: Vec<_> = found.map_err(HttpError::Lookup)?.collect();
+    let addresses = resolve(url).await?;
     if let Some(refused) = addresses.iter().find(|address| is_metadata(address.ip())) {
         return Err(HttpError::LinkLocal(refused.ip()));
     }
@@ -107,7 +106,6 @@ async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
         headers.insert(name, value);
     }
     headers.insert(header::HOST, value(&url.authority())?);
-    let stream = connect(&addresses).await?;
     let limit = fetch.max_body;
     let read = async |response: http::Response<hyper::body::Incoming>| {
         let (head, mut body) = response.into_parts();
@@ -128,15 +126,10 @@ async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
             headers: head.headers,
         })
     };
-    if url.is_tls() {
-        let files = Files {
-            volumes: &std::collections::BTreeMap::new(),
-            any_authorities: true,
-        };
-        let (connector, name) = tls::connector(fetch.tls, url.host(), files).await?;
-        let stream = connector.connect(name, stream).await;
-        exchange(stream.map_err(HttpError::Tls)?, request, read).await?
-    } else {
-        exchange(stream, request, read).await?
-    }
+    let files = Files {
+        volumes: &std::collections::BTreeMap::new(),
+        any_authorities: true,
+    };
+    let secured = url.is_tls().then_some((fetch.tls, url.host(), files));
+    exchange(&addresses, secured, request, read).await?
 }

@@ -26,6 +26,19 @@ pub struct HttpCall {
 }
 
 impl HttpCall {
+    /// A `POST` without content, for which any 2xx is success.
+    pub fn post(target: HttpTarget) -> Self {
+        Self {
+            target,
+            method: "POST",
+            headers: Vec::new(),
+            body: String::new(),
+            expect: vec![(200, 299)],
+            auth: None,
+            tls: HttpTls::default(),
+        }
+    }
+
     /// Whether an answer with this status is a success.
     pub fn is_expected(&self, status: u16) -> bool {
         self.expect

@@ -38,7 +38,7 @@ pub(super) fn http(field: &Field<'_>) -> Result<HttpCall, HookError> {
         (Some(url), _) => return Err(url.expected("either url, or port, path and scheme")),
         (None, None) => return Err(field.expected("the field port or url")),
     };
-    let mut call = plain(target);
+    let mut call = HttpCall::post(target);
     let method = fields.read("method", |method| match method.text()? {
         "GET" => Ok("GET"),
         "PUT" => Ok("PUT"),
@@ -81,18 +81,6 @@ fn headers(field: &Field<'_>) -> Result<Vec<(String, String)>, HookError> {
     Ok(headers)
 }
 
-fn plain(target: HttpTarget) -> HttpCall {
-    HttpCall {
-        target,
-        method: "POST",
-        headers: Vec::new(),
-        body: String::new(),
-        expect: vec![(200, 299)],
-        auth: None,
-        tls: HttpTls::default(),
-    }
-}
-
 /// A request in the short form: `PORT/PATH`, or a URL.
 pub(super) fn http_call(
     field: &str,
@@ -100,7 +88,7 @@ pub(super) fn http_call(
     context: ParseContext<'_>,
 ) -> Result<HttpCall, HookError> {
     if target.starts_with("http://") || target.starts_with("https://") {
-        return Ok(plain(url_target(field, target, context)?));
+        return Ok(HttpCall::post(url_target(field, target, context)?));
     }
     let (port_text, path) = target.split_at(target.find('/').unwrap_or(target.len()));
     let value = match port_text.parse::<u16>() {
@@ -115,7 +103,7 @@ pub(super) fn http_call(
     let port = port(&in_field(&value))?;
     let path_value = Value::from(if path.is_empty() { "/" } else { path });
     let path = request_path(&in_field(&path_value))?;
-    Ok(plain(HttpTarget::Pod {
+    Ok(HttpCall::post(HttpTarget::Pod {
         port,
         path,
         tls: false,

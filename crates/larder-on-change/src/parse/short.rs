@@ -7,7 +7,7 @@ use super::{
     http::http_call,
     long::check_action,
 };
-use crate::hook::{Action, Command, Hook, OnFailure, Paths, Restart, SignalTarget};
+use crate::hook::{Action, Command, Hook, Restart, SignalTarget};
 
 /// Reads one hook; `None` for `none`.
 pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>, HookError> {
@@ -52,15 +52,13 @@ pub(super) fn hook(text: &str, context: ParseContext<'_>) -> Result<Option<Hook>
     let environment_only = matches!(action, Action::Restart(restart) if restart.environment_only);
     let environment = matches!(action, Action::Restart(_));
     let steps = vec![action];
+    let (name, timing) = (
+        format!("0-{}", steps[0].label()),
+        super::default_timing(origin, &steps),
+    );
     Ok(Some(Hook {
-        name: format!("0-{}", steps[0].label()),
         volumes: environment_only.then(Vec::new),
-        paths: Paths::default(),
         environment,
-        container: None,
-        timing: super::default_timing(origin, &steps),
-        steps,
-        on_failure: OnFailure::default(),
-        initial: false,
+        ..Hook::new(name, steps, timing)
     }))
 }

@@ -1,6 +1,6 @@
 //! Reads variables, and collects mistakes and warnings.
 
-use std::{str::FromStr, time::Duration};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use larder_objects::go_duration;
 
@@ -78,12 +78,9 @@ impl Environment<'_> {
         number.unwrap_or(default)
     }
 
-    /// A number that is not negative.
-    pub(super) fn decimal(&mut self, name: &str, default: f64) -> f64 {
-        let is_usable = |number: &f64| number.is_finite() && *number >= 0.0;
-        let parse = |text: &str| text.parse().ok().filter(is_usable);
-        let number = self.parsed(name, "a number that is not negative", parse);
-        number.unwrap_or(default)
+    /// A path.
+    pub(super) fn path(&self, name: &str) -> Option<PathBuf> {
+        self.text(name).map(PathBuf::from)
     }
 
     /// A number of seconds, at most a year; `None` without a value, or for 0.

@@ -1,7 +1,7 @@
 //! The hooks of a command: the content that they select, and what is printed about their rounds.
 
 use larder_actions::StepOutcome;
-use larder_on_change::{DigestKey, DueRound, Hook, HookState, Rounds};
+use larder_on_change::{DigestKey, DueRound, Hook, HookRounds, HookState, Rounds};
 use tokio::time::Instant;
 
 use super::content::Content;
@@ -38,7 +38,7 @@ impl CommandHooks {
 
     /// Whether a hook restarts the command when its start would differ.
     pub(super) fn restart_for_environment(&self) -> bool {
-        let mut hooks = self.rounds.hooks().iter().map(|tracked| tracked.hook());
+        let mut hooks = self.rounds.hooks().iter().map(HookRounds::hook);
         hooks.any(|hook| hook.environment && hook.restarts())
     }
 

@@ -15,7 +15,7 @@ use larder_actions::{
     run_steps,
     signal::stop_signal,
 };
-use larder_on_change::{PodFacts, PodIdentity, Restart, StopDefaults};
+use larder_on_change::{DueRound, PodFacts, PodIdentity, Restart, StopDefaults};
 use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
@@ -137,10 +137,6 @@ impl StepEnvironment for CommandEnvironment<'_> {
         // Its next start has the new content.
         let ended = || StepOutcome::Skipped("the command has ended".to_owned());
         Ok(vec![found.ok_or_else(ended)?])
-    }
-
-    fn swapped(&self) -> Option<Duration> {
-        None
     }
 
     async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome {
