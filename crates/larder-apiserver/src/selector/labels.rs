@@ -47,11 +47,10 @@ impl LabelSelector {
             requirements.push(requirement);
             rest = match after {
                 [] => after,
-                [SelectorToken::Comma, more @ ..] if !more.is_empty() => more,
+                [",", more @ ..] if !more.is_empty() => more,
                 [found, ..] => {
                     return Err(ApiError::bad_request(format!(
-                        "found '{}', expected: ',' or 'end of string'",
-                        found.as_str()
+                        "found '{found}', expected: ',' or 'end of string'"
                     )));
                 }
             };
@@ -86,94 +85,65 @@ impl Operator {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SelectorToken<'a> {
-    Word(&'a str),
-    Not,
-    Equal,
-    NotEqual,
-    Greater,
-    Less,
-    Open,
-    Close,
-    Comma,
+/// Whether `c` ends a word.
+fn is_special(c: char) -> bool {
+    matches!(c, '!' | '=' | '<' | '>' | '(' | ')' | ',') || c.is_whitespace()
 }
 
-impl SelectorToken<'_> {
-    fn as_str(&self) -> &str {
-        match self {
-            Self::Word(word) => word,
-            Self::Not => "!",
-            Self::Equal => "=",
-            Self::NotEqual => "!=",
-            Self::Greater => ">",
-            Self::Less => "<",
-            Self::Open => "(",
-            Self::Close => ")",
-            Self::Comma => ",",
-        }
-    }
-}
-
-fn tokens(text: &str) -> Vec<SelectorToken<'_>> {
-    let special =
-        |c: char| matches!(c, '!' | '=' | '<' | '>' | '(' | ')' | ',') || c.is_whitespace();
+/// The words and signs of `text`.
+fn tokens(text: &str) -> Vec<&str> {
     let mut tokens = Vec::new();
     let mut rest = text.trim_start();
-    while let Some(first) = rest.chars().next() {
-        let (token, length) = match first {
-            '!' if rest.starts_with("!=") => (SelectorToken::NotEqual, 2),
-            '=' if rest.starts_with("==") => (SelectorToken::Equal, 2),
-            '!' => (SelectorToken::Not, 1),
-            '=' => (SelectorToken::Equal, 1),
-            '>' => (SelectorToken::Greater, 1),
-            '<' => (SelectorToken::Less, 1),
-            '(' => (SelectorToken::Open, 1),
-            ')' => (SelectorToken::Close, 1),
-            ',' => (SelectorToken::Comma, 1),
-            _ => {
-                let length = rest.find(special).unwrap_or(rest.len());
-                (SelectorToken::Word(&rest[..length]), length)
-            }
+    while !rest.is_empty() {
+        let length = match rest.find(is_special) {
+            Some(0) if rest.starts_with("!=") || rest.starts_with("==") => 2,
+            Some(0) => 1,
+            found => found.unwrap_or(rest.len()),
         };
-        tokens.push(token);
-        rest = rest[length..].trim_start();
+        let (token, after) = rest.split_at(length);
+        tokens.push(if token == "==" { "=" } else { token });
+        rest = after.trim_start();
     }
     tokens
 }
 
+fn is_word(token: &str) -> bool {
+    !token.starts_with(is_special)
+}
+
 impl Requirement {
     /// Reads one requirement and returns it with what follows.
-    fn parse<'t, 'a>(
-        tokens: &'t [SelectorToken<'a>],
-    ) -> Result<(Self, &'t [SelectorToken<'a>]), String> {
-        use SelectorToken::{Equal, Greater, Less, Not, NotEqual, Open, Word};
+    fn parse<'t, 'a>(tokens: &'t [&'a str]) -> Result<(Self, &'t [&'a str]), String> {
         let (key, operator, rest) = match tokens {
-            [Not, Word(key), rest @ ..] => (key, Operator::DoesNotExist, rest),
-            [Word(key), sign @ (Equal | NotEqual), rest @ ..] => {
+            ["!", key, rest @ ..] if is_word(key) => (key, Operator::DoesNotExist, rest),
+            [] => return Err("found '', expected: identifier".to_owned()),
+            [found, ..] if !is_word(found) => {
+                return Err(format!("found '{found}', expected: identifier"));
+            }
+            [key, sign @ ("=" | "!="), rest @ ..] => {
                 // `a=` selects the empty value.
                 let (value, rest) = match rest {
-                    [Word(value), rest @ ..] => (*value, rest),
+                    [value, rest @ ..] if is_word(value) => (*value, rest),
                     rest => ("", rest),
                 };
                 let values = BTreeSet::from([label_value(value)?]);
-                let operator = match sign {
-                    Equal => Operator::In(values),
+                let operator = match *sign {
+                    "=" => Operator::In(values),
                     _ => Operator::NotIn(values),
                 };
                 (key, operator, rest)
             }
-            [Word(key), sign @ (Greater | Less), Word(bound), rest @ ..] => {
+            [key, sign @ (">" | "<"), bound, rest @ ..] if is_word(bound) => {
                 let bound = bound
                     .parse()
                     .map_err(|_| format!("'{bound}' is not an integer"))?;
-                let operator = match sign {
-                    Greater => Operator::GreaterThan(bound),
+                let operator = match *sign {
+                    ">" => Operator::GreaterThan(bound),
                     _ => Operator::LessThan(bound),
                 };
                 (key, operator, rest)
             }
-            [Word(key), Word(word @ ("in" | "notin")), Open, rest @ ..] => {
+            [key, word @ ("in" | "notin"), "(", rest @ ..] => {
                 let (values, rest) = set(rest)?;
                 let operator = match *word {
                     "in" => Operator::In(values),
@@ -181,23 +151,19 @@ impl Requirement {
                 };
                 (key, operator, rest)
             }
-            [Word(key), rest @ ..] if !matches!(rest, [Word(_), ..]) => {
+            [key, rest @ ..] if !rest.first().is_some_and(|next| is_word(next)) => {
                 (key, Operator::Exists, rest)
             }
-            [Word(_), Word("in" | "notin"), rest @ ..] => {
-                let found = rest.first().map_or("", SelectorToken::as_str);
+            [_, "in" | "notin", rest @ ..] => {
+                let found = rest.first().unwrap_or(&"");
                 return Err(format!("found '{found}' expected: '('"));
             }
-            [Word(_), found, ..] => {
+            [_, rest @ ..] => {
                 return Err(format!(
                     "found '{}', expected: in, notin, =, ==, !=, gt, lt",
-                    found.as_str()
+                    rest[0]
                 ));
             }
-            [found, ..] => {
-                return Err(format!("found '{}', expected: identifier", found.as_str()));
-            }
-            [] => return Err("found '', expected: identifier".to_owned()),
         };
         if !is_qualified_name(key) {
             return Err(format!("'{key}' is not a label key"));
@@ -208,34 +174,34 @@ impl Requirement {
 }
 
 /// Values of a set, and the tokens that follow it.
-type Values<'t, 'a> = (BTreeSet<SmolStr>, &'t [SelectorToken<'a>]);
+type Values<'t, 'a> = (BTreeSet<SmolStr>, &'t [&'a str]);
 
 /// Reads the values up to and with the closing parenthesis; two commas in a row enclose the empty value.
-fn set<'t, 'a>(mut tokens: &'t [SelectorToken<'a>]) -> Result<Values<'t, 'a>, String> {
+fn set<'t, 'a>(mut tokens: &'t [&'a str]) -> Result<Values<'t, 'a>, String> {
     let mut values = BTreeSet::new();
     let mut expects_value = true;
     loop {
         match tokens {
-            [SelectorToken::Word(value), rest @ ..] if expects_value => {
+            [value, rest @ ..] if expects_value && is_word(value) => {
                 values.insert(label_value(value)?);
                 expects_value = false;
                 tokens = rest;
             }
-            [SelectorToken::Comma, rest @ ..] => {
+            [",", rest @ ..] => {
                 if expects_value {
                     values.insert(SmolStr::default());
                 }
                 expects_value = true;
                 tokens = rest;
             }
-            [SelectorToken::Close, rest @ ..] => {
+            [")", rest @ ..] => {
                 if expects_value {
                     values.insert(SmolStr::default());
                 }
                 return Ok((values, rest));
             }
             [found, ..] => {
-                return Err(format!("found '{}', expected: ',' or ')'", found.as_str()));
+                return Err(format!("found '{found}', expected: ',' or ')'"));
             }
             [] => return Err("found '', expected: ',' or ')'".to_owned()),
         }

@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
-use larder_agent::status::AgentStatus;
+use larder_agent::status::{AgentStatus, PodStatus};
 use tokio::time::Instant;
 
 use self::{
@@ -111,13 +111,9 @@ fn wait(
 
 /// Whether the named pods are delivered; without names, all pods of all sources.
 fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
-    if args.pods.is_empty() {
-        let (status, _) = selected(args, status);
-        let mut pods = status.pods.iter();
-        return status.silent_sources.is_empty() && pods.all(is_settled);
-    }
     let (status, missing) = selected(args, status);
-    missing.is_empty() && status.pods.iter().all(is_settled)
+    let has_all = !args.pods.is_empty() || status.silent_sources.is_empty();
+    has_all && missing.is_empty() && status.pods.iter().all(is_settled)
 }
 
 /// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve,
@@ -138,16 +134,12 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
     let names: Vec<_> = names
         .map(|pod| format!("{}/{}", pod.namespace(default), pod.name()))
         .collect();
-    selected
-        .pods
-        .retain(|pod| names.contains(&format!("{}/{}", pod.namespace, pod.name)));
+    let name = |pod: &PodStatus| format!("{}/{}", pod.namespace, pod.name);
+    selected.pods.retain(|pod| names.contains(&name(pod)));
     selected
         .objects
         .retain(|object| object.pods.iter().any(|pod| names.contains(pod)));
-    let is_missing = |name: &str| {
-        let mut pods = selected.pods.iter();
-        !pods.any(|pod| format!("{}/{}", pod.namespace, pod.name) == name)
-    };
+    let is_missing = |wanted: &String| !selected.pods.iter().any(|pod| name(pod) == *wanted);
     let missing = names.iter().filter(|name| is_missing(name));
     let missing = missing.map(|name| output::escaped(name).into_owned());
     let missing = missing.collect();

@@ -120,7 +120,13 @@ fn check_mode(errors: &mut FieldErrors, field: &FieldPath, name: &'static str, m
     }
 }
 
-fn check_items(errors: &mut FieldErrors, field: &FieldPath, items: Option<&[KeyToPath]>) {
+/// Checks `items`. Returns their paths.
+fn check_items<'a>(
+    errors: &mut FieldErrors,
+    field: &FieldPath,
+    items: Option<&'a [KeyToPath]>,
+) -> Vec<(FieldPath, &'a str)> {
+    let mut paths = Vec::new();
     for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
         let field = field.child("items").index(index);
         if item.key.is_empty() {
@@ -129,14 +135,17 @@ fn check_items(errors: &mut FieldErrors, field: &FieldPath, items: Option<&[KeyT
         check_path(errors, &field.child("path"), &item.path);
         check_mode(errors, &field, "mode", item.mode);
         errors.check_id(field.child("user"), item.user);
+        paths.push((field.child("path"), &*item.path));
     }
+    paths
 }
 
-fn check_downward_files(
+fn check_downward_files<'a>(
     errors: &mut FieldErrors,
     field: &FieldPath,
-    items: Option<&[DownwardAPIVolumeFile]>,
-) {
+    items: Option<&'a [DownwardAPIVolumeFile]>,
+) -> Vec<(FieldPath, &'a str)> {
+    let mut paths = Vec::new();
     for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
         let field = field.child("items").index(index);
         check_path(errors, &field.child("path"), &item.path);
@@ -158,7 +167,9 @@ fn check_downward_files(
         }
         check_mode(errors, &field, "mode", item.mode);
         errors.check_id(field.child("user"), item.user);
+        paths.push((field.child("path"), &*item.path));
     }
+    paths
 }
 
 /// Checks one source. `paths` holds the explicit paths of all sources so far, compared as they are written.
@@ -174,24 +185,22 @@ fn check_projection<'a>(
         types += 1;
         let field = field.child("secret");
         check_object_name(errors, &field, "name", &secret.name);
-        check_items(errors, &field, secret.items.as_deref());
-        let paths = secret.items.iter().flatten().map(|item| &*item.path);
-        claims.extend(of_items(&field, paths));
+        claims.extend(check_items(errors, &field, secret.items.as_deref()));
     }
     if let Some(map) = &source.config_map {
         types += 1;
         let field = field.child("configMap");
         check_object_name(errors, &field, "name", &map.name);
-        check_items(errors, &field, map.items.as_deref());
-        let paths = map.items.iter().flatten().map(|item| &*item.path);
-        claims.extend(of_items(&field, paths));
+        claims.extend(check_items(errors, &field, map.items.as_deref()));
     }
     if let Some(downward) = &source.downward_api {
         types += 1;
         let field = field.child("downwardAPI");
-        check_downward_files(errors, &field, downward.items.as_deref());
-        let paths = downward.items.iter().flatten().map(|item| &*item.path);
-        claims.extend(of_items(&field, paths));
+        claims.extend(check_downward_files(
+            errors,
+            &field,
+            downward.items.as_deref(),
+        ));
     }
     if let Some(token) = &source.service_account_token {
         types += 1;
@@ -247,17 +256,6 @@ fn check_projection<'a>(
     if types > 1 {
         errors.forbidden(field, "may not specify more than 1 volume type per source");
     }
-}
-
-/// The fields and the values of `items`, of which `paths` are.
-fn of_items<'a>(
-    field: &FieldPath,
-    paths: impl Iterator<Item = &'a str>,
-) -> impl Iterator<Item = (FieldPath, &'a str)> {
-    let items = field.child("items");
-    paths
-        .enumerate()
-        .map(move |(index, path)| (items.clone().index(index).child("path"), path))
 }
 
 /// Checks the fields of a certificate's request, but not its paths.
