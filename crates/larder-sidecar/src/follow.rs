@@ -72,11 +72,7 @@ impl Watched {
             return Err(RequestError::Unexpected("an object without a name"));
         }
         let namespace = selection.namespace.as_ref().unwrap_or(&meta.namespace);
-        let object = ObjectRef {
-            kind: selection.kind,
-            namespace: namespace.clone(),
-            name: meta.name.clone(),
-        };
+        let object = ObjectRef::new(selection.kind, namespace, &meta.name);
         if !selection.covers(&object) {
             return Ok(None);
         }

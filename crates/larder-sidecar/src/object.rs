@@ -44,12 +44,8 @@ impl DecodedObject {
 pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
     #[derive(serde::Deserialize)]
     struct Annotated {
-        metadata: Metadata,
-    }
-    #[derive(serde::Deserialize)]
-    struct Metadata {
-        annotations: Value,
+        metadata: Value,
     }
     let annotated: Annotated = serde_json::from_slice(json).ok()?;
-    Some(annotated.metadata.annotations[name].as_str()?.to_owned())
+    Some(annotated.metadata["annotations"][name].as_str()?.to_owned())
 }

@@ -34,11 +34,7 @@ impl ObjectName {
 
     /// The one object that it can only be.
     pub(crate) fn object(self) -> Option<ObjectRef> {
-        Some(ObjectRef {
-            kind: self.kind?,
-            namespace: self.namespace?,
-            name: self.name,
-        })
+        Some(ObjectRef::new(self.kind?, &self.namespace?, &self.name))
     }
 }
 
@@ -68,11 +64,8 @@ impl Selection {
 
     /// The one object that it can cover, if that is known.
     pub(crate) fn object(&self) -> Option<ObjectRef> {
-        Some(ObjectRef {
-            kind: self.kind,
-            namespace: self.namespace.clone()?,
-            name: self.name.clone()?,
-        })
+        let (namespace, name) = (self.namespace.as_ref()?, self.name.as_ref()?);
+        Some(ObjectRef::new(self.kind, namespace, name))
     }
 
     /// Whether the object would be found here, if its labels fit.
@@ -151,6 +144,14 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
+    pub(crate) fn new(kind: Kind, namespace: &str, name: &str) -> Self {
+        Self {
+            kind,
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
     /// As [`ObjectName::parse`] reads it.
     pub(crate) fn text(&self) -> String {
         format!("{}/{}/{}", self.namespace, self.kind.singular(), self.name)

@@ -404,16 +404,13 @@ fn files(env: &mut Environment<'_>, fetch_urls: bool) -> FileSettings {
     };
     let annotation = env.text("FOLDER_ANNOTATION");
     let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
+    let expected = "an octal mode, such as 0440";
     FileSettings {
         folder: folder.unwrap_or_default(),
         annotation: annotation.unwrap_or_else(|| "k8s-sidecar-target-directory".to_owned()),
         roots: roots.unwrap_or_default(),
         unique_names: env.flag("UNIQUE_FILENAMES"),
-        mode: env.parsed(
-            "DEFAULT_FILE_MODE",
-            "an octal mode, such as 0440",
-            octal_mode,
-        ),
+        mode: env.parsed("DEFAULT_FILE_MODE", expected, octal_mode),
         fetch_urls,
     }
 }

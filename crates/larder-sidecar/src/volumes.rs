@@ -46,19 +46,15 @@ impl OwnVolume {
         for source in &self.sources {
             needs.add_volume(source);
         }
-        let of = |kind, names: BTreeSet<&str>| {
-            let names = names.into_iter().filter_map(|name| name.split_once('/'));
-            let objects = names.map(|(namespace, name)| ObjectRef {
-                kind,
-                namespace: namespace.into(),
-                name: name.into(),
-            });
-            objects.collect::<Vec<_>>()
+        let maps = needs.config_maps.into_iter();
+        let maps = maps.map(|name| (Kind::ConfigMap, name));
+        let secrets = needs.secrets.into_iter();
+        let all = maps.chain(secrets.map(|name| (Kind::Secret, name)));
+        let object = |(kind, name): (Kind, &str)| {
+            let (namespace, name) = name.split_once('/')?;
+            Some(ObjectRef::new(kind, namespace, name))
         };
-        let maps = of(Kind::ConfigMap, needs.config_maps);
-        maps.into_iter()
-            .chain(of(Kind::Secret, needs.secrets))
-            .collect()
+        all.filter_map(object).collect()
     }
 }
 
@@ -118,10 +114,10 @@ impl Volumes {
     }
 
     fn is_listed(&self, object: &ObjectRef) -> bool {
-        let name = input_name(object);
+        let (name, inputs) = (input_name(object), &self.inputs);
         match object.kind {
-            Kind::ConfigMap => self.inputs.config_maps.contains_key(&name),
-            Kind::Secret => self.inputs.secrets.contains_key(&name),
+            Kind::ConfigMap => inputs.config_maps.contains_key(&name),
+            Kind::Secret => inputs.secrets.contains_key(&name),
         }
     }
 
