@@ -229,13 +229,19 @@ fn sub_path<'a>(
     if path.is_empty() {
         return Ok(None);
     }
+    check_sub_path(&path)?;
+    Ok(Some(path))
+}
+
+/// Checks a `subPath` as far as its text goes.
+pub(crate) fn check_sub_path(path: &str) -> Result<(), MountError> {
     if path.starts_with('/') {
-        return Err(MountError::Absolute(path.into_owned()));
+        return Err(MountError::Absolute(path.to_owned()));
     }
     if path.split('/').any(|element| element == "..") {
-        return Err(MountError::Parent(path.into_owned()));
+        return Err(MountError::Parent(path.to_owned()));
     }
-    Ok(Some(path))
+    Ok(())
 }
 
 /// Longest path that Linux takes, in bytes.

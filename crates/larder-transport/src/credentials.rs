@@ -46,7 +46,7 @@ use self::{
     plugin::{Issued, Plugin},
     user::User,
 };
-use crate::setup_error::{Part, SetupError};
+use crate::setup_error::SetupError;
 
 /// How long before the expiry of its credentials a plugin runs again.
 const RENEW_BEFORE: Duration = Duration::from_mins(1);
@@ -316,7 +316,7 @@ async fn blocking<T: Send + 'static>(
 /// `Authorization` for the token in a file.
 fn read_token(path: &Path) -> Result<HeaderValue, SetupError> {
     let failed = |source| SetupError::Unreadable {
-        part: Part::Token,
+        part: "token",
         path: path.to_owned(),
         source,
     };

@@ -92,6 +92,6 @@ pub use {
     error::{ConnectError, Error, StreamError},
     metrics::Metrics,
     rate_limit::{InvalidRateLimit, RateLimit},
-    setup_error::{KubeconfigError, Part, PluginError, SetupError},
+    setup_error::{KubeconfigError, PluginError, SetupError},
     transport::{ConnectionStatus, Lane, Protocol, Transport, connect},
 };

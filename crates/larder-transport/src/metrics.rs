@@ -5,69 +5,50 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use super::Lane;
+use crate::{
+    Lane,
+    registrar::{Labels, Registrar, label},
+};
 
-/// Name and value.
-type Label = [(&'static str, &'static str); 1];
-
-fn of_lane(lane: Lane) -> Label {
+fn of_lane(lane: Lane) -> Labels<1> {
     [("lane", lane.as_str())]
-}
-
-const fn of_outcome(outcome: &'static str) -> Label {
-    [("outcome", outcome)]
-}
-
-/// Registers fields under their names.
-macro_rules! register {
-    ($registry:ident, $metrics:ident: $($field:ident $help:literal)*) => {
-        $($registry.register(stringify!($field), $help, $metrics.$field.clone());)*
-    };
 }
 
 /// Metrics of one transport. Clones share the numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
-    connections: Family<Label, Gauge>,
-    streams: Family<Label, Gauge>,
-    dials: Family<Label, Counter>,
+    connections: Family<Labels<1>, Gauge>,
+    streams: Family<Labels<1>, Gauge>,
+    dials: Family<Labels<1>, Counter>,
     pub(super) go_aways: Counter,
     pub(super) dead_peers: Counter,
     pub(super) refused_streams: Counter,
     pub(super) throttled_requests: Counter,
-    credential_reloads: Family<Label, Counter>,
+    credential_reloads: Family<Labels<1>, Counter>,
 }
 
 impl Metrics {
     /// Creates the metrics and registers them in `registry`.
     pub fn register(registry: &mut Registry) -> Self {
-        let metrics = Self::default();
-        // Every label set exists from the start, so that the first increase is seen as one.
-        for lane in [Lane::Watch, Lane::Request] {
-            drop(metrics.connections.get_or_create(&of_lane(lane)));
-            drop(metrics.streams.get_or_create(&of_lane(lane)));
+        let mut registrar = Registrar(registry);
+        let lanes = [Lane::Watch, Lane::Request].map(of_lane);
+        let dialed = label("outcome", ["connected", "failed", "timeout"]);
+        let reloaded = label("outcome", ["renewed", "failed"]);
+        let go_aways = "Connections on which the server accepts no further requests";
+        let dead_peers = "Connections closed because a PING was not answered";
+        let refused = "Requests sent again because the server had not processed them";
+        let throttled = "Requests that waited for the client's own rate limit";
+        let reloads = "Changes of the credential files that were noticed";
+        Self {
+            connections: registrar.family("connections", "Open connections", lanes),
+            streams: registrar.family("streams", "Requests and watches under way", lanes),
+            dials: registrar.family("dials", "Attempts to connect", dialed),
+            go_aways: registrar.add("go_aways", go_aways),
+            dead_peers: registrar.add("dead_peers", dead_peers),
+            refused_streams: registrar.add("refused_streams", refused),
+            throttled_requests: registrar.add("throttled_requests", throttled),
+            credential_reloads: registrar.family("credential_reloads", reloads, reloaded),
         }
-        for outcome in ["connected", "failed", "timeout"] {
-            drop(metrics.dials.get_or_create(&of_outcome(outcome)));
-        }
-        for outcome in ["renewed", "failed"] {
-            drop(
-                metrics
-                    .credential_reloads
-                    .get_or_create(&of_outcome(outcome)),
-            );
-        }
-        register! { registry, metrics:
-            connections "Open connections"
-            streams "Requests and watches under way"
-            dials "Attempts to connect"
-            go_aways "Connections on which the server accepts no further requests"
-            dead_peers "Connections closed because a PING was not answered"
-            refused_streams "Requests sent again because the server had not processed them"
-            throttled_requests "Requests that waited for the client's own rate limit"
-            credential_reloads "Changes of the credential files that were noticed"
-        }
-        metrics
     }
 
     pub(super) fn connections(&self, lane: Lane) -> Gauge {
@@ -80,13 +61,13 @@ impl Metrics {
 
     /// Counts an attempt to connect: `connected`, `failed` or `timeout`.
     pub(super) fn dialed(&self, outcome: &'static str) {
-        self.dials.get_or_create(&of_outcome(outcome)).inc();
+        self.dials.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a change of the credential files: `renewed` or `failed`.
     pub(super) fn credentials_reloaded(&self, outcome: &'static str) {
         self.credential_reloads
-            .get_or_create(&of_outcome(outcome))
+            .get_or_create(&[("outcome", outcome)])
             .inc();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Invariant: no error, its causes and their `Debug` included, quotes a credential, a file or the output of a plugin.
 
-use std::{fmt, io, path::PathBuf, process::ExitStatus, time::Duration};
+use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
 /// Why a transport cannot be set up.
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ pub enum SetupError {
     #[error("failed to read the {part} from {}", path.display())]
     Unreadable {
         /// The text that was read.
-        part: Part,
+        part: &'static str,
         /// The file.
         path: PathBuf,
         /// Why; never the content.
@@ -54,7 +54,7 @@ pub enum SetupError {
     #[error("invalid {part}: {problem}")]
     Invalid {
         /// The part.
-        part: Part,
+        part: &'static str,
         /// The problem; never the content.
         problem: &'static str,
     },
@@ -90,37 +90,6 @@ impl SetupError {
     }
 }
 
-/// A part of the credentials, for errors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Part {
-    /// A bearer token.
-    Token,
-    /// User and password.
-    Password,
-    /// The client's certificate.
-    ClientCertificate,
-    /// The client's private key.
-    ClientKey,
-    /// The certificates of the authorities.
-    Authority,
-    /// The user to impersonate.
-    Impersonation,
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Token => "token",
-            Self::Password => "password",
-            Self::ClientCertificate => "client certificate",
-            Self::ClientKey => "client key",
-            Self::Authority => "certificate authority",
-            Self::Impersonation => "impersonated user",
-        })
-    }
-}
-
 /// Why a kubeconfig cannot be used. Nothing from the file is quoted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -128,36 +97,17 @@ pub enum KubeconfigError {
     /// The file cannot be read.
     #[error("failed to read the file")]
     Read(#[source] io::Error),
-    /// It is not YAML.
-    #[error("line {line}: malformed YAML")]
-    Malformed {
+    /// It is not YAML, too complex, or has a value of another type than a kubeconfig's.
+    #[error("line {line}: {problem}")]
+    Line {
         /// Line of the mistake, from 1; 0 if unknown.
         line: u64,
+        /// The problem.
+        problem: &'static str,
     },
-    /// A field has a value of another type than a kubeconfig's.
-    #[error("line {line}: not what a kubeconfig has here")]
-    UnexpectedValue {
-        /// Line of the value, from 1; 0 if unknown.
-        line: u64,
-    },
-    /// It is nested too deeply, has too many values, or uses anchors.
-    #[error("line {line}: too complex, or YAML anchors are used")]
-    TooComplex {
-        /// Line at which the limit was reached, from 1; 0 if unknown.
-        line: u64,
-    },
-    /// No context is chosen: neither by the caller nor as `current-context`.
-    #[error("no current context")]
-    NoContext,
-    /// The context is not in the file.
-    #[error("the context is missing")]
-    ContextMissing,
-    /// The context's cluster is not in the file.
-    #[error("the cluster of the context is missing")]
-    ClusterMissing,
-    /// The cluster has no `server`.
-    #[error("the cluster has no server")]
-    NoServer,
+    /// No context is chosen, or the context or its cluster is missing.
+    #[error("{0}")]
+    Context(&'static str),
 }
 
 /// Why an exec plugin gave no credentials. Neither its arguments and environment nor its output are quoted.

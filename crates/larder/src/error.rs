@@ -33,28 +33,6 @@ pub enum ErrorKind {
         /// Its name.
         key: ObjectKey,
     },
-    /// The API server does not accept the credentials of this client (401).
-    #[error("failed to authenticate to read {} {key}", .kind.singular)]
-    Unauthorized {
-        /// Kind of the object.
-        kind: ObjectType,
-        /// Name of the object.
-        key: ObjectKey,
-        /// The answer of the API server.
-        source: Arc<RequestError>,
-    },
-    /// The API server does not permit this client to read the object (403).
-    ///
-    /// For a node that is normal for a moment after a pod was bound; see [`Error::is_retryable`].
-    #[error("not allowed to read {} {key}", .kind.singular)]
-    Forbidden {
-        /// Kind of the object.
-        kind: ObjectType,
-        /// Name of the object.
-        key: ObjectKey,
-        /// The answer of the API server.
-        source: Arc<RequestError>,
-    },
     /// Nothing that is new enough was known about the object within the time; the kubelet's text.
     #[error("failed to sync {} cache: timed out waiting for the condition", .kind.singular)]
     NotSynced {
@@ -76,43 +54,17 @@ pub enum ErrorKind {
         /// Name of the object.
         key: ObjectKey,
     },
-    /// The review of the permissions that decide the watch scope failed.
-    #[error("failed to review the access to {} {key}", .kind.singular)]
-    Review {
+    /// The last request for the object failed. [`Error::is_unauthorized`] and [`Error::is_forbidden`] tell a client that
+    /// may not read it; the second is normal for a moment after a pod was bound: see [`Error::is_retryable`].
+    #[error("{} {} {key}", attempt(*.phase, .source), .kind.singular)]
+    Request {
         /// Kind of the object.
         kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
-        /// Error of the request.
-        source: Arc<RequestError>,
-    },
-    /// The list, plain or streamed, that covers the object failed.
-    #[error("failed to list {} {key}", .kind.singular)]
-    List {
-        /// Kind of the object.
-        kind: ObjectType,
-        /// Name of the object.
-        key: ObjectKey,
-        /// Error of the request.
-        source: Arc<RequestError>,
-    },
-    /// The watch that covers the object failed.
-    #[error("failed to watch {} {key}", .kind.singular)]
-    Watch {
-        /// Kind of the object.
-        kind: ObjectType,
-        /// Name of the object.
-        key: ObjectKey,
-        /// Error of the request.
-        source: Arc<RequestError>,
-    },
-    /// The GET of the object failed.
-    #[error("failed to read {} {key}", .kind.singular)]
-    Get {
-        /// Kind of the object.
-        kind: ObjectType,
-        /// Name of the object.
-        key: ObjectKey,
+        /// What was requested: the review of the permissions, the list or the watch that covers the object, or the
+        /// object.
+        phase: RequestPhase,
         /// Error of the request.
         source: Arc<RequestError>,
     },
@@ -159,12 +111,7 @@ impl Error {
     /// The failed request behind this error.
     pub fn request(&self) -> Option<&RequestError> {
         match self.kind() {
-            ErrorKind::Unauthorized { source, .. }
-            | ErrorKind::Forbidden { source, .. }
-            | ErrorKind::Review { source, .. }
-            | ErrorKind::List { source, .. }
-            | ErrorKind::Watch { source, .. }
-            | ErrorKind::Get { source, .. } => Some(source),
+            ErrorKind::Request { source, .. } => Some(source),
             ErrorKind::NotSynced { source, .. } => source.as_ref()?.request(),
             ErrorKind::NotRegistered { .. }
             | ErrorKind::NotFound { .. }
@@ -179,17 +126,30 @@ impl Error {
             phase,
             error: source,
         } = failure;
-        let kind = match phase {
-            _ if source.is_unauthorized() => ErrorKind::Unauthorized { kind, key, source },
-            _ if source.is_forbidden() => ErrorKind::Forbidden { kind, key, source },
-            // A collection that is not found says nothing about the object.
-            RequestPhase::Get if source.is_not_found() => ErrorKind::NotFound { kind, key },
-            RequestPhase::Review => ErrorKind::Review { kind, key, source },
-            RequestPhase::List => ErrorKind::List { kind, key, source },
-            RequestPhase::Watch => ErrorKind::Watch { kind, key, source },
-            _ => ErrorKind::Get { kind, key, source },
+        // A collection that is not found says nothing about the object.
+        let kind = if phase == RequestPhase::Get && source.is_not_found() {
+            ErrorKind::NotFound { kind, key }
+        } else {
+            ErrorKind::Request {
+                kind,
+                key,
+                phase,
+                source,
+            }
         };
         kind.into()
+    }
+}
+
+/// What failed, for the text of an error.
+fn attempt(phase: RequestPhase, error: &RequestError) -> &'static str {
+    match phase {
+        _ if error.is_unauthorized() => "failed to authenticate to read",
+        _ if error.is_forbidden() => "not allowed to read",
+        RequestPhase::Review => "failed to review the access to",
+        RequestPhase::List => "failed to list",
+        RequestPhase::Watch => "failed to watch",
+        _ => "failed to read",
     }
 }
 

@@ -51,8 +51,8 @@ impl Directory {
         &self.path
     }
 
-    pub(crate) fn into_parts(self) -> (OwnedFd, PathBuf) {
-        (self.fd, self.path)
+    pub(crate) fn fd(&self) -> &OwnedFd {
+        &self.fd
     }
 
     pub(crate) fn into_fd(self) -> OwnedFd {

@@ -7,6 +7,8 @@ use std::{
 
 use rustix::io::Errno;
 
+use crate::MountError;
+
 /// A volume, or another file of a pod, could not be brought to its desired state. It never holds content of a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -32,12 +34,9 @@ pub enum DiskError {
     /// The name of an object cannot be the name of a directory.
     #[error("invalid name {0:?}: expected one element of a path")]
     Name(String),
-    /// A `subPath` begins with `/`. The text is the kubelet's.
-    #[error("error SubPath `{0}` must not be an absolute path")]
-    AbsoluteSubPath(String),
-    /// A `subPath` has an element `..`. The text is the kubelet's.
-    #[error("unable to provision SubPath `{0}`: must not contain '..'")]
-    ParentSubPath(String),
+    /// A `subPath` is absolute, or has an element `..`.
+    #[error(transparent)]
+    SubPath(#[from] MountError),
 }
 
 impl DiskError {

@@ -282,11 +282,7 @@ impl VolumeHost {
             Ok(None) => {}
             Err(error) => note(Err(error)),
         }
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(errors)
-        }
+        all_done(errors)
     }
 
     /// Takes down the volumes of a pod, and removes the environments of its containers, but for those that `volumes`
@@ -320,11 +316,7 @@ impl VolumeHost {
             Ok(None) => {}
             Err(error) => errors.push(error),
         }
-        if errors.is_empty() {
-            Ok(())
-        } else {
-            Err(errors)
-        }
+        all_done(errors)
     }
 
     /// The pods that have volumes of ours on disk, sorted: after a restart, among them those that left in the meantime.
@@ -414,6 +406,14 @@ impl VolumeHost {
     }
 }
 
+fn all_done(errors: Vec<DiskError>) -> Result<(), Vec<DiskError>> {
+    if errors.is_empty() {
+        Ok(())
+    } else {
+        Err(errors)
+    }
+}
+
 /// Mounts a tmpfs on the directory `name` of `parent` unless one is mounted; returns it, and whether it did.
 pub(super) fn mount_memory(
     parent: &Directory,
@@ -467,8 +467,7 @@ fn fill(
         subpath::make_directories(&directory, path.as_str(), group.directory_mode())?;
     }
     // Step 4
-    let (fd, path) = directory.into_parts();
-    let writer = AtomicWriter::new(fd, path).group(volume.fs_group);
+    let writer = AtomicWriter::over(directory, group);
     // The name of a set need not be secret, only rarely taken.
     let mut written = writer.write(payload, now, &mut fastrand::Rng::new())?;
     written.not_owned += usize::from(!owned);

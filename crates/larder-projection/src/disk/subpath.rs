@@ -28,7 +28,7 @@ use super::{
     layout::{self, element},
     tmpfs, writer,
 };
-use crate::VolumeKind;
+use crate::{VolumeKind, mounts::check_sub_path};
 
 /// A directory that does not have its mode yet. No path of a payload begins so, and no mount path is likely to.
 const DIRECTORY_TMP: &str = "..directory_tmp";
@@ -65,7 +65,7 @@ impl VolumeHost {
     ///
     /// The path is absolute, or leads out of the volume; or the first step that failed. Needs the permission to mount.
     pub fn prepare_subpath(&self, mount: &SubPath<'_>) -> std::result::Result<PathBuf, DiskError> {
-        check(mount.path)?;
+        check_sub_path(mount.path)?;
         let (volume, container) = (element(mount.volume)?, element(mount.container)?);
         let pod = self.ensure_pod(mount.pod_uid)?;
         // Step 1
@@ -112,7 +112,7 @@ pub fn bind_subpath(
     name: &str,
     create: Option<u32>,
 ) -> std::result::Result<Option<PathBuf>, DiskError> {
-    check(path)?;
+    check_sub_path(path)?;
     let root = Directory::open(volume)?;
     let resolved =
         || resolve_at_rest(&root, path).map_err(root.failed(DiskOperation::ResolveSubPath, path));
@@ -146,17 +146,6 @@ fn resolve_at_rest(root: &Directory, path: &str) -> Result<Option<OwnedFd>> {
             resolved => return resolved.map(Some),
         }
     }
-}
-
-/// Checks a `subPath` as far as its text goes.
-fn check(path: &str) -> std::result::Result<(), DiskError> {
-    if path.starts_with('/') {
-        return Err(DiskError::AbsoluteSubPath(path.to_owned()));
-    }
-    if path.split('/').any(|element| element == "..") {
-        return Err(DiskError::ParentSubPath(path.to_owned()));
-    }
-    Ok(())
 }
 
 /// Steps 2 and 3: makes `name` of `targets` a mount of `source`.

@@ -68,6 +68,7 @@ use self::{
     plan::Plan,
 };
 use super::{
+    directory::Directory,
     error::{DiskError, DiskOperation},
     ownership::{self, Group},
     tree,
@@ -84,9 +85,7 @@ const NAME_ATTEMPTS: usize = 10_000;
 /// A directory that can be made to hold a payload.
 #[derive(Debug)]
 pub struct AtomicWriter {
-    volume: OwnedFd,
-    /// For error texts only; nothing is resolved by it.
-    path: PathBuf,
+    volume: Directory,
     group: Group,
 }
 
@@ -120,11 +119,11 @@ impl AtomicWriter {
 
     /// A writer on a directory that is open for reading and that errors call `path`. The writer moves its position.
     pub fn new(volume: OwnedFd, path: PathBuf) -> Self {
-        Self {
-            volume,
-            path,
-            group: Group::default(),
-        }
+        Self::over(Directory::new(volume, path), Group::default())
+    }
+
+    pub(super) fn over(volume: Directory, group: Group) -> Self {
+        Self { volume, group }
     }
 
     /// Gives what is written to `group`, a pod's `fsGroup`, by the kubelet's rules.
@@ -204,7 +203,7 @@ impl AtomicWriter {
     fn remove_old(&self, old: Set) -> Result<(), DiskError> {
         let name = old.name.as_bytes();
         tree::remove_opened(self.volume.as_fd(), name, old.dir)
-            .map_err(self.failed(DiskOperation::RemoveOldSet, &old.name))
+            .map_err(self.volume.failed(DiskOperation::RemoveOldSet, &old.name))
     }
 
     /// Gives a link to `user` and the group, as far as they are requested; returns whether it is theirs now.
@@ -221,36 +220,28 @@ impl AtomicWriter {
         ownership::permitted(sys::set_entry_owner(self.volume.as_fd(), name, user, group))
     }
 
-    fn failed<'a>(
-        &'a self,
-        operation: DiskOperation,
-        name: &'a str,
-    ) -> impl Fn(Errno) -> DiskError + 'a {
-        move |errno| DiskError::new(operation, &self.path.join(name), errno)
-    }
-
     /// Step 2: the set that `..data` leads to, if it leads to one.
     fn read_current(&self) -> Result<Option<Set>, DiskError> {
         let volume = self.volume.as_fd();
         let name = match sys::read_link(volume, DATA).map(CString::into_string) {
             Ok(Ok(target)) if is_reserved(&target) => target,
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.failed(DiskOperation::ReadCurrent, DATA)(errno)),
+            Err(errno) => return Err(self.volume.failed(DiskOperation::ReadCurrent, DATA)(errno)),
         };
         match beneath::open_dir(volume, name.as_bytes()) {
             Ok(dir) => Ok(Some(Set { name, dir })),
             // Missing, or something else has its name: there is nothing to keep.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(self.failed(DiskOperation::ReadCurrent, &name)(errno)),
+            Err(errno) => Err(self.volume.failed(DiskOperation::ReadCurrent, &name)(errno)),
         }
     }
 
     /// Step 3.
     fn list_root(&self) -> Result<Root, DiskError> {
-        let fails = |errno| DiskError::new(DiskOperation::ListVolume, &self.path, errno);
+        let fails = |errno| DiskError::new(DiskOperation::ListVolume, self.volume.path(), errno);
         // Listed by the pass before, perhaps.
         let mut root = Root::default();
-        sys::list(&self.volume, |name, kind| root.add(name, kind)).map_err(fails)?;
+        sys::list(self.volume.fd(), |name, kind| root.add(name, kind)).map_err(fails)?;
         Ok(root)
     }
 
@@ -264,7 +255,9 @@ impl AtomicWriter {
             match sys::make_dir(volume, &*name, 0o700) {
                 Ok(()) => break name,
                 Err(Errno::EXIST) if attempts > 0 => attempts -= 1,
-                Err(errno) => return Err(self.failed(DiskOperation::CreateSet, &name)(errno)),
+                Err(errno) => {
+                    return Err(self.volume.failed(DiskOperation::CreateSet, &name)(errno));
+                }
             }
         };
         match sys::open_dir(volume, &*name) {
@@ -272,7 +265,7 @@ impl AtomicWriter {
             Err(errno) => {
                 // The error names the failed operation; what cannot be removed now is a leftover of the next pass.
                 let _ = sys::remove_dir(volume, &*name);
-                Err(self.failed(DiskOperation::CreateSet, &name)(errno))
+                Err(self.volume.failed(DiskOperation::CreateSet, &name)(errno))
             }
         }
     }

@@ -184,11 +184,13 @@ impl Kubeconfig {
         let name = context.or(self.current_context.as_deref());
         let name = name
             .filter(|name| !name.is_empty())
-            .ok_or(KubeconfigError::NoContext)?;
-        let context = find(self.contexts, name).ok_or(KubeconfigError::ContextMissing)?;
+            .ok_or(KubeconfigError::Context("no current context"))?;
+        let context =
+            find(self.contexts, name).ok_or(KubeconfigError::Context("the context is missing"))?;
         Ok(Selected {
-            cluster: find(self.clusters, &context.cluster)
-                .ok_or(KubeconfigError::ClusterMissing)?,
+            cluster: find(self.clusters, &context.cluster).ok_or(KubeconfigError::Context(
+                "the cluster of the context is missing",
+            ))?,
             user: context
                 .user
                 .and_then(|user| find(self.users, &user))
@@ -214,14 +216,15 @@ pub(super) fn yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>,
     };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let line = error.location().map_or(0, |location| location.line());
-        match error.without_snippet() {
-            YamlError::Budget { .. } => KubeconfigError::TooComplex { line },
+        let problem = match error.without_snippet() {
+            YamlError::Budget { .. } => "too complex, or YAML anchors are used",
             YamlError::SerdeInvalidType { .. }
             | YamlError::SerdeInvalidValue { .. }
             | YamlError::Unexpected { .. }
-            | YamlError::Message { .. } => KubeconfigError::UnexpectedValue { line },
-            _ => KubeconfigError::Malformed { line },
-        }
+            | YamlError::Message { .. } => "not what a kubeconfig has here",
+            _ => "malformed YAML",
+        };
+        KubeconfigError::Line { line, problem }
     })
 }
 

@@ -14,11 +14,7 @@ use super::{
     tls::{Authority, Material, TlsSettings},
     user::{User, impersonation, user_of},
 };
-use crate::{
-    proxy::Environment,
-    setup_error::{Part, SetupError},
-    url::shown_url,
-};
+use crate::{proxy::Environment, setup_error::SetupError, url::shown_url};
 
 /// The mount point of a pod's service account.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -93,7 +89,7 @@ impl Source {
         let settings = self.load()?;
         let authority = match &settings.tls.authority {
             Authority::System => Vec::new(),
-            Authority::Pem(material) => material.read(Part::Authority)?.to_vec(),
+            Authority::Pem(material) => material.read("certificate authority")?.to_vec(),
         };
         let host = settings.server.host().unwrap_or_default();
         let name = settings.tls_server_name.unwrap_or_else(|| host.to_owned());
@@ -148,13 +144,13 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
     let authority = material(
         data,
         cluster.certificate_authority.as_ref(),
-        Part::Authority,
+        "certificate authority",
     )?;
     let headers = impersonation(&user)?;
     let exec = user.exec.as_ref();
     let pem = match &authority {
         Some(authority) if exec.is_some_and(|exec| exec.provide_cluster_info) => {
-            Some(authority.read(Part::Authority)?)
+            Some(authority.read("certificate authority")?)
         }
         _ => None,
     };
@@ -225,7 +221,7 @@ fn service_account(directory: &Path, server: &str) -> Result<Settings, SetupErro
 fn material(
     data: Option<&str>,
     path: Option<&String>,
-    part: Part,
+    part: &'static str,
 ) -> Result<Option<Material>, SetupError> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
         let data = from_base64(data).ok_or(SetupError::Invalid {
@@ -243,12 +239,12 @@ fn identity(user: &AuthInfo) -> Result<Option<(Material, Material)>, SetupError>
     let certificate = material(
         user.client_certificate_data.as_deref(),
         user.client_certificate.as_ref(),
-        Part::ClientCertificate,
+        "client certificate",
     )?;
     let key = material(
         user.client_key_data.as_deref(),
         user.client_key.as_ref(),
-        Part::ClientKey,
+        "client key",
     )?;
     let missing = |part| SetupError::Invalid {
         part,
@@ -257,8 +253,8 @@ fn identity(user: &AuthInfo) -> Result<Option<(Material, Material)>, SetupError>
     match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (None, None) => Ok(None),
-        (Some(_), None) => Err(missing(Part::ClientKey)),
-        (None, Some(_)) => Err(missing(Part::ClientCertificate)),
+        (Some(_), None) => Err(missing("client key")),
+        (None, Some(_)) => Err(missing("client certificate")),
     }
 }
 

@@ -12,7 +12,7 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use zeroize::Zeroizing;
 
 use super::file;
-use crate::setup_error::{Part, SetupError};
+use crate::setup_error::SetupError;
 
 /// Certificates or a key, or the file with them. PEM.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(super) enum Material {
 }
 
 impl Material {
-    pub(super) fn read(&self, part: Part) -> Result<Zeroizing<Vec<u8>>, SetupError> {
+    pub(super) fn read(&self, part: &'static str) -> Result<Zeroizing<Vec<u8>>, SetupError> {
         match self {
             Self::Data(data) => Ok(data.clone()),
             Self::File(path) => file::read(path).map_err(|source| SetupError::Unreadable {
@@ -94,8 +94,8 @@ impl TlsSettings {
         let provider = Arc::clone(config.crypto_provider());
         let identity = match &self.identity {
             Some((certificate, key)) => Some(Identity {
-                certificate: certificate.read(Part::ClientCertificate)?,
-                key: key.read(Part::ClientKey)?,
+                certificate: certificate.read("client certificate")?,
+                key: key.read("client key")?,
             }),
             None => issued.cloned(),
         };
@@ -111,13 +111,13 @@ impl TlsSettings {
     /// leaves the others usable. `None` stands for those of the system.
     fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, SetupError> {
         let invalid = |problem| SetupError::Invalid {
-            part: Part::Authority,
+            part: "certificate authority",
             problem,
         };
         let certificates: Vec<Vec<u8>> = match &self.authority {
             Authority::System => return Ok(None),
             Authority::Pem(material) => {
-                let pem = material.read(Part::Authority)?;
+                let pem = material.read("certificate authority")?;
                 CertificateDer::pem_slice_iter(&pem)
                     .filter_map(Result::ok)
                     .map(|certificate| certificate.to_vec())
@@ -143,20 +143,19 @@ fn certified_key(
     let invalid = |part, problem| SetupError::Invalid { part, problem };
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&identity.certificate)
         .collect::<Result<_, _>>()
-        .map_err(|_| invalid(Part::ClientCertificate, "malformed PEM"))?;
+        .map_err(|_| invalid("client certificate", "malformed PEM"))?;
     if chain.is_empty() {
-        return Err(invalid(Part::ClientCertificate, "it has no certificate"));
+        return Err(invalid("client certificate", "it has no certificate"));
     }
     let key = PrivateKeyDer::from_pem_slice(&identity.key)
-        .map_err(|_| invalid(Part::ClientKey, "malformed PEM, or no private key"))?;
+        .map_err(|_| invalid("client key", "malformed PEM, or no private key"))?;
     CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
-        rustls::Error::InconsistentKeys(_) => invalid(
-            Part::ClientKey,
-            "it does not belong to the client certificate",
-        ),
-        rustls::Error::InvalidCertificate(_) => {
-            invalid(Part::ClientCertificate, "malformed certificate")
+        rustls::Error::InconsistentKeys(_) => {
+            invalid("client key", "it does not belong to the client certificate")
         }
-        _ => invalid(Part::ClientKey, "unsupported private key"),
+        rustls::Error::InvalidCertificate(_) => {
+            invalid("client certificate", "malformed certificate")
+        }
+        _ => invalid("client key", "unsupported private key"),
     })
 }

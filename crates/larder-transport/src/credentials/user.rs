@@ -9,7 +9,7 @@ use super::{
     plugin::{Plugin, command_name},
     secret::{SecretText, basic, bearer},
 };
-use crate::setup_error::{Part, SetupError};
+use crate::setup_error::SetupError;
 
 /// Prefix of a header with extra information about an impersonated user; the key follows.
 const IMPERSONATE_EXTRA: &str = "impersonate-extra-";
@@ -41,7 +41,7 @@ pub(super) fn user_of(
     if let Some(name) = set(user.username) {
         let password = user.password.as_deref().unwrap_or_default();
         let header = basic(&name, password).ok_or(SetupError::Invalid {
-            part: Part::Password,
+            part: "password",
             problem: "it is too long for a header",
         });
         return header.map(User::Password);
@@ -63,7 +63,7 @@ pub(super) fn user_of(
 
 fn token_header(token: &str) -> Result<User, SetupError> {
     let header = bearer(token).ok_or(SetupError::Invalid {
-        part: Part::Token,
+        part: "token",
         problem: "it is empty or has a control character",
     });
     header.map(User::Token)
@@ -85,7 +85,7 @@ fn provided(name: &str, id_token: Option<SecretText>) -> Result<User, SetupError
 pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderValue)>, SetupError> {
     let value = |text: &str| {
         HeaderValue::from_str(text).map_err(|_| SetupError::Invalid {
-            part: Part::Impersonation,
+            part: "impersonated user",
             problem: "it has a character that no header may have",
         })
     };
@@ -109,7 +109,7 @@ pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderVa
             }
         }
         let name = HeaderName::try_from(name).map_err(|_| SetupError::Invalid {
-            part: Part::Impersonation,
+            part: "impersonated user",
             problem: "its extra key is too long for a header",
         })?;
         for text in values {

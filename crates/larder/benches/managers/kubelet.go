@@ -92,8 +92,9 @@ func main() {
 	one, ten := pod("one", 0, 1), pod("ten", 0, 10)
 	watching.RegisterPod(ten)
 	work := map[string]func(int){
-		"read, Watch": read(watching),
-		"read, Cache": read(caching),
+		// Named as larder's rows; the kubelet reads by name.
+		"read of a known object through the guard, Watch": read(watching),
+		"read of a known object through the guard, Cache": read(caching),
 		"register + unregister": func(count int) {
 			for ; count > 0; count-- {
 				watching.RegisterPod(one)

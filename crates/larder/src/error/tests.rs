@@ -77,13 +77,10 @@ fn each_phase_has_its_own_error() {
 fn rejected_credentials_are_not_a_missing_permission() {
     for phase in [RequestPhase::List, RequestPhase::Watch, RequestPhase::Get] {
         let unauthorized = failed(phase, 401);
-        assert!(matches!(
-            unauthorized.kind(),
-            ErrorKind::Unauthorized { .. }
-        ));
+        assert!(unauthorized.to_string().contains("failed to authenticate"));
         assert!(unauthorized.is_unauthorized() && !unauthorized.is_forbidden());
         let forbidden = failed(phase, 403);
-        assert!(matches!(forbidden.kind(), ErrorKind::Forbidden { .. }));
+        assert!(forbidden.to_string().contains("not allowed"));
         assert!(forbidden.is_forbidden() && !forbidden.is_unauthorized());
     }
 }
@@ -91,6 +88,6 @@ fn rejected_credentials_are_not_a_missing_permission() {
 #[test]
 fn missing_collection_is_not_a_missing_object() {
     let error = failed(RequestPhase::List, 404);
-    assert!(matches!(error.kind(), ErrorKind::List { .. }) && !error.is_not_found());
+    assert!(matches!(error.kind(), ErrorKind::Request { .. }) && !error.is_not_found());
     assert!(failed(RequestPhase::Get, 404).is_not_found());
 }

@@ -418,7 +418,7 @@ async fn a_registration_during_an_outage_leaves_running_pods_their_data() {
         .get_for(&larder::PodIdentity::from(&pod("p2")), "a")
         .await
         .unwrap_err();
-    assert!(matches!(new.kind(), ErrorKind::Get { .. }));
+    assert!(matches!(new.kind(), ErrorKind::Request { .. }));
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,7 +37,7 @@ impl Pass<'_> {
             Ok(value) => Some(value),
             Err(errno) => {
                 if self.late.is_ok() {
-                    self.late = Err(self.writer.failed(operation, name)(errno));
+                    self.late = Err(self.writer.volume.failed(operation, name)(errno));
                 }
                 None
             }
@@ -77,12 +77,13 @@ impl Pass<'_> {
         let set = writer.create_set(now, random)?;
         let published = self.fill(&set).and_then(|()| {
             // Step 8
-            let failed = writer.failed(DiskOperation::LinkSet, DATA_TMP);
+            let failed = writer.volume.failed(DiskOperation::LinkSet, DATA_TMP);
             sys::link(&*set.name, volume, DATA_TMP).map_err(&failed)?;
             let owned = writer.own_link(DATA_TMP, None).map_err(&failed)?;
             self.written.not_owned += usize::from(!owned);
             // Step 9
-            sys::rename(volume, DATA_TMP, DATA).map_err(writer.failed(DiskOperation::Publish, DATA))
+            sys::rename(volume, DATA_TMP, DATA)
+                .map_err(writer.volume.failed(DiskOperation::Publish, DATA))
         });
         if published.is_err() {
             // The error names the failed operation; what cannot be removed now is a leftover of the next pass.
@@ -97,7 +98,7 @@ impl Pass<'_> {
         let writer = self.writer;
         let failed = |operation, path: &str| {
             let name = format!("{}/{path}", set.name);
-            move |errno| writer.failed(operation, &name)(errno)
+            move |errno| writer.volume.failed(operation, &name)(errno)
         };
         let mut not_owned = 0;
         let mut parents = Parents {
@@ -125,7 +126,7 @@ impl Pass<'_> {
             not_owned += usize::from(!owned);
         }
         let owned = ownership::settle(&set.dir, None, writer.group, writer.group.directory_mode())
-            .map_err(writer.failed(DiskOperation::OpenSet, &set.name))?;
+            .map_err(writer.volume.failed(DiskOperation::OpenSet, &set.name))?;
         self.written.not_owned += not_owned + usize::from(!owned);
         Ok(())
     }
