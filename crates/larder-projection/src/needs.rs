@@ -1,12 +1,15 @@
 //! The inputs that must be gathered before a pod can be projected.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, DownwardAPIVolumeFile, Pod, PodCertificateProjection, Volume,
 };
 
-use crate::{ContainerView, EnvFileRef, SourceKey, TokenRequest, container::containers};
+use crate::{
+    ContainerView, EnvFileRef, SourceKey, TokenRequest,
+    container::{containers, used_volumes},
+};
 
 /// The inputs that some containers and volumes of a pod read. Adding more of them only makes it grow.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,9 +40,7 @@ impl<'a> Needs<'a> {
             needs.add_container(container);
         }
         let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
-        let used: HashSet<_> = containers(pod)
-            .flat_map(|container| container.volumes())
-            .collect();
+        let used = used_volumes(pod);
         for volume in volumes.unwrap_or_default() {
             if used.contains(volume.name.as_str()) {
                 needs.add_volume(volume);

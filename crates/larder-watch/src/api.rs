@@ -14,8 +14,7 @@ use std::{fmt, time::Duration};
 use http::Method;
 use larder_objects::{ObjectType, ResourceVersion};
 use larder_transport::path::{Query, Resource, field_selector};
-use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use self::list::{ListMeta, Splitter};
 pub(crate) use self::stream::{EventStream, WatchEvent};
@@ -200,20 +199,10 @@ impl Api {
         });
         let path = REVIEWS.collection();
         let review = request(&self.client, Method::POST, path.as_str(), Some(&review)).await;
-        let review: Review = review?;
-        Ok(review.status.allowed)
+        let review: Value = review?;
+        let allowed = review["status"]["allowed"].as_bool();
+        allowed.ok_or(RequestError::Unexpected("no review"))
     }
-}
-
-/// The response to a self subject access review.
-#[derive(Deserialize)]
-struct Review {
-    status: ReviewStatus,
-}
-
-#[derive(Deserialize)]
-struct ReviewStatus {
-    allowed: bool,
 }
 
 impl Watch {

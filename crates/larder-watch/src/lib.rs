@@ -54,6 +54,6 @@ pub use self::{
     request::{REQUEST_TIMEOUT, merge_patch, request, request_secret},
     restored::{Recency, RestoreDetector},
     review::{Access, AccessReview},
-    sequence::{RegistrationSeq, SeqCounter, SharedSeq},
+    sequence::{RegistrationSeq, SeqCounter},
     target::{ByName, Head, Target, collection_path},
 };

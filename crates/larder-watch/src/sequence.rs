@@ -9,39 +9,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RegistrationSeq(u64);
 
-/// The counter. A request that is sent now brings a state that is fresh as of [`current`](Self::current).
+/// A number that threads share. As the counter of all registrations: a request that is sent now brings a state that is
+/// fresh as of [`current`](Self::current).
 #[derive(Debug, Default)]
 pub struct SeqCounter(AtomicU64);
 
 impl SeqCounter {
-    /// The number of the newest registration.
-    pub fn current(&self) -> RegistrationSeq {
-        RegistrationSeq(self.0.load(Ordering::Acquire))
-    }
-
-    /// The number of a new registration.
-    pub fn advance(&self) -> RegistrationSeq {
-        RegistrationSeq(self.0.fetch_add(1, Ordering::AcqRel) + 1)
-    }
-}
-
-/// A [`RegistrationSeq`] that threads share.
-#[derive(Debug, Default)]
-pub struct SharedSeq(AtomicU64);
-
-impl SharedSeq {
     /// Begins with this number.
     pub fn new(seq: RegistrationSeq) -> Self {
         Self(AtomicU64::new(seq.0))
     }
 
-    /// The number.
-    pub fn load(&self) -> RegistrationSeq {
+    /// The number of the newest registration.
+    pub fn current(&self) -> RegistrationSeq {
         RegistrationSeq(self.0.load(Ordering::Acquire))
     }
 
     /// Another number from now on.
-    pub fn store(&self, seq: RegistrationSeq) {
+    pub fn set(&self, seq: RegistrationSeq) {
         self.0.store(seq.0, Ordering::Release);
+    }
+
+    /// The number of a new registration.
+    pub fn advance(&self) -> RegistrationSeq {
+        RegistrationSeq(self.0.fetch_add(1, Ordering::AcqRel) + 1)
     }
 }

@@ -124,18 +124,3 @@ pub struct ObjectStatus {
     /// The pods that refer to it, sorted.
     pub pods: Vec<PodIdentity>,
 }
-
-impl ObjectStatus {
-    /// The status of an object of which nothing is known.
-    pub(crate) fn unknown(key: ObjectKey) -> Self {
-        Self {
-            key,
-            state: ObjectState::Pending,
-            version: ResourceVersion::default(),
-            age: Duration::ZERO,
-            failure: None,
-            references: 0,
-            pods: Vec::new(),
-        }
-    }
-}

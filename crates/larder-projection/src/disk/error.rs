@@ -36,7 +36,7 @@ pub enum DiskError {
     Name(String),
     /// A `subPath` is absolute, or has an element `..`.
     #[error(transparent)]
-    SubPath(#[from] MountError),
+    SubPath(MountError),
 }
 
 impl DiskError {

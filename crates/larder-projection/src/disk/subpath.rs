@@ -65,7 +65,7 @@ impl VolumeHost {
     ///
     /// The path is absolute, or leads out of the volume; or the first step that failed. Needs the permission to mount.
     pub fn prepare_subpath(&self, mount: &SubPath<'_>) -> std::result::Result<PathBuf, DiskError> {
-        check_sub_path(mount.path)?;
+        check_sub_path(mount.path).map_err(DiskError::SubPath)?;
         let (volume, container) = (element(mount.volume)?, element(mount.container)?);
         let pod = self.ensure_pod(mount.pod_uid)?;
         // Step 1
@@ -112,7 +112,7 @@ pub fn bind_subpath(
     name: &str,
     create: Option<u32>,
 ) -> std::result::Result<Option<PathBuf>, DiskError> {
-    check_sub_path(path)?;
+    check_sub_path(path).map_err(DiskError::SubPath)?;
     let root = Directory::open(volume)?;
     let resolved =
         || resolve_at_rest(&root, path).map_err(root.failed(DiskOperation::ResolveSubPath, path));

@@ -54,14 +54,6 @@ const fn of_request(kind: &'static str, verb: &'static str, outcome: &'static st
     [("kind", kind), ("verb", verb), ("outcome", outcome)]
 }
 
-const fn of_restart(kind: &'static str, reason: &'static str) -> Labels<2> {
-    [("kind", kind), ("reason", reason)]
-}
-
-const fn of_state(kind: &'static str, state: &'static str) -> Labels<2> {
-    [("kind", kind), ("state", state)]
-}
-
 impl Default for ManagerMetrics {
     fn default() -> Self {
         let waits = || Histogram::new([0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 5.0]);
@@ -116,7 +108,10 @@ impl KindMetrics {
     pub(crate) fn new(kind: &'static str, all: ManagerMetrics) -> Self {
         // They exist from the start, so that the first increase is seen as one.
         for reason in Restart::ALL.map(Restart::label) {
-            drop(all.restarts.get_or_create(&of_restart(kind, reason)));
+            drop(
+                all.restarts
+                    .get_or_create(&[("kind", kind), ("reason", reason)]),
+            );
         }
         for verb in ["get", "list", "watch"] {
             drop(all.requests.get_or_create(&of_request(kind, verb, "ok")));
@@ -133,7 +128,7 @@ impl Metrics for KindMetrics {
     }
 
     fn restarted(&self, reason: &'static str) {
-        let labels = of_restart(self.kind, reason);
+        let labels = [("kind", self.kind), ("reason", reason)];
         self.all.restarts.get_or_create(&labels).inc();
     }
 
@@ -175,11 +170,13 @@ impl Collector for Managers {
         for count in &counts {
             let kind = count.kind;
             for state in ObjectState::NAMES {
-                drop(objects.get_or_create(&of_state(kind, state)));
+                drop(objects.get_or_create(&[("kind", kind), ("state", state)]));
             }
             for object in &count.objects {
                 let state = object.state.as_str();
-                objects.get_or_create(&of_state(kind, state)).inc();
+                objects
+                    .get_or_create(&[("kind", kind), ("state", state)])
+                    .inc();
             }
         }
         let help = "Referenced objects by state";

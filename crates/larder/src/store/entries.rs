@@ -14,18 +14,19 @@ use std::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use hashbrown::Equivalent;
 use jiff::Timestamp;
-use larder_objects::ObjectKey;
-use larder_watch::{RegistrationSeq, SeqCounter, SharedSeq};
+use larder_objects::{ObjectKey, ResourceVersion};
+use larder_watch::{RegistrationSeq, SeqCounter};
 use parking_lot::RwLock;
 
 use crate::{
     error::{Error, ErrorKind},
     registration::PodIdentity,
-    status::ObjectStatus,
+    status::{ObjectState, ObjectStatus},
 };
 
 /// What a store knows about one object.
@@ -59,7 +60,7 @@ pub(crate) struct Entry<C: ?Sized> {
     /// Its name.
     pub(crate) key: ObjectKey,
     /// The newest registration that refers to the object: its pod must not see older data.
-    newest: SharedSeq,
+    newest: SeqCounter,
     references: AtomicUsize,
     /// What the store knows about it.
     pub(crate) cell: C,
@@ -68,7 +69,7 @@ pub(crate) struct Entry<C: ?Sized> {
 impl<C: ?Sized> Entry<C> {
     /// The newest registration that refers to the object.
     pub(crate) fn newest_reference(&self) -> RegistrationSeq {
-        self.newest.load()
+        self.newest.current()
     }
 }
 
@@ -195,7 +196,7 @@ impl<C: Cell> Entries<C> {
         let since = self.seqs.advance();
         if let Some(entry) = self.get(namespace, name) {
             entry.references.fetch_add(1, Ordering::Relaxed);
-            entry.newest.store(since);
+            entry.newest.set(since);
             return Added {
                 entry,
                 since,
@@ -204,7 +205,7 @@ impl<C: Cell> Entries<C> {
         }
         let entry = Arc::new(Entry {
             key: ObjectKey::new(namespace, name),
-            newest: SharedSeq::new(since),
+            newest: SeqCounter::new(since),
             references: AtomicUsize::new(1),
             cell: make(),
         });
@@ -241,10 +242,17 @@ impl<C: Cell> Entries<C> {
         known: impl Fn(&C, &mut ObjectStatus),
     ) -> Vec<ObjectStatus> {
         let status = |entry: Arc<Entry<C>>| {
-            let mut status = ObjectStatus::unknown(entry.key.clone());
-            status.references = entry.references.load(Ordering::Relaxed);
-            status.pods = pods.remove(&entry.key).unwrap_or_default();
-            status.pods.sort_unstable();
+            let mut pods = pods.remove(&entry.key).unwrap_or_default();
+            pods.sort_unstable();
+            let mut status = ObjectStatus {
+                key: entry.key.clone(),
+                state: ObjectState::Pending,
+                version: ResourceVersion::default(),
+                age: Duration::ZERO,
+                failure: None,
+                references: entry.references.load(Ordering::Relaxed),
+                pods,
+            };
             known(&entry.cell, &mut status);
             status
         };
