@@ -244,7 +244,7 @@ impl ObjectError {
 }
 
 /// ConfigMaps and Secrets as a projection reads them: values by key.
-pub(crate) trait Keyed: Object {
+pub trait Keyed: Object {
     /// Which of the two it is.
     const KIND: Kind;
     /// The objects of this kind.

@@ -32,8 +32,8 @@ pub use environment::{
 };
 pub use expand::expand;
 pub use inputs::{
-    EnvFile, EnvFileRef, Inputs, NodeFacts, ObjectError, ServiceFacts, ServicePortFacts, SourceKey,
-    TokenRequest, Unavailable,
+    EnvFile, EnvFileRef, Inputs, Keyed, NodeFacts, ObjectError, ServiceFacts, ServicePortFacts,
+    SourceKey, TokenRequest, Unavailable,
 };
 pub use memory_limit::memory_limit;
 pub use mounts::{

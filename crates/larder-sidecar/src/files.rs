@@ -22,8 +22,9 @@ use larder_files::{
     regular_file::{read_open, read_regular_file},
     sys,
 };
-use larder_objects::chain;
+use larder_objects::{ConfigMap, Kind, Secret, chain};
 use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
+use larder_projection::Keyed;
 use rustix::io::Errno;
 use tokio::time::Instant;
 use tracing::{info, warn};
@@ -32,8 +33,7 @@ use crate::{
     index::Index,
     intake::{Settled, Sink, UrlFile},
     metrics::{Metrics, set},
-    object::{DecodedObject, annotation},
-    place::{ASIDE, Places},
+    place::{ASIDE, Places, annotation},
     selection::ObjectRef,
     settings::FileSettings,
 };
@@ -119,14 +119,13 @@ impl Files {
     fn desired<'a>(
         &self,
         object: &ObjectRef,
-        decoded: &'a DecodedObject,
+        decoded: &'a impl Keyed,
         annotation: Option<&str>,
     ) -> BTreeMap<Arc<str>, Wanted<'a>> {
         let wanted: Vec<_> = match self.places.directory(annotation) {
             Ok(directory) => {
-                let files = decoded.files().into_iter();
                 let wanted = |(key, bytes)| self.wanted(object, &directory, key, bytes);
-                files.map(wanted).collect()
+                decoded.files().map(wanted).collect()
             }
             Err(error) => vec![Err(error)],
         };
@@ -324,12 +323,10 @@ impl Files {
         }
         self.objects.insert(object.clone(), paths);
     }
-}
 
-impl Sink for Files {
-    fn take(&mut self, object: &ObjectRef, json: &[u8]) {
+    fn take_as<K: Keyed>(&mut self, object: &ObjectRef, json: &[u8]) {
         let began = Instant::now();
-        let decoded = match DecodedObject::from_json(object.kind, json) {
+        let decoded = match K::from_json(json) {
             Ok(decoded) => decoded,
             Err(error) => {
                 warn!(%object, error = chain(&error), "unreadable object, its files stay");
@@ -367,6 +364,15 @@ impl Sink for Files {
             if !desired.contains_key(path) {
                 self.release(path, object);
             }
+        }
+    }
+}
+
+impl Sink for Files {
+    fn take(&mut self, object: &ObjectRef, json: &[u8]) {
+        match object.kind {
+            Kind::ConfigMap => self.take_as::<ConfigMap>(object, json),
+            Kind::Secret => self.take_as::<Secret>(object, json),
         }
     }
 

@@ -41,9 +41,7 @@ const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// A selection as the target of requests.
 #[derive(Clone)]
-struct Watched(Arc<WatchedSelection>);
-
-struct WatchedSelection {
+struct Watched {
     selection: Selection,
     timing: WatchTiming,
     is_only_listed: bool,
@@ -54,7 +52,7 @@ struct WatchedSelection {
 
 impl fmt::Debug for Watched {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0.selection)
+        write!(f, "{}", self.selection)
     }
 }
 
@@ -67,7 +65,7 @@ struct Taken {
 
 impl Watched {
     fn object(&self, head: &Head) -> Result<Option<ObjectRef>, RequestError> {
-        let (selection, meta) = (&self.0.selection, &head.metadata);
+        let (selection, meta) = (&self.selection, &head.metadata);
         if meta.name.is_empty() {
             return Err(RequestError::Unexpected("an object without a name"));
         }
@@ -93,8 +91,8 @@ impl Target for Watched {
     const SECRET: bool = true;
 
     fn path(&self) -> Result<CollectionPath, RequestError> {
-        let resource = Resource::core(self.0.selection.kind.object_type().resource);
-        Ok(match &self.0.selection.namespace {
+        let resource = Resource::core(self.selection.kind.object_type().resource);
+        Ok(match &self.selection.namespace {
             Some(namespace) => resource.in_namespace(namespace)?,
             None => resource.collection(),
         })
@@ -102,37 +100,37 @@ impl Target for Watched {
 
     fn name(&self) -> Option<&str> {
         // In all namespaces, a name may be there several times.
-        let selection = &self.0.selection;
+        let selection = &self.selection;
         selection.namespace.as_ref().and(selection.name.as_deref())
     }
 
     fn field_selector(&self) -> Option<String> {
-        let name = self.0.selection.name.as_ref()?;
+        let name = self.selection.name.as_ref()?;
         Some(field_selector("metadata.name", name))
     }
 
     fn label_selector(&self) -> Option<&str> {
-        self.0.selection.labels.as_deref()
+        self.selection.labels.as_deref()
     }
 
     fn is_only_listed(&self) -> bool {
-        self.0.is_only_listed
+        self.is_only_listed
     }
 
     fn watch_timeout(&self) -> Option<Duration> {
-        self.0.timing.timeout
+        self.timing.timeout
     }
 
     fn max_silence(&self) -> Option<Duration> {
-        Some(self.0.timing.max_silence)
+        Some(self.timing.max_silence)
     }
 
     fn min_pause(&self) -> Duration {
-        self.0.timing.min_pause
+        self.timing.min_pause
     }
 
     fn verified(&self, version: Option<&ResourceVersion>) {
-        if let Some((health, number)) = &self.0.health {
+        if let Some((health, number)) = &self.health {
             health.proven(*number, version);
         }
     }
@@ -143,8 +141,8 @@ impl Target for Watched {
             return Ok(None);
         };
         let version = head.metadata.resource_version;
-        let only_stale = self.0.health.is_none();
-        let mut intake = self.0.intake.lock();
+        let only_stale = self.health.is_none();
+        let mut intake = self.intake.lock();
         intake.take(&object, &version, json, only_stale);
         drop(intake);
         Ok(Some(Taken { object, version }))
@@ -245,7 +243,7 @@ impl Follower {
             targets: 0,
             due: BTreeSet::new(),
         };
-        health.follow(&follower.selections);
+        health.follow(&follower.selections, timing.max_silence);
         for (number, selection) in selections.into_iter().enumerate() {
             let health = Some((Arc::clone(health), number));
             let target = follower.add(selection, health, Duration::ZERO);
@@ -263,13 +261,13 @@ impl Follower {
     ) -> u64 {
         let target = self.targets;
         self.targets += 1;
-        let watched = Watched(Arc::new(WatchedSelection {
+        let watched = Watched {
             selection,
             timing: self.timing,
             is_only_listed: health.is_none() || self.method != Method::Watch,
             intake: Arc::clone(&self.intake),
             health,
-        }));
+        };
         self.engine.add(TargetId::Collection(target), watched);
         self.due.insert((Instant::now() + pause, target));
         target
@@ -277,7 +275,7 @@ impl Follower {
 
     /// Whether every selection has had a complete state, and what came of it was taken.
     pub(crate) fn is_complete(&self) -> bool {
-        self.missing.is_empty() && self.intake.lock().stale().values().all(|failed| *failed)
+        self.missing.is_empty() && self.intake.lock().stale.values().all(|failed| *failed)
     }
 
     /// Waits until files may have changed, or a request has failed.
@@ -359,8 +357,8 @@ impl Follower {
 
     /// Lists the stale objects.
     fn read_again(&mut self) {
-        let mut intake = self.intake.lock();
-        let stale = intake.stale().iter();
+        let intake = self.intake.lock();
+        let stale = intake.stale.iter();
         let new = stale.filter(|(object, _)| !self.reading.contains(object));
         let new: Vec<_> = new
             .map(|(object, failed)| (object.clone(), *failed))
@@ -390,7 +388,7 @@ impl Follower {
             return;
         };
         let mut intake = self.intake.lock();
-        if let Some(failed) = intake.stale().get_mut(&object) {
+        if let Some(failed) = intake.stale.get_mut(&object) {
             *failed = true;
             drop(intake);
             self.reread(object, failures + 1);

@@ -3,7 +3,7 @@
 //! A watch is *proven* by an event, a bookmark, a complete list, or an answer that opens it. Readiness is reached once,
 //! and stays. During an outage of the API server health is good, since a restart would not help, and says `degraded`.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use jiff::Timestamp;
 use larder_objects::ResourceVersion;
@@ -43,15 +43,16 @@ impl WatchHealth {
 }
 
 /// The health of a sidecar.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Health {
-    max_silence: Duration,
     state: Mutex<HealthState>,
 }
 
 #[derive(Debug, Default)]
 struct HealthState {
     watches: Vec<WatchHealth>,
+    /// Watches are reopened after this time without a sign of life.
+    max_silence: Duration,
     is_ready: bool,
     /// What is wrong, beyond watches.
     problem: Option<String>,
@@ -68,14 +69,8 @@ pub struct Answer {
 }
 
 impl Health {
-    /// The health of a sidecar whose watches are reopened after `max_silence`.
-    pub fn new(max_silence: Duration) -> Arc<Self> {
-        let state = Mutex::default();
-        Arc::new(Self { max_silence, state })
-    }
-
-    /// Follows these selections from now on. They are numbered.
-    pub(crate) fn follow(&self, selections: &[Selection]) {
+    /// Follows these selections from now on. They are numbered, and their watches are reopened after `max_silence`.
+    pub(crate) fn follow(&self, selections: &[Selection], max_silence: Duration) {
         let watches = selections.iter().map(|selection| WatchHealth {
             selection: selection.clone(),
             version: ResourceVersion::default(),
@@ -84,7 +79,9 @@ impl Health {
             is_listed: false,
             error: None,
         });
-        self.state.lock().watches = watches.collect();
+        let mut state = self.state.lock();
+        state.watches = watches.collect();
+        state.max_silence = max_silence;
     }
 
     fn change(&self, watch: usize, change: impl FnOnce(&mut WatchHealth)) {
@@ -146,7 +143,7 @@ impl Health {
         let (mut problems, mut status) = (Vec::new(), "ok".to_owned());
         for watch in &state.watches {
             let (selection, silent) = (&watch.selection, now - watch.heard);
-            if silent >= 2 * self.max_silence {
+            if silent >= 2 * state.max_silence {
                 let seconds = silent.as_secs();
                 problems.push(format!("watch of {selection}: no sign for {seconds} s"));
             }
@@ -230,15 +227,15 @@ mod tests {
 
     const SILENCE: Duration = Duration::from_mins(2);
 
-    fn followed() -> Arc<Health> {
-        let health = Health::new(SILENCE);
+    fn followed() -> Health {
+        let health = Health::default();
         let selection = Selection {
             kind: Kind::ConfigMap,
             namespace: Some("n".into()),
             name: None,
             labels: Some("l".to_owned()),
         };
-        health.follow(&[selection]);
+        health.follow(&[selection], SILENCE);
         health
     }
 

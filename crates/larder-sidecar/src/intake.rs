@@ -85,7 +85,7 @@ pub(crate) struct Intake {
     /// The objects that are there.
     versions: BTreeMap<ObjectRef, ResourceVersion>,
     /// The objects to be read again; whether that is because of a failure.
-    stale: BTreeMap<ObjectRef, bool>,
+    pub(crate) stale: BTreeMap<ObjectRef, bool>,
     metrics: Metrics,
 }
 
@@ -170,11 +170,6 @@ impl Intake {
         let settled = self.sink.settle();
         self.note_stale();
         settled
-    }
-
-    /// The objects to be read again; whether because of a failure.
-    pub(crate) fn stale(&mut self) -> &mut BTreeMap<ObjectRef, bool> {
-        &mut self.stale
     }
 
     fn note_stale(&mut self) {

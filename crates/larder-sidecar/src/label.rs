@@ -28,87 +28,76 @@ const LIST_TIMEOUT: Duration = Duration::from_mins(1);
 /// Pause between two attempts when the fast retries are used up.
 const SLOW: Duration = Duration::from_mins(5);
 
-/// A sidecar of the label form.
-#[expect(missing_debug_implementations, reason = "it holds a client")]
-pub struct LabelSidecar {
+/// Runs the label form, with hooks besides its own, until `shutdown`, or, with `METHOD=LIST`, until everything is listed
+/// once.
+///
+/// # Errors
+///
+/// `METHOD=LIST` has failed.
+pub async fn run(
     settings: LabelSettings,
     client: kube::Client,
     hooks: Vec<Hook>,
-    /// Its health.
-    pub health: Arc<Health>,
+    health: Arc<Health>,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
+    for warning in &settings.warnings {
+        warn!("{warning}");
+    }
+    if let Some((script, _)) = &settings.script
+        && let Some(missing) = missing_interpreter(script)
+    {
+        warn!(script = %script.display(), missing, "this image cannot run the script");
+    }
+    let mut registry = Registry::with_prefix("larder_sidecar");
+    let metrics = Metrics::register(&mut registry);
+    let listener = match settings.health {
+        Some((host, port)) => bind(host, port)
+            .await
+            .inspect_err(|error| {
+                // The port is shared by all containers of the pod (rule H6).
+                warn!(port, %error, "cannot listen, running without health");
+            })
+            .ok(),
+        None => None,
+    };
+    let pages = Pages::Label(metrics.clone());
+    let server = Server::start(listener, pages, &health, registry);
+    let mut running = start(settings, client, hooks, health, &metrics);
+    let result = running.until(&shutdown).await;
+    server.stop().await;
+    result
 }
 
-impl LabelSidecar {
-    /// A sidecar with these settings, and hooks besides its own.
-    pub fn new(settings: LabelSettings, client: kube::Client, hooks: Vec<Hook>) -> Self {
-        Self {
-            health: Health::new(settings.timing.max_silence),
-            settings,
-            client,
-            hooks,
-        }
-    }
-
-    /// Runs until `shutdown`, or, with `METHOD=LIST`, until everything is listed once.
-    ///
-    /// # Errors
-    ///
-    /// `METHOD=LIST` has failed.
-    pub async fn run(self, shutdown: CancellationToken) -> Result<(), RunError> {
-        let settings = &self.settings;
-        for warning in &settings.warnings {
-            warn!("{warning}");
-        }
-        if let Some((script, _)) = &settings.script
-            && let Some(missing) = missing_interpreter(script)
-        {
-            warn!(script = %script.display(), missing, "this image cannot run the script");
-        }
-        let mut registry = Registry::with_prefix("larder_sidecar");
-        let metrics = Metrics::register(&mut registry);
-        let listener = match settings.health {
-            Some((host, port)) => bind(host, port)
-                .await
-                .inspect_err(|error| {
-                    // The port is shared by all containers of the pod (rule H6).
-                    warn!(port, %error, "cannot listen, running without health");
-                })
-                .ok(),
-            None => None,
-        };
-        let pages = Pages::Label(metrics.clone());
-        let server = Server::start(listener, pages, &self.health, registry);
-        let result = self.start(&metrics).until(&shutdown).await;
-        server.stop().await;
-        result
-    }
-
-    fn start(self, metrics: &Metrics) -> Running {
-        let (settings, health) = (&self.settings, self.health);
-        let (state_dir, method) = (&settings.state_dir, settings.method);
-        let files = Files::new(settings.files.clone(), state_dir, metrics.clone());
-        let intake = Intake::new(Box::new(files), metrics);
-        let (selections, timing) = (settings.selections.clone(), settings.timing);
-        let shared = (&intake, &health);
-        let own = own_round(settings);
-        let round = own.as_ref().and_then(|(_, round)| round.clone());
-        let others = self.hooks.into_iter().map(|hook| (hook, None));
-        let folder = settings.files.folder.clone();
-        let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
-        let context = StepContext::new(state_dir, volumes, metrics, settings.script.is_some());
-        let hooks = own.into_iter().chain(others).collect();
-        let urls = settings.urls.clone();
-        Running {
-            follower: Follower::new(self.client, selections, method, timing, shared),
-            hooks: Hooks::new(hooks, context, Arc::clone(&health)),
-            intake,
-            health,
-            urls: urls.map(|urls| UrlKeys::new(urls, metrics.clone())),
-            once: (method == Method::List).then_some(LIST_TIMEOUT),
-            had_files: true,
-            skipped: round.filter(|_| settings.skip_init && method != Method::List),
-            progress: Progress::default(),
-        }
+fn start(
+    settings: LabelSettings,
+    client: kube::Client,
+    hooks: Vec<Hook>,
+    health: Arc<Health>,
+    metrics: &Metrics,
+) -> Running {
+    let own = own_round(&settings);
+    let round = own.as_ref().and_then(|(_, round)| round.clone());
+    let others = hooks.into_iter().map(|hook| (hook, None));
+    let hooks = own.into_iter().chain(others).collect();
+    let (state_dir, method) = (&settings.state_dir, settings.method);
+    let folder = settings.files.folder.clone();
+    let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
+    let context = StepContext::new(state_dir, volumes, metrics, settings.script.is_some());
+    let files = Files::new(settings.files, state_dir, metrics.clone());
+    let intake = Intake::new(Box::new(files), metrics);
+    let (selections, timing) = (settings.selections, settings.timing);
+    let urls = settings.urls;
+    Running {
+        follower: Follower::new(client, selections, method, timing, (&intake, &health)),
+        hooks: Hooks::new(hooks, context, Arc::clone(&health)),
+        intake,
+        health,
+        urls: urls.map(|urls| UrlKeys::new(urls, metrics.clone())),
+        once: (method == Method::List).then_some(LIST_TIMEOUT),
+        had_files: true,
+        skipped: round.filter(|_| settings.skip_init && method != Method::List),
+        progress: Progress::default(),
     }
 }
 

@@ -9,7 +9,6 @@ mod index;
 mod intake;
 mod label;
 mod metrics;
-mod object;
 mod own;
 mod own_settings;
 mod place;
@@ -25,17 +24,17 @@ mod volumes;
 
 pub use self::{
     health::{Answer, Health},
-    label::LabelSidecar,
-    own::{OwnSettings, OwnSidecar},
+    label::run as run_label,
+    own::{OwnSettings, run as run_own},
     own_settings::{SidecarConfiguration, join_volumes, parse_volume},
     reload::{ReloadSettings, run as run_reload},
     run::RunError,
     selection::{ObjectRef, Selection},
     server::check,
     settings::{
-        CredentialFlags, Credentials, Encoding, FileSettings, HttpSettings, LabelSettings,
-        LogSettings, MARKS, MAX_SILENCE, Method, RequestSettings, Retries, SettingsError,
-        UrlSettings, WatchTiming, default_state_dir, own_namespace,
+        Credentials, Encoding, FileSettings, HttpSettings, LabelSettings, LogSettings, MARKS,
+        MAX_SILENCE, Method, RequestSettings, Retries, SettingsError, UrlSettings, WatchTiming,
+        default_state_dir, own_namespace,
     },
     steps::check_hook,
     volumes::OwnVolume,

@@ -41,93 +41,78 @@ pub struct OwnSettings {
     pub state_dir: PathBuf,
 }
 
-/// A sidecar of the own form.
-#[expect(missing_debug_implementations, reason = "it holds a client")]
-pub struct OwnSidecar {
-    settings: OwnSettings,
+/// Runs the own form until `shutdown`, or, with `once`, until everything is written. `reloads` brings other volumes and
+/// hooks.
+///
+/// # Errors
+///
+/// With `once`: not everything was written in time, or a right is missing. Otherwise the address cannot be used.
+pub async fn run(
+    mut settings: OwnSettings,
     client: kube::Client,
-    /// Its health.
-    pub health: Arc<Health>,
+    health: Arc<Health>,
+    mut reloads: mpsc::Receiver<OwnSettings>,
+    shutdown: CancellationToken,
+) -> Result<(), RunError> {
+    let mut registry = Registry::with_prefix("larder_sidecar");
+    let metrics = Metrics::register(&mut registry);
+    let listener = match settings.listen {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let pages = Pages::Own(metrics.clone());
+    let server = Server::start(listener, pages, &health, registry);
+    let result = loop {
+        let mut running = start(&settings, client.clone(), Arc::clone(&health), &metrics);
+        // Both arms are cancel-safe: what is dropped starts over.
+        let next = tokio::select! {
+            biased;
+            ended = running.until(&shutdown) => break ended,
+            Some(next) = reloads.recv() => next,
+        };
+        running.end().await;
+        for OwnVolume { path, .. } in &settings.volumes {
+            if next.volumes.iter().all(|volume| volume.path != *path) {
+                clear(path);
+            }
+        }
+        info!("settings reloaded");
+        settings = next;
+    };
+    server.stop().await;
+    result
 }
 
-impl OwnSidecar {
-    /// A sidecar with these settings.
-    pub fn new(settings: OwnSettings, client: kube::Client) -> Self {
-        Self {
-            health: Health::new(settings.max_silence),
-            settings,
-            client,
-        }
-    }
-
-    /// Runs until `shutdown`, or, with `once`, until everything is written. `reloads` brings other volumes and hooks.
-    ///
-    /// # Errors
-    ///
-    /// With `once`: not everything was written in time, or a right is missing. Otherwise the address cannot be used.
-    pub async fn run(
-        mut self,
-        mut reloads: mpsc::Receiver<OwnSettings>,
-        shutdown: CancellationToken,
-    ) -> Result<(), RunError> {
-        let mut registry = Registry::with_prefix("larder_sidecar");
-        let metrics = Metrics::register(&mut registry);
-        let listener = match self.settings.listen {
-            Some(address) => Some(listen(address).await?),
-            None => None,
-        };
-        let pages = Pages::Own(metrics.clone());
-        let server = Server::start(listener, pages, &self.health, registry);
-        let result = loop {
-            let mut running = self.start(&metrics);
-            // Both arms are cancel-safe: what is dropped starts over.
-            let next = tokio::select! {
-                biased;
-                ended = running.until(&shutdown) => break ended,
-                Some(next) = reloads.recv() => next,
-            };
-            running.end().await;
-            for OwnVolume { path, .. } in &self.settings.volumes {
-                if next.volumes.iter().all(|volume| volume.path != *path) {
-                    clear(path);
-                }
-            }
-            info!("settings reloaded");
-            self.settings = next;
-        };
-        server.stop().await;
-        result
-    }
-
-    fn start(&self, metrics: &Metrics) -> Running {
-        let (settings, health) = (&self.settings, Arc::clone(&self.health));
-        let state_dir = &settings.state_dir;
-        let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
-        let (had_files, selections) = (volumes.has_sets(), volumes.selections());
-        let intake = Intake::new(Box::new(volumes), metrics);
-        let timing = WatchTiming {
-            max_silence: settings.max_silence,
-            ..WatchTiming::default()
-        };
-        let method = settings.once.map_or(Method::Watch, |_| Method::Sleep(POLL));
-        let (client, shared) = (self.client.clone(), (&intake, &health));
-        let follower = Follower::new(client, selections, method, timing, shared);
-        let named = settings.volumes.iter();
-        let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
-        let context = StepContext::new(state_dir, places.collect(), metrics, false);
-        // An init container has no application yet.
-        let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
-        let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
-        Running {
-            intake,
-            follower,
-            hooks: Hooks::new(hooks, context, Arc::clone(&health)),
-            health,
-            urls: None,
-            once: settings.once,
-            had_files,
-            skipped: None,
-            progress: Progress::default(),
-        }
+fn start(
+    settings: &OwnSettings,
+    client: kube::Client,
+    health: Arc<Health>,
+    metrics: &Metrics,
+) -> Running {
+    let state_dir = &settings.state_dir;
+    let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
+    let (had_files, selections) = (volumes.has_sets(), volumes.selections());
+    let intake = Intake::new(Box::new(volumes), metrics);
+    let timing = WatchTiming {
+        max_silence: settings.max_silence,
+        ..WatchTiming::default()
+    };
+    let method = settings.once.map_or(Method::Watch, |_| Method::Sleep(POLL));
+    let named = settings.volumes.iter();
+    let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
+    let context = StepContext::new(state_dir, places.collect(), metrics, false);
+    // An init container has no application yet.
+    let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
+    let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
+    Running {
+        follower: Follower::new(client, selections, method, timing, (&intake, &health)),
+        hooks: Hooks::new(hooks, context, Arc::clone(&health)),
+        intake,
+        health,
+        urls: None,
+        once: settings.once,
+        had_files,
+        skipped: None,
+        progress: Progress::default(),
     }
 }

@@ -14,6 +14,7 @@ use rustix::{
     fs::{Mode, OFlags, ResolveFlags, openat2},
     io::{Errno, Result as SystemResult},
 };
+use serde_json::Value;
 
 use crate::{index::Index, selection::ObjectRef, settings::FileSettings};
 
@@ -142,6 +143,16 @@ impl Places {
             let _ = sys::remove_file(open.as_fd(), name.as_str());
         }
     }
+}
+
+/// The value of an annotation.
+pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Annotated {
+        metadata: Value,
+    }
+    let annotated: Annotated = serde_json::from_slice(json).ok()?;
+    Some(annotated.metadata["annotations"][name].as_str()?.to_owned())
 }
 
 /// Without `.` and `..`, as text.

@@ -32,7 +32,7 @@ use crate::{
     request::RequestRound,
     run::RunError,
     server::{Pages, Server, listen},
-    settings::{Credentials, HttpSettings, MAX_SILENCE, RequestSettings, Retries},
+    settings::{Credentials, HttpSettings, RequestSettings, Retries},
     steps::StepContext,
 };
 
@@ -73,7 +73,7 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     let mut registry = Registry::with_prefix("configmap_reload");
     let metrics = WebhookMetrics::register(&mut registry);
     let listener = listen(settings.listen).await?;
-    let health = Health::new(MAX_SILENCE);
+    let health = Arc::new(Health::default());
     let pages = Pages::Reload(settings.telemetry_path.clone());
     let server = Server::start(Some(listener), pages, &health, registry);
     let urls = settings.webhooks.iter().enumerate();

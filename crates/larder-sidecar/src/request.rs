@@ -77,7 +77,15 @@ impl RequestRound {
             return StepOutcome::Succeeded;
         };
         // The slow retries are single attempts.
-        let mut budget = Budget::new(request.client.retries, is_first);
+        let total = if is_first {
+            request.client.retries.total
+        } else {
+            0
+        };
+        let mut left = Retries {
+            total,
+            ..request.client.retries
+        };
         changes.mark_unchanged();
         loop {
             let mut call = request.call.clone();
@@ -88,7 +96,7 @@ impl RequestRound {
             }
             let began = Instant::now();
             let outcome = step(Action::Http(call), request.client.timeout).await;
-            let pause = budget.next(&outcome);
+            let pause = next_pause(&mut left, total, &outcome);
             if let Some(metrics) = &self.metrics {
                 let (url, expected) = (request.call.target.to_string(), request.call.expect[0].0);
                 metrics.asked(&url, &outcome, began.elapsed(), expected);
@@ -109,38 +117,20 @@ impl RequestRound {
     }
 }
 
-/// The retries that are left, by kind.
-#[derive(Debug)]
-struct Budget {
-    retries: Retries,
-    used: u32,
-}
-
-impl Budget {
-    fn new(retries: Retries, is_fast: bool) -> Self {
-        let total = if is_fast { retries.total } else { 0 };
-        Self {
-            retries: Retries { total, ..retries },
-            used: 0,
-        }
+/// The pause before the next attempt, which is taken off those of `total` that are left; `None` if there is none.
+fn next_pause(left: &mut Retries, total: u32, outcome: &StepOutcome) -> Option<Duration> {
+    if outcome.is_success() {
+        return None;
     }
-
-    /// The pause before the next attempt; `None` if there is none.
-    fn next(&mut self, outcome: &StepOutcome) -> Option<Duration> {
-        if outcome.is_success() {
-            return None;
-        }
-        let reason = outcome.reason();
-        // The smaller of each and the total holds.
-        self.retries.total = self.retries.total.checked_sub(1)?;
-        if reason.contains(": cannot ") {
-            self.retries.connect = self.retries.connect.checked_sub(1)?;
-        } else if !reason.contains(": answered ") {
-            self.retries.read = self.retries.read.checked_sub(1)?;
-        }
-        self.used += 1;
-        Some(self.retries.pause(self.used))
+    let reason = outcome.reason();
+    // The smaller of each and the total holds.
+    left.total = left.total.checked_sub(1)?;
+    if reason.contains(": cannot ") {
+        left.connect = left.connect.checked_sub(1)?;
+    } else if !reason.contains(": answered ") {
+        left.read = left.read.checked_sub(1)?;
     }
+    Some(left.pause(total - left.total))
 }
 
 fn exec(script: &Path) -> Action {
@@ -209,20 +199,19 @@ pub(crate) fn authorization(
 mod tests {
     use super::*;
 
-    fn budget(total: u32, connect: u32, read: u32) -> Budget {
-        let retries = Retries {
+    fn retries(total: u32, connect: u32, read: u32) -> Retries {
+        Retries {
             total,
             connect,
             read,
             factor: 1.0,
-        };
-        Budget::new(retries, true)
+        }
     }
 
-    fn attempts(mut budget: Budget, reason: &str) -> usize {
+    fn attempts(mut left: Retries, reason: &str) -> usize {
         let outcome = StepOutcome::Failed(format!("http://h/: {reason}"));
-        let mut count = 1;
-        while budget.next(&outcome).is_some() {
+        let (total, mut count) = (left.total, 1);
+        while next_pause(&mut left, total, &outcome).is_some() {
             count += 1;
         }
         count
@@ -230,13 +219,13 @@ mod tests {
 
     #[test]
     fn smaller_of_the_kind_and_the_total_holds() {
-        assert_eq!(attempts(budget(5, 10, 5), "cannot connect: refused"), 6);
-        assert_eq!(attempts(budget(5, 2, 5), "cannot connect: refused"), 3);
-        assert_eq!(attempts(budget(5, 2, 1), "no answer: closed"), 2);
-        assert_eq!(attempts(budget(5, 2, 1), "answered 503"), 6);
-        assert_eq!(attempts(budget(0, 2, 1), "answered 503"), 1);
-        let mut budget = budget(5, 5, 5);
-        assert_eq!(budget.next(&StepOutcome::Succeeded), None);
+        assert_eq!(attempts(retries(5, 10, 5), "cannot connect: refused"), 6);
+        assert_eq!(attempts(retries(5, 2, 5), "cannot connect: refused"), 3);
+        assert_eq!(attempts(retries(5, 2, 1), "no answer: closed"), 2);
+        assert_eq!(attempts(retries(5, 2, 1), "answered 503"), 6);
+        assert_eq!(attempts(retries(0, 2, 1), "answered 503"), 1);
+        let mut left = retries(5, 5, 5);
+        assert_eq!(next_pause(&mut left, 5, &StepOutcome::Succeeded), None);
     }
 
     // sidecar 38

@@ -6,11 +6,12 @@ use larder_objects::Kind;
 use smol_str::SmolStr;
 
 /// `NAME`, `KIND/NAME` or `NAMESPACE/KIND/NAME`.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ObjectName {
     namespace: Option<SmolStr>,
     kind: Option<Kind>,
-    name: SmolStr,
+    /// `None` only for any object.
+    name: Option<SmolStr>,
 }
 
 impl ObjectName {
@@ -28,13 +29,13 @@ impl ObjectName {
         is_name.then(|| Self {
             namespace: namespace.map(SmolStr::new),
             kind,
-            name: name.into(),
+            name: Some(name.into()),
         })
     }
 
     /// The one object that it can only be.
     pub(crate) fn object(self) -> Option<ObjectRef> {
-        Some(ObjectRef::new(self.kind?, &self.namespace?, &self.name))
+        Some(ObjectRef::new(self.kind?, &self.namespace?, &self.name?))
     }
 }
 
@@ -100,30 +101,23 @@ pub(crate) fn selections(
     names: Option<&[ObjectName]>,
 ) -> BTreeSet<Selection> {
     let mut all = BTreeSet::new();
-    for kind in kinds {
-        let mut add = |namespace: Option<&SmolStr>, name: Option<&SmolStr>| {
-            all.insert(Selection {
-                kind: *kind,
-                namespace: namespace.cloned(),
-                name: name.cloned(),
-                labels: labels.filter(|_| names.is_none()).map(str::to_owned),
-            });
-        };
-        // As if a name were given that any object has.
-        let any = [(None, None)];
-        let of_kind = names.map(|names| {
-            let names = names
-                .iter()
-                .filter(|one| one.kind.is_none_or(|own| own == *kind));
-            names
-                .map(|one| (one.namespace.as_ref(), Some(&one.name)))
-                .collect::<Vec<_>>()
-        });
-        for (own, name) in of_kind.as_deref().unwrap_or(&any) {
-            match (namespaces, own) {
-                (None, own) => add(*own, *name),
-                (Some(all), None) => all.iter().for_each(|namespace| add(Some(namespace), *name)),
-                (Some(all), Some(own)) if all.contains(*own) => add(Some(own), *name),
+    // As if a name were given that any object has.
+    let any = [ObjectName::default()];
+    for one in names.unwrap_or(&any) {
+        let fits = |kind: &&Kind| one.kind.is_none_or(|own| own == **kind);
+        for kind in kinds.iter().filter(fits) {
+            let mut add = |namespace: Option<&SmolStr>| {
+                all.insert(Selection {
+                    kind: *kind,
+                    namespace: namespace.cloned(),
+                    name: one.name.clone(),
+                    labels: labels.filter(|_| names.is_none()).map(str::to_owned),
+                });
+            };
+            match (namespaces, &one.namespace) {
+                (None, own) => add(own.as_ref()),
+                (Some(all), None) => all.iter().for_each(|namespace| add(Some(namespace))),
+                (Some(all), Some(own)) if all.contains(own) => add(Some(own)),
                 (Some(_), Some(_)) => {}
             }
         }

@@ -132,28 +132,25 @@ fn respond(
         (Pages::Reload(_), "/healthz") => health.up(),
         (Pages::Own(_) | Pages::Label(_), "/healthz" | "/livez") => health.live(max_age, now),
         (Pages::Own(_) | Pages::Label(_), "/readyz") => health.ready(now),
-        (_, path) if path == pages.metrics_path() => {
-            if let Pages::Own(own) | Pages::Label(own) = pages {
-                own.proof_age.set(health.proof_age(now).as_secs_f64());
+        (pages, path) => {
+            let metrics_path = match pages {
+                Pages::Own(own) | Pages::Label(own) => {
+                    own.proof_age.set(health.proof_age(now).as_secs_f64());
+                    "/metrics"
+                }
+                Pages::Reload(own_path) => own_path,
+            };
+            if path != metrics_path {
+                return response(404, "text/plain", "not found\n".to_owned());
             }
             let mut text = String::new();
             encode(&mut text, registry).expect("writing to a String does not fail");
             let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
             return response(200, form, text);
         }
-        _ => return response(404, "text/plain", "not found\n".to_owned()),
     };
     let status = if answer.is_ok { 200 } else { 503 };
     response(status, "application/json", answer.body)
-}
-
-impl Pages {
-    fn metrics_path(&self) -> &str {
-        match self {
-            Self::Own(_) | Self::Label(_) => "/metrics",
-            Self::Reload(path) => path,
-        }
-    }
 }
 
 /// Asks the sidecar at `address` for `path`, as a probe does. Blocks.
@@ -195,7 +192,35 @@ mod tests {
         thread,
     };
 
+    use http_body_util::BodyExt as _;
+    use larder_objects::Kind;
+    use tokio::time::advance;
+
     use super::*;
+    use crate::selection::{ObjectRef, Selection};
+
+    #[tokio::test(start_paused = true)]
+    async fn age_of_the_oldest_proof_is_as_of_the_scrape() {
+        let mut registry = Registry::with_prefix("larder_sidecar");
+        let (pages, health) = (
+            Pages::Own(Metrics::register(&mut registry)),
+            Health::default(),
+        );
+        let watch = |name| Selection::of(&ObjectRef::new(Kind::Secret, "n", name));
+        health.follow(&[watch("a"), watch("b")], Duration::from_mins(2));
+        health.proven(0, None);
+        advance(Duration::from_secs(30)).await;
+        health.proven(1, None);
+        advance(Duration::from_secs(10)).await;
+        let uri = "/metrics".parse().unwrap();
+        let response = respond(&pages, &health, &registry, &uri).unwrap();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let text = String::from_utf8_lossy(&body);
+        assert!(
+            text.contains("larder_sidecar_proof_age_seconds 40.0\n"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn server_that_drips_does_not_hold_a_probe() {

@@ -117,8 +117,6 @@ pub struct FileSettings {
 pub struct RequestSettings {
     /// The request, without credentials.
     pub call: HttpCall,
-    /// Its URL.
-    pub origin: HttpUrl,
     /// How it is sent.
     pub client: HttpSettings,
 }
@@ -215,15 +213,6 @@ pub struct LogSettings {
     pub json: bool,
 }
 
-/// The flags of k8s-sidecar.
-#[derive(Clone, Debug, Default)]
-pub struct CredentialFlags {
-    /// `--req-username-file`.
-    pub username_file: Option<PathBuf>,
-    /// `--req-password-file`.
-    pub password_file: Option<PathBuf>,
-}
-
 /// Settings that cannot be used: one line for each mistake.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("\n"))]
@@ -237,7 +226,6 @@ impl LabelSettings {
     /// All mistakes, each with its variable.
     pub fn from_variables(
         variables: impl Fn(&str) -> Option<String>,
-        flags: CredentialFlags,
     ) -> Result<Self, SettingsError> {
         let mut env = Environment {
             variables: &variables,
@@ -251,12 +239,11 @@ impl LabelSettings {
         if skip_tls_verify {
             env.warn("SKIP_TLS_VERIFY: any certificate of the API server is accepted");
         }
-        let client = http(&mut env, flags);
+        let client = http(&mut env);
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(MAX_TIME);
         let (method, request) = (method(&mut env), request(&mut env, &client));
-        let origin = request.as_ref().map(|request| request.origin.clone());
-        let urls = urls(&mut env, client, origin);
+        let urls = urls(&mut env, client);
         let state_dir = env.path("LARDER_STATE_DIR");
         let settings = Self {
             selections: selected(&mut env),
@@ -273,13 +260,14 @@ impl LabelSettings {
             state_dir: state_dir.unwrap_or_else(|| default_state_dir(variables("TMPDIR"))),
             kubeconfig: kubeconfig(&env),
             skip_tls_verify,
-            warnings: Vec::new(),
+            // Last: what is read above warns.
+            warnings: env.warnings,
         };
-        let warnings = env.finish()?;
-        Ok(Self {
-            warnings,
-            ..settings
-        })
+        if env.errors.is_empty() {
+            Ok(settings)
+        } else {
+            Err(SettingsError(env.errors))
+        }
     }
 }
 
@@ -421,7 +409,7 @@ pub(crate) fn octal_mode(digits: &str) -> Option<u32> {
     mode.filter(|mode| *mode <= 0o777)
 }
 
-fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
+fn http(env: &mut Environment<'_>) -> HttpSettings {
     let encoding = |text: &str| {
         let word = text.to_ascii_lowercase().replace(['-', '_'], "");
         match word.as_str() {
@@ -433,13 +421,11 @@ fn http(env: &mut Environment<'_>, flags: CredentialFlags) -> HttpSettings {
     };
     let expected = "latin1, utf-8 or ascii";
     let encoding = env.parsed("REQ_BASIC_AUTH_ENCODING", expected, encoding);
-    let username_file = env.path("REQ_USERNAME_FILE");
-    let password_file = env.path("REQ_PASSWORD_FILE");
     let credentials = Credentials {
         username: env.raw("REQ_USERNAME").unwrap_or_default(),
         password: env.raw("REQ_PASSWORD").unwrap_or_default(),
-        username_file: flags.username_file.or(username_file),
-        password_file: flags.password_file.or(password_file),
+        username_file: env.path("REQ_USERNAME_FILE"),
+        password_file: env.path("REQ_PASSWORD_FILE"),
         encoding: encoding.unwrap_or_default(),
     };
     let timeout = |text: &str| {
@@ -492,24 +478,16 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
 
 impl RequestSettings {
     /// Without a body; 2xx is success.
-    pub(crate) fn new(origin: HttpUrl, method: &'static str, client: &HttpSettings) -> Self {
-        let mut call = HttpCall::post(HttpTarget::Url(origin.clone()));
+    pub(crate) fn new(url: HttpUrl, method: &'static str, client: &HttpSettings) -> Self {
+        let mut call = HttpCall::post(HttpTarget::Url(url));
         call.method = method;
         call.tls = client.tls.clone();
         let client = client.clone();
-        Self {
-            call,
-            origin,
-            client,
-        }
+        Self { call, client }
     }
 }
 
-fn urls(
-    env: &mut Environment<'_>,
-    client: HttpSettings,
-    origin: Option<HttpUrl>,
-) -> Option<UrlSettings> {
+fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> {
     let is_fetched = env.word("LARDER_URL_KEYS", &[("Fetch", true), ("Ignore", false)]);
     let credentials = [("SameOrigin", false), ("Always", true)];
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
@@ -521,7 +499,9 @@ fn urls(
     let settings = UrlSettings {
         refresh: env.duration("LARDER_URL_REFRESH", Duration::from_mins(5)),
         credentials_always: env.word("LARDER_URL_CREDENTIALS", &credentials) == Some(true),
-        origin,
+        origin: env
+            .text("REQ_URL")
+            .and_then(|url| HttpUrl::parse(&url).ok()),
         client,
     };
     is_fetched.unwrap_or(true).then_some(settings)
@@ -557,25 +537,13 @@ fn health(env: &mut Environment<'_>) -> Option<(Option<IpAddr>, u16)> {
 }
 
 fn log(env: &mut Environment<'_>) -> LogSettings {
-    let levels = [
-        ("DEBUG", Level::DEBUG),
-        ("INFO", Level::INFO),
-        ("WARNING", Level::WARN),
-        ("ERROR", Level::ERROR),
-        ("CRITICAL", Level::ERROR),
-        ("NOTSET", Level::DEBUG),
-        ("WARN", Level::WARN),
-        ("FATAL", Level::ERROR),
-    ];
-    let mut level = env.word("LOG_LEVEL", &levels);
+    let levels = "DEBUG, INFO, WARNING, ERROR or CRITICAL";
+    let mut level = env.parsed("LOG_LEVEL", levels, python_level);
     if let Some(path) = env.text("LOG_CONFIG") {
         let text = fs::read_to_string(path).unwrap_or_default();
         env.warn("LOG_CONFIG: only the level of root is read");
-        let root = root_level(&text).unwrap_or_default();
-        let found = levels
-            .iter()
-            .find(|(word, _)| root.eq_ignore_ascii_case(word));
-        level = found.map(|(_, level)| *level).or(level);
+        let root = root_level(&text);
+        level = root.as_deref().and_then(python_level).or(level);
     }
     if env.word("LOG_TZ", &[("LOCAL", true), ("UTC", false)]) == Some(true) {
         env.warn("LOG_TZ: times are in UTC, for larder has no data of time zones");
@@ -583,6 +551,16 @@ fn log(env: &mut Environment<'_>) -> LogSettings {
     LogSettings {
         level: level.unwrap_or(Level::INFO),
         json: env.word("LOG_FORMAT", &[("JSON", true), ("LOGFMT", false)]) != Some(false),
+    }
+}
+
+fn python_level(word: &str) -> Option<Level> {
+    match &*word.to_ascii_uppercase() {
+        "NOTSET" | "DEBUG" => Some(Level::DEBUG),
+        "INFO" => Some(Level::INFO),
+        "WARN" | "WARNING" => Some(Level::WARN),
+        "ERROR" | "CRITICAL" | "FATAL" => Some(Level::ERROR),
+        _ => None,
     }
 }
 

@@ -22,16 +22,12 @@ use tracing::info;
 
 use crate::{metrics::Metrics, settings::own_namespace};
 
-static FACTS: PodFacts = PodFacts {
-    volumes: Vec::new(),
-    containers: Vec::new(),
-    restart_policy: SmolStr::new_static(""),
-};
-
 /// Where the steps of a sidecar act: its own container, and the network that the pod's containers share.
 #[derive(Debug)]
 pub(crate) struct StepContext {
     pub(crate) pod: PodIdentity,
+    /// It knows no ports by name.
+    facts: PodFacts,
     processes: Processes,
     machine: Machine,
     pub(crate) volumes: BTreeMap<SmolStr, PathBuf>,
@@ -61,6 +57,7 @@ impl StepContext {
                 name: variable("HOSTNAME"),
                 uid: variable("POD_UID"),
             },
+            facts: PodFacts::default(),
             processes: Processes::new("/proc", "/nonexistent"),
             machine,
             volumes,
@@ -115,7 +112,7 @@ impl StepEnvironment for StepContext {
     fn request(&self) -> RequestContext<'_> {
         RequestContext {
             hosts: Hosts::ThisMachine,
-            facts: &FACTS,
+            facts: &self.facts,
             files: Files {
                 volumes: &self.volumes,
                 any_authorities: true,

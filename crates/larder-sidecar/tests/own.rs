@@ -17,7 +17,7 @@ use std::{
 use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
 use larder_objects::Kind as ObjectKind;
 use larder_sidecar::{
-    Health, MAX_SILENCE, OwnSettings, OwnSidecar, RunError, join_volumes, parse_volume,
+    Health, MAX_SILENCE, OwnSettings, RunError, join_volumes, parse_volume, run_own,
 };
 use serde_json::json;
 use tempfile::TempDir;
@@ -92,12 +92,11 @@ impl World {
     }
 
     fn start_with(settings: OwnSettings, client: kube::Client) -> Sidecar {
-        let sidecar = OwnSidecar::new(settings, client);
-        let health = sidecar.health.clone();
         let (reloads, receiver) = mpsc::channel(1);
-        let shutdown = CancellationToken::new();
+        let (health, shutdown) = (Arc::<Health>::default(), CancellationToken::new());
         let mut task = JoinSet::new();
-        task.spawn(sidecar.run(receiver, shutdown.clone()));
+        let shared = (Arc::clone(&health), shutdown.clone());
+        task.spawn(run_own(settings, client, shared.0, receiver, shared.1));
         Sidecar {
             health,
             reloads,

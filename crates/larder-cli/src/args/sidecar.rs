@@ -66,11 +66,11 @@ pub(crate) struct SidecarArgs {
 
     /// File with the user of REQ_URL, read for each request
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) req_username_file: Option<PathBuf>,
+    pub(crate) req_username_file: Option<String>,
 
     /// File with the password of REQ_URL, read for each request
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) req_password_file: Option<PathBuf>,
+    pub(crate) req_password_file: Option<String>,
 
     /// Ask a running sidecar instead, at ADDR, whether it is live or ready
     #[arg(long, value_enum, value_name = "STATE")]

@@ -1,15 +1,15 @@
 //! `larder sidecar` and `larder-sidecar`: chooses the form, sets up and runs a sidecar.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context as _, anyhow};
 use larder_files::regular_file::read_regular_text;
 use larder_objects::{Kind, chain};
 use larder_on_change::{Hook, HttpUrl, PodFacts, parse};
 use larder_sidecar::{
-    CredentialFlags, LabelSettings, LabelSidecar, MARKS, OwnSettings, OwnSidecar, ReloadSettings,
-    RunError, SidecarConfiguration, check, check_hook, default_state_dir, join_volumes,
-    own_namespace, parse_volume, run_reload as reload,
+    LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, SidecarConfiguration, check,
+    check_hook, default_state_dir, join_volumes, own_namespace, parse_volume, run_label as label,
+    run_own as own, run_reload as reload,
 };
 use larder_transport::Source;
 use tokio::{
@@ -91,8 +91,7 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failu
         let (client, _transport) = agent::connect(source).await?;
         let (sender, reloads) = mpsc::channel(1);
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
-        let sidecar = OwnSidecar::new(settings, client);
-        let run = until_signal(|shutdown| sidecar.run(reloads, shutdown));
+        let run = until_signal(|shutdown| own(settings, client, Arc::default(), reloads, shutdown));
         tokio::pin!(run);
         loop {
             // Both arms are cancel-safe: the run is awaited again.
@@ -109,18 +108,22 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failu
 }
 
 fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
-    let flags = CredentialFlags {
-        username_file: args.req_username_file.clone(),
-        password_file: args.req_password_file.clone(),
-    };
-    let settings = LabelSettings::from_variables(|name| std::env::var(name).ok(), flags);
+    let settings = LabelSettings::from_variables(|name| {
+        // The flags of k8s-sidecar come before its variables.
+        let flag = match name {
+            "REQ_USERNAME_FILE" => args.req_username_file.clone(),
+            "REQ_PASSWORD_FILE" => args.req_password_file.clone(),
+            _ => None,
+        };
+        flag.or_else(|| std::env::var(name).ok())
+    });
     let settings = settings.map_err(|error| Failure::unreadable(chain(&error)))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&settings.log);
     runtime(BLOCKING_THREADS)?.block_on(async {
         let (client, _transport) = agent::connect(label_source(&settings)).await?;
-        let sidecar = LabelSidecar::new(settings, client, hooks);
-        until_signal(|shutdown| sidecar.run(shutdown)).await
+        let run = |shutdown| label(settings, client, hooks, Arc::default(), shutdown);
+        until_signal(run).await
     })
 }
 

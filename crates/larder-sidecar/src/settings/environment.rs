@@ -4,8 +4,6 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use larder_objects::go_duration;
 
-use super::SettingsError;
-
 /// The longest time that a setting can give.
 pub(super) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 
@@ -17,15 +15,6 @@ pub(super) struct Environment<'a> {
 }
 
 impl Environment<'_> {
-    /// The warnings, if there is no error.
-    pub(super) fn finish(self) -> Result<Vec<String>, SettingsError> {
-        if self.errors.is_empty() {
-            Ok(self.warnings)
-        } else {
-            Err(SettingsError(self.errors))
-        }
-    }
-
     pub(super) fn error(&mut self, name: &str, problem: &str) {
         self.errors.push(format!("{name}: {problem}"));
     }

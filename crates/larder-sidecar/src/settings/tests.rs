@@ -7,7 +7,7 @@ fn read(variables: &[(&str, &str)]) -> Result<LabelSettings, SettingsError> {
         let mut found = all.clone().filter(|(known, _)| *known == name);
         found.next_back().map(|(_, value)| (*value).to_owned())
     };
-    LabelSettings::from_variables(find, CredentialFlags::default())
+    LabelSettings::from_variables(find)
 }
 
 // sidecar 3
@@ -72,7 +72,7 @@ fn bad_value_is_an_error_that_names_its_variable() {
 // sidecar 1
 #[test]
 fn label_and_folder_are_required() {
-    let settings = LabelSettings::from_variables(|_| None, CredentialFlags::default());
+    let settings = LabelSettings::from_variables(|_| None);
     let errors = settings.unwrap_err().to_string();
     for name in [
         "LABEL: is required",

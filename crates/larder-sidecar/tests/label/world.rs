@@ -4,12 +4,13 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options};
-use larder_sidecar::{CredentialFlags, Health, LabelSettings, LabelSidecar, RunError};
+use larder_sidecar::{Health, LabelSettings, RunError, run_label};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -29,7 +30,7 @@ pub(crate) struct World {
 }
 
 pub(crate) struct Sidecar {
-    pub(crate) health: std::sync::Arc<Health>,
+    pub(crate) health: Arc<Health>,
     task: JoinSet<Result<(), RunError>>,
     shutdown: CancellationToken,
 }
@@ -74,7 +75,7 @@ impl World {
 
     pub(crate) fn settings(&self) -> LabelSettings {
         let find = |name: &str| self.variables.get(name).cloned();
-        LabelSettings::from_variables(find, CredentialFlags::default()).unwrap()
+        LabelSettings::from_variables(find).unwrap()
     }
 
     pub(crate) fn client(&self) -> kube::Client {
@@ -86,11 +87,16 @@ impl World {
     }
 
     pub(crate) fn start_with(&self, client: kube::Client) -> Sidecar {
-        let sidecar = LabelSidecar::new(self.settings(), client, Vec::new());
-        let health = sidecar.health.clone();
-        let shutdown = CancellationToken::new();
+        let (health, shutdown) = (Arc::<Health>::default(), CancellationToken::new());
         let mut task = JoinSet::new();
-        task.spawn(sidecar.run(shutdown.clone()));
+        let shared = (Arc::clone(&health), shutdown.clone());
+        task.spawn(run_label(
+            self.settings(),
+            client,
+            Vec::new(),
+            shared.0,
+            shared.1,
+        ));
         Sidecar {
             health,
             task,
