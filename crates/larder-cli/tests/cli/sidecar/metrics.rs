@@ -9,14 +9,19 @@ use super::{
 use crate::run::until;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn metrics_show_files_objects_and_whether_the_hook_has_succeeded() {
+async fn metrics_show_files_objects_fetches_and_whether_the_hook_has_succeeded() {
     let world = World::new().await;
-    let object = json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "data": {"k": "1"}});
-    world.create("ConfigMap", object).await;
     let application = Application::start().await;
-    application.answers(|_| Some(reply(500, &[], b"")));
+    let (found, missing) = (application.url("/found"), application.url("/missing"));
+    let data = json!({"k": "1", "found.url": found, "missing.url": missing});
+    let object = json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "data": data});
+    world.create("ConfigMap", object).await;
+    application.answers(|seen| {
+        let is_found = seen.line.contains("/found");
+        Some(reply(if is_found { 200 } else { 500 }, &[], b""))
+    });
     let url = application.url("/reload");
-    // Without fast retries, the next attempt follows minutes later, or a change.
+    // Without fast retries, the next attempt follows minutes later, or a change. So does the next fetch.
     let variables = [("LABEL", "l"), ("REQ_URL", &url), ("REQ_RETRY_TOTAL", "0")];
     let sidecar = Sidecar::start(world.sidecar(&[], &variables));
     let shows = |lines: &[&str]| {
@@ -25,9 +30,12 @@ async fn metrics_show_files_objects_and_whether_the_hook_has_succeeded() {
         lines.iter().all(has)
     };
     let failed = [
-        "larder_sidecar_files 1\n",
+        "larder_sidecar_files 2\n",
         "larder_sidecar_objects{kind=\"ConfigMap\"} 1\n",
-        "larder_sidecar_writes_total{outcome=\"written\"} 1\n",
+        "larder_sidecar_writes_total{outcome=\"written\"} 2\n",
+        "larder_sidecar_url_fetches_total{outcome=\"succeeded\"} 1\n",
+        "larder_sidecar_url_fetches_total{outcome=\"failed\"} 1\n",
+        "larder_sidecar_change_delivery_seconds_count 1\n",
         "larder_sidecar_collisions 0\n",
         "larder_sidecar_on_change_last_failed 1\n",
         "larder_sidecar_on_change_pending 1\n",
@@ -40,7 +48,8 @@ async fn metrics_show_files_objects_and_whether_the_hook_has_succeeded() {
         .change("ConfigMap", "a", json!({"data": {"k": "2"}}))
         .await;
     let succeeded = [
-        "larder_sidecar_writes_total{outcome=\"written\"} 2\n",
+        "larder_sidecar_writes_total{outcome=\"written\"} 3\n",
+        "larder_sidecar_change_delivery_seconds_count 2\n",
         "larder_sidecar_on_change_last_failed 0\n",
         "larder_sidecar_on_change_pending 0\n",
         "larder_sidecar_on_change_delay_seconds_count 2\n",
