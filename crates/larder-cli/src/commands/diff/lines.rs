@@ -31,7 +31,8 @@ pub(super) fn unified<'t>(from: &'t str, to: &'t str) -> Vec<DiffLine<'t>> {
     for hunk in changes.chunk_by(|one, next| next.before.start - one.before.end <= 2 * CONTEXT) {
         let (first, last) = (&hunk[0], &hunk[hunk.len() - 1]);
         let above = first.before.start.min(CONTEXT);
-        let below = (input.before.len() as u32 - last.before.end).min(CONTEXT);
+        let rest = &input.before[last.before.end as usize..];
+        let below = u32::try_from(rest.len()).map_or(CONTEXT, |rest| rest.min(CONTEXT));
         let (start, end) = (first.before.start - above, last.before.end + below);
         let place = |start: u32, end: u32| match end - start {
             0 => format!("{start},0"),
@@ -162,14 +163,14 @@ mod tests {
                     }
                     DiffLine::Kept(line) => {
                         rest.next();
-                        old += &format!("{line}\n");
-                        new += &format!("{line}\n");
+                        old.extend([line, "\n"]);
+                        new.extend([line, "\n"]);
                     }
                     DiffLine::Removed(line) => {
                         rest.next();
-                        old += &format!("{line}\n");
+                        old.extend([line, "\n"]);
                     }
-                    DiffLine::Added(line) => new += &format!("{line}\n"),
+                    DiffLine::Added(line) => new.extend([line, "\n"]),
                     DiffLine::Unfinished => prop_assert!(false, "every line is finished"),
                 }
             }
