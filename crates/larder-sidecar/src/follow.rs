@@ -36,8 +36,6 @@ const LIMITS: Limits = Limits {
     max_requests_in_flight: 4,
     max_watches: usize::MAX,
 };
-/// The longest pause before an object is read again.
-const MAX_PAUSE: Duration = Duration::from_mins(1);
 
 /// A selection as the target of requests.
 #[derive(Clone)]
@@ -371,12 +369,8 @@ impl Follower {
     }
 
     fn reread(&mut self, object: ObjectRef, failures: u32) {
-        let seconds = if failures == 0 {
-            0
-        } else {
-            1 << failures.min(6)
-        };
-        let pause = Duration::from_secs(seconds).min(MAX_PAUSE);
+        // Up to a minute.
+        let pause = Duration::from_secs((1 << failures.min(6)) - 1);
         let target = self.add(Selection::of(&object), None, pause);
         self.rereads.insert(target, (object, failures));
     }

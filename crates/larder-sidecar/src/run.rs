@@ -135,15 +135,12 @@ impl Running {
     fn begin(&mut self) {
         let fires = self.progress.has_written && self.had_files;
         // The script still runs, as theirs does.
-        let runs_script = fires
-            && self
-                .skipped
-                .as_ref()
-                .is_some_and(|own| own.script.is_some());
-        if let (true, Some(round)) = (runs_script, &self.skipped) {
+        let script = self.skipped.as_ref();
+        let script = script.filter(|own| fires && own.script.is_some());
+        if let Some(round) = script {
             round.skips_request.store(true, Ordering::Relaxed);
         }
-        let (intake, skips) = (Arc::clone(&self.intake), self.skipped.is_some());
+        let (intake, skips, runs_script) = (&self.intake, self.skipped.is_some(), script.is_some());
         self.hooks.begin(|name| {
             let recorded = intake.lock().sink.index().recorded(name);
             match recorded {
