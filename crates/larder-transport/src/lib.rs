@@ -70,7 +70,7 @@ mod pool;
 mod proxy;
 #[cfg(feature = "client")]
 mod rate_limit;
-#[cfg(feature = "client")]
+#[cfg(feature = "metrics")]
 #[doc(hidden)]
 pub mod registrar;
 #[cfg(feature = "client")]
