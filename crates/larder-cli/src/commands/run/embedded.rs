@@ -10,10 +10,6 @@ use tokio_util::sync::CancellationToken;
 use crate::outcome::Failure;
 
 /// An API server in this process, and the directory that fills it.
-#[cfg_attr(
-    not(feature = "manifests"),
-    expect(dead_code, reason = "none is started")
-)]
 pub(super) struct Embedded {
     pub(super) client: Client,
     /// Whether a manifest has been unreadable since the start.
@@ -25,6 +21,7 @@ pub(super) struct Embedded {
 }
 
 #[cfg(not(feature = "manifests"))]
+#[expect(clippy::unused_async, reason = "as the one that starts a server")]
 pub(super) async fn start(
     _: &Path,
     _: &str,
