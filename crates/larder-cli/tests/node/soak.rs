@@ -1,7 +1,7 @@
 //! The soak: random changes and faults, and in the end every file compared with the API server's content.
 //!
 //! ```sh
-//! cargo test -p larder-cli --test node soak                                          # 30 s, embedded API server
+//! cargo test -p larder-cli --test node soak                                          # 15 s, embedded API server
 //! LARDER_SOAK_SECS=1800 KUBEBUILDER_ASSETS=DIR nice cargo test --release -p larder-cli --test node soak
 //! ```
 //!
@@ -29,7 +29,7 @@ use crate::{
 };
 
 /// How long, unless the environment says otherwise.
-const SHORT: Duration = Duration::from_secs(30);
+const SHORT: Duration = Duration::from_secs(15);
 /// Between two changes.
 const STEP: Duration = Duration::from_millis(80);
 /// Between the end of a fault and the next one.
