@@ -2,8 +2,11 @@
 
 use std::ops::Range;
 
-use imara_diff::{Algorithm, Diff, InternedInput, Token};
+use imara_diff::{Algorithm, Diff, Hunk, InternedInput, Token};
 
+/// Most lines of both texts from their first difference to their last. More are shown as replaced: the time for texts
+/// that share many short lines grows with nearly the square of their length.
+const MAX_COMPARED: usize = 20_000;
 /// Number of unchanged lines around a change.
 const CONTEXT: u32 = 3;
 
@@ -24,8 +27,7 @@ pub(super) fn unified<'t>(from: &'t str, to: &'t str) -> Vec<DiffLine<'t>> {
     let mut input = InternedInput::default();
     input.update_before(from.split_inclusive('\n'));
     input.update_after(to.split_inclusive('\n'));
-    // Its heuristics keep the cost of long texts without a common line linear.
-    let changes: Vec<_> = Diff::compute(Algorithm::Myers, &input).hunks().collect();
+    let changes = changes(&input);
     let mut found = Vec::new();
     // One place shows all changes that have at most two surroundings between them.
     for hunk in changes.chunk_by(|one, next| next.before.start - one.before.end <= 2 * CONTEXT) {
@@ -63,6 +65,28 @@ pub(super) fn unified<'t>(from: &'t str, to: &'t str) -> Vec<DiffLine<'t>> {
         show(DiffLine::Kept, &input.before, kept..end);
     }
     found
+}
+
+fn changes(input: &InternedInput<&str>) -> Vec<Hunk> {
+    let same = |(one, other): &(&Token, &Token)| one == other;
+    let (before, after) = (&input.before[..], &input.after[..]);
+    let start = before.iter().zip(after).take_while(same).count();
+    let ends = before[start..]
+        .iter()
+        .rev()
+        .zip(after[start..].iter().rev());
+    let end = ends.take_while(same).count();
+    if before.len() + after.len() - 2 * (start + end) <= MAX_COMPARED {
+        return Diff::compute(Algorithm::Myers, input).hunks().collect();
+    }
+    let changed = |lines: &[Token]| {
+        let line = |number: usize| u32::try_from(number).expect("tokens are numbered so");
+        line(start)..line(lines.len() - end)
+    };
+    vec![Hunk {
+        before: changed(before),
+        after: changed(after),
+    }]
 }
 
 #[cfg(test)]
@@ -139,6 +163,20 @@ mod tests {
         };
         let (from, to) = (side("a"), side("b"));
         assert_eq!(unified(&from, &to).len(), 6001);
+    }
+
+    #[test]
+    fn long_changes_are_shown_as_replaced() {
+        let side = |odd: &str, even: &str| {
+            ["first\n", &[odd, even].concat().repeat(10_001), "last\n"].concat()
+        };
+        let (from, to) = (side("a\n", "b\n"), side("c\n", "b\n"));
+        let shown = unified(&from, &to);
+        let kept = |line: &&DiffLine<'_>| matches!(line, DiffLine::Kept(_));
+        assert_eq!(shown.iter().filter(kept).count(), 3);
+        // A small change of a long text is not.
+        let to = from.replacen("b\n", "c\n", 2);
+        assert_eq!(unified(&from, &to).len(), 11);
     }
 
     proptest! {
