@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/kubelet/configmap"
 	"k8s.io/kubernetes/pkg/kubelet/util/manager"
 )
@@ -70,9 +72,14 @@ func main() {
 			panic(err)
 		}
 	}
-	// The kubelet reads it from the Node with each get.
-	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{v1.ObjectTTLAnnotationKey: "3600"}}}
-	ttl := manager.GetObjectTTLFromNodeFunc(func(context.Context) (*v1.Node, error) { return node, nil })
+	// With each get the kubelet asks its lister for the Node (pkg/kubelet/kubelet_getters.go).
+	nodes := cache.NewIndexer(cache.MetaNamespaceKeyFunc, cache.Indexers{})
+	node := metav1.ObjectMeta{Name: "node", Annotations: map[string]string{v1.ObjectTTLAnnotationKey: "3600"}}
+	if err := nodes.Add(&v1.Node{ObjectMeta: node}); err != nil {
+		panic(err)
+	}
+	lister := corelisters.NewNodeLister(nodes)
+	ttl := manager.GetObjectTTLFromNodeFunc(func(context.Context) (*v1.Node, error) { return lister.Get(node.Name) })
 	watching := synced(configmap.NewWatchingConfigMapManager(client, time.Hour))
 	caching := synced(configmap.NewCachingConfigMapManager(client, ttl))
 
