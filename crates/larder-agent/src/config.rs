@@ -29,6 +29,7 @@ use larder::{ManagerConfig, Strategy, WatchScope};
 use larder_checkpoint::CheckpointDir;
 use larder_files::regular_file::read_regular_text;
 use larder_hooks::OnChangeConfig;
+use larder_objects::validation::is_subdomain;
 use larder_on_change::parse::{HookList, allowed_actions};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
@@ -369,7 +370,7 @@ impl Config {
                 strategy: self.change_detection,
             });
         }
-        if is_dns_subdomain(&self.node_name) {
+        if is_subdomain(&self.node_name) {
             Ok(())
         } else {
             Err(ConfigError::NodeName {
@@ -603,18 +604,6 @@ impl Dialect {
             names.join(", ")
         )))
     }
-}
-
-/// Whether `name` can name a Node: RFC 1123 labels joined by dots, 253 bytes at most.
-fn is_dns_subdomain(name: &str) -> bool {
-    let label = |label: &str| {
-        label.starts_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-            && label.ends_with(|c: char| c.is_ascii_lowercase() || c.is_ascii_digit())
-            && label
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
-    };
-    name.len() <= 253 && name.split('.').all(label)
 }
 
 #[cfg(test)]

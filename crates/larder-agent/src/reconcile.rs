@@ -24,7 +24,7 @@ use fastrand::Rng;
 use futures::FutureExt as _;
 use larder_inputs::certificates::SourceId;
 use larder_objects::{Kind, ObjectKey};
-use larder_pods::{ResolvedPodUid, StoredPod};
+use larder_pods::{PodSource, ResolvedPodUid, StoredPod};
 use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
@@ -176,12 +176,17 @@ impl Reconciler {
     }
 
     fn entry(&self, pod: &StoredPod) -> PodStatusEntry {
-        PodStatusEntry::of(pod, self.factory.volumes(), self.node.now())
+        let (root, now) = (self.factory.volumes(), self.node.now());
+        let metadata = &pod.metadata;
+        let (uid, source) = (ResolvedPodUid::of(metadata), PodSource::of(metadata));
+        PodStatusEntry::new(uid, pod.key(), source, root, now)
     }
 
+    /// The entry of a pod of which only the directory was found, and perhaps a link with its name.
     fn found(&self, uid: &ResolvedPodUid, name: Option<ObjectKey>) -> PodStatusEntry {
-        let now = self.node.now();
-        PodStatusEntry::found(uid.clone(), name, self.factory.volumes(), now)
+        let name = name.unwrap_or_else(|| ObjectKey::new("", uid.as_str()));
+        let (root, now) = (self.factory.volumes(), self.node.now());
+        PodStatusEntry::new(uid.clone(), name, None, root, now)
     }
 
     fn publish(&self, entry: PodStatusEntry, phase: Phase, reason: &str) {

@@ -138,19 +138,12 @@ pub(crate) struct PodPlan {
 impl PodPlan {
     /// The plan of `pod`, which is `decoded`.
     pub(crate) fn new(pod: Arc<StoredPod>, decoded: &Pod) -> Self {
-        let needs = Needs::of_pod(decoded);
-        let certificates = needs.pod_certificates.into_iter();
+        let certificates = Needs::of_pod(decoded).pod_certificates.into_iter();
+        let certificates = certificates.map(|(key, source)| (key, source.clone()));
         Self {
-            key: pod.key(),
-            pod,
             parts: parts(decoded).into(),
-            certificates: Arc::new(
-                certificates
-                    .map(|(key, source)| (key, source.clone()))
-                    .collect(),
-            ),
-            hooks: None,
-            registration: None,
+            certificates: Arc::new(certificates.collect()),
+            ..Self::without_parts(pod)
         }
     }
 
@@ -179,12 +172,7 @@ impl PodPlan {
 
     /// The same plan with these hooks; `None` if it has them.
     pub(crate) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
-        let is_same = match (&self.hooks, &hooks) {
-            (Some(before), Some(hooks)) => before == hooks,
-            (None, None) => true,
-            (Some(_), None) | (None, Some(_)) => false,
-        };
-        (!is_same).then(|| Self {
+        (self.hooks != hooks).then(|| Self {
             hooks,
             ..self.clone()
         })

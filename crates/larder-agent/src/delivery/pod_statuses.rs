@@ -11,7 +11,7 @@ use std::{
 
 use jiff::Timestamp;
 use larder_objects::ObjectKey;
-use larder_pods::{PodSource, ResolvedPodUid, StoredPod};
+use larder_pods::{PodSource, ResolvedPodUid};
 use larder_projection::VolumeKind;
 use parking_lot::Mutex;
 
@@ -93,35 +93,14 @@ fn type_name(kind: VolumeKind) -> &'static str {
 }
 
 impl PodStatusEntry {
-    pub(crate) fn of(pod: &StoredPod, root: &Path, now: Timestamp) -> Self {
-        let uid = ResolvedPodUid::of(&pod.metadata);
-        Self::new(
-            uid,
-            Some(pod.key()),
-            PodSource::of(&pod.metadata),
-            root,
-            now,
-        )
-    }
-
-    /// The entry of a pod of which only the directory was found, and perhaps a link with its name.
-    pub(crate) fn found(
+    /// The entry of a pod below `root` of which no part was delivered yet; its source may be unknown.
+    pub(crate) fn new(
         uid: ResolvedPodUid,
-        name: Option<ObjectKey>,
-        root: &Path,
-        now: Timestamp,
-    ) -> Self {
-        Self::new(uid, name, None, root, now)
-    }
-
-    fn new(
-        uid: ResolvedPodUid,
-        name: Option<ObjectKey>,
+        name: ObjectKey,
         source: Option<PodSource>,
         root: &Path,
         now: Timestamp,
     ) -> Self {
-        let name = name.unwrap_or_else(|| ObjectKey::new("", uid.as_str()));
         let status = PodStatus {
             namespace: name.namespace.to_string(),
             name: name.name.to_string(),
