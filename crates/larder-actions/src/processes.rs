@@ -48,6 +48,7 @@ use tokio::task::spawn_blocking;
 
 pub use self::{
     cgroups::ContainerId,
+    mount_table::unescaped,
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
 };

@@ -32,7 +32,7 @@ mod serve;
 
 use std::{sync::Arc, time::Duration};
 
-use futures::FutureExt as _;
+use futures::{FutureExt as _, future::OptionFuture};
 use larder::Changes;
 use larder_checkpoint::{
     CheckpointDir, Contents, Found, Keyring, Owner, RejectedFile, Store, digest,
@@ -268,16 +268,11 @@ impl Checkpoint {
             (backoff, wait) = (RETRY, COALESCE);
             loop {
                 let refresh_at = refresh.map(|refresh| Instant::now() + refresh);
-                let refresh_due = async {
-                    match refresh_at {
-                        Some(at) => sleep_until(at).await,
-                        None => std::future::pending().await,
-                    }
-                };
+                let refresh_due = OptionFuture::from(refresh_at.map(sleep_until));
                 tokio::select! {
                     biased;
                     () = wakes.next() => break,
-                    () = refresh_due => {
+                    Some(()) = refresh_due => {
                         // Status and metrics show a failure; the next write is due soon enough.
                         let _ = self.write(recorder, true).await;
                     }

@@ -66,5 +66,5 @@ pub(crate) fn run_sidecar(args: &SidecarArgs) -> Result<ExitCode, Failure> {
 ///
 /// The command stopped early.
 pub(crate) fn run_configmap_reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
-    sidecar::run_reload(args, crate::args::LogFormat::Text).map(ExitCode::from)
+    sidecar::run_reload(args, crate::args::LogFormat::Text, &[]).map(ExitCode::from)
 }

@@ -15,7 +15,7 @@ use larder_objects::{
     manifest::{Document, Manifest, Manifests},
 };
 use larder_projection::{
-    Inputs, Needs, NodeFacts, ServiceFacts, TrustBundle, TrustBundles, Unavailable,
+    Inputs, Needs, NodeFacts, ServiceFacts, TrustBundle, TrustBundles, Unavailable, pod_volumes,
 };
 use smol_str::SmolStr;
 
@@ -186,7 +186,7 @@ impl Offline {
         let spec = pod.spec.as_ref();
         let node = spec.and_then(|spec| self.nodes.get(spec.node_name.as_deref()?));
         let mut needs = Needs::of_pod(pod);
-        for volume in spec.iter().flat_map(|spec| spec.volumes.iter().flatten()) {
+        for volume in pod_volumes(pod) {
             needs.add_volume(volume);
         }
         let mut inputs = Inputs {

@@ -20,6 +20,7 @@ use std::{
 };
 
 use fastrand::Rng;
+use futures::future::OptionFuture;
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics, processes::Processes};
 use larder_inputs::clock::Clock;
@@ -247,12 +248,7 @@ impl OnChange {
         let mut writes: JoinSet<()> = JoinSet::new();
         loop {
             let next = self.start_due(&mut rounds);
-            let sleep = async {
-                match next {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let sleep = OptionFuture::from(next.map(sleep_until));
             // Every arm is cancel-safe. Shutdown comes first, so that no round begins after it.
             tokio::select! {
                 biased;
@@ -262,7 +258,7 @@ impl OnChange {
                 }
                 Some(ended) = writes.join_next() => resumed(ended),
                 () = self.0.wake.notified() => {}
-                () = sleep => {}
+                Some(()) = sleep => {}
             }
         }
         self.0.schedule.lock().close();

@@ -111,7 +111,7 @@ impl Manifests {
 }
 
 /// One object of a manifest.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Document {
     /// Its place.
     pub origin: Origin,

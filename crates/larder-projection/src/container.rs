@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, EphemeralContainer, Pod, PodSpec, ResourceRequirements,
-    SecurityContext, VolumeDevice, VolumeMount,
+    SecurityContext, Volume, VolumeDevice, VolumeMount,
 };
 
 /// The list of the pod that has a container.
@@ -107,6 +107,12 @@ pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerView<'_>> {
                 .iter()
                 .map(ContainerView::ephemeral),
         )
+}
+
+/// All volumes of `pod`, in list order.
+pub fn pod_volumes(pod: &Pod) -> impl DoubleEndedIterator<Item = &Volume> {
+    let spec = pod.spec.iter();
+    spec.flat_map(|spec| spec.volumes.iter().flatten())
 }
 
 /// Names of the volumes that some container of `pod` mounts or has as a device.

@@ -33,7 +33,7 @@ pub use self::{
 };
 use crate::{
     Absent, ContainerView, EnvFileRef, Inputs, Origin, ServiceFacts, Unavailable,
-    container::used_volumes,
+    container::{pod_volumes, used_volumes},
     downward::{variable_field, variable_resource},
     env_file::EnvFileReader,
     expand::{Piece, pieces},
@@ -313,9 +313,7 @@ impl<'a> Builder<'a> {
         let pod = self.pod;
         let volumes = self.volumes.get_or_init(|| {
             let used = used_volumes(pod);
-            let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
-            let names = volumes.unwrap_or_default().iter();
-            let names = names.map(|volume| volume.name.as_str());
+            let names = pod_volumes(pod).map(|volume| volume.name.as_str());
             names.filter(|name| used.contains(name)).collect()
         });
         if !volumes.contains(volume_name.as_str()) {

@@ -23,7 +23,7 @@ mod token;
 mod trust_bundle;
 mod volume;
 
-pub use container::{ContainerKind, ContainerView, containers, used_volumes};
+pub use container::{ContainerKind, ContainerView, containers, pod_volumes, used_volumes};
 pub use downward::{FieldError, ResourceError, quote, unknown_address};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     ContainerView, Environment, PathError, VolumeKind, VolumePath,
-    container::containers,
+    container::{containers, pod_volumes},
     expand::{Piece, pieces},
 };
 
@@ -141,11 +141,8 @@ pub fn mounts<'a>(
     environment: &Environment<'_>,
     runtime: RuntimeFeatures,
 ) -> Result<MountTable<'a>, MountError> {
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
-    let volumes = volumes.unwrap_or_default();
     // Of two with one name, which validation rejects, the first counts.
-    let volumes: HashMap<_, _> = volumes
-        .iter()
+    let volumes: HashMap<_, _> = pod_volumes(pod)
         .rev()
         .map(|volume| (volume.name.as_str(), volume))
         .collect();

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{
 
 use crate::{
     ContainerView, EnvFileRef, SourceKey, TokenRequest,
-    container::{containers, used_volumes},
+    container::{containers, pod_volumes, used_volumes},
 };
 
 /// The inputs that some containers and volumes of a pod read. Adding more of them only makes it grow.
@@ -39,9 +39,8 @@ impl<'a> Needs<'a> {
         for container in containers(pod) {
             needs.add_container(container);
         }
-        let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
         let used = used_volumes(pod);
-        for volume in volumes.unwrap_or_default() {
+        for volume in pod_volumes(pod) {
             if used.contains(volume.name.as_str()) {
                 needs.add_volume(volume);
             }

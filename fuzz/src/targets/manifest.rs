@@ -8,7 +8,7 @@ use std::{
 use larder_objects::manifest::{Loader, Manifest, ManifestError, Problem};
 use larder_projection::{
     Inputs, Needs, NodeFacts, RuntimeFeatures, ServiceFacts, Unavailable, containers, environment,
-    fs_group, memory_limit, mounts, nested_mount_points, project,
+    fs_group, memory_limit, mounts, nested_mount_points, pod_volumes, project,
 };
 use serde_json::Value;
 
@@ -102,8 +102,7 @@ fn run(text: &str) -> Outcome {
                 Err(error) => outcome.with(&error),
             };
         }
-        let volumes = pod.spec.iter().flat_map(|spec| &spec.volumes).flatten();
-        for volume in volumes {
+        for volume in pod_volumes(pod) {
             let projection = match project(pod, volume, &inputs) {
                 Ok(projection) => projection,
                 Err(error) => {

@@ -100,8 +100,8 @@ pub(super) fn each_mount_until(
     }
 }
 
-/// The path of a field, in which blanks, tabs, line ends and backslashes are octal numbers (proc(5)).
-fn unescaped(field: &[u8]) -> Cow<'_, Path> {
+/// The path in a field of `mountinfo`, in which blanks, tabs, line ends and backslashes are octal numbers (proc(5)).
+pub fn unescaped(field: &[u8]) -> Cow<'_, Path> {
     if !field.contains(&b'\\') {
         return Cow::Borrowed(Path::new(OsStr::from_bytes(field)));
     }

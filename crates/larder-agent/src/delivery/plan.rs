@@ -15,7 +15,8 @@ use larder_on_change::{PartKey, PodHooks};
 use larder_pods::StoredPod;
 use larder_pods::events::EventSubject;
 use larder_projection::{
-    ContainerKind, Needs, SourceKey, TokenRequest, VolumeKind, containers, used_volumes,
+    ContainerKind, Needs, SourceKey, TokenRequest, VolumeKind, containers, pod_volumes,
+    used_volumes,
 };
 use smol_str::SmolStr;
 
@@ -224,9 +225,7 @@ impl PodPlan {
 
 fn parts(pod: &Pod) -> Vec<Part> {
     let used = used_volumes(pod);
-    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
-    let volumes = volumes.unwrap_or_default().iter();
-    let volumes = volumes
+    let volumes = pod_volumes(pod)
         // A volume that no container mounts is not set up, so an object that it misses blocks nothing.
         .filter(|volume| used.contains(volume.name.as_str()))
         .filter_map(|volume| {

@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::chain;
 use larder_projection::{
     ContainerView, EnvFileRef, Inputs, Unavailable, VolumeKind, containers, disk::VolumeHost,
+    pod_volumes,
 };
 
 /// Why a name of the plan is known.
@@ -25,8 +26,7 @@ pub(crate) struct PodParts<'a> {
 impl<'a> PodParts<'a> {
     pub(crate) fn new(pod: &'a Pod) -> Self {
         let (mut by_name, mut volumes) = (HashMap::new(), HashMap::new());
-        let spec = pod.spec.iter();
-        for volume in spec.flat_map(|spec| spec.volumes.iter().flatten()) {
+        for volume in pod_volumes(pod) {
             // The plan omits volumes of types that are not served.
             if VolumeKind::of(volume).is_some() {
                 volumes.entry(&*volume.name).or_insert(volume);

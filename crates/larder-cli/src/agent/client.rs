@@ -121,9 +121,7 @@ impl AgentClient {
 
     /// The status and the body of the answer to one request.
     fn request(&self, method: &str, path: &str, body: &str) -> anyhow::Result<(String, Vec<u8>)> {
-        let stream = self
-            .connect()
-            .map_err(|error| explain(error, &self.socket))?;
+        let stream = self.connect()?;
         let request = format!(
             "{method} {path} HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
@@ -173,9 +171,7 @@ impl AgentClient {
     ///
     /// No trusted agent listens.
     pub(crate) fn stream(&self, path: &str) -> anyhow::Result<UnixStream> {
-        let mut stream = self
-            .connect()
-            .map_err(|error| explain(error, &self.socket))?;
+        let mut stream = self.connect()?;
         let request = format!("GET {path} HTTP/1.0\r\n\r\n");
         stream
             .write_all(request.as_bytes())
@@ -184,6 +180,11 @@ impl AgentClient {
     }
 
     fn connect(&self) -> anyhow::Result<UnixStream> {
+        let connected = self.try_connect();
+        connected.map_err(|error| explain(error, &self.socket))
+    }
+
+    fn try_connect(&self) -> anyhow::Result<UnixStream> {
         let name = self.socket.file_name().and_then(|name| name.to_str());
         let name = name.expect("the agent's socket has a name");
         let stream = UnixStream::connect(self.root.socket(name)?)?;

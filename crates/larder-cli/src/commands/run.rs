@@ -88,19 +88,17 @@ fn flags(args: &RunArgs) -> Flags {
 /// The flags as typed, for `/flagz`. None of them is a credential.
 fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    let switch = |is_set: bool| is_set.then(|| "true".to_owned());
     let flags = [
         ("manifests", path(&args.manifests)),
         ("kubeconfig", path(&args.kubeconfig)),
         ("kubeconfig-out", path(&args.kubeconfig_out)),
-        ("end-pods", args.end_pods.then(|| "true".to_owned())),
+        ("end-pods", switch(args.end_pods)),
         ("context", args.context.clone()),
         ("node-name", args.node_name.clone()),
-        (
-            "beside-kubelet",
-            args.beside_kubelet.then(|| "true".to_owned()),
-        ),
+        ("beside-kubelet", switch(args.beside_kubelet)),
         ("kubelet-root-dir", path(&args.kubelet_root_dir)),
-        ("dry-run", args.dry_run.then(|| "true".to_owned())),
+        ("dry-run", switch(args.dry_run)),
         ("root-dir", path(&args.place.root_dir)),
         ("config", path(&args.place.config)),
         ("listen", args.listen.map(|address| address.to_string())),

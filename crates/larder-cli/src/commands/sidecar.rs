@@ -50,28 +50,17 @@ pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     match (is_own, is_reload) {
         (true, true) => {
             let text = "--volume-dir: another form than --config-map, --secret and --config";
-            return Err(Failure::unreadable(text));
+            Err(Failure::unreadable(text))
         }
-        (false, false) if label_variables.is_empty() => return Err(Failure::unreadable(FORMS)),
-        (false, false) => return run_label(args),
-        _ => {}
+        (false, false) if label_variables.is_empty() => Err(Failure::unreadable(FORMS)),
+        (false, false) => run_label(args),
+        (true, false) => run_own(args, &label_variables),
+        (false, true) => run_reload(&args.reload, args.log_format, &label_variables),
     }
-    let outcome = |args: &SidecarArgs| {
-        if is_own {
-            run_own(args, &label_variables)
-        } else {
-            run_reload_with(&args.reload, args.log_format, &label_variables)
-        }
-    };
-    outcome(args)
 }
 
 /// Runs the reload form.
-pub(super) fn run_reload(args: &ReloadArgs, log: LogFormat) -> Result<CommandOutcome, Failure> {
-    run_reload_with(args, log, &[])
-}
-
-fn run_reload_with(
+pub(super) fn run_reload(
     args: &ReloadArgs,
     log: LogFormat,
     ignored: &[&str],

@@ -10,7 +10,7 @@ use larder_on_change::{
 };
 use larder_projection::{
     ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, PayloadError,
-    Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, project,
+    Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, pod_volumes, project,
 };
 
 use crate::offline::{Offline, OfflinePod};
@@ -100,11 +100,7 @@ impl<'a> RenderedPod<'a> {
         inputs: &'a Inputs,
         offline: &'a Offline,
     ) -> Self {
-        let volumes = pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten());
-        let volumes: Vec<_> = volumes
+        let volumes: Vec<_> = pod_volumes(pod)
             .filter(|volume| VolumeKind::of(volume).is_some())
             .map(|volume| (volume, project(pod, volume, inputs)))
             .collect();

@@ -8,18 +8,19 @@
 //! Unlike an overlay, a mirror shows the mounts below, and needs no permission that a user namespace lacks.
 
 use std::{
+    borrow::Cow,
     collections::BTreeSet,
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs, io,
     os::{
         fd::AsRawFd,
-        unix::ffi::OsStringExt as _,
         unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     },
     path::{Component, Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
+use larder_actions::processes::unescaped;
 use larder_projection::BindOptions;
 use rustix::{
     fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstatvfs, open, openat2},
@@ -283,21 +284,8 @@ fn show(source: &Path, copy: &Path) -> io::Result<()> {
 }
 
 /// The mount point of a line of `mountinfo`, which escapes some bytes in octal.
-fn mount_point(line: &[u8]) -> Option<PathBuf> {
-    let field = line.split(|&byte| byte == b' ').nth(4)?;
-    let mut path = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte == b'\\' && rest.len() >= 3 {
-            let (digits, after) = rest.split_at(3);
-            path.push(u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok()?);
-            rest = after;
-        } else {
-            path.push(byte);
-        }
-    }
-    Some(OsString::from_vec(path).into())
+fn mount_point(line: &[u8]) -> Option<Cow<'_, Path>> {
+    line.split(|&byte| byte == b' ').nth(4).map(unescaped)
 }
 
 /// Makes a mount read-only if `read_only`, and gives it `options`. It keeps its other flags, which a user namespace may

@@ -7,7 +7,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::chain;
-use larder_projection::{Needs, VolumeKind, disk::PodVolume, fs_group, project, used_volumes};
+use larder_projection::{
+    Needs, VolumeKind, disk::PodVolume, fs_group, pod_volumes, project, used_volumes,
+};
 use parking_lot::Mutex;
 use tokio::{task::JoinSet, time::Instant};
 
@@ -149,9 +151,7 @@ fn is_lost(kubelet: &KubeletContext) -> bool {
 /// The volumes that the kubelet sets up for `pod`.
 fn states(pod: &Pod) -> BTreeMap<String, VolumeState> {
     let used = used_volumes(pod);
-    let spec = pod.spec.iter();
-    let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
-    let served = volumes.filter(|volume| used.contains(volume.name.as_str()));
+    let served = pod_volumes(pod).filter(|volume| used.contains(volume.name.as_str()));
     let served = served.filter_map(|volume| {
         let kind = VolumeKind::of(volume)?;
         let state = VolumeState {
@@ -222,12 +222,7 @@ impl SetUp {
 
     /// Reads the objects, computes the files and writes them; returns whether they differ from before.
     fn write(&self, kubelet: &KubeletContext) -> Result<bool, String> {
-        let mut volumes = self
-            .pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.volumes.iter().flatten());
-        let volume = volumes.find(|volume| volume.name == self.name);
+        let volume = pod_volumes(&self.pod).find(|volume| volume.name == self.name);
         let volume = volume.expect("the pod has the volume");
         let mut needs = Needs::default();
         needs.add_volume(volume);

@@ -18,7 +18,7 @@ use larder_actions::{
     targets::TargetQuery,
 };
 use larder_on_change::{Action, Attempt, Changes, Content, Place, PodHook, Restart};
-use larder_projection::VolumeKind;
+use larder_projection::{VolumeKind, pod_volumes};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tracing::info;
@@ -209,9 +209,7 @@ fn end_of(output: &str) -> &str {
 /// Finds the values of Secrets that a command could print: those of the pod's present files and variables. Everything is
 /// withheld if they may have changed, since the command may print the values before.
 fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Redactor {
-    let spec = pod.spec.iter();
-    let volumes = spec.flat_map(|spec| spec.volumes.iter().flatten());
-    let secret: Vec<_> = volumes
+    let secret: Vec<_> = pod_volumes(pod)
         .filter_map(|volume| Some((volume.name.as_str(), VolumeKind::of(volume)?)))
         .filter(|(_, kind)| matches!(kind, VolumeKind::Secret | VolumeKind::Projected))
         .collect();

@@ -9,7 +9,7 @@ use larder_actions::{
 };
 use larder_on_change::{Action, PodFacts, PodHook, StopDefaults};
 use larder_pods::identity::is_static_pod;
-use larder_projection::VolumeKind;
+use larder_projection::{VolumeKind, pod_volumes};
 use smol_str::SmolStr;
 
 use crate::OnChange;
@@ -52,11 +52,7 @@ impl PodTargets {
 
 /// The directory of each volume that larder delivers.
 fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, PathBuf> {
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    volumes
+    pod_volumes(pod)
         .filter_map(|volume| {
             let kind = VolumeKind::of(volume)?;
             let path = on_change

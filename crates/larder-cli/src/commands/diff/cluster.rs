@@ -111,12 +111,7 @@ impl ClusterReader {
         let kept = objects.documents.iter();
         let kept =
             kept.filter(|document| object_key(document).is_some_and(|key| !given.contains(&key)));
-        to.documents.extend(kept.map(|document| Document {
-            origin: document.origin.clone(),
-            workload: None,
-            object: document.object.clone(),
-            manifest: document.manifest.clone(),
-        }));
+        to.documents.extend(kept.cloned());
         from.documents.extend(objects.documents);
         from.errors.extend(objects.errors);
         Ok((from, to, self.failed.get()))

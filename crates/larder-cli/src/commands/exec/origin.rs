@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use larder_projection::pod_volumes;
 
 use super::{delivered, target::ExecTarget};
 use crate::{
@@ -114,9 +115,7 @@ impl Origin {
         needed.extend(container.working_dir.map(PathBuf::from));
         let mounts = container.volume_mounts.iter();
         needed.extend(mounts.map(|mount| Path::new("/").join(&mount.mount_path)));
-        let volumes = target.pod.spec.iter();
-        let volumes = volumes.flat_map(|spec| spec.volumes.iter().flatten());
-        let on_host = volumes.filter_map(|volume| volume.host_path.as_ref());
+        let on_host = pod_volumes(&target.pod).filter_map(|volume| volume.host_path.as_ref());
         needed.extend(on_host.map(|source| PathBuf::from(&source.path)));
         needed
     }

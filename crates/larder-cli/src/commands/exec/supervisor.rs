@@ -14,7 +14,7 @@ use std::{
 use anyhow::Context as _;
 use futures::{
     StreamExt as _,
-    future::{FutureExt as _, LocalBoxFuture},
+    future::{FutureExt as _, LocalBoxFuture, OptionFuture},
     stream::FuturesUnordered,
 };
 use larder_actions::{StepOutcome, signal::stop_signal};
@@ -154,6 +154,9 @@ pub(super) async fn supervise(
             .as_ref()
             .map(|restarting| restarting.kill_at);
         let round_at = supervisor.rounds.rounds.wakes_at().filter(|_| is_running);
+        let changed = OptionFuture::from(follower.as_mut().map(Follower::changed));
+        let grace_is_over = OptionFuture::from(kill_at.map(sleep_until));
+        let round_due = OptionFuture::from(round_at.map(sleep_until));
         // Each arm is cancel-safe: it loses nothing when another one completes first.
         let event = tokio::select! {
             event = supervisor.child.next() => match event.context("cannot wait for the command")? {
@@ -161,9 +164,9 @@ pub(super) async fn supervise(
                 ProcessesEvent::Mounted => SupervisorEvent::Mounted,
             },
             Some((signal, forward)) = signals.recv() => SupervisorEvent::Signal(signal, forward),
-            () = changed(&mut follower) => SupervisorEvent::Changed,
-            () = at(kill_at) => SupervisorEvent::GraceIsOver,
-            () = at(round_at) => SupervisorEvent::RoundDue,
+            Some(()) = changed => SupervisorEvent::Changed,
+            Some(()) = grace_is_over => SupervisorEvent::GraceIsOver,
+            Some(()) = round_due => SupervisorEvent::RoundDue,
             Some((hook, outcome)) = running.next() => SupervisorEvent::RoundOver(hook, outcome),
             Some(request) = restarts.recv() => SupervisorEvent::Restart(request),
         };
@@ -372,19 +375,5 @@ async fn end(
                 return Ok(over);
             }
         }
-    }
-}
-
-async fn changed(follower: &mut Option<Follower>) {
-    match follower {
-        Some(follower) => follower.changed().await,
-        None => pending().await,
-    }
-}
-
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => pending().await,
     }
 }

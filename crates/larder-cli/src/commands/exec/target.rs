@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{SecretBytes, manifest::Manifests};
 use larder_projection::{
-    ContainerKind, ContainerView, Environment, Inputs, containers, environment,
+    ContainerKind, ContainerView, Environment, Inputs, containers, environment, pod_volumes,
 };
 
 use crate::{
@@ -109,11 +109,7 @@ pub(super) fn volumes<'a>(
     container: ContainerView<'a>,
 ) -> impl Iterator<Item = &'a Volume> {
     let used: Vec<_> = container.volumes().collect();
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    volumes.filter(move |volume| used.contains(&&*volume.name))
+    pod_volumes(pod).filter(move |volume| used.contains(&&*volume.name))
 }
 
 /// The container of this name; without one, the first that is not an init container.
