@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use equivalent::Equivalent;
 use smol_str::SmolStr;
 
 /// Namespace and name of an object; the kind is known from the context.
@@ -22,6 +23,22 @@ impl ObjectKey {
             namespace: namespace.into(),
             name: name.into(),
         }
+    }
+}
+
+/// A key to look up in a map of [`ObjectKey`]s, without making one. Both have the same hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectKeyRef<'a> {
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Name.
+    pub name: &'a str,
+}
+
+impl Equivalent<ObjectKey> for ObjectKeyRef<'_> {
+    #[inline]
+    fn equivalent(&self, key: &ObjectKey) -> bool {
+        self.namespace == key.namespace && self.name == key.name
     }
 }
 

@@ -37,7 +37,7 @@ pub use chain::chain;
 pub use config_map::ConfigMap;
 pub use data::Data;
 pub use field_path::{FieldPath, PathSegment};
-pub use key::ObjectKey;
+pub use key::{ObjectKey, ObjectKeyRef};
 pub use object::{DecodeError, Kind, Object, ObjectMeta, ObjectType, ResourceVersion};
 pub use quantity::{Quantity, QuantityError, canonical as canonical_quantity};
 pub use resources::qos_class;

@@ -24,11 +24,11 @@ use std::{
 };
 
 use foldhash::fast::RandomState;
-use larder_objects::ObjectKey;
+use larder_objects::ObjectKeyRef;
 use parking_lot::RwLock;
 use smol_str::SmolStr;
 
-use self::table::PodTable;
+use self::table::{ByUid, PodTable};
 use super::{
     identity::{FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
     stored::StoredPod,
@@ -65,8 +65,8 @@ pub struct Pods {
 struct PodIndex {
     regular: PodTable,
     mirrors: PodTable,
-    /// UIDs of the static pods among `regular`.
-    static_uids: HashSet<SmolStr, RandomState>,
+    /// The static pods among `regular`.
+    static_pods: HashSet<ByUid, RandomState>,
     /// The UIDs of mirror pods, and those that they translate to.
     translations: HashMap<SmolStr, ResolvedPodUid, RandomState>,
 }
@@ -199,8 +199,8 @@ impl Pods {
     /// The regular pod `name` in `namespace`.
     pub fn pod_by_name(&self, namespace: &str, name: &str) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        let name = ObjectKey::new(namespace, name);
-        index.regular.by_name(&name).cloned()
+        let name = ObjectKeyRef { namespace, name };
+        index.regular.by_name(name).cloned()
     }
 
     /// The regular pod with `full_name`.
@@ -211,13 +211,13 @@ impl Pods {
     /// The mirror pod with the full name of `pod`.
     pub fn mirror_pod_by_pod(&self, pod: &StoredPod) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        index.mirrors.by_name(&pod.key()).cloned()
+        index.mirrors.by_name(pod.key_ref()).cloned()
     }
 
     /// The regular pod with the full name of the mirror pod `mirror`.
     pub fn pod_by_mirror_pod(&self, mirror: &StoredPod) -> Option<Arc<StoredPod>> {
         let index = self.index.read();
-        index.regular.by_name(&mirror.key()).cloned()
+        index.regular.by_name(mirror.key_ref()).cloned()
     }
 
     /// `pod` itself and its counterpart. `pod` need not be present here.
@@ -265,7 +265,7 @@ impl Pods {
                 .entry(pod_uid.clone())
                 .or_default();
             // Of two mirror pods of one pod, the one that its full name leads to.
-            let named = index.mirrors.by_name(&mirror.key());
+            let named = index.mirrors.by_name(mirror.key_ref());
             if known.is_none() || named.is_some_and(|named| Arc::ptr_eq(named, mirror)) {
                 *known = Some(uid.clone());
             }
@@ -282,7 +282,7 @@ impl Pods {
             ..PodCounts::default()
         };
         for pod in index.regular.iter() {
-            let (all, active) = if index.static_uids.contains(pod.uid()) {
+            let (all, active) = if is_static_pod(&pod.metadata) {
                 (&mut counts.r#static, &mut counts.active_static)
             } else {
                 (&mut counts.ordinary, &mut counts.active_ordinary)
@@ -297,23 +297,22 @@ impl Pods {
 
 impl PodIndex {
     fn static_pods(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
-        let uids = self.static_uids.iter();
-        uids.filter_map(|uid| self.regular.by_uid(uid))
+        self.static_pods.iter().map(|ByUid(pod)| pod)
     }
 
     fn orphaned_mirror_pods(&self) -> Vec<Arc<StoredPod>> {
         let mirrors = self.mirrors.iter();
-        let orphaned = mirrors.filter(|mirror| self.regular.by_name(&mirror.key()).is_none());
+        let orphaned = mirrors.filter(|mirror| self.regular.by_name(mirror.key_ref()).is_none());
         orphaned.cloned().collect()
     }
 
     fn static_pods_and_mirror_pods(&self) -> Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)> {
         let with_mirror = |pod: &Arc<StoredPod>| {
-            let mirror = self.mirrors.by_name(&pod.key());
+            let mirror = self.mirrors.by_name(pod.key_ref());
             (Arc::clone(pod), mirror.cloned())
         };
         // In one allocation, however many there are.
-        let mut pods = Vec::with_capacity(self.static_uids.len());
+        let mut pods = Vec::with_capacity(self.static_pods.len());
         pods.extend(self.static_pods().map(with_mirror));
         pods
     }
@@ -327,10 +326,10 @@ impl PodIndex {
     }
 
     fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
-        if !is_static_pod(&pod.metadata) {
-            self.static_uids.remove(pod.uid());
-        } else if !self.static_uids.contains(pod.uid()) {
-            self.static_uids.insert(pod.uid().into());
+        if is_static_pod(&pod.metadata) {
+            self.static_pods.replace(ByUid(Arc::clone(&pod)));
+        } else {
+            self.static_pods.remove(pod.uid());
         }
         let replaced = self.regular.upsert(Arc::clone(&pod));
         // The name that the UID had before may lead to another pod now.
@@ -340,17 +339,13 @@ impl PodIndex {
     }
 
     fn upsert_mirror(&mut self, pod: Arc<StoredPod>) {
-        let name = pod.key();
-        let uid = pod.uid().into();
-        if let Some(regular) = self.regular.by_name(&name) {
+        let (uid, name) = (pod.uid(), pod.key_ref());
+        let before = self.mirrors.by_uid(uid);
+        if let Some(regular) = self.regular.by_name(name) {
             let translation = ResolvedPodUid::of(&regular.metadata);
-            self.translations.insert(uid, translation);
-        } else if self
-            .mirrors
-            .by_uid(&uid)
-            .is_some_and(|before| before.key() != name)
-        {
-            self.translations.remove(&uid);
+            self.translations.insert(uid.into(), translation);
+        } else if before.is_some_and(|before| before.key_ref() != name) {
+            self.translations.remove(uid);
         }
         self.mirrors.upsert(pod);
     }
@@ -360,7 +355,7 @@ impl PodIndex {
             self.mirrors.remove(pod.uid());
             self.translations.remove(pod.uid());
         } else if let Some(removed) = self.regular.remove(pod.uid()) {
-            self.static_uids.remove(pod.uid());
+            self.static_pods.remove(pod.uid());
             self.translate_mirrors_of(&removed);
         }
     }
@@ -370,11 +365,11 @@ impl PodIndex {
         if self.mirrors.len() == 0 {
             return;
         }
-        let name = pod.key();
-        if let Some(regular) = self.regular.by_name(&name) {
+        let name = pod.key_ref();
+        if let Some(regular) = self.regular.by_name(name) {
             let uid = ResolvedPodUid::of(&regular.metadata);
-            for mirror in self.mirrors.uids_by_name(&name) {
-                self.translations.insert(mirror.clone(), uid.clone());
+            for mirror in self.mirrors.all_by_name(name) {
+                self.translations.insert(mirror.uid().into(), uid.clone());
             }
         }
     }

@@ -17,7 +17,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, ObjectKeyRef};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, DeserializeOwned},
@@ -93,8 +93,15 @@ impl StoredPod {
 
     /// Namespace and name; empty where the pod has none.
     pub fn key(&self) -> ObjectKey {
-        let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
-        ObjectKey::new(text(&self.metadata.namespace), text(&self.metadata.name))
+        let ObjectKeyRef { namespace, name } = self.key_ref();
+        ObjectKey::new(namespace, name)
+    }
+
+    pub(crate) fn key_ref(&self) -> ObjectKeyRef<'_> {
+        ObjectKeyRef {
+            namespace: self.metadata.namespace.as_deref().unwrap_or_default(),
+            name: self.metadata.name.as_deref().unwrap_or_default(),
+        }
     }
 
     /// The UID; empty if the pod has none.

@@ -17,9 +17,8 @@ use std::{
     time::Duration,
 };
 
-use hashbrown::Equivalent;
 use jiff::Timestamp;
-use larder_objects::{ObjectKey, ResourceVersion};
+use larder_objects::{ObjectKey, ObjectKeyRef, ResourceVersion};
 use larder_watch::{RegistrationSeq, SeqCounter};
 use parking_lot::RwLock;
 
@@ -140,7 +139,7 @@ impl<C: Cell> Entries<C> {
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<Arc<Entry<C>>> {
         self.by_name
             .read()
-            .get(&KeyRef { namespace, name })
+            .get(&ObjectKeyRef { namespace, name })
             .cloned()
     }
 
@@ -159,7 +158,7 @@ impl<C: Cell> Entries<C> {
     /// The object, if it can be had without waiting by its newest reference.
     pub(crate) fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<C::Object>> {
         let by_name = self.by_name.read();
-        let entry = by_name.get(&KeyRef { namespace, name })?;
+        let entry = by_name.get(&ObjectKeyRef { namespace, name })?;
         entry.cell.read_now(entry.newest_reference())
     }
 
@@ -257,19 +256,5 @@ impl<C: Cell> Entries<C> {
             status
         };
         self.all().into_iter().map(status).collect()
-    }
-}
-
-/// A name to look up. Its hash is that of the [`ObjectKey`].
-#[derive(Hash)]
-struct KeyRef<'a> {
-    namespace: &'a str,
-    name: &'a str,
-}
-
-impl Equivalent<ObjectKey> for KeyRef<'_> {
-    #[inline]
-    fn equivalent(&self, key: &ObjectKey) -> bool {
-        self.namespace == key.namespace && self.name == key.name
     }
 }
