@@ -17,18 +17,14 @@
 
 mod table;
 
-use std::{
-    collections::{HashMap, HashSet},
-    ops::Deref,
-    sync::Arc,
-};
+use std::{collections::HashMap, ops::Deref, sync::Arc};
 
 use foldhash::fast::RandomState;
 use larder_objects::ObjectKeyRef;
 use parking_lot::RwLock;
 use smol_str::SmolStr;
 
-use self::table::{ByUid, PodTable};
+use self::table::PodTable;
 use super::{
     identity::{FullName, MirrorPodUid, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
     stored::StoredPod,
@@ -66,7 +62,7 @@ struct PodIndex {
     regular: PodTable,
     mirrors: PodTable,
     /// The static pods among `regular`.
-    static_pods: HashSet<ByUid, RandomState>,
+    static_pods: PodTable,
     /// The UIDs of mirror pods, and those that they translate to.
     translations: HashMap<SmolStr, ResolvedPodUid, RandomState>,
 }
@@ -248,7 +244,7 @@ impl Pods {
     /// Both directions of the translation between static pods and mirror pods.
     pub fn uid_translations(&self) -> UidTranslations {
         let index = self.index.read();
-        let static_pods = index.static_pods();
+        let static_pods = index.static_pods.iter();
         let mut translations = UidTranslations {
             pod_to_mirror: static_pods
                 .map(|pod| (ResolvedPodUid::of(&pod.metadata), None))
@@ -296,10 +292,6 @@ impl Pods {
 }
 
 impl PodIndex {
-    fn static_pods(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
-        self.static_pods.iter().map(|ByUid(pod)| pod)
-    }
-
     fn orphaned_mirror_pods(&self) -> Vec<Arc<StoredPod>> {
         let mirrors = self.mirrors.iter();
         let orphaned = mirrors.filter(|mirror| self.regular.by_name(mirror.key_ref()).is_none());
@@ -313,7 +305,7 @@ impl PodIndex {
         };
         // In one allocation, however many there are.
         let mut pods = Vec::with_capacity(self.static_pods.len());
-        pods.extend(self.static_pods().map(with_mirror));
+        pods.extend(self.static_pods.iter().map(with_mirror));
         pods
     }
 
@@ -326,12 +318,15 @@ impl PodIndex {
     }
 
     fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
+        let replaced = self.regular.upsert(Arc::clone(&pod));
         if is_static_pod(&pod.metadata) {
-            self.static_pods.replace(ByUid(Arc::clone(&pod)));
-        } else {
+            self.static_pods.upsert(Arc::clone(&pod));
+        } else if replaced
+            .as_ref()
+            .is_some_and(|former| is_static_pod(&former.metadata))
+        {
             self.static_pods.remove(pod.uid());
         }
-        let replaced = self.regular.upsert(Arc::clone(&pod));
         // The name that the UID had before may lead to another pod now.
         for changed in replaced.iter().chain([&pod]) {
             self.translate_mirrors_of(changed);
@@ -355,7 +350,9 @@ impl PodIndex {
             self.mirrors.remove(pod.uid());
             self.translations.remove(pod.uid());
         } else if let Some(removed) = self.regular.remove(pod.uid()) {
-            self.static_pods.remove(pod.uid());
+            if is_static_pod(&removed.metadata) {
+                self.static_pods.remove(removed.uid());
+            }
             self.translate_mirrors_of(&removed);
         }
     }

@@ -4,49 +4,33 @@
 //! 1. A UID occurs once.
 //! 2. A full name has all its pods. It leads to the one upserted last, which is the last of them.
 
-use std::{
-    borrow::Borrow,
-    hash::{Hash, Hasher},
-    sync::Arc,
-};
+use std::{hash::BuildHasher as _, mem, sync::Arc};
 
 use foldhash::fast::RandomState;
-use hashbrown::{HashMap, HashSet, hash_map::EntryRef};
-use larder_objects::{ObjectKey, ObjectKeyRef};
+use hashbrown::{HashTable, hash_table::Entry};
+use larder_objects::ObjectKeyRef;
 use smallvec::{SmallVec, smallvec};
 
 use crate::stored::StoredPod;
 
-/// The pods. Hashes are seeded at random, because UIDs and names come from outside.
+/// The pods. A table of pods needs no copies of their UIDs and names.
 #[derive(Debug, Default)]
 pub(super) struct PodTable {
-    by_uid: HashSet<ByUid, RandomState>,
-    by_name: HashMap<ObjectKey, SmallVec<[Arc<StoredPod>; 1]>, RandomState>,
+    /// At random, because UIDs and names come from outside.
+    seed: RandomState,
+    by_uid: HashTable<Arc<StoredPod>>,
+    by_name: HashTable<Namesakes>,
 }
 
-/// A pod in a set of UIDs.
+/// The pods of one full name, of which there is at least one.
 #[derive(Debug)]
-pub(super) struct ByUid(pub(super) Arc<StoredPod>);
+struct Namesakes(SmallVec<[Arc<StoredPod>; 1]>);
 
-impl Borrow<str> for ByUid {
-    fn borrow(&self) -> &str {
-        self.0.uid()
+impl Namesakes {
+    fn name(&self) -> ObjectKeyRef<'_> {
+        self.0[0].key_ref()
     }
 }
-
-impl Hash for ByUid {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.uid().hash(state);
-    }
-}
-
-impl PartialEq for ByUid {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.uid() == other.0.uid()
-    }
-}
-
-impl Eq for ByUid {}
 
 impl PodTable {
     pub(super) fn len(&self) -> usize {
@@ -54,7 +38,7 @@ impl PodTable {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
-        self.by_uid.iter().map(|ByUid(pod)| pod)
+        self.by_uid.iter()
     }
 
     pub(super) fn pods(&self) -> Vec<Arc<StoredPod>> {
@@ -62,7 +46,8 @@ impl PodTable {
     }
 
     pub(super) fn by_uid(&self, uid: &str) -> Option<&Arc<StoredPod>> {
-        self.by_uid.get(uid).map(|ByUid(pod)| pod)
+        let hash = self.seed.hash_one(uid);
+        self.by_uid.find(hash, |known| known.uid() == uid)
     }
 
     /// The pod to which the full name leads.
@@ -72,38 +57,60 @@ impl PodTable {
 
     /// All pods that have the full name.
     pub(super) fn all_by_name(&self, name: ObjectKeyRef<'_>) -> &[Arc<StoredPod>] {
-        self.by_name.get(&name).map_or(&[], |pods| pods)
+        let hash = self.seed.hash_one(name);
+        let found = self.by_name.find(hash, |pods| pods.name() == name);
+        found.map_or(&[], |pods| &pods.0)
     }
 
     /// Adds `pod`, or puts it in place of the pod of its UID, which is returned.
     pub(super) fn upsert(&mut self, pod: Arc<StoredPod>) -> Option<Arc<StoredPod>> {
-        let replaced = self.by_uid.replace(ByUid(Arc::clone(&pod)));
-        let replaced = replaced.map(|ByUid(pod)| pod);
-        let former = replaced.as_deref();
-        if let Some(former) = former.filter(|former| former.key_ref() != pod.key_ref()) {
+        let seed = &self.seed;
+        let hash_of = |pod: &Arc<StoredPod>| seed.hash_one(pod.uid());
+        let is_same = |known: &Arc<StoredPod>| known.uid() == pod.uid();
+        let replaced = match self.by_uid.entry(hash_of(&pod), is_same, hash_of) {
+            Entry::Occupied(known) => Some(mem::replace(known.into_mut(), Arc::clone(&pod))),
+            Entry::Vacant(free) => {
+                free.insert(Arc::clone(&pod));
+                None
+            }
+        };
+        let name = pod.key_ref();
+        if let Some(former) = replaced.as_ref().filter(|former| former.key_ref() != name) {
             self.unlink(former);
         }
-        if let Some(pods) = self.by_name.get_mut(&pod.key_ref()) {
-            pods.retain(|known| known.uid() != pod.uid());
-            pods.push(pod);
-        } else {
-            self.by_name.insert(pod.key(), smallvec![pod]);
+        let hash_of = |pods: &Namesakes| self.seed.hash_one(pods.name());
+        let hash = self.seed.hash_one(name);
+        match self
+            .by_name
+            .entry(hash, |pods| pods.name() == name, hash_of)
+        {
+            Entry::Occupied(known) => {
+                let pods = &mut known.into_mut().0;
+                pods.retain(|known| known.uid() != pod.uid());
+                pods.push(pod);
+            }
+            Entry::Vacant(free) => drop(free.insert(Namesakes(smallvec![pod]))),
         }
         replaced
     }
 
     /// Removes the pod of the UID.
     pub(super) fn remove(&mut self, uid: &str) -> Option<Arc<StoredPod>> {
-        let ByUid(removed) = self.by_uid.take(uid)?;
+        let hash = self.seed.hash_one(uid);
+        let found = self.by_uid.find_entry(hash, |known| known.uid() == uid);
+        let (removed, _) = found.ok()?.remove();
         self.unlink(&removed);
         Some(removed)
     }
 
     fn unlink(&mut self, pod: &StoredPod) {
-        if let EntryRef::Occupied(mut entry) = self.by_name.entry_ref(&pod.key_ref()) {
-            entry.get_mut().retain(|known| known.uid() != pod.uid());
-            if entry.get().is_empty() {
-                entry.remove();
+        let name = pod.key_ref();
+        let hash = self.seed.hash_one(name);
+        if let Ok(mut found) = self.by_name.find_entry(hash, |pods| pods.name() == name) {
+            let pods = &mut found.get_mut().0;
+            pods.retain(|known| known.uid() != pod.uid());
+            if pods.is_empty() {
+                found.remove();
             }
         }
     }
