@@ -55,7 +55,7 @@ pub(crate) struct Activity {
 pub(crate) struct ActivityState {
     pub(crate) in_flight: usize,
     /// Whether a request was answered with anything but 401.
-    pub(crate) proven: bool,
+    pub(crate) is_authenticated: bool,
     /// When the connection became idle, or stopped being so.
     pub(crate) since: Instant,
     /// Its place in [`SlotTable::idle`]; `None` with a request in flight.
@@ -80,18 +80,18 @@ impl Activity {
     pub(crate) fn update(&self, change: impl FnOnce(&mut ActivityState)) {
         let mut table = self.slots.table.lock();
         self.state.send_modify(|state| {
-            let before = (state.in_flight > 0, state.proven);
+            let before = (state.in_flight > 0, state.is_authenticated);
             change(state);
             let is_busy = state.in_flight > 0;
             // A client that stays unauthenticated gains no time by asking.
-            if state.proven && before != (is_busy, true) {
+            if state.is_authenticated && before != (is_busy, true) {
                 state.since = Instant::now();
             }
             if let Some(key) = state.idle.take() {
                 table.idle.remove(&key);
             }
             if !is_busy && !self.replaced.is_cancelled() {
-                let key = (state.proven, table.next);
+                let key = (state.is_authenticated, table.next);
                 table.next += 1;
                 table.idle.insert(key, self.replaced.clone());
                 state.idle = Some(key);

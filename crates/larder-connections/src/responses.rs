@@ -59,7 +59,7 @@ where
             let response = answer.await?;
             let known = response.status() != StatusCode::UNAUTHORIZED;
             if known {
-                in_flight.0.update(|state| state.proven = true);
+                in_flight.0.update(|state| state.is_authenticated = true);
             }
             let activity = Arc::clone(&in_flight.0);
             // Only a known client keeps its connection by not reading.

@@ -84,7 +84,7 @@ impl ConnectionSlot {
     fn new(slots: Arc<SlotsInner>) -> Self {
         let state = ActivityState {
             in_flight: 0,
-            proven: false,
+            is_authenticated: false,
             since: Instant::now(),
             idle: None,
         };
@@ -223,7 +223,7 @@ impl ConnectionSlot {
     /// When the connection must have changed its state.
     fn limit(&self, state: ActivityState) -> Option<Instant> {
         let limits = &self.activity.slots.limits;
-        Some(match (state.in_flight, state.proven) {
+        Some(match (state.in_flight, state.is_authenticated) {
             (0, true) => state.since + limits.idle_timeout,
             (0, false) => state.since + limits.head_timeout,
             _ => state.since + limits.response_timeout?,

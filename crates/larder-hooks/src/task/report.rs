@@ -51,15 +51,10 @@ impl OnChange {
             last_success: tracked.last_success(),
         });
         let errors = pod.hooks().errors.iter().map(|invalid| HookStatus {
-            name: String::new(),
-            action: String::new(),
             place: invalid.annotation.to_string(),
             state: "Invalid".to_owned(),
-            since: None,
             reason: invalid.error.to_string(),
-            output: String::new(),
-            attempts: 0,
-            last_success: None,
+            ..HookStatus::default()
         });
         hooks.chain(errors).collect()
     }

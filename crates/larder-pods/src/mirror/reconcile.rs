@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{StreamExt as _, stream};
+use futures::{StreamExt as _, future::OptionFuture, stream};
 use larder_objects::{ObjectKey, chain};
 use tokio::{
     sync::watch,
@@ -181,16 +181,11 @@ impl MirrorReconciler {
         loop {
             let scope = self.scope.borrow_and_update().clone();
             let due = self.pass(&scope).await;
-            let wait = async {
-                match due {
-                    Some(due) => sleep_until(due).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let wait = OptionFuture::from(due.map(sleep_until));
             tokio::select! {
                 // Cancel-safe: an unseen change stays unseen.
                 changed = self.scope.changed() => if changed.is_err() { return },
-                () = wait => {}
+                Some(()) = wait => {}
             }
         }
     }

@@ -137,7 +137,7 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
         let place = || TableCell::dim(annotation.annotation.as_str());
         match &annotation.hooks {
             Ok(hooks) => branches.extend(hooks.iter().map(|hook| {
-                let looks_at = match &hook.volumes {
+                let volumes = match &hook.volumes {
                     None => "all volumes".to_owned(),
                     Some(names) if names.is_empty() => "no volume".to_owned(),
                     Some(names) => names.join(", "),
@@ -150,7 +150,7 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
                 Branch::new([
                     TableCell::bold(format!("on change {}", hook.name)),
                     TableCell::plain(hook.action()),
-                    TableCell::plain(format!("{looks_at}{and}")),
+                    TableCell::plain(format!("{volumes}{and}")),
                     place(),
                 ])
             })),
