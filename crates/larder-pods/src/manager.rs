@@ -318,17 +318,19 @@ impl PodIndex {
     }
 
     fn upsert_regular(&mut self, pod: Arc<StoredPod>) {
-        let replaced = self.regular.upsert(Arc::clone(&pod));
-        if is_static_pod(&pod.metadata) {
+        let is_static = is_static_pod(&pod.metadata);
+        if is_static {
             self.static_pods.upsert(Arc::clone(&pod));
-        } else if replaced
-            .as_ref()
-            .is_some_and(|former| is_static_pod(&former.metadata))
+        }
+        let known = (self.mirrors.len() > 0).then(|| Arc::clone(&pod));
+        let replaced = self.regular.upsert(pod);
+        if let Some(former) = replaced.as_ref().filter(|_| !is_static)
+            && is_static_pod(&former.metadata)
         {
-            self.static_pods.remove(pod.uid());
+            self.static_pods.remove(former.uid());
         }
         // The name that the UID had before may lead to another pod now.
-        for changed in replaced.iter().chain([&pod]) {
+        for changed in replaced.iter().chain(&known) {
             self.translate_mirrors_of(changed);
         }
     }

@@ -1,15 +1,16 @@
 //! Pods of one sort, found by UID and by full name.
 //!
 //! Invariants:
-//! 1. A UID occurs once.
-//! 2. A full name has all its pods. It leads to the one upserted last, which is the last of them.
+//! 1. A UID occurs once. A full name has all its pods, and leads to the one upserted last.
+//! 2. A pod is held once: both indexes lead to its slot. So an update of a pod touches the index of names only if its
+//!    name changes.
 
 use std::{hash::BuildHasher as _, mem, sync::Arc};
 
 use foldhash::fast::RandomState;
 use hashbrown::{HashTable, hash_table::Entry};
 use larder_objects::ObjectKeyRef;
-use smallvec::{SmallVec, smallvec};
+use slab::Slab;
 
 use crate::stored::StoredPod;
 
@@ -18,27 +19,27 @@ use crate::stored::StoredPod;
 pub(super) struct PodTable {
     /// At random, because UIDs and names come from outside.
     seed: RandomState,
-    by_uid: HashTable<Arc<StoredPod>>,
-    by_name: HashTable<Namesakes>,
+    slots: Slab<Slot>,
+    by_uid: HashTable<usize>,
+    by_name: HashTable<usize>,
+    /// Sequence number of the last upsert.
+    upserts: u64,
 }
 
-/// The pods of one full name, of which there is at least one.
 #[derive(Debug)]
-struct Namesakes(SmallVec<[Arc<StoredPod>; 1]>);
-
-impl Namesakes {
-    fn name(&self) -> ObjectKeyRef<'_> {
-        self.0[0].key_ref()
-    }
+struct Slot {
+    pod: Arc<StoredPod>,
+    /// Sequence number of its last upsert.
+    upserted: u64,
 }
 
 impl PodTable {
     pub(super) fn len(&self) -> usize {
-        self.by_uid.len()
+        self.slots.len()
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &Arc<StoredPod>> {
-        self.by_uid.iter()
+        self.slots.iter().map(|(_, slot)| &slot.pod)
     }
 
     pub(super) fn pods(&self) -> Vec<Arc<StoredPod>> {
@@ -46,72 +47,82 @@ impl PodTable {
     }
 
     pub(super) fn by_uid(&self, uid: &str) -> Option<&Arc<StoredPod>> {
-        let hash = self.seed.hash_one(uid);
-        self.by_uid.find(hash, |known| known.uid() == uid)
+        let is_it = |&slot: &usize| self.slots[slot].pod.uid() == uid;
+        let slot = self.by_uid.find(self.seed.hash_one(uid), is_it)?;
+        Some(&self.slots[*slot].pod)
     }
 
     /// The pod to which the full name leads.
     pub(super) fn by_name(&self, name: ObjectKeyRef<'_>) -> Option<&Arc<StoredPod>> {
-        self.all_by_name(name).last()
+        let last = self.slots_of(name).max_by_key(|slot| slot.upserted)?;
+        Some(&last.pod)
     }
 
     /// All pods that have the full name.
-    pub(super) fn all_by_name(&self, name: ObjectKeyRef<'_>) -> &[Arc<StoredPod>] {
-        let hash = self.seed.hash_one(name);
-        let found = self.by_name.find(hash, |pods| pods.name() == name);
-        found.map_or(&[], |pods| &pods.0)
+    pub(super) fn all_by_name(
+        &self,
+        name: ObjectKeyRef<'_>,
+    ) -> impl Iterator<Item = &Arc<StoredPod>> {
+        self.slots_of(name).map(|slot| &slot.pod)
+    }
+
+    fn slots_of(&self, name: ObjectKeyRef<'_>) -> impl Iterator<Item = &Slot> {
+        let slots = self.by_name.iter_hash(self.seed.hash_one(name));
+        let slots = slots.map(|&slot| &self.slots[slot]);
+        slots.filter(move |slot| slot.pod.key_ref() == name)
     }
 
     /// Adds `pod`, or puts it in place of the pod of its UID, which is returned.
     pub(super) fn upsert(&mut self, pod: Arc<StoredPod>) -> Option<Arc<StoredPod>> {
-        let seed = &self.seed;
-        let hash_of = |pod: &Arc<StoredPod>| seed.hash_one(pod.uid());
-        let is_same = |known: &Arc<StoredPod>| known.uid() == pod.uid();
-        let replaced = match self.by_uid.entry(hash_of(&pod), is_same, hash_of) {
-            Entry::Occupied(known) => Some(mem::replace(known.into_mut(), Arc::clone(&pod))),
+        self.upserts += 1;
+        let upserted = self.upserts;
+        let slots = &mut self.slots;
+        let found = self.by_uid.entry(
+            self.seed.hash_one(pod.uid()),
+            |&slot| slots[slot].pod.uid() == pod.uid(),
+            |&slot| self.seed.hash_one(slots[slot].pod.uid()),
+        );
+        match found {
+            Entry::Occupied(known) => {
+                let number = *known.get();
+                let former = mem::replace(&mut slots[number], Slot { pod, upserted }).pod;
+                if former.key_ref() != self.slots[number].pod.key_ref() {
+                    self.unlink(&former, number);
+                    self.link(number);
+                }
+                Some(former)
+            }
             Entry::Vacant(free) => {
-                free.insert(Arc::clone(&pod));
+                let number = slots.insert(Slot { pod, upserted });
+                free.insert(number);
+                self.link(number);
                 None
             }
-        };
-        let name = pod.key_ref();
-        if let Some(former) = replaced.as_ref().filter(|former| former.key_ref() != name) {
-            self.unlink(former);
         }
-        let hash_of = |pods: &Namesakes| self.seed.hash_one(pods.name());
-        let hash = self.seed.hash_one(name);
-        match self
-            .by_name
-            .entry(hash, |pods| pods.name() == name, hash_of)
-        {
-            Entry::Occupied(known) => {
-                let pods = &mut known.into_mut().0;
-                pods.retain(|known| known.uid() != pod.uid());
-                pods.push(pod);
-            }
-            Entry::Vacant(free) => drop(free.insert(Namesakes(smallvec![pod]))),
-        }
-        replaced
     }
 
     /// Removes the pod of the UID.
     pub(super) fn remove(&mut self, uid: &str) -> Option<Arc<StoredPod>> {
-        let hash = self.seed.hash_one(uid);
-        let found = self.by_uid.find_entry(hash, |known| known.uid() == uid);
-        let (removed, _) = found.ok()?.remove();
-        self.unlink(&removed);
+        let is_it = |&slot: &usize| self.slots[slot].pod.uid() == uid;
+        let found = self.by_uid.find_entry(self.seed.hash_one(uid), is_it);
+        let (number, _) = found.ok()?.remove();
+        let removed = self.slots.remove(number).pod;
+        self.unlink(&removed, number);
         Some(removed)
     }
 
-    fn unlink(&mut self, pod: &StoredPod) {
-        let name = pod.key_ref();
-        let hash = self.seed.hash_one(name);
-        if let Ok(mut found) = self.by_name.find_entry(hash, |pods| pods.name() == name) {
-            let pods = &mut found.get_mut().0;
-            pods.retain(|known| known.uid() != pod.uid());
-            if pods.is_empty() {
-                found.remove();
-            }
+    /// Lets the name of the pod in the slot `number` lead to it.
+    fn link(&mut self, number: usize) {
+        let hash_of = |&slot: &usize| self.seed.hash_one(self.slots[slot].pod.key_ref());
+        self.by_name
+            .insert_unique(hash_of(&number), number, hash_of);
+    }
+
+    /// The name of `pod`, which was in the slot `number`, no longer leads there.
+    fn unlink(&mut self, pod: &StoredPod, number: usize) {
+        let hash = self.seed.hash_one(pod.key_ref());
+        if let Ok(found) = self.by_name.find_entry(hash, |&slot| slot == number) {
+            found.remove();
         }
     }
 }
