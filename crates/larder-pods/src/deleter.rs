@@ -10,7 +10,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
 use larder_objects::chain;
 use larder_transport::path::Resource;
-use larder_watch::request;
+use larder_watch::{RequestError, request};
 use serde::de::IgnoredAny;
 use serde_json::json;
 use tokio::task::{JoinError, JoinSet};
@@ -36,40 +36,18 @@ impl PodDeleter {
 
     /// Removes the pod with `metadata`, which the API server has marked as deleted.
     pub fn delete(&mut self, metadata: &ObjectMeta) {
-        let Some(client) = self.client.clone() else {
-            return;
-        };
-        let (Some(namespace), Some(name), Some(uid)) = (
+        let (Some(client), Some(namespace), Some(name), Some(uid)) = (
+            self.client.clone(),
             metadata.namespace.clone(),
             metadata.name.clone(),
-            &metadata.uid,
+            metadata.uid.clone(),
         ) else {
             return;
         };
-        let options = json!({
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "gracePeriodSeconds": 0,
-            "preconditions": {"uid": uid},
-        });
-        let path = PODS
-            .in_namespace(&namespace)
-            .and_then(|pods| pods.object(&name));
-        let path = match path {
-            Ok(path) => path,
-            Err(error) => {
-                warn!(error = error.to_string(), pod = %format_args!("{namespace}/{name}"), "failed to build the path of a deleted pod, ignoring it");
-                return;
-            }
-        };
         self.requests.spawn(async move {
-            let deleted = request::<IgnoredAny>(&client, Method::DELETE, path.as_str(), Some(&options));
-            match deleted.await {
-                Err(error) if !error.is_not_found() && !error.is_conflict() => {
-                    let error = chain(&error);
-                    warn!(error, pod = %format_args!("{namespace}/{name}"), "failed to delete pod, will retry when it changes");
-                }
-                Ok(_) | Err(_) => {}
+            if let Err(error) = delete_pod(&client, &namespace, &name, &uid).await {
+                let error = chain(&error);
+                warn!(error, pod = %format_args!("{namespace}/{name}"), "failed to delete pod, will retry when it changes");
             }
         });
     }
@@ -82,5 +60,30 @@ impl PodDeleter {
             }
         }
         pending().await
+    }
+}
+
+/// Deletes the pod with exactly this UID, at once. Returns `false` if it was gone already, or another pod has its name.
+///
+/// # Errors
+///
+/// The API server rejects the request, or does not answer.
+pub(crate) async fn delete_pod(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    uid: &str,
+) -> Result<bool, RequestError> {
+    let options = json!({
+        "apiVersion": "v1",
+        "kind": "DeleteOptions",
+        "gracePeriodSeconds": 0,
+        "preconditions": {"uid": uid},
+    });
+    let path = PODS.in_namespace(namespace)?.object(name)?;
+    match request(client, Method::DELETE, path.as_str(), Some(&options)).await {
+        Ok(IgnoredAny) => Ok(true),
+        Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
+        Err(error) => Err(error),
     }
 }

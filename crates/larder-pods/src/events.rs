@@ -149,12 +149,12 @@ impl Events {
         loop {
             let next = self.noted.lock().next();
             let (uid, event) = match next {
-                NextPost::Post(uid, event) => (uid, event),
-                NextPost::Nothing => {
+                Ok(next) => next,
+                Err(None) => {
                     self.wake.notified().await;
                     continue;
                 }
-                NextPost::After(time) => {
+                Err(Some(time)) => {
                     // A timeout and a new event both start another round.
                     let _ = timeout_at(time, self.wake.notified()).await;
                     continue;
@@ -172,28 +172,22 @@ impl Events {
         // The pod may be gone.
         let pod_events = noted.pods.get_mut(uid);
         let mut events = pod_events.into_iter().flat_map(|pod| &mut pod.events);
-        let same = events.find(|noted| noted.name == event.name);
+        if let Some(same) = events.find(|noted| noted.name == event.name) {
+            same.posted |= outcome.is_ok();
+            same.due |= matches!(outcome, Err(PostError::Later(_) | PostError::Forbidden(_)));
+        }
         let pod = event.involved["name"].as_str().unwrap_or_default();
         match outcome {
             Ok(()) => {
                 (self.counted)("posted");
-                if let Some(same) = same {
-                    same.posted = true;
-                }
                 Duration::ZERO
             }
             Err(PostError::Later(why)) => {
                 debug!(error = why, "failed to post event, will retry");
-                if let Some(same) = same {
-                    same.due = true;
-                }
                 RETRY
             }
             Err(PostError::Forbidden(why)) => {
                 (self.counted)("forbidden");
-                if let Some(same) = same {
-                    same.due = true;
-                }
                 let now = Instant::now();
                 let has_warned = noted.warned_at.is_some_and(|at| now - at < FORBIDDEN);
                 let (namespace, reason, message) =
@@ -256,18 +250,10 @@ impl Events {
     }
 }
 
-/// The next thing to do.
-enum NextPost {
-    /// Post this event of the pod with this UID.
-    Post(SmolStr, PodEvent),
-    /// Look again at this time.
-    After(Instant),
-    Nothing,
-}
-
 impl NotedEvents {
-    /// An event to post now. It is no longer due, and its pod has spent a token for it.
-    fn next(&mut self) -> NextPost {
+    /// An event to post now, of the pod with this UID. It is no longer due, and its pod has spent a token for it. Without
+    /// one: when to look again at the latest.
+    fn next(&mut self) -> Result<(SmolStr, PodEvent), Option<Instant>> {
         let now = Instant::now();
         self.forbidden.retain(|_, until| *until > now);
         let mut after: Option<Instant> = None;
@@ -282,10 +268,10 @@ impl NotedEvents {
             if pod.try_spend(now) {
                 let event = &mut pod.events[due];
                 event.due = false;
-                return NextPost::Post(uid.clone(), event.clone());
+                return Ok((uid.clone(), event.clone()));
             }
         }
-        after.map_or(NextPost::Nothing, NextPost::After)
+        Err(after)
     }
 }
 

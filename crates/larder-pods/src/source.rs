@@ -111,19 +111,6 @@ impl Reporter {
     }
 }
 
-/// Runs `work` on a blocking thread and waits for it. Files are read and manifests decoded this way, so that a large or
-/// hostile one never keeps the runtime from its other tasks.
-#[cfg(feature = "static-sources")]
-async fn off_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(result) => result,
-        Err(error) => match error.try_into_panic() {
-            Ok(panic) => std::panic::resume_unwind(panic),
-            Err(error) => unreachable!("a blocking task is not cancelled: {error}"),
-        },
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;

@@ -273,17 +273,9 @@ impl StaticPods {
         let origin = document.origin;
         let mut pod = match (document.manifest, document.workload) {
             (Manifest::Pod(pod), None) => *pod,
-            (_, Some(workload)) => {
-                return Err(StaticPodError::NotAPod {
-                    origin,
-                    kind: workload,
-                });
-            }
-            (_, None) => {
-                let kind = document.object["kind"]
-                    .as_str()
-                    .unwrap_or_default()
-                    .to_owned();
+            (_, workload) => {
+                let kind = document.object["kind"].as_str().unwrap_or_default();
+                let kind = workload.unwrap_or_else(|| kind.to_owned());
                 return Err(StaticPodError::NotAPod { origin, kind });
             }
         };
@@ -296,10 +288,8 @@ impl StaticPods {
             return Err(StaticPodError::Invalid { origin, errors });
         }
         match (api_reference(&pod), self.api_references) {
-            (Some(resource), ApiReferences::Refuse) => {
-                Err(StaticPodError::ApiReference { origin, resource })
-            }
-            (Some(resource @ "resourceclaims"), ApiReferences::Allow) => {
+            (Some(resource), ApiReferences::Refuse)
+            | (Some(resource @ "resourceclaims"), ApiReferences::Allow) => {
                 Err(StaticPodError::ApiReference { origin, resource })
             }
             _ => StoredPod::new(pod).map_err(|source| StaticPodError::Store { origin, source }),

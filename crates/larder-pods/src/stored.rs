@@ -17,7 +17,7 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use larder_objects::{ObjectKey, ObjectKeyRef};
+use larder_objects::{ObjectKey, ObjectKeyRef, ResourceVersion};
 use serde::{
     Deserialize, Deserializer, Serialize,
     de::{self, DeserializeOwned},
@@ -101,6 +101,18 @@ impl StoredPod {
         ObjectKeyRef {
             namespace: self.metadata.namespace.as_deref().unwrap_or_default(),
             name: self.metadata.name.as_deref().unwrap_or_default(),
+        }
+    }
+
+    /// What identifies the pod and its version; empty where the pod has none.
+    pub fn identity(&self) -> larder_objects::ObjectMeta {
+        let ObjectKey { namespace, name } = self.key();
+        let version = self.metadata.resource_version.as_deref();
+        larder_objects::ObjectMeta {
+            namespace,
+            name,
+            uid: self.uid().into(),
+            resource_version: ResourceVersion::new(version.unwrap_or_default()),
         }
     }
 

@@ -238,7 +238,7 @@ where
     let subject = EventSubject::Volume("v");
     events.failed(&metadata, subject, "no", Timestamp::UNIX_EPOCH);
     let next = events.noted.lock().next();
-    let NextPost::Post(_, event) = next else {
+    let Ok((_, event)) = next else {
         panic!("an event is due");
     };
     events.post(&event).await

@@ -16,6 +16,7 @@ use larder_transport::path::{CollectionPath, ObjectPath, Resource};
 use larder_watch::{RequestError, request};
 
 use crate::{
+    deleter::delete_pod,
     identity::{
         CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, MirrorPodUid, annotation,
         is_mirror_pod, is_mirror_pod_of, set_annotation,
@@ -51,23 +52,13 @@ pub enum MirrorError {
         /// The API server's error.
         source: Arc<RequestError>,
     },
-    /// The Node does not exist, and larder is not configured to register one.
-    #[error("node {name} does not exist")]
-    NoNode {
+    /// The Node does not exist, and larder is not configured to register one, or it cannot own a pod.
+    #[error("node {name} {problem}")]
+    UnusableNode {
         /// Its name.
         name: String,
-    },
-    /// The Node has no UID, so it cannot own a pod.
-    #[error("node {name} has no UID")]
-    NodeWithoutUid {
-        /// Its name.
-        name: String,
-    },
-    /// The Node is being deleted.
-    #[error("node {name} is being deleted")]
-    NodeDeleted {
-        /// Its name.
-        name: String,
+        /// `does not exist`, `has no UID` or `is being deleted`.
+        problem: &'static str,
     },
     /// The mirror pod could not be created, read or deleted.
     #[error("failed to {verb} mirror pod {full_name}")]
@@ -153,10 +144,14 @@ impl MirrorClient {
                 source: Arc::new(source),
             }
         };
+        let unusable = |problem| {
+            let name = self.node_name.clone();
+            MirrorError::UnusableNode { name, problem }
+        };
         let found = self.get_node().await.map_err(failed("get"))?;
         let node = match (found, &self.registration) {
             (Some(node), _) => node,
-            (None, None) => return Err(MirrorError::NoNode { name }),
+            (None, None) => return Err(unusable("does not exist")),
             (None, Some(node)) => {
                 let mut node = Node::clone(node);
                 node.metadata.name = Some(name.clone());
@@ -175,18 +170,18 @@ impl MirrorClient {
                     // Another client was faster.
                     Err(error) if error.is_conflict() => {
                         let found = self.get_node().await.map_err(failed("get"))?;
-                        found.ok_or(MirrorError::NoNode { name: name.clone() })?
+                        found.ok_or_else(|| unusable("does not exist"))?
                     }
                     Err(error) => return Err(failed("create")(error)),
                 }
             }
         };
         if node.metadata.deletion_timestamp.is_some() {
-            return Err(MirrorError::NodeDeleted { name });
+            return Err(unusable("is being deleted"));
         }
         match node.metadata.uid.filter(|uid| !uid.is_empty()) {
             Some(uid) => Ok(NodeIdentity { name, uid }),
-            None => Err(MirrorError::NodeWithoutUid { name }),
+            None => Err(unusable("has no UID")),
         }
     }
 
@@ -238,27 +233,13 @@ impl MirrorClient {
         full_name: &FullName,
         uid: &MirrorPodUid,
     ) -> Result<bool, MirrorError> {
-        let options = json!({
-            "apiVersion": "v1",
-            "kind": "DeleteOptions",
-            "gracePeriodSeconds": 0,
-            "preconditions": {"uid": uid.to_string()},
-        });
-        let deleted = async {
-            let path = pod_path(full_name)?;
-            let request = request(&self.client, Method::DELETE, path.as_str(), Some(&options));
-            request.await.map(|_: IgnoredAny| ())
-        };
-        match deleted.await {
-            Ok(()) => Ok(true),
-            // It does not exist, or another pod has its name.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(false),
-            Err(source) => Err(MirrorError::Pod {
-                verb: "delete",
-                full_name: full_name.clone(),
-                source: Arc::new(source),
-            }),
-        }
+        let FullName { name, namespace } = full_name;
+        let deleted = delete_pod(&self.client, namespace, name, uid.as_str()).await;
+        deleted.map_err(|source| MirrorError::Pod {
+            verb: "delete",
+            full_name: full_name.clone(),
+            source: Arc::new(source),
+        })
     }
 
     async fn get_node(&self) -> Result<Option<Node>, RequestError> {

@@ -27,13 +27,13 @@ use std::{
     time::Duration,
 };
 
+use larder_transport::blocking::blocking;
 use tokio::{sync::mpsc, time};
 
 use self::scan::Scanner;
 use super::{
     Closed, Reporter, SourceProblem, SourceReport,
     directory::{DirectoryWatch, Signal},
-    off_runtime,
 };
 use crate::{
     identity::PodSource,
@@ -100,11 +100,11 @@ impl FileSource {
         let mut watch = DirectoryWatch::default();
         let mut touched = Touched::All;
         let (path, static_pods, copies) = (self.path.clone(), self.static_pods, self.copies);
-        let mut scanner = off_runtime(move || Scanner::new(path, static_pods, copies)).await;
+        let mut scanner = blocking(move || Scanner::new(path, static_pods, copies)).await;
         loop {
             let path = self.path.clone();
             let (scan, unwatched);
-            (watch, scanner, scan, unwatched) = off_runtime(move || {
+            (watch, scanner, scan, unwatched) = blocking(move || {
                 let directory = if path.is_file() {
                     path.parent()
                 } else {

@@ -26,11 +26,12 @@ use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use larder_objects::StableHash;
+use larder_transport::blocking::blocking;
 use percent_encoding::percent_decode_str;
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
 
-use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood, off_runtime};
+use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood};
 use crate::{
     identity::PodSource,
     merge::SourcePods,
@@ -53,10 +54,8 @@ pub type HttpService =
 
 /// A URL of static pods: `staticPodURL`.
 pub struct HttpSource {
-    url: Uri,
-    headers: HeaderMap,
+    fetch: Fetch,
     check_frequency: Duration,
-    service: HttpService,
     bodies: Bodies,
     /// The copy of the last good body for the next run.
     copies: Option<PathBuf>,
@@ -71,6 +70,10 @@ struct Bodies {
     reported: Option<StableHash>,
     /// The last bad body's hash and error.
     rejected: Option<(StableHash, Arc<HttpSourceError>)>,
+    /// The copy of the last good body, if there is one.
+    last_good: Option<LastGood>,
+    /// The body that an earlier run kept, until the first response.
+    recalled: Option<String>,
 }
 
 /// Header values are secrets.
@@ -186,16 +189,13 @@ impl HttpSource {
             return Err(HttpSourceError::Url);
         }
         Ok(Self {
-            headers: header_map(headers, &url)?,
-            bodies: Bodies {
-                url: url.to_string(),
-                static_pods,
-                reported: None,
-                rejected: None,
+            bodies: Bodies::new(url.to_string(), static_pods),
+            fetch: Fetch {
+                headers: header_map(headers, &url)?,
+                url,
+                service,
             },
-            url,
             check_frequency,
-            service,
             copies: None,
         })
     }
@@ -218,40 +218,18 @@ impl HttpSource {
     }
 
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
-        let fetch = Fetch {
-            url: self.url,
-            headers: self.headers,
-            service: self.service,
-        };
-        let mut bodies = self.bodies;
+        let (mut bodies, copies) = (self.bodies, self.copies);
         let subject = shown_url(&bodies.url);
-        let copies = self.copies;
-        let mut last_good;
-        (bodies, last_good) = off_runtime(move || {
-            let last_good = copies.map(|copies| LastGoodBody::recall(copies, &bodies.url));
-            (bodies, last_good)
-        })
-        .await;
-        let mut is_first = true;
+        bodies = blocking(move || bodies.recall(copies)).await;
         loop {
-            let fetched = time::timeout(TIMEOUT, fetch.body()).await;
+            let fetched = time::timeout(TIMEOUT, self.fetch.body()).await;
             let fetched = fetched.unwrap_or(Err(HttpSourceError::Timeout));
             let outcome;
-            (bodies, last_good, outcome) = off_runtime(move || {
-                let mut outcome = bodies.take(fetched, last_good.as_mut());
-                // The first response is bad, so the last good one of an earlier run counts.
-                if is_first
-                    && outcome.pods.is_none()
-                    && let Some(text) = last_good
-                        .as_mut()
-                        .and_then(|last_good| last_good.recalled.take())
-                {
-                    outcome.pods = bodies.decode(&text).ok().flatten();
-                }
-                (bodies, last_good, outcome)
+            (bodies, outcome) = blocking(move || {
+                let outcome = bodies.take(fetched);
+                (bodies, outcome)
             })
             .await;
-            is_first = false;
             if let Some(pods) = outcome.pods {
                 reporter.pods(SourcePods::All(pods)).await?;
             }
@@ -259,7 +237,7 @@ impl HttpSource {
                 subject: subject.clone(),
                 error,
             });
-            let copies = last_good.iter().flat_map(|body| body.copies.problems());
+            let copies = bodies.last_good.iter().flat_map(LastGood::problems);
             let problems = problem.into_iter().chain(copies).collect();
             reporter.problems(problems).await?;
             time::sleep(self.check_frequency).await;
@@ -275,37 +253,68 @@ struct Outcome {
 }
 
 impl Bodies {
+    fn new(url: String, static_pods: StaticPods) -> Self {
+        Self {
+            url,
+            static_pods,
+            reported: None,
+            rejected: None,
+            last_good: None,
+            recalled: None,
+        }
+    }
+
+    /// Recalls the body that an earlier run kept in the directory `copies`, if it is named.
+    fn recall(mut self, copies: Option<PathBuf>) -> Self {
+        if let Some(copies) = copies {
+            let (last_good, remembered) = LastGood::recall(copies);
+            let place = self.place();
+            let mut copies = remembered.into_iter();
+            let of_this = copies.find(|copy| copy.place == place.as_bytes());
+            self.recalled = of_this.map(|copy| copy.text);
+            self.last_good = Some(last_good);
+        }
+        self
+    }
+
+    /// What the copy is of: a hash, because the URL may hold a password.
+    fn place(&self) -> String {
+        StableHash::EMPTY.with(&self.url).to_string()
+    }
+
+    /// Keeps `text` as the only copy, or none.
+    fn keep(&mut self, text: Option<&str>) {
+        let place = self.place();
+        if let Some(last_good) = &mut self.last_good {
+            last_good.retain(text.map(|_| place.as_bytes()));
+            text.inspect(|text| last_good.keep(place.as_bytes(), text));
+        }
+    }
+
     /// The meaning of a response. Keeps the body for the next run if it is good, and nothing if it is empty.
-    fn take(
-        &mut self,
-        body: Result<Vec<u8>, HttpSourceError>,
-        last_good: Option<&mut LastGoodBody>,
-    ) -> Outcome {
-        let body =
-            body.and_then(|body| String::from_utf8(body).map_err(|_| HttpSourceError::NotText));
-        let text = match body {
-            Ok(text) => text,
-            Err(error) => return Outcome::failed(Arc::new(error)),
+    fn take(&mut self, body: Result<Vec<u8>, HttpSourceError>) -> Outcome {
+        // If the first response is bad, the last good one of an earlier run counts.
+        let recalled = self.recalled.take();
+        let decoded = body
+            .and_then(|body| String::from_utf8(body).map_err(|_| HttpSourceError::NotText))
+            .map_err(Arc::new)
+            .and_then(|text| match text.as_str() {
+                "" => Err(Arc::new(HttpSourceError::Empty)),
+                text => self.decode(text).inspect(|_| self.keep(Some(text))),
+            });
+        let error = match decoded {
+            Ok(pods) => return Outcome { pods, error: None },
+            Err(error) => error,
         };
-        if text.is_empty() {
+        let pods = if matches!(*error, HttpSourceError::Empty) {
             self.reported = None;
-            if let Some(last_good) = last_good {
-                last_good.forget();
-            }
-            return Outcome {
-                pods: Some(Vec::new()),
-                error: Some(Arc::new(HttpSourceError::Empty)),
-            };
-        }
-        match self.decode(&text) {
-            Ok(pods) => {
-                if let Some(last_good) = last_good {
-                    last_good.keep(&text);
-                }
-                Outcome { pods, error: None }
-            }
-            Err(error) => Outcome::failed(error),
-        }
+            self.keep(None);
+            Some(Vec::new())
+        } else {
+            recalled.and_then(|text| self.decode(&text).ok().flatten())
+        };
+        let error = Some(error);
+        Outcome { pods, error }
     }
 
     /// The pods of a body; `None` if they are those reported last.
@@ -330,50 +339,6 @@ impl Bodies {
                 Err(error)
             }
         }
-    }
-}
-
-impl Outcome {
-    fn failed(error: Arc<HttpSourceError>) -> Self {
-        Self {
-            pods: None,
-            error: Some(error),
-        }
-    }
-}
-
-/// The copy of the last good body of one URL. Synchronous.
-struct LastGoodBody {
-    copies: LastGood,
-    /// What the copy is of: a hash, because the URL may hold a password.
-    place: String,
-    /// The body that an earlier run kept.
-    recalled: Option<String>,
-}
-
-impl LastGoodBody {
-    fn recall(directory: PathBuf, url: &str) -> Self {
-        let place = StableHash::EMPTY.with(url).to_string();
-        let (copies, remembered) = LastGood::recall(directory);
-        let of_this = remembered
-            .into_iter()
-            .find(|copy| copy.place == place.as_bytes());
-        Self {
-            copies,
-            place,
-            recalled: of_this.map(|copy| copy.text),
-        }
-    }
-
-    /// Keeps `text` as the only copy.
-    fn keep(&mut self, text: &str) {
-        let place = self.place.as_bytes();
-        self.copies.retain([place]);
-        self.copies.keep(place, text);
-    }
-
-    fn forget(&mut self) {
-        self.copies.retain([]);
     }
 }
 

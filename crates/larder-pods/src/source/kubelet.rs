@@ -30,7 +30,7 @@ use h2::{RecvStream, client};
 use http::{HeaderMap, Method, Request, StatusCode, header};
 use larder_files::ownership::user;
 use larder_objects::{
-    ObjectKey, ObjectMeta, ResourceVersion,
+    ObjectMeta,
     protobuf::{WireValue, fields},
 };
 use larder_watch::collection::{CollectionEvent, Found};
@@ -309,7 +309,7 @@ fn parse(message: &[u8]) -> Option<WatchEvent> {
     let pod = SCHEMA.decode("Pod", pod)?;
     let pod: StoredPod =
         serde::Deserialize::deserialize(serde_json::Value::Object(pod).into_deserializer()).ok()?;
-    let metadata = identity(&pod);
+    let metadata = pod.identity();
     if metadata.name.is_empty() || pod.uid().is_empty() {
         return None;
     }
@@ -322,21 +322,9 @@ fn parse(message: &[u8]) -> Option<WatchEvent> {
     Some(WatchEvent::Pod(Box::new(pod)))
 }
 
-/// What identifies `pod`.
-fn identity(pod: &StoredPod) -> ObjectMeta {
-    let ObjectKey { namespace, name } = pod.key();
-    let version = pod.metadata.resource_version.as_deref();
-    ObjectMeta {
-        namespace,
-        name,
-        uid: pod.uid().into(),
-        resource_version: ResourceVersion::new(version.unwrap_or_default()),
-    }
-}
-
 fn found(pod: StoredPod) -> Found<StoredPod> {
     Found {
-        metadata: identity(&pod),
+        metadata: pod.identity(),
         object: Ok(pod),
     }
 }

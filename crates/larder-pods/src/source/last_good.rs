@@ -122,11 +122,8 @@ impl LastGood {
             Err(source) => {
                 // It may have been removed, and is opened again next time.
                 self.handle = None;
-                let error = LastGoodError::Io {
-                    step: "write",
-                    source,
-                };
-                self.problems.insert(path, Arc::new(error));
+                self.problems
+                    .insert(path, Arc::new(failed("write")(source)));
             }
         }
     }
@@ -155,11 +152,7 @@ impl LastGood {
                     false
                 }
                 Err(errno) => {
-                    let error = LastGoodError::Io {
-                        step: "remove",
-                        source: errno.into(),
-                    };
-                    problems.insert(path, Arc::new(error));
+                    problems.insert(path, Arc::new(failed("remove")(errno)));
                     true
                 }
             }
@@ -175,19 +168,15 @@ impl LastGood {
     }
 
     fn list(&mut self) -> Result<Vec<String>, LastGoodError> {
-        let failed = |errno: Errno| LastGoodError::Io {
-            step: "list",
-            source: errno.into(),
-        };
         let handle = match open_directory(&self.directory, false) {
             Err(Errno::NOENT) => return Ok(Vec::new()),
-            handle => handle.map_err(failed)?,
+            handle => handle.map_err(failed("list"))?,
         };
         let mut names = Vec::new();
         sys::list(&handle, |name, _| {
             names.push(name.to_string_lossy().into_owned());
         })
-        .map_err(failed)?;
+        .map_err(failed("list"))?;
         self.handle = Some(handle);
         Ok(names)
     }
@@ -200,10 +189,7 @@ impl LastGood {
         match read {
             Ok(bytes) => parse(&bytes).ok_or(LastGoodError::Damaged),
             Err(Errno::INVAL | Errno::FBIG) => Err(LastGoodError::Damaged),
-            Err(errno) => Err(LastGoodError::Io {
-                step: "read",
-                source: errno.into(),
-            }),
+            Err(errno) => Err(failed("read")(errno)),
         }
     }
 
@@ -246,6 +232,13 @@ fn open_directory(path: &Path, create: bool) -> rustix::io::Result<OwnedFd> {
         };
     }
     sys::open_dir(reached.as_fd(), ".")
+}
+
+fn failed<E: Into<io::Error>>(step: &'static str) -> impl Fn(E) -> LastGoodError {
+    move |error| LastGoodError::Io {
+        step,
+        source: error.into(),
+    }
 }
 
 fn hash(text: &str) -> StableHash {

@@ -107,6 +107,26 @@ struct ManifestFile {
     problem: Option<Arc<FileSourceError>>,
 }
 
+impl ManifestFile {
+    /// Decodes `text`, unless it is the same as before.
+    fn decode(&mut self, static_pods: &StaticPods, path: &Path, text: &str) {
+        let hash = StableHash::EMPTY.with(text);
+        if self.text.replace(hash) == Some(hash) {
+            return;
+        }
+        let pod = static_pods.from_file(path, text);
+        self.is_good = pod.is_ok();
+        let problem = match pod {
+            Ok((pod, more)) => {
+                self.pod = Some(pod);
+                more
+            }
+            Err(error) => Some(error),
+        };
+        self.problem = problem.map(|error| Arc::new(error.into()));
+    }
+}
+
 impl Scanner {
     /// Scans `path`. With a directory for copies of the last good manifests, those of an earlier run count as read
     /// before.
@@ -135,14 +155,10 @@ impl Scanner {
         if !is_here {
             return;
         }
+        let mut manifest = ManifestFile::default();
+        manifest.decode(&self.static_pods, &path, &text);
         // A copy that is not a valid pod by today's settings or version is left to its file's error.
-        if let Ok((pod, more)) = self.static_pods.from_file(&path, &text) {
-            let manifest = ManifestFile {
-                text: Some(StableHash::EMPTY.with(&text)),
-                is_good: true,
-                pod: Some(pod),
-                problem: more.map(|error| Arc::new(error.into())),
-            };
+        if manifest.is_good {
             self.files.insert(path, manifest);
         }
     }
@@ -243,18 +259,7 @@ impl Scanner {
         let known = self.files.entry(path.to_owned()).or_default();
         match read_text(path) {
             Ok(text) => {
-                let hash = StableHash::EMPTY.with(text.as_str());
-                if known.text.replace(hash) != Some(hash) {
-                    let pod = self.static_pods.from_file(path, &text);
-                    known.is_good = pod.is_ok();
-                    match pod {
-                        Ok((pod, more)) => {
-                            known.pod = Some(pod);
-                            known.problem = more.map(|error| Arc::new(error.into()));
-                        }
-                        Err(error) => known.problem = Some(Arc::new(error.into())),
-                    }
-                }
+                known.decode(&self.static_pods, path, &text);
                 if let Some(last_good) = &mut self.last_good
                     && known.is_good
                 {

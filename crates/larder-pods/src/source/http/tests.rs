@@ -325,12 +325,8 @@ fn unusable_urls_and_headers_are_rejected_without_quoting_secrets() {
 
 /// The decoder of the fixture's URL.
 fn bodies() -> Bodies {
-    Bodies {
-        url: URL.to_owned(),
-        static_pods: StaticPods::new("n1", ApiReferences::Refuse),
-        reported: None,
-        rejected: None,
-    }
+    let static_pods = StaticPods::new("n1", ApiReferences::Refuse);
+    Bodies::new(URL.to_owned(), static_pods)
 }
 
 #[test]
