@@ -24,7 +24,6 @@ mod request;
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::PodCertificateProjection;
 use kube::Client;
 use larder_objects::{ObjectKey, chain};
@@ -44,7 +43,7 @@ use tracing::{Instrument as _, info, info_span, warn};
 use self::{
     key::{PodKey, PodKeyError},
     request::{
-        CertificateRequestError, Ending, PodCertificateRequest, Requests, create, ending,
+        CertificateRequestError, Ending, PodCertificateRequest, Requests, Validity, create, ending,
         follow_requests,
     },
 };
@@ -269,13 +268,12 @@ impl Node {
         let mut backoff = self.backoff;
         loop {
             match self.issue(&pod, &source, &mut rng).await {
-                Ok(issued) => {
+                Ok((certificate, validity)) => {
                     backoff = self.backoff;
-                    info!(until = %issued.not_after, "certificate issued");
-                    self.publish(&id, Ok(Arc::new(issued.certificate)));
+                    info!(until = %validity.not_after, "certificate issued");
+                    self.publish(&id, Ok(Arc::new(certificate)));
                     let jitter = REFRESH_JITTER.mul_f64(rng.f64());
-                    self.until_due(issued.not_before, issued.begin_refresh_at, jitter)
-                        .await;
+                    self.until_due(validity, jitter).await;
                 }
                 Err(NotIssued::Refused(reason)) => {
                     warn!(error = reason, "certificate rejected, not retrying");
@@ -303,15 +301,11 @@ impl Node {
 
     /// Waits until a certificate that has just arrived is due: at the wall clock's time, or after the span between the
     /// API server's times. A clock that already shows a later time is wrong and is ignored.
-    async fn until_due(
-        &self,
-        not_before: Timestamp,
-        begin_refresh_at: Timestamp,
-        jitter: Duration,
-    ) {
-        let refresh_at = begin_refresh_at.saturating_add(jitter);
-        let refresh_at = refresh_at.unwrap_or(begin_refresh_at);
-        let age = Duration::try_from(refresh_at.duration_since(not_before)).unwrap_or_default();
+    async fn until_due(&self, validity: Validity, jitter: Duration) {
+        let refresh_at = validity.begin_refresh_at.saturating_add(jitter);
+        let refresh_at = refresh_at.unwrap_or(validity.begin_refresh_at);
+        let age = refresh_at.duration_since(validity.not_before);
+        let age = Duration::try_from(age).unwrap_or_default();
         let old = sleep(age.max(MIN_USE));
         if self.clock.now() >= refresh_at {
             return old.await;
@@ -328,7 +322,7 @@ impl Node {
         pod: &StoredPod,
         source: &PodCertificateProjection,
         rng: &mut Rng,
-    ) -> Result<Issued, NotIssued> {
+    ) -> Result<(PodCertificate, Validity), NotIssued> {
         let key_type = source.key_type.clone();
         let turn = self.key_making.acquire().await;
         let key = blocking(move || PodKey::generate(&key_type)).await;
@@ -347,21 +341,12 @@ impl Node {
             let found = requests.borrow_and_update().get(&id).cloned();
             match found.as_deref() {
                 Some(request) => match ending(request) {
-                    Some(Ending::Issued {
-                        chain,
-                        not_before,
-                        begin_refresh_at,
-                        not_after,
-                    }) => {
-                        return Ok(Issued {
-                            certificate: PodCertificate {
-                                private_key_pem,
-                                chain_pem: chain,
-                            },
-                            not_before,
-                            begin_refresh_at,
-                            not_after,
-                        });
+                    Some(Ending::Issued(chain_pem, validity)) => {
+                        let certificate = PodCertificate {
+                            private_key_pem,
+                            chain_pem,
+                        };
+                        return Ok((certificate, validity));
                     }
                     Some(Ending::Refused(reason)) => return Err(NotIssued::Refused(reason)),
                     None => seen = true,
@@ -398,14 +383,6 @@ impl Node {
             self.publish(id, Err(why));
         }
     }
-}
-
-/// A certificate and its times, by the API server's clock.
-struct Issued {
-    certificate: PodCertificate,
-    not_before: Timestamp,
-    begin_refresh_at: Timestamp,
-    not_after: Timestamp,
 }
 
 /// Why no certificate was issued.

@@ -25,9 +25,6 @@ use serde::{Serialize, de::DeserializeOwned};
 const GROUP: &str = "certificates.k8s.io";
 /// The preferred one first.
 const VERSIONS: [&str; 2] = ["v1", "v1beta1"];
-/// `apiVersion` of their objects.
-const API_VERSIONS: [&str; VERSIONS.len()] =
-    ["certificates.k8s.io/v1", "certificates.k8s.io/v1beta1"];
 
 /// A resource and the version in which the API server was last seen to serve it. Clones share what is learned.
 #[derive(Clone, Debug)]
@@ -87,7 +84,7 @@ impl ServedResource {
     ) -> Result<T, RequestError> {
         let path = self.at(version).in_namespace(namespace)?;
         let body = Body {
-            api_version: API_VERSIONS[version],
+            api_version: format!("{GROUP}/{}", VERSIONS[version]),
             kind: self.kind,
             object,
         };
@@ -99,7 +96,7 @@ impl ServedResource {
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a, T> {
-    api_version: &'static str,
+    api_version: String,
     kind: &'static str,
     #[serde(flatten)]
     object: &'a T,

@@ -74,15 +74,19 @@ pub(crate) enum CertificateRequestError {
     Key(#[source] PodKeyError),
 }
 
+/// The times of a certificate, by the API server's clock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Validity {
+    pub(super) not_before: Timestamp,
+    pub(super) begin_refresh_at: Timestamp,
+    pub(super) not_after: Timestamp,
+}
+
 /// How a request ends.
 #[derive(Debug)]
 pub(super) enum Ending {
-    Issued {
-        chain: String,
-        not_before: Timestamp,
-        begin_refresh_at: Timestamp,
-        not_after: Timestamp,
-    },
+    /// The chain as PEM.
+    Issued(String, Validity),
     /// Rejected for good, with the kubelet's text.
     Refused(String),
 }
@@ -185,12 +189,12 @@ pub(super) fn ending(request: &PodCertificateRequest) -> Option<Ending> {
             "Denied" => return Some(refused("denied")),
             "Failed" => return Some(refused("failed")),
             "Issued" => {
-                return Some(Ending::Issued {
-                    chain: status.certificate_chain.clone()?,
+                let validity = Validity {
                     not_before: status.not_before.as_ref()?.0,
                     begin_refresh_at: status.begin_refresh_at.as_ref()?.0,
                     not_after: status.not_after.as_ref()?.0,
-                });
+                };
+                return Some(Ending::Issued(status.certificate_chain.clone()?, validity));
             }
             _ => {}
         }
