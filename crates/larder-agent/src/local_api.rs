@@ -33,10 +33,9 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use larder_connections::{Acceptor, ConnectionLimits, Listener};
+use larder_connections::{ConnectionLimits, Listener};
 use rustix::process::{Resource, geteuid, getrlimit};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio_util::sync::CancellationToken;
+use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, info};
 
 use self::documents::Documents;
@@ -169,18 +168,6 @@ pub fn socket_limits() -> ConnectionLimits {
     limits().response_timeout(FOLLOW_TIMEOUT)
 }
 
-/// Serves `router` on `listener` within `limits` until `shutdown`.
-pub async fn serve_tcp(
-    listener: TcpListener,
-    router: Router,
-    limits: ConnectionLimits,
-    shutdown: CancellationToken,
-) {
-    Acceptor::new(listener, limits)
-        .serve(router, shutdown)
-        .await;
-}
-
 /// Whether the process behind `stream` runs as root or as this process's user.
 fn is_trusted(stream: &UnixStream) -> bool {
     let own = geteuid().as_raw();
@@ -188,20 +175,9 @@ fn is_trusted(stream: &UnixStream) -> bool {
     user.is_ok_and(|user| user == 0 || user == own)
 }
 
-/// Serves `router` on a Unix socket within `limits` until `shutdown`.
-pub async fn serve_unix(
-    listener: UnixListener,
-    router: Router,
-    limits: ConnectionLimits,
-    shutdown: CancellationToken,
-) {
-    Acceptor::new(OwnSocket(listener), limits)
-        .serve(router, shutdown)
-        .await;
-}
-
 /// A socket for root and the agent's own user: connections of others are closed.
-struct OwnSocket(UnixListener);
+#[derive(Debug)]
+pub struct OwnSocket(pub UnixListener);
 
 impl Listener for OwnSocket {
     type Stream = UnixStream;

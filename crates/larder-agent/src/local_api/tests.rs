@@ -3,13 +3,13 @@
 use std::net::SocketAddr;
 
 use axum::routing::get;
-use larder_connections::ConnectionSlots;
+use larder_connections::{Acceptor, ConnectionSlots};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
     time::timeout,
 };
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::*;
 
@@ -29,12 +29,8 @@ async fn start(limits: ConnectionLimits) -> (SocketAddr, AbortOnDropHandle<()>) 
         .route("/never", get(std::future::pending::<()>))
         .route("/panic", get(panicking));
     #[expect(clippy::disallowed_methods, reason = "owned by the handle")]
-    let task = tokio::spawn(serve_tcp(
-        listener,
-        router,
-        limits,
-        CancellationToken::new(),
-    ));
+    let task =
+        tokio::spawn(Acceptor::new(listener, limits).serve(router, CancellationToken::new()));
     (address, AbortOnDropHandle::new(task))
 }
 

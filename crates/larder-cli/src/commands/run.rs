@@ -25,11 +25,11 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     checkpoint::ClusterId,
     config::{Config, Flags},
-    local_api::{self, LogControl, Program},
+    local_api::{self, LogControl, OwnSocket, Program},
     root_dir::RootDir,
     status::Phase,
 };
-use larder_connections::raise_descriptor_limit;
+use larder_connections::{Acceptor, raise_descriptor_limit};
 use larder_objects::chain;
 use prometheus_client::registry::Registry;
 use tokio::{
@@ -171,8 +171,8 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     match socket {
         Ok(socket) => {
             let router = local_api::socket_router(handle.clone(), program.clone());
-            let server =
-                local_api::serve_unix(socket, router, local_api::socket_limits(), shutdown.clone());
+            let acceptor = Acceptor::new(OwnSocket(socket), local_api::socket_limits());
+            let server = acceptor.serve(router, shutdown.clone());
             tasks.spawn("local API", server.map(Ok));
         }
         Err(error) => warn!(

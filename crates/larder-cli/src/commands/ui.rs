@@ -22,6 +22,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, anyhow};
 use larder_agent::local_api;
+use larder_connections::Acceptor;
 use tokio::{net::TcpListener, sync::watch};
 use tokio_util::sync::CancellationToken;
 
@@ -46,8 +47,8 @@ pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
         let access = server::Access::new(address).map_err(|_| anyhow!("no random numbers"))?;
         let url = access.url();
         let router = server::router(access, views, shutdown.clone());
-        let limits = local_api::socket_limits();
-        let serve = local_api::serve_tcp(listener, router, limits, shutdown.clone());
+        let acceptor = Acceptor::new(listener, local_api::socket_limits());
+        let serve = acceptor.serve(router, shutdown.clone());
         let follow = follow::follow(root_dir, sender);
         output::results(|out| writeln!(out, "{url}"))?;
         let mut serving = std::pin::pin!(serve);

@@ -3,8 +3,8 @@
 use std::{future::Future, net::SocketAddr, pin::pin};
 
 use anyhow::Context as _;
-use larder_agent::local_api::{self, Router};
-use larder_connections::ConnectionLimits;
+use larder_agent::local_api::Router;
+use larder_connections::{Acceptor, ConnectionLimits};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
@@ -69,7 +69,8 @@ async fn serve(
                         info!(%address, "listening");
                     }
                     let (router, limits) = (router.clone(), limits.clone());
-                    local_api::serve_tcp(listener, router, limits, stop.clone()).await;
+                    let acceptor = Acceptor::new(listener, limits);
+                    acceptor.serve(router, stop.clone()).await;
                 }
             }
         });
