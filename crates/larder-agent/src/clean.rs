@@ -13,6 +13,7 @@ use std::{
 };
 
 use larder_checkpoint::{Store, StoreError};
+use larder_files::operation_error::{OperationError, failed};
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
 
@@ -40,13 +41,8 @@ pub enum CleanError {
     #[error(transparent)]
     Disk(#[from] DiskError),
     /// One of `others` cannot be removed.
-    #[error("cannot remove {}", path.display())]
-    Remove {
-        /// The path.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Remove(#[from] OperationError),
     /// The checkpoint cannot be erased.
     #[error("cannot erase the checkpoint")]
     Checkpoint(#[source] StoreError),
@@ -94,13 +90,12 @@ impl Leftovers {
             if path.ends_with(CHECKPOINT) {
                 let erased = Store::erase(&self.root.checkpoint());
                 errors.extend(erased.err().map(CleanError::Checkpoint));
-                errors.extend(removed(path, fs::remove_dir(path)));
             } else {
                 for source in [PodSource::File, PodSource::Http] {
                     errors.extend(remove_files(&self.root.manifests(source)));
                 }
-                errors.extend(removed(path, fs::remove_dir(path)));
             }
+            errors.extend(removed(path, fs::remove_dir(path)));
         }
         let path = self.path().to_owned();
         if errors.is_empty() {
@@ -128,8 +123,5 @@ fn removed(path: &Path, result: io::Result<()>) -> Option<CleanError> {
         source.kind(),
         ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
     );
-    (!is_fine).then(|| CleanError::Remove {
-        path: path.to_owned(),
-        source,
-    })
+    (!is_fine).then(|| failed("remove", path)(source).into())
 }

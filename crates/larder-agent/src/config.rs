@@ -18,7 +18,7 @@ mod file;
 
 use std::{
     collections::BTreeMap,
-    fmt, io, mem,
+    fmt, mem,
     net::SocketAddr,
     num::NonZeroUsize,
     path::{Path, PathBuf},
@@ -27,7 +27,10 @@ use std::{
 
 use larder::{ManagerConfig, Strategy, WatchScope};
 use larder_checkpoint::CheckpointDir;
-use larder_files::regular_file::read_regular_text;
+use larder_files::{
+    operation_error::{OperationError, failed},
+    regular_file::read_regular_text,
+};
 use larder_hooks::OnChangeConfig;
 use larder_objects::validation::is_subdomain;
 use larder_on_change::parse::{HookList, allowed_actions};
@@ -221,13 +224,8 @@ impl Host {
 #[non_exhaustive]
 pub enum ConfigError {
     /// The file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Read(#[from] OperationError),
     /// The file is invalid.
     #[error("{}", path.display())]
     File {
@@ -279,11 +277,7 @@ impl Config {
         let (text, path) = match file {
             None => (String::new(), Path::new("")),
             Some(path) => {
-                let text = read_regular_text(path, MAX_BYTES);
-                let mut text = text.map_err(|error| ConfigError::Read {
-                    path: path.to_owned(),
-                    source: error.into(),
-                })?;
+                let mut text = read_regular_text(path, MAX_BYTES).map_err(failed("read", path))?;
                 (mem::take(&mut *text), path)
             }
         };

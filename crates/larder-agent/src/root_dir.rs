@@ -19,6 +19,7 @@ use std::{
 
 use larder_checkpoint::CheckpointDir;
 use larder_files::{
+    operation_error::{OperationError, failed},
     ownership::{Ownership, user},
     sys,
 };
@@ -65,15 +66,8 @@ enum AtEnd {
 #[non_exhaustive]
 pub enum RootDirError {
     /// A step of the preparation failed.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// What failed, as a verb: `create`, `open`, `lock`.
-        operation: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] OperationError),
     /// Another user could put files in the agent's way, or the lock file is not one that an agent has created.
     #[error("{} {problem}, or choose another directory with {option}", path.display())]
     Unsafe {
@@ -135,7 +129,7 @@ impl RootDir {
             {
                 Ok(None)
             }
-            Err(error) => Err(failed("examine", &path.join(LOCK))(error)),
+            Err(error) => Err(failed("examine", &path.join(LOCK))(error).into()),
         }
     }
 
@@ -191,7 +185,7 @@ impl RootDir {
         let path = self.socket();
         match rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(failed("remove", &path)(errno.into())),
+            Err(errno) => return Err(failed("remove", &path)(errno).into()),
         }
         // The only way to create a socket relative to a handle.
         let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
@@ -250,10 +244,8 @@ pub(crate) fn open_private(
     // The absolute path is what links and mount tables need.
     let path = fs::canonicalize(path).map_err(failed("resolve", path))?;
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(&path, flags, Mode::empty())
-        .map_err(|errno| failed("open", &path)(errno.into()))?;
-    let found =
-        rustix::fs::fstat(&directory).map_err(|errno| failed("examine", &path)(errno.into()))?;
+    let directory = rustix::fs::open(&path, flags, Mode::empty()).map_err(failed("open", &path))?;
+    let found = rustix::fs::fstat(&directory).map_err(failed("examine", &path))?;
     // The sticky bit does not help: others could create files in the agent's way.
     let ownership = Ownership::from(&found);
     check_owner(&path, ownership, option)?;
@@ -303,7 +295,7 @@ pub(crate) fn lock_file(
             let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
             return Err(match found {
                 Ok(found) if errno == Errno::LOOP => not_a_lock(Ownership::from(&found)),
-                _ => failed("open", &path)(errno.into()),
+                _ => failed("open", &path)(errno).into(),
             });
         }
     };
@@ -329,7 +321,7 @@ pub(crate) fn lock_file(
                 option,
             });
         }
-        Err(errno) => return Err(failed("lock", &path)(errno.into())),
+        Err(errno) => return Err(failed("lock", &path)(errno).into()),
     }
     // The agent that held the lock has removed it at its end.
     if lock.metadata().is_ok_and(|found| found.nlink() == 0) {
@@ -356,15 +348,6 @@ fn check_owner(path: &Path, found: Ownership, option: &'static str) -> Result<()
         ),
         option,
     })
-}
-
-fn failed(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> RootDirError {
-    let path = path.to_owned();
-    move |source| RootDirError::Io {
-        operation,
-        path: path.clone(),
-        source,
-    }
 }
 
 #[cfg(test)]

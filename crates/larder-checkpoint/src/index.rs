@@ -74,23 +74,13 @@ pub(crate) enum CopyState {
 pub(crate) type Entries = BTreeMap<CopyId, IndexEntry>;
 
 /// The list of the copies.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Index {
     pub(crate) counter: u64,
     /// When it was written.
     #[serde(with = "jiff::fmt::serde::timestamp::millisecond::required")]
     pub(crate) written_at: Timestamp,
     pub(crate) entries: Entries,
-}
-
-impl Default for Index {
-    fn default() -> Self {
-        Self {
-            counter: 0,
-            written_at: Timestamp::UNIX_EPOCH,
-            entries: Entries::new(),
-        }
-    }
 }
 
 impl Index {

@@ -11,13 +11,14 @@
 
 use std::{
     ffi::OsStr,
-    fmt, io,
+    fmt,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     str::FromStr,
 };
 
 use larder_files::{
+    operation_error::{OperationError, failed},
     ownership::{Ownership, user},
     regular_file::read_open,
     sys,
@@ -77,15 +78,8 @@ impl fmt::Display for KeySource {
 #[non_exhaustive]
 pub enum KeyError {
     /// Reading or creating the file failed.
-    #[error("cannot {operation} key {}", path.display())]
-    Io {
-        /// The operation, as a verb.
-        operation: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] OperationError),
     /// A credential is configured, and systemd passed none.
     #[error("no credentials are passed to this process ($CREDENTIALS_DIRECTORY is not set)")]
     NoCredentials,
@@ -161,13 +155,13 @@ impl Keyring {
             KeySource::Credential(name) => {
                 let directory = credentials.ok_or(KeyError::NoCredentials)?;
                 let path = Path::new(directory).join(name);
-                read(&path, is_private_credential)?
-                    .ok_or_else(|| failed("read", &path)(Errno::NOENT))
+                let key = read(&path, is_private_credential)?;
+                Ok(key.ok_or_else(|| failed("read key", &path)(Errno::NOENT))?)
             }
             KeySource::File(path) => match read(path, is_private)? {
                 Some(key) => Ok(key),
                 None if index == 0 && may_create => create(path),
-                None => Err(failed("read", path)(Errno::NOENT)),
+                None => Err(failed("read key", path)(Errno::NOENT).into()),
             },
         };
         let keys = sources.iter().enumerate().map(load);
@@ -203,9 +197,9 @@ fn read(path: &Path, may_use: impl Fn(Ownership) -> bool) -> Result<Option<Seali
     let file = match sys::open_file(CWD, path) {
         Ok(file) => file,
         Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(failed("open", path)(errno)),
+        Err(errno) => return Err(failed("open key", path)(errno).into()),
     };
-    let stat = sys::stat(&file).map_err(failed("examine", path))?;
+    let stat = sys::stat(&file).map_err(failed("examine key", path))?;
     if sys::file_type(&stat) != FileType::RegularFile {
         return Err(wrong_length());
     }
@@ -227,7 +221,7 @@ fn read(path: &Path, may_use: impl Fn(Ownership) -> bool) -> Result<Option<Seali
     let bytes = match read_open(&file, &stat, 32) {
         Ok(bytes) => bytes,
         Err(Errno::FBIG) => return Err(wrong_length()),
-        Err(errno) => return Err(failed("read", path)(errno)),
+        Err(errno) => return Err(failed("read key", path)(errno).into()),
     };
     let mut key = KeyBytes::default();
     if bytes.len() != key.len() {
@@ -255,7 +249,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
     };
     let file_name = path
         .file_name()
-        .ok_or_else(|| failed("create", path)(Errno::ISDIR))?;
+        .ok_or_else(|| failed("create key", path)(Errno::ISDIR))?;
     let mut aside = file_name.to_owned();
     aside.push(".new");
     let create = || -> rustix::io::Result<SealingKey> {
@@ -277,15 +271,7 @@ fn create(path: &Path) -> Result<SealingKey, KeyError> {
         sys::sync(&directory)?;
         Ok(SealingKey::new(key))
     };
-    create().map_err(failed("create", path))
-}
-
-fn failed(operation: &'static str, path: &Path) -> impl Fn(Errno) -> KeyError {
-    move |errno| KeyError::Io {
-        operation,
-        path: path.to_owned(),
-        source: errno.into(),
-    }
+    Ok(create().map_err(failed("create key", path))?)
 }
 
 #[cfg(test)]
@@ -397,7 +383,7 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         symlink("/etc/hostname", &path).unwrap();
-        assert!(matches!(load(&source).unwrap_err(), KeyError::Io { .. }));
+        assert!(matches!(load(&source).unwrap_err(), KeyError::Io(_)));
     }
 
     #[test]

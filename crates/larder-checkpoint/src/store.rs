@@ -43,7 +43,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use larder_files::sys;
+use larder_files::{operation_error::failed, sys};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -53,10 +53,9 @@ pub use self::{
 };
 use self::{
     directory::{
-        DIRECTORY_MODE, REJECTED, clear_rejected, create_directory, exists, expect_checkpoint,
-        failed, mode,
+        DIRECTORY_MODE, REJECTED, clear_rejected, create_directory, exists, expect_checkpoint, mode,
     },
-    load::{FileIdentity, load},
+    load::{FileIdentity, contents, load},
 };
 use crate::{
     index::{CopyId, CopyState, Entries, FileRef, Index, IndexEntry, Malformed, Version},
@@ -226,21 +225,7 @@ impl Store {
     ) -> Result<Contents<T>, StoreError> {
         let directory = &self.directory;
         let _locked = sys::try_lock(directory.as_fd()).map_err(failed("lock", &self.path))?;
-        let mut copies = Vec::new();
-        let take = |copy| copies.push(copy);
-        let mut loaded = load(
-            directory,
-            &self.path,
-            &self.keys,
-            &self.owner,
-            &decode,
-            take,
-        )?;
-        loaded.rejected.extend(loaded.unread);
-        Ok(Contents {
-            copies,
-            rejected: loaded.rejected,
-        })
+        contents(directory, &self.path, &self.keys, &self.owner, &decode)
     }
 
     /// Reads the checkpoint in `place` without changing anything; `None` if there is none. Waits for other processes.
@@ -259,22 +244,16 @@ impl Store {
             return Ok(None);
         };
         let _locked = sys::lock(directory.as_fd()).map_err(failed("lock", path))?;
-        let mut copies = Vec::new();
-        let take = |copy| copies.push(copy);
-        let mut loaded = load(&directory, path, keys, owner, &decode, take)?;
-        loaded.rejected.extend(loaded.unread);
+        let mut contents = contents(&directory, path, keys, owner, &decode)?;
         let mode = mode(&directory, path)?;
         if mode & 0o077 != 0 {
-            loaded.rejected.push(RejectedFile {
+            contents.rejected.push(RejectedFile {
                 file: path.display().to_string(),
                 id: None,
                 reason: Rejection::Exposed(mode),
             });
         }
-        Ok(Some(Contents {
-            copies,
-            rejected: loaded.rejected,
-        }))
+        Ok(Some(contents))
     }
 
     /// Removes the checkpoint in `place`; returns the number of removed files. An agent that uses it writes a new one at
@@ -361,7 +340,7 @@ impl Store {
         let found = match sys::stat_entry(directory, INDEX) {
             Ok(stat) => Some(FileIdentity::of(&stat)),
             Err(Errno::NOENT) => None,
-            Err(errno) => return Err(failed("examine", &self.path.join(INDEX))(errno)),
+            Err(errno) => return Err(failed("examine", &self.path.join(INDEX))(errno).into()),
         };
         if found != self.index_file {
             // The index of another program lists none of these files.
@@ -519,7 +498,7 @@ impl Store {
         let content = index.encode();
         if sealed_len(content.len()) > MAX_FILE_BYTES {
             // An index that does not open would cost every copy.
-            return Err(failed("write", &path)(Errno::FBIG));
+            return Err(failed("write", &path)(Errno::FBIG).into());
         }
         let place = SealContext::index(&self.owner);
         let sealed = self.keys.sealing().seal(place, &content);
@@ -602,7 +581,7 @@ impl Store {
         let path = self.path.join(REJECTED);
         match sys::make_dir(self.directory.as_fd(), REJECTED, DIRECTORY_MODE) {
             Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed("create", &path)(errno)),
+            Err(errno) => return Err(failed("create", &path)(errno).into()),
         }
         let aside = sys::open_dir(self.directory.as_fd(), REJECTED);
         let aside = aside.map_err(failed("open", &path))?;
@@ -610,7 +589,7 @@ impl Store {
             let (from, to) = (self.directory.as_fd(), aside.as_fd());
             match sys::rename_to(from, file.as_str(), to, file.as_str()) {
                 Ok(()) | Err(Errno::NOENT) => {}
-                Err(errno) => return Err(failed("move", &self.path.join(file))(errno)),
+                Err(errno) => return Err(failed("move", &self.path.join(file))(errno).into()),
             }
         }
         Ok(())

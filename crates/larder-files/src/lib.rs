@@ -5,6 +5,7 @@ pub mod sys;
 
 pub mod beneath;
 pub mod new_file;
+pub mod operation_error;
 pub mod ownership;
 pub mod regular_file;
 pub mod replace;

@@ -7,12 +7,13 @@ use std::{
     collections::VecDeque,
     ffi::OsString,
     fs::{self, Metadata},
-    io,
     os::unix::fs::MetadataExt as _,
     path::{Component, Path, PathBuf},
 };
 
 use rustix::{fs::Stat, io::Errno, process::geteuid};
+
+use crate::operation_error::{OperationError, failed};
 
 /// Most links on the way to a path, as Linux has it.
 const MAX_LINKS: usize = 40;
@@ -85,13 +86,8 @@ pub enum Changers {
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     /// A component cannot be examined.
-    #[error("cannot examine {}", path.display())]
-    Io {
-        /// The component.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] OperationError),
     /// A component belongs to another user.
     #[error("{} belongs to user {owner}", path.display())]
     Foreign {
@@ -117,14 +113,10 @@ pub enum PathError {
 ///
 /// Names the first component that others may change, or that cannot be examined.
 pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, PathError> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        |source| PathError::Io { path, source }
-    };
-    let absolute = std::path::absolute(path).map_err(failed(path))?;
+    let absolute = std::path::absolute(path).map_err(failed("examine", path))?;
     let mut ahead: VecDeque<OsString> = elements(&absolute).collect();
     let mut reached = PathBuf::from("/");
-    let root = fs::symlink_metadata(&reached).map_err(failed(&reached))?;
+    let root = fs::symlink_metadata(&reached).map_err(failed("examine", &reached))?;
     check(&reached, &root, changers)?;
     let mut links = 0;
     while let Some(element) = ahead.pop_front() {
@@ -133,7 +125,7 @@ pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, PathError> {
             continue;
         }
         let next = reached.join(&element);
-        let found = fs::symlink_metadata(&next).map_err(failed(&next))?;
+        let found = fs::symlink_metadata(&next).map_err(failed("examine", &next))?;
         check(&next, &found, changers)?;
         if !found.is_symlink() {
             reached = next;
@@ -141,9 +133,9 @@ pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, PathError> {
         }
         links += 1;
         if links > MAX_LINKS {
-            return Err(failed(&next)(Errno::LOOP.into()));
+            return Err(failed("examine", &next)(Errno::LOOP).into());
         }
-        let target = fs::read_link(&next).map_err(failed(&next))?;
+        let target = fs::read_link(&next).map_err(failed("examine", &next))?;
         if target.is_absolute() {
             reached = PathBuf::from("/");
         }
@@ -255,6 +247,6 @@ mod tests {
         let root = TempDir::new().unwrap();
         symlink("loop", root.path().join("loop")).unwrap();
         let error = resolve(&root.path().join("loop"), Changers::RootAndUser).unwrap_err();
-        assert!(matches!(error, PathError::Io { .. }), "{error}");
+        assert!(matches!(error, PathError::Io(_)), "{error}");
     }
 }

@@ -25,14 +25,17 @@ mod subpath;
 mod tests;
 
 use std::{
-    io,
     os::fd::{AsFd as _, OwnedFd},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use k8s_openapi::api::core::v1::Volume;
-use larder_files::{beneath, sys};
+use larder_files::{
+    beneath,
+    operation_error::{OperationError, failed},
+    sys,
+};
 use larder_projection::{Projection, VolumeKind};
 use rustix::io::Errno;
 
@@ -129,15 +132,8 @@ pub struct Comparison {
 #[non_exhaustive]
 pub enum ReadError {
     /// A system call failed.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// What failed, as a verb: `open`, `examine`, `list`, `read`.
-        operation: &'static str,
-        /// On which path.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] OperationError),
     /// A UID or a name that cannot be the name of a directory.
     #[error("a pod's UID or a volume's name is not a file name")]
     Name,
@@ -157,11 +153,7 @@ pub enum ReadError {
 
 impl ReadError {
     fn io(operation: &'static str, path: &Path) -> impl Fn(Errno) -> Self {
-        move |errno| Self::Io {
-            operation,
-            path: path.to_owned(),
-            source: errno.into(),
-        }
+        move |errno| Self::Io(failed(operation, path)(errno))
     }
 }
 

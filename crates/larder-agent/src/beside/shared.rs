@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use larder_files::operation_error::failed;
 use larder_inputs::clock::Clock;
 use larder_kubelet::{
     fingerprint::FingerprintKey,
@@ -70,12 +71,9 @@ impl Beside {
         mut rng: Rng,
     ) -> Result<Self, ReadError> {
         let directory = Arc::new(KubeletDir::open(&config.kubelet_root_dir, config.mounts)?);
-        let volumes =
-            VolumeHost::open_existing(&config.kubelet_root_dir).map_err(|error| ReadError::Io {
-                operation: "open",
-                path: config.kubelet_root_dir.clone(),
-                source: std::io::Error::other(error),
-            })?;
+        let volumes = VolumeHost::open_existing(&config.kubelet_root_dir)
+            .map_err(std::io::Error::other)
+            .map_err(failed("open", &config.kubelet_root_dir))?;
         let node = NodeViewer::new(client.clone(), node_name, config.dry_run, move || {
             clock.now()
         });

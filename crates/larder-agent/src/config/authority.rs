@@ -18,7 +18,7 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
         return Ok(());
     };
     let problem = match error {
-        PathError::Io { path, .. } => format!("{} cannot be examined", path.display()),
+        PathError::Io(error) => format!("{} cannot be examined", error.path.display()),
         PathError::Foreign { path, owner } => {
             format!("{} belongs to user {owner}", path.display())
         }

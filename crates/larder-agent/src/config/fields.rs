@@ -361,21 +361,16 @@ fn go_duration(duration: Duration) -> String {
         };
     }
     let (hours, minutes) = (duration.as_secs() / 3600, duration.as_secs() / 60 % 60);
-    let millis = duration.subsec_millis();
-    let seconds = duration.as_secs() % 60;
-    let seconds = match millis {
-        0 => format!("{seconds}s"),
-        _ => {
-            format!("{seconds}.{millis:03}")
-                .trim_end_matches('0')
-                .to_owned()
-                + "s"
-        }
-    };
+    let seconds = format!(
+        "{}.{:03}",
+        duration.as_secs() % 60,
+        duration.subsec_millis()
+    );
+    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
     match (hours, minutes) {
-        (0, 0) => seconds,
-        (0, _) => format!("{minutes}m{seconds}"),
-        _ => format!("{hours}h{minutes}m{seconds}"),
+        (0, 0) => format!("{seconds}s"),
+        (0, _) => format!("{minutes}m{seconds}s"),
+        _ => format!("{hours}h{minutes}m{seconds}s"),
     }
 }
 

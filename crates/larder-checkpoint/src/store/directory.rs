@@ -14,6 +14,7 @@ use std::{
 };
 
 use larder_files::{
+    operation_error::{OperationError, failed},
     ownership::{Changers, Ownership, PathError, resolve, user},
     sys,
 };
@@ -89,7 +90,7 @@ impl CheckpointDir {
             Parent::Open(parent) => return Ok(Some(Arc::clone(parent))),
             Parent::Named => parent.to_owned(),
             Parent::Resolved => match resolve(parent, Changers::RootAndUser) {
-                Err(PathError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                Err(PathError::Io(error)) if error.source.kind() == io::ErrorKind::NotFound => {
                     return Ok(None);
                 }
                 resolved => resolved?,
@@ -99,7 +100,7 @@ impl CheckpointDir {
         let opened = match rustix::fs::open(&parent, flags, Mode::empty()) {
             Ok(opened) => opened,
             Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(failed("open", &parent)(errno)),
+            Err(errno) => return Err(failed("open", &parent)(errno).into()),
         };
         let stat = sys::stat(&opened).map_err(failed("examine", &parent))?;
         let ownership = Ownership::from(&stat);
@@ -145,11 +146,7 @@ fn foreign(path: PathBuf, owner: u32) -> StoreError {
 impl From<PathError> for StoreError {
     fn from(error: PathError) -> Self {
         match error {
-            PathError::Io { path, source } => Self::Io {
-                operation: "examine",
-                path,
-                source,
-            },
+            PathError::Io(error) => Self::Io(error),
             PathError::Foreign { path, owner } => foreign(path, owner),
             PathError::Writable { path, mode } => Self::Writable { path, mode },
         }
@@ -161,15 +158,8 @@ impl From<PathError> for StoreError {
 #[non_exhaustive]
 pub enum StoreError {
     /// The operating system failed an operation.
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        /// The operation, as a verb.
-        operation: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's reason.
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] OperationError),
     /// Another user owns the directory, or one on the way to it.
     #[error("{} belongs to user {owner}, expected user {user}", path.display())]
     Foreign {
@@ -202,7 +192,7 @@ impl StoreError {
     /// The failure as a label of a metric, from a small fixed set.
     pub fn label(&self) -> &'static str {
         let source = match self {
-            Self::Io { source, .. } => source,
+            Self::Io(OperationError { source, .. }) => source,
             Self::Foreign { .. } | Self::Writable { .. } => return "foreign",
             Self::Occupied { .. } => return "occupied",
         };
@@ -219,10 +209,10 @@ impl StoreError {
 pub(super) fn create_directory(parent: BorrowedFd<'_>, path: &Path) -> Result<OwnedFd, StoreError> {
     match sys::make_dir(parent, name(path)?, DIRECTORY_MODE) {
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => return Err(failed("create", path)(errno)),
+        Err(errno) => return Err(failed("create", path)(errno).into()),
     }
     let Some(directory) = open_directory(parent, path)? else {
-        return Err(failed("open", path)(Errno::NOENT));
+        return Err(failed("open", path)(Errno::NOENT).into());
     };
     expect_checkpoint(&directory, path)?;
     if mode(&directory, path)? != DIRECTORY_MODE {
@@ -239,7 +229,7 @@ pub(super) fn open_directory(
     let directory = match sys::open_dir(parent, name(path)?) {
         Ok(directory) => directory,
         Err(Errno::NOENT) => return Ok(None),
-        Err(errno) => return Err(failed("open", path)(errno)),
+        Err(errno) => return Err(failed("open", path)(errno).into()),
     };
     let stat = sys::stat(&directory).map_err(failed("examine", path))?;
     let ownership = Ownership::from(&stat);
@@ -268,8 +258,8 @@ pub(super) fn expect_checkpoint(directory: &OwnedFd, path: &Path) -> Result<(), 
 
 /// The last component of `path`.
 fn name(path: &Path) -> Result<&OsStr, StoreError> {
-    path.file_name()
-        .ok_or_else(|| failed("open", path)(Errno::INVAL))
+    let name = path.file_name();
+    Ok(name.ok_or_else(|| failed("open", path)(Errno::INVAL))?)
 }
 
 /// The permissions of the directory.
@@ -288,7 +278,7 @@ pub(super) fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, 
     let rejected = match sys::open_dir(directory.as_fd(), REJECTED) {
         Ok(rejected) => rejected,
         Err(Errno::NOENT) => return Ok(0),
-        Err(errno) => return Err(failed("open", &path)(errno)),
+        Err(errno) => return Err(failed("open", &path)(errno).into()),
     };
     let names = sys::names(&rejected).map_err(failed("list", &path))?;
     for name in &names {
@@ -300,12 +290,4 @@ pub(super) fn clear_rejected(directory: &OwnedFd, path: &Path) -> Result<usize, 
     sys::may_be_missing(sys::remove_dir(directory.as_fd(), REJECTED))
         .map_err(failed("remove", &path))?;
     Ok(names.len())
-}
-
-pub(super) fn failed(operation: &'static str, path: &Path) -> impl Fn(Errno) -> StoreError {
-    move |errno| StoreError::Io {
-        operation,
-        path: path.to_owned(),
-        source: errno.into(),
-    }
 }

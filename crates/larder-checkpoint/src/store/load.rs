@@ -15,18 +15,15 @@ use std::{
 };
 
 use jiff::Timestamp;
-use larder_files::{ownership::Ownership, regular_file::read_open, sys};
+use larder_files::{operation_error::failed, ownership::Ownership, regular_file::read_open, sys};
 use rustix::{fs::Stat, io::Errno};
 use zeroize::Zeroizing;
 
-use super::{
-    INDEX, MAX_FILE_BYTES,
-    directory::{StoreError, failed},
-};
+use super::{INDEX, MAX_FILE_BYTES, directory::StoreError};
 use crate::{
     index::{CopyId, CopyState, FileRef, Index, Malformed},
     key::Keyring,
-    seal::{FileName, KeyId, Owner, SealContext, SealError, digest, open},
+    seal::{FileName, KeyId, Opened, Owner, SealContext, SealError, digest, open},
 };
 
 /// Why a file is not served.
@@ -117,6 +114,7 @@ pub struct Contents<T> {
 }
 
 /// The files found in the directory.
+#[derive(Default)]
 pub(super) struct Loaded {
     /// The index, without the copies that did not open.
     pub(super) index: Index,
@@ -130,6 +128,22 @@ pub(super) struct Loaded {
     /// Whether something was rejected, or the index was sealed with another key.
     pub(super) rewrite_index: bool,
     pub(super) index_file: Option<FileIdentity>,
+}
+
+/// Reads everything that the index lists, and keeps it.
+pub(super) fn contents<T>(
+    directory: &OwnedFd,
+    path: &Path,
+    keys: &Keyring,
+    owner: &Owner,
+    decode: &impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
+) -> Result<Contents<T>, StoreError> {
+    let mut copies = Vec::new();
+    let take = |copy| copies.push(copy);
+    let loaded = load(directory, path, keys, owner, decode, take)?;
+    let mut rejected = loaded.rejected;
+    rejected.extend(loaded.unread);
+    Ok(Contents { copies, rejected })
 }
 
 /// Identifies the file while it exists.
@@ -167,15 +181,7 @@ pub(super) fn load<T>(
         keys,
         owner,
     };
-    let mut loaded = Loaded {
-        index: Index::default(),
-        rejected: Vec::new(),
-        unread: Vec::new(),
-        leftovers: Vec::new(),
-        resealed: BTreeSet::new(),
-        rewrite_index: false,
-        index_file: None,
-    };
+    let mut loaded = Loaded::default();
     let sealing = keys.sealing().id();
     match reader.index() {
         Ok((index, key, identity)) => {
@@ -187,7 +193,7 @@ pub(super) fn load<T>(
         Err(Rejection::Missing) => {}
         Err(reason) => {
             if let Some(errno) = reason.failed_read() {
-                return Err(failed("read", &path.join(INDEX))(errno));
+                return Err(failed("read", &path.join(INDEX))(errno).into());
             }
             let rejected = |file, reason| RejectedFile {
                 file,
@@ -211,13 +217,14 @@ pub(super) fn load<T>(
         if let CopyState::File { file, .. } = &entry.kept {
             unlisted.remove(&file.name);
             let copy = reader.copy(id, file);
-            let decoded = copy.and_then(|copy| Ok((decode(id, &copy.content)?, copy)));
+            let decoded =
+                copy.and_then(|(copy, bytes)| Ok((decode(id, &copy.content)?, copy.key, bytes)));
             match decoded {
-                Ok((content, copy)) => {
-                    if copy.key != sealing {
+                Ok((content, key, bytes)) => {
+                    if key != sealing {
                         loaded.resealed.insert(id.clone());
                     }
-                    saved.bytes = copy.bytes;
+                    saved.bytes = bytes;
                     saved.content = Some(content);
                 }
                 Err(reason) => {
@@ -245,13 +252,6 @@ pub(super) fn load<T>(
     Ok(loaded)
 }
 
-/// A copy that opened.
-struct OpenedCopy {
-    content: Zeroizing<Vec<u8>>,
-    key: KeyId,
-    bytes: u64,
-}
-
 /// Reads files of one directory.
 struct Reader<'a> {
     directory: BorrowedFd<'a>,
@@ -266,29 +266,15 @@ impl Reader<'_> {
         Ok((Index::decode(&opened.content)?, opened.key, identity))
     }
 
-    fn copy(&self, id: &CopyId, file: &FileRef) -> Result<OpenedCopy, Rejection> {
-        let sealed = self.listed(file)?;
-        let bytes = sealed.len() as u64;
-        let opened = open(
-            self.keys.all(),
-            SealContext::new(self.owner, &id.kind, &id.namespace, &id.name),
-            sealed,
-        )?;
-        Ok(OpenedCopy {
-            content: opened.content,
-            key: opened.key,
-            bytes,
-        })
-    }
-
-    /// The bytes of a file, if they are those that the index lists.
-    fn listed(&self, file: &FileRef) -> Result<Zeroizing<Vec<u8>>, Rejection> {
-        let (bytes, _) = self.read(&file.name.to_string())?;
-        if digest(&bytes) == file.digest {
-            Ok(bytes)
-        } else {
-            Err(Rejection::OtherVersion)
+    /// The content of a copy, and the length of its file, if that is the one that the index lists.
+    fn copy(&self, id: &CopyId, file: &FileRef) -> Result<(Opened, u64), Rejection> {
+        let (sealed, _) = self.read(&file.name.to_string())?;
+        if digest(&sealed) != file.digest {
+            return Err(Rejection::OtherVersion);
         }
+        let bytes = sealed.len() as u64;
+        let place = SealContext::new(self.owner, &id.kind, &id.namespace, &id.name);
+        Ok((open(self.keys.all(), place, sealed)?, bytes))
     }
 
     fn read(&self, name: &str) -> Result<(Zeroizing<Vec<u8>>, FileIdentity), Rejection> {
