@@ -42,7 +42,7 @@ pub use self::{
 };
 use self::{
     node_pods::{ApiState, NodePods},
-    start::{start_checkpoint, warn_of_exposed_secrets},
+    start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
 };
 use crate::{
     checkpoint::{ClusterId, StaleNode},
@@ -106,17 +106,6 @@ enum AgentEvent {
 }
 
 impl Agent {
-    /// Prepares an agent that serves the pods of `config.node_name`, from the API server of `client`, on `host`, whose
-    /// directory `root` has locked.
-    pub fn builder(
-        config: Config,
-        root: RootDir,
-        host: VolumeHost,
-        client: Client,
-    ) -> AgentBuilder {
-        AgentBuilder::new(config, root, host, client)
-    }
-
     /// A handle that shows the agent's state.
     pub fn handle(&self) -> AgentHandle {
         self.handle.clone()
@@ -200,7 +189,7 @@ impl Agent {
                 Some(source) = self.certificates.recv() => AgentEvent::Certificate(source),
                 Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
                 () = handle.node.on_change.reloaded() => AgentEvent::HooksReloaded,
-                Some(stale) = checkpoint.stale.recv() => AgentEvent::Stale(Box::new(stale)),
+                Some(stale) = checkpoint.recv() => AgentEvent::Stale(Box::new(stale)),
                 Some(found) = &mut scan => AgentEvent::Scanned(found),
                 ended = node.reconciler.worker_ended() => match ended {
                     Ok(uid) => AgentEvent::VolumesGone(uid),
@@ -229,7 +218,7 @@ impl Agent {
             }
         };
         shutdown.cancel();
-        checkpoint.finish().await;
+        finish_checkpoint(checkpoint).await;
         end(node.reconciler, &handle.node.on_change, tasks, result).await
     }
 }

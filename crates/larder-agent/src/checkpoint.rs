@@ -43,7 +43,7 @@ use larder_objects::chain;
 use larder_pods::Pods;
 use larder_transport::blocking::blocking;
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
@@ -101,10 +101,8 @@ pub(crate) struct Checkpoint {
     /// Changes whenever the pods may have changed.
     pub(crate) pods_changed: watch::Receiver<()>,
     pub(crate) contact: watch::Receiver<ApiContact>,
-    /// Receives the copies to serve.
+    /// Receives the copies to serve. Dropped after the last write during the shutdown.
     pub(crate) stale: mpsc::Sender<StaleNode>,
-    /// Dropped after the last write during the shutdown.
-    pub(crate) done: oneshot::Sender<()>,
 }
 
 /// The events that wake the recording.
@@ -168,7 +166,7 @@ impl Checkpoint {
         if recorder.is_some() {
             let _ = self.write(&mut recorder, true).await;
         }
-        drop(self.done);
+        drop(self.stale);
         std::future::pending::<()>().await;
     }
 

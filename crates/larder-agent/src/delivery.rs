@@ -15,4 +15,5 @@ pub(crate) mod journal;
 pub(crate) mod plan;
 pub(crate) mod pod_parts;
 pub(crate) mod pod_statuses;
+pub(crate) mod readers;
 pub(crate) mod worker;

@@ -13,10 +13,8 @@
 //! 3. The reconciler owns the registration: from the first [`serve`](Reconciler::serve) to
 //!    [`unregister`](Reconciler::unregister).
 
-mod readers;
-
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashSet},
     sync::Arc,
 };
 
@@ -29,7 +27,6 @@ use tokio::{sync::watch, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, info_span};
 
-use self::readers::ObjectReaders;
 use crate::{
     delivery::{
         inbox::{DesiredState, Inbox},
@@ -79,7 +76,6 @@ pub(crate) struct Reconciler {
     /// Whether any pod reads ClusterTrustBundles; only then are they watched.
     wants_trust_bundles: watch::Sender<bool>,
     pods: BTreeMap<ResolvedPodUid, TrackedPod>,
-    readers: ObjectReaders,
     /// Number of pods that read ClusterTrustBundles.
     trust_bundle_readers: usize,
     workers: JoinSet<ResolvedPodUid>,
@@ -101,7 +97,6 @@ impl Reconciler {
             node,
             wants_trust_bundles,
             pods: BTreeMap::new(),
-            readers: ObjectReaders::default(),
             trust_bundle_readers: 0,
             workers: JoinSet::new(),
             rng,
@@ -136,12 +131,8 @@ impl Reconciler {
         if let Some(pod) = decoded {
             plan.registration = Some(Arc::new(Registration::new(&self.node.inputs, &pod)));
         }
-        let plan = Arc::new(plan);
         let entry = self.entry(pod);
-        let desired = DesiredState::Serve(Arc::clone(&plan));
-        let tracked = self.set_desired(&uid, desired, entry);
-        tracked.registration.clone_from(&plan.registration);
-        self.set_plan(&uid, Some(plan));
+        self.set_desired(&uid, DesiredState::Serve(Arc::new(plan)), entry);
     }
 
     /// Whether the settings or the pod itself exclude it, so that nothing of it is read.
@@ -155,14 +146,12 @@ impl Reconciler {
         let entry = self.entry(pod);
         self.node.on_change.forget(uid.as_str());
         self.set_desired(&uid, DesiredState::Retire, entry);
-        self.set_plan(&uid, None);
     }
 
     /// Tears down what an earlier agent left of a pod, of which the directory is known and perhaps the name.
     pub(crate) fn clean_up(&mut self, uid: &ResolvedPodUid, name: Option<ObjectKey>) {
         let entry = self.found(uid, name);
         self.set_desired(uid, DesiredState::Retire, entry);
-        self.set_plan(uid, None);
     }
 
     /// Publishes what an earlier agent left of a pod that may still exist. It is left untouched.
@@ -215,7 +204,7 @@ impl Reconciler {
 
     /// An object was created, changed or deleted, or cannot be read.
     pub(crate) fn object_changed(&self, kind: Kind, key: &ObjectKey) {
-        let readers = self.readers.of(kind, key);
+        let readers = self.node.readers.of(&(kind, key.clone()));
         for tracked in readers.iter().filter_map(|uid| self.pods.get(uid)) {
             let need = Need::Object(kind, key.name.clone());
             tracked.inbox.note_change(need);
@@ -256,11 +245,8 @@ impl Reconciler {
             let Some(plan) = plan.with_other_hooks(hooks) else {
                 continue;
             };
-            let plan = Arc::new(plan);
-            let desired = DesiredState::Serve(Arc::clone(&plan));
             let entry = self.entry(&plan.pod);
-            self.set_desired(&uid, desired, entry);
-            self.set_plan(&uid, Some(plan));
+            self.set_desired(&uid, DesiredState::Serve(Arc::new(plan)), entry);
         }
     }
 
@@ -310,33 +296,35 @@ impl Reconciler {
         result
     }
 
-    /// Sets the desired state of a pod. If it has no worker, starts one that publishes to `entry`.
-    fn set_desired(
-        &mut self,
-        uid: &ResolvedPodUid,
-        desired: DesiredState,
-        entry: PodStatusEntry,
-    ) -> &mut TrackedPod {
-        let desired = match self.pods.get(uid) {
+    /// Sets the desired state of a pod, and with it what the pod reads from now on. If it has no worker, starts one that
+    /// publishes to `entry`.
+    fn set_desired(&mut self, uid: &ResolvedPodUid, desired: DesiredState, entry: PodStatusEntry) {
+        let plan = match &desired {
+            DesiredState::Serve(plan) => Some(Arc::clone(plan)),
+            DesiredState::Retire => None,
+        };
+        // The worker finds its objects in the table as soon as it has the plan.
+        self.set_reads(uid, plan.as_ref());
+        let refused = match self.pods.get(uid) {
             Some(tracked) => tracked.inbox.set_desired(desired).err(),
             None => Some(desired),
         };
-        if let Some(desired) = desired {
+        if let Some(desired) = refused {
             let inbox = self.start_worker(uid, desired, entry);
-            if let Some(tracked) = self.pods.get_mut(uid) {
-                tracked.inbox = inbox;
-            } else {
-                let tracked = TrackedPod {
-                    inbox,
-                    plan: None,
-                    registration: None,
-                };
-                self.pods.insert(uid.clone(), tracked);
-            }
+            let before = self.pods.remove(uid);
+            let tracked = TrackedPod {
+                inbox,
+                plan: None,
+                registration: before.and_then(|before| before.registration),
+            };
+            self.pods.insert(uid.clone(), tracked);
         }
-        self.pods
-            .get_mut(uid)
-            .expect("the pod was found or inserted")
+        if let Some(tracked) = self.pods.get_mut(uid) {
+            if let Some(plan) = &plan {
+                tracked.registration.clone_from(&plan.registration);
+            }
+            tracked.plan = plan;
+        }
     }
 
     fn start_worker(
@@ -372,26 +360,27 @@ impl Reconciler {
         }
     }
 
-    /// Sets the plan of a pod, and with it what the pod reads from now on.
-    fn set_plan(&mut self, uid: &ResolvedPodUid, plan: Option<Arc<PodPlan>>) {
-        let Some(tracked) = self.pods.get_mut(uid) else {
-            return;
-        };
+    /// Sets what a pod reads from now on: what its new plan does.
+    fn set_reads(&mut self, uid: &ResolvedPodUid, plan: Option<&Arc<PodPlan>>) {
         let reads_bundles = |plan: &Arc<PodPlan>| plan.reads().contains(&Need::TrustBundles);
-        let before = std::mem::replace(&mut tracked.plan, plan.clone());
-        if let (Some(before), Some(plan)) = (&before, &plan)
+        let tracked = self.pods.get(uid);
+        let before = tracked.and_then(|tracked| tracked.plan.as_ref());
+        if let (Some(before), Some(plan)) = (before, plan)
             && Arc::ptr_eq(&before.parts, &plan.parts)
         {
             return;
         }
-        for object in before.iter().flat_map(|plan| plan.objects()) {
-            self.readers.remove(object, uid);
+        let objects: HashSet<_> = plan.iter().flat_map(|plan| plan.objects()).collect();
+        for object in &objects {
+            self.node.readers.add(object.clone(), uid);
         }
-        for object in plan.iter().flat_map(|plan| plan.objects()) {
-            self.readers.add(object, uid);
+        // After that, so that what is known of an object that stays is kept.
+        let before_objects = before.iter().flat_map(|plan| plan.objects());
+        for object in before_objects.filter(|object| !objects.contains(object)) {
+            self.node.readers.remove(object, uid);
         }
-        self.trust_bundle_readers -= usize::from(before.as_ref().is_some_and(reads_bundles));
-        self.trust_bundle_readers += usize::from(plan.as_ref().is_some_and(reads_bundles));
+        self.trust_bundle_readers -= usize::from(before.is_some_and(reads_bundles));
+        self.trust_bundle_readers += usize::from(plan.is_some_and(reads_bundles));
         let wanted = self.trust_bundle_readers > 0;
         self.wants_trust_bundles
             .send_if_modified(|wants| std::mem::replace(wants, wanted) != wanted);

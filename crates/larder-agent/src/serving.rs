@@ -23,7 +23,6 @@ use larder_hooks::Observer;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_on_change::PodHooks;
-use larder_pods::StoredPod;
 use larder_transport::blocking::blocking;
 use larder_transport::{Backoff, TokenBucket};
 use tokio::time::{Instant, sleep_until};
@@ -81,15 +80,9 @@ struct Tidying {
 }
 
 /// Makes the workers of the mode `Serve`.
-pub(crate) struct ServingNode(pub(crate) Arc<DeliveryNode>);
-
-impl WorkerFactory for ServingNode {
+impl WorkerFactory for DeliveryNode {
     fn volumes(&self) -> &Path {
-        self.0.host.path()
-    }
-
-    fn excludes(&self, _: &StoredPod) -> Option<&'static str> {
-        None
+        self.host.path()
     }
 
     fn worker(
@@ -254,10 +247,7 @@ impl ServingWorker {
         let marks: Vec<_> = ready.iter().map(mark).collect();
         let job = Job {
             plan: Arc::clone(plan),
-            inputs: self
-                .work
-                .gathering
-                .inputs(&self.work.node.inputs.cluster.borrow()),
+            inputs: self.work.inputs(),
             parts: ready.clone(),
             tidy: mem::take(&mut self.tidying.due),
             name: self.work.entry.name.clone(),

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// The agent and everything it serves.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus {
     /// Name of the node.
@@ -125,8 +125,12 @@ pub struct CheckpointStatus {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub written: Option<Timestamp>,
     /// Time of the oldest freshness check among all copies.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub oldest_proof: Option<Timestamp>,
+    #[serde(
+        rename = "oldestProof",
+        skip_serializing_if = "Option::is_none",
+        default
+    )]
+    pub oldest_verification: Option<Timestamp>,
     /// The files that did not open at the start, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub rejected: Vec<String>,

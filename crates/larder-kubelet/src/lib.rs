@@ -24,7 +24,6 @@ pub mod landlock;
 pub mod kubelet_dir;
 pub mod swaps;
 
-pub mod objects;
 pub mod permissions;
 pub mod touch;
 pub mod touch_limiter;

@@ -10,11 +10,12 @@ use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     coordination::v1::Lease,
-    core::v1::{Node, PodSpec},
+    core::v1::{Node, Pod},
     storage::v1::CSIDriver,
 };
 use kube::Client;
 use larder_objects::chain;
+use larder_projection::pod_volumes;
 use larder_transport::path::Resource;
 use larder_watch::{
     NodeContext, RequestError,
@@ -140,13 +141,20 @@ pub async fn follow_republishing_drivers(
             CollectionEvent::Resumed => continue,
         }
         let republishing = known.iter().filter(|(_, republishes)| **republishes);
-        let republishing: BTreeSet<String> = republishing.map(|(name, _)| name.clone()).collect();
-        drivers.send_if_modified(|drivers| {
-            let is_new = *drivers != republishing;
-            *drivers = republishing;
-            is_new
-        });
+        publish(
+            &drivers,
+            republishing.map(|(name, _)| name.clone()).collect(),
+        );
     }
+}
+
+/// Publishes `value` if it is news.
+pub(crate) fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
+    sender.send_if_modified(|known| {
+        let is_news = *known != value;
+        *known = value;
+        is_news
+    });
 }
 
 /// The name of a driver, and whether it requires republishing. A driver that cannot be decoded counts as such: this
@@ -159,9 +167,8 @@ fn republishes(driver: Found<CSIDriver>) -> (String, bool) {
 }
 
 /// Whether a pod has a volume of one of `drivers`.
-pub fn has_volume_of(spec: &PodSpec, drivers: &BTreeSet<String>) -> bool {
-    let volumes = spec.volumes.as_deref().unwrap_or_default();
-    let mut used = volumes.iter().filter_map(|volume| volume.csi.as_ref());
+pub fn has_volume_of(pod: &Pod, drivers: &BTreeSet<String>) -> bool {
+    let mut used = pod_volumes(pod).filter_map(|volume| volume.csi.as_ref());
     used.any(|csi| drivers.contains(&csi.driver))
 }
 

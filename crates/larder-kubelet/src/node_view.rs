@@ -20,7 +20,7 @@ use tokio::{
 use tracing::{debug, info, warn};
 
 use crate::{
-    node_state::{NodeState, lease_renewed},
+    node_state::{NodeState, lease_renewed, publish},
     permissions::Permissions,
     rules::Gate,
 };
@@ -256,15 +256,6 @@ impl NodeViewer {
             sleep(ASK_AGAIN.mul_f64(1.0 + rng.f64())).await;
         }
     }
-}
-
-/// Publishes `value` if it is news.
-fn publish<T: PartialEq>(sender: &watch::Sender<T>, value: T) {
-    sender.send_if_modified(|known| {
-        let is_news = *known != value;
-        *known = value;
-        is_news
-    });
 }
 
 #[cfg(test)]

@@ -71,10 +71,9 @@ pub fn pod_view(pod: &Pod, republishing: &BTreeSet<String>) -> PodView {
         .status
         .as_ref()
         .and_then(|status| status.phase.as_deref());
-    let spec = pod.spec.as_ref();
     PodView {
         containers: running.collect(),
-        republishes: spec.is_some_and(|spec| has_volume_of(spec, republishing)),
+        republishes: has_volume_of(pod, republishing),
         ending: pod.metadata.deletion_timestamp.is_some()
             || matches!(phase, Some("Succeeded" | "Failed")),
     }

@@ -537,13 +537,9 @@ impl PodRules {
         if had_effect {
             self.recent.pop_back();
         }
-        let parts = self
-            .in_flight
-            .take()
-            .map(|in_flight| in_flight.parts)
-            .unwrap_or_default();
-        for name in &parts {
-            if let Some(part) = self.parts.get_mut(name) {
+        let in_flight = self.in_flight.take().into_iter();
+        for name in in_flight.flat_map(|touch| touch.parts) {
+            if let Some(part) = self.parts.get_mut(&name) {
                 part.not_touched();
             }
         }

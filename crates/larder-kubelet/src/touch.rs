@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use larder_objects::chain;
+use larder_objects::{ObjectMeta, chain};
 use larder_transport::path::{PathError, Query, Resource};
 use larder_watch::{RequestError, merge_patch};
 use serde::Deserialize;
@@ -43,19 +43,6 @@ const MAX_TEXT: usize = 512;
 
 /// Precision of the annotation.
 const MILLISECOND: SignedDuration = SignedDuration::from_millis(1);
-
-/// The pod of a touch, as last seen.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodToTouch {
-    /// `metadata.namespace`.
-    pub namespace: SmolStr,
-    /// `metadata.name`.
-    pub name: SmolStr,
-    /// `metadata.uid`.
-    pub uid: SmolStr,
-    /// `metadata.resourceVersion`.
-    pub resource_version: SmolStr,
-}
 
 /// A value of the annotation: `2026-11-22T04:34:06.987Z`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,11 +133,11 @@ struct PatchedMetadata {
     resource_version: SmolStr,
 }
 
-/// Sets the annotation of `pod` to `value`: one request. Touches have a rate limit of their own,
+/// Sets the annotation of `pod`, as last seen, to `value`: one request. Touches have a rate limit of their own,
 /// [`crate::touch_limiter`] (R19).
-pub async fn send(client: &Client, pod: &PodToTouch, value: &RefreshValue) -> TouchAnswer {
+pub async fn send(client: &Client, pod: &ObjectMeta, value: &RefreshValue) -> TouchAnswer {
     match timeout(TIMEOUT, patch(client, pod, value)).await {
-        Ok(Ok(version)) if version == pod.resource_version => TouchAnswer::NoOp,
+        Ok(Ok(version)) if version == pod.resource_version.as_str() => TouchAnswer::NoOp,
         Ok(Ok(resource_version)) => TouchAnswer::Touched { resource_version },
         Ok(Err(error)) => answer_of(&error, pod),
         Err(_) => TouchAnswer::Failed { why: NO_ANSWER },
@@ -159,7 +146,7 @@ pub async fn send(client: &Client, pod: &PodToTouch, value: &RefreshValue) -> To
 
 async fn patch(
     client: &Client,
-    pod: &PodToTouch,
+    pod: &ObjectMeta,
     value: &RefreshValue,
 ) -> Result<SmolStr, RequestError> {
     let path = PODS
@@ -173,11 +160,11 @@ async fn patch(
     Ok(patched.metadata.resource_version)
 }
 
-fn body(pod: &PodToTouch, value: &RefreshValue) -> Value {
-    json!({"metadata": {"uid": &*pod.uid, "annotations": {REFRESH: value.as_str()}}})
+fn body(pod: &ObjectMeta, value: &RefreshValue) -> Value {
+    json!({"metadata": {"uid": pod.uid.to_string(), "annotations": {REFRESH: value.as_str()}}})
 }
 
-fn answer_of(error: &RequestError, pod: &PodToTouch) -> TouchAnswer {
+fn answer_of(error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {
     let RequestError::Status { code, message, .. } = error else {
         return failed(error, pod);
     };
@@ -200,7 +187,7 @@ fn answer_of(error: &RequestError, pod: &PodToTouch) -> TouchAnswer {
     }
 }
 
-fn failed(error: &RequestError, pod: &PodToTouch) -> TouchAnswer {
+fn failed(error: &RequestError, pod: &ObjectMeta) -> TouchAnswer {
     let text = chain(error);
     debug!(namespace = %pod.namespace, pod = %pod.name, error = text, "failed to touch the pod, will retry");
     let why = if error.is_unauthorized() {
@@ -217,7 +204,7 @@ fn failed(error: &RequestError, pod: &PodToTouch) -> TouchAnswer {
 
 /// Whether the message of a 422 is about the UID: `Pod "NAME" is invalid: metadata.uid: …`. Policies and webhooks begin
 /// otherwise.
-fn names_uid(message: &str, pod: &PodToTouch) -> bool {
+fn names_uid(message: &str, pod: &ObjectMeta) -> bool {
     let problems = message.strip_prefix(&format!("Pod {:?} is invalid: ", &*pod.name));
     problems.is_some_and(|problems| {
         let problems = problems.strip_prefix('[').unwrap_or(problems);
@@ -227,7 +214,7 @@ fn names_uid(message: &str, pod: &PodToTouch) -> bool {
 
 /// Whether the message of a 403 is that of an authorizer: `pods "NAME" is forbidden: User "…" cannot patch resource …`
 /// (kube-apiserver 1.36, `endpoints/handlers/responsewriters/errors.go`). Admission begins otherwise.
-fn is_from_authorizer(message: &str, pod: &PodToTouch) -> bool {
+fn is_from_authorizer(message: &str, pod: &ObjectMeta) -> bool {
     let start = format!("pods {:?} is forbidden: User \"", &*pod.name);
     message.starts_with(&start) && message.contains(" cannot patch resource \"pods/status\"")
 }

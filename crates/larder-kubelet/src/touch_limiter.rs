@@ -11,9 +11,9 @@
 //!    order. Touches that catch up come after all others.
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    cmp::Reverse,
+    collections::{BTreeMap, VecDeque},
     fmt,
-    hash::Hash,
     time::Duration,
 };
 
@@ -53,9 +53,9 @@ pub struct Urgency {
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextTouch<K> {
+pub enum NextTouch<T> {
     /// Send this touch, and call [`TouchLimiter::answered`].
-    Send(K),
+    Send(T),
     /// Call again at this time, or earlier when a touch is added or answered.
     At(Instant),
     /// Nothing can be sent before a touch is added or answered.
@@ -73,25 +73,28 @@ pub struct Throttled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     /// Highest priority first.
-    priority: std::cmp::Reverse<i32>,
+    priority: Reverse<i32>,
     random: u64,
+    /// Number of the touch.
+    number: u64,
 }
 
-/// A touch that waits.
+/// The place of a touch that waits.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+pub struct WaitingPlace {
     rank: Rank,
     urgency: Urgency,
 }
 
-/// The touches of a node that wait, and the rate at which they are sent. `K` names a touch.
-pub struct TouchLimiter<K> {
+/// The touches of a node that wait, each a `T`, and the rate at which they are sent.
+pub struct TouchLimiter<T> {
     random: Rng,
-    waiting: HashMap<K, Waiting>,
-    /// Touches that are not due yet, by the time at which they are.
-    later: BTreeSet<(Instant, Rank, K)>,
+    /// Touches that are not due yet, by the time at which they are, and whether they catch up.
+    later: BTreeMap<(Instant, Rank), (bool, T)>,
     /// Touches that are due; those that catch up come after all others.
-    due: BTreeSet<(bool, Rank, K)>,
+    due: BTreeMap<(bool, Rank), T>,
+    /// Number of the last touch.
+    last: u64,
     in_flight: usize,
     rate: u32,
     bucket: TokenBucket,
@@ -104,24 +107,24 @@ pub struct TouchLimiter<K> {
     silent_until: Instant,
 }
 
-impl<K> fmt::Debug for TouchLimiter<K> {
+impl<T> fmt::Debug for TouchLimiter<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TouchLimiter")
-            .field("waiting", &self.waiting.len())
+            .field("waiting", &(self.later.len() + self.due.len()))
             .field("in_flight", &self.in_flight)
             .field("rate", &self.rate)
             .finish_non_exhaustive()
     }
 }
 
-impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
+impl<T> TouchLimiter<T> {
     /// A full burst, and no touch that waits.
     pub fn new(random: Rng, now: Instant) -> Self {
         Self {
             random,
-            waiting: HashMap::new(),
-            later: BTreeSet::new(),
-            due: BTreeSet::new(),
+            later: BTreeMap::new(),
+            due: BTreeMap::new(),
+            last: 0,
             in_flight: 0,
             rate: MAX_RATE,
             bucket: bucket(MAX_RATE, BURST, now),
@@ -132,51 +135,42 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
         }
     }
 
-    /// Adds a touch, or replaces the urgency of one that waits; that one keeps its place among equals.
-    pub fn enqueue(&mut self, touch: K, urgency: Urgency) {
-        let random = match self.cancel(touch) {
-            Some(waiting) => waiting.rank.random,
-            None => self.random.u64(..),
-        };
+    /// Adds a touch.
+    pub fn enqueue(&mut self, touch: T, urgency: Urgency) -> WaitingPlace {
+        self.last += 1;
         let rank = Rank {
-            priority: std::cmp::Reverse(urgency.priority),
-            random,
+            priority: Reverse(urgency.priority),
+            random: self.random.u64(..),
+            number: self.last,
         };
-        self.waiting.insert(touch, Waiting { rank, urgency });
-        self.later.insert((urgency.not_before, rank, touch));
+        let waiting = (urgency.is_catch_up, touch);
+        self.later.insert((urgency.not_before, rank), waiting);
+        WaitingPlace { rank, urgency }
     }
 
-    /// Removes a touch that has not been sent.
-    pub fn remove(&mut self, touch: K) {
-        self.cancel(touch);
-    }
-
-    fn cancel(&mut self, touch: K) -> Option<Waiting> {
-        let waiting = self.waiting.remove(&touch)?;
-        self.later
-            .remove(&(waiting.urgency.not_before, waiting.rank, touch));
-        self.due
-            .remove(&(waiting.urgency.is_catch_up, waiting.rank, touch));
-        Some(waiting)
+    /// Removes a touch, unless it was sent.
+    pub fn remove(&mut self, WaitingPlace { rank, urgency }: WaitingPlace) {
+        self.later.remove(&(urgency.not_before, rank));
+        self.due.remove(&(urgency.is_catch_up, rank));
     }
 
     /// What to do at `now`.
-    pub fn next(&mut self, now: Instant) -> NextTouch<K> {
+    pub fn next(&mut self, now: Instant) -> NextTouch<T> {
         self.recover(now);
-        while let Some(&(at, rank, touch)) = self.later.first()
-            && at <= now
+        while let Some(first) = self.later.first_entry()
+            && first.key().0 <= now
         {
-            self.later.pop_first();
-            let is_catch_up = self.waiting[&touch].urgency.is_catch_up;
-            self.due.insert((is_catch_up, rank, touch));
+            let ((_, rank), (is_catch_up, touch)) = first.remove_entry();
+            self.due.insert((is_catch_up, rank), touch);
         }
         if self.in_flight >= IN_FLIGHT {
             return NextTouch::Idle;
         }
-        let later = self.later.first().map(|(at, ..)| *at);
-        let Some(&(is_catch_up, rank, touch)) = self.due.first() else {
+        let later = self.later.keys().next().map(|(at, _)| *at);
+        let Some(first) = self.due.first_entry() else {
             return later.map_or(NextTouch::Idle, NextTouch::At);
         };
+        let (is_catch_up, _) = *first.key();
         let mut at = self.silent_until.max(now + self.bucket.wait(now));
         if is_catch_up {
             at = at.max(now + self.catch_up.wait(now));
@@ -188,10 +182,8 @@ impl<K: Copy + Eq + Hash + Ord> TouchLimiter<K> {
         if is_catch_up {
             self.catch_up.take(now);
         }
-        self.due.remove(&(is_catch_up, rank, touch));
-        self.waiting.remove(&touch);
         self.in_flight += 1;
-        NextTouch::Send(touch)
+        NextTouch::Send(first.remove())
     }
 
     /// Records that a touch was answered or given up after `took`.

@@ -5,7 +5,7 @@
 //!    if their worker ends.
 //! 2. A permit whose receiver has stopped waiting is dropped at once.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use parking_lot::Mutex;
@@ -14,27 +14,20 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::touch_limiter::{NextTouch, Throttled, TouchLimiter, Urgency};
+use crate::touch_limiter::{NextTouch, Throttled, TouchLimiter, Urgency, WaitingPlace};
 
 /// The queue. Cloning shares it.
 #[derive(Clone, Debug)]
 pub struct TouchQueue(Arc<QueueInner>);
 
 struct QueueInner {
-    state: Mutex<QueueState>,
+    limiter: Mutex<TouchLimiter<WaitingTouch>>,
     changed: Notify,
-}
-
-struct QueueState {
-    limiter: TouchLimiter<u64>,
-    /// The receivers of permits, by the number of the touch.
-    waiting: HashMap<u64, WaitingTouch>,
-    last: u64,
 }
 
 impl fmt::Debug for QueueInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.state.lock().limiter.fmt(f)
+        self.limiter.lock().fmt(f)
     }
 }
 
@@ -69,12 +62,12 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let now = Instant::now();
-        let mut state = self.queue.0.state.lock();
+        let mut limiter = self.queue.0.limiter.lock();
         match self.sent {
-            Some(sent) => state.limiter.answered(now, now - sent, self.throttled),
-            None => state.limiter.not_sent(self.is_catch_up),
+            Some(sent) => limiter.answered(now, now - sent, self.throttled),
+            None => limiter.not_sent(self.is_catch_up),
         }
-        drop(state);
+        drop(limiter);
         self.queue.0.changed.notify_one();
     }
 }
@@ -83,7 +76,7 @@ impl Drop for Permit {
 #[derive(Debug)]
 pub struct QueuedTouch {
     queue: TouchQueue,
-    number: u64,
+    place: WaitingPlace,
     permit: oneshot::Receiver<Permit>,
 }
 
@@ -105,23 +98,15 @@ impl QueuedTouch {
 
 impl Drop for QueuedTouch {
     fn drop(&mut self) {
-        let mut state = self.queue.0.state.lock();
-        if state.waiting.remove(&self.number).is_some() {
-            state.limiter.remove(self.number);
-        }
+        self.queue.0.limiter.lock().remove(self.place);
     }
 }
 
 impl TouchQueue {
     /// An empty queue. [`run`](Self::run) grants what has to wait.
     pub fn new(rng: Rng) -> Self {
-        let state = QueueState {
-            limiter: TouchLimiter::new(rng, Instant::now()),
-            waiting: HashMap::new(),
-            last: 0,
-        };
         Self(Arc::new(QueueInner {
-            state: Mutex::new(state),
+            limiter: Mutex::new(TouchLimiter::new(rng, Instant::now())),
             changed: Notify::new(),
         }))
     }
@@ -129,29 +114,24 @@ impl TouchQueue {
     /// Queues a touch. If the limits allow it, its permit is granted at once.
     pub fn enqueue(&self, urgency: Urgency) -> QueuedTouch {
         let (sender, permit) = oneshot::channel();
-        let mut state = self.0.state.lock();
-        state.last += 1;
-        let number = state.last;
         let waiting = WaitingTouch {
             permit: sender,
             is_catch_up: urgency.is_catch_up,
         };
-        state.waiting.insert(number, waiting);
-        state.limiter.enqueue(number, urgency);
-        drop(state);
+        let place = self.0.limiter.lock().enqueue(waiting, urgency);
         self.grant();
         // The task may have to wake earlier.
         self.0.changed.notify_one();
         QueuedTouch {
             queue: self.clone(),
-            number,
+            place,
             permit,
         }
     }
 
     /// Touches per second that the limits allow.
     pub fn rate(&self) -> u32 {
-        self.0.state.lock().limiter.rate()
+        self.0.limiter.lock().rate()
     }
 
     /// Grants permits when they are due. Runs until dropped.
@@ -169,18 +149,12 @@ impl TouchQueue {
     /// Grants the permits that are due now; returns when the next one is.
     fn grant(&self) -> Option<Instant> {
         loop {
-            let mut state = self.0.state.lock();
-            let number = match state.limiter.next(Instant::now()) {
-                NextTouch::Send(number) => number,
+            let next = self.0.limiter.lock().next(Instant::now());
+            let waiting = match next {
+                NextTouch::Send(waiting) => waiting,
                 NextTouch::At(at) => return Some(at),
                 NextTouch::Idle => return None,
             };
-            // It leaves both lists under one lock.
-            let Some(waiting) = state.waiting.remove(&number) else {
-                state.limiter.not_sent(false);
-                continue;
-            };
-            drop(state);
             let permit = Permit {
                 queue: self.clone(),
                 is_catch_up: waiting.is_catch_up,

@@ -8,6 +8,7 @@ use std::{
 
 use fastrand::Rng;
 use futures::FutureExt as _;
+use jiff::Timestamp;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
 use larder_actions::processes::Processes;
@@ -32,7 +33,7 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::{Agent, AgentHandle, handle::AgentInfo};
+use super::{Agent, AgentHandle};
 use crate::{
     beside::{Beside, OverlapError},
     checkpoint::{CheckpointBoard, ClusterId},
@@ -40,10 +41,12 @@ use crate::{
     delivery::{
         inputs::NodeInputs,
         pod_statuses::PodStatuses,
+        readers::ObjectReaders,
         worker::{DeliveryNode, Reports},
     },
     metrics::Metrics,
     root_dir::RootDir,
+    status::AgentStatus,
 };
 
 /// The component that deletes a pod after the API server has marked it as deleted.
@@ -114,9 +117,16 @@ impl fmt::Debug for AgentBuilder {
     }
 }
 
-impl AgentBuilder {
-    pub(super) fn new(config: Config, root: RootDir, host: VolumeHost, client: Client) -> Self {
-        Self {
+impl Agent {
+    /// Prepares an agent that serves the pods of `config.node_name`, from the API server of `client`, on `host`, whose
+    /// directory `root` has locked.
+    pub fn builder(
+        config: Config,
+        root: RootDir,
+        host: VolumeHost,
+        client: Client,
+    ) -> AgentBuilder {
+        AgentBuilder {
             config,
             root,
             host,
@@ -130,7 +140,9 @@ impl AgentBuilder {
             cluster: None,
         }
     }
+}
 
+impl AgentBuilder {
     /// Sets the component that deletes pods. Defaults to [`PodDeletion::External`]. Has no effect beside a kubelet,
     /// which deletes its pods.
     pub fn pod_deletion(mut self, pod_deletion: PodDeletion) -> Self {
@@ -254,26 +266,24 @@ impl AgentBuilder {
         let checkpoint = self.config.checkpoint.clone().zip(self.cluster);
         let mut keys = checkpoint.iter().flat_map(|(config, _)| &config.keys);
         let checkpoint_board = CheckpointBoard::new(keys.next(), &mut self.registry);
+        let (client, clock) = (self.client.clone(), self.clock.clone());
         let inputs = Arc::new(NodeInputs {
             config_maps: ConfigMapManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             secrets: SecretManager::with_metrics(self.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            tokens: Tokens::new(
-                self.client.clone(),
-                self.clock.clone(),
-                RETRY,
-                self.rng.fork(),
-            ),
+            tokens: Tokens::new(client, clock, RETRY, self.rng.fork()),
             certificates,
             cluster: cluster_state.subscribe(),
             expired: Mutex::default(),
             sync_frequency: self.config.sync_frequency.into(),
             clock: self.clock.clone(),
         });
+        let constant = constant_status(&self.config, &host, now);
         let handle = AgentHandle {
             node: Arc::new(DeliveryNode {
                 inputs,
+                readers: ObjectReaders::default(),
                 reports,
                 host,
                 on_change,
@@ -284,7 +294,8 @@ impl AgentBuilder {
             pods: manager.reader(),
             sources: Arc::default(),
             registries: Arc::new([self.registry, kubelets]),
-            info: Arc::new(AgentInfo::new(&self.config, self.incomplete.is_some(), now)),
+            constant: Arc::new(constant),
+            has_manifests: self.incomplete.is_some(),
         };
         Ok(Agent {
             config: self.config,
@@ -350,6 +361,18 @@ fn processes(config: &Config, volumes: &VolumeHost) -> Processes {
     let beside = config.beside.as_ref();
     let proc = beside.map_or(Path::new("/proc"), |beside| &beside.processes);
     Processes::new(proc, volumes.path())
+}
+
+/// The part of the status that does not change while an agent runs.
+fn constant_status(config: &Config, host: &VolumeHost, started: Timestamp) -> AgentStatus {
+    AgentStatus {
+        node: config.node_name.clone(),
+        root_dir: host.path().display().to_string(),
+        started,
+        change_detection: config.change_detection.to_string(),
+        watch_scope: config.watch_scope.to_string(),
+        ..AgentStatus::default()
+    }
 }
 
 /// The state before the first report.

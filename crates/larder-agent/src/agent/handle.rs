@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    beside::{Beside, BesideNode},
+    beside::Beside,
     checkpoint::CheckpointBoard,
     config::Config,
     delivery::{
@@ -28,7 +28,6 @@ use crate::{
         worker::{DeliveryNode, WorkerFactory},
     },
     reconcile::Reconciler,
-    serving::ServingNode,
     status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
@@ -47,7 +46,10 @@ pub struct AgentHandle {
     pub(super) pods: Pods,
     pub(super) sources: Arc<Mutex<Sources>>,
     pub(super) registries: Arc<[Registry; 2]>,
-    pub(super) info: Arc<AgentInfo>,
+    /// The part of the status that does not change while the agent runs.
+    pub(super) constant: Arc<AgentStatus>,
+    /// Whether the API server is embedded, and filled from manifests.
+    pub(super) has_manifests: bool,
 }
 
 impl fmt::Debug for AgentHandle {
@@ -73,29 +75,6 @@ impl Health {
     /// Whether the agent works.
     pub fn is_healthy(&self) -> bool {
         self.problems.is_empty()
-    }
-}
-
-/// What is known of the agent and does not change while it runs.
-#[derive(Debug)]
-pub(super) struct AgentInfo {
-    pub(super) node: String,
-    pub(super) started: Timestamp,
-    pub(super) change_detection: String,
-    pub(super) watch_scope: String,
-    /// Whether the API server is embedded, and filled from manifests.
-    pub(super) has_manifests: bool,
-}
-
-impl AgentInfo {
-    pub(super) fn new(config: &Config, has_manifests: bool, started: Timestamp) -> Self {
-        Self {
-            node: config.node_name.clone(),
-            started,
-            change_detection: config.change_detection.to_string(),
-            watch_scope: config.watch_scope.to_string(),
-            has_manifests,
-        }
     }
 }
 
@@ -139,11 +118,11 @@ impl AgentHandle {
         rng: Rng,
         shutdown: CancellationToken,
     ) -> Reconciler {
-        let factory: Arc<dyn WorkerFactory> = match &self.beside {
-            None => Arc::new(ServingNode(Arc::clone(&self.node))),
-            Some(beside) => Arc::new(BesideNode(Arc::clone(beside))),
-        };
         let node = Arc::clone(&self.node);
+        let factory: Arc<dyn WorkerFactory> = match &self.beside {
+            None => node.clone(),
+            Some(beside) => beside.clone(),
+        };
         Reconciler::new(factory, node, wants_trust_bundles, rng, shutdown)
     }
 
@@ -171,7 +150,7 @@ impl AgentHandle {
 
     /// When the agent started, and the current time, both by its clock.
     pub(crate) fn started_and_now(&self) -> (Timestamp, Timestamp) {
-        (self.info.started, self.node.now())
+        (self.constant.started, self.node.now())
     }
 
     /// Follows the number of the last change of a pod's status.
@@ -196,44 +175,22 @@ impl AgentHandle {
     pub fn status(&self) -> AgentStatus {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
-        let mirrors = sources.mirrors.iter().flat_map(|problems| {
-            let problems = problems.borrow();
-            let texts = problems.iter().map(|(pod, error)| {
-                format!(
-                    "mirror pod of {}/{}: {}",
-                    pod.namespace,
-                    pod.name,
-                    chain(error)
-                )
-            });
-            texts.collect::<Vec<_>>()
-        });
-        let mirrors: Vec<_> = mirrors.collect();
-        let feeds: Vec<_> = sources
-            .feeds
-            .iter()
-            .map(|problems| problems.borrow().clone())
-            .collect();
-        let feeds = feeds.iter().flat_map(|problems| problems.iter());
-        let problems = sources
-            .problems
-            .values()
-            .flatten()
-            .chain(&sources.rejected)
-            .chain(feeds)
-            .chain(&mirrors)
-            .cloned()
-            .collect();
+        let of_pods = sources.problems.values().flatten();
+        let mut problems: Vec<_> = of_pods.chain(&sources.rejected).cloned().collect();
+        for feed in &sources.feeds {
+            problems.extend(feed.borrow().iter().cloned());
+        }
+        if let Some(mirrors) = &sources.mirrors {
+            problems.extend(mirrors.borrow().iter().map(|(pod, error)| {
+                let (namespace, name, error) = (&pod.namespace, &pod.name, chain(error));
+                format!("mirror pod of {namespace}/{name}: {error}")
+            }));
+        }
         drop(sources);
         let objects = objects(&self.node.inputs.config_maps)
             .chain(objects(&self.node.inputs.secrets))
             .collect();
         AgentStatus {
-            node: self.info.node.clone(),
-            root_dir: self.node.host.path().display().to_string(),
-            started: self.info.started,
-            change_detection: self.info.change_detection.clone(),
-            watch_scope: self.info.watch_scope.clone(),
             watch_scopes: watch_scopes(&self.node.inputs.config_maps)
                 .chain(watch_scopes(&self.node.inputs.secrets))
                 .collect(),
@@ -243,6 +200,7 @@ impl AgentHandle {
             beside: self.beside.as_ref().map(|beside| beside.status()),
             pods: self.pod_statuses(),
             objects,
+            ..AgentStatus::clone(&self.constant)
         }
     }
 
@@ -251,7 +209,7 @@ impl AgentHandle {
         for status in &mut statuses {
             self.add_paths(status);
             status.on_change = self.node.on_change.statuses(&status.uid);
-            if self.info.has_manifests && status.source == PodSource::Api.as_str() {
+            if self.has_manifests && status.source == PodSource::Api.as_str() {
                 MANIFESTS.clone_into(&mut status.source);
             }
             if let Some(pod) = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid)) {

@@ -137,7 +137,7 @@ impl NodePods {
             return;
         }
         let inputs = &self.handle.node.inputs;
-        let since = self.handle.info.started;
+        let since = self.handle.constant.started;
         self.handle.checkpoint.serving(&stale, since);
         *inputs.expired.lock() = stale.expired;
         inputs.config_maps.serve_stale(stale.config_maps);

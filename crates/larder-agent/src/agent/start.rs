@@ -13,9 +13,9 @@ use larder_pods::{
     source::{ApiSource, FileSource, SourceReport},
 };
 use larder_projection::disk::{Memory, PodOnDisk, VolumeHost};
-use larder_transport::blocking::blocking;
+use larder_transport::{Backoff, blocking::blocking};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{mpsc, watch},
     time::{sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// Bounds of the delay between two attempts to register the Node; a random part of up to the same length is added.
-const REGISTRATION: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
+const REGISTRATION: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(30));
 /// Longest wait for the last write of the checkpoint at the shutdown.
 const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -51,11 +51,10 @@ impl Agent {
                 warn!(error = chain(&error), "failed to remove stale links by name, leaving them");
             }
             for path in copies {
-                match fs::remove_dir_all(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        warn!(error = error.to_string(), path = %path.display(), "failed to remove copies of manifests, leaving them");
-                    }
-                    Ok(()) | Err(_) => {}
+                if let Err(error) = fs::remove_dir_all(&path)
+                    && error.kind() != io::ErrorKind::NotFound
+                {
+                    warn!(error = error.to_string(), path = %path.display(), "failed to remove copies of manifests, leaving them");
                 }
             }
             // What cannot be listed is reported by the sweep.
@@ -84,7 +83,7 @@ impl Agent {
             let ttl = annotations.and_then(NodeTtl::of_annotations);
             node_ttl.set(ttl);
             if let Some(beside) = &beside {
-                beside.node_seen(node, ttl);
+                beside.node.node_seen(node, ttl);
             }
         };
         let cluster = follow_cluster(
@@ -172,24 +171,8 @@ impl AgentHandle {
     }
 }
 
-/// The ends of the checkpoint's task.
-pub(super) struct RunningCheckpoint {
-    pub(super) stale: mpsc::Receiver<StaleNode>,
-    /// Ends when the last write is done; `None` if there is no checkpoint.
-    finished: Option<oneshot::Receiver<()>>,
-}
-
-impl RunningCheckpoint {
-    /// Waits for the last write during the shutdown, but not for a hanging disk.
-    pub(super) async fn finish(self) {
-        if let Some(finished) = self.finished {
-            // Its sender is dropped whether or not the write failed. The log has the failure.
-            let _ = timeout(LAST_WRITE_TIMEOUT, finished).await;
-        }
-    }
-}
-
-/// Starts the task of the checkpoint, if there is one.
+/// Starts the task of the checkpoint, if there is one. Returns the receiver of the copies that it serves, which is closed
+/// when the last write is done.
 pub(super) fn start_checkpoint(
     settings: Option<(CheckpointConfig, ClusterId)>,
     config: &Config,
@@ -198,10 +181,9 @@ pub(super) fn start_checkpoint(
     (contact, pods_changed): (watch::Receiver<ApiContact>, watch::Receiver<()>),
     tasks: &mut Tasks,
     shutdown: &CancellationToken,
-) -> RunningCheckpoint {
+) -> mpsc::Receiver<StaleNode> {
     let (sender, stale) = mpsc::channel(1);
-    let finished = settings.map(|(settings, cluster)| {
-        let (done, finished) = oneshot::channel();
+    if let Some((settings, cluster)) = settings {
         let checkpoint = Checkpoint {
             config: settings,
             cluster,
@@ -216,21 +198,25 @@ pub(super) fn start_checkpoint(
             pods_changed,
             contact,
             stale: sender,
-            done,
         };
         tasks.spawn("checkpoint", checkpoint.run(shutdown.clone()));
-        finished
-    });
-    RunningCheckpoint { stale, finished }
+    }
+    stale
+}
+
+/// Waits for the last write of the checkpoint during the shutdown, but not for a hanging disk.
+pub(super) async fn finish_checkpoint(mut stale: mpsc::Receiver<StaleNode>) {
+    let finished = async { while stale.recv().await.is_some() {} };
+    // The log has a failure of the write.
+    let _ = timeout(LAST_WRITE_TIMEOUT, finished).await;
 }
 
 /// Creates the Node if there is none, as soon as the API server permits it.
 async fn register_node(client: MirrorClient, mut rng: Rng) {
-    let mut delay = REGISTRATION.0;
+    let mut backoff = REGISTRATION;
     while let Err(error) = client.node().await {
         warn!(error = chain(&error), "failed to register node, will retry");
-        sleep(delay.mul_f64(1.0 + rng.f64())).await;
-        delay = (delay * 2).min(REGISTRATION.1);
+        sleep(backoff.next_delay().mul_f64(1.0 + rng.f64())).await;
     }
 }
 

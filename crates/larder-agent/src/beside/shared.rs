@@ -3,7 +3,6 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use fastrand::Rng;
-use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use larder_files::operation_error::failed;
 use larder_inputs::clock::Clock;
@@ -12,7 +11,6 @@ use larder_kubelet::{
     kubelet_dir::{KubeletDir, ReadError, VolumeId},
     node_state::follow_republishing_drivers,
     node_view::NodeViewer,
-    objects::NodeObjects,
     swaps::Swaps,
     touch_queue::TouchQueue,
 };
@@ -43,12 +41,11 @@ pub(crate) struct Beside {
     pub(crate) volumes: Arc<VolumeHost>,
     pub(super) swaps: Swaps,
     pub(super) queue: TouchQueue,
-    pub(super) objects: NodeObjects,
     pub(super) metrics: BesideMetrics,
     /// Key of the fingerprints of payloads.
     pub(super) key: FingerprintKey,
     /// Decides whether any pod may be touched.
-    pub(super) node: Arc<NodeViewer>,
+    pub(crate) node: Arc<NodeViewer>,
     pub(super) client: Client,
     /// Why the lock cannot be taken.
     lock_problem: Mutex<Option<String>>,
@@ -82,7 +79,6 @@ impl Beside {
             directory,
             volumes: Arc::new(volumes),
             queue: TouchQueue::new(rng.fork()),
-            objects: NodeObjects::default(),
             metrics: BesideMetrics::register(registry),
             key: FingerprintKey::default(),
             node: Arc::new(node),
@@ -100,11 +96,6 @@ impl Beside {
             kind,
             name,
         })
-    }
-
-    /// Takes in the Node and the TTL that it states; `None` if there is none.
-    pub(crate) fn node_seen(&self, node: Option<&Node>, ttl: Option<Duration>) {
-        self.node.node_seen(node, ttl);
     }
 
     /// Starts the tasks of the mode.

@@ -38,7 +38,6 @@ use larder_kubelet::{
     kubelet_dir::{SetName, VolumeIdentity},
     node_state::has_volume_of,
     node_view::NodeView,
-    objects::PodObjects,
     outdated::Outdated,
     pod_view::{PodTraits, pod_view},
     rules::{Look, Notice, PartName, PartObservation, PartState, PodRules},
@@ -74,15 +73,13 @@ struct ComparedPart {
 }
 
 /// Makes the workers of the mode.
-pub(crate) struct BesideNode(pub(crate) Arc<Beside>);
-
-impl WorkerFactory for BesideNode {
+impl WorkerFactory for Beside {
     fn volumes(&self) -> &Path {
-        self.0.directory.path()
+        self.directory.path()
     }
 
     fn excludes(&self, pod: &StoredPod) -> Option<&'static str> {
-        self.0.config.excludes(pod)
+        self.config.excludes(pod)
     }
 
     fn worker(
@@ -90,8 +87,7 @@ impl WorkerFactory for BesideNode {
         seat: WorkerSeat,
         shutdown: CancellationToken,
     ) -> BoxFuture<'static, ()> {
-        let beside = Arc::clone(&self.0);
-        BesideWorker::new(beside, seat).run(shutdown).boxed()
+        BesideWorker::new(self, seat).run(shutdown).boxed()
     }
 }
 
@@ -100,7 +96,6 @@ struct BesideWorker {
     beside: Arc<Beside>,
     work: PodWork<ComparedPart>,
     traits: PodTraits,
-    objects: PodObjects,
     gauges: PodGauges,
     rules: PodRules,
     outdated: Outdated,
@@ -127,7 +122,6 @@ impl BesideWorker {
             beside,
             work: PodWork::new(seat),
             traits: PodTraits::default(),
-            objects: PodObjects::default(),
             outdated: Outdated::default(),
             hooked: HookedParts::default(),
             followed: BTreeSet::new(),
@@ -214,25 +208,23 @@ impl BesideWorker {
     }
 
     fn take_changes(&mut self) {
-        let objects = &self.beside.objects;
+        let node = Arc::clone(&self.work.node);
         let changes = self.work.take_changes(|part, plan, need, since| {
             part.of_mode.changed_at.get_or_insert(since);
             if let Some(object) = plan.object(need) {
-                part.of_mode.is_crowded |= objects.readers(&object) > MANY_READERS;
+                part.of_mode.is_crowded |= node.readers.of(&object).len() > MANY_READERS;
             }
         });
         match changes.desired {
             None => {}
             Some(DesiredState::Serve(plan)) => {
                 if self.work.set_plan(&plan) {
-                    self.objects = self.beside.objects.referred(plan.objects());
                     self.follow_none();
                 }
                 self.view_pod(&plan, &plan.pod.decode());
             }
             Some(DesiredState::Retire) => {
                 self.work.retire();
-                self.objects = PodObjects::default();
                 self.hooked = HookedParts::default();
                 self.follow_none();
             }
@@ -275,17 +267,10 @@ impl BesideWorker {
         }
         self.rules.set_ttl(view.cache_ttl());
         self.rules.set_gate(view.gate, now);
-        if let Some(plan) = self
-            .work
-            .plan
-            .as_ref()
-            .filter(|_| before.republishing != view.republishing)
+        if before.republishing != view.republishing
+            && let Some(plan) = &self.work.plan
         {
-            let pod = plan.pod.decode();
-            let republishes = pod
-                .spec
-                .as_ref()
-                .is_some_and(|spec| has_volume_of(spec, &view.republishing));
+            let republishes = has_volume_of(&plan.pod.decode(), &view.republishing);
             self.rules.set_republishes(republishes);
         }
     }
@@ -318,10 +303,7 @@ impl BesideWorker {
             let job = CompareJob {
                 beside: Arc::clone(&self.beside),
                 plan: Arc::clone(plan),
-                inputs: self
-                    .work
-                    .gathering
-                    .inputs(&self.work.node.inputs.cluster.borrow()),
+                inputs: self.work.inputs(),
                 parts: complete.clone(),
                 has_started: self.traits.has_started,
                 hooks: self.hook_inputs(),
@@ -440,7 +422,7 @@ impl BesideWorker {
         for object in part.reads.iter().filter_map(|need| plan.object(need)) {
             let (kind, name) = (object.0, &object.1.name);
             if let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name)
-                && self.beside.objects.is_pinned(&object, &uid, is_immutable)
+                && (self.work.node.readers).is_pinned(&object, &uid, is_immutable)
             {
                 pinned = Some(format!("{kind} {:?}", name.as_str()));
             }

@@ -27,7 +27,7 @@ struct CheckpointMetrics {
     entries: Gauge,
     size: Gauge,
     rejected: Gauge,
-    oldest_proof: Gauge,
+    oldest_verification: Gauge,
     serving: Gauge,
     writes: Counter,
     written_bytes: Counter,
@@ -60,7 +60,7 @@ impl CheckpointBoard {
                 "Size of the checkpoint's files on disk, without those in rejected/",
             ),
             rejected: registrar.add("rejected_files", "Files that did not open at the start"),
-            oldest_proof: registrar.add(
+            oldest_verification: registrar.add(
                 "oldest_proof_timestamp_seconds",
                 "Time of the oldest freshness check among all copies, in seconds since 1970; 0 without copies",
             ),
@@ -87,7 +87,7 @@ impl CheckpointBoard {
             key_beside_data: matches!(first, KeySource::File(_)),
             entries: 0,
             written: None,
-            oldest_proof: None,
+            oldest_verification: None,
             rejected: Vec::new(),
             problem: String::new(),
             serving: None,
@@ -118,12 +118,12 @@ impl CheckpointBoard {
         let size = i64::try_from(store.size()).unwrap_or(i64::MAX);
         self.metrics.size.set(size);
         self.metrics
-            .oldest_proof
+            .oldest_verification
             .set(oldest.map_or(0, Timestamp::as_second));
         self.update(|status| {
             status.entries = store.len();
             status.written = newest;
-            status.oldest_proof = oldest;
+            status.oldest_verification = oldest;
         });
     }
 

@@ -121,16 +121,14 @@ impl Recorder {
             }
             self.seen.insert(uid, seen);
         }
-        let objects = snapshot.config_maps.into_iter();
-        wanted.extend(objects.filter_map(|known| {
-            wanted_object(CopyKind::ConfigMap, known, now, CopyContent::ConfigMap)
-        }));
-        let objects = snapshot.secrets.into_iter();
-        wanted.extend(
-            objects.filter_map(|known| {
-                wanted_object(CopyKind::Secret, known, now, CopyContent::Secret)
-            }),
-        );
+        for known in snapshot.config_maps {
+            let copy = wanted_object(CopyKind::ConfigMap, known, now, CopyContent::ConfigMap);
+            wanted.extend(copy);
+        }
+        for known in snapshot.secrets {
+            let copy = wanted_object(CopyKind::Secret, known, now, CopyContent::Secret);
+            wanted.extend(copy);
+        }
         wanted.push(wanted_facts(
             CopyKind::Node,
             snapshot.node.map(CopyContent::Node),

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use larder_hooks::OnChange;
 use larder_pods::StoredPod;
 use larder_pods::events::{EventSubject, Events};
-use larder_projection::disk::VolumeHost;
+use larder_projection::{Inputs, disk::VolumeHost};
 use larder_transport::blocking::blocking;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -20,6 +20,7 @@ use super::{
     inputs::NodeInputs,
     plan::{Need, Part, PartKind, PodPlan},
     pod_statuses::{PartStatus, PodStatusEntry, PodStatuses},
+    readers::ObjectReaders,
 };
 use crate::{
     metrics::Metrics,
@@ -32,6 +33,7 @@ const MAX_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
 /// What the workers of all pods share, in either mode.
 pub(crate) struct DeliveryNode {
     pub(crate) inputs: Arc<NodeInputs>,
+    pub(crate) readers: ObjectReaders,
     pub(crate) reports: Arc<Reports>,
     /// The root directory of larder. Beside a kubelet it has the records of hooks only.
     pub(crate) host: Arc<VolumeHost>,
@@ -66,7 +68,9 @@ pub(crate) trait WorkerFactory: Send + Sync {
     fn volumes(&self) -> &Path;
 
     /// Why nothing of the pod is read; `None` if it is served.
-    fn excludes(&self, pod: &StoredPod) -> Option<&'static str>;
+    fn excludes(&self, _: &StoredPod) -> Option<&'static str> {
+        None
+    }
 
     /// A worker, which works until its pod has ended and it has left the inbox, or until `shutdown`.
     fn worker(
@@ -230,6 +234,11 @@ impl<M: Default> PodWork<M> {
         for (part, progress) in plan.parts.iter().zip(&mut self.parts) {
             progress.due |= progress.waits && reads(part).any(|need| all.contains(need));
         }
+    }
+
+    /// The inputs of a projection that reads only fetched needs.
+    pub(crate) fn inputs(&self) -> Inputs {
+        self.gathering.inputs(&self.node.inputs.cluster.borrow())
     }
 
     /// Starts to fetch the inputs of due parts that are neither fetched nor being fetched. An object that a manager has

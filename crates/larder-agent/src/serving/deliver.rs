@@ -55,7 +55,7 @@ pub(super) struct Delivered {
 }
 
 /// A part could not be delivered.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct DeliveryFailure {
     /// The error with its causes; the kubelet's message where it has one.
     pub(super) reason: String,
@@ -69,8 +69,7 @@ impl DeliveryFailure {
     fn in_projection(error: &dyn std::error::Error) -> Self {
         Self {
             reason: chain(error),
-            swapped: false,
-            waits: false,
+            ..Self::default()
         }
     }
 
@@ -83,8 +82,8 @@ impl DeliveryFailure {
         };
         Self {
             reason: format!("waiting for {path}: {holder} has no address yet"),
-            swapped: false,
             waits: true,
+            ..Self::default()
         }
     }
 
@@ -92,7 +91,7 @@ impl DeliveryFailure {
         Self {
             reason: chain(error),
             swapped: error.is_after_commit(),
-            waits: false,
+            ..Self::default()
         }
     }
 }

@@ -69,14 +69,15 @@ fn kubelet_that_is_not_ready_or_silent_gets_no_touch() {
 #[test]
 fn volumes_of_republishing_drivers_are_found() {
     // beside-kubelet 40
-    let spec = |volumes| -> PodSpec {
-        serde_json::from_value(json!({"containers": [], "volumes": volumes})).unwrap()
+    let pod = |volumes| -> Pod {
+        let spec = json!({"containers": [], "volumes": volumes});
+        serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap()
     };
     let drivers = BTreeSet::from(["csi.example.com".to_owned()]);
     let csi = |driver: &str| json!([{"name": "a", "emptyDir": {}}, {"name": "b", "csi": {"driver": driver}}]);
-    assert!(has_volume_of(&spec(csi("csi.example.com")), &drivers));
-    assert!(!has_volume_of(&spec(csi("other")), &drivers));
-    assert!(!has_volume_of(&spec(json!([])), &drivers));
+    assert!(has_volume_of(&pod(csi("csi.example.com")), &drivers));
+    assert!(!has_volume_of(&pod(csi("other")), &drivers));
+    assert!(!has_volume_of(&pod(json!([])), &drivers));
 }
 
 #[tokio::test]

@@ -213,9 +213,11 @@ impl TrackedPart {
 
     /// Whether its new content is on its way. A volume that the kubelet cannot refresh holds no other one back for ever.
     pub(super) fn is_to_come(&self, now: Instant) -> bool {
-        let is_outdated =
-            matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
-        is_outdated && now < self.changed_at + OVERDUE
+        self.is_outdated() && now < self.changed_at + OVERDUE
+    }
+
+    fn is_outdated(&self) -> bool {
+        matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty()
     }
 
     /// Whether it differs in content that is no reason to touch.
@@ -279,9 +281,7 @@ impl TrackedPart {
         let is_volume = matches!(name, PartName::Volume(_));
         let schedule = self.retry_schedule(name, schedule);
         let is_used_up = usize::try_from(self.touches).is_ok_and(|sent| sent >= schedule.len());
-        let is_outdated =
-            matches!(self.observation, PartObservation::Outdated(_)) && self.detached.is_empty();
-        let counts = is_volume && is_used_up && is_outdated && !self.is_reported;
+        let counts = is_volume && is_used_up && self.is_outdated() && !self.is_reported;
         let last = self.last_touch.filter(|_| counts)?;
         Some((self.changed_at + OVERDUE).max(last + IN_FLIGHT_TIME))
     }

@@ -1,5 +1,6 @@
 use http::StatusCode;
 use larder_apiserver::{ApiServer, Options};
+use larder_objects::ResourceVersion;
 
 use super::*;
 
@@ -7,17 +8,17 @@ fn at(text: &str) -> Timestamp {
     text.parse().unwrap()
 }
 
-fn pod() -> PodToTouch {
-    PodToTouch {
+fn pod() -> ObjectMeta {
+    ObjectMeta {
         namespace: "n".into(),
         name: "web".into(),
         uid: "u1".into(),
-        resource_version: "0".into(),
+        resource_version: ResourceVersion::new("0"),
     }
 }
 
 /// A server with the pod of [`pod`], a client, and the pod as the server has it.
-async fn server() -> (ApiServer, Client, PodToTouch) {
+async fn server() -> (ApiServer, Client, ObjectMeta) {
     let server = ApiServer::new(Options::default());
     let created = json!({
         "apiVersion": "v1", "kind": "Pod",
@@ -27,10 +28,8 @@ async fn server() -> (ApiServer, Client, PodToTouch) {
     server.apply(&created).unwrap();
     let client = Client::new(server.service(), "n");
     let mut pod = pod();
-    pod.resource_version = current(&client).await["metadata"]["resourceVersion"]
-        .as_str()
-        .unwrap()
-        .into();
+    let version = &current(&client).await["metadata"]["resourceVersion"];
+    pod.resource_version = ResourceVersion::new(version.as_str().unwrap());
     (server, client, pod)
 }
 
@@ -82,7 +81,7 @@ async fn unchanged_value_is_a_no_op() {
     let TouchAnswer::Touched { resource_version } = send(&client, &pod, &value).await else {
         panic!("the first touch changes the pod");
     };
-    pod.resource_version = resource_version;
+    pod.resource_version = ResourceVersion::new(resource_version);
     let answer = send(&client, &pod, &value).await;
     assert!(matches!(answer, TouchAnswer::NoOp), "{answer:?}");
     let later = RefreshValue::next(now, Some(value.as_str()));
@@ -113,7 +112,7 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
     // beside-kubelet 19
     let (server, client, pod) = server().await;
     let value = RefreshValue::next(Timestamp::UNIX_EPOCH, None);
-    let other = PodToTouch {
+    let other = ObjectMeta {
         uid: "u2".into(),
         ..pod.clone()
     };
@@ -124,7 +123,7 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
         .unwrap();
     let answer = send(&client, &pod, &value).await;
     assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
-    let hostile = PodToTouch {
+    let hostile = ObjectMeta {
         name: "..".into(),
         ..pod
     };

@@ -47,7 +47,9 @@ impl BesideWorker {
         let seen = match (part, seen) {
             // Pinned or detached: containers may see other bytes.
             (PartKind::Volume(volume, _), FoundContent::Verified(tags))
-                if !self.rules.is_verified(&volume_name(volume)) =>
+                if !self
+                    .rules
+                    .is_verified(&PartName::Volume(volume.as_str().into())) =>
             {
                 FoundContent::OnDisk(tags)
             }
@@ -87,8 +89,4 @@ impl BesideWorker {
         // What cannot be removed now is found at the next start.
         let _ = blocking(move || node.host.remove_pod(uid.as_str())).await;
     }
-}
-
-fn volume_name(volume: &str) -> PartName {
-    PartName::Volume(volume.into())
 }

@@ -4,11 +4,10 @@ use std::future;
 
 use futures::{FutureExt as _, future::BoxFuture};
 use larder_kubelet::{
-    touch::{self, PodToTouch, REFRESH, RefreshValue, TouchAnswer},
+    touch::{self, REFRESH, RefreshValue, TouchAnswer},
     touch_limiter::Urgency,
     touch_queue::{Permit, QueuedTouch},
 };
-use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::{debug, warn};
 
@@ -74,19 +73,12 @@ impl BesideWorker {
     fn send(&mut self, mut permit: Permit) {
         let Some(plan) = &self.work.plan else { return };
         let (now, wall) = (Instant::now(), self.work.wall());
-        let metadata = &plan.pod.metadata;
-        let annotations = metadata.annotations.as_ref();
+        let annotations = plan.pod.metadata.annotations.as_ref();
         let present = annotations.and_then(|found| found.get(REFRESH));
         let sent = self.last_value.as_ref().map(RefreshValue::as_str);
         let value = RefreshValue::next(wall, sent.or(present.map(String::as_str)));
         self.last_value = Some(value.clone());
-        let text = |field: &Option<String>| SmolStr::new(field.as_deref().unwrap_or_default());
-        let target = PodToTouch {
-            namespace: text(&metadata.namespace),
-            name: text(&metadata.name),
-            uid: text(&metadata.uid),
-            resource_version: text(&metadata.resource_version),
-        };
+        let target = plan.pod.identity();
         self.rules.sent(now, wall);
         self.swaps.restart();
         permit.sent();

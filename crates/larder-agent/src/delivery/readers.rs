@@ -1,0 +1,119 @@
+//! The objects that pods read: by which pods each is read, and the immutable ones seen so far.
+//!
+//! Invariant: an object is in the table exactly while a pod reads it. For the same time, a kubelet serves an immutable
+//! object that it has read, even if it was deleted and recreated (beside-kubelet R26).
+
+use std::collections::{HashMap, hash_map::Entry};
+
+use larder_objects::{Kind, ObjectKey, Uid};
+use larder_pods::ResolvedPodUid;
+use parking_lot::Mutex;
+
+/// The objects that the pods of the node read.
+#[derive(Debug, Default)]
+pub(crate) struct ObjectReaders(Mutex<HashMap<(Kind, ObjectKey), ObjectUse>>);
+
+#[derive(Debug, Default)]
+struct ObjectUse {
+    /// Sorted. Most objects have one reader, and a set of one takes 280 bytes.
+    pods: Vec<ResolvedPodUid>,
+    /// The identity of the object when it was first seen as immutable.
+    immutable: Option<Uid>,
+}
+
+impl ObjectReaders {
+    /// The pods that read the object, by UID.
+    pub(crate) fn of(&self, object: &(Kind, ObjectKey)) -> Vec<ResolvedPodUid> {
+        let objects = self.0.lock();
+        let found = objects.get(object);
+        found.map(|found| found.pods.clone()).unwrap_or_default()
+    }
+
+    /// Records an object that was read. Returns whether the kubelet serves an earlier, immutable one in its place.
+    pub(crate) fn is_pinned(
+        &self,
+        object: &(Kind, ObjectKey),
+        uid: &Uid,
+        is_immutable: bool,
+    ) -> bool {
+        let mut objects = self.0.lock();
+        let Some(found) = objects.get_mut(object) else {
+            return false;
+        };
+        if let Some(seen) = &found.immutable {
+            return seen != uid;
+        }
+        found.immutable = is_immutable.then(|| uid.clone());
+        false
+    }
+
+    pub(crate) fn add(&self, object: (Kind, ObjectKey), pod: &ResolvedPodUid) {
+        let mut objects = self.0.lock();
+        let pods = &mut objects.entry(object).or_default().pods;
+        if let Err(place) = pods.binary_search(pod) {
+            pods.insert(place, pod.clone());
+        }
+    }
+
+    pub(crate) fn remove(&self, object: (Kind, ObjectKey), pod: &ResolvedPodUid) {
+        if let Entry::Occupied(mut found) = self.0.lock().entry(object) {
+            found.get_mut().pods.retain(|known| known != pod);
+            if found.get().pods.is_empty() {
+                found.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn object(name: &str) -> (Kind, ObjectKey) {
+        (Kind::ConfigMap, ObjectKey::new("prod", name))
+    }
+
+    fn readers(table: &ObjectReaders, name: &str) -> Vec<String> {
+        let pods = table.of(&object(name));
+        pods.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn object_has_the_pods_that_were_added_and_not_removed() {
+        let table = ObjectReaders::default();
+        let uid = |uid: &str| ResolvedPodUid::new(uid);
+        assert!(readers(&table, "a").is_empty());
+        for pod in ["3", "1", "1", "2"] {
+            table.add(object("a"), &uid(pod));
+        }
+        table.add(object("b"), &uid("1"));
+        table.add(object("b"), &uid("1"));
+        assert_eq!(readers(&table, "a"), ["1", "2", "3"]);
+        assert_eq!(readers(&table, "b"), ["1"]);
+        table.remove(object("b"), &uid("2"));
+        assert_eq!(readers(&table, "b"), ["1"]);
+        for (pod, left) in [("1", vec!["2", "3"]), ("3", vec!["2"]), ("2", vec![])] {
+            table.remove(object("a"), &uid(pod));
+            assert_eq!(readers(&table, "a"), left);
+        }
+        table.remove(object("b"), &uid("1"));
+        assert!(table.0.lock().is_empty());
+    }
+
+    // beside-kubelet 16
+    #[test]
+    fn an_immutable_object_is_pinned_until_the_last_pod_is_gone() {
+        let table = ObjectReaders::default();
+        let (first, second) = (Uid::from("1"), Uid::from("2"));
+        let (one, other) = (ResolvedPodUid::new("1"), ResolvedPodUid::new("2"));
+        table.add(object("app"), &one);
+        table.add(object("app"), &other);
+        assert!(!table.is_pinned(&object("app"), &first, true));
+        assert!(table.is_pinned(&object("app"), &second, false));
+        table.remove(object("app"), &one);
+        assert!(table.is_pinned(&object("app"), &second, false));
+        table.remove(object("app"), &other);
+        table.add(object("app"), &one);
+        assert!(!table.is_pinned(&object("app"), &second, false));
+    }
+}
