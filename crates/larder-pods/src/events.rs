@@ -150,13 +150,13 @@ impl Events {
             let next = self.noted.lock().next();
             let (uid, event) = match next {
                 Ok(next) => next,
-                Err(None) => {
-                    self.wake.notified().await;
-                    continue;
-                }
-                Err(Some(time)) => {
+                Err(time) => {
+                    let woken = self.wake.notified();
                     // A timeout and a new event both start another round.
-                    let _ = timeout_at(time, self.wake.notified()).await;
+                    match time {
+                        Some(time) => drop(timeout_at(time, woken).await),
+                        None => woken.await,
+                    }
                     continue;
                 }
             };

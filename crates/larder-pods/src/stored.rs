@@ -156,14 +156,6 @@ impl StoredPod {
     }
 }
 
-impl TryFrom<Pod> for StoredPod {
-    type Error = StoredPodError;
-
-    fn try_from(pod: Pod) -> Result<Self, StoredPodError> {
-        Self::new(pod)
-    }
-}
-
 impl<'de> Deserialize<'de> for StoredPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         Self::new(Pod::deserialize(deserializer)?).map_err(de::Error::custom)

@@ -133,7 +133,7 @@ mod tests {
         let inbox = Inbox::new(DesiredState::Retire);
         inbox.take();
         let pod = Pod::default();
-        let stored = Arc::new(StoredPod::try_from(pod.clone()).unwrap());
+        let stored = Arc::new(StoredPod::new(pod.clone()).unwrap());
         let plan = Arc::new(PodPlan::new(stored, &pod));
         let serve = DesiredState::Serve(plan);
         inbox.set_desired(serve).unwrap();

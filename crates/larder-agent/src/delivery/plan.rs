@@ -289,7 +289,7 @@ mod tests {
     fn plan(spec: Value) -> PodPlan {
         let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u"}, "spec": spec});
         let pod: Pod = serde_json::from_value(pod).unwrap();
-        PodPlan::new(Arc::new(StoredPod::try_from(pod.clone()).unwrap()), &pod)
+        PodPlan::new(Arc::new(StoredPod::new(pod.clone()).unwrap()), &pod)
     }
 
     #[test]
@@ -345,12 +345,12 @@ mod tests {
         let plan = plan(json!({"containers": [{"name": "c", "image": "i"}]}));
         let mut pod = plan.pod.decode();
         pod.metadata.labels = Some([("a".to_owned(), "1".to_owned())].into());
-        let relabeled = Arc::new(StoredPod::try_from(pod.clone()).unwrap());
+        let relabeled = Arc::new(StoredPod::new(pod.clone()).unwrap());
         let updated = plan.updated(&relabeled).unwrap();
         assert!(Arc::ptr_eq(&updated.parts, &plan.parts));
         pod.metadata.uid = Some("other".to_owned());
         assert!(
-            plan.updated(&Arc::new(StoredPod::try_from(pod).unwrap()))
+            plan.updated(&Arc::new(StoredPod::new(pod).unwrap()))
                 .is_none()
         );
     }

@@ -287,7 +287,9 @@ impl Bodies {
         let place = self.place();
         if let Some(last_good) = &mut self.last_good {
             last_good.retain(text.map(|_| place.as_bytes()));
-            text.inspect(|text| last_good.keep(place.as_bytes(), text));
+            if let Some(text) = text {
+                last_good.keep(place.as_bytes(), text);
+            }
         }
     }
 

@@ -27,7 +27,7 @@ use std::{
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use h2::{RecvStream, client};
-use http::{HeaderMap, Method, Request, StatusCode, header};
+use http::{HeaderMap, Request, StatusCode, header};
 use larder_files::ownership::user;
 use larder_objects::{
     ObjectMeta,
@@ -160,21 +160,15 @@ impl PodsApi {
             .await
             .map_err(PodsApiError::Connection)?;
         let mut connection: Connection = Box::pin(connection);
-        let mut request = Request::new(());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = http::Uri::from_static(WATCH);
-        for (name, value) in [
-            (header::CONTENT_TYPE, "application/grpc"),
-            (header::TE, "trailers"),
-            (
+        let request = Request::post(WATCH)
+            .header(header::CONTENT_TYPE, "application/grpc")
+            .header(header::TE, "trailers")
+            .header(
                 header::USER_AGENT,
                 concat!("larder/", env!("CARGO_PKG_VERSION")),
-            ),
-        ] {
-            request
-                .headers_mut()
-                .insert(name, http::HeaderValue::from_static(value));
-        }
+            )
+            .body(())
+            .expect("the constants are a URL and values of headers");
         let (response, mut send) = requests
             .send_request(request, false)
             .map_err(PodsApiError::Connection)?;
