@@ -1,7 +1,7 @@
 //! Cluster state that the pods of the node share: the Node, the Services, and ClusterTrustBundles while a pod
 //! references any.
 
-use std::{mem, sync::Arc};
+use std::{collections::BTreeMap, mem, sync::Arc};
 
 use k8s_openapi::{
     ClusterResourceScope,
@@ -22,7 +22,7 @@ use serde::Deserialize;
 use tokio::sync::watch;
 
 use crate::{
-    last_good::{LastGood, log_failure, readable},
+    last_good::{log_failure, readable, take_change},
     served_version::{ServedCollection, ServedResource},
 };
 
@@ -116,11 +116,11 @@ async fn follow_node(
 }
 
 async fn follow_services(mut services: Collection<Service>, state: &watch::Sender<ClusterState>) {
-    let mut known = LastGood::default();
+    let mut known = BTreeMap::new();
     loop {
         let event = services.next().await;
-        if known.take(event, |service| ServiceFacts::new(&service)) {
-            let services: Arc<[_]> = known.0.values().cloned().collect();
+        if take_change(&mut known, event, |service| ServiceFacts::new(&service)) {
+            let services: Arc<[_]> = known.values().cloned().collect();
             set(state, |state| &mut state.services, Some(services));
         }
     }
@@ -165,16 +165,16 @@ async fn keep_trust_bundles(
     mut bundles: ServedCollection<ClusterTrustBundle>,
     publish: impl Fn(Option<TrustBundles>),
 ) {
-    let mut known = LastGood::default();
+    let mut known = BTreeMap::new();
     loop {
         let event = bundles.next().await;
         let is_unserved =
             matches!(&event, CollectionEvent::Failed(failure) if failure.error.is_not_found());
-        if known.take(event, |bundle| Some(TrustBundle::from(bundle))) {
-            let bundles = known.0.values().cloned().collect();
+        if take_change(&mut known, event, |bundle| Some(TrustBundle::from(bundle))) {
+            let bundles = known.values().cloned().collect();
             publish(Some(TrustBundles::Synced(bundles)));
         } else if is_unserved {
-            known.0.clear();
+            known.clear();
             publish(Some(TrustBundles::Unsupported));
         }
     }

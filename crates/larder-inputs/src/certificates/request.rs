@@ -23,7 +23,7 @@ use tokio::sync::watch;
 
 use super::key::{PodKey, PodKeyError};
 use crate::{
-    last_good::LastGood,
+    last_good::take_change,
     served_version::{ServedCollection, ServedResource},
 };
 
@@ -166,10 +166,11 @@ pub(super) async fn follow_requests(
     let mut collection =
         ServedCollection::<PodCertificateRequest>::new(client, served, Some(&selector), context);
     requests.send_replace(Requests::new());
-    let mut known = LastGood::default();
+    let mut known = Requests::new();
     loop {
-        if known.take(collection.next().await, |request| Some(Arc::new(request))) {
-            requests.send_replace(known.0.clone());
+        let event = collection.next().await;
+        if take_change(&mut known, event, |request| Some(Arc::new(request))) {
+            requests.send_replace(known.clone());
         }
     }
 }
