@@ -75,9 +75,8 @@ impl fmt::Debug for SealingKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SealContext<'a> {
     owner: &'a Owner,
-    kind: &'a str,
-    namespace: &'a str,
-    name: &'a str,
+    /// Kind, namespace and name.
+    names: [&'a str; 3],
 }
 
 /// The cluster and the node that a checkpoint belongs to.
@@ -92,31 +91,19 @@ pub struct Owner {
 impl<'a> SealContext<'a> {
     /// The place of the index.
     pub(crate) fn index(owner: &'a Owner) -> Self {
-        Self::new(owner, "Index", "", "root")
+        Self::new(owner, ["Index", "", "root"])
     }
 
     /// The place of a copy. Its kind is not empty.
-    pub(crate) fn new(owner: &'a Owner, kind: &'a str, namespace: &'a str, name: &'a str) -> Self {
-        Self {
-            owner,
-            kind,
-            namespace,
-            name,
-        }
+    pub(crate) fn new(owner: &'a Owner, names: [&'a str; 3]) -> Self {
+        Self { owner, names }
     }
 
     /// Each part with its length before it, so that no two places have the same bytes.
     fn bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let node = self.owner.node.as_bytes();
-        let (kind, namespace) = (self.kind.as_bytes(), self.namespace.as_bytes());
-        for part in [
-            &self.owner.cluster[..],
-            node,
-            kind,
-            namespace,
-            self.name.as_bytes(),
-        ] {
+        let owner = [&self.owner.cluster[..], self.owner.node.as_bytes()];
+        for part in owner.into_iter().chain(self.names.map(str::as_bytes)) {
             bytes.extend((part.len() as u64).to_le_bytes());
             bytes.extend(part);
         }
@@ -345,17 +332,17 @@ mod tests {
     fn a_file_opens_in_its_own_place_only() {
         // offline 15, 17, 18
         let home = owner(1, "node-1");
-        let here = SealContext::new(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
         let sealed = key(1).seal(here, b"hunter2");
         let opens = |place| open(&[key(1)], place, sealed.bytes.clone().into());
         assert_eq!(*opens(here).ok().unwrap().content, b"hunter2");
         let (other_cluster, other_node) = (owner(2, "node-1"), owner(1, "node-2"));
         for elsewhere in [
-            SealContext::new(&other_cluster, "Secret", "prod", "tls"),
-            SealContext::new(&other_node, "Secret", "prod", "tls"),
-            SealContext::new(&home, "ConfigMap", "prod", "tls"),
-            SealContext::new(&home, "Secret", "pro", "dtls"),
-            SealContext::new(&home, "Secret", "prod", "tls2"),
+            SealContext::new(&other_cluster, ["Secret", "prod", "tls"]),
+            SealContext::new(&other_node, ["Secret", "prod", "tls"]),
+            SealContext::new(&home, ["ConfigMap", "prod", "tls"]),
+            SealContext::new(&home, ["Secret", "pro", "dtls"]),
+            SealContext::new(&home, ["Secret", "prod", "tls2"]),
         ] {
             assert_eq!(
                 opens(elsewhere).err(),
@@ -368,7 +355,7 @@ mod tests {
     #[test]
     fn every_changed_byte_is_noticed() {
         let home = owner(1, "node-1");
-        let here = SealContext::new(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
         let sealed = key(1).seal(here, b"hunter2").bytes;
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
@@ -384,7 +371,7 @@ mod tests {
     #[test]
     fn sizes_are_multiples_of_a_block_and_names_never_repeat() {
         let home = owner(1, "node-1");
-        let here = SealContext::new(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
         for (length, size) in [(0, 512), (400, 512), (442, 512), (443, 1024), (5000, 5120)] {
             let sealed = key(1).seal(here, &vec![7; length]);
             assert_eq!(sealed.bytes.len(), size, "{length}");
@@ -407,7 +394,7 @@ mod tests {
     fn another_format_version_is_named() {
         // offline 30
         let home = owner(1, "node-1");
-        let here = SealContext::new(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
         let mut sealed = key(1).seal(here, b"hunter2").bytes;
         sealed[MAGIC.len()] = 1;
         let error = open(&[key(1)], here, sealed.into()).err().unwrap();
@@ -418,7 +405,7 @@ mod tests {
     fn any_configured_key_opens_and_an_unknown_one_is_named() {
         // offline 13
         let home = owner(1, "node-1");
-        let here = SealContext::new(&home, "Secret", "prod", "tls");
+        let here = SealContext::new(&home, ["Secret", "prod", "tls"]);
         let sealed = key(1).seal(here, b"hunter2").bytes;
         let opened = open(&[key(2), key(1)], here, sealed.clone().into());
         assert_eq!(opened.ok().unwrap().key, key(1).id());

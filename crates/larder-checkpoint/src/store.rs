@@ -532,7 +532,7 @@ impl Store {
         id: &CopyId,
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
-        let place = SealContext::new(&self.owner, &id.kind, &id.namespace, &id.name);
+        let place = SealContext::new(&self.owner, [&id.kind, &id.namespace, &id.name]);
         let sealed = self.keys.sealing().seal(place, content);
         // The error names the directory only: a file's name is new each time, and a lasting failure must be reported
         // once.

@@ -273,7 +273,7 @@ impl Reader<'_> {
             return Err(Rejection::OtherVersion);
         }
         let bytes = sealed.len() as u64;
-        let place = SealContext::new(self.owner, &id.kind, &id.namespace, &id.name);
+        let place = SealContext::new(self.owner, [&id.kind, &id.namespace, &id.name]);
         Ok((open(self.keys.all(), place, sealed)?, bytes))
     }
 
