@@ -46,11 +46,6 @@ pub use self::{
 use crate::beside::BesideConfig;
 use crate::root_dir::CHECKPOINT;
 
-/// A value that is not one of the field's options.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {0}")]
-pub struct UnknownWord(&'static str);
-
 /// Reads an address to listen on: `ADDRESS:PORT`, `localhost:PORT`, or `:PORT` for every address of this machine. No name
 /// server is asked.
 ///
@@ -497,11 +492,11 @@ fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
     Ok(config)
 }
 
-fn api_references(text: &str) -> Result<ApiReferences, UnknownWord> {
+fn api_references(text: &str) -> Result<ApiReferences, &'static str> {
     match text {
         "Refuse" => Ok(ApiReferences::Refuse),
         "Allow" => Ok(ApiReferences::Allow),
-        _ => Err(UnknownWord("one of Refuse, Allow")),
+        _ => Err("expected one of Refuse, Allow"),
     }
 }
 

@@ -13,7 +13,6 @@
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, VecDeque},
-    fmt,
     time::Duration,
 };
 
@@ -87,6 +86,7 @@ pub struct WaitingPlace {
 }
 
 /// The touches of a node that wait, each a `T`, and the rate at which they are sent.
+#[derive(Debug)]
 pub struct TouchLimiter<T> {
     random: Rng,
     /// Touches that are not due yet, by the time at which they are, and whether they catch up.
@@ -105,16 +105,6 @@ pub struct TouchLimiter<T> {
     calm_since: Instant,
     /// No touch is sent before this time, by the API server's `Retry-After`.
     silent_until: Instant,
-}
-
-impl<T> fmt::Debug for TouchLimiter<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TouchLimiter")
-            .field("waiting", &(self.later.len() + self.due.len()))
-            .field("in_flight", &self.in_flight)
-            .field("rate", &self.rate)
-            .finish_non_exhaustive()
-    }
 }
 
 impl<T> TouchLimiter<T> {

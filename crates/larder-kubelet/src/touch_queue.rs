@@ -5,7 +5,7 @@
 //!    if their worker ends.
 //! 2. A permit whose receiver has stopped waiting is dropped at once.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use parking_lot::Mutex;
@@ -20,15 +20,10 @@ use crate::touch_limiter::{NextTouch, Throttled, TouchLimiter, Urgency, WaitingP
 #[derive(Clone, Debug)]
 pub struct TouchQueue(Arc<QueueInner>);
 
+#[derive(Debug)]
 struct QueueInner {
     limiter: Mutex<TouchLimiter<WaitingTouch>>,
     changed: Notify,
-}
-
-impl fmt::Debug for QueueInner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.limiter.lock().fmt(f)
-    }
 }
 
 #[derive(Debug)]

@@ -315,32 +315,29 @@ impl NodePods {
         if self.handle.beside.is_some() {
             return;
         }
-        match on_disk {
-            Ok(found) => {
-                for pod in found {
-                    let uid = ResolvedPodUid::new(pod.uid);
-                    if !matches!(
-                        self.lifecycle.life(&uid),
-                        Some(PodLife::Served | PodLife::Retiring { .. })
-                    ) {
-                        let name = pod
-                            .name
-                            .map(|(namespace, name)| ObjectKey::new(namespace, name));
-                        let shown = name.as_ref().map(tracing::field::display);
-                        if self.known.incomplete {
-                            warn!(pod = shown, pod.uid = %uid, "{KEPT}");
-                            self.reconciler.keep(&uid, name, KEPT);
-                            continue;
-                        }
-                        info!(pod = shown, pod.uid = %uid, "pod was removed while no agent ran, removing its volumes");
-                        self.reconciler.clean_up(&uid, name);
-                    }
-                }
-            }
-            Err(error) => error!(
-                error = chain(&error),
+        let found = on_disk.inspect_err(|error| {
+            let error = chain(error);
+            error!(
+                error,
                 "failed to list volumes of an earlier agent, leaving them"
-            ),
+            );
+        });
+        for pod in found.unwrap_or_default() {
+            let uid = ResolvedPodUid::new(pod.uid);
+            let life = self.lifecycle.life(&uid);
+            if matches!(life, Some(PodLife::Served | PodLife::Retiring { .. })) {
+                continue;
+            }
+            let name = pod.name;
+            let name = name.map(|(namespace, name)| ObjectKey::new(namespace, name));
+            let shown = name.as_ref().map(tracing::field::display);
+            if self.known.incomplete {
+                warn!(pod = shown, pod.uid = %uid, "{KEPT}");
+                self.reconciler.keep(&uid, name, KEPT);
+            } else {
+                info!(pod = shown, pod.uid = %uid, "pod was removed while no agent ran, removing its volumes");
+                self.reconciler.clean_up(&uid, name);
+            }
         }
     }
 }

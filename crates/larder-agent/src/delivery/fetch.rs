@@ -1,11 +1,11 @@
 //! Fetches the inputs of a part. A worker gets data from nowhere else.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{ConfigMap, Kind, ObjectKey, Secret, SecretBytes, chain};
-use larder_projection::{Inputs, PodCertificate, TrustBundles, Unavailable};
+use larder_projection::{PodCertificate, Unavailable};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
@@ -88,16 +88,6 @@ async fn wait(inputs: &NodeInputs, is_known: impl FnMut(&ClusterState) -> bool) 
     Fetched::Cluster
 }
 
-impl Fetched {
-    /// The time of the copy, if it comes from the checkpoint.
-    pub(crate) fn stale_as_of(&self) -> Option<Timestamp> {
-        match self {
-            Self::ConfigMap(_, stale) | Self::Secret(_, stale) => *stale,
-            Self::Token(_) | Self::PodCertificate(_) | Self::Cluster => None,
-        }
-    }
-}
-
 /// An incomplete API server cannot prove that an object does not exist, not even an optional one. `expired` is the time
 /// of a copy that is too old.
 fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestamp>) -> Unavailable {
@@ -113,35 +103,4 @@ fn unavailable(error: &larder::Error, incomplete: bool, expired: Option<Timestam
         )),
         (false, _, None) => Unavailable::failed(chain(error)),
     }
-}
-
-/// The inputs of a projection that reads no more than `fetched`.
-pub(crate) fn inputs(fetched: &BTreeMap<Need, Fetched>, cluster: &ClusterState) -> Inputs {
-    let mut inputs = Inputs {
-        services: cluster.services.clone(),
-        node: cluster.node.clone(),
-        trust_bundles: cluster
-            .trust_bundles
-            .clone()
-            .unwrap_or(TrustBundles::NotSynced),
-        ..Inputs::default()
-    };
-    for (need, fetched) in fetched {
-        match (need, fetched) {
-            (Need::Object(_, name), Fetched::ConfigMap(object, _)) => {
-                inputs.config_maps.insert(name.to_string(), object.clone());
-            }
-            (Need::Object(_, name), Fetched::Secret(object, _)) => {
-                inputs.secrets.insert(name.to_string(), object.clone());
-            }
-            (Need::Token(request), Fetched::Token(token)) => {
-                inputs.tokens.insert(request.clone(), token.clone());
-            }
-            (Need::PodCertificate(key), Fetched::PodCertificate(issued)) => {
-                inputs.pod_certificates.insert(key.clone(), issued.clone());
-            }
-            _ => {}
-        }
-    }
-    inputs
 }

@@ -12,11 +12,11 @@ use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::Futures
 use jiff::Timestamp;
 use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{Kind, Object as _, Uid};
-use larder_projection::Inputs;
+use larder_projection::{Inputs, TrustBundles};
 use smol_str::SmolStr;
 
 use super::{
-    fetch::{Fetched, fetch, inputs},
+    fetch::{Fetched, fetch},
     inputs::NodeInputs,
     plan::{Need, PodPlan},
 };
@@ -73,7 +73,10 @@ impl Gathering {
 
     /// The time of the copy in the checkpoint that `need` was read from.
     pub(crate) fn stale_as_of(&self, need: &Need) -> Option<Timestamp> {
-        self.fetched.get(need)?.stale_as_of()
+        match self.fetched.get(need)? {
+            Fetched::ConfigMap(_, stale) | Fetched::Secret(_, stale) => *stale,
+            Fetched::Token(_) | Fetched::PodCertificate(_) | Fetched::Cluster => None,
+        }
     }
 
     /// The identity of a fetched object, and whether it is immutable.
@@ -91,7 +94,33 @@ impl Gathering {
 
     /// The inputs of a projection that reads only fetched needs.
     pub(crate) fn inputs(&self, cluster: &ClusterState) -> Inputs {
-        inputs(&self.fetched, cluster)
+        let mut inputs = Inputs {
+            services: cluster.services.clone(),
+            node: cluster.node.clone(),
+            trust_bundles: cluster
+                .trust_bundles
+                .clone()
+                .unwrap_or(TrustBundles::NotSynced),
+            ..Inputs::default()
+        };
+        for (need, fetched) in &self.fetched {
+            match (need, fetched) {
+                (Need::Object(_, name), Fetched::ConfigMap(object, _)) => {
+                    inputs.config_maps.insert(name.to_string(), object.clone());
+                }
+                (Need::Object(_, name), Fetched::Secret(object, _)) => {
+                    inputs.secrets.insert(name.to_string(), object.clone());
+                }
+                (Need::Token(request), Fetched::Token(token)) => {
+                    inputs.tokens.insert(request.clone(), token.clone());
+                }
+                (Need::PodCertificate(key), Fetched::PodCertificate(issued)) => {
+                    inputs.pod_certificates.insert(key.clone(), issued.clone());
+                }
+                _ => {}
+            }
+        }
+        inputs
     }
 
     /// Forgets the value of `need`, which has changed.

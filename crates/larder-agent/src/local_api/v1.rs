@@ -178,25 +178,16 @@ fn line(change: &ChangeLine<'_>) -> String {
 async fn project(
     State((program, slots)): State<(Program, Arc<Semaphore>)>,
     body: Body,
-) -> Response {
-    let body = match timeout(BODY_TIMEOUT, to_bytes(body, MAX_MANIFEST_BYTES)).await {
-        Ok(Ok(body)) => body,
-        Ok(Err(_)) => {
-            let text = "the body is too large, or was cut\n";
-            return (StatusCode::PAYLOAD_TOO_LARGE, text).into_response();
-        }
-        Err(_) => {
-            let text = "the body did not arrive in time\n";
-            return (StatusCode::REQUEST_TIMEOUT, text).into_response();
-        }
-    };
-    let Some(projector) = program.projector else {
-        return (
-            StatusCode::NOT_FOUND,
-            "this program computes no projections\n",
-        )
-            .into_response();
-    };
+) -> Result<impl IntoResponse, (StatusCode, String)> {
+    let refused = |status, text: &str| (status, text.to_owned());
+    let body = timeout(BODY_TIMEOUT, to_bytes(body, MAX_MANIFEST_BYTES)).await;
+    let late = "the body did not arrive in time\n";
+    let body = body.map_err(|_| refused(StatusCode::REQUEST_TIMEOUT, late))?;
+    let long = "the body is too large, or was cut\n";
+    let body = body.map_err(|_| refused(StatusCode::PAYLOAD_TOO_LARGE, long))?;
+    let none = "this program computes no projections\n";
+    let projector = program.projector;
+    let projector = projector.ok_or_else(|| refused(StatusCode::NOT_FOUND, none))?;
     let _slot = slots.acquire().await.expect("it is never closed");
     let projected = blocking(move || {
         let projected = projector(&body);
@@ -205,8 +196,8 @@ async fn project(
         projected
     });
     match projected.await {
-        Ok(json) => ([(header::CONTENT_TYPE, "application/json")], json).into_response(),
-        Err(problem) => (StatusCode::UNPROCESSABLE_ENTITY, problem + "\n").into_response(),
+        Ok(json) => Ok(([(header::CONTENT_TYPE, "application/json")], json)),
+        Err(problem) => Err((StatusCode::UNPROCESSABLE_ENTITY, problem + "\n")),
     }
 }
 
