@@ -1,6 +1,7 @@
 //! Request attributes: verb, kind, namespace, name and subresource, from method and path.
 
 use http::Method;
+use larder_objects::ObjectKey;
 use smol_str::SmolStr;
 
 use crate::{query::Query, resource::Kind, status::ApiError, versions::CertificatesVersions};
@@ -114,6 +115,13 @@ impl Route {
 }
 
 impl ResourcePath {
+    /// The key of the object; its name is empty if the path names none.
+    pub(crate) fn key(&self) -> ObjectKey {
+        let [namespace, name] =
+            [&self.namespace, &self.name].map(|text| text.clone().unwrap_or_default());
+        ObjectKey::new(namespace, name)
+    }
+
     /// The target of what follows group and version in a path.
     fn of(group: &str, version: &str, rest: &[&str]) -> Option<Self> {
         let (namespace, rest) = match rest {

@@ -31,9 +31,7 @@ const BODY_TIMEOUT: Duration = Duration::from_mins(1);
 /// that are not finished take too much.
 pub(super) async fn read_body<B>(body: B, unfinished: &Unread) -> Result<Bytes, ApiError>
 where
-    B: http_body::Body + Send,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
+    B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
 {
     let read = async {
         let mut body = pin!(Limited::new(body, MAX_BODY_BYTES));

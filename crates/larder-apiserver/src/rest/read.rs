@@ -1,6 +1,5 @@
 //! Get and list.
 
-use larder_objects::ObjectKey;
 use serde_json::json;
 
 use super::params::{At, Continue, ListParams};
@@ -61,9 +60,4 @@ pub(super) fn list_metadata(page: &Page, params: &ListParams) -> serde_json::Val
         }
     }
     metadata
-}
-
-/// The key of an object of `kind`; `namespace` is `None` for cluster scope.
-pub(super) fn key(namespace: Option<&smol_str::SmolStr>, name: &smol_str::SmolStr) -> ObjectKey {
-    ObjectKey::new(namespace.cloned().unwrap_or_default(), name.clone())
 }

@@ -1,0 +1,234 @@
+//! Requests for objects: who may make them, and what each verb does.
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use serde_json::Value;
+use smol_str::SmolStr;
+
+use super::{
+    body::Body,
+    format::Format,
+    message::{
+        created, delete_options, deleted_json, done, json_response, media_type, object_body, ok,
+        parse_json, written_response,
+    },
+    params::{self, ListParams, WatchParams},
+    read,
+    watch::WatchStream,
+};
+use crate::{
+    ApiError, ApiServer, Authorization, User,
+    authorize::{self, Attempt, NodeWrite},
+    patch::PatchType,
+    query::Query,
+    request::{ResourcePath, Verb},
+    resource::Kind,
+    selector::FieldSelector,
+    write::{
+        Part, namespaces,
+        options::{DeleteOptions, WriteParams},
+    },
+};
+
+/// A request for objects of one kind, but for its body.
+pub(super) struct ObjectRequest<'r> {
+    pub(super) server: &'r ApiServer,
+    pub(super) user: &'r User,
+    pub(super) verb: Verb,
+    pub(super) target: &'r ResourcePath,
+    pub(super) query: &'r Query<'r>,
+    pub(super) headers: &'r HeaderMap,
+}
+
+impl ObjectRequest<'_> {
+    /// Rejects what the user may not do.
+    pub(super) fn authorize(&self) -> Result<(), ApiError> {
+        let target = self.target;
+        let selector = self.query.get("fieldSelector").unwrap_or("");
+        let selector = FieldSelector::parse(selector, target.kind.resource())?;
+        let name = target.name.as_ref().or(selector.name());
+        let attempt = Attempt {
+            verb: self.verb,
+            group: target.kind.resource().group,
+            resource: target.kind.resource().plural,
+            subresource: target.subresource.as_deref(),
+            namespace: target.namespace.as_deref(),
+            name: name.map(SmolStr::as_str),
+            node_name: selector.node_name().map(SmolStr::as_str),
+        };
+        let authorization = self.server.options().authorization;
+        authorization
+            .decide(self.server.store(), self.user, &attempt)
+            .map_err(|why| authorize::denied(self.user, &attempt, &why))
+    }
+
+    /// Checks what no authorizer can: some namespaces stay, and nodes write only what concerns them.
+    pub(super) fn admit(&self, body: &Bytes) -> Result<(), ApiError> {
+        let Self { verb, target, .. } = *self;
+        if (target.kind, verb) == (Kind::Namespace, Verb::Delete) {
+            return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
+        }
+        let authorization = self.server.options().authorization;
+        let writes = matches!(
+            verb,
+            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
+        );
+        if authorization == Authorization::AllowAll || !writes {
+            return Ok(());
+        }
+        let body = match verb {
+            Verb::Create => Some(object_body(self.headers, body)?),
+            _ => None,
+        };
+        let write = NodeWrite {
+            verb,
+            kind: target.kind,
+            subresource: target.subresource.as_deref(),
+            key: &target.key(),
+            body: body.as_ref(),
+        };
+        authorization.admit(self.server.store(), self.user, &write)
+    }
+
+    /// Does what an admitted request asks for.
+    pub(super) fn serve(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
+        let Self {
+            server,
+            verb,
+            target,
+            query,
+            headers,
+            ..
+        } = *self;
+        let (kind, store, writer) = (target.kind, server.store(), server.writer());
+        let format = Format::accepted(headers, query, server.clock())?;
+        let key = target.name.as_ref().map(|_| target.key());
+        match (kind, target.subresource.as_deref(), &key) {
+            (Kind::ServiceAccount, Some("token"), Some(key)) if verb == Verb::Create => {
+                let token = writer.create_token(key, object_body(headers, body)?)?;
+                return Ok(created(&token));
+            }
+            (Kind::Pod, Some("binding"), Some(key)) if verb == Verb::Create => {
+                writer.bind(key, &object_body(headers, body)?)?;
+                return Ok(done());
+            }
+            (Kind::Pod, Some("eviction"), Some(key)) if verb == Verb::Create => {
+                writer.evict(key, &object_body(headers, body)?)?;
+                return Ok(done());
+            }
+            _ => {}
+        }
+        let part = self.part()?;
+        match (verb, &key) {
+            (Verb::Watch, _) => {
+                let params = WatchParams::parse(query, target)?;
+                let interval = server.options().bookmark_interval;
+                let stream = WatchStream::open(store, kind, params, format, interval)?;
+                Ok(json_response(StatusCode::OK, Body::watch(stream)))
+            }
+            (Verb::List, _) => {
+                let params = ListParams::parse(query, target)?;
+                let page = read::page(store, kind, &params)?;
+                let list = format.list(kind, page, &params);
+                Ok(json_response(StatusCode::OK, list))
+            }
+            (Verb::Get, Some(key)) => {
+                let current = store.version();
+                if let Some(asked) = params::version(query)?.filter(|asked| *asked > current) {
+                    return Err(ApiError::version_too_large(asked, current));
+                }
+                Ok(ok(format.object(&*store.require(kind, key)?)))
+            }
+            (Verb::Create, None) => {
+                self.check_names_namespace()?;
+                let params = WriteParams::parse(query, "CreateOptions")?;
+                let body = self.versioned(object_body(headers, body)?);
+                let namespace = target.namespace.as_deref();
+                let written = writer.create(kind, namespace, body, Part::Main, params)?;
+                Ok(written_response(StatusCode::CREATED, &written))
+            }
+            (Verb::Update, Some(_)) => {
+                let params = WriteParams::parse(query, "UpdateOptions")?;
+                let body = object_body(headers, body)?;
+                self.update(part, params, |_| Ok(body.clone()))
+            }
+            (Verb::Patch, Some(_)) => {
+                let params = WriteParams::parse(query, "PatchOptions")?;
+                let patch_type = media_type(headers)
+                    .and_then(PatchType::of_media_type)
+                    .ok_or_else(ApiError::unsupported_patch)?;
+                let body = parse_json(body)?;
+                self.update(part, params, |old| patch_type.apply(kind, old, &body))
+            }
+            (Verb::Delete, Some(key)) => {
+                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
+                let deleted = writer.delete(kind, key, &options)?;
+                Ok(ok(deleted_json(kind, &deleted)))
+            }
+            (Verb::DeleteCollection, None) => {
+                self.check_names_namespace()?;
+                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
+                let params = ListParams::parse(query, target)?;
+                let page = read::page(store, kind, &params)?;
+                for object in &page.objects {
+                    // Another client may have deleted it first.
+                    if let Err(error) = writer.delete(kind, &object.key, &options)
+                        && error.code() != StatusCode::NOT_FOUND
+                    {
+                        return Err(error);
+                    }
+                }
+                let list = Format::Objects.list(kind, page, &params);
+                Ok(json_response(StatusCode::OK, list))
+            }
+            _ => Err(ApiError::method_not_allowed()),
+        }
+    }
+
+    /// The part of the object that the request is about.
+    fn part(&self) -> Result<Part, ApiError> {
+        match self.target.subresource.as_deref() {
+            None => Ok(Part::Main),
+            Some("status") if self.target.kind.resource().has_status => match self.verb {
+                Verb::Get | Verb::Update | Verb::Patch => Ok(Part::Status),
+                _ => Err(ApiError::method_not_allowed()),
+            },
+            Some(_) => Err(ApiError::no_such_path()),
+        }
+    }
+
+    /// Replaces the object by what `change` makes of it.
+    fn update(
+        &self,
+        part: Part,
+        params: WriteParams,
+        change: impl Fn(&Value) -> Result<Value, ApiError>,
+    ) -> Result<Response<Body>, ApiError> {
+        let target = self.target;
+        let authorization = self.server.options().authorization;
+        let make = |old: &Value| {
+            let new = self.versioned(change(old)?);
+            let subresource = target.subresource.as_deref();
+            authorization.admit_update(self.user, target.kind, subresource, (old, &new))?;
+            Ok(new)
+        };
+        let writer = self.server.writer();
+        let written = writer.update(target.kind, &target.key(), part, params, make)?;
+        Ok(written_response(StatusCode::OK, &written))
+    }
+
+    /// `object` in the version that is stored.
+    fn versioned(&self, mut object: Value) -> Value {
+        let versions = self.server.options().certificates_versions;
+        versions.read(&mut object);
+        object
+    }
+
+    /// Objects of all namespaces cannot be written at once.
+    fn check_names_namespace(&self) -> Result<(), ApiError> {
+        if self.target.kind.resource().namespaced && self.target.namespace.is_none() {
+            return Err(ApiError::method_not_allowed());
+        }
+        Ok(())
+    }
+}
