@@ -94,10 +94,10 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError 
         message += ": ";
         message += why;
     }
-    let mut kinds = Kind::ALL.into_iter().map(Kind::resource);
-    let resource = kinds.find(|resource| resource.plural == attempt.resource);
-    let resource = resource.unwrap_or(Kind::Namespace.resource());
-    ApiError::forbidden(resource, attempt.name.unwrap_or_default(), &message)
+    let mut kinds = Kind::ALL.into_iter();
+    let kind = kinds.find(|kind| kind.resource().plural == attempt.resource);
+    let kind = kind.unwrap_or(Kind::Namespace);
+    ApiError::forbidden(kind, attempt.name.unwrap_or_default(), &message)
 }
 
 /// One node, and what it may do.

@@ -137,6 +137,15 @@ pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
         .unwrap_or_default()
 }
 
+/// The items of the list at `pointer`; none if there is no list.
+pub(crate) fn items<'v>(
+    value: &'v Value,
+    pointer: &str,
+) -> impl DoubleEndedIterator<Item = &'v Value> + use<'v> {
+    let list = value.pointer(pointer).and_then(Value::as_array);
+    list.into_iter().flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;

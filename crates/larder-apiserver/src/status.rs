@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::resource::{Kind, Resource, qualified};
+use crate::resource::{Kind, qualified};
 
 /// A request that was rejected, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -152,11 +152,11 @@ impl ApiError {
         self
     }
 
-    fn about(self, resource: &Resource, name: &str) -> Self {
+    fn about(self, kind: Kind, shown: impl Into<Cow<'static, str>>, name: &str) -> Self {
         self.with(Details {
             name: name.to_owned(),
-            group: resource.group,
-            kind: resource.plural.into(),
+            group: kind.resource().group,
+            kind: shown.into(),
             ..Details::default()
         })
     }
@@ -167,9 +167,10 @@ impl ApiError {
     }
 
     /// 404: the object does not exist.
-    pub(crate) fn not_found(resource: &Resource, name: &str) -> Self {
+    pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
+        let resource = kind.resource();
         let message = format!("{} \"{name}\" not found", resource.qualified());
-        Self::of(StatusCode::NOT_FOUND, message).about(resource, name)
+        Self::of(StatusCode::NOT_FOUND, message).about(kind, resource.plural, name)
     }
 
     /// 404: the path leads nowhere.
@@ -179,48 +180,47 @@ impl ApiError {
     }
 
     /// 409: the name is taken.
-    pub(crate) fn already_exists(resource: &Resource, name: &str) -> Self {
+    pub(crate) fn already_exists(kind: Kind, name: &str) -> Self {
+        let resource = kind.resource();
         let message = format!("{} \"{name}\" already exists", resource.qualified());
-        Self::new(StatusCode::CONFLICT, "AlreadyExists", message).about(resource, name)
+        let error = Self::new(StatusCode::CONFLICT, "AlreadyExists", message);
+        error.about(kind, resource.plural, name)
     }
 
     /// 409: a precondition does not hold.
-    pub(crate) fn conflict(resource: &Resource, name: &str, why: &str) -> Self {
-        Self::conflict_on(resource, &resource.qualified(), resource.plural, name, why)
+    pub(crate) fn conflict(kind: Kind, name: &str, why: &str) -> Self {
+        let resource = kind.resource();
+        Self::conflict_on(&resource.qualified(), name, why).about(kind, resource.plural, name)
     }
 
     /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it
     /// names the resource elsewhere.
-    pub(crate) fn kind_conflict(resource: &Resource, name: &str, why: &str) -> Self {
+    pub(crate) fn kind_conflict(kind: Kind, name: &str, why: &str) -> Self {
+        let resource = kind.resource();
         let qualified = qualified(resource.name, resource.group);
-        Self::conflict_on(resource, &qualified, resource.name, name, why)
+        Self::conflict_on(&qualified, name, why).about(kind, resource.name, name)
     }
 
     /// 409: a precondition of a write to `subresource` does not hold.
     pub(crate) fn subresource_conflict(
-        resource: &Resource,
+        kind: Kind,
         subresource: &str,
         name: &str,
         why: &str,
     ) -> Self {
-        let kind = format!("{}/{subresource}", resource.plural);
-        Self::conflict_on(resource, &kind, &kind, name, why)
+        let shown = format!("{}/{subresource}", kind.resource().plural);
+        Self::conflict_on(&shown, name, why).about(kind, shown, name)
     }
 
-    fn conflict_on(resource: &Resource, subject: &str, kind: &str, name: &str, why: &str) -> Self {
+    fn conflict_on(subject: &str, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {subject} \"{name}\": {why}");
-        Self::of(StatusCode::CONFLICT, message).with(Details {
-            name: name.to_owned(),
-            group: resource.group,
-            kind: kind.to_owned().into(),
-            ..Details::default()
-        })
+        Self::of(StatusCode::CONFLICT, message)
     }
 
     /// 409: the writer had not seen the last version.
-    pub(crate) fn modified(resource: &Resource, name: &str) -> Self {
+    pub(crate) fn modified(kind: Kind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
-        Self::conflict(resource, name, why)
+        Self::conflict(kind, name, why)
     }
 
     /// 400: the request makes no sense.
@@ -292,13 +292,14 @@ impl ApiError {
     }
 
     /// 403: understood and rejected.
-    pub(crate) fn forbidden(resource: &Resource, name: &str, why: &str) -> Self {
+    pub(crate) fn forbidden(kind: Kind, name: &str, why: &str) -> Self {
+        let resource = kind.resource();
         let subject = match name {
             "" => resource.qualified(),
             name => format!("{} \"{name}\"", resource.qualified()),
         };
         let message = format!("{subject} is forbidden: {why}");
-        Self::of(StatusCode::FORBIDDEN, message).about(resource, name)
+        Self::of(StatusCode::FORBIDDEN, message).about(kind, resource.plural, name)
     }
 
     /// 401: the client is not authenticated.

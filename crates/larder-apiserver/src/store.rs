@@ -110,7 +110,7 @@ impl Store {
 
     /// [`get`](Self::get) of an object that must exist.
     pub(crate) fn require(&self, kind: Kind, key: &ObjectKey) -> Result<Arc<Object>, ApiError> {
-        let missing = || ApiError::not_found(kind.resource(), &key.name);
+        let missing = || ApiError::not_found(kind, &key.name);
         self.get(kind, key).ok_or_else(missing)
     }
 

@@ -85,7 +85,7 @@ impl Writer {
         let (mut value, warnings) = decoded.map_err(|rejection| rejection.of_body(resource))?;
         let generated = metadata::for_create(&mut value, resource, namespace, part, &self.clock)?;
         if let Some(namespace) = namespace {
-            self.check_namespace_takes_objects(resource, namespace, name(&value))?;
+            self.check_namespace_takes_objects(kind, namespace, name(&value))?;
         }
         kinds::for_create(resource, &mut value, part);
         admission::admit(resource, None, &mut value, part)?;
@@ -98,7 +98,7 @@ impl Writer {
         if params.dry_run {
             let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
             if self.store.get(kind, &object.key).is_some() {
-                return Err(ApiError::already_exists(resource, &object.key.name));
+                return Err(ApiError::already_exists(kind, &object.key.name));
             }
             return Ok(Written { object, warnings });
         }
@@ -106,7 +106,7 @@ impl Writer {
             match self.store.create(kind, value.clone()) {
                 Ok(object) => break object,
                 Err(_) if generated => metadata::generate_name(&mut value),
-                Err(_) => return Err(ApiError::already_exists(resource, name(&value))),
+                Err(_) => return Err(ApiError::already_exists(kind, name(&value))),
             }
         };
         if kind == Kind::Namespace {

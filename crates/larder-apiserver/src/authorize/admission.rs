@@ -4,14 +4,13 @@
 
 use std::collections::BTreeSet;
 
-use http::StatusCode;
 use larder_objects::{ObjectKey, api_reference};
 use serde_json::Value;
 
 use super::{Authorization, OTHER_LEASE};
 use crate::{
     ApiError, User,
-    json::text,
+    json::{items, text},
     references::{MIRROR, account_of, typed},
     request::Verb,
     resource::Kind,
@@ -42,30 +41,9 @@ impl Authorization {
         user: &User,
         write: &NodeWrite<'_>,
     ) -> Result<(), ApiError> {
-        let Some(node) = self.node(user) else {
-            return Ok(());
-        };
-        match (write.kind, write.subresource, write.body) {
-            (Kind::Pod, None, Some(pod)) => admit_mirror_pod(store, node, write.key, pod),
-            (Kind::Pod, subresource, _) => {
-                admit_pod_change(store, node, write.verb, subresource, write.key)
-            }
-            (Kind::Node, _, body) => admit_node(node, write.key, body),
-            (Kind::Lease, None, Some(lease)) if text(lease, "/metadata/name") != node => {
-                let name = text(lease, "/metadata/name");
-                Err(ApiError::forbidden(
-                    Kind::Lease.resource(),
-                    name,
-                    OTHER_LEASE,
-                ))
-            }
-            (Kind::ServiceAccount, Some("token"), Some(request)) => {
-                admit_token(store, node, write.key, request)
-            }
-            (Kind::PodCertificateRequest, None, Some(request)) => {
-                admit_certificate_request(store, node, &write.key.namespace, request)
-            }
-            _ => Ok(()),
+        match self.node(user) {
+            Some(node) => NodeRestriction { store, node, write }.admit(),
+            None => Ok(()),
         }
     }
 
@@ -92,7 +70,7 @@ impl Authorization {
         };
         let reject = |why: &str| {
             let name = text(old, "/metadata/name");
-            Err(ApiError::forbidden(kind.resource(), name, why))
+            Err(ApiError::forbidden(kind, name, why))
         };
         let reject_node = |why: &str| reject(&format!("node \"{node}\" {why}"));
         match (kind, subresource) {
@@ -140,53 +118,242 @@ impl Authorization {
     }
 }
 
-/// A node changes, deletes and evicts the pods that are bound to it.
-fn admit_pod_change(
-    store: &Store,
-    node: &str,
-    verb: Verb,
-    subresource: Option<&str>,
-    key: &ObjectKey,
-) -> Result<(), ApiError> {
-    let resource = Kind::Pod.resource();
-    let pod = store.require(Kind::Pod, key)?;
-    if pod.field("spec.nodeName") == node {
-        return Ok(());
-    }
-    let why = match (subresource, verb) {
-        (Some("eviction"), _) => {
-            format!("node {node} can only evict pods with spec.nodeName set to itself")
-        }
-        (Some("status"), _) => format!(
-            "node \"{node}\" can only update pod status for pods with spec.nodeName set to itself"
-        ),
-        (_, verb) => format!(
-            "node \"{node}\" can only {} pods with spec.nodeName set to itself",
-            verb.as_str()
-        ),
-    };
-    Err(ApiError::forbidden(resource, &key.name, &why))
+/// A write of a node, to be judged.
+struct NodeRestriction<'a> {
+    store: &'a Store,
+    node: &'a str,
+    write: &'a NodeWrite<'a>,
 }
 
-/// A node creates and changes its own Node, without labels that would steer pods of others to it.
-fn admit_node(node: &str, key: &ObjectKey, created: Option<&Value>) -> Result<(), ApiError> {
-    let name = created.map_or(key.name.as_str(), |created| text(created, "/metadata/name"));
-    let reject = |why: &str| {
-        let why = format!("node \"{node}\" is not allowed to {why}");
-        Err(ApiError::forbidden(Kind::Node.resource(), name, &why))
-    };
-    if name != node {
-        return reject(&format!("modify node \"{name}\""));
+impl NodeRestriction<'_> {
+    fn admit(&self) -> Result<(), ApiError> {
+        match (self.write.kind, self.write.subresource, self.write.body) {
+            (Kind::Pod, None, Some(pod)) => self.mirror_pod(pod),
+            (Kind::Pod, ..) => self.pod_change(),
+            (Kind::Node, ..) => self.own_node(),
+            (Kind::Lease, None, Some(lease)) => match text(lease, "/metadata/name") {
+                name if name == self.node => Ok(()),
+                name => self.reject(name, OTHER_LEASE),
+            },
+            (Kind::ServiceAccount, Some("token"), Some(request)) => self.token(request),
+            (Kind::PodCertificateRequest, None, Some(request)) => self.certificate_request(request),
+            _ => Ok(()),
+        }
     }
-    let Some(created) = created else {
-        return Ok(());
-    };
-    if created.pointer("/spec/configSource").is_some_and(is_set) {
-        return reject("create pods with a non-nil configSource");
+
+    fn reject(&self, name: &str, why: &str) -> Result<(), ApiError> {
+        Err(ApiError::forbidden(self.write.kind, name, why))
     }
-    match forbidden_labels(None, created) {
-        labels if labels.is_empty() => Ok(()),
-        labels => reject(&format!("set the following labels: {labels}")),
+
+    /// A node changes, deletes and evicts the pods that are bound to it.
+    fn pod_change(&self) -> Result<(), ApiError> {
+        let node = self.node;
+        let pod = self.store.require(Kind::Pod, self.write.key)?;
+        if pod.field("spec.nodeName") == node {
+            return Ok(());
+        }
+        let why = match (self.write.subresource, self.write.verb) {
+            (Some("eviction"), _) => {
+                format!("node {node} can only evict pods with spec.nodeName set to itself")
+            }
+            (Some("status"), _) => format!(
+                "node \"{node}\" can only update pod status for pods with spec.nodeName set to itself"
+            ),
+            (_, verb) => format!(
+                "node \"{node}\" can only {} pods with spec.nodeName set to itself",
+                verb.as_str()
+            ),
+        };
+        self.reject(&self.write.key.name, &why)
+    }
+
+    /// A node creates and changes its own Node, without labels that would steer pods of others to it.
+    fn own_node(&self) -> Result<(), ApiError> {
+        let (node, created) = (self.node, self.write.body);
+        let name = match created {
+            Some(created) => text(created, "/metadata/name"),
+            None => &self.write.key.name,
+        };
+        let reject =
+            |why: &str| self.reject(name, &format!("node \"{node}\" is not allowed to {why}"));
+        if name != node {
+            return reject(&format!("modify node \"{name}\""));
+        }
+        let Some(created) = created else {
+            return Ok(());
+        };
+        if created.pointer("/spec/configSource").is_some_and(is_set) {
+            return reject("create pods with a non-nil configSource");
+        }
+        match forbidden_labels(None, created) {
+            labels if labels.is_empty() => Ok(()),
+            labels => reject(&format!("set the following labels: {labels}")),
+        }
+    }
+
+    /// A node gets tokens that are bound to a pod of its own.
+    fn token(&self, request: &Value) -> Result<(), ApiError> {
+        let (node, account) = (self.node, self.write.key);
+        let reject = |why: &str| self.reject(&account.name, why);
+        let bound = |field: &str| text(request, &format!("/spec/boundObjectRef/{field}"));
+        let (name, uid) = (bound("name"), bound("uid"));
+        if bound("apiVersion") != "v1" || bound("kind") != "Pod" || name.is_empty() {
+            return reject("node requested token not bound to a pod");
+        }
+        if uid.is_empty() {
+            return reject("node requested token with a pod binding without a uid");
+        }
+        let pod = ObjectKey::new(account.namespace.clone(), name);
+        let pod = self.store.require(Kind::Pod, &pod)?;
+        if uid != pod.uid {
+            return reject(&format!(
+                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
+            ));
+        }
+        if pod.field("spec.nodeName") != node {
+            return reject("node requested token bound to a pod scheduled on a different node");
+        }
+        let audience = match request["spec"]["audiences"].as_array().map(Vec::as_slice) {
+            None | Some([]) => "",
+            Some([audience]) => audience.as_str().unwrap_or_default(),
+            Some(_) => return reject("node may only request 0 or 1 audiences"),
+        };
+        // CSI drivers, which may ask for other audiences, are unknown here.
+        if !projects(&pod.value(), "serviceAccountToken", "/audience", audience) {
+            return reject(&format!(
+                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
+            ));
+        }
+        Ok(())
+    }
+
+    /// A node creates mirror pods of its own, and no other pods.
+    fn mirror_pod(&self, pod: &Value) -> Result<(), ApiError> {
+        let node = self.node;
+        let name = match self.write.key.name.as_str() {
+            "" => text(pod, "/metadata/name"),
+            name => name,
+        };
+        let reject = |why: String| self.reject(name, &why);
+        let only = |what: &str| reject(format!("node \"{node}\" can only create pods with {what}"));
+        if pod.pointer(MIRROR).is_none() {
+            return reject(format!(
+                "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
+            ));
+        }
+        if text(pod, "/spec/nodeName") != node {
+            return only("spec.nodeName set to itself");
+        }
+        let owners = pod["metadata"]["ownerReferences"].as_array();
+        let owner = match owners.map(Vec::as_slice) {
+            Some([owner]) => owner,
+            None | Some([]) => return only("an owner reference set to itself"),
+            Some(_) => return only("a single owner reference set to itself"),
+        };
+        if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
+            return only("an owner reference set to itself");
+        }
+        if owner["controller"] != true {
+            return only("a controller owner reference set to itself");
+        }
+        if owner["blockOwnerDeletion"] == true {
+            return reject(format!(
+                "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
+            ));
+        }
+        let held = self.store.require(Kind::Node, &ObjectKey::new("", node))?;
+        if owner["uid"] != held.uid.as_str() {
+            let uid = owner["uid"].as_str().unwrap_or_default();
+            // The API server names the two in this order.
+            return reject(format!(
+                "node {node} UID mismatch: expected {uid} got {}",
+                held.uid
+            ));
+        }
+        match api_reference(&typed(pod)) {
+            Some(resource) => reject(format!(
+                "node \"{node}\" can not create pods that reference {resource}"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether `request` is about a pod of `node` and the account that it runs as.
+    fn certificate_request(&self, request: &Value) -> Result<(), ApiError> {
+        let (node, namespace) = (self.node, self.write.key.namespace.as_str());
+        let spec = |field: &str| request["spec"][field].as_str().unwrap_or_default();
+        let shown = match text(request, "/metadata/name") {
+            "" => text(request, "/metadata/generateName"),
+            name => name,
+        };
+        let reject = |why: String| self.reject(shown, &why);
+        let asking = spec("nodeName");
+        if asking != node {
+            return reject(format!(
+                "PodCertificateRequest.Spec.NodeName={asking:?}, which is not the requesting node {node:?}"
+            ));
+        }
+        let name = spec("podName");
+        let about = format!("PodCertificateRequest for pod \"{namespace}/{name}\"");
+        let named = |kind: Kind, what: &str, namespace: &str, name: &str| {
+            let held = self.store.get(kind, &ObjectKey::new(namespace, name));
+            held.ok_or_else(|| {
+                let shown = match namespace {
+                    "" => name.to_owned(),
+                    namespace => format!("{namespace}/{name}"),
+                };
+                let singular = kind.resource().singular();
+                ApiError::unexpected(format!(
+                    "while retrieving {what} {shown:?} named in the PodCertificateRequest: {singular} {name:?} not found"
+                ))
+            })
+        };
+        let held = named(Kind::Node, "node", "", node)?;
+        let uid = spec("nodeUID");
+        if uid != held.uid {
+            return Err(ApiError::unexpected(format!(
+                "{about} names node UID {uid:?}, inconsistent with the running node ({:?})",
+                held.uid.as_str()
+            )));
+        }
+        let pod = named(Kind::Pod, "pod", namespace, name)?;
+        let uid = spec("podUID");
+        if uid != pod.uid {
+            return Err(ApiError::unexpected(format!(
+                "{about} contains pod UID ({uid:?}) which differs from running pod {:?}",
+                pod.uid.as_str()
+            )));
+        }
+        if pod.field("spec.nodeName") != node {
+            return reject(format!(
+                "pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest"
+            ));
+        }
+        if pod.value().pointer(MIRROR).is_some() {
+            return reject(format!("pod \"{namespace}/{name}\" is a mirror pod"));
+        }
+        let (account, runs_as) = (spec("serviceAccountName"), account_of(&pod.value()));
+        if account != runs_as {
+            return reject(format!(
+                "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
+            ));
+        }
+        let held = named(Kind::ServiceAccount, "service account", namespace, account)?;
+        let uid = spec("serviceAccountUID");
+        if uid != held.uid {
+            return Err(ApiError::unexpected(format!(
+                "{about} names service account UID {uid:?}, which differs from the running service account ({:?})",
+                held.uid.as_str()
+            )));
+        }
+        // Since Kubernetes 1.37; the text is larder's. No user has the verb that permits other signers.
+        let signer = spec("signerName");
+        if !projects(&pod.value(), "podCertificate", "/signerName", signer) {
+            return reject(format!(
+                "signer {signer:?} not found in pod spec volume, system:node:{node} is not authorized to request certificates of this signer"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -230,207 +397,14 @@ fn forbidden_labels(old: Option<&Value>, new: &Value) -> String {
     forbidden.map(String::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// A node gets tokens that are bound to a pod of its own.
-fn admit_token(
-    store: &Store,
-    node: &str,
-    account: &ObjectKey,
-    request: &Value,
-) -> Result<(), ApiError> {
-    let reject = |why: &str| {
-        let resource = Kind::ServiceAccount.resource();
-        Err(ApiError::forbidden(resource, &account.name, why))
-    };
-    let bound = |field: &str| text(request, &format!("/spec/boundObjectRef/{field}"));
-    let (name, uid) = (bound("name"), bound("uid"));
-    if bound("apiVersion") != "v1" || bound("kind") != "Pod" || name.is_empty() {
-        return reject("node requested token not bound to a pod");
-    }
-    if uid.is_empty() {
-        return reject("node requested token with a pod binding without a uid");
-    }
-    let pod = store.require(Kind::Pod, &ObjectKey::new(account.namespace.clone(), name))?;
-    if uid != pod.uid {
-        return reject(&format!(
-            "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
-        ));
-    }
-    if pod.field("spec.nodeName") != node {
-        return reject("node requested token bound to a pod scheduled on a different node");
-    }
-    let audience = match request["spec"]["audiences"].as_array().map(Vec::as_slice) {
-        None | Some([]) => "",
-        Some([audience]) => audience.as_str().unwrap_or_default(),
-        Some(_) => return reject("node may only request 0 or 1 audiences"),
-    };
-    // CSI drivers, which may ask for other audiences, are unknown here.
-    if !projects(&pod.value(), "serviceAccountToken", "/audience", audience) {
-        return reject(&format!(
-            "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
-        ));
-    }
-    Ok(())
-}
-
 /// Whether a projected volume of `pod` has a source of the type `source_type` with this value of `field`.
 fn projects(pod: &Value, source_type: &str, field: &str, value: &str) -> bool {
-    let volumes = pod["spec"]["volumes"].as_array();
-    let mut sources = volumes
-        .into_iter()
-        .flatten()
-        .filter_map(|volume| volume["projected"]["sources"].as_array())
-        .flatten();
+    let mut sources =
+        items(pod, "/spec/volumes").flat_map(|volume| items(volume, "/projected/sources"));
     sources.any(|source| {
         let source = &source[source_type];
         source.is_object() && text(source, field) == value
     })
-}
-
-/// A node creates mirror pods of its own, and no other pods.
-fn admit_mirror_pod(
-    store: &Store,
-    node: &str,
-    key: &ObjectKey,
-    pod: &Value,
-) -> Result<(), ApiError> {
-    let resource = Kind::Pod.resource();
-    let name = match key.name.as_str() {
-        "" => text(pod, "/metadata/name"),
-        name => name,
-    };
-    let reject = |why: String| Err(ApiError::forbidden(resource, name, &why));
-    let only = |what: &str| reject(format!("node \"{node}\" can only create pods with {what}"));
-    if pod.pointer(MIRROR).is_none() {
-        return reject(format!(
-            "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
-        ));
-    }
-    if text(pod, "/spec/nodeName") != node {
-        return only("spec.nodeName set to itself");
-    }
-    let owners = pod["metadata"]["ownerReferences"].as_array();
-    let owner = match owners.map(Vec::as_slice) {
-        None | Some([]) => {
-            return only("an owner reference set to itself");
-        }
-        Some([owner]) => owner,
-        Some(_) => {
-            return only("a single owner reference set to itself");
-        }
-    };
-    if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-        return only("an owner reference set to itself");
-    }
-    if owner["controller"] != true {
-        return only("a controller owner reference set to itself");
-    }
-    if owner["blockOwnerDeletion"] == true {
-        return reject(format!(
-            "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
-        ));
-    }
-    let held = store.require(Kind::Node, &ObjectKey::new("", node))?;
-    if owner["uid"] != held.uid.as_str() {
-        let uid = owner["uid"].as_str().unwrap_or_default();
-        // The API server names the two in this order.
-        return reject(format!(
-            "node {node} UID mismatch: expected {uid} got {}",
-            held.uid
-        ));
-    }
-    match api_reference(&typed(pod)) {
-        Some(resource) => reject(format!(
-            "node \"{node}\" can not create pods that reference {resource}"
-        )),
-        None => Ok(()),
-    }
-}
-
-/// Whether `request` is about a pod of `node` and the account that it runs as.
-fn admit_certificate_request(
-    store: &Store,
-    node: &str,
-    namespace: &str,
-    request: &Value,
-) -> Result<(), ApiError> {
-    let resource = Kind::PodCertificateRequest.resource();
-    let spec = |field: &str| request["spec"][field].as_str().unwrap_or_default();
-    let shown = match text(request, "/metadata/name") {
-        "" => text(request, "/metadata/generateName"),
-        name => name,
-    };
-    let reject = |why: String| Err(ApiError::forbidden(resource, shown, &why));
-    let broken = |why: String| {
-        let code = StatusCode::INTERNAL_SERVER_ERROR;
-        ApiError::new(code, "", why)
-    };
-    let asking = spec("nodeName");
-    if asking != node {
-        return reject(format!(
-            "PodCertificateRequest.Spec.NodeName={asking:?}, which is not the requesting node {node:?}"
-        ));
-    }
-    let name = spec("podName");
-    let about = format!("PodCertificateRequest for pod \"{namespace}/{name}\"");
-    let named = |kind: Kind, what: &str, namespace: &str, name: &str| {
-        let held = store.get(kind, &ObjectKey::new(namespace, name));
-        held.ok_or_else(|| {
-            let shown = match namespace {
-                "" => name.to_owned(),
-                namespace => format!("{namespace}/{name}"),
-            };
-            let singular = kind.resource().singular();
-            broken(format!(
-                "while retrieving {what} {shown:?} named in the PodCertificateRequest: {singular} {name:?} not found"
-            ))
-        })
-    };
-    let held = named(Kind::Node, "node", "", node)?;
-    let uid = spec("nodeUID");
-    if uid != held.uid {
-        return Err(broken(format!(
-            "{about} names node UID {uid:?}, inconsistent with the running node ({:?})",
-            held.uid.as_str()
-        )));
-    }
-    let pod = named(Kind::Pod, "pod", namespace, name)?;
-    let uid = spec("podUID");
-    if uid != pod.uid {
-        return Err(broken(format!(
-            "{about} contains pod UID ({uid:?}) which differs from running pod {:?}",
-            pod.uid.as_str()
-        )));
-    }
-    if pod.field("spec.nodeName") != node {
-        return reject(format!(
-            "pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest"
-        ));
-    }
-    if pod.value().pointer(MIRROR).is_some() {
-        return reject(format!("pod \"{namespace}/{name}\" is a mirror pod"));
-    }
-    let (account, runs_as) = (spec("serviceAccountName"), account_of(&pod.value()));
-    if account != runs_as {
-        return reject(format!(
-            "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
-        ));
-    }
-    let held = named(Kind::ServiceAccount, "service account", namespace, account)?;
-    let uid = spec("serviceAccountUID");
-    if uid != held.uid {
-        return Err(broken(format!(
-            "{about} names service account UID {uid:?}, which differs from the running service account ({:?})",
-            held.uid.as_str()
-        )));
-    }
-    // Since Kubernetes 1.37; the text is larder's. No user has the verb that permits other signers.
-    let signer = spec("signerName");
-    if !projects(&pod.value(), "podCertificate", "/signerName", signer) {
-        return reject(format!(
-            "signer {signer:?} not found in pod spec volume, system:node:{node} is not authorized to request certificates of this signer"
-        ));
-    }
-    Ok(())
 }
 
 fn is_set(value: &Value) -> bool {

@@ -111,7 +111,6 @@ impl Writer {
                 )));
             }
         };
-        let resource = kind.resource();
         let bound = self.store.require(kind, &ObjectKey::new(namespace, name))?;
         if kind == Kind::Pod {
             let runs_as = match bound.field("spec.serviceAccountName") {
@@ -129,7 +128,7 @@ impl Writer {
             let why = format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             );
-            return Err(ApiError::kind_conflict(resource, name, &why));
+            return Err(ApiError::kind_conflict(kind, name, &why));
         }
         Ok((claim, name.to_owned(), bound.uid.to_string()))
     }

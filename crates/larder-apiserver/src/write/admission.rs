@@ -111,14 +111,14 @@ fn set_priority(
         let why = format!(
             "the integer value of priority ({stated}) must not be provided in pod spec; priority admission controller computed {priority} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden(resource, name(value), &why));
+        return Err(ApiError::forbidden(resource.kind, name(value), &why));
     }
     let policy = text(value, "/spec/preemptionPolicy");
     if part != Part::Whole && !matches!(policy, "" | PREEMPTS) {
         let why = format!(
             "the string value of PreemptionPolicy ({policy}) must not be provided in pod spec; priority admission controller computed {PREEMPTS} from the given PriorityClass name"
         );
-        return Err(ApiError::forbidden(resource, name(value), &why));
+        return Err(ApiError::forbidden(resource.kind, name(value), &why));
     }
     let spec = &mut value["spec"];
     if stated.is_none() {

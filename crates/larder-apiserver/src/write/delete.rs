@@ -131,11 +131,8 @@ fn check_preconditions(current: &Object, options: &DeleteOptions) -> Result<(), 
             let why = format!(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({held}). The object might have been {happened}"
             );
-            return Err(ApiError::kind_conflict(
-                current.kind.resource(),
-                &current.key.name,
-                &why,
-            ));
+            let name = &current.key.name;
+            return Err(ApiError::kind_conflict(current.kind, name, &why));
         }
     }
     Ok(())

@@ -85,7 +85,7 @@ pub(super) fn for_update(
     }
     let version = text(value, "/metadata/resourceVersion");
     if !version.is_empty() && version != text(old, "/metadata/resourceVersion") {
-        return Err(ApiError::modified(resource, &key.name));
+        return Err(ApiError::modified(resource.kind, &key.name));
     }
     let (uid, held) = (text(value, "/metadata/uid"), text(old, "/metadata/uid"));
     if !uid.is_empty() && uid != held && by_patch {
@@ -103,7 +103,7 @@ pub(super) fn for_update(
         let why = format!(
             "StorageError: invalid object, Code: 4, Key: {place}, ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object meta: {held}"
         );
-        return Err(ApiError::conflict(resource, &key.name, &why));
+        return Err(ApiError::conflict(resource.kind, &key.name, &why));
     }
     let metadata = metadata(value);
     for field in NOT_KEPT {

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     object::Object,
-    resource::{Kind, Resource},
+    resource::Kind,
     selector::Filter,
     status::ApiError,
 };
@@ -24,9 +24,8 @@ const PERMANENT: [&str; 3] = ["default", "kube-public", "kube-system"];
 /// Rejects the deletion of a namespace that every cluster has.
 pub(crate) fn check_may_go(namespace: &str) -> Result<(), ApiError> {
     if PERMANENT.contains(&namespace) {
-        let resource = Kind::Namespace.resource();
         let why = "this namespace may not be deleted";
-        return Err(ApiError::forbidden(resource, namespace, why));
+        return Err(ApiError::forbidden(Kind::Namespace, namespace, why));
     }
     Ok(())
 }
@@ -146,7 +145,7 @@ impl Writer {
     /// Rejects new objects in a namespace that does not exist or is terminating.
     pub(super) fn check_namespace_takes_objects(
         &self,
-        resource: &Resource,
+        kind: Kind,
         namespace: &str,
         name: &str,
     ) -> Result<(), ApiError> {
@@ -156,7 +155,7 @@ impl Writer {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"
             );
-            return Err(ApiError::forbidden(resource, name, &why));
+            return Err(ApiError::forbidden(kind, name, &why));
         }
         Ok(())
     }

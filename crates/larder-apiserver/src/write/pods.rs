@@ -13,7 +13,6 @@ impl Writer {
     ///
     /// 500 for a binding that names no node (kube-apiserver does not expect that), 404, 409 for a pod that has a node.
     pub(crate) fn bind(&self, key: &ObjectKey, binding: &Value) -> Result<(), ApiError> {
-        let resource = Kind::Pod.resource();
         let (kind, node) = (text(binding, "/target/kind"), text(binding, "/target/name"));
         if !matches!(kind, "" | "Node") {
             return Err(ApiError::unexpected(format!(
@@ -28,10 +27,8 @@ impl Writer {
             let held = current.field("spec.nodeName");
             if !held.is_empty() {
                 let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
-                let name = &key.name;
-                return Err(ApiError::subresource_conflict(
-                    resource, "binding", name, &why,
-                ));
+                let (kind, name) = (Kind::Pod, &key.name);
+                return Err(ApiError::subresource_conflict(kind, "binding", name, &why));
             }
             let mut value = current.value();
             value["spec"]["nodeName"] = node.into();
