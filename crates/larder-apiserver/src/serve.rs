@@ -2,12 +2,11 @@
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use larder_connections::{Acceptor, ConnectionSlot, ConnectionSlots, drain, log_panic};
+use larder_connections::{Acceptor, ConnectionSlot, ConnectionSlots};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::watch,
-    task::JoinSet,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -47,7 +46,7 @@ pub enum ServeError {
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// Signals to the connections of a server.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Connections {
     /// Counts the calls to go away.
     go_away: watch::Sender<u64>,
@@ -56,13 +55,6 @@ pub(crate) struct Connections {
 }
 
 impl Connections {
-    pub(crate) fn new() -> Self {
-        Self {
-            go_away: watch::Sender::new(0),
-            close: watch::Sender::new(0),
-        }
-    }
-
     pub(crate) fn go_away(&self) {
         self.go_away.send_modify(|calls| *calls += 1);
     }
@@ -95,23 +87,18 @@ impl ApiServer {
                 Some(TlsAcceptor::from(Arc::new(config)))
             }
         };
-        let mut acceptor = Acceptor::new(listener, self.options().connection_limits());
-        let mut connections = JoinSet::new();
-        loop {
-            // Both `accept` and `join_next` are cancel safe. Biased, so that a seed repeats a simulation.
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => break,
-                Some(ended) = connections.join_next() => log_panic(ended),
-                (stream, slot) = acceptor.accept() => {
-                    let server = self.clone();
-                    connections.spawn(server.connection(stream, slot, tls.clone(), shutdown.clone()));
-                }
-            }
-        }
-        drop(acceptor);
-        self.end_watches();
-        drain(connections).await;
+        let connection = |stream, slot| {
+            let server = self.clone();
+            server.connection(stream, slot, tls.clone(), shutdown.clone())
+        };
+        let acceptor = Acceptor::new(listener, self.options().connections.clone());
+        let serving = acceptor.serve_with(connection, &shutdown);
+        let ending = async {
+            shutdown.cancelled().await;
+            self.end_watches();
+        };
+        // In this order: it stops accepting before the watches end.
+        tokio::join!(biased; serving, ending);
         Ok(())
     }
 
@@ -165,9 +152,8 @@ impl ApiServer {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let slot = ConnectionSlots::new(self.options().connection_limits())
-            .acquire()
-            .await;
+        let slots = ConnectionSlots::new(self.options().connections.clone());
+        let slot = slots.acquire().await;
         self.converse(stream, slot, user, shutdown).await;
     }
 
@@ -194,6 +180,6 @@ impl ApiServer {
             let _ = close.changed().await;
         };
         let service = ApiService::new(self.clone(), user);
-        slot.serve_until(stream, service, leave, cut).await;
+        slot.serve(stream, service, leave, cut).await;
     }
 }

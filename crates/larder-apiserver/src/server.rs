@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Buf;
 use http::{Request, Response};
 use larder_connections::{ConnectionLimits, setters};
 use parking_lot::Mutex;
@@ -54,10 +53,7 @@ pub struct Options {
     pub authorization: Authorization,
     /// The log of requests. Defaults to none.
     pub audit: AuditLog,
-    /// How many requests at once an HTTP/2 connection takes. Defaults to 100, as kube-apiserver 1.36.
-    pub max_concurrent_streams: u32,
-    /// What the server allows its clients when it listens; [`Self::max_concurrent_streams`] replaces the field of that
-    /// name.
+    /// What the server allows its clients when it listens.
     pub connections: ConnectionLimits,
     /// The versions of `certificates.k8s.io` that the server serves. Defaults to `v1beta1` alone, as Kubernetes 1.36.
     pub certificates_versions: CertificatesVersions,
@@ -72,15 +68,8 @@ impl Options {
         fill_namespaces: bool
         authorization: Authorization
         audit: AuditLog
-        max_concurrent_streams: u32
         connections: ConnectionLimits
         certificates_versions: CertificatesVersions
-    }
-
-    pub(crate) fn connection_limits(&self) -> ConnectionLimits {
-        self.connections
-            .clone()
-            .max_concurrent_streams(self.max_concurrent_streams)
     }
 }
 
@@ -94,7 +83,6 @@ impl Default for Options {
             fill_namespaces: false,
             authorization: Authorization::default(),
             audit: AuditLog::none(),
-            max_concurrent_streams: 100,
             connections: ConnectionLimits::default(),
             certificates_versions: CertificatesVersions::default(),
         }
@@ -164,7 +152,7 @@ impl ApiServer {
             next_address: Mutex::new(0),
         };
         writer.create_first_namespaces();
-        let connections = Connections::new();
+        let connections = Connections::default();
         let inner = Arc::new(ServerInner {
             options,
             faults: Faults::new(writer.store.clone(), connections.clone()),
@@ -261,9 +249,7 @@ impl ApiService {
 
 impl<B> Service<Request<B>> for ApiService
 where
-    B: http_body::Body + Send + 'static,
-    B::Data: Buf + Send,
-    B::Error: Into<BoxError>,
+    B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
     type Response = Response<Body>;
     type Error = Cut;

@@ -14,8 +14,8 @@
 //! # }
 //! ```
 //!
-//! A server with its own handshake (TLS) or its own listener calls [`Acceptor::accept`] or [`ConnectionSlots::acquire`]
-//! and then [`ConnectionSlot::serve`] in a task per connection.
+//! A server with its own handshake (TLS) calls [`Acceptor::serve_with`], one with its own listener
+//! [`ConnectionSlots::acquire`], and both [`ConnectionSlot::serve`] for each connection.
 //!
 //! Invariants:
 //! 1. No more than [`ConnectionLimits::max_connections`] connections are open; each holds a [`ConnectionSlot`].
@@ -140,7 +140,7 @@ impl<L: Listener> Acceptor<L> {
     /// # Cancel safety
     ///
     /// Cancel safe: no connection is lost.
-    pub async fn accept(&mut self) -> (L::Stream, ConnectionSlot) {
+    async fn accept(&mut self) -> (L::Stream, ConnectionSlot) {
         loop {
             if let Some(until) = self.paused_until {
                 sleep_until(until).await;
@@ -172,20 +172,36 @@ impl<L: Listener> Acceptor<L> {
     }
 
     /// Serves `service` in the clear until `shutdown`, then lets requests finish for up to 5 s.
-    pub async fn serve<S, B>(mut self, service: S, shutdown: CancellationToken)
+    pub async fn serve<S, B>(self, service: S, shutdown: CancellationToken)
     where
         S: HttpService<B>,
         B: Body<Error: Into<BoxError>, Data: Send> + Send + 'static,
     {
+        let serve = |stream, slot: ConnectionSlot| {
+            let shutdown = shutdown.clone().cancelled_owned();
+            slot.serve(stream, service.clone(), shutdown, std::future::pending())
+        };
+        self.serve_with(serve, &shutdown).await;
+    }
+
+    /// Runs what `serve` returns for each connection until `shutdown`, then lets it finish for up to 5 s.
+    pub async fn serve_with<F>(
+        mut self,
+        serve: impl Fn(L::Stream, ConnectionSlot) -> F,
+        shutdown: &CancellationToken,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let mut connections = JoinSet::new();
         loop {
-            // Both `accept` and `join_next` are cancel safe.
+            // Both `accept` and `join_next` are cancel safe. Biased, so that a seed repeats a simulation.
             tokio::select! {
+                biased;
                 () = shutdown.cancelled() => break,
-                (stream, slot) = self.accept() => {
-                    connections.spawn(slot.serve(stream, service.clone(), shutdown.clone()));
-                }
                 Some(ended) = connections.join_next() => log_panic(ended),
+                (stream, slot) = self.accept() => {
+                    connections.spawn(serve(stream, slot));
+                }
             }
         }
         drop(self);
@@ -194,7 +210,7 @@ impl<L: Listener> Acceptor<L> {
 }
 
 /// Waits up to 5 s for `connections` to end, then cuts them.
-pub async fn drain(mut connections: JoinSet<()>) {
+async fn drain(mut connections: JoinSet<()>) {
     let drained = timeout(DRAIN, async {
         while let Some(ended) = connections.join_next().await {
             log_panic(ended);

@@ -115,25 +115,9 @@ impl ConnectionSlot {
         }
     }
 
-    /// Speaks HTTP/1.1 or HTTP/2 with the client of `stream` until either side closes, a limit is reached or
-    /// `shutdown`, which lets requests in flight finish.
-    pub async fn serve<I, S, B>(self, stream: I, service: S, shutdown: CancellationToken)
-    where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        S: HttpService<B>,
-        B: Body<Error: Into<BoxError>, Data: Send> + Send + 'static,
-    {
-        self.serve_until(
-            stream,
-            service,
-            shutdown.cancelled(),
-            std::future::pending(),
-        )
-        .await;
-    }
-
-    /// As [`Self::serve`]: closes in order when `leave` is ready, at once when `cut` is.
-    pub async fn serve_until<I, S, B>(
+    /// Speaks HTTP/1.1 or HTTP/2 with the client of `stream` until either side closes or a limit is reached. When
+    /// `leave` is ready, it lets requests in flight finish; when `cut` is, it ends at once.
+    pub async fn serve<I, S, B>(
         mut self,
         stream: I,
         service: S,

@@ -1,6 +1,6 @@
 //! The local API under hostile clients.
 
-use std::net::SocketAddr;
+use std::{future::pending, net::SocketAddr};
 
 use axum::routing::get;
 use larder_connections::{Acceptor, ConnectionSlots};
@@ -26,7 +26,7 @@ async fn start(limits: ConnectionLimits) -> (SocketAddr, AbortOnDropHandle<()>) 
     let router = Router::new()
         .route("/ok", get(async || "ok"))
         .route("/long", get(async || vec![b'x'; 64 << 20]))
-        .route("/never", get(std::future::pending::<()>))
+        .route("/never", get(pending::<()>))
         .route("/panic", get(panicking));
     #[expect(clippy::disallowed_methods, reason = "owned by the handle")]
     let task =
@@ -174,7 +174,7 @@ async fn first_request_after_a_quiet_time_is_answered() {
     tokio::time::advance(HEAD_TIMEOUT * 2).await;
     let (mut client, server) = tokio::io::duplex(4096);
     let router = Router::new().route("/ok", get(async || "ok"));
-    let serve = slot.serve(server, router, CancellationToken::new());
+    let serve = slot.serve(server, router, pending(), pending());
     let ask = async {
         client.write_all(get_close("/ok").as_bytes()).await.unwrap();
         let mut text = String::new();
