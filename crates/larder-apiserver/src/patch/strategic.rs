@@ -33,80 +33,42 @@ enum ListMerge {
     Keyed(&'static str),
 }
 
-/// The lists that are not atomic, by where they stand: the fields above, the field itself, the way it is patched.
-///
-/// A path of `Pod` ends in these fields; the name of a field above is given where the field alone is ambiguous.
-const POD: &[(&str, &str, ListMerge)] = &[
-    ("", "containers", ListMerge::Keyed("name")),
-    ("", "initContainers", ListMerge::Keyed("name")),
-    ("", "ephemeralContainers", ListMerge::Keyed("name")),
-    ("", "volumes", ListMerge::Keyed("name")),
-    ("", "imagePullSecrets", ListMerge::Keyed("name")),
-    ("", "hostAliases", ListMerge::Keyed("ip")),
-    (
-        "",
-        "topologySpreadConstraints",
-        ListMerge::Keyed("topologyKey"),
-    ),
-    ("", "resourceClaims", ListMerge::Keyed("name")),
-    ("", "schedulingGates", ListMerge::Keyed("name")),
-    ("", "env", ListMerge::Keyed("name")),
-    ("", "volumeMounts", ListMerge::Keyed("mountPath")),
-    ("", "volumeDevices", ListMerge::Keyed("devicePath")),
-    ("containers", "ports", ListMerge::Keyed("containerPort")),
-    ("initContainers", "ports", ListMerge::Keyed("containerPort")),
-    (
-        "ephemeralContainers",
-        "ports",
-        ListMerge::Keyed("containerPort"),
-    ),
-    ("status", "conditions", ListMerge::Keyed("type")),
-    ("status", "podIPs", ListMerge::Keyed("ip")),
-    ("status", "hostIPs", ListMerge::Keyed("ip")),
-    ("status", "resourceClaimStatuses", ListMerge::Keyed("name")),
-];
+/// The lists of a pod that are not atomic, and the field that identifies an item: `PARENT/LIST=FIELD`, or `PARENT/LIST`
+/// for a set. The parent is named where the list alone is ambiguous.
+const POD: &str = "containers=name initContainers=name ephemeralContainers=name volumes=name imagePullSecrets=name \
+    hostAliases=ip topologySpreadConstraints=topologyKey resourceClaims=name schedulingGates=name env=name \
+    volumeMounts=mountPath volumeDevices=devicePath containers/ports=containerPort \
+    initContainers/ports=containerPort ephemeralContainers/ports=containerPort status/conditions=type \
+    status/podIPs=ip status/hostIPs=ip status/resourceClaimStatuses=name";
 
-const NODE: &[(&str, &str, ListMerge)] = &[
-    ("spec", "podCIDRs", ListMerge::Set),
-    ("status", "conditions", ListMerge::Keyed("type")),
-    ("status", "addresses", ListMerge::Keyed("type")),
-];
-
-const SERVICE: &[(&str, &str, ListMerge)] = &[
-    ("spec", "ports", ListMerge::Keyed("port")),
-    ("status", "conditions", ListMerge::Keyed("type")),
-];
-
-const CONDITIONS: &[(&str, &str, ListMerge)] =
-    &[("status", "conditions", ListMerge::Keyed("type"))];
-
-const SERVICE_ACCOUNT: &[(&str, &str, ListMerge)] = &[("", "secrets", ListMerge::Keyed("name"))];
-
-const METADATA: &[(&str, &str, ListMerge)] = &[
-    ("metadata", "finalizers", ListMerge::Set),
-    ("metadata", "ownerReferences", ListMerge::Keyed("uid")),
-];
+/// Those of the metadata of every kind.
+const METADATA: &str = "metadata/finalizers metadata/ownerReferences=uid";
 
 /// How the list `field` below `parent` is patched.
 fn list(kind: Kind, parent: &str, field: &str) -> ListMerge {
     let own = match kind {
         Kind::Pod => POD,
-        Kind::Node => NODE,
-        Kind::Service => SERVICE,
-        Kind::Namespace | Kind::PodCertificateRequest => CONDITIONS,
-        Kind::ServiceAccount => SERVICE_ACCOUNT,
+        Kind::Node => "spec/podCIDRs status/conditions=type status/addresses=type",
+        Kind::Service => "spec/ports=port status/conditions=type",
+        Kind::Namespace | Kind::PodCertificateRequest => "status/conditions=type",
+        Kind::ServiceAccount => "secrets=name",
         Kind::ConfigMap
         | Kind::Secret
         | Kind::Event
         | Kind::ClusterTrustBundle
         | Kind::Lease
-        | Kind::CsiDriver => &[],
+        | Kind::CsiDriver => "",
     };
-    let fits = |(above, name, _): &&(&str, &str, ListMerge)| {
-        *name == field && (above.is_empty() || *above == parent)
-    };
-    let found = METADATA.iter().chain(own).find(fits);
-    found.map_or(ListMerge::Atomic, |(.., list)| *list)
+    let mut known = METADATA.split(' ').chain(own.split(' '));
+    let found = known.find_map(|known| {
+        let (path, list) = match known.split_once('=') {
+            Some((path, key)) => (path, ListMerge::Keyed(key)),
+            None => (known, ListMerge::Set),
+        };
+        let (above, name) = path.split_once('/').unwrap_or((parent, path));
+        (name == field && above == parent).then_some(list)
+    });
+    found.unwrap_or(ListMerge::Atomic)
 }
 
 const PATCH: &str = "$patch";
