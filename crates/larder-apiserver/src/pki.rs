@@ -8,7 +8,7 @@ use std::{collections::HashMap, error::Error, net::IpAddr, sync::Arc};
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
+    BasicConstraints, Certificate, CertificateParams, CertifiedIssuer, DistinguishedName, DnType,
     ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose,
 };
 use rustls::{RootCertStore, ServerConfig, server::WebPkiClientVerifier};
@@ -78,12 +78,6 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// A client's certificate and key, as PEM.
-pub(crate) struct ClientCertificate {
-    pub(crate) certificate: String,
-    pub(crate) key: String,
-}
-
 impl Authority {
     pub(crate) fn generate() -> Result<Self, TlsError> {
         let mut params = CertificateParams::new([])?;
@@ -107,18 +101,18 @@ impl Authority {
         self.issuer.pem()
     }
 
-    /// A certificate by which `user` is known.
-    pub(crate) fn issue(&self, user: User) -> Result<ClientCertificate, TlsError> {
-        let mut params = CertificateParams::new([])?;
-        params.distinguished_name = subject(&user.name, &user.groups);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    /// A certificate of this authority, and its key.
+    fn issue(
+        &self,
+        names: Vec<String>,
+        subject: DistinguishedName,
+        usage: ExtendedKeyUsagePurpose,
+    ) -> Result<(Certificate, KeyPair), TlsError> {
+        let mut params = CertificateParams::new(names)?;
+        params.distinguished_name = subject;
+        params.extended_key_usages = vec![usage];
         let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?;
-        self.clients.lock().insert(certificate.der().clone(), user);
-        Ok(ClientCertificate {
-            certificate: certificate.pem(),
-            key: key.serialize_pem(),
-        })
+        Ok((params.signed_by(&key, &self.issuer)?, key))
     }
 
     /// The subject of a certificate.
@@ -144,11 +138,9 @@ impl Authority {
         if !address.is_unspecified() && !address.is_loopback() {
             names.push(address.to_string());
         }
-        let mut params = CertificateParams::new(names)?;
-        params.distinguished_name = subject("larder-apiserver", &[]);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        let key = KeyPair::generate()?;
-        let certificate = params.signed_by(&key, &self.issuer)?;
+        let subject = subject("larder-apiserver", &[]);
+        let usage = ExtendedKeyUsagePurpose::ServerAuth;
+        let (certificate, key) = self.issue(names, subject, usage)?;
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
 
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -172,13 +164,13 @@ impl Authority {
 
     /// A kubeconfig for `server` (an URL) with a certificate for `user`.
     pub(crate) fn kubeconfig(&self, server: &str, user: User) -> Result<String, TlsError> {
-        let authority = STANDARD.encode(self.certificate());
+        let subject = subject(&user.name, &user.groups);
+        let usage = ExtendedKeyUsagePurpose::ClientAuth;
+        let (certificate, key) = self.issue(Vec::new(), subject, usage)?;
         let name = user.name.clone();
-        let client = self.issue(user)?;
-        let (certificate, key) = (
-            STANDARD.encode(client.certificate),
-            STANDARD.encode(client.key),
-        );
+        self.clients.lock().insert(certificate.der().clone(), user);
+        let pems = [self.certificate(), certificate.pem(), key.serialize_pem()];
+        let [authority, certificate, key] = pems.map(|pem| STANDARD.encode(pem));
         Ok(format!(
             "apiVersion: v1
 kind: Config
