@@ -9,12 +9,7 @@ use super::{
     Part, Writer, metadata,
     options::{DeleteOptions, WriteParams},
 };
-use crate::{
-    object::Object,
-    resource::Kind,
-    selector::Filter,
-    status::ApiError,
-};
+use crate::{object::Object, resource::Kind, selector::Filter, status::ApiError};
 
 /// The namespaces of a new server.
 const FIRST: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -79,19 +74,9 @@ impl Writer {
 
     /// Deletes what is in the namespace, and the namespace when nothing holds on.
     pub(super) fn empty_namespace(&self, name: &str) {
-        let filter = Filter {
-            namespace: Some(name.into()),
-            ..Filter::default()
-        };
-        for kind in Kind::ALL
-            .into_iter()
-            .filter(|kind| kind.resource().namespaced)
-        {
-            let page = self.store.list(kind, &filter, None, None, None);
-            for object in page.map(|page| page.objects).unwrap_or_default() {
-                // Another write may be faster; then it is gone as well.
-                let _ = self.delete(kind, &object.key, &DeleteOptions::default());
-            }
+        for object in self.content(name, None) {
+            // Another write may be faster; then it is gone as well.
+            let _ = self.delete(object.kind, &object.key, &DeleteOptions::default());
         }
         self.finish_namespace(name);
     }
@@ -106,19 +91,7 @@ impl Writer {
     /// Lets a namespace go that is terminating and empty.
     fn finish_namespace(&self, name: &str) {
         while let Some(current) = self.terminating(name) {
-            let filter = Filter {
-                namespace: Some(name.into()),
-                ..Filter::default()
-            };
-            let is_empty = |kind: Kind| {
-                let page = self.store.list(kind, &filter, None, None, Some(1));
-                page.is_ok_and(|page| page.objects.is_empty())
-            };
-            if !Kind::ALL
-                .into_iter()
-                .filter(|kind| kind.resource().namespaced)
-                .all(is_empty)
-            {
+            if self.content(name, Some(1)).next().is_some() {
                 return;
             }
             let mut value = current.value();
@@ -132,6 +105,20 @@ impl Writer {
                 return;
             }
         }
+    }
+
+    /// The objects in a namespace, at most `limit` of each kind.
+    fn content(&self, namespace: &str, limit: Option<usize>) -> impl Iterator<Item = Arc<Object>> {
+        let filter = Filter {
+            namespace: Some(namespace.into()),
+            ..Filter::default()
+        };
+        let kinds = Kind::ALL.into_iter();
+        let kinds = kinds.filter(|kind| kind.resource().namespaced);
+        kinds.flat_map(move |kind| {
+            let page = self.store.list(kind, &filter, None, None, limit);
+            page.map(|page| page.objects).unwrap_or_default()
+        })
     }
 
     /// The namespace, if it is terminating and its content still keeps it.
