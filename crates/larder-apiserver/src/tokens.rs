@@ -4,12 +4,15 @@
 //! `pkg/registry/core/serviceaccount/storage/token.go`. Intentionally missing: the extension of a token of 3607 s to a
 //! year.
 
+use std::sync::Arc;
+
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
+use larder_objects::ObjectKey;
 use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use serde_json::{Value, json};
 
-use crate::TlsError;
+use crate::{TlsError, object::Object};
 
 /// The issuer of the tokens, and their audience when the request names none.
 pub(crate) const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
@@ -28,11 +31,9 @@ impl std::fmt::Debug for TokenIssuer {
 /// Subject, audiences and lifetime of a token.
 #[derive(Debug)]
 pub(crate) struct Claims<'a> {
-    pub(crate) namespace: &'a str,
-    pub(crate) account: &'a str,
-    pub(crate) account_uid: &'a str,
-    /// The object without which the token is void: `pod`, `secret` or `node`, with its name and uid.
-    pub(crate) bound_to: Option<(&'a str, &'a str, &'a str)>,
+    pub(crate) account: &'a Object,
+    /// The object without which the token is void, after `pod`, `secret` or `node`.
+    pub(crate) bound_to: Option<(&'a str, Arc<Object>)>,
     pub(crate) audiences: &'a [String],
     pub(crate) lifetime: SignedDuration,
     /// The token's own identity.
@@ -48,12 +49,13 @@ impl TokenIssuer {
 
     /// A token that begins `now`.
     pub(crate) fn issue(&self, claims: &Claims<'_>, now: Timestamp) -> Result<String, TlsError> {
+        let ObjectKey { namespace, name } = &claims.account.key;
         let mut private = json!({
-            "namespace": claims.namespace,
-            "serviceaccount": {"name": claims.account, "uid": claims.account_uid},
+            "namespace": namespace,
+            "serviceaccount": {"name": name, "uid": claims.account.uid},
         });
-        if let Some((kind, name, uid)) = claims.bound_to {
-            private[kind] = json!({"name": name, "uid": uid});
+        if let Some((kind, object)) = &claims.bound_to {
+            private[kind] = json!({"name": object.key.name, "uid": object.uid});
         }
         let now = now.as_second();
         let payload = json!({
@@ -64,7 +66,7 @@ impl TokenIssuer {
             "jti": claims.id,
             "kubernetes.io": private,
             "nbf": now,
-            "sub": format!("system:serviceaccount:{}:{}", claims.namespace, claims.account),
+            "sub": format!("system:serviceaccount:{namespace}:{name}"),
         });
         // RFC 8037: Ed25519.
         let header = json!({"alg": "EdDSA", "typ": "JWT"});

@@ -1,7 +1,9 @@
 //! The `token` subresource of service accounts.
 
+use std::sync::Arc;
+
 use jiff::SignedDuration;
-use k8s_openapi::api::authentication::v1::TokenRequest;
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest};
 use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::TOKEN_SECS};
 use serde_json::{Value, json};
 
@@ -9,6 +11,7 @@ use super::{Writer, metadata::new_uid};
 use crate::{
     clock::rfc3339,
     json::{decode, without_values},
+    object::Object,
     resource::Kind,
     status::{ApiError, Cause},
     tokens::{Claims, ISSUER},
@@ -50,26 +53,11 @@ impl Writer {
             [] => vec![ISSUER.to_owned()],
             given => given.to_vec(),
         };
-        let bound = match &spec.bound_object_ref {
-            None => None,
-            Some(reference) => {
-                let text = |field: &Option<String>| field.clone().unwrap_or_default();
-                let api_version = text(&reference.api_version);
-                let (kind, name, uid) = (
-                    text(&reference.kind),
-                    text(&reference.name),
-                    text(&reference.uid),
-                );
-                Some(self.bound_object(key, &api_version, &kind, &name, &uid)?)
-            }
-        };
+        let bound = spec.bound_object_ref.as_ref();
+        let bound = bound.map(|reference| self.bound_object(key, reference));
         let claims = Claims {
-            namespace: &key.namespace,
-            account: &key.name,
-            account_uid: &account.uid,
-            bound_to: bound
-                .as_ref()
-                .map(|(kind, name, uid)| (*kind, name.as_str(), uid.as_str())),
+            account: &account,
+            bound_to: bound.transpose()?,
             audiences: &audiences,
             lifetime: SignedDuration::from_secs(seconds),
             id: new_uid(),
@@ -91,27 +79,29 @@ impl Writer {
         Ok(body)
     }
 
-    /// The object that a token is bound to: the claim's name for its kind, its name and its uid.
+    /// The object that a token is bound to, and the claim's name for its kind.
     fn bound_object(
         &self,
         account: &ObjectKey,
-        api_version: &str,
-        kind: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<(&'static str, String, String), ApiError> {
-        let (claim, kind, namespace) = match kind {
+        reference: &BoundObjectReference,
+    ) -> Result<(&'static str, Arc<Object>), ApiError> {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        let (name, uid) = (text(&reference.name), text(&reference.uid));
+        let (claim, kind, namespace) = match text(&reference.kind).as_str() {
             "Pod" => ("pod", Kind::Pod, account.namespace.clone()),
             "Secret" => ("secret", Kind::Secret, account.namespace.clone()),
             "Node" => ("node", Kind::Node, "".into()),
             other => {
+                let api_version = text(&reference.api_version);
                 let slash = if api_version.contains('/') { "" } else { "/" };
                 return Err(ApiError::bad_request(format!(
                     "cannot bind token to object of type {slash}{api_version}, Kind={other}"
                 )));
             }
         };
-        let bound = self.store.require(kind, &ObjectKey::new(namespace, name))?;
+        let bound = self
+            .store
+            .require(kind, &ObjectKey::new(namespace, &*name))?;
         if kind == Kind::Pod {
             let runs_as = match bound.field("spec.serviceAccountName") {
                 "" => "default",
@@ -128,8 +118,8 @@ impl Writer {
             let why = format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
             );
-            return Err(ApiError::kind_conflict(kind, name, &why));
+            return Err(ApiError::kind_conflict(kind, &name, &why));
         }
-        Ok((claim, name.to_owned(), bound.uid.to_string()))
+        Ok((claim, bound))
     }
 }
