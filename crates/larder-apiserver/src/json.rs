@@ -141,7 +141,7 @@ pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
 pub(crate) fn items<'v>(
     value: &'v Value,
     pointer: &str,
-) -> impl DoubleEndedIterator<Item = &'v Value> + use<'v> {
+) -> impl DoubleEndedIterator<Item = &'v Value> + Clone + use<'v> {
     let list = value.pointer(pointer).and_then(Value::as_array);
     list.into_iter().flatten()
 }

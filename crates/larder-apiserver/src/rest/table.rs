@@ -5,7 +5,10 @@ use jiff::Timestamp;
 use larder_objects::age;
 use serde_json::{Value, json};
 
-use crate::{json, resource::Kind};
+use crate::{
+    json::{items, text},
+    resource::Kind,
+};
 
 /// Which part of the object a row carries besides its cells; `includeObject` of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +85,7 @@ pub(super) fn table(
 
 /// The cells of a row, in the order of [`columns`].
 fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let text = |pointer: &str| json::text(object, pointer);
+    let text = |pointer: &str| text(object, pointer);
     let name = json!(text("/metadata/name"));
     let age = json!(ago(text("/metadata/creationTimestamp"), now));
     let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
@@ -110,7 +113,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
             json!(text("/spec/type")),
             or_none(text("/spec/clusterIP")),
             or_none(text("/spec/externalName")),
-            json!(ports(object)),
+            or_none(&ports(object)),
             age,
             or_none(&pairs(&object["spec"]["selector"])),
         ],
@@ -168,14 +171,14 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
 
 /// The cells of a CSI driver.
 fn csi_driver(name: Value, driver: &Value, age: Value) -> Vec<Value> {
-    let spec = &driver["spec"];
-    let flag = |field: &str| json!(spec[field].as_bool().unwrap_or(false));
+    let flag = |field: &str| json!(driver["spec"][field].as_bool().unwrap_or(false));
     let joined = |list: Vec<&str>| match list[..] {
         [] => json!("<unset>"),
         _ => json!(list.join(",")),
     };
-    let list = |field: &str| spec[field].as_array().into_iter().flatten();
-    let audiences = list("tokenRequests").filter_map(|request| request["audience"].as_str());
+    let audiences = items(driver, "/spec/tokenRequests");
+    let audiences = audiences.filter_map(|request| request["audience"].as_str());
+    let modes = items(driver, "/spec/volumeLifecycleModes").filter_map(Value::as_str);
     vec![
         name,
         flag("attachRequired"),
@@ -183,60 +186,44 @@ fn csi_driver(name: Value, driver: &Value, age: Value) -> Vec<Value> {
         flag("storageCapacity"),
         joined(audiences.collect()),
         flag("requiresRepublish"),
-        joined(
-            list("volumeLifecycleModes")
-                .filter_map(Value::as_str)
-                .collect(),
-        ),
+        joined(modes.collect()),
         age,
     ]
 }
 
 /// How many of the conditions that a pod waits for hold: `1/2`; empty for none.
 fn readiness_gates(pod: &Value) -> String {
-    let gates = pod["spec"]["readinessGates"].as_array();
-    let conditions = pod["status"]["conditions"].as_array();
-    let holds = |gate: &Value| {
-        let mut conditions = conditions.into_iter().flatten();
+    let holds = |gate: &&Value| {
+        let mut conditions = items(pod, "/status/conditions");
         conditions.any(|held| held["type"] == gate["conditionType"] && held["status"] == "True")
     };
-    match gates.map_or(&[][..], Vec::as_slice) {
-        [] => String::new(),
-        gates => {
-            let open = gates.iter().filter(|gate| holds(gate)).count();
-            format!("{open}/{}", gates.len())
-        }
+    let gates = items(pod, "/spec/readinessGates");
+    match gates.clone().count() {
+        0 => String::new(),
+        all => format!("{}/{all}", gates.filter(holds).count()),
     }
 }
 
 /// The first address of this type; empty when there is none.
 fn address<'v>(node: &'v Value, wanted: &str) -> &'v str {
-    let addresses = node["status"]["addresses"].as_array();
-    let mut addresses = addresses.into_iter().flatten();
-    let found = addresses.find(|address| address["type"] == wanted);
-    found
-        .and_then(|address| address["address"].as_str())
-        .unwrap_or_default()
+    let found = items(node, "/status/addresses").find(|address| address["type"] == wanted);
+    found.map_or("", |address| text(address, "/address"))
 }
 
 /// The condition that ended a request for a certificate.
 fn request_state(request: &Value) -> &str {
-    let conditions = request["status"]["conditions"].as_array();
-    let mut types = conditions.into_iter().flatten();
-    let last = types.next_back().and_then(|last| last["type"].as_str());
-    last.unwrap_or("Pending")
+    let last = items(request, "/status/conditions").next_back();
+    last.and_then(|last| last["type"].as_str())
+        .unwrap_or("Pending")
 }
 
 /// Ready containers, all containers, restarts.
 fn containers(pod: &Value) -> (usize, usize, i64) {
-    let total = pod["spec"]["containers"].as_array().map_or(0, Vec::len);
-    let statuses = pod["status"]["containerStatuses"].as_array();
-    let statuses = || statuses.into_iter().flatten();
-    let ready = statuses().filter(|status| status["ready"] == true).count();
-    let restarts = statuses()
-        .filter_map(|status| status["restartCount"].as_i64())
-        .sum();
-    (ready, total, restarts)
+    let statuses = items(pod, "/status/containerStatuses");
+    let ready = statuses.clone().filter(|status| status["ready"] == true);
+    let restarts = statuses.filter_map(|status| status["restartCount"].as_i64());
+    let total = items(pod, "/spec/containers").count();
+    (ready.count(), total, restarts.sum())
 }
 
 /// The reason of whatever keeps the pod, else its phase.
@@ -245,28 +232,21 @@ fn pod_status(pod: &Value) -> &str {
         return "Terminating";
     }
     let status = &pod["status"];
-    let containers = status["containerStatuses"].as_array().into_iter().flatten();
-    let stuck = containers
-        .filter_map(|container| {
-            let state = &container["state"];
-            state["waiting"]["reason"]
-                .as_str()
-                .or(state["terminated"]["reason"].as_str())
-        })
-        .next_back();
-    stuck
+    let reasons = items(status, "/containerStatuses").filter_map(|container| {
+        let state = &container["state"];
+        let waiting = state["waiting"]["reason"].as_str();
+        waiting.or(state["terminated"]["reason"].as_str())
+    });
+    reasons
+        .last()
         .or(status["reason"].as_str())
         .or(status["phase"].as_str())
         .unwrap_or("Unknown")
 }
 
 fn node_status(node: &Value) -> String {
-    let conditions = node["status"]["conditions"].as_array();
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .find(|condition| condition["type"] == "Ready");
-    let mut status = match ready {
+    let mut conditions = items(node, "/status/conditions");
+    let mut status = match conditions.find(|condition| condition["type"] == "Ready") {
         Some(condition) if condition["status"] == "True" => "Ready",
         Some(_) => "NotReady",
         None => "Unknown",
@@ -287,8 +267,7 @@ fn roles(node: &Value) -> String {
 
 /// `80/TCP,443:30443/TCP`.
 fn ports(service: &Value) -> String {
-    let ports = service["spec"]["ports"].as_array().into_iter().flatten();
-    let shown = ports.map(|port| {
+    let shown = items(service, "/spec/ports").map(|port| {
         let number = port["port"].as_i64().unwrap_or(0);
         let protocol = port["protocol"].as_str().unwrap_or("TCP");
         match port["nodePort"].as_i64() {
@@ -296,10 +275,7 @@ fn ports(service: &Value) -> String {
             _ => format!("{number}/{protocol}"),
         }
     });
-    match shown.collect::<Vec<_>>().join(",") {
-        none if none.is_empty() => "<none>".to_owned(),
-        shown => shown,
-    }
+    shown.collect::<Vec<_>>().join(",")
 }
 
 /// `a=1,b=2`.

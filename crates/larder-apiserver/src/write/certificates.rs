@@ -16,7 +16,10 @@ use larder_objects::{
 };
 use serde_json::Value;
 
-use crate::{json::text, status::Cause};
+use crate::{
+    json::{items, text},
+    status::Cause,
+};
 
 /// How far a certificate's beginning may be from the server's time.
 const SKEW: SignedDuration = SignedDuration::from_mins(5);
@@ -91,15 +94,11 @@ pub(super) fn check_status(old: &Value, new: &Value, now: Timestamp, causes: &mu
     if old["status"] == new["status"] {
         return;
     }
-    let endings = |request: &Value| {
-        let conditions = request["status"]["conditions"].as_array();
-        conditions.cloned().unwrap_or_default()
-    };
-    if !endings(old).is_empty() {
+    if items(old, "/status/conditions").next().is_some() {
         let rule = "immutable after PodCertificateRequest is issued, denied, or failed";
         return causes.push(invalid("status", None, rule));
     }
-    let conditions = endings(new);
+    let conditions: Vec<_> = items(new, "/status/conditions").collect();
     if conditions.is_empty() {
         let rule =
             "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"";

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::{Part, name};
 use crate::{
     clock::Clock,
-    json::text,
+    json::{items, text},
     resource::{Kind, Resource},
     status::{ApiError, Cause},
 };
@@ -186,8 +186,7 @@ pub(super) fn is_finished(value: &Value) -> bool {
 
 /// `metadata.finalizers`.
 pub(super) fn finalizers(value: &Value) -> impl Iterator<Item = &str> {
-    let list = value["metadata"]["finalizers"].as_array();
-    list.into_iter().flatten().filter_map(Value::as_str)
+    items(value, "/metadata/finalizers").filter_map(Value::as_str)
 }
 
 /// Names the object by its `generateName` and five random characters.

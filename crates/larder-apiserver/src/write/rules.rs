@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use super::{certificates, name};
 use crate::{
-    json::{self, text},
+    json::{self, items, text},
     references::MIRROR,
     resource::{Kind, Resource},
     status::{ApiError, Cause},
@@ -208,11 +208,8 @@ fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
                       tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)",
         ));
     }
-    let held = old["spec"]["tolerations"].as_array();
-    let new = defaulted["spec"]["tolerations"].as_array();
-    let new: HashSet<_> = new.into_iter().flatten().collect();
-    let kept = |toleration: &Value| new.contains(toleration);
-    if held.is_some_and(|held| !held.iter().all(kept)) {
+    let new: HashSet<_> = items(&defaulted, "/spec/tolerations").collect();
+    if !items(old, "/spec/tolerations").all(|toleration| new.contains(toleration)) {
         causes.push(Cause::invalid(
             "spec.tolerations",
             "existing tolerations may not be changed or removed",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Writer, name};
 use crate::{
-    json::text,
+    json::{items, text},
     resource::Kind,
     selector::Filter,
     status::{ApiError, Cause},
@@ -75,7 +75,7 @@ impl Writer {
         }
         if matches!(&*kind, "NodePort" | "LoadBalancer") {
             let ports = |service: &Value| -> Vec<i64> {
-                let ports = service["spec"]["ports"].as_array().into_iter().flatten();
+                let ports = items(service, "/spec/ports");
                 ports.filter_map(|port| port["nodePort"].as_i64()).collect()
             };
             let mut used: HashSet<i64> = others
@@ -84,11 +84,7 @@ impl Writer {
                 .flat_map(|other| ports(&other.value()))
                 .chain(ports(service))
                 .collect();
-            for port in service["spec"]["ports"]
-                .as_array_mut()
-                .into_iter()
-                .flatten()
-            {
+            for port in ports_mut(service) {
                 if port["nodePort"].as_i64().unwrap_or(0) == 0 {
                     let free = NODE_PORTS
                         .into_iter()
@@ -108,19 +104,19 @@ fn keep(old: &Value, service: &mut Value) {
     if text(service, "/spec/clusterIP").is_empty() {
         service["spec"]["clusterIP"] = old["spec"]["clusterIP"].clone();
     }
-    let held = old["spec"]["ports"].as_array().cloned().unwrap_or_default();
-    for port in service["spec"]["ports"]
-        .as_array_mut()
-        .into_iter()
-        .flatten()
-    {
+    for port in ports_mut(service) {
         let same =
             |other: &&Value| other["port"] == port["port"] && other["protocol"] == port["protocol"];
         if port["nodePort"].as_i64().unwrap_or(0) == 0
-            && let Some(held) = held.iter().find(same)
+            && let Some(held) = items(old, "/spec/ports").find(same)
             && !held["nodePort"].is_null()
         {
             port["nodePort"] = held["nodePort"].clone();
         }
     }
+}
+
+fn ports_mut(service: &mut Value) -> impl Iterator<Item = &mut Value> {
+    let ports = service["spec"]["ports"].as_array_mut();
+    ports.into_iter().flatten()
 }
