@@ -6,6 +6,9 @@ use super::escape::escaped;
 /// and a hostile one must not widen every row.
 const MAX_WIDTH: usize = 253;
 
+/// The cells of a row, each with the heading of its column.
+pub(crate) type Row<const N: usize> = [(&'static str, String); N];
+
 /// A table of `rows` below `heading`.
 pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) -> String {
     let rows = rows.iter().map(|row| row.each_ref().map(String::as_str));

@@ -1,12 +1,9 @@
 //! The mode beside a kubelet, as lines of `larder status`.
 
 use jiff::Timestamp;
-use larder_agent::status::{AgentStatus, ContainerStatus, PodStatus, VolumeStatus};
+use larder_agent::status::{AgentStatus, PodStatus, VolumeStatus};
 
-use crate::output::age;
-
-/// Columns of the content that containers see only after a restart.
-pub(super) const OUTDATED: [&str; 5] = ["OUT OF DATE IN", "KIND", "NAME", "OBJECT", "SINCE"];
+use crate::output::{age, table::Row};
 
 /// The facts about the mode, and why no pod is touched.
 pub(super) fn notes(status: &AgentStatus) -> Vec<String> {
@@ -55,23 +52,17 @@ pub(super) fn reason(volume: &VolumeStatus) -> Option<String> {
 }
 
 /// Rows of the content that the containers of `pod` see only after a restart.
-pub(super) fn outdated(pod: &PodStatus, now: Timestamp) -> Vec<[String; 5]> {
-    let containers = pod.containers.iter();
-    let rows = containers.flat_map(|container| {
-        let entries = container.outdated.iter();
-        entries.map(move |entry| {
+pub(super) fn outdated(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item = Row<5>> {
+    pod.containers.iter().flat_map(move |container| {
+        let place = format!("{}/{}/{}", pod.namespace, pod.name, container.name);
+        container.outdated.iter().map(move |entry| {
             [
-                place(pod, container),
-                entry.kind.clone(),
-                entry.name.clone(),
-                entry.object.clone(),
-                format!("{} ago", age(entry.since, now)),
+                ("OUT OF DATE IN", place.clone()),
+                ("KIND", entry.kind.clone()),
+                ("NAME", entry.name.clone()),
+                ("OBJECT", entry.object.clone()),
+                ("SINCE", format!("{} ago", age(entry.since, now))),
             ]
         })
-    });
-    rows.collect()
-}
-
-fn place(pod: &PodStatus, container: &ContainerStatus) -> String {
-    format!("{}/{}/{}", pod.namespace, pod.name, container.name)
+    })
 }

@@ -4,7 +4,10 @@ use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, Delivery, HookStatus, Phase, PodStatus};
 
 use super::beside;
-use crate::output::{age, because, count, escaped, table::table};
+use crate::output::{
+    age, because, count, escaped,
+    table::{Row, table},
+};
 
 /// How much the overview shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,34 +51,18 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
     }
     text += &notes(status);
     text += &pods(status, detail, now);
-    let parts = status
-        .pods
-        .iter()
-        .flat_map(|pod| parts(pod, detail, now))
-        .collect();
-    let heading = [
-        "PART",
-        "TYPE",
-        "PHASE",
-        "AGE",
-        "FILES",
-        "LAST SWAP",
-        "REASON",
-    ];
-    text += &section(heading, parts);
-    let outdated = status.pods.iter();
-    let outdated = outdated.flat_map(|pod| beside::outdated(pod, now));
-    text += &section(beside::OUTDATED, outdated.collect());
-    let of_pods = status.pods.iter();
-    let hooks = of_pods.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
+    let all = status.pods.iter();
+    text += &section(all.clone().flat_map(|pod| parts(pod, detail, now)));
+    text += &section(all.clone().flat_map(|pod| beside::outdated(pod, now)));
+    let hooks = all.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
     // An idle hook gets no line.
     let hooks = hooks.filter(|(_, hook)| detail == Detail::Wide || hook.state != "Idle");
     let hooks = hooks.map(|(pod, hook)| {
         let mut row = hook_row(hook, now);
-        row[0] = format!("{}/{}/{}", pod.namespace, pod.name, row[0]);
+        row[0].1 = format!("{}/{}/{}", pod.namespace, pod.name, hook.name);
         row
     });
-    text += &section(HOOK_HEADING, hooks.collect());
+    text += &section(hooks);
     if detail == Detail::Wide {
         text += &watch_scopes(status);
         text += &objects(status, |_| true);
@@ -110,43 +97,32 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
         );
     }
     text += &notes(status);
-    let volumes = pod.volumes.iter().map(|volume| {
+    text += &section(pod.volumes.iter().map(|volume| {
+        let reason =
+            beside::reason(volume).unwrap_or_else(|| reason(&volume.delivery, volume.stale_as_of));
         [
-            volume.name.clone(),
-            volume.type_.clone(),
-            volume.delivery.phase.as_str().to_owned(),
-            age(volume.delivery.since, now),
-            volume.files.to_string(),
-            last(volume.last_swap, now),
-            below(pod, &volume.path),
-            beside::reason(volume).unwrap_or_else(|| reason(&volume.delivery, volume.stale_as_of)),
+            ("VOLUME", volume.name.clone()),
+            ("TYPE", volume.type_.clone()),
+            ("PHASE", volume.delivery.phase.as_str().to_owned()),
+            ("AGE", age(volume.delivery.since, now)),
+            ("FILES", volume.files.to_string()),
+            ("LAST SWAP", last(volume.last_swap, now)),
+            ("PATH", below(pod, &volume.path)),
+            ("REASON", reason),
         ]
-    });
-    let heading = [
-        "VOLUME",
-        "TYPE",
-        "PHASE",
-        "AGE",
-        "FILES",
-        "LAST SWAP",
-        "PATH",
-        "REASON",
-    ];
-    text += &section(heading, volumes.collect());
-    let containers = pod.containers.iter().map(|container| {
+    }));
+    text += &section(pod.containers.iter().map(|container| {
+        let reason = reason(&container.delivery, container.stale_as_of);
         [
-            container.name.clone(),
-            container.delivery.phase.as_str().to_owned(),
-            age(container.delivery.since, now),
-            below(pod, &container.path),
-            reason(&container.delivery, container.stale_as_of),
+            ("ENVIRONMENT OF", container.name.clone()),
+            ("PHASE", container.delivery.phase.as_str().to_owned()),
+            ("AGE", age(container.delivery.since, now)),
+            ("PATH", below(pod, &container.path)),
+            ("REASON", reason),
         ]
-    });
-    let heading = ["ENVIRONMENT OF", "PHASE", "AGE", "PATH", "REASON"];
-    text += &section(heading, containers.collect());
-    text += &section(beside::OUTDATED, beside::outdated(pod, now));
-    let hooks = pod.on_change.iter().map(|hook| hook_row(hook, now));
-    text += &section(HOOK_HEADING, hooks.collect());
+    }));
+    text += &section(beside::outdated(pod, now));
+    text += &section(pod.on_change.iter().map(|hook| hook_row(hook, now)));
     for hook in pod.on_change.iter().filter(|hook| !hook.output.is_empty()) {
         text.push('\n');
         text += &escaped_line(&format!("last output of {}", hook.name));
@@ -190,27 +166,19 @@ fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
     notes
 }
 
-const HOOK_HEADING: [&str; 8] = [
-    "HOOK",
-    "ACTION",
-    "STATE",
-    "AGE",
-    "ATTEMPTS",
-    "LAST SUCCESS",
-    "DEFINED IN",
-    "REASON",
-];
-
-fn hook_row(hook: &HookStatus, now: Timestamp) -> [String; 8] {
+fn hook_row(hook: &HookStatus, now: Timestamp) -> Row<8> {
     [
-        hook.name.clone(),
-        hook.action.clone(),
-        hook.state.clone(),
-        hook.since.map(|since| age(since, now)).unwrap_or_default(),
-        hook.attempts.to_string(),
-        last(hook.last_success, now),
-        hook.place.clone(),
-        hook.reason.clone(),
+        ("HOOK", hook.name.clone()),
+        ("ACTION", hook.action.clone()),
+        ("STATE", hook.state.clone()),
+        (
+            "AGE",
+            hook.since.map(|since| age(since, now)).unwrap_or_default(),
+        ),
+        ("ATTEMPTS", hook.attempts.to_string()),
+        ("LAST SUCCESS", last(hook.last_success, now)),
+        ("DEFINED IN", hook.place.clone()),
+        ("REASON", hook.reason.clone()),
     ]
 }
 
@@ -274,99 +242,94 @@ fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
         let reasons = deleted.into_iter().chain([pod.delivery.reason.as_str()]);
         let reasons: Vec<_> = reasons.filter(|reason| !reason.is_empty()).collect();
         [
-            format!("{}/{}", pod.namespace, pod.name),
-            pod.delivery.phase.as_str().to_owned(),
-            age(pod.delivery.since, now),
-            format!("{done}/{}", pod.volumes.len()),
-            pod.source.clone(),
-            pod.uid.clone(),
-            mirror(pod).to_owned(),
-            reasons.join("; "),
+            ("POD", format!("{}/{}", pod.namespace, pod.name)),
+            ("PHASE", pod.delivery.phase.as_str().to_owned()),
+            ("AGE", age(pod.delivery.since, now)),
+            ("VOLUMES", format!("{done}/{}", pod.volumes.len())),
+            ("SOURCE", pod.source.clone()),
+            ("UID", pod.uid.clone()),
+            ("MIRROR", mirror(pod).to_owned()),
+            ("REASON", reasons.join("; ")),
         ]
     });
-    let rows: Vec<_> = rows.collect();
-    if detail == Detail::Wide {
-        let heading = [
-            "POD", "PHASE", "AGE", "VOLUMES", "SOURCE", "UID", "MIRROR", "REASON",
-        ];
-        return section(heading, rows);
+    match detail {
+        Detail::Wide => section(rows),
+        Detail::Pending => section(
+            rows.map(|[pod, phase, age, volumes, .., reason]| [pod, phase, age, volumes, reason]),
+        ),
     }
-    let rows = rows
-        .into_iter()
-        .map(|[pod, phase, age, volumes, _, _, _, reason]| [pod, phase, age, volumes, reason]);
-    section(["POD", "PHASE", "AGE", "VOLUMES", "REASON"], rows.collect())
 }
 
 /// The volumes and environments of a pod.
-fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> Vec<[String; 7]> {
-    let volumes = pod.volumes.iter().map(|volume| {
-        let (files, swap) = (volume.files.to_string(), last(volume.last_swap, now));
-        let kind = volume.type_.as_str();
+fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> impl Iterator<Item = Row<7>> {
+    let row = move |name: &str, kind: &str, delivery: &Delivery, stale, files, last_swap| {
+        let is_shown = detail == Detail::Wide || !is_done(delivery) || stale != None;
+        is_shown.then(|| {
+            [
+                ("PART", format!("{}/{}/{name}", pod.namespace, pod.name)),
+                ("TYPE", kind.to_owned()),
+                ("PHASE", delivery.phase.as_str().to_owned()),
+                ("AGE", age(delivery.since, now)),
+                ("FILES", files),
+                ("LAST SWAP", last_swap),
+                ("REASON", reason(delivery, stale)),
+            ]
+        })
+    };
+    let volumes = pod.volumes.iter().filter_map(move |volume| {
         let (delivery, stale) = (&volume.delivery, volume.stale_as_of);
-        (&volume.name, kind, delivery, files, swap, stale)
+        let (files, last_swap) = (volume.files.to_string(), last(volume.last_swap, now));
+        row(
+            &volume.name,
+            &volume.type_,
+            delivery,
+            stale,
+            files,
+            last_swap,
+        )
     });
-    let containers = pod.containers.iter().map(|container| {
+    let containers = pod.containers.iter().filter_map(move |container| {
         let (delivery, stale) = (&container.delivery, container.stale_as_of);
         let none = String::new;
-        (
+        row(
             &container.name,
             "environment",
             delivery,
-            none(),
-            none(),
             stale,
+            none(),
+            none(),
         )
     });
-    let is_shown = |delivery: &Delivery, stale: Option<Timestamp>| {
-        detail == Detail::Wide || !is_done(delivery) || stale.is_some()
-    };
-    let parts = volumes.chain(containers);
-    let parts = parts.filter(|(_, _, delivery, _, _, stale)| is_shown(delivery, *stale));
-    let rows = parts.map(|(part, kind, delivery, files, swap, stale)| {
-        [
-            format!("{}/{}/{part}", pod.namespace, pod.name),
-            kind.to_owned(),
-            delivery.phase.as_str().to_owned(),
-            age(delivery.since, now),
-            files,
-            swap,
-            reason(delivery, stale),
-        ]
-    });
-    rows.collect()
+    volumes.chain(containers)
 }
 
 fn watch_scopes(status: &AgentStatus) -> String {
-    let rows = status.watch_scopes.iter().map(|choice| {
+    section(status.watch_scopes.iter().map(|choice| {
         [
-            choice.namespace.clone(),
-            choice.kind.clone(),
-            choice.scope.clone(),
-            choice.reason.clone(),
+            ("NAMESPACE", choice.namespace.clone()),
+            ("KIND", choice.kind.clone()),
+            ("WATCH SCOPE", choice.scope.clone()),
+            ("REASON", choice.reason.clone()),
         ]
-    });
-    section(
-        ["NAMESPACE", "KIND", "WATCH SCOPE", "REASON"],
-        rows.collect(),
-    )
+    }))
 }
 
 fn objects(status: &AgentStatus, is_shown: impl Fn(&[String]) -> bool) -> String {
-    let objects = status.objects.iter();
-    let rows = objects
-        .filter(|object| is_shown(&object.pods))
-        .map(|object| {
-            [
-                format!("{} {}/{}", object.kind, object.namespace, object.name),
-                object.state.clone(),
-                object.resource_version.clone(),
-                format!("{}s", object.age_secs),
-                object.pods.join(","),
-                object.error.clone(),
-            ]
-        });
-    let heading = ["OBJECT", "STATE", "VERSION", "STALENESS", "PODS", "ERROR"];
-    section(heading, rows.collect())
+    let shown = status
+        .objects
+        .iter()
+        .filter(|object| is_shown(&object.pods));
+    section(shown.map(|object| {
+        let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
+        [
+            ("OBJECT", name),
+            ("STATE", object.state.clone()),
+            ("VERSION", object.resource_version.clone()),
+            ("STALENESS", format!("{}s", object.age_secs)),
+            ("PODS", object.pods.join(",")),
+            ("ERROR", object.error.clone()),
+        ]
+    }))
 }
 
 /// The directory of a pod, by name where larder has made such a link.
@@ -411,10 +374,16 @@ fn escaped_line(text: &str) -> String {
 }
 
 /// A table after a blank line; nothing without rows.
-fn section<const N: usize>(heading: [&str; N], rows: Vec<[String; N]>) -> String {
-    if rows.is_empty() {
+fn section<const N: usize>(rows: impl Iterator<Item = Row<N>>) -> String {
+    let rows: Vec<_> = rows.collect();
+    let Some(first) = rows.first() else {
         return String::new();
-    }
+    };
+    let heading = first.each_ref().map(|(heading, _)| *heading);
+    let rows: Vec<_> = rows
+        .into_iter()
+        .map(|row| row.map(|(_, cell)| cell))
+        .collect();
     format!("\n{}", table(heading, &rows))
 }
 
