@@ -6,6 +6,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
+    mem,
     sync::Arc,
 };
 
@@ -51,18 +52,19 @@ pub(crate) struct Offline {
     services: Arc<[ServiceFacts]>,
     nodes: HashMap<String, Arc<NodeFacts>>,
     trust_bundles: Arc<[TrustBundle]>,
-    /// Namespaces of ConfigMaps and Secrets, by kind and name.
-    namespaces: HashMap<Kind, HashMap<SmolStr, BTreeSet<SmolStr>>>,
+    /// Kind, name and namespace of each ConfigMap and Secret.
+    namespaces: BTreeSet<(Kind, SmolStr, SmolStr)>,
     /// Stands in for `kube-root-ca.crt`, if assumed.
     root_ca: Option<Arc<ConfigMap>>,
 }
 
-/// A pod, and its place in the manifests.
+/// A pod, its place in the manifests, and what its projections read.
 #[derive(Debug)]
 pub(crate) struct OfflinePod {
     pub(crate) pod: Pod,
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
+    pub(crate) inputs: Inputs,
 }
 
 impl Offline {
@@ -82,6 +84,7 @@ impl Offline {
                     offline.pods.push(OfflinePod {
                         pod: *pod,
                         source: format!("{}{}", workload.unwrap_or_default(), document.origin),
+                        inputs: Inputs::default(),
                     });
                 }
                 Manifest::ConfigMap(map) => {
@@ -105,13 +108,16 @@ impl Offline {
         offline.services = services.into();
         offline.trust_bundles = trust_bundles.into();
         offline.bind_to_only_node();
-        offline
+        let mut pods = mem::take(&mut offline.pods);
+        for pod in &mut pods {
+            pod.inputs = offline.inputs(&pod.pod);
+        }
+        Self { pods, ..offline }
     }
 
     fn note_namespace(&mut self, kind: Kind, key: &ObjectKey) {
-        let names = self.namespaces.entry(kind).or_default();
-        let namespaces = names.entry(key.name.clone()).or_default();
-        namespaces.insert(key.namespace.clone());
+        let (name, namespace) = (key.name.clone(), key.namespace.clone());
+        self.namespaces.insert((kind, name, namespace));
     }
 
     /// The error for a pod that the manifests lack, with pods of its name in other namespaces.
@@ -130,9 +136,11 @@ impl Offline {
     }
 
     /// Namespaces that have an object of this name, sorted.
-    pub(crate) fn namespaces_with(&self, kind: Kind, name: &str) -> BTreeSet<&str> {
-        let found = self.namespaces.get(&kind).and_then(|names| names.get(name));
-        found.into_iter().flatten().map(SmolStr::as_str).collect()
+    pub(crate) fn namespaces_with(&self, kind: Kind, name: &str) -> impl Iterator<Item = &str> {
+        let first = (kind, SmolStr::new(name), SmolStr::default());
+        let found = self.namespaces.range(first..);
+        let found = found.take_while(move |(other, found, _)| (*other, &**found) == (kind, name));
+        found.map(|(.., namespace)| namespace.as_str())
     }
 
     /// Whether the object is a placeholder, because no manifest has it.

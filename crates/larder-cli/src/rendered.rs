@@ -46,22 +46,15 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
         return Err("no manifest in the body".to_owned());
     }
     let offline = Offline::new(manifests, ClusterObjects::FromManifests);
-    let inputs: Vec<_> = offline
-        .pods
-        .iter()
-        .map(|pod| offline.inputs(&pod.pod))
-        .collect();
     let mut rendered = Vec::new();
     let mut bytes = 0;
-    for (pod, inputs) in offline.pods.iter().zip(&inputs) {
+    for pod in &offline.pods {
         // Each container gets variables for each Service, so check their size before they are computed.
-        let services = inputs
-            .services
-            .as_ref()
-            .map_or(0, |services| services.len());
+        let services = pod.inputs.services.as_ref();
+        let services = services.map_or(0, |services| services.len());
         bytes += containers(&pod.pod).count() * services * SERVICE_BYTES;
         if bytes <= MAX_PROJECTED_BYTES {
-            let pod = RenderedPod::new(pod, inputs, &offline);
+            let pod = RenderedPod::new(pod, &offline);
             bytes += pod.bytes();
             rendered.push(pod);
         }

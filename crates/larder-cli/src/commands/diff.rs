@@ -33,8 +33,6 @@ mod tree;
 
 use std::thread;
 
-use larder_projection::Inputs;
-
 use crate::{
     args::{DiffArgs, DiffOutput},
     offline::{ClusterObjects, Offline},
@@ -50,13 +48,9 @@ pub(super) fn run(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
 
 fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
     let sides = sides::load(args)?;
-    let from = Offline::new(sides.from, ClusterObjects::Assumed);
-    let to = Offline::new(sides.to, ClusterObjects::Assumed);
-    let (from_inputs, to_inputs) = in_parallel(|| inputs(&from), || inputs(&to));
-    let (from_pods, to_pods) = in_parallel(
-        || rendered(&from, &from_inputs),
-        || rendered(&to, &to_inputs),
-    );
+    let world = |side| Offline::new(side, ClusterObjects::Assumed);
+    let (from, to) = in_parallel(|| world(sides.from), || world(sides.to));
+    let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
     let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods);
     output::results(|out| match args.output {
         DiffOutput::Json => json::write(out, &comparison, args.show_secrets),
@@ -88,15 +82,9 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
     })
 }
 
-fn inputs(world: &Offline) -> Vec<Inputs> {
+fn rendered(world: &Offline) -> Vec<RenderedPod<'_>> {
     let pods = world.pods.iter();
-    pods.map(|pod| world.inputs(&pod.pod)).collect()
-}
-
-fn rendered<'a>(world: &'a Offline, inputs: &'a [Inputs]) -> Vec<RenderedPod<'a>> {
-    let pods = world.pods.iter().zip(inputs);
-    pods.map(|(pod, inputs)| RenderedPod::new(pod, inputs, world))
-        .collect()
+    pods.map(|pod| RenderedPod::new(pod, world)).collect()
 }
 
 /// The results of both, computed at the same time.

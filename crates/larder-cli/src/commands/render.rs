@@ -25,11 +25,9 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     };
     let offline = Offline::new(input.manifests, cluster);
     let pods = chosen(args, &offline)?;
-    let inputs: Vec<_> = pods.iter().map(|pod| offline.inputs(&pod.pod)).collect();
     let rendered: Vec<_> = pods
-        .iter()
-        .zip(&inputs)
-        .map(|(pod, inputs)| RenderedPod::new(pod, inputs, &offline))
+        .into_iter()
+        .map(|pod| RenderedPod::new(pod, &offline))
         .collect();
 
     output::results(|out| match args.output {

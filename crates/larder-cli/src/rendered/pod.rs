@@ -80,24 +80,21 @@ pub(crate) fn mount_table<'a>(
 impl<'a> RenderedPod<'a> {
     /// The number of bytes in all variables and files.
     pub(crate) fn bytes(&self) -> usize {
-        let views = self
-            .containers
-            .iter()
-            .filter_map(|(_, view)| view.as_ref().ok());
+        let views = self.containers.iter().flat_map(|(_, view)| view);
         let variables = views.flat_map(|view| view.environment.iter());
         let variables = variables.map(|(name, variable)| name.len() + variable.value.len());
-        let volumes = self
-            .volumes
-            .iter()
-            .filter_map(|(_, filled)| filled.as_ref().ok());
+        let volumes = self.volumes.iter().flat_map(|(_, filled)| filled);
         let files = volumes.flat_map(|filled| filled.payload.iter());
         let files = files.map(|(path, file)| path.as_str().len() + file.data.len());
         variables.sum::<usize>() + files.sum::<usize>()
     }
 
     pub(crate) fn new(
-        OfflinePod { pod, source }: &'a OfflinePod,
-        inputs: &'a Inputs,
+        OfflinePod {
+            pod,
+            source,
+            inputs,
+        }: &'a OfflinePod,
         offline: &'a Offline,
     ) -> Self {
         let volumes: Vec<_> = pod_volumes(pod)
@@ -160,11 +157,9 @@ impl<'a> RenderedPod<'a> {
     pub(crate) fn has_errors(&self) -> bool {
         let mut containers = self.containers.iter();
         let mut volumes = self.volumes.iter();
+        let mut annotations = self.hooks.iter();
         containers.any(|(_, container)| container.is_err())
             || volumes.any(|(_, projection)| projection.is_err())
-            || self
-                .hooks
-                .iter()
-                .any(|annotation| annotation.hooks.is_err())
+            || annotations.any(|annotation| annotation.hooks.is_err())
     }
 }

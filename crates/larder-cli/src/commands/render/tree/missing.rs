@@ -20,41 +20,32 @@ pub(super) fn missing_references(
         let secret = source.secret_ref.as_ref();
         let secret = secret.map(|source| (Kind::Secret, &source.name, source.optional));
         let references = map.into_iter().chain(secret);
-        references.map(|(kind, name, optional)| Reference {
-            user: "envFrom",
-            kind,
-            name,
-            key: None,
-            optional,
-        })
+        references.map(|(kind, name, optional)| ("envFrom", kind, name, None, optional))
     });
     let variables = container.env.iter().flat_map(|variable| {
+        let user = variable.name.as_str();
         let source = variable.value_from.as_ref();
         let map = source.and_then(|source| source.config_map_key_ref.as_ref());
         let map = map.map(|key| (Kind::ConfigMap, &key.name, &key.key, key.optional));
         let secret = source.and_then(|source| source.secret_key_ref.as_ref());
         let secret = secret.map(|key| (Kind::Secret, &key.name, &key.key, key.optional));
         let references = map.into_iter().chain(secret);
-        references.map(|(kind, name, key, optional)| Reference {
-            user: &variable.name,
-            kind,
-            name,
-            key: Some(key),
-            optional,
-        })
+        references.map(move |(kind, name, key, optional)| (user, kind, name, Some(key), optional))
     });
     let required = sources
         .chain(variables)
-        .filter(|reference| reference.optional != Some(true));
-    let objects = required.filter_map(|reference| {
-        let (problem, is_absent) = reference.problem(pod.inputs)?;
-        let hint = if is_absent {
-            elsewhere(pod, reference.kind, reference.name)
-        } else {
-            String::new()
+        .filter(|(.., optional)| *optional != Some(true));
+    let objects = required.filter_map(|(user, kind, name, key, _)| {
+        let (problem, hint) = match has_key(pod.inputs, kind, name, key) {
+            Some(true) => return None,
+            Some(false) => (format!("{kind} {name} has no key {}", key?), String::new()),
+            None => (
+                format!("{kind} {name} not found"),
+                elsewhere(pod, kind, name),
+            ),
         };
         Some(Branch::new([
-            TableCell::plain(reference.user),
+            TableCell::plain(user),
             TableCell::red(problem),
             TableCell::dim(hint),
         ]))
@@ -82,7 +73,6 @@ fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
 pub(super) fn elsewhere(pod: &RenderedPod<'_>, kind: Kind, name: &str) -> String {
     let namespaces = pod.offline.namespaces_with(kind, name);
     let others: Vec<_> = namespaces
-        .into_iter()
         .filter(|other| *other != pod.namespace())
         .collect();
     if others.is_empty() {
@@ -95,40 +85,17 @@ pub(super) fn elsewhere(pod: &RenderedPod<'_>, kind: Kind, name: &str) -> String
     }
 }
 
-/// The object, and perhaps the key, that a variable comes from.
-struct Reference<'a> {
-    /// The variable, or `envFrom`.
-    user: &'a str,
-    kind: Kind,
-    name: &'a str,
-    key: Option<&'a str>,
-    optional: Option<bool>,
-}
-
-impl Reference<'_> {
-    /// Whether the object exists, and whether it has the key.
-    fn found(&self, inputs: &Inputs) -> (bool, bool) {
-        let has = |contains: &dyn Fn(&str) -> bool| (true, self.key.is_none_or(contains));
-        let nothing = (false, false);
-        match self.kind {
-            Kind::ConfigMap => match inputs.config_maps.get(self.name) {
-                Some(Ok(map)) => has(&|key| map.data.contains_key(key)),
-                _ => nothing,
-            },
-            Kind::Secret => match inputs.secrets.get(self.name) {
-                Some(Ok(secret)) => has(&|key| secret.data.contains_key(key)),
-                _ => nothing,
-            },
+/// Whether the object has the key, or is there at all if no key is wanted; `None` if it does not exist.
+fn has_key(inputs: &Inputs, kind: Kind, name: &str, key: Option<&String>) -> Option<bool> {
+    let has = |contains: &dyn Fn(&str) -> bool| key.is_none_or(|key| contains(key));
+    Some(match kind {
+        Kind::ConfigMap => {
+            let map = inputs.config_maps.get(name)?.as_ref().ok()?;
+            has(&|key| map.data.contains_key(key))
         }
-    }
-
-    /// What is missing, and whether that is the object; `None` if nothing is.
-    fn problem(&self, inputs: &Inputs) -> Option<(String, bool)> {
-        let Self { kind, name, .. } = self;
-        match self.found(inputs) {
-            (true, true) => None,
-            (true, false) => Some((format!("{kind} {name} has no key {}", self.key?), false)),
-            (false, _) => Some((format!("{kind} {name} not found"), true)),
+        Kind::Secret => {
+            let secret = inputs.secrets.get(name)?.as_ref().ok()?;
+            has(&|key| secret.data.contains_key(key))
         }
-    }
+    })
 }
