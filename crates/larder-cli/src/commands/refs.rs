@@ -1,5 +1,7 @@
 //! `larder refs`: the ConfigMaps and Secrets that each pod references.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use crate::{
@@ -16,11 +18,6 @@ struct PodReferences<'a> {
     references: References,
 }
 
-#[derive(Debug, Serialize)]
-struct ReferenceReport<'a> {
-    pods: Vec<PodReferences<'a>>,
-}
-
 pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
     let input = input::read(&args.manifests)?;
     let pods = input.manifests.pods().map(|pod| PodReferences {
@@ -28,20 +25,18 @@ pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
         name: pod.metadata.name.as_deref().unwrap_or(""),
         references: References::of(pod),
     });
-    let report = ReferenceReport {
-        pods: pods.collect(),
-    };
+    let pods: Vec<_> = pods.collect();
     output::results(|out| match args.output {
-        RefsOutput::Json => write_json(out, &report),
-        RefsOutput::Table => out.write_all(table(&report).as_bytes()),
+        RefsOutput::Json => write_json(out, &BTreeMap::from([("pods", &pods)])),
+        RefsOutput::Table => out.write_all(table(&pods).as_bytes()),
     })?;
     Ok(CommandOutcome::partial_if(input.had_errors))
 }
 
 /// A table in kubectl's manner; a pod without references has a line as well.
-fn table(report: &ReferenceReport<'_>) -> String {
+fn table(pods: &[PodReferences<'_>]) -> String {
     let mut rows = vec![["NAMESPACE", "POD", "KIND", "NAME"]];
-    for pod in &report.pods {
+    for pod in pods {
         let before = rows.len();
         rows.extend(
             pod.references

@@ -13,27 +13,15 @@ use super::pod::RenderedPod;
 use crate::output::{json::write_json, references::References};
 
 #[derive(Serialize)]
-struct RenderReport<'a> {
-    pods: Vec<PodReport<'a>>,
-}
-
-#[derive(Serialize)]
 struct PodReport<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
     references: References,
-    containers: BTreeMap<&'a str, ContainerReport<'a>>,
-    volumes: BTreeMap<&'a str, VolumeReport<'a>>,
+    containers: BTreeMap<&'a str, PartReport<'a>>,
+    volumes: BTreeMap<&'a str, PartReport<'a>>,
     #[serde(rename = "onChange", skip_serializing_if = "BTreeMap::is_empty")]
-    on_change: BTreeMap<&'a str, HooksReport<'a>>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-enum HooksReport<'a> {
-    Hooks(Vec<HookReport<'a>>),
-    Error(String),
+    on_change: BTreeMap<&'a str, PartReport<'a>>,
 }
 
 #[derive(Serialize)]
@@ -42,18 +30,23 @@ struct HookReport<'a> {
     action: String,
 }
 
+/// A part of a pod: what it has, or why it has nothing.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-enum ContainerReport<'a> {
+enum PartReport<'a> {
     Env(BTreeMap<&'a str, Cow<'a, str>>),
+    Files(BTreeMap<&'a str, FileReport>),
+    Hooks(Vec<HookReport<'a>>),
     Error(String),
 }
 
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-enum VolumeReport<'a> {
-    Files(BTreeMap<&'a str, FileReport>),
-    Error(String),
+impl<'a> PartReport<'a> {
+    fn of<T, E: ToString>(part: &'a Result<T, E>, report: impl FnOnce(&'a T) -> Self) -> Self {
+        match part {
+            Ok(part) => report(part),
+            Err(error) => Self::Error(error.to_string()),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -69,10 +62,8 @@ struct FileReport {
 
 /// Writes one JSON object with all pods.
 pub(crate) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
-    let report = RenderReport {
-        pods: pods.iter().map(pod).collect(),
-    };
-    write_json(out, &report)
+    let pods: Vec<_> = pods.iter().map(pod).collect();
+    write_json(out, &BTreeMap::from([("pods", pods)]))
 }
 
 /// A value as JSON holds it: U+FFFD replaces each invalid byte, as in Go's encoder.
@@ -89,48 +80,35 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
     let containers = rendered.containers.iter().map(|(container, view)| {
-        let report = match view {
-            Ok(view) => ContainerReport::Env(
-                view.environment
-                    .iter()
-                    .map(|(name, variable)| (name, text(&variable.value)))
-                    .collect(),
-            ),
-            Err(error) => ContainerReport::Error(error.to_string()),
-        };
+        let report = PartReport::of(view, |view| {
+            let variables = view.environment.iter();
+            let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
+            PartReport::Env(variables.collect())
+        });
         (container.name, report)
     });
     let volumes = rendered.volumes.iter().map(|(volume, projection)| {
-        let report = match projection {
-            Ok(projection) => VolumeReport::Files(
-                projection
-                    .payload
-                    .iter()
-                    .map(|(path, file)| {
-                        let report = FileReport {
-                            mode: format!("{:04o}", file.mode),
-                            owner: file.owner.filter(|_| projection.names_owner),
-                            data: BASE64.encode(&*file.data),
-                        };
-                        (path.as_str(), report)
-                    })
-                    .collect(),
-            ),
-            Err(error) => VolumeReport::Error(error.to_string()),
-        };
+        let report = PartReport::of(projection, |projection| {
+            let files = projection.payload.iter().map(|(path, file)| {
+                let report = FileReport {
+                    mode: format!("{:04o}", file.mode),
+                    owner: file.owner.filter(|_| projection.names_owner),
+                    data: BASE64.encode(&*file.data),
+                };
+                (path.as_str(), report)
+            });
+            PartReport::Files(files.collect())
+        });
         (volume.name.as_str(), report)
     });
     let on_change = rendered.hooks.iter().map(|annotation| {
-        let report = match &annotation.hooks {
-            Ok(hooks) => {
-                let hooks = hooks.iter().map(|hook| HookReport {
-                    name: &hook.name,
-                    action: hook.action(),
-                });
-                HooksReport::Hooks(hooks.collect())
-            }
-            Err(error) => HooksReport::Error(error.to_string()),
-        };
+        let report = PartReport::of(&annotation.hooks, |hooks| {
+            let hooks = hooks.iter().map(|hook| HookReport {
+                name: &hook.name,
+                action: hook.action(),
+            });
+            PartReport::Hooks(hooks.collect())
+        });
         (annotation.annotation.as_str(), report)
     });
     PodReport {
