@@ -48,9 +48,8 @@ pub(super) fn load(args: &DiffArgs, loader: Loader, manifests: Manifests) -> Res
     runtime(BLOCKING_THREADS)?.block_on(async {
         let (client, _transport) = connect(source).await?;
         let failed = Cell::new(false);
-        ClusterReader { client, failed }
-            .load(loader, manifests)
-            .await
+        let reader = ClusterReader { client, failed };
+        reader.load(loader, manifests).await
     })
 }
 
@@ -79,9 +78,8 @@ impl ClusterReader {
         let pods = to.pods().chain(from.pods());
         let references = referenced(pods);
         let mut objects = Loader::new("default");
-        let wanted = references
-            .iter()
-            .map(|(kind, key)| wanted_object(*kind, key));
+        let wanted = references.iter();
+        let wanted = wanted.map(|(kind, key)| wanted_object(*kind, key));
         for (name, object) in self.read(wanted.collect()).await? {
             objects.text(&name, str::from_utf8(&object).unwrap_or_default());
         }
@@ -97,10 +95,9 @@ impl ClusterReader {
             _ => true,
         });
         if let left @ 1.. = count - to.documents.len() {
-            let (is, it) = if left == 1 {
-                ("is", "it")
-            } else {
-                ("are", "these")
+            let (is, it) = match left {
+                1 => ("is", "it"),
+                _ => ("are", "these"),
             };
             let objects = output::count(left, "object");
             output::note(format_args!(
@@ -108,9 +105,8 @@ impl ClusterReader {
             ));
         }
         let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
-        let kept = objects.documents.iter();
-        let kept =
-            kept.filter(|document| object_key(document).is_some_and(|key| !given.contains(&key)));
+        let is_kept = |one: &&Document| object_key(one).is_some_and(|key| !given.contains(&key));
+        let kept = objects.documents.iter().filter(is_kept);
         to.documents.extend(kept.cloned());
         from.documents.extend(objects.documents);
         from.errors.extend(objects.errors);

@@ -199,15 +199,11 @@ impl<'r> ContainerDiff<'r> {
             (None | Some(Err(_)), Some(Ok(_))) => Verdict::Starts,
             (Some(Ok(_)), Some(Ok(_))) => Verdict::Same,
         };
-        let (before, after) = (before.and_then(Result::ok), after.and_then(Result::ok));
-        if matches!(
-            verdict,
-            Verdict::Removed | Verdict::Fails(_) | Verdict::Unknown
-        ) {
-            return Self::with_verdict(container, verdict);
-        }
-        let mut found = Self::with_verdict(container, verdict);
-        found.variables = edits(
+        let (before, after) = match verdict {
+            Verdict::Removed | Verdict::Fails(_) | Verdict::Unknown => (None, None),
+            _ => (before.and_then(Result::ok), after.and_then(Result::ok)),
+        };
+        let variables = edits(
             before.iter().flat_map(|content| content.environment.iter()),
             after.iter().flat_map(|content| content.environment.iter()),
             |one, other| *one.value == *other.value,
@@ -216,7 +212,7 @@ impl<'r> ContainerDiff<'r> {
             let mounts = content.as_ref().map_or(&[][..], |content| content.mounts);
             mounts.iter().map(|mount| (&*mount.mount_path, mount))
         };
-        found.mounts = edits(mounts(&before), mounts(&after), |one, other| {
+        let mounts = edits(mounts(&before), mounts(&after), |one, other| {
             let other_index = Mount {
                 index: one.index,
                 ..(*other).clone()
@@ -224,25 +220,22 @@ impl<'r> ContainerDiff<'r> {
             **one == other_index
         });
         let files = |content: Option<ContainerContent<'r>>| content.map(|content| content.files);
-        found.files = edits(
+        let files = edits(
             files(before).into_iter().flatten(),
             files(after).into_iter().flatten(),
             |one, other| one.file == other.file && one.is_secret() == other.is_secret(),
         );
+        let mut found = Self {
+            container,
+            verdict,
+            variables,
+            files,
+            mounts,
+        };
         if found.verdict == Verdict::Same {
             found.verdict = found.of_running();
         }
         found
-    }
-
-    fn with_verdict(container: ContainerView<'r>, verdict: Verdict) -> Self {
-        Self {
-            container,
-            verdict,
-            variables: Edits::new(),
-            files: Edits::new(),
-            mounts: Edits::new(),
-        }
     }
 
     /// The verdict of a container that would start on both sides.
@@ -267,7 +260,7 @@ impl<'r> ContainerDiff<'r> {
 }
 
 /// The differences between two sets, by key.
-fn edits<K: Ord + Hash + Clone, T>(
+fn edits<K: Ord + Hash, T>(
     from: impl Iterator<Item = (K, T)>,
     to: impl Iterator<Item = (K, T)>,
     is_same: impl Fn(&T, &T) -> bool,
@@ -275,20 +268,14 @@ fn edits<K: Ord + Hash + Clone, T>(
     let mut before: HashMap<K, T> = from.collect();
     let mut found = Edits::new();
     for (key, to) in to {
-        match before.remove(&key) {
-            None => {
-                found.insert(key, Edit::Added(to));
-            }
-            Some(from) if is_same(&from, &to) => {}
-            Some(from) => {
-                found.insert(key, Edit::Changed(from, to));
-            }
-        }
+        let edit = match before.remove(&key) {
+            None => Edit::Added(to),
+            Some(from) if is_same(&from, &to) => continue,
+            Some(from) => Edit::Changed(from, to),
+        };
+        found.insert(key, edit);
     }
-    found.extend(
-        before
-            .into_iter()
-            .map(|(key, from)| (key, Edit::Removed(from))),
-    );
+    let removed = before.into_iter();
+    found.extend(removed.map(|(key, from)| (key, Edit::Removed(from))));
     found
 }

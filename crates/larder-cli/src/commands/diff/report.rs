@@ -38,9 +38,6 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
 
 /// `2 pods differ: 1 container needs a restart, 1 would not start; 1 unreferenced object differs`
 pub(super) fn summary(comparison: &Comparison<'_>) -> String {
-    let counted = |count: usize, one: &str, many: &str| {
-        (count > 0).then(|| format!("{count} {}", if count == 1 { one } else { many }))
-    };
     let verdicts = comparison.pods.iter().flat_map(|pod| &pod.containers);
     let verdicts: Vec<_> = verdicts.map(|container| &container.verdict).collect();
     let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count();
@@ -50,30 +47,36 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
     let fails = count(|verdict| matches!(verdict, Verdict::Fails(_)));
     let removed = count(|verdict| *verdict == Verdict::Removed);
     let containers = [
-        counted(fails, "would not start", "would not start"),
-        counted(restart, "needs a restart", "need a restart"),
-        counted(
+        (fails, "would not start", "would not start"),
+        (restart, "needs a restart", "need a restart"),
+        (
             live,
             "sees it without a restart",
             "see it without a restart",
         ),
-        counted(starts, "starts", "start"),
-        counted(removed, "is removed", "are removed"),
+        (starts, "starts", "start"),
+        (removed, "is removed", "are removed"),
     ];
-    let containers: Vec<_> = containers.into_iter().flatten().collect();
-    let containers = match containers.as_slice() {
-        [] => String::new(),
-        some => format!(" (containers: {})", some.join(", ")),
+    let containers = match counted(&containers).join(", ") {
+        none if none.is_empty() => none,
+        some => format!(" (containers: {some})"),
     };
-    let pods = counted(comparison.pods.len(), "pod differs", "pods differ");
-    let objects = counted(
-        comparison.unreferenced.len(),
-        "unreferenced object differs",
-        "unreferenced objects differ",
-    );
-    let pods = pods.map(|pods| pods + &containers);
-    let all: Vec<_> = pods.into_iter().chain(objects).collect();
-    all.join("; ")
+    let (pods, objects) = (comparison.pods.len(), comparison.unreferenced.len());
+    let pods = counted(&[(pods, "pod differs", "pods differ")]);
+    let pods = pods.into_iter().map(|pods| pods + &containers);
+    let one = "unreferenced object differs";
+    let objects = counted(&[(objects, one, "unreferenced objects differ")]);
+    pods.chain(objects).collect::<Vec<_>>().join("; ")
+}
+
+/// Each count that is not zero, with the words for one or for many.
+fn counted(counts: &[(usize, &str, &str)]) -> Vec<String> {
+    let counts = counts.iter().filter(|(count, ..)| *count > 0);
+    let words = counts.map(|&(count, one, many)| match count {
+        1 => format!("1 {one}"),
+        count => format!("{count} {many}"),
+    });
+    words.collect()
 }
 
 /// The difference between two contents of a file or a variable.
