@@ -28,7 +28,10 @@ use std::{
 use jiff::Timestamp;
 use larder_objects::chain;
 
-pub(crate) use self::{escape::escaped, style::Style};
+pub(crate) use self::{
+    escape::escaped,
+    style::{Paint, Style},
+};
 
 /// Prints clap's message: help on standard output, errors on standard error. Returns clap's exit code.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {

@@ -64,21 +64,18 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
     if args.watch {
         return watch(args, ask);
     }
-    let mut late = false;
-    let status = if args.wait {
-        let (status, is_delivered) = wait(args, ask)?;
-        late = !is_delivered;
-        status
+    let (status, is_delivered) = if args.wait {
+        wait(args, ask)?
     } else {
-        ask()?
+        (ask()?, true)
     };
     let missing = print(args, &status)?;
-    if late {
+    if !is_delivered {
         let timeout = args.timeout.as_secs_f64();
         let error = anyhow!("not everything was delivered within {timeout} s");
         output::error(error.as_ref());
     }
-    Ok(CommandOutcome::partial_if(late || missing))
+    Ok(CommandOutcome::partial_if(!is_delivered || missing))
 }
 
 /// Repeats the request until everything is delivered, or time is up. Returns the last status, and whether everything is
@@ -199,7 +196,7 @@ fn watch(
                     Some(_) if is_same => String::new(),
                     Some(document) => document,
                     // Ages change all the time.
-                    _ if is_terminal => screen.redraw(report, Size::of_stdout(), style),
+                    _ if is_terminal => screen.redraw(report, Size::of(io::stdout()), style),
                     _ if is_same => String::new(),
                     _ => screen.changes(report),
                 };

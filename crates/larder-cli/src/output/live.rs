@@ -18,7 +18,7 @@ static SHOWN: Mutex<Option<(Screen, String)>> = Mutex::new(None);
 /// Whether the terminal can show `text` as a whole. Not without one, or if it does not move its cursor.
 pub(crate) fn fits(text: &str) -> bool {
     let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
-    io::stdout().is_terminal() && !is_dumb && text.lines().count() < Size::of_stdout().rows
+    io::stdout().is_terminal() && !is_dumb && text.lines().count() < Size::of(io::stdout()).rows
 }
 
 /// Shows `text` in place of the last report.
@@ -47,7 +47,7 @@ fn redrawn(screen: &mut Screen, text: &str) -> String {
         ageless: text,
     };
     // It has colors of its own.
-    screen.redraw(report, Size::of_stdout(), Style::PLAIN)
+    screen.redraw(report, Size::of(io::stdout()), Style::PLAIN)
 }
 
 fn put(text: &str) {

@@ -1,10 +1,10 @@
 //! Successive reports: redrawn in place on a terminal, as changed lines in a pipe.
 
-use std::{collections::HashSet, io};
+use std::{collections::HashSet, os::fd::AsFd};
 
 use rustix::termios::tcgetwinsize;
 
-use super::style::Style;
+use super::style::{Paint, Style};
 
 /// Columns and rows of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +20,9 @@ const USUAL_SIZE: Size = Size {
 };
 
 impl Size {
-    /// That of the terminal on standard output.
-    pub(crate) fn of_stdout() -> Self {
-        match tcgetwinsize(io::stdout()) {
+    /// That of a terminal.
+    pub(crate) fn of(terminal: impl AsFd) -> Self {
+        match tcgetwinsize(terminal) {
             Ok(size) if size.ws_col > 0 && size.ws_row > 0 => Self {
                 columns: size.ws_col.into(),
                 rows: size.ws_row.into(),
@@ -55,28 +55,26 @@ impl Screen {
         let lines = self.take(report);
         // The cursor needs a line, too.
         let room = size.rows.saturating_sub(1).max(1);
-        let (shown, hidden) = if lines.len() > room {
-            (room - 1, lines.len() - (room - 1))
-        } else {
-            (lines.len(), 0)
-        };
+        let is_cut = lines.len() > room;
+        let shown = if is_cut { room - 1 } else { lines.len() };
+        let hidden = lines.len() - shown;
         let mut text = self.back();
         for &(line, is_new) in &lines[..shown] {
             let cut = cut(line, size.columns);
             if is_new && !is_first {
-                text += &style.bold(cut);
+                text += &style.paint(Paint::Bold, cut);
             } else {
                 text += &cut;
             }
             text += "\x1b[K\n";
         }
-        if hidden > 0 {
+        if is_cut {
             let more = format!("… {hidden} more lines");
-            text += &style.dim(cut(&more, size.columns));
+            text += &style.paint(Paint::Dim, cut(&more, size.columns));
             text += "\x1b[K\n";
         }
         text += "\x1b[J";
-        self.drawn = shown + usize::from(hidden > 0);
+        self.drawn = shown + usize::from(is_cut);
         text
     }
 
@@ -180,7 +178,7 @@ mod tests {
 
     #[test]
     fn colors_take_no_column() {
-        let line = Style::COLOR.red("12345678");
+        let line = Style::COLOR.paint(Paint::Red, "12345678");
         assert_eq!(cut(&line, 8), line);
         assert_eq!(cut(&line, 4), "\x1b[31m123…\x1b[0m");
     }

@@ -9,12 +9,17 @@ use super::escape::escaped;
 
 /// How a text is emphasized.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Paint {
+pub(crate) enum Paint {
     Plain,
+    /// A heading.
     Bold,
+    /// Secondary text.
     Dim,
+    /// A failure.
     Red,
+    /// A warning.
     Yellow,
+    /// A success.
     Green,
     /// The place of a change, as git has it.
     Cyan,
@@ -58,33 +63,8 @@ impl Style {
         }
     }
 
-    /// A heading.
-    pub(crate) fn bold(self, text: impl fmt::Display) -> String {
-        self.paint(Paint::Bold, text)
-    }
-
-    /// Secondary text.
-    pub(crate) fn dim(self, text: impl fmt::Display) -> String {
-        self.paint(Paint::Dim, text)
-    }
-
-    /// A failure.
-    pub(crate) fn red(self, text: impl fmt::Display) -> String {
-        self.paint(Paint::Red, text)
-    }
-
-    /// A warning.
-    pub(crate) fn yellow(self, text: impl fmt::Display) -> String {
-        self.paint(Paint::Yellow, text)
-    }
-
-    /// A success.
-    pub(crate) fn green(self, text: impl fmt::Display) -> String {
-        self.paint(Paint::Green, text)
-    }
-
     /// The text with its control characters escaped, in a color.
-    pub(super) fn paint(self, paint: Paint, text: impl fmt::Display) -> String {
+    pub(crate) fn paint(self, paint: Paint, text: impl fmt::Display) -> String {
         let text = text.to_string();
         let text = escaped(&text);
         match paint.class_and_code() {

@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     output::{
-        Style,
+        Paint, Style,
         tree::{Branch, TableCell},
     },
     rendered::{
@@ -39,7 +39,11 @@ pub(super) fn write(
     for tree in trees(comparison, show_secrets) {
         writeln!(out, "{}", tree.render(style))?;
     }
-    writeln!(out, "{}", style.bold(report::summary(comparison)))
+    writeln!(
+        out,
+        "{}",
+        style.paint(Paint::Bold, report::summary(comparison))
+    )
 }
 
 /// The trees of a comparison.

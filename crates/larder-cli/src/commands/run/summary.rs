@@ -6,9 +6,9 @@ use std::{
     path::Path,
 };
 
-use larder_agent::status::{AgentStatus, Phase};
+use larder_agent::status::{AgentStatus, Delivery, Phase};
 
-use crate::output::{Style, count, escaped};
+use crate::output::{Paint, Style, count, escaped};
 
 /// The summary, for people; with what to try next if the pods come from `manifests`.
 pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -> String {
@@ -18,50 +18,36 @@ pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -
     let _ = writeln!(
         text,
         "{} serves {} and {} under {}",
-        style.bold(format_args!("node {}", status.node)),
+        style.paint(Paint::Bold, format_args!("node {}", status.node)),
         count(status.pods.len(), "pod"),
         count(volumes, "volume"),
         escaped(&status.root_dir),
     );
     if !status.silent_sources.is_empty() {
-        let _ = writeln!(
-            text,
-            "{}",
-            style.yellow(format_args!(
-                "not reported yet: {}",
-                status.silent_sources.join(", ")
-            ))
-        );
+        let silent = format!("not reported yet: {}", status.silent_sources.join(", "));
+        let _ = writeln!(text, "{}", style.paint(Paint::Yellow, silent));
     }
     if status.pods.is_empty() && status.silent_sources.is_empty() {
         let hint = format_args!(
             "no pod has spec.nodeName {}; pods without a node are not served",
             status.node
         );
-        let _ = writeln!(text, "{}", style.yellow(hint));
+        let _ = writeln!(text, "{}", style.paint(Paint::Yellow, hint));
     }
     for pod in &status.pods {
         let path = format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
         let _ = writeln!(
             text,
             "\n{}  {}",
-            style.bold(format_args!("{}/{}", pod.namespace, pod.name)),
-            style.dim(path)
+            style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name)),
+            style.paint(Paint::Dim, path)
         );
-        let width = pod
-            .volumes
-            .iter()
-            .map(|volume| volume.name.len())
-            .max()
-            .unwrap_or(0);
+        let widths = pod.volumes.iter().map(|volume| volume.name.len());
+        let width = widths.max().unwrap_or(0);
         for volume in &pod.volumes {
             let state = match volume.delivery.phase {
-                Phase::Delivered => style.green(count(volume.files, "file")),
-                phase => style.red(format_args!(
-                    "{}: {}",
-                    phase.as_str(),
-                    volume.delivery.reason
-                )),
+                Phase::Delivered => style.paint(Paint::Green, count(volume.files, "file")),
+                _ => style.paint(Paint::Red, undelivered(&volume.delivery)),
             };
             let _ = writeln!(
                 text,
@@ -71,23 +57,16 @@ pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -
             );
             let path = volume.path.strip_prefix(&*pod.path);
             let path = path.map_or(&*volume.path, |path| path.trim_start_matches('/'));
-            let _ = writeln!(text, "  {:<width$}  {}", "", style.dim(path));
+            let _ = writeln!(text, "  {:<width$}  {}", "", style.paint(Paint::Dim, path));
         }
-        for container in pod
-            .containers
-            .iter()
-            .filter(|container| container.delivery.phase != Phase::Delivered)
-        {
-            let delivery = &container.delivery;
-            let state = style.red(format_args!(
-                "{}: {}",
-                delivery.phase.as_str(),
-                delivery.reason
-            ));
+        let containers = pod.containers.iter();
+        let containers = containers.filter(|one| one.delivery.phase != Phase::Delivered);
+        for container in containers {
+            let (state, name) = (undelivered(&container.delivery), escaped(&container.name));
             let _ = writeln!(
                 text,
-                "  environment of {}  {state}",
-                escaped(&container.name)
+                "  environment of {name}  {}",
+                style.paint(Paint::Red, state)
             );
         }
     }
@@ -104,7 +83,7 @@ pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -
         ];
         text.push('\n');
         for line in next {
-            let _ = writeln!(text, "{}", style.dim(line));
+            let _ = writeln!(text, "{}", style.paint(Paint::Dim, line));
         }
     }
     text
@@ -124,23 +103,27 @@ pub(super) fn changes(before: &AgentStatus, now: &AgentStatus, style: Style) -> 
             continue;
         }
         let state = match delivery.phase {
-            Phase::Delivered => style.green(format_args!(
-                "{} delivered",
-                count(pod.volumes.len(), "volume")
-            )),
-            phase if delivery.reason.is_empty() => style.yellow(phase.as_str()),
-            phase => style.red(format_args!("{}: {}", phase.as_str(), delivery.reason)),
+            Phase::Delivered => style.paint(
+                Paint::Green,
+                format_args!("{} delivered", count(pod.volumes.len(), "volume")),
+            ),
+            phase if delivery.reason.is_empty() => style.paint(Paint::Yellow, phase.as_str()),
+            _ => style.paint(Paint::Red, undelivered(delivery)),
         };
         let sign = if is_new { "+" } else { "~" };
-        let name = style.bold(format_args!("{}/{}", pod.namespace, pod.name));
+        let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
         let _ = writeln!(text, "{sign} {name}  {state}");
     }
     let served: BTreeSet<_> = now.pods.iter().map(|pod| &pod.uid).collect();
     for pod in before.pods.iter().filter(|pod| !served.contains(&pod.uid)) {
-        let name = style.bold(format_args!("{}/{}", pod.namespace, pod.name));
+        let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
         let _ = writeln!(text, "- {name}  gone, its volumes removed");
     }
     text
+}
+
+fn undelivered(delivery: &Delivery) -> String {
+    format!("{}: {}", delivery.phase.as_str(), delivery.reason)
 }
 
 #[cfg(test)]

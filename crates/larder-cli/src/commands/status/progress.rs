@@ -9,18 +9,18 @@ use std::{
 };
 
 use larder_agent::status::AgentStatus;
-use rustix::termios::tcgetwinsize;
 use tokio::time::Instant;
 
 use super::report::{is_done, is_settled};
-use crate::output::{self, escaped, screen::cut};
+use crate::output::{
+    self, escaped,
+    screen::{Size, cut},
+};
 
 /// Time before the first line.
 const QUIET: Duration = Duration::from_secs(1);
 /// Number of pods that are named; the others are counted.
 const NAMED_PODS: usize = 3;
-/// Width of a terminal that does not report its own.
-const USUAL_COLUMNS: usize = 80;
 
 /// The last line, if any.
 #[derive(Debug)]
@@ -46,12 +46,7 @@ impl Progress {
             return;
         }
         if self.is_terminal {
-            let columns = tcgetwinsize(io::stderr())
-                .ok()
-                .map(|size| usize::from(size.ws_col))
-                .filter(|&columns| columns > 0);
-            let text = escaped(&text);
-            let line = cut(&text, columns.unwrap_or(USUAL_COLUMNS));
+            let line = cut(&escaped(&text), Size::of(io::stderr()).columns);
             // Progress that cannot be shown is no reason to stop.
             let _ = write!(io::stderr(), "\r{line}\x1b[K");
         } else {
