@@ -24,8 +24,10 @@ use tracing_subscriber::{
         format::Writer,
         time::{FormatTime as _, SystemTime},
     },
+    layer::SubscriberExt as _,
     registry::LookupSpan,
     reload,
+    util::SubscriberInitExt as _,
 };
 
 use crate::{
@@ -52,47 +54,50 @@ pub(crate) fn hide_panic_texts() {
 
 /// Starts logging, once, in commands that keep running. Returns the control of its filter.
 pub(crate) fn start(format: LogFormat) -> LogControl {
-    let filter = EnvFilter::builder()
-        .with_env_var("LARDER_LOG")
-        .with_default_directive(tracing::Level::INFO.into())
-        .from_env_lossy();
-    let log = tracing_subscriber::fmt()
-        .with_writer(io::stderr)
-        .with_env_filter(filter)
+    let (filter, control) = reload::Layer::new(filter(Level::INFO));
+    let log = tracing_subscriber::fmt::layer()
         // They would be printed to standard error, which panics when that is a broken pipe.
         .log_internal_errors(false)
         .with_target(false);
+    let subscriber = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Text => {
             // No colors: in a line with them, an escape sequence of a name would go unnoticed.
-            let log = log
-                .with_writer(|| EscapedLines(io::stderr()))
-                .with_ansi(false)
-                .with_filter_reloading();
-            let filter = log.reload_handle();
-            log.init();
-            control(filter)
+            let log = log.with_ansi(false);
+            subscriber
+                .with(log.with_writer(|| EscapedLines(io::stderr())))
+                .init();
         }
         LogFormat::Json => {
-            let log = log.json().flatten_event(true).with_filter_reloading();
-            let filter = log.reload_handle();
-            log.init();
-            control(filter)
+            let log = log.json().flatten_event(true);
+            subscriber.with(log.with_writer(io::stderr)).init();
         }
     }
+    let shown = control.clone();
+    LogControl::new(
+        move || shown.with_current(ToString::to_string).unwrap_or_default(),
+        move |text| {
+            let new = parse(text)?;
+            control.reload(new).map_err(|error| error.to_string())
+        },
+    )
+}
+
+/// The filter of `LARDER_LOG`, by default that of `level`.
+fn filter(level: Level) -> EnvFilter {
+    EnvFilter::builder()
+        .with_env_var("LARDER_LOG")
+        .with_default_directive(level.into())
+        .from_env_lossy()
 }
 
 /// Starts logging as k8s-sidecar does: three fields for each event. `LARDER_LOG` overrides the level.
 pub(crate) fn start_sidecar(settings: &LogSettings) {
-    let filter = EnvFilter::builder()
-        .with_env_var("LARDER_LOG")
-        .with_default_directive(settings.level.into())
-        .from_env_lossy();
     let format = ThreeFields {
         json: settings.json,
     };
     tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(settings.level))
         .log_internal_errors(false)
         .with_writer(|| EscapedLines(io::stderr()))
         .event_format(format)
@@ -167,20 +172,6 @@ impl<W: Write> Write for EscapedLines<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.0.flush()
     }
-}
-
-fn control<S: 'static>(filter: reload::Handle<EnvFilter, S>) -> LogControl
-where
-    reload::Handle<EnvFilter, S>: Send + Sync,
-{
-    let shown = filter.clone();
-    LogControl::new(
-        move || shown.with_current(ToString::to_string).unwrap_or_default(),
-        move |text| {
-            let new = parse(text)?;
-            filter.reload(new).map_err(|error| error.to_string())
-        },
-    )
 }
 
 /// A filter as in `LARDER_LOG`. A single word must be a level: as a target it would be a typing error.
