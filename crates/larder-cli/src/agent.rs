@@ -9,5 +9,5 @@ mod root_dir;
 
 pub(crate) use self::{
     client::{AgentClient, NotListening},
-    config::{client_config, cluster_id, config, config_with, connect, origin, reloaded_config},
+    config::{client_config, cluster_id, config, config_with, connect, load_config, origin},
 };

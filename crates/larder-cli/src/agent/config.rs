@@ -23,7 +23,7 @@ const PACKAGED: &str = "/etc/larder/agent.yaml";
 ///
 /// The configuration is unreadable or invalid, or another user controls the default root directory.
 pub(crate) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure> {
-    let (config, warning) = load(place.config.as_deref(), place, flags)?;
+    let (config, warning) = load_config(place.config.as_deref(), place, flags)?;
     if let Some(warning) = warning {
         warn!("{warning}");
     }
@@ -31,18 +31,6 @@ pub(crate) fn config(place: &PlaceArgs, flags: Flags) -> Result<Config, Failure>
         root_dir::create(&config.root_dir)?;
     }
     Ok(config)
-}
-
-/// The new configuration of an agent that runs, and a warning.
-///
-/// # Errors
-///
-/// The configuration is unreadable or invalid.
-pub(crate) fn reloaded_config(
-    place: &PlaceArgs,
-    flags: Flags,
-) -> Result<(Config, Option<String>), Failure> {
-    load(place.config.as_deref(), place, flags)
 }
 
 /// The configuration of an agent that runs already. For root, that is the packaged one by default.
@@ -65,7 +53,7 @@ pub(crate) fn config_with(place: &PlaceArgs, flags: Flags) -> Result<Config, Fai
     let is_packaged = is_default && geteuid().is_root() && packaged.exists();
     let file = place.config.clone();
     let file = file.or_else(|| is_packaged.then(|| PathBuf::from(packaged)));
-    let (config, warning) = load(file.as_deref(), place, flags)?;
+    let (config, warning) = load_config(file.as_deref(), place, flags)?;
     if let Some(warning) = warning {
         output::note(format_args!("warning: {warning}"));
     }
@@ -105,7 +93,12 @@ pub(crate) fn cluster_id(source: &Source) -> Result<ClusterId, Failure> {
     Ok(ClusterId::new(&authority, &name))
 }
 
-fn load(
+/// The configuration in `file`, under the flags, and a warning.
+///
+/// # Errors
+///
+/// The configuration is unreadable or invalid.
+pub(crate) fn load_config(
     file: Option<&Path>,
     place: &PlaceArgs,
     flags: Flags,

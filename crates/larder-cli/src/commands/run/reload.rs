@@ -6,12 +6,13 @@ use larder_objects::chain;
 use tracing::{error, info, warn};
 
 use super::{Run, http};
-use crate::agent::reloaded_config;
+use crate::agent::load_config;
 
 /// Reads the configuration of `run` again and applies it.
 pub(super) async fn reload(run: &Run<'_>) {
     let Run { args, program, .. } = run;
-    let loaded = reloaded_config(&args.place, super::flags(args));
+    let place = &args.place;
+    let loaded = load_config(place.config.as_deref(), place, super::flags(args));
     let loaded = loaded.and_then(|(mut new, warning)| {
         super::beside::find_kubelet(args, &mut new)?;
         Ok((new, warning))
@@ -31,13 +32,7 @@ pub(super) async fn reload(run: &Run<'_>) {
         warn!("{warning}");
     }
     let mut used = (*program.config()).clone();
-    let different = used.differences(&new);
-    let names = |reloads: bool| {
-        let fields = different.iter().filter(|field| field.reloads == reloads);
-        let names: Vec<_> = fields.map(|field| field.name).collect();
-        names.join(", ")
-    };
-    let (mut taken, others) = (names(true), names(false));
+    let mut different = used.differences(&new);
     if used.listen != new.listen {
         match http::bind(new.listen).await {
             Ok(listener) => {
@@ -49,23 +44,25 @@ pub(super) async fn reload(run: &Run<'_>) {
                     error = format!("{error:#}"),
                     "failed to move the HTTP API, keeping its address"
                 );
-                let rest = different
-                    .iter()
-                    .filter(|field| field.reloads && field.name != "listen");
-                let rest: Vec<_> = rest.map(|field| field.name).collect();
-                taken = rest.join(", ");
+                different.retain(|field| field.name != "listen");
             }
         }
     }
+    let names = |reloads: bool| {
+        let fields = different.iter().filter(|field| field.reloads == reloads);
+        let names: Vec<_> = fields.map(|field| field.name).collect();
+        names.join(", ")
+    };
     used.sync_frequency = new.sync_frequency;
     used.on_change = new.on_change;
     run.handle.reload(&used);
     program.set_config(used);
-    if !others.is_empty() {
+    let restart = names(false);
+    if !restart.is_empty() {
         warn!(
-            fields = others,
+            fields = restart,
             "changed fields need a restart, keeping their values"
         );
     }
-    info!(fields = taken, "configuration reloaded");
+    info!(fields = names(true), "configuration reloaded");
 }
