@@ -1,7 +1,6 @@
 //! Values, sizes and sources as text for people.
 
-use std::collections::{HashMap, HashSet};
-
+use indexmap::{IndexMap, IndexSet};
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
 use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin};
@@ -135,28 +134,19 @@ pub(crate) fn mount_source(mount: &Mount<'_>) -> String {
 
 /// What is missing, one line for each object: the object itself, or keys of it.
 pub(crate) fn absent(all: &[Absent<'_>]) -> Vec<String> {
-    let mut objects: Vec<(Kind, &str, Vec<&str>)> = Vec::new();
-    let (mut indexes, mut seen) = (HashMap::new(), HashSet::new());
+    let mut objects: IndexMap<(Kind, &str), IndexSet<&str>> = IndexMap::new();
     for Absent { kind, name, key } in all {
-        let index = *indexes.entry((*kind, *name)).or_insert(objects.len());
-        if index == objects.len() {
-            objects.push((*kind, name, Vec::new()));
-        }
-        if let Some(key) = key.filter(|key| seen.insert((index, *key))) {
-            objects[index].2.push(key);
-        }
+        objects.entry((*kind, *name)).or_default().extend(key);
     }
-    let lines = objects
-        .into_iter()
-        .map(|(kind, name, keys)| match keys.as_slice() {
-            [] => format!("{kind} {name}"),
-            [key] => format!("key {key} of {kind} {name}"),
-            keys => {
-                let more = if keys.len() > MAX_KEYS { ", …" } else { "" };
-                let first = keys[..keys.len().min(MAX_KEYS)].join(", ");
-                format!("{} keys of {kind} {name}: {first}{more}", keys.len())
-            }
-        });
+    let lines = objects.iter().map(|((kind, name), keys)| match keys.len() {
+        0 => format!("{kind} {name}"),
+        1 => format!("key {} of {kind} {name}", keys[0]),
+        count => {
+            let more = if count > MAX_KEYS { ", …" } else { "" };
+            let first: Vec<_> = keys.iter().copied().take(MAX_KEYS).collect();
+            format!("{count} keys of {kind} {name}: {}{more}", first.join(", "))
+        }
+    });
     lines.collect()
 }
 
@@ -166,23 +156,17 @@ pub(crate) fn volume_type(volume: &Volume) -> String {
         return format!("{} {}", Kind::ConfigMap, map.name);
     }
     if let Some(secret) = &volume.secret {
-        return format!(
-            "{} {}",
-            Kind::Secret,
-            secret.secret_name.as_deref().unwrap_or("")
-        );
+        let name = secret.secret_name.as_deref().unwrap_or("");
+        return format!("{} {name}", Kind::Secret);
     }
     // Every field but the name is a type.
     let fields = serde_json::to_value(volume).unwrap_or_default();
-    let types = fields
+    let mut types = fields
         .as_object()
         .into_iter()
         .flat_map(|fields| fields.keys());
-    types
-        .into_iter()
-        .find(|field| *field != "name")
-        .cloned()
-        .unwrap_or_default()
+    let found = types.find(|field| *field != "name");
+    found.cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

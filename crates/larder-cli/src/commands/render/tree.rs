@@ -4,11 +4,9 @@
 
 mod missing;
 
-use std::{
-    collections::HashMap,
-    io::{self, Write},
-};
+use std::io::{self, Write};
 
+use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::chain;
 use larder_projection::{
@@ -219,15 +217,10 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         variables => format!("environment: {}", count(variables, "variable")),
     };
     let mut branch = Branch::new([TableCell::plain(heading)]);
-    let mut services: Vec<(&str, &str, usize)> = Vec::new();
-    let mut seen = HashMap::new();
+    let mut services: IndexMap<(&str, &str), usize> = IndexMap::new();
     for (name, variable) in environment.iter() {
         if let Origin::Service { namespace, name } = variable.origin {
-            let index = *seen.entry((namespace, name)).or_insert(services.len());
-            if index == services.len() {
-                services.push((namespace, name, 0));
-            }
-            services[index].2 += 1;
+            *services.entry((namespace, name)).or_default() += 1;
             continue;
         }
         let cell = if variable.secret && !shown.secrets {
@@ -246,7 +239,7 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
             line
         });
     }
-    for (namespace, name, count) in services {
+    for ((namespace, name), count) in services {
         let text = format!("{count} variables of Service {namespace}/{name}");
         branch.push(Branch::new([TableCell::dim(text)]));
     }
