@@ -22,11 +22,8 @@ pub(crate) struct Input {
 impl Input {
     /// Whether all files could be read, whether or not they are valid.
     pub(crate) fn is_whole(&self) -> bool {
-        !self
-            .manifests
-            .errors
-            .iter()
-            .any(ManifestError::is_unreadable)
+        let mut errors = self.manifests.errors.iter();
+        !errors.any(ManifestError::is_unreadable)
     }
 }
 
@@ -103,14 +100,10 @@ fn explain_missing(filenames: &[PathBuf]) {
 /// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`
 fn skipped(manifests: &Manifests) -> String {
     let total: usize = manifests.skipped.values().sum();
-    let kinds: Vec<_> = manifests
-        .skipped
-        .iter()
+    let kinds = manifests.skipped.iter();
+    let kinds: Vec<_> = kinds
         .map(|(kind, count)| format!("{count} {kind}"))
         .collect();
-    format!(
-        "skipped {} of other kinds: {}",
-        output::count(total, "object"),
-        kinds.join(", ")
-    )
+    let (objects, kinds) = (output::count(total, "object"), kinds.join(", "));
+    format!("skipped {objects} of other kinds: {kinds}")
 }

@@ -154,12 +154,8 @@ fn retry(text: &str) -> Result<Retry, &'static str> {
     let (min, max, attempts) = match parts.as_slice() {
         [min, max] => (min, max, 0),
         [min, max, attempts] => {
-            let attempts = attempts.parse();
-            (
-                min,
-                max,
-                attempts.map_err(|_| "expected a number of attempts, 0 for no limit")?,
-            )
+            let wrong = "expected a number of attempts, 0 for no limit";
+            (min, max, attempts.parse().map_err(|_| wrong)?)
         }
         _ => return Err("expected MIN:MAX or MIN:MAX:ATTEMPTS, such as 1s:5m:10"),
     };

@@ -76,10 +76,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
     let mut total = Duration::ZERO;
     let mut rest = text;
     while !rest.is_empty() {
-        let digits = rest.len()
-            - rest
-                .trim_start_matches(|digit: char| digit.is_ascii_digit())
-                .len();
+        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = rest.split_at(digits);
         let number: u32 = number.parse().map_err(|_| EXPECTED)?;
         let (unit, after) = [

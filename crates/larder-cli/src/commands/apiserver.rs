@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use anyhow::Context as _;
+use futures::FutureExt as _;
 use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
@@ -57,11 +58,8 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     let stop = shutdown.clone();
     tasks.spawn(async move { serving.serve(listener, Transport::Tls, stop).await });
     if let Some(feed) = feed {
-        let stop = shutdown.clone();
-        tasks.spawn(async move {
-            stop.run_until_cancelled(feed.run()).await;
-            Ok(())
-        });
+        let following = shutdown.clone().run_until_cancelled_owned(feed.run());
+        tasks.spawn(following.map(|_| Ok(())));
     }
     // Last: from here on, the server accepts connections.
     let kubeconfig = match &args.kubeconfig_out {

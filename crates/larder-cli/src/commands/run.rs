@@ -191,15 +191,9 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         "agent",
         agent.run(shutdown.clone()).map_err(anyhow::Error::from),
     );
-    tasks.spawn(SUMMARY_TASK, {
-        let (shutdown, handle) = (shutdown.clone(), handle.clone());
-        async move {
-            shutdown
-                .run_until_cancelled(summarize(handle, manifests))
-                .await;
-            Ok(())
-        }
-    });
+    let summary = summarize(handle.clone(), manifests);
+    let summary = shutdown.clone().run_until_cancelled_owned(summary);
+    tasks.spawn(SUMMARY_TASK, summary.map(|_| Ok(())));
     let manager = ServiceManager::from_env();
 
     let run = Run {

@@ -62,11 +62,8 @@ pub(super) async fn start(
         None => std::future::ready(Ok(())).boxed(),
     };
     let (incomplete, problems) = (feed.incomplete(), feed.problems());
-    let shutdown = shutdown.clone();
-    let following = async move {
-        shutdown.run_until_cancelled(feed.run()).await;
-        Ok(())
-    };
+    let following = shutdown.clone().run_until_cancelled_owned(feed.run());
+    let following = following.map(|_| Ok(()));
     Ok(Embedded {
         client: Client::new(server.service(), "default"),
         incomplete,

@@ -35,13 +35,12 @@ impl View {
         if !status.objects.is_empty() {
             cards.push(Card::new("objects", &objects(status)));
         }
-        let pods_that = |is: fn(&Delivery) -> bool| {
+        let pods_in = |phase: Phase| {
             let pods = status.pods.iter();
-            pods.filter(|pod| is(&pod.delivery)).count()
+            pods.filter(|pod| pod.delivery.phase == phase).count()
         };
-        let delivered = pods_that(|delivery| delivery.phase == Phase::Delivered);
-        let failing = pods_that(|delivery| delivery.phase == Phase::Failing);
-        let failing = match failing {
+        let delivered = pods_in(Phase::Delivered);
+        let failing = match pods_in(Phase::Failing) {
             0 => String::new(),
             failing => format!(", {failing} failing"),
         };
