@@ -8,7 +8,7 @@ use super::{
     list::ListBody,
     params::ListParams,
     read,
-    table::{Include, table},
+    table::{Include, partial, table},
 };
 use crate::{
     clock::Clock,
@@ -56,9 +56,10 @@ impl Format {
                 let mut parameters = range.split(';').skip(1).map(str::trim);
                 parameters.find_map(|text| text.strip_prefix(name)?.strip_prefix('='))
             };
-            match (parameter("as"), parameter("g"), parameter("v")) {
-                (None, ..) => return Ok(Self::Objects),
-                (Some("Table"), Some("meta.k8s.io"), Some("v1")) => {
+            let is_meta = parameter("g") == Some("meta.k8s.io") && parameter("v") == Some("v1");
+            match parameter("as") {
+                None => return Ok(Self::Objects),
+                Some("Table") if is_meta => {
                     let include = match query.get("includeObject") {
                         Some("Object") => Include::Object,
                         Some("None") => Include::Nothing,
@@ -66,11 +67,7 @@ impl Format {
                     };
                     return Ok(Self::Table { include, clock });
                 }
-                (
-                    Some("PartialObjectMetadata" | "PartialObjectMetadataList"),
-                    Some("meta.k8s.io"),
-                    Some("v1"),
-                ) => {
+                Some("PartialObjectMetadata" | "PartialObjectMetadataList") if is_meta => {
                     return Ok(Self::Metadata);
                 }
                 _ => {}
@@ -83,7 +80,7 @@ impl Format {
     pub(super) fn object(self, object: &Object) -> Bytes {
         match self {
             Self::Objects => object.json(),
-            Self::Metadata => partial(object).to_string().into(),
+            Self::Metadata => partial(&object.value()["metadata"]).to_string().into(),
             Self::Table { include, clock } => {
                 let metadata = json!({"resourceVersion": object.version.to_string()});
                 let objects = std::iter::once(object.value());
@@ -104,12 +101,13 @@ impl Format {
         let list = match self {
             Self::Objects => return ListBody::new(kind, page, params).into(),
             Self::Metadata => {
-                let items: Vec<_> = page.objects.iter().map(|object| partial(object)).collect();
+                let items = page.objects.iter();
+                let items = items.map(|object| partial(&object.value()["metadata"]));
                 json!({
                     "kind": "PartialObjectMetadataList",
                     "apiVersion": "meta.k8s.io/v1",
                     "metadata": read::list_metadata(&page, params),
-                    "items": items,
+                    "items": items.collect::<Vec<_>>(),
                 })
             }
             Self::Table { include, clock } => {
@@ -137,21 +135,10 @@ impl Format {
                 let resource = kind.resource();
                 json!({"apiVersion": resource.api_version(), "kind": resource.name, "metadata": metadata})
             }
-            Self::Metadata => json!({
-                "kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata,
-            }),
+            Self::Metadata => partial(&metadata),
             Self::Table { include, clock } => {
                 table(kind, std::iter::empty(), metadata, include, clock.now())
             }
         }
     }
-}
-
-/// An object's metadata, as an object of its own.
-fn partial(object: &Object) -> Value {
-    json!({
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": object.value()["metadata"],
-    })
 }

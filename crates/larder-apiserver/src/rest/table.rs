@@ -18,28 +18,37 @@ pub(crate) enum Include {
     Nothing,
 }
 
-/// The names of the columns; `+` marks those that only `-o wide` shows.
+/// The columns of a kind; `+` marks those that only `-o wide` shows. After `=` stands the field of the cells, and after
+/// `|` what they show where it is absent. The cells of other columns are [computed].
 fn columns(kind: Kind) -> &'static str {
     match kind {
         Kind::Pod => {
-            "Name, Ready, Status, Restarts, Age, +IP, +Node, +Nominated Node, +Readiness Gates"
+            "Name, Ready, Status, Restarts, Age, +IP=/status/podIP|<none>, +Node=/spec/nodeName|<none>, \
+             +Nominated Node=/status/nominatedNodeName|<none>, +Readiness Gates"
         }
         Kind::ConfigMap => "Name, Data, Age",
-        Kind::Secret => "Name, Type, Data, Age",
-        Kind::Service => "Name, Type, Cluster-IP, External-IP, Port(s), Age, +Selector",
+        Kind::Secret => "Name, Type=/type, Data, Age",
+        Kind::Service => {
+            "Name, Type=/spec/type, Cluster-IP=/spec/clusterIP|<none>, External-IP=/spec/externalName|<none>, \
+             Port(s), Age, +Selector"
+        }
         Kind::ServiceAccount => "Name, Age",
-        Kind::Namespace => "Name, Status, Age",
+        Kind::Namespace => "Name, Status=/status/phase, Age",
         Kind::Node => {
-            "Name, Status, Roles, Age, Version, +Internal-IP, +External-IP, +OS-Image, +Kernel-Version, +Container-Runtime"
+            "Name, Status, Roles, Age, Version=/status/nodeInfo/kubeletVersion, +Internal-IP, +External-IP, \
+             +OS-Image=/status/nodeInfo/osImage|<unknown>, +Kernel-Version=/status/nodeInfo/kernelVersion|<unknown>, \
+             +Container-Runtime=/status/nodeInfo/containerRuntimeVersion|<unknown>"
         }
         Kind::Event => {
-            "Last Seen, Type, Reason, Object, +Subobject, +Source, Message, +First Seen, +Count, +Name"
+            "Last Seen, Type=/type, Reason=/reason, Object, +Subobject=/involvedObject/fieldPath, +Source, Message, \
+             +First Seen, +Count, +Name"
         }
-        Kind::ClusterTrustBundle => "Name, SignerName",
+        Kind::ClusterTrustBundle => "Name, SignerName=/spec/signerName|<none>",
         Kind::PodCertificateRequest => {
-            "Name, PodName, ServiceAccountName, NodeName, SignerName, State, UnverifiedUserAnnotations"
+            "Name, PodName=/spec/podName, ServiceAccountName=/spec/serviceAccountName, NodeName=/spec/nodeName, \
+             SignerName=/spec/signerName, State, UnverifiedUserAnnotations"
         }
-        Kind::Lease => "Name, Holder, Age",
+        Kind::Lease => "Name, Holder=/spec/holderIdentity, Age",
         Kind::CsiDriver => {
             "Name, AttachRequired, PodInfoOnMount, StorageCapacity, TokenRequests, RequiresRepublish, Modes, Age"
         }
@@ -55,6 +64,7 @@ pub(super) fn table(
     now: Timestamp,
 ) -> Value {
     let definitions = columns(kind).split(", ").map(|column| {
+        let (column, _) = column.split_once('=').unwrap_or((column, ""));
         let name = column.trim_start_matches('+');
         // `kubectl` takes the format, not the name, for the name of an object.
         let format = if name == "Name" { "name" } else { "" };
@@ -67,11 +77,7 @@ pub(super) fn table(
         match include {
             Include::Nothing => json!({"cells": cells, "object": null}),
             Include::Object => json!({"cells": cells, "object": object}),
-            Include::Metadata => json!({"cells": cells, "object": {
-                "kind": "PartialObjectMetadata",
-                "apiVersion": "meta.k8s.io/v1",
-                "metadata": object["metadata"],
-            }}),
+            Include::Metadata => json!({"cells": cells, "object": partial(&object["metadata"])}),
         }
     });
     json!({
@@ -83,112 +89,105 @@ pub(super) fn table(
     })
 }
 
+/// An object reduced to its metadata.
+pub(super) fn partial(metadata: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": metadata,
+    })
+}
+
 /// The cells of a row, in the order of [`columns`].
 fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let text = |pointer: &str| text(object, pointer);
-    let name = json!(text("/metadata/name"));
-    let age = json!(ago(text("/metadata/creationTimestamp"), now));
-    let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
-    let or_none = |text: &str| json!(if text.is_empty() { "<none>" } else { text });
-    let or_unknown = |text: &str| json!(if text.is_empty() { "<unknown>" } else { text });
-    match kind {
-        Kind::Pod => {
-            let (ready, total, restarts) = containers(object);
-            vec![
-                name,
-                json!(format!("{ready}/{total}")),
-                json!(pod_status(object)),
-                json!(restarts.to_string()),
-                age,
-                or_none(text("/status/podIP")),
-                or_none(text("/spec/nodeName")),
-                or_none(text("/status/nominatedNodeName")),
-                or_none(&readiness_gates(object)),
-            ]
+    let columns = columns(kind).split(", ");
+    let cells = columns.map(|column| match column.split_once('=') {
+        Some((_, source)) => {
+            let (field, absent) = source.split_once('|').unwrap_or((source, ""));
+            or(text(object, field), absent)
         }
-        Kind::ConfigMap => vec![name, json!(size("data") + size("binaryData")), age],
-        Kind::Secret => vec![name, json!(text("/type")), json!(size("data")), age],
-        Kind::Service => vec![
-            name,
-            json!(text("/spec/type")),
-            or_none(text("/spec/clusterIP")),
-            or_none(text("/spec/externalName")),
-            or_none(&ports(object)),
-            age,
-            or_none(&pairs(&object["spec"]["selector"])),
-        ],
-        Kind::ServiceAccount => vec![name, age],
-        Kind::Namespace => vec![name, json!(text("/status/phase")), age],
-        Kind::Node => vec![
-            name,
-            json!(node_status(object)),
-            or_none(&roles(object)),
-            age,
-            json!(text("/status/nodeInfo/kubeletVersion")),
-            or_none(address(object, "InternalIP")),
-            or_none(address(object, "ExternalIP")),
-            or_unknown(text("/status/nodeInfo/osImage")),
-            or_unknown(text("/status/nodeInfo/kernelVersion")),
-            or_unknown(text("/status/nodeInfo/containerRuntimeVersion")),
-        ],
-        Kind::Event => {
-            let filled = |pointers: &[&str]| {
-                let mut times = pointers.iter().map(|pointer| text(pointer));
-                times.find(|time| !time.is_empty()).unwrap_or("")
-            };
-            let seen = filled(&["/lastTimestamp", "/eventTime", "/firstTimestamp"]);
-            let first = filled(&["/firstTimestamp", "/eventTime"]);
-            let involved = text("/involvedObject/kind").to_lowercase();
+        None => computed(kind, column.trim_start_matches('+'), object, now),
+    });
+    cells.collect()
+}
+
+/// A cell that is more than a field of the object.
+fn computed(kind: Kind, column: &str, object: &Value, now: Timestamp) -> Value {
+    const NONE: &str = "<none>";
+    let text = |pointer: &str| text(object, pointer);
+    let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
+    let flag = |field: &str| json!(object["spec"][field] == true);
+    let since = |pointers: &[&str]| {
+        let mut times = pointers.iter().map(|pointer| text(pointer));
+        let first = times.find(|time| !time.is_empty());
+        json!(ago(first.unwrap_or(""), now))
+    };
+    let statuses = items(object, "/status/containerStatuses");
+    match (kind, column) {
+        (_, "Name") => json!(text("/metadata/name")),
+        (_, "Age") => since(&["/metadata/creationTimestamp"]),
+        (Kind::Pod, "Ready") => {
+            let ready = statuses.filter(|status| status["ready"] == true).count();
+            json!(format!(
+                "{ready}/{}",
+                items(object, "/spec/containers").count()
+            ))
+        }
+        (Kind::Pod, "Status") => json!(pod_status(object)),
+        (Kind::Pod, "Restarts") => {
+            let counts = statuses.filter_map(|status| status["restartCount"].as_i64());
+            json!(counts.sum::<i64>().to_string())
+        }
+        (Kind::Pod, "Readiness Gates") => or(&readiness_gates(object), NONE),
+        (Kind::ConfigMap, "Data") => json!(size("data") + size("binaryData")),
+        (Kind::Secret, "Data") => json!(size("data")),
+        (Kind::Service, "Port(s)") => or(&ports(object), NONE),
+        (Kind::Service, "Selector") => or(&pairs(&object["spec"]["selector"]), NONE),
+        (Kind::Node, "Status") => json!(node_status(object)),
+        (Kind::Node, "Roles") => or(&roles(object), NONE),
+        (Kind::Node, "Internal-IP") => or(address(object, "InternalIP"), NONE),
+        (Kind::Node, "External-IP") => or(address(object, "ExternalIP"), NONE),
+        (Kind::Event, "Last Seen") => since(&["/lastTimestamp", "/eventTime", "/firstTimestamp"]),
+        (Kind::Event, "First Seen") => since(&["/firstTimestamp", "/eventTime"]),
+        (Kind::Event, "Object") => {
+            let kind = text("/involvedObject/kind").to_lowercase();
+            json!(format!("{kind}/{}", text("/involvedObject/name")))
+        }
+        (Kind::Event, "Source") => {
             let source = [text("/source/component"), text("/source/host")];
             let source: Vec<_> = source.into_iter().filter(|part| !part.is_empty()).collect();
-            vec![
-                json!(ago(seen, now)),
-                json!(text("/type")),
-                json!(text("/reason")),
-                json!(format!("{involved}/{}", text("/involvedObject/name"))),
-                json!(text("/involvedObject/fieldPath")),
-                json!(source.join(", ")),
-                json!(text("/message").trim()),
-                json!(ago(first, now)),
-                json!(object["count"].as_i64().unwrap_or(1).to_string()),
-                name,
-            ]
+            json!(source.join(", "))
         }
-        Kind::ClusterTrustBundle => vec![name, or_none(text("/spec/signerName"))],
-        Kind::PodCertificateRequest => vec![
-            name,
-            json!(text("/spec/podName")),
-            json!(text("/spec/serviceAccountName")),
-            json!(text("/spec/nodeName")),
-            json!(text("/spec/signerName")),
-            json!(request_state(object)),
-            or_none(&pairs(&object["spec"]["unverifiedUserAnnotations"])),
-        ],
-        Kind::Lease => vec![name, json!(text("/spec/holderIdentity")), age],
-        Kind::CsiDriver => csi_driver(name, object, age),
+        (Kind::Event, "Message") => json!(text("/message").trim()),
+        (Kind::Event, "Count") => json!(object["count"].as_i64().unwrap_or(1).to_string()),
+        (Kind::PodCertificateRequest, "State") => json!(request_state(object)),
+        (Kind::PodCertificateRequest, "UnverifiedUserAnnotations") => {
+            or(&pairs(&object["spec"]["unverifiedUserAnnotations"]), NONE)
+        }
+        (Kind::CsiDriver, "AttachRequired") => flag("attachRequired"),
+        (Kind::CsiDriver, "PodInfoOnMount") => flag("podInfoOnMount"),
+        (Kind::CsiDriver, "StorageCapacity") => flag("storageCapacity"),
+        (Kind::CsiDriver, "RequiresRepublish") => flag("requiresRepublish"),
+        (Kind::CsiDriver, "TokenRequests") => {
+            let requests = items(object, "/spec/tokenRequests");
+            joined(requests.filter_map(|request| request["audience"].as_str()))
+        }
+        (Kind::CsiDriver, "Modes") => {
+            joined(items(object, "/spec/volumeLifecycleModes").filter_map(Value::as_str))
+        }
+        _ => unreachable!("every column has a field, or is computed above"),
     }
 }
 
-/// The cells of a CSI driver.
-fn csi_driver(name: Value, driver: &Value, age: Value) -> Vec<Value> {
-    let flag = |field: &str| json!(driver["spec"][field].as_bool().unwrap_or(false));
-    let joined = |list: Vec<&str>| match list[..] {
+fn or(text: &str, absent: &str) -> Value {
+    json!(if text.is_empty() { absent } else { text })
+}
+
+fn joined<'v>(words: impl Iterator<Item = &'v str>) -> Value {
+    match words.collect::<Vec<_>>().as_slice() {
         [] => json!("<unset>"),
-        _ => json!(list.join(",")),
-    };
-    let audiences = items(driver, "/spec/tokenRequests");
-    let audiences = audiences.filter_map(|request| request["audience"].as_str());
-    let modes = items(driver, "/spec/volumeLifecycleModes").filter_map(Value::as_str);
-    vec![
-        name,
-        flag("attachRequired"),
-        flag("podInfoOnMount"),
-        flag("storageCapacity"),
-        joined(audiences.collect()),
-        flag("requiresRepublish"),
-        joined(modes.collect()),
-        age,
-    ]
+        words => json!(words.join(",")),
+    }
 }
 
 /// How many of the conditions that a pod waits for hold: `1/2`; empty for none.
@@ -215,15 +214,6 @@ fn request_state(request: &Value) -> &str {
     let last = items(request, "/status/conditions").next_back();
     last.and_then(|last| last["type"].as_str())
         .unwrap_or("Pending")
-}
-
-/// Ready containers, all containers, restarts.
-fn containers(pod: &Value) -> (usize, usize, i64) {
-    let statuses = items(pod, "/status/containerStatuses");
-    let ready = statuses.clone().filter(|status| status["ready"] == true);
-    let restarts = statuses.filter_map(|status| status["restartCount"].as_i64());
-    let total = items(pod, "/spec/containers").count();
-    (ready.count(), total, restarts.sum())
 }
 
 /// The reason of whatever keeps the pod, else its phase.
