@@ -104,6 +104,18 @@ impl Store {
         self.inner.lock().version
     }
 
+    /// The current version.
+    ///
+    /// # Errors
+    ///
+    /// 504: it has not reached `asked` yet.
+    pub(crate) fn version_from(&self, asked: u64) -> Result<u64, ApiError> {
+        match self.version() {
+            current if asked > current => Err(ApiError::version_too_large(asked, current)),
+            current => Ok(current),
+        }
+    }
+
     pub(crate) fn get(&self, kind: Kind, key: &ObjectKey) -> Option<Arc<Object>> {
         self.inner.lock().table(kind).objects.get(key).cloned()
     }

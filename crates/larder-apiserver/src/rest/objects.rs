@@ -133,10 +133,8 @@ impl ObjectRequest<'_> {
                 Ok(json_response(StatusCode::OK, list))
             }
             (Verb::Get, Some(key)) => {
-                let current = store.version();
-                if let Some(asked) = params::version(query)?.filter(|asked| *asked > current) {
-                    return Err(ApiError::version_too_large(asked, current));
-                }
+                let asked = params::version(query).map_err(ApiError::unexpected)?;
+                store.version_from(asked.unwrap_or(0))?;
                 Ok(ok(format.object(&*store.require(kind, key)?)))
             }
             (Verb::Create, None) => {

@@ -43,7 +43,7 @@ impl Common {
         query: &Query<'_>,
         target: &ResourcePath,
         causes: &mut Vec<Cause>,
-        on_bad_version: fn(BadVersion) -> ApiError,
+        on_bad_version: fn(String) -> ApiError,
     ) -> Result<Self, ApiError> {
         let resource = target.kind.resource();
         let filter = Filter {
@@ -75,31 +75,19 @@ impl Common {
     }
 }
 
-/// Why a `resourceVersion` is none, in kube-apiserver's words.
-pub(crate) struct BadVersion(String);
-
-impl BadVersion {
-    /// Only a list takes it for the client's fault.
-    fn of_list(self) -> ApiError {
-        ApiError::bad_request(format!("invalid resource version: {}", self.0))
-    }
-}
-
-impl From<BadVersion> for ApiError {
-    fn from(bad: BadVersion) -> Self {
-        Self::unexpected(bad.0)
-    }
-}
-
 /// `resourceVersion`: `None` when absent.
-pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, BadVersion> {
+///
+/// # Errors
+///
+/// It is none; why, in kube-apiserver's words.
+pub(crate) fn version(query: &Query<'_>) -> Result<Option<u64>, String> {
     let parse = |text: &str| {
         // Rust takes a sign where Go does not.
         let digits = Some(text).filter(|text| !text.starts_with('+'));
         digits.and_then(|text| text.parse().ok()).ok_or_else(|| {
-            BadVersion(format!(
+            format!(
                 "resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"
-            ))
+            )
         })
     };
     query.get("resourceVersion").map(parse).transpose()
@@ -171,25 +159,22 @@ pub(crate) struct ListParams {
 impl ListParams {
     pub(crate) fn parse(query: &Query<'_>, target: &ResourcePath) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
-        let common = Common::parse(query, target, &mut causes, BadVersion::of_list)?;
+        // Only a list takes it for the client's fault.
+        let common = Common::parse(query, target, &mut causes, |why| {
+            ApiError::bad_request(format!("invalid resource version: {why}"))
+        })?;
         let limit = query.number("limit")?.filter(|limit| *limit > 0);
         let limit = limit.and_then(|limit| usize::try_from(limit).ok());
         let token = query.get("continue");
-        let matched = common.version_match;
+        let (matched, is_matched) = (common.version_match, common.version_match.is_some());
         let exact = matched == Some(VersionMatch::Exact);
         let why = "resourceVersionMatch is forbidden unless resourceVersion is provided";
-        forbid_match(
-            &mut causes,
-            matched.is_some() && common.version.is_none(),
-            why,
-        );
-        forbid_match(
-            &mut causes,
-            matched.is_some() && token.is_some(),
-            WITH_CONTINUE,
-        );
+        let unversioned = is_matched && common.version.is_none();
+        causes.extend(forbidden_match(unversioned, why));
+        let continued = is_matched && token.is_some();
+        causes.extend(forbidden_match(continued, WITH_CONTINUE));
         let why = "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"";
-        forbid_match(&mut causes, exact && common.version == Some(0), why);
+        causes.extend(forbidden_match(exact && common.version == Some(0), why));
         if common.send_initial_events.is_some() {
             let why = "sendInitialEvents is forbidden for list";
             causes.push(Cause::forbidden("sendInitialEvents", why));
@@ -233,19 +218,19 @@ pub(crate) struct WatchParams {
 impl WatchParams {
     pub(crate) fn parse(query: &Query<'_>, target: &ResourcePath) -> Result<Self, ApiError> {
         let mut causes = Vec::new();
-        let common = Common::parse(query, target, &mut causes, ApiError::from)?;
+        let common = Common::parse(query, target, &mut causes, |why| ApiError::unexpected(why))?;
         let (matched, initial) = (common.version_match, common.send_initial_events.is_some());
         let why = "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan";
         let unmatched = initial && matched != Some(VersionMatch::NotOlderThan);
-        forbid_match(&mut causes, unmatched, why);
+        causes.extend(forbidden_match(unmatched, why));
         if initial && matched == Some(VersionMatch::Exact) {
             causes.push(Cause::unsupported(MATCH, "Exact", &["NotOlderThan"]));
         }
         let why =
             "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
-        forbid_match(&mut causes, matched.is_some() && !initial, why);
+        causes.extend(forbidden_match(matched.is_some() && !initial, why));
         let continued = matched.is_some() && query.get("continue").is_some();
-        forbid_match(&mut causes, continued, WITH_CONTINUE);
+        causes.extend(forbidden_match(continued, WITH_CONTINUE));
         reject_if_any(causes)?;
         Ok(Self {
             filter: common.filter,
@@ -259,10 +244,8 @@ impl WatchParams {
 
 const WITH_CONTINUE: &str = "resourceVersionMatch is forbidden when continue is provided";
 
-fn forbid_match(causes: &mut Vec<Cause>, broken: bool, why: &str) {
-    if broken {
-        causes.push(Cause::forbidden(MATCH, why));
-    }
+fn forbidden_match(is_broken: bool, why: &str) -> Option<Cause> {
+    is_broken.then(|| Cause::forbidden(MATCH, why))
 }
 
 fn reject_if_any(causes: Vec<Cause>) -> Result<(), ApiError> {

@@ -15,20 +15,12 @@ use crate::{
 ///
 /// 410 when the page's version is gone, 504 when it is not reached.
 pub(super) fn page(store: &Store, kind: Kind, params: &ListParams) -> Result<Page, ApiError> {
-    let current = store.version();
-    let (at, after) = match &params.at {
-        At::NotOlderThan(version) | At::Exactly(version) if *version > current => {
-            return Err(ApiError::version_too_large(*version, current));
-        }
-        At::NotOlderThan(_) => (None, None),
-        At::Exactly(version) => (Some(*version), None),
-        At::Continue(token) => {
-            if let Some(version) = token.version.filter(|version| *version > current) {
-                return Err(ApiError::version_too_large(version, current));
-            }
-            (token.version, Some(&token.after))
-        }
+    let (asked, at, after) = match &params.at {
+        At::NotOlderThan(version) => (Some(*version), None, None),
+        At::Exactly(version) => (Some(*version), Some(*version), None),
+        At::Continue(token) => (token.version, token.version, Some(&token.after)),
     };
+    store.version_from(asked.unwrap_or(0))?;
     store
         .list(kind, &params.filter, at, after, params.limit)
         .map_err(|Compacted { .. }| match &params.at {

@@ -79,10 +79,7 @@ impl WatchStream {
         format: Format,
         bookmark_interval: Duration,
     ) -> Result<Self, ApiError> {
-        let current = store.version();
-        if params.version > current {
-            return Err(ApiError::version_too_large(params.version, current));
-        }
+        let current = store.version_from(params.version)?;
         let start = match (params.initial_events, params.version) {
             (Some(true), _) | (None, 0) => Start::State,
             (Some(false), 0) => Start::After(current),
