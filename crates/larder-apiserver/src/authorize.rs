@@ -10,7 +10,6 @@ mod admission;
 pub(crate) use admission::NodeWrite;
 
 use larder_objects::ObjectKey;
-use smol_str::SmolStr;
 
 use crate::{ApiError, User, references::Reference, request::Verb, resource::Kind, store::Store};
 
@@ -111,8 +110,8 @@ impl Node<'_> {
         let reads = READING.contains(&attempt.verb);
         let changes = matches!(attempt.verb, Verb::Update | Verb::Patch);
         match (attempt.resource, attempt.subresource) {
-            ("secrets", _) => self.object(attempt, Reference::Secret),
-            ("configmaps", _) => self.object(attempt, Reference::ConfigMap),
+            ("secrets", _) => self.object(attempt, Kind::Secret),
+            ("configmaps", _) => self.object(attempt, Kind::ConfigMap),
             ("pods", None) => match attempt.verb {
                 Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
                 Verb::Get | Verb::List | Verb::Watch => self.own_pod(attempt),
@@ -126,7 +125,7 @@ impl Node<'_> {
             ("nodes" | "events", None) if changes || attempt.verb == Verb::Create => Ok(()),
             ("nodes", None) if reads => self.own_node(attempt),
             ("serviceaccounts", None) if attempt.verb == Verb::Get => {
-                self.object(attempt, Reference::ServiceAccount)
+                self.object(attempt, Kind::ServiceAccount)
             }
             ("serviceaccounts", _) => self.token(attempt),
             ("services" | "clustertrustbundles" | "csidrivers", None) if reads => Ok(()),
@@ -137,11 +136,7 @@ impl Node<'_> {
     }
 
     /// A Secret, ConfigMap or service account: by name, and only if a pod of the node names it.
-    fn object(
-        &self,
-        attempt: &Attempt<'_>,
-        reference: fn(SmolStr) -> Reference,
-    ) -> Result<(), String> {
+    fn object(&self, attempt: &Attempt<'_>, kind: Kind) -> Result<(), String> {
         if !READING.contains(&attempt.verb) {
             return Err("can only read resources of this type".to_owned());
         }
@@ -154,21 +149,18 @@ impl Node<'_> {
         let Some(name) = attempt.name else {
             return Err("No Object name found".to_owned());
         };
-        self.related(namespace, &reference(name.into()))
+        self.related(namespace, &(kind, name.into()))
     }
 
     fn own_node(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        match attempt.name {
-            Some(name) if name == self.node => Ok(()),
-            None => Err(format!(
-                "node '{}' cannot read all nodes, only its own Node object",
-                self.node
-            )),
-            Some(name) => Err(format!(
-                "node '{}' cannot read '{name}', only its own Node object",
-                self.node
-            )),
-        }
+        let (node, others) = match attempt.name {
+            Some(name) if name == self.node => return Ok(()),
+            Some(name) => (self.node, format!("'{name}'")),
+            None => (self.node, "all nodes".to_owned()),
+        };
+        Err(format!(
+            "node '{node}' cannot read {others}, only its own Node object"
+        ))
     }
 
     fn own_pod(&self, attempt: &Attempt<'_>) -> Result<(), String> {
@@ -219,7 +211,7 @@ impl Node<'_> {
         if attempt.subresource != Some("token") {
             return Err("can only create token subresource of serviceaccount".to_owned());
         }
-        let account = Reference::ServiceAccount(name.into());
+        let account = (Kind::ServiceAccount, name.into());
         self.related(attempt.namespace.unwrap_or_default(), &account)
     }
 

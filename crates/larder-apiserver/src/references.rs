@@ -11,18 +11,16 @@ use larder_objects::references;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::json::{decode, text};
+use crate::{
+    json::{decode, text},
+    resource::Kind,
+};
 
 /// The annotation of mirror pods; its value does not matter.
 pub(crate) const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
-/// An object that a pod names, in the pod's namespace.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Reference {
-    Secret(SmolStr),
-    ConfigMap(SmolStr),
-    ServiceAccount(SmolStr),
-}
+/// Kind and name of an object that a pod names, in the pod's namespace.
+pub(crate) type Reference = (Kind, SmolStr);
 
 /// The references of one pod and its node: nothing unless a node runs the pod. A mirror pod grants nothing, since the
 /// node itself creates it.
@@ -43,13 +41,12 @@ impl OfPod {
             return Self::default();
         }
         let namespace = text(pod, "/metadata/namespace").into();
-        let account = Reference::ServiceAccount(account_of(pod));
+        let account = (Kind::ServiceAccount, account_of(pod));
         let pod = typed(pod);
         let secrets = references::secrets(&pod).into_iter();
         let maps = references::config_maps(&pod).into_iter();
-        let objects = secrets
-            .map(Reference::Secret)
-            .chain(maps.map(Reference::ConfigMap));
+        let maps = maps.map(|name| (Kind::ConfigMap, name));
+        let objects = maps.chain(secrets.map(|name| (Kind::Secret, name)));
         Self(Some(Box::new(PodReferences {
             node: node.into(),
             namespace,
@@ -130,15 +127,15 @@ mod tests {
                 "spec": {"nodeName": node, "volumes": sources.collect::<Vec<_>>()},
             }))
         };
-        let map = |name: &str| Reference::ConfigMap(name.into());
+        let map = |name: &str| (Kind::ConfigMap, name.into());
         let (first, second) = (pod("a", &["x", "y", "x"]), pod("a", &["y"]));
         let mut references = References::default();
         references.add(&first);
         references.add(&second);
         references.add(&pod("", &["z"]));
         assert!(references.has("a", "n", &map("x")) && references.has("a", "n", &map("y")));
-        assert!(references.has("a", "n", &Reference::ServiceAccount("default".into())));
-        assert!(!references.has("a", "n", &Reference::Secret("x".into())));
+        assert!(references.has("a", "n", &(Kind::ServiceAccount, "default".into())));
+        assert!(!references.has("a", "n", &(Kind::Secret, "x".into())));
         assert!(!references.has("b", "n", &map("x")) && !references.has("a", "m", &map("x")));
         assert!(!references.has("", "n", &map("z")));
         references.remove(&first);
