@@ -152,7 +152,7 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn rejection(self, code: u16, message: &str) -> Fault {
-        self.effect(Effect::Reject(error(code).with_message(message)))
+        self.effect(Effect::Reject(ApiError::of(status(code), message)))
     }
 
     /// Answers with `code` (429, 503, ...) and `Retry-After`.
@@ -213,7 +213,12 @@ impl Fault<()> {
 }
 
 fn error(code: u16) -> ApiError {
-    ApiError::injected(StatusCode::from_u16(code).expect("the test names an HTTP status"))
+    let code = status(code);
+    ApiError::of(code, format!("fault injected: {code}"))
+}
+
+fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).expect("the test names an HTTP status")
 }
 
 /// The properties by which faults select requests.
@@ -310,12 +315,12 @@ impl Faults {
     /// Asks served clients to leave their connections: GOAWAY on HTTP/2, no more requests on HTTP/1.1. Requests in
     /// flight go on.
     pub fn go_away(&self) {
-        self.connections.go_away();
+        self.connections.go_away.send_replace(());
     }
 
     /// Closes the connections of served clients, whatever runs on them.
     pub fn close_connections(&self) {
-        self.connections.close();
+        self.connections.close.send_replace(());
     }
 
     /// The effect on `request`, which counts as a hit.

@@ -145,7 +145,7 @@ impl ApiServer {
                     headers: &parts.headers,
                 };
                 request.authorize()?;
-                let body = read_body(body, self.unfinished()).await?;
+                let body = read_body(body, &self.inner.unfinished).await?;
                 request.admit(&body)?;
                 let (parts, mut body) = request.serve(&body)?.into_parts();
                 if target.stable {
@@ -153,13 +153,13 @@ impl ApiServer {
                 }
                 // What a write returns is the store's, too.
                 if matches!(request.verb, Verb::Get | Verb::List | Verb::Watch) {
-                    body = body.counted(self.unread())?;
+                    body = body.counted(&self.inner.unread)?;
                 }
                 Ok(Response::from_parts(parts, body))
             }
             Route::Other(segments) => {
                 let segments: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
-                let body = read_body(body, self.unfinished()).await?;
+                let body = read_body(body, &self.inner.unfinished).await?;
                 self.serve_other(&user, &parts.method, &segments, &parts.headers, &body)
             }
         }

@@ -48,20 +48,10 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Signals to the connections of a server.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connections {
-    /// Counts the calls to go away.
-    go_away: watch::Sender<u64>,
-    /// Counts the calls to break off.
-    close: watch::Sender<u64>,
-}
-
-impl Connections {
-    pub(crate) fn go_away(&self) {
-        self.go_away.send_modify(|calls| *calls += 1);
-    }
-
-    pub(crate) fn close(&self) {
-        self.close.send_modify(|calls| *calls += 1);
-    }
+    /// Makes each go away when its requests are answered.
+    pub(crate) go_away: watch::Sender<()>,
+    /// Breaks each off.
+    pub(crate) close: watch::Sender<()>,
 }
 
 impl ApiServer {
@@ -83,7 +73,7 @@ impl ApiServer {
         let tls = match transport {
             Transport::Plain => None,
             Transport::Tls => {
-                let config = self.authority().server_config(address.ip())?;
+                let config = self.inner.authority.server_config(address.ip())?;
                 Some(TlsAcceptor::from(Arc::new(config)))
             }
         };
@@ -109,14 +99,15 @@ impl ApiServer {
     ///
     /// The certificate cannot be made.
     pub fn kubeconfig(&self, address: SocketAddr, user: User) -> Result<String, TlsError> {
-        self.authority()
+        self.inner
+            .authority
             .kubeconfig(&format!("https://{address}"), user)
     }
 
     /// Makes the certificates that the user of this name has void, as if they had expired: connections from now on get
     /// 401. New ones from [`ApiServer::kubeconfig`] are valid.
     pub fn revoke(&self, user: &str) {
-        self.authority().revoke(user);
+        self.inner.authority.revoke(user);
     }
 
     async fn connection(
@@ -139,7 +130,7 @@ impl ApiServer {
         let certificates = stream.get_ref().1.peer_certificates();
         let user = certificates
             .and_then(|certificates| certificates.first())
-            .and_then(|certificate| self.authority().user(certificate));
+            .and_then(|certificate| self.inner.authority.user(certificate));
         self.converse(stream, slot, user, shutdown).await;
     }
 
@@ -166,8 +157,8 @@ impl ApiServer {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut go_away = self.connections().go_away.subscribe();
-        let mut close = self.connections().close.subscribe();
+        let mut go_away = self.inner.connections.go_away.subscribe();
+        let mut close = self.inner.connections.close.subscribe();
         let leave = async {
             tokio::select! {
                 biased;

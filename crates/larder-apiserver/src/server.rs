@@ -92,18 +92,18 @@ impl Default for Options {
 /// An API server. Cloning gives another handle to the same one.
 #[derive(Clone, Debug)]
 pub struct ApiServer {
-    inner: Arc<ServerInner>,
+    pub(crate) inner: Arc<ServerInner>,
 }
 
 #[derive(Debug)]
-struct ServerInner {
+pub(crate) struct ServerInner {
     options: Options,
     writer: Writer,
     faults: Faults,
-    authority: Arc<Authority>,
-    connections: Connections,
-    unread: Unread,
-    unfinished: Unread,
+    pub(crate) authority: Arc<Authority>,
+    pub(crate) connections: Connections,
+    pub(crate) unread: Unread,
+    pub(crate) unfinished: Unread,
 }
 
 impl ApiServer {
@@ -158,8 +158,8 @@ impl ApiServer {
             faults: Faults::new(writer.store.clone(), connections.clone()),
             authority,
             connections,
-            unread: Unread::responses(),
-            unfinished: Unread::bodies(),
+            unread: Unread::new("too many responses that clients have not read"),
+            unfinished: Unread::new("too many requests whose bodies are not finished"),
             writer,
         });
         Ok(Self { inner })
@@ -190,14 +190,6 @@ impl ApiServer {
         self.store().end_watches();
     }
 
-    pub(crate) fn authority(&self) -> &Authority {
-        &self.inner.authority
-    }
-
-    pub(crate) fn connections(&self) -> &Connections {
-        &self.inner.connections
-    }
-
     /// Faults, for tests.
     pub fn faults(&self) -> &Faults {
         &self.inner.faults
@@ -208,14 +200,6 @@ impl ApiServer {
         &self.inner.options.audit
     }
 
-    pub(crate) fn unread(&self) -> &Unread {
-        &self.inner.unread
-    }
-
-    pub(crate) fn unfinished(&self) -> &Unread {
-        &self.inner.unfinished
-    }
-
     pub(crate) fn clock(&self) -> Clock {
         self.writer().clock
     }
@@ -224,12 +208,12 @@ impl ApiServer {
         &self.inner.options
     }
 
-    pub(crate) fn store(&self) -> &Arc<Store> {
-        &self.inner.writer.store
-    }
-
     pub(crate) fn writer(&self) -> &Writer {
         &self.inner.writer
+    }
+
+    pub(crate) fn store(&self) -> &Arc<Store> {
+        &self.inner.writer.store
     }
 }
 

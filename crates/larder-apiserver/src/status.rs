@@ -125,7 +125,7 @@ impl ApiError {
     }
 
     /// A rejection with `code` and the reason that belongs to it.
-    fn of(code: StatusCode, message: impl Into<String>) -> Self {
+    pub(crate) fn of(code: StatusCode, message: impl Into<String>) -> Self {
         let reason = match code.as_u16() {
             400 => "BadRequest",
             401 => "Unauthorized",
@@ -371,17 +371,6 @@ impl ApiError {
         Self::of(StatusCode::INTERNAL_SERVER_ERROR, message)
     }
 
-    /// What a fault answers.
-    pub(crate) fn injected(code: StatusCode) -> Self {
-        Self::of(code, format!("fault injected: {code}"))
-    }
-
-    /// Replaces the text.
-    pub(crate) fn with_message(mut self, message: &str) -> Self {
-        message.clone_into(&mut self.0.message);
-        self
-    }
-
     /// Adds the token with which a client may continue a list whose snapshot is gone.
     pub(crate) fn with_continue(mut self, token: String) -> Self {
         self.0.metadata.continue_token = token;
@@ -406,10 +395,8 @@ impl ApiError {
 
     /// When to come back, in seconds; 0 when the server does not say.
     pub(crate) fn retry_after(&self) -> u32 {
-        self.0
-            .details
-            .as_ref()
-            .map_or(0, |details| details.retry_after_seconds)
+        let details = self.0.details.as_ref();
+        details.map_or(0, |details| details.retry_after_seconds)
     }
 
     /// The ERROR event of a watch.

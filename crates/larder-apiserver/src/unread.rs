@@ -43,19 +43,10 @@ impl AsRef<[u8]> for Held {
 }
 
 impl Unread {
-    fn new(exhausted: &'static str) -> Self {
+    /// A bound; `exhausted` is what its error says.
+    pub(crate) fn new(exhausted: &'static str) -> Self {
         let left = Arc::new(Semaphore::new(MAX_UNREAD as usize));
         Self { left, exhausted }
-    }
-
-    /// Of responses.
-    pub(crate) fn responses() -> Self {
-        Self::new("too many responses that clients have not read")
-    }
-
-    /// Of the bodies of requests.
-    pub(crate) fn bodies() -> Self {
-        Self::new("too many requests whose bodies are not finished")
     }
 
     /// A share of this many bytes. What is larger than all shares together gets all of them.
