@@ -223,38 +223,29 @@ fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), BodyError> {
 
 /// Where `text` stops to be padded base64, as Go's decoder counts; line breaks do not matter.
 fn bad_base64(text: &[u8]) -> Option<usize> {
-    let is_break = |at: usize| matches!(text.get(at), Some(b'\r' | b'\n'));
-    let mut at = 0;
+    let bytes = text.iter().copied().enumerate();
+    let mut bytes = bytes.filter(|(_, byte)| !matches!(byte, b'\r' | b'\n'));
+    // Of each four, how many were read.
+    let mut held = 0;
     loop {
-        let mut held = 0;
-        while held < 4 {
-            match text.get(at) {
-                None if held == 0 => return None,
-                None => return Some(at - held),
-                Some(c) if c.is_ascii_alphanumeric() || matches!(c, b'+' | b'/') => held += 1,
-                Some(b'\r' | b'\n') => {}
-                Some(b'=') if held >= 2 => {
-                    at += 1;
-                    if held == 2 {
-                        while is_break(at) {
-                            at += 1;
-                        }
-                        match text.get(at) {
-                            None => return Some(text.len()),
-                            Some(b'=') => at += 1,
-                            Some(_) => return Some(at - 1),
-                        }
-                    }
-                    while is_break(at) {
-                        at += 1;
-                    }
-                    return (at < text.len()).then_some(at);
-                }
-                Some(_) => return Some(at),
+        match bytes.next() {
+            None if held == 0 => return None,
+            None => return Some(text.len() - held),
+            Some((_, byte)) if byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/') => {
+                held = (held + 1) % 4;
             }
-            at += 1;
+            Some((_, b'=')) if held >= 2 => break,
+            Some((at, _)) => return Some(at),
         }
     }
+    if held == 2 {
+        match bytes.next() {
+            None => return Some(text.len()),
+            Some((_, b'=')) => {}
+            Some((at, _)) => return Some(at - 1),
+        }
+    }
+    bytes.next().map(|(at, _)| at)
 }
 
 /// Writes all quantities as kube-apiserver does.
