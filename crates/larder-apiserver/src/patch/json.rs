@@ -59,9 +59,7 @@ pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
                 let depth = depth(&value);
                 document.add(&path, value, depth)?;
             }
-            Operation::Remove { path } => {
-                document.remove(&path)?;
-            }
+            Operation::Remove { path } => document.remove(&path).map(drop)?,
             Operation::Replace { path, value } => document.replace(&path, value)?,
             Operation::Move { from, path } => document.move_value(&from, &path)?,
             Operation::Copy { from, path } => document.copy(&from, &path)?,
@@ -100,12 +98,9 @@ impl Document {
                 fields.insert(last, value);
             }
             Value::Array(items) => {
-                let index = if last == "-" {
-                    items.len()
-                } else {
-                    index(&last)
-                        .filter(|index| *index <= items.len())
-                        .ok_or(PatchError::Unfit)?
+                let index = match last.as_str() {
+                    "-" => items.len(),
+                    last => index(last, items.len() + 1)?,
                 };
                 step(&mut self.steps, items.len() - index)?;
                 items.insert(index, value);
@@ -123,9 +118,7 @@ impl Document {
         let removed = match parent {
             Value::Object(fields) => fields.remove(&last),
             Value::Array(items) => {
-                let index = index(&last)
-                    .filter(|index| *index < items.len())
-                    .ok_or(PatchError::Unfit)?;
+                let index = index(&last, items.len())?;
                 step(&mut self.steps, items.len() - index)?;
                 Some(items.remove(index))
             }
@@ -202,10 +195,12 @@ fn parent<'v>(target: &'v mut Value, path: &str) -> Result<(&'v mut Value, Strin
     Ok((parent, last.replace("~1", "/").replace("~0", "~")))
 }
 
-/// An index of a list; RFC 6901 allows no leading zeros and no signs.
-fn index(token: &str) -> Option<usize> {
-    let plain = token == "0" || !token.starts_with('0');
-    (plain && token.bytes().all(|byte| byte.is_ascii_digit())).then(|| token.parse().ok())?
+/// An index of a list, below `end`; RFC 6901 allows no leading zeros and no signs.
+fn index(token: &str, end: usize) -> Result<usize, PatchError> {
+    let is_plain = token == "0" || !token.starts_with('0');
+    let is_number = is_plain && token.bytes().all(|byte| byte.is_ascii_digit());
+    let index = token.parse().ok().filter(|index| is_number && *index < end);
+    index.ok_or(PatchError::Unfit)
 }
 
 #[cfg(test)]

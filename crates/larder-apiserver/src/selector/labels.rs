@@ -184,21 +184,16 @@ fn set<'t, 'a>(mut tokens: &'t [&'a str]) -> Result<Values<'t, 'a>, String> {
         match tokens {
             [value, rest @ ..] if expects_value && is_word(value) => {
                 values.insert(label_value(value)?);
-                expects_value = false;
-                tokens = rest;
+                (expects_value, tokens) = (false, rest);
             }
-            [",", rest @ ..] => {
+            [sign @ ("," | ")"), rest @ ..] => {
                 if expects_value {
                     values.insert(SmolStr::default());
                 }
-                expects_value = true;
-                tokens = rest;
-            }
-            [")", rest @ ..] => {
-                if expects_value {
-                    values.insert(SmolStr::default());
+                if *sign == ")" {
+                    return Ok((values, rest));
                 }
-                return Ok((values, rest));
+                (expects_value, tokens) = (true, rest);
             }
             [found, ..] => {
                 return Err(format!("found '{found}', expected: ',' or ')'"));
