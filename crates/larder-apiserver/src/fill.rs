@@ -44,13 +44,11 @@ impl ApiServer {
                 "no kind \"{name}\" is known in version \"{api_version}\""
             ))
         })?;
-        let namespace =
-            kind.resource()
-                .namespaced
-                .then(|| match text(&value, "/metadata/namespace") {
-                    "" => "default".to_owned(),
-                    namespace => namespace.to_owned(),
-                });
+        let namespace = match text(&value, "/metadata/namespace") {
+            "" => "default".to_owned(),
+            namespace => namespace.to_owned(),
+        };
+        let namespace = Some(namespace).filter(|_| kind.resource().namespaced);
         if let Some(namespace) = &namespace {
             self.writer().ensure_namespace(namespace)?;
         }

@@ -137,6 +137,13 @@ pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
         .unwrap_or_default()
 }
 
+/// Gives a field that is absent its default.
+pub(crate) fn set_default(field: &mut Value, default: impl Into<Value>) {
+    if field.is_null() {
+        *field = default.into();
+    }
+}
+
 /// The items of the list at `pointer`; none if there is no list.
 pub(crate) fn items<'v>(
     value: &'v Value,

@@ -225,10 +225,7 @@ impl Kind {
 impl Resource {
     /// `v1`, `group/v1`.
     pub(crate) fn api_version(&self) -> String {
-        match self.group {
-            "" => self.version.to_owned(),
-            group => format!("{group}/{}", self.version),
-        }
+        group_version(self.group, self.version)
     }
 
     /// How the JSON of an object of this kind begins.
@@ -290,6 +287,14 @@ impl Resource {
             Kind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
             _ => without_values(&reason),
         })
+    }
+}
+
+/// A version as objects state it: `v1`, `storage.k8s.io/v1`.
+pub(crate) fn group_version(group: &str, version: &str) -> String {
+    match group {
+        "" => version.to_owned(),
+        group => format!("{group}/{version}"),
     }
 }
 

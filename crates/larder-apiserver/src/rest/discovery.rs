@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS};
+use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS, plural};
 use crate::{
-    resource::{Kind, Resource},
+    resource::{Kind, Resource, group_version},
     versions::{CERTIFICATES, CertificatesVersions, STORED},
 };
 
@@ -23,19 +23,9 @@ pub(super) fn has_version(segments: &[&str], versions: CertificatesVersions) -> 
 /// The document at a path, by its segments; `None` when there is none.
 pub(super) fn document(segments: &[&str], served: CertificatesVersions) -> Option<Value> {
     Some(match segments {
-        [] => {
-            let fixed = [
-                "/api",
-                "/api/v1",
-                "/apis",
-                "/healthz",
-                "/livez",
-                "/openapi/v3",
-                "/readyz",
-                "/version",
-            ];
-            json!({"paths": fixed})
-        }
+        [] => json!({"paths": [
+            "/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version",
+        ]}),
         ["version"] => json!({
             "major": "1",
             "minor": MINOR,
@@ -113,9 +103,9 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 
 fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for (_, plural, kind) in REVIEWS.iter().filter(|(of, ..)| *of == group) {
+    for (_, kind) in REVIEWS.iter().filter(|(of, _)| *of == group) {
         resources.push(json!({
-            "name": plural,
+            "name": plural(kind),
             "singularName": kind.to_lowercase(),
             "namespaced": false,
             "kind": kind,
@@ -154,10 +144,7 @@ fn resources(group: &str, version: &str) -> Value {
             resources.push(entry);
         }
     }
-    let group_version = match group {
-        "" => version.to_owned(),
-        group => format!("{group}/{version}"),
-    };
+    let group_version = group_version(group, version);
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
 }
 

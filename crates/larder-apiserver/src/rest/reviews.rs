@@ -6,7 +6,11 @@
 use serde_json::{Value, json};
 
 use crate::{
-    ApiError, ApiServer, Authorization, User, authorize::Attempt, request::Verb, status::Cause,
+    ApiError, ApiServer, Authorization, User,
+    authorize::Attempt,
+    json::{set_default, text},
+    request::Verb,
+    status::Cause,
 };
 
 /// The group of reviews about access.
@@ -15,25 +19,21 @@ pub(super) const AUTHORIZATION: &str = "authorization.k8s.io";
 pub(super) const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// The reviews: group, as in a path, and kind.
-pub(super) const REVIEWS: [(&str, &str, &str); 3] = [
-    (AUTHENTICATION, "selfsubjectreviews", "SelfSubjectReview"),
-    (
-        AUTHORIZATION,
-        "selfsubjectaccessreviews",
-        "SelfSubjectAccessReview",
-    ),
-    (
-        AUTHORIZATION,
-        "selfsubjectrulesreviews",
-        "SelfSubjectRulesReview",
-    ),
+pub(super) const REVIEWS: [(&str, &str); 3] = [
+    (AUTHENTICATION, "SelfSubjectReview"),
+    (AUTHORIZATION, "SelfSubjectAccessReview"),
+    (AUTHORIZATION, "SelfSubjectRulesReview"),
 ];
 
+/// The name of a kind of reviews in paths.
+pub(super) fn plural(kind: &str) -> String {
+    kind.to_lowercase() + "s"
+}
+
 /// Whether a path leads to a review.
-pub(super) fn is_review(group: &str, plural: &str) -> bool {
-    REVIEWS
-        .iter()
-        .any(|(of, name, _)| (*of, *name) == (group, plural))
+pub(super) fn is_review(group: &str, name: &str) -> bool {
+    let mut reviews = REVIEWS.iter();
+    reviews.any(|(of, kind)| *of == group && plural(kind) == name)
 }
 
 impl ApiServer {
@@ -45,16 +45,14 @@ impl ApiServer {
     pub(super) fn review(
         &self,
         user: &User,
-        plural: &str,
+        name: &str,
         mut review: Value,
     ) -> Result<Value, ApiError> {
-        let found = REVIEWS.iter().find(|(_, name, _)| *name == plural);
-        let (group, _, kind) = found.ok_or_else(ApiError::no_such_path)?;
+        let found = REVIEWS.iter().find(|(_, kind)| plural(kind) == name);
+        let (group, kind) = found.ok_or_else(ApiError::no_such_path)?;
         review["kind"] = (*kind).into();
         review["apiVersion"] = format!("{group}/v1").into();
-        if review["metadata"].is_null() {
-            review["metadata"] = json!({});
-        }
+        set_default(&mut review["metadata"], json!({}));
         review["status"] = match *kind {
             "SelfSubjectReview" => {
                 review["metadata"]["creationTimestamp"] = self.clock().rfc3339().into();
@@ -64,10 +62,7 @@ impl ApiServer {
             }
             "SelfSubjectAccessReview" => self.may(user, &review["spec"])?,
             _ => {
-                if review["spec"]["namespace"]
-                    .as_str()
-                    .is_none_or(str::is_empty)
-                {
+                if text(&review, "/spec/namespace").is_empty() {
                     return Err(ApiError::bad_request("no namespace on request"));
                 }
                 review["spec"] = json!({});
@@ -134,9 +129,9 @@ impl ApiServer {
                 "/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/",
             ]}),
         ];
-        let reviews_of = |wanted: &str| -> Vec<&str> {
-            let reviews = REVIEWS.iter().filter(|(group, ..)| *group == wanted);
-            reviews.map(|(_, plural, _)| *plural).collect()
+        let reviews_of = |wanted: &str| -> Vec<_> {
+            let reviews = REVIEWS.iter().filter(|(group, _)| *group == wanted);
+            reviews.map(|(_, kind)| plural(kind)).collect()
         };
         let mut resources: Vec<_> = [AUTHORIZATION, AUTHENTICATION]
             .map(|group| json!({"verbs": ["create"], "apiGroups": [group], "resources": reviews_of(group)}))

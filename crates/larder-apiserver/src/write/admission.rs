@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{Part, name};
 use crate::{
-    json::text,
+    json::{set_default, text},
     resource::{Kind, Resource},
     status::ApiError,
 };
@@ -124,9 +124,7 @@ fn set_priority(
     if stated.is_none() {
         spec["priority"] = priority.into();
     }
-    if spec["preemptionPolicy"].is_null() {
-        spec["preemptionPolicy"] = PREEMPTS.into();
-    }
+    set_default(&mut spec["preemptionPolicy"], PREEMPTS);
     Ok(())
 }
 

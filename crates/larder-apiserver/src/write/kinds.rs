@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::Part;
 use crate::{
-    json::decode,
+    json::{decode, set_default},
     resource::{Kind, Resource},
 };
 
@@ -19,10 +19,7 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
             if part != Part::Whole || value["status"].is_null() {
                 value["status"] = json!({});
             }
-            let status = &mut value["status"];
-            if status["phase"].is_null() {
-                status["phase"] = "Pending".into();
-            }
+            set_default(&mut value["status"]["phase"], "Pending");
         }
         Kind::Secret => fold(value),
         Kind::Namespace => {
@@ -31,9 +28,8 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
         }
         Kind::PodCertificateRequest => {
             value["status"] = json!({});
-            if value["spec"]["maxExpirationSeconds"].is_null() {
-                value["spec"]["maxExpirationSeconds"] = CERTIFICATE_EXPIRATION_SECS.into();
-            }
+            let seconds = &mut value["spec"]["maxExpirationSeconds"];
+            set_default(seconds, CERTIFICATE_EXPIRATION_SECS);
         }
         _ => {}
     }
@@ -89,36 +85,29 @@ fn complete(resource: &Resource, value: &mut Value) {
         "osImage",
         "systemUUID",
     ];
-    let set = |place: &mut Value, absent: Value| {
-        if place.is_null() {
-            *place = absent;
-        }
-    };
     match resource.kind {
         Kind::Node => {
-            set(
-                &mut value["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"],
-                0.into(),
-            );
+            let endpoints = &mut value["status"]["daemonEndpoints"];
+            set_default(&mut endpoints["kubeletEndpoint"]["Port"], 0);
             for field in NODE_INFO {
-                set(&mut value["status"]["nodeInfo"][field], "".into());
+                set_default(&mut value["status"]["nodeInfo"][field], "");
             }
         }
-        Kind::Service => set(&mut value["status"]["loadBalancer"], json!({})),
+        Kind::Service => set_default(&mut value["status"]["loadBalancer"], json!({})),
         // Kubernetes 1.36, `pkg/apis/storage/v1/defaults.go`.
         Kind::CsiDriver => {
             let spec = &mut value["spec"];
-            set(&mut spec["attachRequired"], true.into());
-            set(&mut spec["fsGroupPolicy"], "ReadWriteOnceWithFSType".into());
+            set_default(&mut spec["attachRequired"], true);
+            set_default(&mut spec["fsGroupPolicy"], "ReadWriteOnceWithFSType");
             for field in [
                 "podInfoOnMount",
                 "requiresRepublish",
                 "seLinuxMount",
                 "storageCapacity",
             ] {
-                set(&mut spec[field], false.into());
+                set_default(&mut spec[field], false);
             }
-            set(&mut spec["volumeLifecycleModes"], json!(["Persistent"]));
+            set_default(&mut spec["volumeLifecycleModes"], json!(["Persistent"]));
         }
         _ => {}
     }

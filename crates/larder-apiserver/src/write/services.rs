@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Writer, name};
 use crate::{
-    json::{items, text},
+    json::{items, set_default, text},
     resource::Kind,
     selector::Filter,
     status::{ApiError, Cause},
@@ -69,9 +69,7 @@ impl Writer {
             ("ipFamilies", json!(["IPv4"])),
             ("ipFamilyPolicy", json!("SingleStack")),
         ] {
-            if spec[field].is_null() {
-                spec[field] = value;
-            }
+            set_default(&mut spec[field], value);
         }
         if matches!(&*kind, "NodePort" | "LoadBalancer") {
             let ports = |service: &Value| -> Vec<i64> {
