@@ -89,13 +89,6 @@ pub(crate) struct ManifestDir {
     has_news: bool,
 }
 
-/// The events that wake the follower.
-enum DirEvent {
-    Signal(Signal),
-    Due(BTreeSet<PathBuf>),
-    Pass,
-}
-
 impl ManifestDir {
     /// Starts to follow the directory `path`, and reads it once.
     ///
@@ -117,18 +110,15 @@ impl ManifestDir {
         };
         // Watched before it is read: a file that changes in between is read twice, rather than never.
         this.rearm();
-        match this.look(BTreeSet::new()).await {
-            Ok(changes) => {
-                let files = this.catalogue.files();
-                let broken = files.filter(|file| this.catalogue.is_broken(file));
-                this.broken_since_start = broken.map(Path::to_owned).collect();
-                Ok((this, changes))
-            }
-            Err(source) => Err(OpenError {
-                path: path.to_owned(),
-                source,
-            }),
-        }
+        let changes = this.look(BTreeSet::new()).await;
+        let changes = changes.map_err(|source| OpenError {
+            path: path.to_owned(),
+            source,
+        })?;
+        let files = this.catalogue.files();
+        let broken = files.filter(|file| this.catalogue.is_broken(file));
+        this.broken_since_start = broken.map(Path::to_owned).collect();
+        Ok((this, changes))
     }
 
     /// The present problems of the files, each with its place.
@@ -149,15 +139,20 @@ impl ManifestDir {
     /// Not cancel-safe: changes that a dropped future has read may be missing later.
     pub(crate) async fn next(&mut self) -> ManifestDiff {
         loop {
-            let touched = match self.event().await {
-                DirEvent::Signal(Signal::Touched(path, touch)) => {
-                    self.schedule.touch(path, touch, Instant::now());
-                    continue;
-                }
-                DirEvent::Signal(Signal::Ended | Signal::Overflow) | DirEvent::Pass => {
-                    BTreeSet::new()
-                }
-                DirEvent::Due(touched) => touched,
+            let due = self.schedule.next();
+            let wake = due.map_or(self.next_pass, |due| due.min(self.next_pass));
+            // Both arms are cancel-safe. Signals first, as they may put off what is due.
+            let touched = tokio::select! {
+                biased;
+                signal = self.watch.next() => match signal {
+                    Signal::Touched(path, touch) => {
+                        self.schedule.touch(path, touch, Instant::now());
+                        continue;
+                    }
+                    Signal::Ended | Signal::Overflow => BTreeSet::new(),
+                },
+                // None at a pass.
+                () = sleep_until(wake) => self.schedule.take_due(Instant::now()),
             };
             self.rearm();
             let changes = self.look(touched).await.unwrap_or_else(|error| {
@@ -169,20 +164,6 @@ impl ManifestDir {
             });
             if mem::take(&mut self.has_news) || !changes.is_empty() {
                 return changes;
-            }
-        }
-    }
-
-    async fn event(&mut self) -> DirEvent {
-        let due = self.schedule.next();
-        let wake = due.map_or(self.next_pass, |due| due.min(self.next_pass));
-        // Both arms are cancel-safe. Signals first, as they may put off what is due.
-        tokio::select! {
-            biased;
-            signal = self.watch.next() => DirEvent::Signal(signal),
-            () = sleep_until(wake) => {
-                let touched = self.schedule.take_due(Instant::now());
-                if touched.is_empty() { DirEvent::Pass } else { DirEvent::Due(touched) }
             }
         }
     }

@@ -129,8 +129,8 @@ impl Feed {
 
     fn delete(&mut self, id: &ObjectId) {
         self.rejected.remove(id);
-        let deleted =
-            kind(id).map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
+        let kind = Kind::of_name(&id.kind);
+        let deleted = kind.map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
         match deleted {
             // Another client may have deleted it before.
             Some(Err(error)) => {
@@ -150,10 +150,6 @@ impl Feed {
         debug!(object = %id, ?applied, "applied");
         Ok(())
     }
-}
-
-fn kind(id: &ObjectId) -> Option<Kind> {
-    Kind::of_name(&id.kind)
 }
 
 fn bound(object: RawObject, node_name: &str) -> RawObject {
