@@ -62,11 +62,8 @@ impl Authorization {
         if self == Self::AllowAll || is_in("system:masters") {
             return Ok(());
         }
-        match user
-            .name
-            .strip_prefix("system:node:")
-            .filter(|_| is_in("system:nodes"))
-        {
+        let node = user.name.strip_prefix("system:node:");
+        match node.filter(|_| is_in("system:nodes")) {
             Some(node) => Node { store, node }.decide(attempt),
             None => Err(String::new()),
         }

@@ -155,12 +155,8 @@ impl Writer {
                 return Ok(Written { object, warnings });
             }
             if params.dry_run {
-                let object = Arc::new(Object::new(
-                    kind,
-                    value,
-                    current.version,
-                    EventType::Modified,
-                ));
+                let object = Object::new(kind, value, current.version, EventType::Modified);
+                let object = Arc::new(object);
                 return Ok(Written { object, warnings });
             }
             let stored = if metadata::is_finished(&value) {

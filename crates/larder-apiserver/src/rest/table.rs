@@ -222,13 +222,13 @@ fn pod_status(pod: &Value) -> &str {
         return "Terminating";
     }
     let status = &pod["status"];
-    let reasons = items(status, "/containerStatuses").filter_map(|container| {
+    let mut reasons = items(status, "/containerStatuses").filter_map(|container| {
         let state = &container["state"];
         let waiting = state["waiting"]["reason"].as_str();
         waiting.or(state["terminated"]["reason"].as_str())
     });
     reasons
-        .last()
+        .next_back()
         .or(status["reason"].as_str())
         .or(status["phase"].as_str())
         .unwrap_or("Unknown")

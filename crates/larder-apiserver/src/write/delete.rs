@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use larder_objects::ObjectKey;
+use smol_str::SmolStr;
 
 use super::{Writer, metadata, options::DeleteOptions};
 use crate::{
@@ -38,10 +39,9 @@ impl Writer {
             let current = self.store.require(kind, key)?;
             check_preconditions(&current, options)?;
             let mut value = current.value();
-            let grace = if kind == Kind::Pod {
-                grace(&value, options)
-            } else {
-                0
+            let grace = match kind {
+                Kind::Pod => grace(&value, options),
+                _ => 0,
             };
             let meta = &mut value["metadata"];
             let marked = !meta["deletionTimestamp"].is_null();
@@ -109,31 +109,27 @@ fn check_preconditions(current: &Object, options: &DeleteOptions) -> Result<(), 
     let Some(preconditions) = &options.preconditions else {
         return Ok(());
     };
-    let version = current.version.to_string();
-    let checks = [
-        (
-            "UID",
-            &preconditions.uid,
-            current.uid.as_str(),
-            "deleted and then recreated",
-        ),
-        (
-            "ResourceVersion",
-            &preconditions.resource_version,
-            version.as_str(),
-            "modified",
-        ),
-    ];
-    for (what, wanted, held, happened) in checks {
-        if let Some(wanted) = wanted
-            && wanted != held
-        {
+    let check = |what: &str, wanted: &Option<SmolStr>, held: &str, happened: &str| match wanted {
+        Some(wanted) if wanted != held => {
             let why = format!(
                 "the {what} in the precondition ({wanted}) does not match the {what} in record ({held}). The object might have been {happened}"
             );
             let name = &current.key.name;
-            return Err(ApiError::kind_conflict(current.kind, name, &why));
+            Err(ApiError::kind_conflict(current.kind, name, &why))
         }
-    }
-    Ok(())
+        _ => Ok(()),
+    };
+    let version = current.version.to_string();
+    check(
+        "UID",
+        &preconditions.uid,
+        &current.uid,
+        "deleted and then recreated",
+    )?;
+    check(
+        "ResourceVersion",
+        &preconditions.resource_version,
+        &version,
+        "modified",
+    )
 }

@@ -43,11 +43,8 @@ pub(super) fn for_create(
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    for field in SERVER_SET
-        .iter()
-        .chain(&NOT_KEPT)
-        .chain(&["resourceVersion"])
-    {
+    let set = SERVER_SET.iter().chain(&NOT_KEPT);
+    for field in set.chain(&["resourceVersion"]) {
         metadata.remove(*field);
     }
     set_namespace(metadata, namespace)?;
@@ -111,10 +108,8 @@ pub(super) fn for_update(
     }
     let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
     set_namespace(metadata, namespace)?;
-    for field in SERVER_SET
-        .iter()
-        .chain(&["name", "generateName", "resourceVersion"])
-    {
+    let named = ["name", "generateName", "resourceVersion"];
+    for field in SERVER_SET.iter().chain(&named) {
         match &old["metadata"][*field] {
             Value::Null => metadata.remove(*field),
             held => metadata.insert((*field).to_owned(), held.clone()),
@@ -125,12 +120,10 @@ pub(super) fn for_update(
         let is_new = |new: &&str| !held.contains(new);
         let added: Vec<_> = finalizers(value).filter(is_new).collect();
         if !added.is_empty() {
-            let cause = Cause::forbidden(
-                "metadata.finalizers",
-                format_args!(
-                    "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
-                ),
+            let why = format!(
+                "no new finalizers can be added if the object is being deleted, found new finalizers {added:?}"
             );
+            let cause = Cause::forbidden("metadata.finalizers", why);
             return Err(ApiError::invalid(resource.name, &key.name, vec![cause]));
         }
     }

@@ -39,10 +39,8 @@ impl Writer {
             .list(Kind::Service, &Filter::default(), None, None, None);
         let others: Vec<_> = page.map(|page| page.objects).unwrap_or_default();
         let others: Vec<_> = others.iter().filter(|other| other.uid != uid).collect();
-        let taken: HashSet<_> = others
-            .iter()
-            .map(|other| other.field("spec.clusterIP"))
-            .collect();
+        let taken = others.iter().map(|other| other.field("spec.clusterIP"));
+        let taken: HashSet<_> = taken.collect();
 
         let given = text(service, "/spec/clusterIP").to_owned();
         let address = if given.is_empty() {
