@@ -10,25 +10,21 @@ pub(super) fn notes(status: &AgentStatus) -> Vec<String> {
     let Some(beside) = &status.beside else {
         return Vec::new();
     };
-    let mut facts = vec![format!(
-        "kubelet root directory {}",
-        beside.kubelet_root_dir
-    )];
-    if !beside.kubelet_version.is_empty() {
-        facts.insert(0, format!("kubelet {}", beside.kubelet_version));
-    }
-    if !beside.identity.is_empty() {
-        facts.push(format!("as {}", beside.identity));
-    }
-    facts.push(format!("TTL {} s", beside.ttl_secs));
-    facts.extend(match beside.disk_visible {
-        Some(true) => Some("disk visible".to_owned()),
-        Some(false) => Some("disk not visible".to_owned()),
-        None => None,
-    });
-    if beside.dry_run {
-        facts.push("dry run".to_owned());
-    }
+    let fact = |label: &str, value: &str| (!value.is_empty()).then(|| format!("{label} {value}"));
+    let disk = match beside.disk_visible {
+        Some(true) => "visible",
+        Some(false) => "not visible",
+        None => "",
+    };
+    let facts = [
+        fact("kubelet", &beside.kubelet_version),
+        fact("kubelet root directory", &beside.kubelet_root_dir),
+        fact("as", &beside.identity),
+        Some(format!("TTL {} s", beside.ttl_secs)),
+        fact("disk", disk),
+        beside.dry_run.then(|| "dry run".to_owned()),
+    ];
+    let facts: Vec<_> = facts.into_iter().flatten().collect();
     let mut notes = vec![format!("mode Beside: {}", facts.join(", "))];
     let rights = beside.rights.iter().map(|right| match right.granted {
         Some(true) => format!("{} granted", right.right),

@@ -262,43 +262,35 @@ fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
 
 /// The volumes and environments of a pod.
 fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> impl Iterator<Item = Row<7>> {
-    let row = move |name: &str, kind: &str, delivery: &Delivery, stale, files, last_swap| {
-        let is_shown = detail == Detail::Wide || !is_done(delivery) || stale != None;
-        is_shown.then(|| {
-            [
-                ("PART", format!("{}/{}/{name}", pod.namespace, pod.name)),
-                ("TYPE", kind.to_owned()),
-                ("PHASE", delivery.phase.as_str().to_owned()),
-                ("AGE", age(delivery.since, now)),
-                ("FILES", files),
-                ("LAST SWAP", last_swap),
-                ("REASON", reason(delivery, stale)),
-            ]
-        })
+    let is_shown = move |delivery: &Delivery, stale: Option<Timestamp>| {
+        detail == Detail::Wide || !is_done(delivery) || stale.is_some()
     };
-    let volumes = pod.volumes.iter().filter_map(move |volume| {
-        let (delivery, stale) = (&volume.delivery, volume.stale_as_of);
-        let (files, last_swap) = (volume.files.to_string(), last(volume.last_swap, now));
-        row(
-            &volume.name,
-            &volume.type_,
-            delivery,
-            stale,
-            files,
-            last_swap,
-        )
+    let place = move |part: &str| format!("{}/{}/{part}", pod.namespace, pod.name);
+    let volumes = pod.volumes.iter();
+    let volumes = volumes.filter(move |one| is_shown(&one.delivery, one.stale_as_of));
+    let volumes = volumes.map(move |volume| {
+        [
+            ("PART", place(&volume.name)),
+            ("TYPE", volume.type_.clone()),
+            ("PHASE", volume.delivery.phase.as_str().to_owned()),
+            ("AGE", age(volume.delivery.since, now)),
+            ("FILES", volume.files.to_string()),
+            ("LAST SWAP", last(volume.last_swap, now)),
+            ("REASON", reason(&volume.delivery, volume.stale_as_of)),
+        ]
     });
-    let containers = pod.containers.iter().filter_map(move |container| {
-        let (delivery, stale) = (&container.delivery, container.stale_as_of);
-        let none = String::new;
-        row(
-            &container.name,
-            "environment",
-            delivery,
-            stale,
-            none(),
-            none(),
-        )
+    let containers = pod.containers.iter();
+    let containers = containers.filter(move |one| is_shown(&one.delivery, one.stale_as_of));
+    let containers = containers.map(move |container| {
+        [
+            ("PART", place(&container.name)),
+            ("TYPE", "environment".to_owned()),
+            ("PHASE", container.delivery.phase.as_str().to_owned()),
+            ("AGE", age(container.delivery.since, now)),
+            ("FILES", String::new()),
+            ("LAST SWAP", String::new()),
+            ("REASON", reason(&container.delivery, container.stale_as_of)),
+        ]
     });
     volumes.chain(containers)
 }
