@@ -3,11 +3,13 @@
 use std::{
     fs,
     io::Write as _,
+    net::SocketAddr,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::Context as _;
+use larder_apiserver::{ApiServer, User};
 use tempfile::NamedTempFile;
 
 /// A kubeconfig file that is complete as soon as it exists, and that is removed when the server exits.
@@ -18,6 +20,16 @@ pub(crate) struct KubeconfigFile {
 }
 
 impl KubeconfigFile {
+    /// Publishes the kubeconfig of an administrator of `server`, which listens at `address`.
+    pub(crate) fn of_admin(
+        path: &Path,
+        server: &ApiServer,
+        address: SocketAddr,
+    ) -> anyhow::Result<Self> {
+        let text = server.kubeconfig(address, User::admin());
+        Self::publish(path, &text.context("cannot create a client certificate")?)
+    }
+
     /// Writes the file atomically, by rename. It holds a key, so only its owner may read it.
     pub(crate) fn publish(path: &Path, text: &str) -> anyhow::Result<Self> {
         let what = || format!("cannot write the kubeconfig {}", path.display());

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use futures::FutureExt as _;
-use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
+use larder_apiserver::{ApiServer, AuditLog, Options, Transport};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
 use larder_objects::chain;
@@ -62,15 +62,9 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
         tasks.spawn(following.map(|_| Ok(())));
     }
     // Last: from here on, the server accepts connections.
-    let kubeconfig = match &args.kubeconfig_out {
-        None => None,
-        Some(path) => {
-            let text = server
-                .kubeconfig(address, User::admin())
-                .context("cannot create a client certificate")?;
-            Some(KubeconfigFile::publish(path, &text)?)
-        }
-    };
+    let kubeconfig = args.kubeconfig_out.as_ref();
+    let kubeconfig = kubeconfig.map(|path| KubeconfigFile::of_admin(path, &server, address));
+    let kubeconfig = kubeconfig.transpose()?;
     output::results(|out| writeln!(out, "listening on https://{address}"))?;
     if kubeconfig.is_none() {
         output::note("no client can log in: write a kubeconfig with --kubeconfig-out FILE");

@@ -82,7 +82,7 @@ async fn let_kubectl_in(
 
     use anyhow::Context as _;
     use futures::FutureExt as _;
-    use larder_apiserver::{Transport, User};
+    use larder_apiserver::Transport;
 
     use crate::kubeconfig_file::KubeconfigFile;
 
@@ -90,10 +90,8 @@ async fn let_kubectl_in(
     let listener = listener.context("cannot listen on loopback")?;
     let address = listener.local_addr();
     let address = address.context("cannot read the address of the listener")?;
-    let text = server.kubeconfig(address, User::admin());
-    let text = text.context("cannot create a client certificate")?;
     // The listener accepts connections already.
-    let file = KubeconfigFile::publish(path, &text)?;
+    let file = KubeconfigFile::of_admin(path, &server, address)?;
     tracing::info!(kubeconfig = %path.display(), %address, "kubectl can use the embedded API server");
     let serving = async move {
         let result = server.serve(listener, Transport::Tls, shutdown).await;
