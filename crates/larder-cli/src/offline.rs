@@ -206,8 +206,7 @@ impl Offline {
         for name in needs.config_maps {
             let found = self.config_maps.get(&key(name));
             let assumed = self.root_ca.as_ref().filter(|_| name == ROOT_CA);
-            let found = found.or(assumed).cloned();
-            let found = found.ok_or(Unavailable::NotFound);
+            let found = found.or(assumed).cloned().ok_or(Unavailable::NotFound);
             inputs.config_maps.insert(name.to_owned(), found);
         }
         for name in needs.secrets {

@@ -104,10 +104,8 @@ impl AgentClient {
         if status.starts_with('2') {
             return Ok(());
         }
-        bail!(
-            "the agent rejected it: {}",
-            String::from_utf8_lossy(&body).trim()
-        );
+        let why = String::from_utf8_lossy(&body);
+        bail!("the agent rejected it: {}", why.trim());
     }
 
     fn body(&self, path: &str) -> anyhow::Result<Option<Vec<u8>>> {

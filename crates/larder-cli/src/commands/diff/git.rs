@@ -104,11 +104,8 @@ impl Repository<'_> {
             return Ok(Ok(id));
         }
         let message = String::from_utf8_lossy(&output.stderr);
-        Ok(Err(message
-            .lines()
-            .next()
-            .unwrap_or("git failed")
-            .to_owned()))
+        let first = message.lines().next();
+        Ok(Err(first.unwrap_or("git failed").to_owned()))
     }
 
     /// The manifests of the tree `id`, which is at `directory`, in the order of their names.

@@ -106,19 +106,13 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
                 branch.extend(view.mounts.iter().map(|mount| mounted(pod, mount, shown)));
             }
             Err(error) => {
-                branch.push(Branch::new([TableCell::red(format!(
-                    "not started: {}",
-                    chain(error)
-                ))]));
+                let why = format!("not started: {}", chain(error));
+                branch.push(Branch::new([TableCell::red(why)]));
                 branch.extend(missing_references(pod, container));
                 // Without variables, a subPathExpr that refers to one stays unknown.
                 let mounts = mount_table(pod.pod, *container, &Environment::default());
-                branch.extend(
-                    mounts
-                        .iter()
-                        .flatten()
-                        .map(|mount| mounted(pod, mount, shown)),
-                );
+                let mounts = mounts.iter().flatten();
+                branch.extend(mounts.map(|mount| mounted(pod, mount, shown)));
             }
         }
         root.push(branch);
@@ -256,9 +250,8 @@ fn optional_files<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = Bra
     let optional = sources.filter(|(_, key)| key.optional == Some(true));
     optional.map(|(name, key)| {
         let file = format!("{} of volume {}", key.path, key.volume_name);
-        Branch::new([TableCell::yellow(format!(
-            "optional, missing: {name} in {file}; {WRITTEN_LATER}"
-        ))])
+        let missing = format!("optional, missing: {name} in {file}; {WRITTEN_LATER}");
+        Branch::new([TableCell::yellow(missing)])
     })
 }
 
@@ -293,9 +286,8 @@ fn content(
     let projection = match projection {
         Ok(projection) => projection,
         Err(error) => {
-            return vec![Branch::new([TableCell::red(format!(
-                "not filled: {error}"
-            ))])];
+            let why = format!("not filled: {error}");
+            return vec![Branch::new([TableCell::red(why)])];
         }
     };
     let wanted = sub_path.trim_end_matches('/');

@@ -83,10 +83,8 @@ async fn line(lines: &mut BufReader<UnixStream>) -> io::Result<String> {
         .read_until(b'\n', &mut line)
         .await?;
     if line.last() != Some(&b'\n') {
-        return Err(io::Error::new(
-            io::ErrorKind::UnexpectedEof,
-            "the agent has ended",
-        ));
+        let ended = "the agent has ended";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, ended));
     }
     Ok(String::from_utf8_lossy(&line).into_owned())
 }

@@ -78,10 +78,8 @@ fn pod_tree(pod: &PodStatus) -> Branch {
     let mut cells = vec![name];
     cells.extend(delivery(&pod.delivery));
     if let Some(deleted) = pod.deletion_timestamp {
-        cells.push(TableCell::yellow(format!(
-            "deletion requested at {}",
-            time(deleted)
-        )));
+        let deletion = format!("deletion requested at {}", time(deleted));
+        cells.push(TableCell::yellow(deletion));
     }
     let volumes = pod.volumes.iter().map(volume);
     let containers = pod.containers.iter().map(container);
@@ -105,11 +103,9 @@ fn container(container: &ContainerStatus) -> Branch {
     cells.extend(delivery(&container.delivery));
     cells.extend(freshness(container.last_swap, container.stale_as_of));
     let outdated = container.outdated.iter().map(|outdated| {
+        let name = format!("{} {}", outdated.kind, outdated.name);
         Branch::new([
-            TableCell::yellow(format!(
-                "needs a restart to see {} {}",
-                outdated.kind, outdated.name
-            )),
+            TableCell::yellow(format!("needs a restart to see {name}")),
             TableCell::dim(&outdated.object),
             TableCell::dim(format!("since {}", time(outdated.since))),
         ])
