@@ -100,21 +100,21 @@ impl<'r> Comparison<'r> {
         to_world: &Offline,
         to: &'r [RenderedPod<'r>],
     ) -> Self {
-        let (from_pods, to_pods) = (by_name(from), by_name(to));
+        let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
+            let pods = pods.iter();
+            pods.map(|pod| ((pod.namespace(), pod.name()), pod))
+                .collect()
+        };
+        // Whether one differs is seen in its containers.
+        let (from, to) = (by_name(from).into_iter(), by_name(to).into_iter());
+        let sides = edits(from, to, |_, _| false);
         let mut unknown = 0;
-        let keys: BTreeSet<_> = from_pods.keys().chain(to_pods.keys()).collect();
-        let pods = keys.into_iter().filter_map(|&(namespace, name)| {
-            let key = (namespace, name);
-            let sides = match (from_pods.get(&key), to_pods.get(&key)) {
-                (Some(from), Some(to)) => Edit::Changed(*from, *to),
-                (Some(from), None) => Edit::Removed(*from),
-                (None, to) => Edit::Added(*to?),
-            };
+        let pods = sides.into_iter().filter_map(|((namespace, name), sides)| {
             PodDiff::new(ObjectKey::new(namespace, name), sides, &mut unknown)
         });
         Self {
             pods: pods.collect(),
-            unreferenced: unreferenced(from_world, from, to_world, to),
+            unreferenced: unreferenced(from_world, to_world),
             unknown,
         }
     }
@@ -124,21 +124,10 @@ impl<'r> Comparison<'r> {
     }
 }
 
-fn by_name<'r>(pods: &'r [RenderedPod<'r>]) -> HashMap<(&'r str, &'r str), &'r RenderedPod<'r>> {
-    let pods = pods.iter();
-    pods.map(|pod| ((pod.namespace(), pod.name()), pod))
-        .collect()
-}
-
-fn unreferenced(
-    from_world: &Offline,
-    from: &[RenderedPod<'_>],
-    to_world: &Offline,
-    to: &[RenderedPod<'_>],
-) -> Vec<(Kind, ObjectKey)> {
-    let referenced = referenced(from.iter().chain(to).map(|pod| pod.pod));
-    let objects = from_world.objects().chain(to_world.objects());
-    let changed = objects.filter(|(kind, key)| !from_world.has_same_object(to_world, *kind, key));
+fn unreferenced(from: &Offline, to: &Offline) -> Vec<(Kind, ObjectKey)> {
+    let referenced = referenced(from.pods.iter().chain(&to.pods).map(|pod| &pod.pod));
+    let objects = from.objects().chain(to.objects());
+    let changed = objects.filter(|(kind, key)| !from.has_same_object(to, *kind, key));
     let changed: BTreeSet<_> = changed.map(|(kind, key)| (kind, key.clone())).collect();
     changed.difference(&referenced).cloned().collect()
 }
