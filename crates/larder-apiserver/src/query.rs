@@ -36,13 +36,10 @@ impl<'a> Query<'a> {
     }
 
     pub(crate) fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
-        self.get(name)
-            .map(|value| {
-                value.parse().map_err(|_| {
-                    let why = format!("strconv.ParseInt: parsing \"{value}\": invalid syntax");
-                    ApiError::bad_request(why)
-                })
-            })
-            .transpose()
+        let parse = |value: &str| {
+            let why = || format!("strconv.ParseInt: parsing \"{value}\": invalid syntax");
+            value.parse().map_err(|_| ApiError::bad_request(why()))
+        };
+        self.get(name).map(parse).transpose()
     }
 }

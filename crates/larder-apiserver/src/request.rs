@@ -2,6 +2,7 @@
 
 use http::Method;
 use larder_objects::ObjectKey;
+use percent_encoding::percent_decode_str;
 use smol_str::SmolStr;
 
 use crate::{query::Query, resource::Kind, status::ApiError, versions::CertificatesVersions};
@@ -87,16 +88,11 @@ pub(crate) enum Route {
 
 impl Route {
     pub(crate) fn of(path: &str, versions: CertificatesVersions) -> Result<Self, ApiError> {
-        let segments: Vec<SmolStr> = path
-            .split('/')
-            .filter(|segment| !segment.is_empty())
-            .map(|segment| {
-                percent_encoding::percent_decode_str(segment)
-                    .decode_utf8()
-                    .map(SmolStr::from)
-                    .map_err(|_| ApiError::bad_request("the path is not UTF-8"))
-            })
-            .collect::<Result<_, _>>()?;
+        let segments = path.split('/').filter(|segment| !segment.is_empty());
+        let decoded = segments.map(|segment| percent_decode_str(segment).decode_utf8());
+        let segments = decoded.map(|segment| segment.map(SmolStr::from));
+        let segments = segments.collect::<Result<Vec<_>, _>>();
+        let segments = segments.map_err(|_| ApiError::bad_request("the path is not UTF-8"))?;
         let words: Vec<_> = segments.iter().map(SmolStr::as_str).collect();
         let target = match words.as_slice() {
             ["api", version, rest @ ..] => ResourcePath::of("", version, rest),
