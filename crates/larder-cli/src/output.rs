@@ -73,6 +73,12 @@ pub(crate) fn results(print: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> i
     }
 }
 
+/// Prints lines to standard output, with their control characters escaped.
+pub(crate) fn lines(lines: impl IntoIterator<Item: AsRef<str>>) -> io::Result<()> {
+    let mut lines = lines.into_iter();
+    results(|out| lines.try_for_each(|line| writeln!(out, "{}", escaped(line.as_ref()))))
+}
+
 /// The wall clock.
 pub(crate) fn now() -> Timestamp {
     #[expect(

@@ -9,7 +9,7 @@ use crate::{
     agent::client_config,
     args::CleanArgs,
     outcome::{CommandOutcome, Failure},
-    output::{self, escaped},
+    output,
 };
 
 pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
@@ -44,7 +44,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
             "{verb} {} if nothing else is in it",
             root.display()
         ));
-        print(&lines)?;
+        output::lines(&lines)?;
         return Ok(CommandOutcome::Done);
     }
     let (errors, is_left) = found.remove();
@@ -53,7 +53,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
         (true, false) => Some(format!("{verb} {}", root.display())),
         (true, true) => Some(format!("kept {}: {}", root.display(), why_kept(&root))),
     });
-    print(&lines)?;
+    output::lines(&lines)?;
     for error in &errors {
         output::error(error);
     }
@@ -68,12 +68,4 @@ fn why_kept(root: &Path) -> String {
         names if names.is_empty() => "it cannot be removed".to_owned(),
         names => format!("it has other files: {names}"),
     }
-}
-
-fn print(lines: &[String]) -> Result<(), Failure> {
-    Ok(output::results(|out| {
-        lines
-            .iter()
-            .try_for_each(|line| writeln!(out, "{}", escaped(line)))
-    })?)
 }

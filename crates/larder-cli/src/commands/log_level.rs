@@ -19,7 +19,7 @@ pub(super) fn run(args: &LogLevelArgs) -> Result<CommandOutcome, Failure> {
     } else {
         let filter = agent.text(PATH)?;
         let filter = filter.context("the agent has no log level")?;
-        output::results(|out| writeln!(out, "{}", output::escaped(&filter)))?;
+        output::lines([filter])?;
     }
     Ok(CommandOutcome::Done)
 }

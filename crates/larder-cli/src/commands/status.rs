@@ -55,10 +55,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
             HealthCheck::Readyz => "/readyz",
         };
         let (is_ok, text) = AgentClient::new(&root_dir)?.check(path)?;
-        output::results(|out| {
-            let mut lines = text.lines();
-            lines.try_for_each(|line| writeln!(out, "{}", output::escaped(line)))
-        })?;
+        output::lines(text.lines())?;
         return Ok(CommandOutcome::partial_if(!is_ok));
     }
     if args.watch {
