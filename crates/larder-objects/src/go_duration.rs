@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use crate::digits::{split_number, split_sign};
+
 /// Why a text is not a duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -25,10 +27,7 @@ pub enum DurationError {
 ///
 /// The text is malformed, negative or out of range.
 pub fn parse(text: &str) -> Result<Duration, DurationError> {
-    let (negative, unsigned) = match text.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, text.strip_prefix('+').unwrap_or(text)),
-    };
+    let (negative, unsigned) = split_sign(text);
     if unsigned.is_empty() {
         return Err(DurationError::Malformed);
     }
@@ -46,18 +45,14 @@ pub fn parse(text: &str) -> Result<Duration, DurationError> {
 fn nanoseconds(mut rest: &str) -> Result<u64, DurationError> {
     let mut total = 0_u128;
     while !rest.is_empty() {
-        let whole = take_while(&mut rest, |c| c.is_ascii_digit());
-        let fraction = match rest.strip_prefix('.') {
-            Some(after) => {
-                rest = after;
-                take_while(&mut rest, |c| c.is_ascii_digit())
-            }
-            None => "",
-        };
+        let (whole, fraction, after) = split_number(rest);
         if whole.is_empty() && fraction.is_empty() {
             return Err(DurationError::Malformed);
         }
-        let unit = match take_while(&mut rest, |c| c != '.' && !c.is_ascii_digit()) {
+        let end = after.find(|c: char| c == '.' || c.is_ascii_digit());
+        let (unit, after) = after.split_at(end.unwrap_or(after.len()));
+        rest = after;
+        let unit = match unit {
             "ns" => 1,
             "us" | "µs" | "μs" => 1_000,
             "ms" => 1_000_000,
@@ -86,13 +81,6 @@ fn nanoseconds(mut rest: &str) -> Result<u64, DurationError> {
         }
     }
     u64::try_from(total).map_err(|_| DurationError::TooLong)
-}
-
-fn take_while<'a>(rest: &mut &'a str, wanted: impl Fn(char) -> bool) -> &'a str {
-    let end = rest.find(|c| !wanted(c)).unwrap_or(rest.len());
-    let (taken, left) = rest.split_at(end);
-    *rest = left;
-    taken
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ mod chain;
 mod config_map;
 mod data;
 pub mod defaults;
+mod digits;
 mod encoding;
 mod field_path;
 pub mod go_duration;

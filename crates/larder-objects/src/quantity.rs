@@ -16,6 +16,8 @@ use std::{cmp::Ordering, str::FromStr};
 pub(crate) use text::Amount;
 pub use text::canonical;
 
+use crate::digits::{split_number, split_sign};
+
 /// An exact amount, in billionths. The greatest is about 1.7e29.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity {
@@ -38,6 +40,11 @@ pub enum QuantityError {
 
 const NANO: i128 = 1_000_000_000;
 const MILLI: i128 = 1_000_000;
+
+/// The suffixes of the powers of 1000, from a billionth.
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+/// The suffixes of the powers of 1024, from one.
+const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 impl Quantity {
     /// The quantity 1.
@@ -85,48 +92,26 @@ enum Unit {
 
 impl Unit {
     fn parse(suffix: &str) -> Result<Self, QuantityError> {
-        Ok(match suffix {
-            "n" => Self::Decimal(-9),
-            "u" => Self::Decimal(-6),
-            "m" => Self::Decimal(-3),
-            "" => Self::Decimal(0),
-            "k" => Self::Decimal(3),
-            "M" => Self::Decimal(6),
-            "G" => Self::Decimal(9),
-            "T" => Self::Decimal(12),
-            "P" => Self::Decimal(15),
-            "E" => Self::Decimal(18),
-            "Ki" => Self::Binary(10),
-            "Mi" => Self::Binary(20),
-            "Gi" => Self::Binary(30),
-            "Ti" => Self::Binary(40),
-            "Pi" => Self::Binary(50),
-            "Ei" => Self::Binary(60),
-            _ => {
-                let exponent = suffix
-                    .strip_prefix(['e', 'E'])
-                    .ok_or(QuantityError::Suffix)?;
-                Self::Decimal(parse_exponent(exponent).ok_or(QuantityError::Suffix)?)
-            }
-        })
+        let mut decimal = DECIMAL.into_iter().zip((-9..).step_by(3));
+        if let Some((_, exponent)) = decimal.find(|(known, _)| *known == suffix) {
+            return Ok(Self::Decimal(exponent));
+        }
+        let mut binary = BINARY.into_iter().zip((0..).step_by(10));
+        if let Some((_, exponent)) = binary.find(|(known, _)| *known == suffix) {
+            return Ok(Self::Binary(exponent));
+        }
+        let exponent = suffix.strip_prefix(['e', 'E']).and_then(parse_exponent);
+        exponent.map(Self::Decimal).ok_or(QuantityError::Suffix)
     }
 }
 
 /// A signed decimal number; one too great for the type counts as the greatest.
 fn parse_exponent(text: &str) -> Option<i64> {
-    let (negative, digits) = match text.as_bytes() {
-        [b'-', digits @ ..] => (true, digits),
-        [b'+', digits @ ..] => (false, digits),
-        digits => (false, digits),
-    };
-    if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
+    let (negative, digits) = split_sign(text);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    let magnitude = digits.iter().fold(0_i64, |exponent, digit| {
-        exponent
-            .saturating_mul(10)
-            .saturating_add(i64::from(digit - b'0'))
-    });
+    let magnitude = clamp(accumulate(digits.bytes()));
     Some(if negative { -magnitude } else { magnitude })
 }
 
@@ -138,16 +123,8 @@ impl FromStr for Quantity {
         if text.is_empty() {
             return Err(QuantityError::Format);
         }
-        let (negative, rest) = match text.as_bytes()[0] {
-            b'-' => (true, &text[1..]),
-            b'+' => (false, &text[1..]),
-            _ => (false, text),
-        };
-        let (whole, rest) = split_digits(rest);
-        let (fraction, suffix) = match rest.strip_prefix('.') {
-            Some(rest) => split_digits(rest),
-            None => ("", rest),
-        };
+        let (negative, rest) = split_sign(text);
+        let (whole, fraction, suffix) = split_number(rest);
         check_suffix_form(suffix)?;
         let magnitude = match Unit::parse(suffix)? {
             Unit::Decimal(exponent) => scale_decimal(whole, fraction, exponent),
@@ -157,13 +134,6 @@ impl FromStr for Quantity {
             nanos: if negative { -magnitude } else { magnitude },
         })
     }
-}
-
-fn split_digits(text: &str) -> (&str, &str) {
-    let end = text
-        .find(|char: char| !char.is_ascii_digit())
-        .unwrap_or(text.len());
-    text.split_at(end)
 }
 
 /// A suffix is letters of the known ones, a sign, digits. What is not has a different error.

@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use super::{NANO, Quantity, QuantityError};
+use super::{BINARY, DECIMAL, NANO, Quantity, QuantityError};
 
 /// The sort of suffix that a quantity was written with, and is written with again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,8 +61,6 @@ impl FromStr for Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
-        const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
         let nanos = self.quantity.nanos;
         let whole = nanos % NANO == 0;
         if nanos == 0 {

@@ -5,6 +5,8 @@
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Number, Value};
 
+use crate::digits::split_sign;
+
 /// The value of plain `text`; `None` when it is text.
 pub(super) fn plain(text: &str) -> Result<Option<Value>, String> {
     let value = match text {
@@ -47,11 +49,7 @@ fn number(text: &str) -> Option<Value> {
 
 /// A signed integer with Go's prefixes: `0x`, `0o`, `0b` and the bare `0` for octal.
 fn integer(text: &str) -> Option<Value> {
-    let (sign, digits) = match text.as_bytes() {
-        [b'-', ..] => ("-", &text[1..]),
-        [b'+', ..] => ("", &text[1..]),
-        _ => ("", text),
-    };
+    let (negative, digits) = split_sign(text);
     // Rust's parsers take a sign of their own.
     if !digits.starts_with(|c: char| c.is_ascii_digit()) {
         return None;
@@ -66,40 +64,15 @@ fn integer(text: &str) -> Option<Value> {
     if !digits.starts_with(|c: char| c.is_ascii_alphanumeric()) {
         return None;
     }
-    if let Ok(value) = i64::from_str_radix(&format!("{sign}{digits}"), radix) {
-        return Some(value.into());
-    }
-    match sign {
-        "" => u64::from_str_radix(digits, radix).ok().map(Value::from),
-        _ => None,
-    }
+    let magnitude = i128::from_str_radix(digits, radix).ok()?;
+    let number = Number::from_i128(if negative { -magnitude } else { magnitude });
+    number.map(Value::Number)
 }
 
 /// `[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?`
 fn float(text: &str) -> Option<Value> {
-    let digits =
-        |text: &str| text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
-    let whole = digits(unsigned);
-    let mut rest = &unsigned[whole..];
-    if let Some(after) = rest.strip_prefix('.') {
-        let fraction = digits(after);
-        if whole + fraction == 0 {
-            return None;
-        }
-        rest = &after[fraction..];
-    } else if whole == 0 {
-        return None;
-    }
-    if let Some(exponent) = rest.strip_prefix(['e', 'E']) {
-        let exponent = exponent.strip_prefix(['-', '+']).unwrap_or(exponent);
-        let length = digits(exponent);
-        if length == 0 {
-            return None;
-        }
-        rest = &exponent[length..];
-    }
-    if !rest.is_empty() {
+    // Rust reads the same form, and words: `inf`, `nan`.
+    if text.ends_with(|c: char| c.is_ascii_alphabetic()) {
         return None;
     }
     let value: f64 = text.parse().ok()?;
