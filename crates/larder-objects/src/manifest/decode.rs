@@ -12,7 +12,7 @@ use super::{
     unknown::{UnknownField, unknown_keys},
 };
 use crate::{
-    FieldPath, defaults,
+    defaults,
     validation::{self, FieldErrors},
 };
 
@@ -20,23 +20,9 @@ use crate::{
 const COMMON_FIELDS: [&str; 3] = ["apiVersion", "kind", "metadata"];
 /// Number of keys that are compared with the common fields when one of these is missing.
 const MAX_COMPARED_KEYS: usize = 20;
-const CONFIG_MAP_FIELDS: [&str; 6] = [
-    "apiVersion",
-    "binaryData",
-    "data",
-    "immutable",
-    "kind",
-    "metadata",
-];
-const SECRET_FIELDS: [&str; 7] = [
-    "apiVersion",
-    "data",
-    "immutable",
-    "kind",
-    "metadata",
-    "stringData",
-    "type",
-];
+/// The fields of its own that a ConfigMap has.
+const CONFIG_MAP_FIELDS: [&str; 3] = ["binaryData", "data", "immutable"];
+const SECRET_FIELDS: [&str; 4] = ["data", "immutable", "stringData", "type"];
 
 /// The type of an object.
 pub(super) enum Recognized {
@@ -94,21 +80,17 @@ pub(super) fn recognize(
     }
     match fields.get("metadata") {
         Some(metadata @ Value::Object(fields)) => {
-            let name = FieldPath::fields("metadata.name");
-            if let Err(problem) = required_text(fields, "name", name) {
+            if let Err(problem) = required_text(fields, "name", "metadata.name") {
                 // Its unknown fields may say why there is no name.
                 let _ = full_metadata(metadata, unknown);
                 return Err(problem);
             }
         }
         None | Some(Value::Null) => {
-            let field = FieldPath::fields("metadata.name");
+            let field = "metadata.name".into();
             return Err(Problem::Missing { field });
         }
-        Some(other) => {
-            let field = FieldPath::fields("metadata");
-            return Err(wrong_type(field, "a mapping", other));
-        }
+        Some(other) => return Err(wrong_type("metadata", "a mapping", other)),
     }
     let decoded = typed(object.into_value(), kind, completion, unknown)?;
     Ok(Recognized::Object(Box::new(decoded)))
@@ -119,7 +101,7 @@ fn top_level_text<'a>(
     name: &'static str,
     unknown: &mut Vec<UnknownField>,
 ) -> Result<&'a str, Problem> {
-    let text = required_text(fields, name, FieldPath::fields(name));
+    let text = required_text(fields, name, name);
     if text.is_err() {
         // The fields of this object are not known; a similar name is likely to be meant for a common one.
         let keys = fields
@@ -135,11 +117,13 @@ fn top_level_text<'a>(
 fn required_text<'a>(
     fields: &'a Map<String, Value>,
     key: &str,
-    field: FieldPath,
+    field: &'static str,
 ) -> Result<&'a str, Problem> {
     match fields.get(key) {
         Some(Value::String(text)) if !text.is_empty() => Ok(text),
-        None | Some(Value::Null | Value::String(_)) => Err(Problem::Missing { field }),
+        None | Some(Value::Null | Value::String(_)) => Err(Problem::Missing {
+            field: field.into(),
+        }),
         Some(other) => Err(wrong_type(field, "a string", other)),
     }
 }
@@ -173,43 +157,30 @@ fn typed(
         value["apiVersion"] = "certificates.k8s.io/v1beta1".into();
     }
     let object = RawObject::new(value);
+    let mut raw = Undecoded {
+        object: &object,
+        unknown,
+    };
     let manifest = match kind {
-        ObjectKind::Pod => Manifest::Pod(read(&object, unknown, defaults::pod, validation::pod)?),
+        ObjectKind::Pod => Manifest::Pod(raw.read(defaults::pod, validation::pod)?),
         ObjectKind::ConfigMap => {
             let check = validation::config_map;
-            Manifest::ConfigMap(with_data(
-                &object,
-                unknown,
-                &CONFIG_MAP_FIELDS,
-                |_| {},
-                check,
-            )?)
+            Manifest::ConfigMap(raw.read_data(&CONFIG_MAP_FIELDS, |_| {}, check)?)
         }
         ObjectKind::Secret => {
             let (default, check) = (defaults::secret, validation::secret);
-            Manifest::Secret(with_data(&object, unknown, &SECRET_FIELDS, default, check)?)
+            Manifest::Secret(raw.read_data(&SECRET_FIELDS, default, check)?)
         }
-        ObjectKind::Service => Manifest::Service(read(
-            &object,
-            unknown,
-            defaults::service,
-            validation::service,
-        )?),
-        ObjectKind::Node => {
-            Manifest::Node(read(&object, unknown, defaults::node, validation::node)?)
+        ObjectKind::Service => Manifest::Service(raw.read(defaults::service, validation::service)?),
+        ObjectKind::Node => Manifest::Node(raw.read(defaults::node, validation::node)?),
+        ObjectKind::Namespace => {
+            Manifest::Namespace(raw.read(defaults::namespace, validation::namespace)?)
         }
-        ObjectKind::Namespace => Manifest::Namespace(read(
-            &object,
-            unknown,
-            defaults::namespace,
-            validation::namespace,
-        )?),
         ObjectKind::ServiceAccount => {
-            Manifest::ServiceAccount(read(&object, unknown, |_| {}, validation::service_account)?)
+            Manifest::ServiceAccount(raw.read(|_| {}, validation::service_account)?)
         }
         ObjectKind::ClusterTrustBundle => {
-            let check = validation::cluster_trust_bundle;
-            Manifest::ClusterTrustBundle(read(&object, unknown, |_| {}, check)?)
+            Manifest::ClusterTrustBundle(raw.read(|_| {}, validation::cluster_trust_bundle)?)
         }
         ObjectKind::Workload(_) | ObjectKind::List | ObjectKind::Other | ObjectKind::Unknown => {
             unreachable!("handled above")
@@ -222,34 +193,41 @@ fn typed(
     })
 }
 
-/// An object of a type of the API's own.
-fn read<K: DeserializeOwned>(
-    object: &Value,
-    unknown: &mut Vec<UnknownField>,
-    default: fn(&mut K),
-    check: fn(&K) -> FieldErrors,
-) -> Result<Box<K>, Problem> {
-    let mut read = decode(object, unknown)?;
-    default(&mut read);
-    checked(check(&read))?;
-    Ok(Box::new(read))
+/// An object that waits to be decoded, and the list that takes its unknown fields.
+struct Undecoded<'a> {
+    object: &'a Value,
+    unknown: &'a mut Vec<UnknownField>,
 }
 
-/// A ConfigMap or a Secret, of which we keep less than the API has.
-fn with_data<K: DeserializeOwned>(
-    object: &Value,
-    unknown: &mut Vec<UnknownField>,
-    fields: &[&'static str],
-    default: fn(&mut K),
-    check: fn(&K) -> FieldErrors,
-) -> Result<K, Problem> {
-    unknown.extend(unknown_keys(object, fields));
-    let metadata = full_metadata(&object["metadata"], unknown)?;
-    let mut read = decode(object, &mut Vec::new())?;
-    default(&mut read);
-    let errors = validation::metadata(&metadata, validation::Scope::Namespaced);
-    checked(errors.and(check(&read)))?;
-    Ok(read)
+impl Undecoded<'_> {
+    /// An object of a type of the API's own.
+    fn read<K: DeserializeOwned>(
+        &mut self,
+        default: fn(&mut K),
+        check: fn(&K) -> FieldErrors,
+    ) -> Result<Box<K>, Problem> {
+        let mut read = decode(self.object, self.unknown)?;
+        default(&mut read);
+        checked(check(&read))?;
+        Ok(Box::new(read))
+    }
+
+    /// A ConfigMap or a Secret, of which we keep less than the API has.
+    fn read_data<K: DeserializeOwned>(
+        &mut self,
+        fields: &[&'static str],
+        default: fn(&mut K),
+        check: fn(&K) -> FieldErrors,
+    ) -> Result<K, Problem> {
+        let known = [&COMMON_FIELDS, fields].concat();
+        self.unknown.extend(unknown_keys(self.object, &known));
+        let metadata = full_metadata(&self.object["metadata"], self.unknown)?;
+        let mut read = decode(self.object, &mut Vec::new())?;
+        default(&mut read);
+        let errors = validation::metadata(&metadata, validation::Scope::Namespaced);
+        checked(errors.and(check(&read)))?;
+        Ok(read)
+    }
 }
 
 /// The pod of a workload. Its errors name the fields of the workload.
@@ -265,11 +243,10 @@ fn workload(
         normalize::set_uid(metadata);
     }
     let object = RawObject::new(pod_value);
-    let prefix = FieldPath::fields(template);
-    let mut of_pod = Vec::new();
-    let pod = read(&object, &mut of_pod, defaults::pod, validation::pod);
-    unknown.extend(of_pod.into_iter().map(|field| field.within(&prefix)));
-    let pod = pod.map_err(|problem| problem.within(&prefix))?;
+    let pod = within(template, unknown, |unknown| {
+        let object = &object;
+        Undecoded { object, unknown }.read(defaults::pod, validation::pod)
+    })?;
     Ok(Decoded {
         workload: Some(name),
         object,
@@ -290,11 +267,19 @@ fn full_metadata(
     metadata: &Value,
     unknown: &mut Vec<UnknownField>,
 ) -> Result<FullMetadata, Problem> {
-    let prefix = FieldPath::fields("metadata");
-    let mut of_metadata = Vec::new();
-    let decoded = decode(metadata, &mut of_metadata);
-    unknown.extend(of_metadata.into_iter().map(|field| field.within(&prefix)));
-    decoded.map_err(|problem| problem.within(&prefix))
+    within("metadata", unknown, |unknown| decode(metadata, unknown))
+}
+
+/// Reads a part of an object, whose unknown fields and problem name their fields from the object on.
+fn within<T>(
+    part: &'static str,
+    unknown: &mut Vec<UnknownField>,
+    read: impl FnOnce(&mut Vec<UnknownField>) -> Result<T, Problem>,
+) -> Result<T, Problem> {
+    let (prefix, mut of_part) = (part.into(), Vec::new());
+    let read = read(&mut of_part);
+    unknown.extend(of_part.into_iter().map(|field| field.within(&prefix)));
+    read.map_err(|problem| problem.within(&prefix))
 }
 
 fn metadata_mut(value: &mut Value) -> Option<&mut Map<String, Value>> {

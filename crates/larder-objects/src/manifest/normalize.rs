@@ -4,6 +4,7 @@ use std::collections::HashSet;
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde_json::{Map, Value, json};
+use zeroize::Zeroizing;
 
 use super::{Problem, typed::wrong_type};
 use crate::{FieldPath, encoding::decode_base64, stable_pod_uid};
@@ -52,7 +53,7 @@ pub fn encode_bytes(object: &mut Map<String, Value>, field: &str) {
         let byte = |item: &Value| u8::try_from(item.as_u64()?).ok();
         // A value that is not a list of bytes stays, and is rejected later.
         if let Some(bytes) = items.iter().map(byte).collect::<Option<Vec<u8>>>() {
-            *value = BASE64.encode(zeroize::Zeroizing::new(bytes)).into();
+            *value = BASE64.encode(Zeroizing::new(bytes)).into();
         }
     }
 }
@@ -68,17 +69,11 @@ pub fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> 
         None => return Ok(()),
         Some(Value::Object(entries)) if entries.is_empty() => return Ok(()),
         Some(Value::Object(entries)) => entries,
-        Some(other) => {
-            return Err(wrong_type(
-                FieldPath::fields("stringData"),
-                "a mapping",
-                &other,
-            ));
-        }
+        Some(other) => return Err(wrong_type("stringData", "a mapping", &other)),
     };
     let data = secret.entry("data").or_insert_with(|| json!({}));
     let Value::Object(data) = data else {
-        return Err(wrong_type(FieldPath::fields("data"), "a mapping", data));
+        return Err(wrong_type("data", "a mapping", data));
     };
     for (key, value) in entries {
         let Value::String(text) = value else {
@@ -92,12 +87,8 @@ pub fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> 
                 problem: "value is not base64".to_owned(),
             });
         }
-        data.insert(
-            key,
-            BASE64
-                .encode(zeroize::Zeroizing::new(text).as_bytes())
-                .into(),
-        );
+        let encoded = BASE64.encode(Zeroizing::new(text).as_bytes());
+        data.insert(key, encoded.into());
     }
     Ok(())
 }
@@ -140,19 +131,13 @@ pub(super) fn pod_of_workload(
     let claims = take("/spec/volumeClaimTemplates");
     let pointer = format!("/{}", template.replace('.', "/"));
     let Value::Object(mut pod) = take(&pointer) else {
-        let field = FieldPath::fields(template);
+        let field = template.into();
         return Err(Problem::Missing { field });
     };
     let mut metadata = match pod.remove("metadata") {
         Some(Value::Object(metadata)) => metadata,
         None => Map::new(),
-        Some(other) => {
-            return Err(wrong_type(
-                FieldPath::fields("metadata"),
-                "a mapping",
-                &other,
-            ));
-        }
+        Some(other) => return Err(wrong_type("metadata", "a mapping", &other)),
     };
     for key in ["generateName", "uid"] {
         metadata.remove(key);

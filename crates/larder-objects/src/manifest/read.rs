@@ -272,7 +272,7 @@ impl Loader {
                     kind: Some(format!("{item_kind}List")),
                     name: None,
                 };
-                let problem = wrong_type(FieldPath::fields("items"), "a sequence", &other);
+                let problem = wrong_type("items", "a sequence", &other);
                 return self.failed(source, None, subject, problem);
             }
         };

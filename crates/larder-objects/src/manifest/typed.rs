@@ -329,12 +329,13 @@ fn type_problem(field: FieldPath, message: &str, found: &Value) -> Problem {
 }
 
 /// The problem of a field that holds `found` where `expected` belongs. Names types only.
-pub(super) fn wrong_type(field: FieldPath, expected: &str, found: &Value) -> Problem {
+pub(super) fn wrong_type(field: impl Into<FieldPath>, expected: &str, found: &Value) -> Problem {
     let hint = match found {
         Value::Number(_) | Value::Bool(_) if expected == "a string" => " (quote it)",
         _ => "",
     };
     let problem = format!("expected {expected}, found {}{hint}", type_name(found));
+    let field = field.into();
     Problem::Type { field, problem }
 }
 
