@@ -7,10 +7,7 @@ use k8s_openapi::api::core::v1::{
     ResourceFieldSelector, Volume,
 };
 
-use super::{
-    FieldErrors,
-    names::{ENVIRONMENT, is_environment_name},
-};
+use super::FieldErrors;
 use crate::{FieldPath, Quantity, split_subscript};
 
 /// Field paths that a variable may show. (Volumes may show others.)
@@ -26,42 +23,26 @@ const ENV_FIELDS: [&str; 9] = [
     "status.podIPs",
 ];
 
+const TOO_MANY: &str = "may not have more than one field specified at a time";
+
 pub(super) fn check_env_from(errors: &mut FieldErrors, field: &FieldPath, source: &EnvFromSource) {
-    if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty())
-        && !is_environment_name(prefix)
-    {
-        errors.invalid(field.child("prefix"), prefix, ENVIRONMENT);
+    if let Some(prefix) = source.prefix.as_deref().filter(|prefix| !prefix.is_empty()) {
+        errors.check_environment_name(field.child("prefix"), prefix);
     }
-    let map = source
-        .config_map_ref
-        .as_ref()
-        .map(|source| ("configMapRef", &source.name));
-    let secret = source
-        .secret_ref
-        .as_ref()
-        .map(|source| ("secretRef", &source.name));
+    let map = source.config_map_ref.as_ref();
+    let map = map.map(|source| ("configMapRef", &source.name));
+    let secret = source.secret_ref.as_ref();
+    let secret = secret.map(|source| ("secretRef", &source.name));
     if map.is_none() && secret.is_none() {
-        errors.invalid(
-            field,
-            "",
-            "must specify one of: `configMapRef` or `secretRef`",
-        );
-    }
-    if map.is_some() && secret.is_some() {
-        errors.invalid(
-            field,
-            "",
-            "may not have more than one field specified at a time",
-        );
+        let one_of = "must specify one of: `configMapRef` or `secretRef`";
+        errors.invalid(field, "", one_of);
+    } else if map.is_some() && secret.is_some() {
+        errors.invalid(field, "", TOO_MANY);
     }
     for (kind, name) in map.into_iter().chain(secret) {
         let field = field.child(kind).child("name");
-        if name.is_empty() {
-            errors.required(&field, "");
-        } else {
-            // The API server takes the name for the beginning of one.
-            errors.check_subdomain_prefix(&field, name);
-        }
+        // The API server takes the name for the beginning of one.
+        errors.check_given(field, name, FieldErrors::check_subdomain_prefix);
     }
 }
 
@@ -71,18 +52,11 @@ pub(super) fn check_env(
     variable: &EnvVar,
     volumes: &HashMap<&str, &Volume>,
 ) {
-    let name_field = field.child("name");
-    if variable.name.is_empty() {
-        errors.required(&name_field, "");
-    } else if !is_environment_name(&variable.name) {
-        errors.invalid(&name_field, &*variable.name, ENVIRONMENT);
-    }
+    let check = FieldErrors::check_environment_name;
+    errors.check_given(field.child("name"), &variable.name, check);
     if let Some(source) = &variable.value_from {
         let field = field.child("valueFrom");
-        let has_value = variable
-            .value
-            .as_ref()
-            .is_some_and(|value| !value.is_empty());
+        let has_value = !variable.value.as_deref().unwrap_or("").is_empty();
         check_source(errors, &field, source, has_value, volumes);
     }
 }
@@ -101,30 +75,17 @@ fn check_source(
     }
     if let Some(reference) = &source.resource_field_ref {
         sources += 1;
-        check_resource_ref(
-            errors,
-            &field.child("resourceFieldRef"),
-            reference,
-            ResourceRefContext::Environment,
-        );
+        check_resource_ref(errors, &field.child("resourceFieldRef"), reference);
     }
-    let map = source
-        .config_map_key_ref
-        .as_ref()
-        .map(|key| ("configMapKeyRef", &key.name, &key.key));
-    let secret = source
-        .secret_key_ref
-        .as_ref()
-        .map(|key| ("secretKeyRef", &key.name, &key.key));
+    let map = source.config_map_key_ref.as_ref();
+    let map = map.map(|key| ("configMapKeyRef", &key.name, &key.key));
+    let secret = source.secret_key_ref.as_ref();
+    let secret = secret.map(|key| ("secretKeyRef", &key.name, &key.key));
     for (kind, name, key) in map.into_iter().chain(secret) {
         sources += 1;
         errors.check_subdomain(field.child(kind).child("name"), name);
         let field = field.child(kind).child("key");
-        if key.is_empty() {
-            errors.required(&field, "");
-        } else {
-            errors.check_config_map_key(&field, key);
-        }
+        errors.check_given(field, key, FieldErrors::check_config_map_key);
     }
     if let Some(reference) = &source.file_key_ref {
         sources += 1;
@@ -134,11 +95,7 @@ fn check_source(
         let one_of = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
         errors.invalid(field, "", one_of);
     } else if sources > 1 {
-        errors.invalid(
-            field,
-            "",
-            "may not have more than one field specified at a time",
-        );
+        errors.invalid(field, "", TOO_MANY);
     } else if has_value {
         errors.invalid(field, "", "may not be specified when `value` is not empty");
     }
@@ -179,24 +136,11 @@ pub(super) fn check_field_ref(
     }
 }
 
-/// Where a resource is shown: a volume has no container of its own to fall back to.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum ResourceRefContext {
-    Environment,
-    Volume,
-}
-
 pub(super) fn check_resource_ref(
     errors: &mut FieldErrors,
     field: &FieldPath,
     reference: &ResourceFieldSelector,
-    context: ResourceRefContext,
 ) {
-    if context == ResourceRefContext::Volume
-        && reference.container_name.as_deref().unwrap_or("").is_empty()
-    {
-        errors.required(field.child("containerName"), "");
-    }
     let resource = &*reference.resource;
     let resource_field = field.child("resource");
     if resource.is_empty() {
@@ -268,26 +212,15 @@ fn check_file_ref(
         _ if reference.volume_name.is_empty() => errors.required(&volume_field, ""),
         None => errors.not_found(&volume_field, &reference.volume_name),
         Some(volume) if volume.empty_dir.is_none() => {
-            errors.invalid(
-                &volume_field,
-                &*reference.volume_name,
-                "referenced volume must be of type emptyDir",
-            );
+            let rule = "referenced volume must be of type emptyDir";
+            errors.invalid(&volume_field, &*reference.volume_name, rule);
         }
         Some(_) => {}
     }
-    let key_field = field.child("key");
-    if reference.key.is_empty() {
-        errors.required(&key_field, "");
-    } else if !is_environment_name(&reference.key) {
-        errors.invalid(&key_field, &*reference.key, ENVIRONMENT);
-    }
-    let path_field = field.child("path");
-    if reference.path.is_empty() {
-        errors.required(&path_field, "");
-    } else {
-        errors.check_inside(&path_field, &reference.path);
-    }
+    let check = FieldErrors::check_environment_name;
+    errors.check_given(field.child("key"), &reference.key, check);
+    let check = FieldErrors::check_inside;
+    errors.check_given(field.child("path"), &reference.path, check);
 }
 
 #[cfg(test)]

@@ -149,12 +149,7 @@ impl FieldErrors {
         value: impl fmt::Debug,
         message: &str,
     ) {
-        self.push(
-            field,
-            FieldErrorKind::Invalid,
-            Some(format!("{value:?}")),
-            message,
-        );
+        self.invalid_as(field, format!("{value:?}"), message);
     }
 
     /// `shown` is the value as JSON.
@@ -163,12 +158,8 @@ impl FieldErrors {
     }
 
     pub(super) fn duplicate(&mut self, field: impl Into<FieldPath>, value: &str) {
-        self.push(
-            field,
-            FieldErrorKind::Duplicate,
-            Some(format!("{value:?}")),
-            "",
-        );
+        let shown = Some(format!("{value:?}"));
+        self.push(field, FieldErrorKind::Duplicate, shown, "");
     }
 
     pub(super) fn forbidden(&mut self, field: impl Into<FieldPath>, message: &str) {
@@ -176,12 +167,8 @@ impl FieldErrors {
     }
 
     pub(super) fn not_found(&mut self, field: impl Into<FieldPath>, value: &str) {
-        self.push(
-            field,
-            FieldErrorKind::NotFound,
-            Some(format!("{value:?}")),
-            "",
-        );
+        let shown = Some(format!("{value:?}"));
+        self.push(field, FieldErrorKind::NotFound, shown, "");
     }
 
     pub(super) fn too_long(&mut self, field: impl Into<FieldPath>, message: String) {
@@ -196,12 +183,8 @@ impl FieldErrors {
     ) {
         let supported: Vec<_> = supported.iter().map(|value| format!("{value:?}")).collect();
         let message = format!("supported values: {}", supported.join(", "));
-        self.push(
-            field,
-            FieldErrorKind::NotSupported,
-            Some(format!("{value:?}")),
-            message,
-        );
+        let shown = Some(format!("{value:?}"));
+        self.push(field, FieldErrorKind::NotSupported, shown, message);
     }
 }
 

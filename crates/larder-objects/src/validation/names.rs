@@ -13,7 +13,7 @@ pub(super) const LABEL: &str = "a lowercase RFC 1123 label must consist of lower
 const QUALIFIED: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')";
 const LABEL_VALUE: &str = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')";
 const CONFIG_KEY: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
-pub(super) const ENVIRONMENT: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
+const ENVIRONMENT: &str = "a valid environment variable name must consist only of printable ASCII characters other than '='";
 
 /// Longest name of an object.
 const MAX_SUBDOMAIN: usize = 253;
@@ -132,6 +132,32 @@ fn too_long(limit: usize) -> String {
 }
 
 impl FieldErrors {
+    pub(super) fn check_not_empty(&mut self, field: impl Into<FieldPath>, text: &str) {
+        if text.is_empty() {
+            self.required(field, "");
+        }
+    }
+
+    /// A text that must not be empty, and passes `check` otherwise.
+    pub(super) fn check_given(
+        &mut self,
+        field: FieldPath,
+        text: &str,
+        check: impl FnOnce(&mut Self, FieldPath, &str),
+    ) {
+        if text.is_empty() {
+            self.required(field, "");
+        } else {
+            check(self, field, text);
+        }
+    }
+
+    pub(super) fn check_environment_name(&mut self, field: impl Into<FieldPath>, name: &str) {
+        if !is_environment_name(name) {
+            self.invalid(field, name, ENVIRONMENT);
+        }
+    }
+
     pub(super) fn check_subdomain(&mut self, field: impl Into<FieldPath>, text: &str) {
         self.check_subdomain_in(field, text, text);
     }
@@ -164,15 +190,8 @@ impl FieldErrors {
         }
         if !is_unbounded_label(text) {
             let has_dots = text.split('.').all(is_unbounded_label);
-            self.invalid(
-                field,
-                text,
-                if has_dots {
-                    "must not contain dots"
-                } else {
-                    LABEL
-                },
-            );
+            let no_dots = "must not contain dots";
+            self.invalid(field, text, if has_dots { no_dots } else { LABEL });
         }
     }
 

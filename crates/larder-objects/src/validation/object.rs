@@ -78,10 +78,8 @@ pub(super) fn metadata_named(
         .map(|(key, value)| key.len() + value.len())
         .sum();
     if size > MAX_ANNOTATION_BYTES {
-        errors.too_long(
-            "metadata.annotations",
-            format!("may not be more than {MAX_ANNOTATION_BYTES} bytes"),
-        );
+        let rule = format!("may not be more than {MAX_ANNOTATION_BYTES} bytes");
+        errors.too_long("metadata.annotations", rule);
     }
     for (index, finalizer) in metadata.finalizers.iter().flatten().enumerate() {
         let field = FieldPath::fields("metadata.finalizers").index(index);
@@ -138,10 +136,8 @@ pub fn secret(secret: &Secret) -> FieldErrors {
     for key in secret.data.keys() {
         errors.check_config_map_key(FieldPath::fields("data").key(key), key);
     }
-    check_size(
-        &mut errors,
-        secret.data.values().map(|value| value.len()).sum(),
-    );
+    let bytes = secret.data.values().map(|value| value.len()).sum();
+    check_size(&mut errors, bytes);
     let required: &[&str] = match &*secret.type_ {
         "kubernetes.io/tls" => &["tls.crt", "tls.key"],
         "kubernetes.io/dockercfg" => &[".dockercfg"],
@@ -153,15 +149,12 @@ pub fn secret(secret: &Secret) -> FieldErrors {
         errors.required(FieldPath::fields("data").key(key), "");
     }
     if let "kubernetes.io/dockercfg" | "kubernetes.io/dockerconfigjson" = &*secret.type_ {
-        let held = required
-            .iter()
-            .filter_map(|key| Some((key, secret.data.get(key)?)));
-        for (key, _) in held.filter(|(_, value)| !is_json_object(value)) {
-            errors.invalid(
-                FieldPath::fields("data").key(key),
-                REDACTED,
-                "must be a JSON object",
-            );
+        for key in required {
+            let held = secret.data.get(key);
+            if held.is_some_and(|value| !is_json_object(value)) {
+                let field = FieldPath::fields("data").key(key);
+                errors.invalid(field, REDACTED, "must be a JSON object");
+            }
         }
     }
     let either = ["username", "password"];
@@ -184,10 +177,8 @@ fn is_json_object(bytes: &[u8]) -> bool {
 
 fn check_size(errors: &mut FieldErrors, bytes: usize) {
     if bytes > MAX_OBJECT_BYTES {
-        errors.too_long(
-            "data",
-            format!("may not be more than {MAX_OBJECT_BYTES} bytes"),
-        );
+        let rule = format!("may not be more than {MAX_OBJECT_BYTES} bytes");
+        errors.too_long("data", rule);
     }
 }
 
@@ -196,12 +187,9 @@ pub fn config_map_update(new: &ConfigMap, old: &ConfigMap) -> FieldErrors {
     let mut errors = FieldErrors::default();
     if old.immutable {
         check_unchanged(&mut errors, "immutable", new.immutable);
-        for (field, same) in [
-            ("data", new.data == old.data),
-            ("binaryData", new.binary_data == old.binary_data),
-        ] {
-            check_unchanged(&mut errors, field, same);
-        }
+        check_unchanged(&mut errors, "data", new.data == old.data);
+        let same = new.binary_data == old.binary_data;
+        check_unchanged(&mut errors, "binaryData", same);
     }
     errors.and(config_map(new))
 }
@@ -229,18 +217,12 @@ fn check_unchanged(errors: &mut FieldErrors, field: &'static str, same: bool) {
 pub fn service(service: &Service) -> FieldErrors {
     let check_name = FieldErrors::check_label;
     let mut errors = metadata_named(&service.metadata, Scope::Namespaced, check_name);
-    let ports = service
-        .spec
-        .iter()
-        .flat_map(|spec| spec.ports.iter().flatten());
+    let ports = service.spec.iter().flat_map(|spec| &spec.ports).flatten();
     for (index, port) in ports.enumerate() {
         let field = FieldPath::fields("spec.ports").index(index);
         errors.check_range(field.child("port"), port.port.into(), PORTS);
-        errors.check_choice(
-            field.child("protocol"),
-            port.protocol.as_deref(),
-            &PROTOCOLS,
-        );
+        let protocol = port.protocol.as_deref();
+        errors.check_choice(field.child("protocol"), protocol, &PROTOCOLS);
     }
     errors
 }

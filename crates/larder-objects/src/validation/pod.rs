@@ -12,6 +12,7 @@ mod own;
 use super::{
     FieldErrorKind, FieldErrors, Scope,
     environment::{check_env, check_env_from},
+    foreign::PULL_POLICIES,
     metadata,
     ports::{check_host_ports, check_ports},
     resources::{Owner, check_resources, check_whole},
@@ -36,11 +37,8 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
         let field = FieldPath::fields("spec.volumes").index(index);
         let before = errors.len();
         check_volume(errors, &field, volume);
-        let is_new = !volumes.contains(&*volume.name);
-        if !is_new && errors.len() == before {
+        if errors.len() == before && !volumes.insert(&*volume.name) {
             errors.duplicate(field.child("name"), &volume.name);
-        } else if errors.len() == before {
-            volumes.insert(&*volume.name);
         }
     }
     if spec.containers.is_empty() {
@@ -50,12 +48,8 @@ fn check_spec(errors: &mut FieldErrors, spec: &PodSpec) {
     for container in containers(spec) {
         check_container(errors, &container, &mut names, (&volumes, &by_name), spec);
     }
-    check_host_ports(
-        errors,
-        &FieldPath::fields("spec.containers"),
-        &spec.containers,
-    );
-    check_whole(errors, &FieldPath::fields("spec.resources"), spec);
+    check_host_ports(errors, &spec.containers);
+    check_whole(errors, spec);
     own::check_own(errors, spec);
     for container in containers(spec) {
         if container.image.trim() != container.image {
@@ -83,13 +77,6 @@ struct AnyContainer<'a> {
     security: Option<&'a SecurityContext>,
 }
 
-impl AnyContainer<'_> {
-    fn is_privileged(&self) -> bool {
-        let context = self.security;
-        context.is_some_and(|context| context.privileged == Some(true))
-    }
-}
-
 /// All containers in the order of the API server's checks: regular, init, ephemeral.
 fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
     macro_rules! any {
@@ -111,15 +98,11 @@ fn containers(spec: &PodSpec) -> Vec<AnyContainer<'_>> {
             })
         };
     }
+    let init = spec.init_containers.iter().flatten();
+    let ephemeral = spec.ephemeral_containers.iter().flatten();
     any!(spec.containers.iter(), "containers")
-        .chain(any!(
-            spec.init_containers.iter().flatten(),
-            "initContainers"
-        ))
-        .chain(any!(
-            spec.ephemeral_containers.iter().flatten(),
-            "ephemeralContainers"
-        ))
+        .chain(any!(init, "initContainers"))
+        .chain(any!(ephemeral, "ephemeralContainers"))
         .collect()
 }
 
@@ -132,19 +115,14 @@ fn check_container<'a>(
 ) {
     let field = &container.field;
     let name_field = field.child("name");
-    if container.name.is_empty() {
-        errors.required(&name_field, "");
-    } else {
-        errors.check_label(&name_field, container.name);
-    }
-    if container.image.is_empty() {
-        errors.required(field.child("image"), "");
-    }
-    errors.check_choice(
-        field.child("terminationMessagePolicy"),
-        container.message_policy,
-        &["File", "FallbackToLogsOnError"],
-    );
+    errors.check_given(name_field.clone(), container.name, FieldErrors::check_label);
+    errors.check_not_empty(field.child("image"), container.image);
+    let choice = |errors: &mut FieldErrors, name, chosen, supported| {
+        errors.check_choice(field.child(name), chosen, supported);
+    };
+    let policies = &["File", "FallbackToLogsOnError"];
+    let policy = container.message_policy;
+    choice(errors, "terminationMessagePolicy", policy, policies);
     let host_network = spec.host_network == Some(true) && container.is_regular;
     check_ports(errors, &field.child("ports"), container.ports, host_network);
     for (index, variable) in container.env.iter().enumerate() {
@@ -154,41 +132,30 @@ fn check_container<'a>(
     for (index, source) in container.env_from.iter().enumerate() {
         check_env_from(errors, &field.child("envFrom").index(index), source);
     }
+    let security = container.security;
+    let is_privileged = security.is_some_and(|context| context.privileged == Some(true));
     let mut paths = HashSet::new();
     for (index, mount) in container.mounts.iter().enumerate() {
         let field = field.child("volumeMounts").index(index);
         check_mount(errors, &field, mount, volumes, &mut paths);
-        if mount.mount_propagation.as_deref() == Some("Bidirectional") && !container.is_privileged()
-        {
-            errors.forbidden(
-                field.child("mountPropagation"),
-                "Bidirectional mount propagation is available only to privileged containers",
-            );
+        if mount.mount_propagation.as_deref() == Some("Bidirectional") && !is_privileged {
+            let rule = "Bidirectional mount propagation is available only to privileged containers";
+            errors.forbidden(field.child("mountPropagation"), rule);
         }
         check_recursive_read_only(errors, &field.child("recursiveReadOnly"), mount);
     }
-    errors.check_choice(
-        field.child("imagePullPolicy"),
-        container.pull_policy,
-        &["Always", "IfNotPresent", "Never"],
-    );
-    check_resources(
-        errors,
-        &field.child("resources"),
-        container.resources,
-        Owner::Container,
-    );
-    if let Some(context) = container.security {
+    let policy = container.pull_policy;
+    choice(errors, "imagePullPolicy", policy, &PULL_POLICIES);
+    let resources = field.child("resources");
+    check_resources(errors, &resources, container.resources, Owner::Container);
+    if let Some(context) = security {
         check_security(errors, &field.child("securityContext"), context);
     }
     if !container.name.is_empty() && !names.insert(container.name) {
         errors.duplicate(&name_field, container.name);
     }
-    errors.check_choice(
-        field.child("restartPolicy"),
-        container.restart_policy,
-        &["Always", "Never", "OnFailure"],
-    );
+    let policies = &["Always", "Never", "OnFailure"];
+    choice(errors, "restartPolicy", container.restart_policy, policies);
 }
 
 /// Rules of a container's security context (kube-apiserver 1.36, `ValidateSecurityContext`).
@@ -219,19 +186,14 @@ fn check_mount<'a>(
     volumes: &HashSet<&str>,
     paths: &mut HashSet<&'a str>,
 ) {
-    let name_field = field.child("name");
-    if mount.name.is_empty() {
-        errors.required(&name_field, "");
-    }
+    let (name_field, path_field) = (&field.child("name"), &field.child("mountPath"));
+    errors.check_not_empty(name_field, &mount.name);
     if !volumes.contains(&*mount.name) {
-        errors.not_found(&name_field, &mount.name);
+        errors.not_found(name_field, &mount.name);
     }
-    if mount.mount_path.is_empty() {
-        errors.required(field.child("mountPath"), "");
-    }
+    errors.check_not_empty(path_field, &mount.mount_path);
     if !paths.insert(&*mount.mount_path) {
-        let path_field = field.child("mountPath");
-        errors.invalid(&path_field, &*mount.mount_path, "must be unique");
+        errors.invalid(path_field, &*mount.mount_path, "must be unique");
     }
     let text = |field: &Option<String>| field.clone().filter(|text| !text.is_empty());
     let (sub_path, expression) = (text(&mount.sub_path), text(&mount.sub_path_expr));
@@ -241,11 +203,8 @@ fn check_mount<'a>(
     if let Some(path) = &expression {
         let field = field.child("subPathExpr");
         if sub_path.is_some() {
-            errors.invalid(
-                &field,
-                &**path,
-                "subPathExpr and subPath are mutually exclusive",
-            );
+            let rule = "subPathExpr and subPath are mutually exclusive";
+            errors.invalid(&field, &**path, rule);
         }
         errors.check_relative(&field, path);
     }
@@ -258,11 +217,8 @@ fn check_mount<'a>(
         }
     }
     let modes = ["Bidirectional", "HostToContainer", "None"];
-    errors.check_choice(
-        field.child("mountPropagation"),
-        mount.mount_propagation.as_deref(),
-        &modes,
-    );
+    let mode = mount.mount_propagation.as_deref();
+    errors.check_choice(field.child("mountPropagation"), mode, &modes);
 }
 
 fn check_recursive_read_only(errors: &mut FieldErrors, field: &FieldPath, mount: &VolumeMount) {

@@ -38,21 +38,15 @@ pub(super) fn check_ports(
         if port.container_port == 0 {
             errors.required(field.child("containerPort"), "");
         } else {
-            errors.check_range(
-                field.child("containerPort"),
-                port.container_port.into(),
-                PORTS,
-            );
+            let number = port.container_port.into();
+            errors.check_range(field.child("containerPort"), number, PORTS);
         }
         let host_port = port.host_port.unwrap_or(0);
         if host_port != 0 {
             errors.check_range(field.child("hostPort"), host_port.into(), PORTS);
         }
-        errors.check_choice(
-            field.child("protocol"),
-            port.protocol.as_deref(),
-            &PROTOCOLS,
-        );
+        let protocol = port.protocol.as_deref();
+        errors.check_choice(field.child("protocol"), protocol, &PROTOCOLS);
         if host_network && host_port != port.container_port {
             let rule = "must match `containerPort` when `hostNetwork` is true";
             errors.invalid(field.child("hostPort"), host_port, rule);
@@ -60,13 +54,9 @@ pub(super) fn check_ports(
     }
 }
 
-/// Checks that no two of `containers`, which run at the same time, want the same port of the host. `field` is that of
-/// the list.
-pub(super) fn check_host_ports(
-    errors: &mut FieldErrors,
-    field: &FieldPath,
-    containers: &[Container],
-) {
+/// Checks that no two of a pod's `containers`, which run at the same time, want the same port of the host.
+pub(super) fn check_host_ports(errors: &mut FieldErrors, containers: &[Container]) {
+    let field = FieldPath::fields("spec.containers");
     let mut taken = HashSet::new();
     for (index, container) in containers.iter().enumerate() {
         for (place, port) in container.ports.iter().flatten().enumerate() {
@@ -163,10 +153,10 @@ mod tests {
         ]))
         .unwrap();
         let mut errors = FieldErrors::default();
-        check_host_ports(&mut errors, &FieldPath::fields("c"), &containers);
+        check_host_ports(&mut errors, &containers);
         assert_eq!(
             errors.lines(),
-            "c[1].ports[2].hostPort: Duplicate value: \"TCP//80\"\n"
+            "spec.containers[1].ports[2].hostPort: Duplicate value: \"TCP//80\"\n"
         );
         let mut errors = FieldErrors::default();
         let ports = containers[0].ports.as_deref().unwrap();

@@ -1,5 +1,7 @@
 //! Requests and limits, of a container and of a pod as a whole.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::{
     api::core::v1::{PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource,
@@ -55,25 +57,22 @@ pub(super) fn check_resources(
     let Some(resources) = resources else { return };
     for (name, side) in [("limits", Side::Limits), ("requests", Side::Requests)] {
         for (resource, amount) in side.of(resources).into_iter().flatten() {
-            check_name(errors, &field.child(name).key(resource), resource, owner);
-            check_amount(
-                errors,
-                &field.child(name).key(resource),
-                resource,
-                &amount.0,
-            );
+            let own_field = field.child(name).key(resource);
+            check_name(errors, &own_field, resource, owner);
+            check_amount(errors, &own_field, resource, &amount.0);
             if side == Side::Requests {
                 check_within_limit(errors, field, resource, &amount.0, resources);
             }
         }
     }
-    let names = [Side::Limits, Side::Requests]
-        .into_iter()
-        .flat_map(|side| side.of(resources).into_iter().flatten())
-        .map(|(name, _)| name.as_str());
-    let mut names = names.collect::<Vec<_>>().into_iter();
+    let sides = [&resources.limits, &resources.requests];
+    let names = sides.into_iter().flatten().flat_map(BTreeMap::keys);
     let has_huge_pages = names.clone().any(|name| name.starts_with(HUGE_PAGES));
-    if has_huge_pages && !names.any(|name| matches!(name, "cpu" | "memory")) {
+    if has_huge_pages
+        && !names
+            .clone()
+            .any(|name| matches!(&**name, "cpu" | "memory"))
+    {
         errors.forbidden(field, "HugePages require cpu or memory");
     }
 }
@@ -169,9 +168,10 @@ fn check_within_limit(
 }
 
 /// Checks that the resources of the pod as a whole are enough for its containers.
-pub(super) fn check_whole(errors: &mut FieldErrors, field: &FieldPath, spec: &PodSpec) {
+pub(super) fn check_whole(errors: &mut FieldErrors, spec: &PodSpec) {
     let Some(whole) = &spec.resources else { return };
-    check_resources(errors, field, Some(whole), Owner::Pod);
+    let field = FieldPath::fields("spec.resources");
+    check_resources(errors, &field, Some(whole), Owner::Pod);
     for (name, side) in [("requests", Side::Requests), ("limits", Side::Limits)] {
         for (resource, sum) in of_containers(spec, side) {
             if side == Side::Limits && !resource.starts_with(HUGE_PAGES) {
@@ -189,20 +189,14 @@ pub(super) fn check_whole(errors: &mut FieldErrors, field: &FieldPath, spec: &Po
     }
     let Some(bounds) = &whole.limits else { return };
     for (index, container) in spec.containers.iter().enumerate() {
-        let limits = container
-            .resources
-            .as_ref()
-            .and_then(|held| held.limits.as_ref());
-        for (resource, limit) in limits.into_iter().flatten() {
+        let field = field.child("containers").index(index);
+        let limits = container.resources.iter().flat_map(|held| &held.limits);
+        for (resource, limit) in limits.flatten() {
             let bound = bounds.get(resource).and_then(read);
             if let (Some((text, limit)), Some((bound_text, bound))) = (read(limit), bound)
                 && limit.quantity > bound.quantity
             {
-                let field = field
-                    .child("containers")
-                    .index(index)
-                    .key(resource)
-                    .child("limits");
+                let field = field.key(resource).child("limits");
                 let rule = format!("must be less than or equal to pod limits of {bound_text}");
                 errors.invalid(&field, text, &rule);
             }
@@ -306,15 +300,11 @@ mod tests {
             ],
         });
         let mut errors = FieldErrors::default();
-        check_whole(
-            &mut errors,
-            &FieldPath::fields("r"),
-            &from_value(spec).unwrap(),
-        );
+        check_whole(&mut errors, &from_value(spec).unwrap());
         expect![[r#"
-            r.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory"
-            r.requests[cpu]: Invalid value: "100m": must be greater than or equal to aggregate container requests of 200m
-            r.containers[0][cpu].limits: Invalid value: "2": must be less than or equal to pod limits of 1
+            spec.resources.requests[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu", "hugepages-", "memory"
+            spec.resources.requests[cpu]: Invalid value: "100m": must be greater than or equal to aggregate container requests of 200m
+            spec.resources.containers[0][cpu].limits: Invalid value: "2": must be less than or equal to pod limits of 1
         "#]]
         .assert_eq(&errors.lines());
     }

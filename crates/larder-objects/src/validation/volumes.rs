@@ -6,12 +6,12 @@ use k8s_openapi::api::core::v1::{
     ClusterTrustBundleProjection, DownwardAPIVolumeFile, KeyToPath, PodCertificateProjection,
     Volume, VolumeProjection,
 };
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::{
     FieldErrors,
     certificates::{SIGNER, is_signer_name},
-    environment::{ResourceRefContext, check_field_ref, check_resource_ref},
+    environment::{check_field_ref, check_resource_ref},
     foreign,
 };
 use crate::FieldPath;
@@ -34,12 +34,7 @@ pub fn certificate_secs(signer_name: &str) -> RangeInclusive<i32> {
 }
 
 pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: &Volume) {
-    let name_field = field.child("name");
-    if volume.name.is_empty() {
-        errors.required(&name_field, "");
-    } else {
-        errors.check_label(&name_field, &volume.name);
-    }
+    errors.check_given(field.child("name"), &volume.name, FieldErrors::check_label);
     let Ok(Value::Object(fields)) = serde_json::to_value(volume) else {
         return;
     };
@@ -51,53 +46,44 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: 
         Some((volume_type, fields)) => {
             let field = field.child(volume_type);
             foreign::check(errors, &field, volume_type, fields, volume);
-            check_own(errors, &field, volume_type, volume);
+            check_own(errors, &field, volume_type, fields, volume);
         }
     }
     for (volume_type, _) in types {
-        errors.forbidden(
-            field.child(volume_type),
-            "may not specify more than 1 volume type",
-        );
+        let rule = "may not specify more than 1 volume type";
+        errors.forbidden(field.child(volume_type), rule);
     }
 }
 
 /// Checks the part `field` of a volume of a type that larder delivers; nothing of another.
-fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, volume: &Volume) {
+fn check_own(
+    errors: &mut FieldErrors,
+    field: &FieldPath,
+    volume_type: &str,
+    fields: &Map<String, Value>,
+    volume: &Volume,
+) {
+    // Only these types have the two.
+    let number = |name: &str| fields.get(name).and_then(Value::as_i64);
+    check_mode(errors, field, "defaultMode", number("defaultMode"));
+    errors.check_id(field.child("defaultUser"), number("defaultUser"));
     match volume_type {
         "configMap" => {
-            let Some(map) = &volume.config_map else {
-                return;
-            };
-            check_object_name(errors, field, "name", &map.name);
-            check_mode(errors, field, "defaultMode", map.default_mode);
-            errors.check_id(field.child("defaultUser"), map.default_user);
-            check_items(errors, field, map.items.as_deref());
+            let items = volume.config_map.iter().flat_map(|map| &map.items);
+            check_items(errors, field, items.flatten());
         }
         "secret" => {
-            let Some(secret) = &volume.secret else { return };
-            let name = secret.secret_name.as_deref().unwrap_or("");
-            check_object_name(errors, field, "secretName", name);
-            check_mode(errors, field, "defaultMode", secret.default_mode);
-            errors.check_id(field.child("defaultUser"), secret.default_user);
-            check_items(errors, field, secret.items.as_deref());
+            let items = volume.secret.iter().flat_map(|secret| &secret.items);
+            check_items(errors, field, items.flatten());
         }
         "downwardAPI" => {
-            let Some(downward) = &volume.downward_api else {
-                return;
-            };
-            check_mode(errors, field, "defaultMode", downward.default_mode);
-            errors.check_id(field.child("defaultUser"), downward.default_user);
-            check_downward_files(errors, field, downward.items.as_deref());
+            let items = volume.downward_api.iter().flat_map(|source| &source.items);
+            check_downward_files(errors, field, items.flatten());
         }
         "projected" => {
-            let Some(projected) = &volume.projected else {
-                return;
-            };
-            check_mode(errors, field, "defaultMode", projected.default_mode);
-            errors.check_id(field.child("defaultUser"), projected.default_user);
+            let sources = volume.projected.iter().flat_map(|held| &held.sources);
             let mut paths = HashSet::new();
-            for (index, source) in projected.sources.iter().flatten().enumerate() {
+            for (index, source) in sources.flatten().enumerate() {
                 let field = field.child("sources").index(index);
                 check_projection(errors, &field, source, &mut paths);
             }
@@ -106,14 +92,7 @@ fn check_own(errors: &mut FieldErrors, field: &FieldPath, volume_type: &str, vol
     }
 }
 
-/// The API server takes any name here, unlike in variables; an object that cannot exist is not found.
-fn check_object_name(errors: &mut FieldErrors, field: &FieldPath, name_field: &str, name: &str) {
-    if name.is_empty() {
-        errors.required(field.child(name_field), "");
-    }
-}
-
-fn check_mode(errors: &mut FieldErrors, field: &FieldPath, name: &'static str, mode: Option<i32>) {
+fn check_mode(errors: &mut FieldErrors, field: &FieldPath, name: &'static str, mode: Option<i64>) {
     if let Some(mode) = mode.filter(|mode| !(0..=0o777).contains(mode)) {
         let rule = "must be a number between 0 and 0777 (octal), both inclusive";
         errors.invalid(field.child(name), mode, rule);
@@ -124,16 +103,14 @@ fn check_mode(errors: &mut FieldErrors, field: &FieldPath, name: &'static str, m
 fn check_items<'a>(
     errors: &mut FieldErrors,
     field: &FieldPath,
-    items: Option<&'a [KeyToPath]>,
+    items: impl Iterator<Item = &'a KeyToPath>,
 ) -> Vec<(FieldPath, &'a str)> {
     let mut paths = Vec::new();
-    for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
+    for (index, item) in items.enumerate() {
         let field = field.child("items").index(index);
-        if item.key.is_empty() {
-            errors.required(field.child("key"), "");
-        }
+        errors.check_not_empty(field.child("key"), &item.key);
         check_path(errors, &field.child("path"), &item.path);
-        check_mode(errors, &field, "mode", item.mode);
+        check_mode(errors, &field, "mode", item.mode.map(i64::from));
         errors.check_id(field.child("user"), item.user);
         paths.push((field.child("path"), &*item.path));
     }
@@ -143,10 +120,10 @@ fn check_items<'a>(
 fn check_downward_files<'a>(
     errors: &mut FieldErrors,
     field: &FieldPath,
-    items: Option<&'a [DownwardAPIVolumeFile]>,
+    items: impl Iterator<Item = &'a DownwardAPIVolumeFile>,
 ) -> Vec<(FieldPath, &'a str)> {
     let mut paths = Vec::new();
-    for (index, item) in items.unwrap_or(&[]).iter().enumerate() {
+    for (index, item) in items.enumerate() {
         let field = field.child("items").index(index);
         check_path(errors, &field.child("path"), &item.path);
         match (&item.field_ref, &item.resource_field_ref) {
@@ -162,10 +139,13 @@ fn check_downward_files<'a>(
             }
             (None, Some(reference)) => {
                 let field = field.child("resourceFieldRef");
-                check_resource_ref(errors, &field, reference, ResourceRefContext::Volume);
+                // A volume has no container of its own to fall back to.
+                let container = reference.container_name.as_deref().unwrap_or("");
+                errors.check_not_empty(field.child("containerName"), container);
+                check_resource_ref(errors, &field, reference);
             }
         }
-        check_mode(errors, &field, "mode", item.mode);
+        check_mode(errors, &field, "mode", item.mode.map(i64::from));
         errors.check_id(field.child("user"), item.user);
         paths.push((field.child("path"), &*item.path));
     }
@@ -180,31 +160,29 @@ fn check_projection<'a>(
     paths: &mut HashSet<&'a str>,
 ) {
     let mut types = 0;
+    let mut of_type = |name| {
+        types += 1;
+        field.child(name)
+    };
     let mut claims: Vec<(FieldPath, &'a str)> = Vec::new();
     if let Some(secret) = &source.secret {
-        types += 1;
-        let field = field.child("secret");
-        check_object_name(errors, &field, "name", &secret.name);
-        claims.extend(check_items(errors, &field, secret.items.as_deref()));
+        let field = of_type("secret");
+        errors.check_not_empty(field.child("name"), &secret.name);
+        let items = secret.items.iter().flatten();
+        claims.extend(check_items(errors, &field, items));
     }
     if let Some(map) = &source.config_map {
-        types += 1;
-        let field = field.child("configMap");
-        check_object_name(errors, &field, "name", &map.name);
-        claims.extend(check_items(errors, &field, map.items.as_deref()));
+        let field = of_type("configMap");
+        errors.check_not_empty(field.child("name"), &map.name);
+        claims.extend(check_items(errors, &field, map.items.iter().flatten()));
     }
     if let Some(downward) = &source.downward_api {
-        types += 1;
-        let field = field.child("downwardAPI");
-        claims.extend(check_downward_files(
-            errors,
-            &field,
-            downward.items.as_deref(),
-        ));
+        let field = of_type("downwardAPI");
+        let items = downward.items.iter().flatten();
+        claims.extend(check_downward_files(errors, &field, items));
     }
     if let Some(token) = &source.service_account_token {
-        types += 1;
-        let field = field.child("serviceAccountToken");
+        let field = of_type("serviceAccountToken");
         let seconds = token.expiration_seconds;
         if let Some(seconds) = seconds.filter(|seconds| !TOKEN_SECS.contains(seconds)) {
             let rule = if seconds < *TOKEN_SECS.start() {
@@ -219,15 +197,13 @@ fn check_projection<'a>(
         errors.check_id(field.child("user"), token.user);
     }
     if let Some(bundle) = &source.cluster_trust_bundle {
-        types += 1;
-        let field = field.child("clusterTrustBundle");
+        let field = of_type("clusterTrustBundle");
         check_trust_bundle(errors, &field, bundle);
         errors.check_id(field.child("user"), bundle.user);
         claims.push((field.child("path"), &bundle.path));
     }
     if let Some(certificate) = &source.pod_certificate {
-        types += 1;
-        let field = field.child("podCertificate");
+        let field = of_type("podCertificate");
         check_certificate(errors, &field, certificate);
         errors.check_id(field.child("user"), certificate.user);
         let files = [
@@ -237,10 +213,9 @@ fn check_projection<'a>(
         ];
         let files = files.map(|(name, path)| (name, path.as_deref().unwrap_or("")));
         if files.iter().all(|(_, path)| path.is_empty()) {
-            errors.required(
-                &field,
-                "specify at least one of credentialBundlePath, keyPath, and certificateChainPath",
-            );
+            let rule =
+                "specify at least one of credentialBundlePath, keyPath, and certificateChainPath";
+            errors.required(&field, rule);
         }
         for (name, path) in files.into_iter().filter(|(_, path)| !path.is_empty()) {
             let field = field.child(name);

@@ -12,16 +12,12 @@ use crate::{FieldPath, validation::FieldErrors};
 const MAX_NAME_SERVERS: usize = 3;
 
 pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
-    errors.check_choice(
-        "spec.restartPolicy",
-        spec.restart_policy.as_deref(),
-        &["Always", "OnFailure", "Never"],
-    );
-    errors.check_choice(
-        "spec.dnsPolicy",
-        spec.dns_policy.as_deref(),
-        &["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"],
-    );
+    let policies = ["Always", "OnFailure", "Never"];
+    let policy = spec.restart_policy.as_deref();
+    errors.check_choice("spec.restartPolicy", policy, &policies);
+    let policies = ["ClusterFirstWithHostNet", "ClusterFirst", "Default", "None"];
+    let policy = spec.dns_policy.as_deref();
+    errors.check_choice("spec.dnsPolicy", policy, &policies);
     for (key, value) in spec.node_selector.iter().flatten() {
         errors.check_qualified_name("spec.nodeSelector", key, key);
         errors.check_label_value("spec.nodeSelector", value);
@@ -31,36 +27,27 @@ pub(super) fn check_own(errors: &mut FieldErrors, spec: &PodSpec) {
     }
     check_name_servers(errors, spec);
     for (field, name) in [
-        (
-            FieldPath::fields("spec.serviceAccountName"),
-            &spec.service_account_name,
-        ),
-        (FieldPath::fields("spec.nodeName"), &spec.node_name),
+        ("spec.serviceAccountName", &spec.service_account_name),
+        ("spec.nodeName", &spec.node_name),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            errors.check_subdomain(&field, name);
+            errors.check_subdomain(field, name);
         }
     }
     let deadline = spec.active_deadline_seconds.unwrap_or(1);
-    errors.check_range(
-        "spec.activeDeadlineSeconds",
-        deadline,
-        1..=i64::from(i32::MAX),
-    );
+    let deadlines = 1..=i64::from(i32::MAX);
+    errors.check_range("spec.activeDeadlineSeconds", deadline, deadlines);
     for (field, name) in [
-        (FieldPath::fields("spec.hostname"), &spec.hostname),
-        (FieldPath::fields("spec.subdomain"), &spec.subdomain),
+        ("spec.hostname", &spec.hostname),
+        ("spec.subdomain", &spec.subdomain),
     ] {
         if let Some(name) = name.as_deref().filter(|name| !name.is_empty()) {
-            errors.check_label(&field, name);
+            errors.check_label(field, name);
         }
     }
     for (index, toleration) in spec.tolerations.iter().flatten().enumerate() {
-        check_toleration(
-            errors,
-            &FieldPath::fields("spec.tolerations").index(index),
-            toleration,
-        );
+        let field = FieldPath::fields("spec.tolerations").index(index);
+        check_toleration(errors, &field, toleration);
     }
     for (index, alias) in spec.host_aliases.iter().flatten().enumerate() {
         let field = FieldPath::fields("spec.hostAliases").index(index);
@@ -87,10 +74,8 @@ fn check_ids(errors: &mut FieldErrors, context: &PodSecurityContext) {
 
 fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
     let field = &FieldPath::fields("spec.dnsConfig.nameservers");
-    let servers = spec
-        .dns_config
-        .as_ref()
-        .and_then(|config| config.nameservers.as_deref());
+    let config = spec.dns_config.as_ref();
+    let servers = config.and_then(|config| config.nameservers.as_deref());
     let servers = servers.unwrap_or_default();
     if spec.dns_policy.as_deref() == Some("None") {
         if spec.dns_config.is_none() {
