@@ -25,65 +25,43 @@ pub fn api_reference(pod: &Pod) -> Option<&'static str> {
     if !references::config_maps(pod).is_empty() {
         return Some("configmaps");
     }
-    if spec
-        .resource_claims
-        .as_ref()
-        .is_some_and(|claims| !claims.is_empty())
-    {
+    if spec.resource_claims.iter().flatten().next().is_some() {
         return Some("resourceclaims");
     }
     spec.volumes.iter().flatten().find_map(of_volume)
 }
 
 fn of_volume(volume: &Volume) -> Option<&'static str> {
-    let sources = volume
-        .projected
-        .as_ref()
-        .and_then(|held| held.sources.as_ref());
-    let own = [
-        (
-            volume.config_map.is_some(),
-            "configmaps (via configmap volumes)",
-        ),
-        (volume.secret.is_some(), "secrets (via secret volumes)"),
-        (volume.csi.is_some(), "csidrivers (via CSI volumes)"),
-        (
-            volume.glusterfs.is_some(),
-            "endpoints (via glusterFS volumes)",
-        ),
-        (
-            volume.persistent_volume_claim.is_some(),
-            "persistentvolumeclaims",
-        ),
-        (
-            volume.ephemeral.is_some(),
-            "persistentvolumeclaims (via ephemeral volumes)",
-        ),
-        (
-            volume.azure_file.is_some(),
-            "secrets (via azureFile volumes)",
-        ),
-    ];
-    first(&own).or_else(|| sources.into_iter().flatten().find_map(of_projection))
+    if volume.config_map.is_some() {
+        Some("configmaps (via configmap volumes)")
+    } else if volume.secret.is_some() {
+        Some("secrets (via secret volumes)")
+    } else if volume.csi.is_some() {
+        Some("csidrivers (via CSI volumes)")
+    } else if volume.glusterfs.is_some() {
+        Some("endpoints (via glusterFS volumes)")
+    } else if volume.persistent_volume_claim.is_some() {
+        Some("persistentvolumeclaims")
+    } else if volume.ephemeral.is_some() {
+        Some("persistentvolumeclaims (via ephemeral volumes)")
+    } else if volume.azure_file.is_some() {
+        Some("secrets (via azureFile volumes)")
+    } else {
+        let sources = volume.projected.iter().flat_map(|held| &held.sources);
+        sources.flatten().find_map(of_projection)
+    }
 }
 
 fn of_projection(source: &VolumeProjection) -> Option<&'static str> {
-    first(&[
-        (
-            source.config_map.is_some(),
-            "configmaps (via projected volumes)",
-        ),
-        (source.secret.is_some(), "secrets (via projected volumes)"),
-        (
-            source.service_account_token.is_some(),
-            "serviceaccounts (via projected volumes)",
-        ),
-        (source.cluster_trust_bundle.is_some(), "clustertrustbundles"),
-        (source.pod_certificate.is_some(), "podcertificates"),
-    ])
-}
-
-fn first(resources: &[(bool, &'static str)]) -> Option<&'static str> {
-    let found = resources.iter().find(|(is_there, _)| *is_there);
-    found.map(|(_, resource)| *resource)
+    if source.config_map.is_some() {
+        Some("configmaps (via projected volumes)")
+    } else if source.secret.is_some() {
+        Some("secrets (via projected volumes)")
+    } else if source.service_account_token.is_some() {
+        Some("serviceaccounts (via projected volumes)")
+    } else if source.cluster_trust_bundle.is_some() {
+        Some("clustertrustbundles")
+    } else {
+        source.pod_certificate.as_ref().map(|_| "podcertificates")
+    }
 }
