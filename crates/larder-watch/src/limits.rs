@@ -11,7 +11,10 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use larder_transport::TokenBucket;
 use parking_lot::Mutex;
-use tokio::time::Instant;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::Instant,
+};
 
 /// Time between two repeated requests.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(10);
@@ -41,10 +44,7 @@ impl RepeatLimiter {
 }
 
 /// A permit of a [`PrioritySemaphore`]; dropping it gives it back.
-#[derive(Debug)]
-pub(crate) struct Permit {
-    _count: Arc<()>,
-}
+pub(crate) type Permit = OwnedSemaphorePermit;
 
 /// Queued requesters: the urgent ones, for which a reader waits, come first; each of the two groups keeps its order.
 ///
@@ -89,16 +89,14 @@ impl<R> Queue<R> {
 /// streaming list by the end of its initial events.
 #[derive(Debug)]
 pub(crate) struct PrioritySemaphore<R> {
-    count: Arc<()>,
-    limit: usize,
+    permits: Arc<Semaphore>,
     queue: Queue<R>,
 }
 
 impl<R> PrioritySemaphore<R> {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
-            count: Arc::new(()),
-            limit,
+            permits: Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS))),
             queue: Queue::default(),
         }
     }
@@ -120,9 +118,7 @@ impl<R> PrioritySemaphore<R> {
     }
 
     fn permit(&self) -> Option<Permit> {
-        (Arc::strong_count(&self.count) <= self.limit).then(|| Permit {
-            _count: Arc::clone(&self.count),
-        })
+        Arc::clone(&self.permits).try_acquire_owned().ok()
     }
 }
 

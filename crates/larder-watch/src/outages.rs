@@ -53,10 +53,7 @@ struct OutageState {
 }
 
 /// Held by a requester that has failed with the API server, until it succeeds or retries early.
-#[derive(Debug)]
-struct OutageGuard {
-    _count: Arc<()>,
-}
+type OutageGuard = Arc<()>;
 
 impl Default for Outages {
     fn default() -> Self {
@@ -89,9 +86,7 @@ impl Outages {
         if error.is_outage() {
             state.failures = state.failures.wrapping_add(1);
         }
-        let guard = OutageGuard {
-            _count: Arc::clone(&state.affected),
-        };
+        let guard = Arc::clone(&state.affected);
         if state.probe.is_some_and(|probe| now < probe) {
             return (guard, delay);
         }

@@ -26,7 +26,7 @@ impl<T: Target + Clone> Driver<T> {
         let (now, timeout) = (shared.now, opening.timeout);
         self.heard(now);
         self.responded(RequestPhase::Watch, &response, shared);
-        let permit = opening.in_flight.permit;
+        let in_flight = opening.in_flight;
         let decision = match (response, opening.freshness) {
             (Ok(stream), Some(freshness)) => {
                 self.reflector.opened();
@@ -38,10 +38,7 @@ impl<T: Target + Clone> Driver<T> {
                     incomplete: None,
                     timeout,
                     deadline: now + STREAMING_TIMEOUT,
-                    in_flight: InFlight {
-                        seq: opening.in_flight.seq,
-                        permit,
-                    },
+                    in_flight,
                 }));
                 return;
             }
@@ -63,7 +60,7 @@ impl<T: Target + Clone> Driver<T> {
             }
             (Err(error), None) => self.reflector.watch_failed(error, now, shared.server),
         };
-        self.decide(decision, Some(permit), shared);
+        self.decide(decision, Some(in_flight.permit), shared);
     }
 
     /// Takes in an event of a streaming list.
