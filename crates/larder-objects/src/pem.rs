@@ -73,12 +73,9 @@ fn encode(label: &str, body: &str) -> String {
         }
     };
     boundary(&mut text, "BEGIN");
-    let mut rest = body;
-    while !rest.is_empty() {
-        let (line, tail) = rest.split_at(rest.len().min(64));
-        text.push_str(line);
+    for line in body.as_bytes().chunks(64) {
+        text.push_str(str::from_utf8(line).expect("base64 is ASCII"));
         text.push('\n');
-        rest = tail;
     }
     boundary(&mut text, "END");
     text

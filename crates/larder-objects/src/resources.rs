@@ -40,13 +40,10 @@ fn is_sidecar(container: &Container) -> bool {
 /// are left out.
 pub(crate) fn of_containers(spec: &PodSpec, side: Side) -> BTreeMap<String, Amount> {
     let amounts = |container: &Container| -> BTreeMap<String, Amount> {
-        let held = container
-            .resources
-            .as_ref()
-            .and_then(|held| side.of(held))
-            .into_iter()
-            .flatten();
-        held.filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)))
+        let held = container.resources.iter().filter_map(|held| side.of(held));
+        let amounts = held.flatten();
+        amounts
+            .filter_map(|(name, amount)| Some((name.clone(), amount.0.parse().ok()?)))
             .collect()
     };
     let mut together = BTreeMap::new();

@@ -17,7 +17,7 @@ mod scalar;
 use std::collections::{HashMap, hash_map::Entry};
 
 use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::PathSegment;
 
@@ -96,12 +96,12 @@ impl Node {
         match &mut self.content {
             Content::Scalar(value) => value.take(),
             Content::Sequence(nodes) => nodes.iter_mut().map(Self::take_value).collect(),
-            Content::Mapping(entries) => Value::Object(
+            Content::Mapping(entries) => {
+                let entries = entries.iter_mut();
                 entries
-                    .iter_mut()
                     .map(|(key, node)| (key.clone(), node.take_value()))
-                    .collect::<Map<_, _>>(),
-            ),
+                    .collect()
+            }
         }
     }
 
@@ -110,10 +110,8 @@ impl Node {
         let child = path.split_first().and_then(|(segment, rest)| {
             let child = match (segment, &self.content) {
                 (PathSegment::Field(key) | PathSegment::Key(key), Content::Mapping(entries)) => {
-                    entries
-                        .iter()
-                        .find(|(name, _)| name == key)
-                        .map(|(_, node)| node)
+                    let mut named = entries.iter().filter(|(name, _)| name == key);
+                    named.next().map(|(_, node)| node)
                 }
                 (PathSegment::Index(index), Content::Sequence(nodes)) => nodes.get(*index),
                 _ => None,
@@ -256,10 +254,8 @@ impl<'a> Builder<'a> {
     fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, SyntaxError> {
         // An anchor is known only once its node is complete, so a node that contains itself is rejected here.
         let Some(&Anchored { size, height, .. }) = self.anchors.get(&anchor) else {
-            return Err(SyntaxError::new(
-                line,
-                "an alias refers to the node that contains it",
-            ));
+            let problem = "an alias refers to the node that contains it";
+            return Err(SyntaxError::new(line, problem));
         };
         self.check_depth(height, line)?;
         self.spend(size, line)?;
@@ -269,10 +265,8 @@ impl<'a> Builder<'a> {
     /// Whether there is room for `more` mappings and sequences within each other.
     fn check_depth(&self, more: usize, line: usize) -> Result<(), SyntaxError> {
         if self.depth + more > MAX_DEPTH {
-            return Err(SyntaxError::new(
-                line,
-                format!("nested more than {MAX_DEPTH} levels deep"),
-            ));
+            let problem = format!("nested more than {MAX_DEPTH} levels deep");
+            return Err(SyntaxError::new(line, problem));
         }
         Ok(())
     }
@@ -283,10 +277,8 @@ impl<'a> Builder<'a> {
             budget.left = left;
             return Ok(());
         }
-        Err(SyntaxError::new(
-            line,
-            format!("aliases copy more than {} bytes", budget.limit),
-        ))
+        let problem = format!("aliases copy more than {} bytes", budget.limit);
+        Err(SyntaxError::new(line, problem))
     }
 
     fn line(&self, span: Span) -> usize {
@@ -309,10 +301,10 @@ struct MappingEntries {
 impl MappingEntries {
     fn push(&mut self, name: String, line: usize, node: Node) -> Result<(), SyntaxError> {
         match self.lines.entry(name.clone()) {
-            Entry::Occupied(first) => Err(SyntaxError::new(
-                line,
-                format!("key {name:?} is already set on line {}", first.get()),
-            )),
+            Entry::Occupied(first) => {
+                let problem = format!("key {name:?} is already set on line {}", first.get());
+                Err(SyntaxError::new(line, problem))
+            }
             Entry::Vacant(entry) => {
                 entry.insert(line);
                 self.list.push((name, node));
@@ -346,10 +338,8 @@ fn merge_sources(value: Node) -> Result<Vec<(String, Node)>, SyntaxError> {
         }
     }
     if refused {
-        return Err(SyntaxError::new(
-            line,
-            "a merge key (<<) takes a mapping or a sequence of mappings",
-        ));
+        let problem = "a merge key (<<) takes a mapping or a sequence of mappings";
+        return Err(SyntaxError::new(line, problem));
     }
     Ok(entries)
 }
@@ -360,10 +350,10 @@ fn key_name(key: Node) -> Result<String, SyntaxError> {
         Content::Scalar(Value::String(name)) => Ok(name),
         Content::Scalar(Value::Number(number)) => Ok(number.to_string()),
         Content::Scalar(Value::Bool(value)) => Ok(value.to_string()),
-        _ => Err(SyntaxError::new(
-            key.line,
-            "a key must be text, a number or a boolean",
-        )),
+        _ => {
+            let problem = "a key must be text, a number or a boolean";
+            Err(SyntaxError::new(key.line, problem))
+        }
     }
 }
 

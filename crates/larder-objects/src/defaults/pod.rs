@@ -3,8 +3,8 @@
 use k8s_openapi::{
     api::core::v1::{
         Container, DownwardAPIVolumeFile, EmptyDirVolumeSource, EnvVar, HTTPGetAction,
-        LifecycleHandler, Pod, PodSpec, Probe, ProjectedVolumeSource, ResourceRequirements, Volume,
-        VolumeProjection,
+        LifecycleHandler, ObjectFieldSelector, Pod, PodSpec, Probe, ProjectedVolumeSource,
+        ResourceFieldSelector, ResourceRequirements, Volume, VolumeProjection,
     },
     apimachinery::pkg::api::resource::Quantity,
 };
@@ -18,12 +18,8 @@ const TERMINATION_PATH: &str = "/dev/termination-log";
 pub fn pod(pod: &mut Pod) {
     let Some(spec) = &mut pod.spec else { return };
     // The old name of the field is an alias; both are kept in step.
-    if spec
-        .service_account_name
-        .as_deref()
-        .unwrap_or("")
-        .is_empty()
-    {
+    let account = spec.service_account_name.as_deref();
+    if account.unwrap_or("").is_empty() {
         spec.service_account_name = spec.service_account.clone();
     }
     spec.service_account.clone_from(&spec.service_account_name);
@@ -53,10 +49,8 @@ fn containers(spec: &mut PodSpec) {
         }
     }
     for given in spec.ephemeral_containers.iter_mut().flatten() {
-        set(
-            &mut given.image_pull_policy,
-            pull_policy(given.image.as_deref()),
-        );
+        let policy = pull_policy(given.image.as_deref());
+        set(&mut given.image_pull_policy, policy);
         set(&mut given.termination_message_path, TERMINATION_PATH);
         set(&mut given.termination_message_policy, "File");
         environment(given.env.as_mut());
@@ -64,10 +58,8 @@ fn containers(spec: &mut PodSpec) {
 }
 
 fn container(given: &mut Container) {
-    set(
-        &mut given.image_pull_policy,
-        pull_policy(given.image.as_deref()),
-    );
+    let policy = pull_policy(given.image.as_deref());
+    set(&mut given.image_pull_policy, policy);
     set(&mut given.termination_message_path, TERMINATION_PATH);
     set(&mut given.termination_message_policy, "File");
     environment(given.env.as_mut());
@@ -101,17 +93,9 @@ fn pull_policy(image: Option<&str>) -> &'static str {
 }
 
 fn environment(variables: Option<&mut Vec<EnvVar>>) {
-    for source in variables
-        .into_iter()
-        .flatten()
-        .filter_map(|variable| variable.value_from.as_mut())
-    {
-        if let Some(field) = &mut source.field_ref {
-            set(&mut field.api_version, "v1");
-        }
-        if let Some(resource) = &mut source.resource_field_ref {
-            resource.divisor.get_or_insert_with(no_divisor);
-        }
+    let variables = variables.into_iter().flatten();
+    for source in variables.filter_map(|variable| variable.value_from.as_mut()) {
+        selectors(&mut source.field_ref, &mut source.resource_field_ref);
         if let Some(file) = &mut source.file_key_ref {
             file.optional.get_or_insert(false);
         }
@@ -150,9 +134,8 @@ fn resources(given: &mut Option<ResourceRequirements>) {
     {
         let requests = given.requests.get_or_insert_default();
         for (resource, limit) in limits {
-            requests
-                .entry(resource.clone())
-                .or_insert_with(|| limit.clone());
+            let request = requests.entry(resource.clone());
+            request.or_insert_with(|| limit.clone());
         }
     }
 }
@@ -234,10 +217,8 @@ fn volume(given: &mut Volume) {
         set(&mut scale_io.fs_type, "xfs");
     }
     if let Some(image) = &mut given.image {
-        set(
-            &mut image.pull_policy,
-            pull_policy(image.reference.as_deref()),
-        );
+        let policy = pull_policy(image.reference.as_deref());
+        set(&mut image.pull_policy, policy);
     }
     let claim = given
         .ephemeral
@@ -265,23 +246,28 @@ fn projection(given: &mut ProjectedVolumeSource) {
             downward.items.iter_mut().flatten().for_each(downward_file);
         }
         if let Some(token) = &mut source.service_account_token {
-            token
-                .expiration_seconds
-                .get_or_insert(TOKEN_EXPIRATION_SECS);
+            let seconds = &mut token.expiration_seconds;
+            seconds.get_or_insert(TOKEN_EXPIRATION_SECS);
         }
         if let Some(certificate) = &mut source.pod_certificate {
-            certificate
-                .max_expiration_seconds
-                .get_or_insert(CERTIFICATE_EXPIRATION_SECS);
+            let seconds = &mut certificate.max_expiration_seconds;
+            seconds.get_or_insert(CERTIFICATE_EXPIRATION_SECS);
         }
     }
 }
 
 fn downward_file(given: &mut DownwardAPIVolumeFile) {
-    if let Some(field) = &mut given.field_ref {
+    selectors(&mut given.field_ref, &mut given.resource_field_ref);
+}
+
+fn selectors(
+    field: &mut Option<ObjectFieldSelector>,
+    resource: &mut Option<ResourceFieldSelector>,
+) {
+    if let Some(field) = field {
         set(&mut field.api_version, "v1");
     }
-    if let Some(resource) = &mut given.resource_field_ref {
+    if let Some(resource) = resource {
         resource.divisor.get_or_insert_with(no_divisor);
     }
 }

@@ -258,11 +258,8 @@ impl Loader {
 
     fn list(&mut self, source: &Source<'_>, list: RawObject) {
         let api_version = list.text("/apiVersion").to_owned();
-        let item_kind = list
-            .text("/kind")
-            .strip_suffix("List")
-            .unwrap_or("")
-            .to_owned();
+        let item_kind = list.text("/kind").strip_suffix("List");
+        let item_kind = item_kind.unwrap_or("").to_owned();
         let mut list = list.into_value();
         let items = match list.get_mut("items").map(Value::take) {
             None | Some(Value::Null) => Vec::new(),
