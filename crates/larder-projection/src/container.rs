@@ -6,7 +6,7 @@
 use std::collections::HashSet;
 
 use k8s_openapi::api::core::v1::{
-    Container, EnvFromSource, EnvVar, EphemeralContainer, Pod, PodSpec, ResourceRequirements,
+    Container, EnvFromSource, EnvVar, EphemeralContainer, Pod, ResourceRequirements,
     SecurityContext, Volume, VolumeDevice, VolumeMount,
 };
 
@@ -87,26 +87,14 @@ impl<'a> ContainerView<'a> {
 
 /// All containers of `pod`: init, regular, ephemeral, each in list order.
 pub fn containers(pod: &Pod) -> impl Iterator<Item = ContainerView<'_>> {
-    let spec = pod.spec.as_ref();
-    let init = spec.and_then(|spec| spec.init_containers.as_deref());
-    let regular = spec.map(|spec: &PodSpec| spec.containers.as_slice());
-    let ephemeral = spec.and_then(|spec| spec.ephemeral_containers.as_deref());
+    let spec = || pod.spec.iter();
+    let init = spec().flat_map(|spec| spec.init_containers.iter().flatten());
+    let regular = spec().flat_map(|spec| &spec.containers);
+    let ephemeral = spec().flat_map(|spec| spec.ephemeral_containers.iter().flatten());
     let view = |kind| move |container| ContainerView::new(container, kind);
-    init.unwrap_or_default()
-        .iter()
-        .map(view(ContainerKind::Init))
-        .chain(
-            regular
-                .unwrap_or_default()
-                .iter()
-                .map(view(ContainerKind::Regular)),
-        )
-        .chain(
-            ephemeral
-                .unwrap_or_default()
-                .iter()
-                .map(ContainerView::ephemeral),
-        )
+    init.map(view(ContainerKind::Init))
+        .chain(regular.map(view(ContainerKind::Regular)))
+        .chain(ephemeral.map(ContainerView::ephemeral))
 }
 
 /// All volumes of `pod`, in list order.

@@ -50,22 +50,16 @@ impl<'a> Needs<'a> {
 
     /// Adds what the environment of `container` needs.
     pub fn add_container(&mut self, container: ContainerView<'a>) {
+        let (config_maps, secrets) = (&mut self.config_maps, &mut self.secrets);
         self.services = true;
         for source in container.env_from {
-            let config_map = source.config_map_ref.as_ref();
-            self.config_maps
-                .extend(config_map.map(|reference| reference.name.as_str()));
-            let secret = source.secret_ref.as_ref();
-            self.secrets
-                .extend(secret.map(|reference| reference.name.as_str()));
+            config_maps.extend(source.config_map_ref.iter().map(|held| &*held.name));
+            secrets.extend(source.secret_ref.iter().map(|held| &*held.name));
         }
         let sources = container.env.iter();
         for source in sources.filter_map(|variable| variable.value_from.as_ref()) {
-            let config_map = source.config_map_key_ref.as_ref();
-            self.config_maps
-                .extend(config_map.map(|key| key.name.as_str()));
-            let secret = source.secret_key_ref.as_ref();
-            self.secrets.extend(secret.map(|key| key.name.as_str()));
+            config_maps.extend(source.config_map_key_ref.iter().map(|key| &*key.name));
+            secrets.extend(source.secret_key_ref.iter().map(|key| &*key.name));
             self.node |= source.resource_field_ref.is_some();
             let field = source.field_ref.as_ref();
             self.node |= field.is_some_and(|field| field.field_path.starts_with("status."));
@@ -76,27 +70,18 @@ impl<'a> Needs<'a> {
 
     /// Adds what the files of `volume` need.
     pub fn add_volume(&mut self, volume: &'a Volume) {
-        let config_map = volume.config_map.as_ref();
-        self.config_maps
-            .extend(config_map.map(|source| source.name.as_str()));
+        let (config_maps, secrets) = (&mut self.config_maps, &mut self.secrets);
+        config_maps.extend(volume.config_map.iter().map(|source| &*source.name));
         let secret = volume.secret.as_ref();
-        self.secrets
-            .extend(secret.and_then(|source| source.secret_name.as_deref()));
-        if let Some(source) = &volume.downward_api {
-            self.add_downward(source.items.as_deref());
-        }
-        let projected = volume.projected.as_ref();
-        let sources = projected.and_then(|projected| projected.sources.as_deref());
-        for (index, source) in sources.unwrap_or_default().iter().enumerate() {
-            let config_map = source.config_map.as_ref();
-            self.config_maps
-                .extend(config_map.map(|source| source.name.as_str()));
-            let secret = source.secret.as_ref();
-            self.secrets
-                .extend(secret.map(|source| source.name.as_str()));
-            if let Some(source) = &source.downward_api {
-                self.add_downward(source.items.as_deref());
-            }
+        secrets.extend(secret.and_then(|source| source.secret_name.as_deref()));
+        let downward = volume.downward_api.iter();
+        self.node |= need_node(downward.flat_map(|source| &source.items));
+        let sources = volume.projected.iter().flat_map(|held| &held.sources);
+        for (index, source) in sources.flatten().enumerate() {
+            config_maps.extend(source.config_map.iter().map(|source| &*source.name));
+            secrets.extend(source.secret.iter().map(|source| &*source.name));
+            let downward = source.downward_api.iter();
+            self.node |= need_node(downward.flat_map(|source| &source.items));
             let token = source.service_account_token.as_ref();
             self.tokens.extend(token.map(TokenRequest::new));
             self.trust_bundles.extend(&source.cluster_trust_bundle);
@@ -109,11 +94,12 @@ impl<'a> Needs<'a> {
                 .extend(certificate.map(|source| (key(), source)));
         }
     }
+}
 
-    fn add_downward(&mut self, items: Option<&[DownwardAPIVolumeFile]>) {
-        let mut items = items.unwrap_or_default().iter();
-        self.node |= items.any(|item| item.resource_field_ref.is_some());
-    }
+fn need_node<'a>(items: impl Iterator<Item = &'a Vec<DownwardAPIVolumeFile>>) -> bool {
+    items
+        .flatten()
+        .any(|item| item.resource_field_ref.is_some())
 }
 
 #[cfg(test)]

@@ -150,9 +150,11 @@ fn check_selector(selector: &LabelSelector) -> Result<(), TrustBundleError> {
     let mut length: usize = labels.map(|(key, value)| key.len() + value.len() + 2).sum();
     for requirement in selector.match_expressions.iter().flatten() {
         let values = requirement.values.as_deref().unwrap_or_default();
-        let has_values = match requirement.operator.as_str() {
-            "In" | "NotIn" => true,
-            "Exists" | "DoesNotExist" => false,
+        let (has_values, operator) = match requirement.operator.as_str() {
+            "In" => (true, " in ()".len()),
+            "NotIn" => (true, " notin ()".len()),
+            "Exists" => (false, 0),
+            "DoesNotExist" => (false, "!".len()),
             _ => return Err(TrustBundleError::Operator(requirement.operator.clone())),
         };
         match (has_values, values.is_empty()) {
@@ -160,12 +162,6 @@ fn check_selector(selector: &LabelSelector) -> Result<(), TrustBundleError> {
             (false, false) => return Err(TrustBundleError::Values),
             _ => {}
         }
-        let operator = match requirement.operator.as_str() {
-            "In" => " in ()".len(),
-            "NotIn" => " notin ()".len(),
-            "DoesNotExist" => "!".len(),
-            _ => 0,
-        };
         let values: usize = values.iter().map(|value| value.len() + 1).sum();
         length += requirement.key.len() + operator + values.saturating_sub(1) + 1;
     }

@@ -65,13 +65,10 @@ impl VolumeKind {
 
 /// The paths of the service account tokens in `volume`, as in its payload. A source whose path cannot be a file has none.
 pub fn token_paths(volume: &Volume) -> impl Iterator<Item = VolumePath> {
-    let sources = volume
-        .projected
-        .iter()
-        .flat_map(|projected| &projected.sources);
+    let sources = volume.projected.iter().flat_map(|held| &held.sources);
     let tokens = sources
         .flatten()
-        .filter_map(|source| source.service_account_token.as_ref());
+        .flat_map(|source| &source.service_account_token);
     tokens.filter_map(|token| VolumePath::parse(&token.path).ok())
 }
 
@@ -206,11 +203,11 @@ pub fn project<'a>(
 /// Kubelet 1.36, `FsUserFrom` in `pkg/volume/util`: a container's `runAsUser` goes before the pod's; 0 counts; without
 /// a value somewhere there is no such user.
 pub fn fs_user(pod: &Pod) -> Option<u32> {
-    let of_pod = pod
+    let context = pod
         .spec
-        .as_ref()
-        .and_then(|spec| spec.security_context.as_ref())
-        .and_then(|context| context.run_as_user);
+        .iter()
+        .find_map(|spec| spec.security_context.as_ref());
+    let of_pod = context.and_then(|context| context.run_as_user);
     let mut users = containers(pod).map(|container| {
         let context = container.security_context;
         context.and_then(|context| context.run_as_user).or(of_pod)

@@ -264,25 +264,11 @@ impl VolumeHost {
     ///
     /// Every failure; the rest is done. Worth trying again.
     pub fn remove_pod(&self, pod_uid: &str) -> Result<(), Vec<DiskError>> {
-        let mut errors = Vec::new();
-        let mut note = |result: Result<(), DiskError>| errors.extend(result.err());
-        match self.pod(pod_uid) {
-            Ok(Some(pod)) => {
-                match volumes_of(&pod) {
-                    Ok(volumes) => {
-                        for (kind, name) in volumes {
-                            note(tear_down(&pod, kind, &name));
-                        }
-                    }
-                    Err(error) => note(Err(error)),
-                }
-                note(remove_rest(&pod, self.pod_files));
-                note(self.remove_if_empty(pod_uid));
-            }
-            Ok(None) => {}
-            Err(error) => note(Err(error)),
-        }
-        all_done(errors)
+        self.on_pod(pod_uid, |pod, errors| {
+            tear_down_all(pod, errors, |_| false);
+            errors.extend(remove_rest(pod, self.pod_files).err());
+            errors.extend(self.remove_if_empty(pod_uid).err());
+        })
     }
 
     /// Takes down the volumes of a pod, and removes the environments of its containers, but for those that `volumes`
@@ -297,26 +283,31 @@ impl VolumeHost {
         volumes: &[(VolumeKind, &str)],
         containers: &[&str],
     ) -> Result<(), Vec<DiskError>> {
-        let mut errors = Vec::new();
         let volumes: HashSet<_> = volumes.iter().copied().collect();
         let containers: HashSet<_> = containers.iter().copied().collect();
-        match self.pod(pod_uid) {
-            Ok(Some(pod)) => {
-                let found = volumes_of(&pod).unwrap_or_else(|error| {
-                    errors.push(error);
-                    Vec::new()
-                });
-                let dropped = found
-                    .iter()
-                    .filter(|(kind, name)| !volumes.contains(&(*kind, name.as_str())));
-                errors
-                    .extend(dropped.filter_map(|(kind, name)| tear_down(&pod, *kind, name).err()));
-                errors.extend(retain_environments(&pod, &containers).err());
-            }
+        self.on_pod(pod_uid, |pod, errors| {
+            tear_down_all(pod, errors, |volume| volumes.contains(&volume));
+            errors.extend(retain_environments(pod, &containers).err());
+        })
+    }
+
+    /// Runs `action` on the directory of a pod, if there is one. It adds what fails to the list.
+    fn on_pod(
+        &self,
+        uid: &str,
+        action: impl FnOnce(&Directory, &mut Vec<DiskError>),
+    ) -> Result<(), Vec<DiskError>> {
+        let mut errors = Vec::new();
+        match self.pod(uid) {
+            Ok(Some(pod)) => action(&pod, &mut errors),
             Ok(None) => {}
             Err(error) => errors.push(error),
         }
-        all_done(errors)
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(errors)
+        }
     }
 
     /// The pods that have volumes of ours on disk, sorted: after a restart, among them those that left in the meantime.
@@ -406,14 +397,6 @@ impl VolumeHost {
     }
 }
 
-fn all_done(errors: Vec<DiskError>) -> Result<(), Vec<DiskError>> {
-    if errors.is_empty() {
-        Ok(())
-    } else {
-        Err(errors)
-    }
-}
-
 /// Mounts a tmpfs on the directory `name` of `parent` unless one is mounted; returns it, and whether it did.
 pub(super) fn mount_memory(
     parent: &Directory,
@@ -485,6 +468,21 @@ fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskEr
         plugin.remove(name)?;
     }
     Ok(())
+}
+
+/// Tears down the volumes of a pod, but for those that are `kept`.
+fn tear_down_all(
+    pod: &Directory,
+    errors: &mut Vec<DiskError>,
+    kept: impl Fn((VolumeKind, &str)) -> bool,
+) {
+    match volumes_of(pod) {
+        Ok(volumes) => {
+            let dropped = volumes.iter().filter(|(kind, name)| !kept((*kind, name)));
+            errors.extend(dropped.filter_map(|(kind, name)| tear_down(pod, *kind, name).err()));
+        }
+        Err(error) => errors.push(error),
+    }
 }
 
 /// The volumes of ours that a pod has on disk.

@@ -280,10 +280,7 @@ fn remove_files(listed: &OwnedFd, dir: BorrowedFd<'_>, pending: &mut Vec<CString
 
 /// Removes an entry that is no directory. A missing entry is no error.
 fn remove_file(dir: BorrowedFd<'_>, name: &CStr) -> Result<()> {
-    match sys::remove_file(dir, name) {
-        Err(Errno::NOENT) => Ok(()),
-        removed => removed,
-    }
+    sys::may_be_missing(sys::remove_file(dir, name))
 }
 
 fn id(directory: &OwnedFd) -> Result<(u64, u64)> {

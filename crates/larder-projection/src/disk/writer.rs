@@ -54,7 +54,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use jiff::{Timestamp, tz::Offset};
+use jiff::Timestamp;
 use larder_files::{beneath, sys};
 use rustix::{
     fs::{CWD, FileType},
@@ -305,16 +305,7 @@ fn is_reserved(target: &str) -> bool {
 
 /// The name of a set up to its random number: `..YYYY_MM_DD_HH_MM_SS.`, in UTC.
 fn set_prefix(now: Timestamp) -> String {
-    let time = Offset::UTC.to_datetime(now);
-    format!(
-        "..{:04}_{:02}_{:02}_{:02}_{:02}_{:02}.",
-        time.year(),
-        time.month(),
-        time.day(),
-        time.hour(),
-        time.minute(),
-        time.second()
-    )
+    now.strftime("..%Y_%m_%d_%H_%M_%S.").to_string()
 }
 
 /// Whether `name` has the form that [`set_prefix`] begins.

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{
     PodCertificateProjection, ServiceAccountTokenProjection, VolumeProjection,
 };
-use larder_objects::{ConfigMap, Secret, SecretBytes};
+use larder_objects::{ConfigMap, Secret};
 
 use super::{Collector, FileDefaults, SourceError, fs_group, fs_user, owned};
 use crate::{
@@ -73,19 +73,13 @@ impl<'a> Collector<'a> {
         let issued = self.inputs.pod_certificates.get(&key);
         let issued = held(issued, "credential bundle is not issued yet");
         let issued = issued.map_err(SourceError::PodCertificate)?;
+        let bundle = FileData::Owned(issued.bundle());
+        let key = FileData::Borrowed(&issued.private_key_pem);
+        let chain = owned(issued.chain().into_bytes());
         let files = [
-            (
-                &source.credential_bundle_path,
-                FileData::Owned(issued.bundle()),
-            ),
-            (
-                &source.key_path,
-                FileData::Borrowed(&issued.private_key_pem),
-            ),
-            (
-                &source.certificate_chain_path,
-                FileData::Owned(SecretBytes::new(issued.chain().into_bytes())),
-            ),
+            (&source.credential_bundle_path, bundle),
+            (&source.key_path, key),
+            (&source.certificate_chain_path, chain),
         ];
         for (path, data) in files {
             let Some(path) = path.as_deref().filter(|path| !path.is_empty()) else {
