@@ -191,7 +191,7 @@ impl Query {
         self.0.push(if self.0.is_empty() { '?' } else { '&' });
         self.0.push_str(name);
         self.0.push('=');
-        push_encoded(&mut self.0, value);
+        push_encoded(&mut self.0, value, UNRESERVED);
     }
 }
 
@@ -222,16 +222,19 @@ fn push_segment(path: &mut String, name: &str) -> Result<(), PathError> {
         _ if name.len() > MAX_NAME_BYTES => Err(PathError::NameTooLong),
         _ => {
             path.push('/');
-            push_encoded(path, name);
+            push_encoded(path, name, UNRESERVED);
             Ok(())
         }
     }
 }
 
-/// Percent-encodes all but the unreserved characters of RFC 3986.
-fn push_encoded(text: &mut String, value: &str) {
+/// The unreserved characters of RFC 3986, besides letters and digits.
+const UNRESERVED: &[u8] = b"-._~";
+
+/// Percent-encodes all but letters, digits and what is `plain`.
+pub(crate) fn push_encoded(text: &mut String, value: &str, plain: &[u8]) {
     for byte in value.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+        if byte.is_ascii_alphanumeric() || plain.contains(&byte) {
             text.push(char::from(byte));
         } else {
             write!(text, "%{byte:02X}").expect("writing to a String does not fail");

@@ -8,7 +8,7 @@
 //! 1. Arguments, environment and output of a plugin reach no error.
 //! 2. A plugin is killed, with the processes of its group, when its answer is late, too long or no longer needed.
 
-use std::{collections::BTreeMap, fmt, process::Stdio, time::Duration};
+use std::{fmt, process::Stdio, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::HeaderValue;
@@ -259,40 +259,22 @@ fn instant(at: Timestamp) -> Instant {
 
 /// The cluster as a plugin gets it (`client.authentication.k8s.io`, `Cluster`).
 fn cluster_info(cluster: &Cluster, authority: Option<&[u8]>) -> Value {
-    let mut info = BTreeMap::new();
-    let mut set = |name: &'static str, value: Option<Value>| {
-        if let Some(value) = value {
-            info.insert(name, value);
-        }
-    };
-    let text = |text: &Option<SecretText>| text.as_ref().map(|text| json!(**text));
-    set("server", text(&cluster.server));
-    set("proxy-url", text(&cluster.proxy_url));
-    set(
-        "tls-server-name",
-        cluster.tls_server_name.as_ref().map(|name| json!(name)),
-    );
-    set(
-        "insecure-skip-tls-verify",
-        cluster.insecure_skip_tls_verify.map(Value::from),
-    );
-    set(
-        "disable-compression",
-        cluster.disable_compression.map(Value::from),
-    );
-    set(
-        "certificate-authority-data",
-        authority.map(|pem| json!(BASE64.encode(pem))),
-    );
-    let extension = cluster.extensions.iter().flatten();
-    let mut extension = extension.filter(|extension| extension.name == EXTENSION);
-    set(
-        "config",
-        extension
-            .next()
-            .map(|extension| extension.extension.clone()),
-    );
-    json!(info)
+    let mut info = json!({
+        "server": cluster.server.as_deref(),
+        "proxy-url": cluster.proxy_url.as_deref(),
+        "tls-server-name": cluster.tls_server_name,
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "disable-compression": cluster.disable_compression,
+        "certificate-authority-data": authority.map(|pem| BASE64.encode(pem)),
+    });
+    if let Some(fields) = info.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    let mut extensions = cluster.extensions.iter().flatten();
+    if let Some(own) = extensions.find(|extension| extension.name == EXTENSION) {
+        info["config"] = own.extension.clone();
+    }
+    info
 }
 
 #[cfg(test)]

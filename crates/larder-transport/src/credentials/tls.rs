@@ -110,27 +110,19 @@ impl TlsSettings {
     /// The authorities in DER, without those that cannot be read: as in Go's clients, one odd certificate in a bundle
     /// leaves the others usable. `None` stands for those of the system.
     fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, SetupError> {
-        let invalid = |problem| SetupError::Invalid {
-            part: "certificate authority",
-            problem,
+        let part = "certificate authority";
+        let Authority::Pem(material) = &self.authority else {
+            return Ok(None);
         };
-        let certificates: Vec<Vec<u8>> = match &self.authority {
-            Authority::System => return Ok(None),
-            Authority::Pem(material) => {
-                let pem = material.read("certificate authority")?;
-                CertificateDer::pem_slice_iter(&pem)
-                    .filter_map(Result::ok)
-                    .map(|certificate| certificate.to_vec())
-                    .collect()
-            }
-        };
-        let usable = |certificate: &Vec<u8>| {
-            let certificate = CertificateDer::from(certificate.as_slice());
-            RootCertStore::empty().add(certificate).is_ok()
-        };
-        let usable: Vec<_> = certificates.into_iter().filter(usable).collect();
+        let pem = material.read(part)?;
+        let certificates = CertificateDer::pem_slice_iter(&pem).filter_map(Result::ok);
+        let usable: Vec<_> = certificates
+            .filter(|certificate| RootCertStore::empty().add(certificate.clone()).is_ok())
+            .map(|certificate| certificate.to_vec())
+            .collect();
         if usable.is_empty() && !self.accept_invalid_certs {
-            return Err(invalid("it has no usable certificate"));
+            let problem = "it has no usable certificate";
+            return Err(SetupError::Invalid { part, problem });
         }
         Ok(Some(usable))
     }

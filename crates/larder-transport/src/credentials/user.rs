@@ -1,6 +1,6 @@
 //! The user of a configuration: token, password or plugin, and the user to impersonate.
 
-use std::{fmt::Write as _, path::PathBuf};
+use std::path::PathBuf;
 
 use http::{HeaderName, HeaderValue};
 
@@ -9,7 +9,7 @@ use super::{
     plugin::{Plugin, command_name},
     secret::{SecretText, basic, bearer},
 };
-use crate::setup_error::SetupError;
+use crate::{path::push_encoded, setup_error::SetupError};
 
 /// Prefix of a header with extra information about an impersonated user; the key follows.
 const IMPERSONATE_EXTRA: &str = "impersonate-extra-";
@@ -101,13 +101,7 @@ pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderVa
     }
     for (key, values) in user.impersonate_extra.iter().flatten() {
         let mut name = IMPERSONATE_EXTRA.to_owned();
-        for byte in key.bytes() {
-            if byte.is_ascii_alphanumeric() || b"!#$&'*+-.^_`|~".contains(&byte) {
-                name.push(char::from(byte));
-            } else {
-                write!(name, "%{byte:02X}").expect("writing to a String does not fail");
-            }
-        }
+        push_encoded(&mut name, key, b"!#$&'*+-.^_`|~");
         let name = HeaderName::try_from(name).map_err(|_| SetupError::Invalid {
             part: "impersonated user",
             problem: "its extra key is too long for a header",
