@@ -315,12 +315,12 @@ impl Faults {
     /// Asks served clients to leave their connections: GOAWAY on HTTP/2, no more requests on HTTP/1.1. Requests in
     /// flight go on.
     pub fn go_away(&self) {
-        self.connections.go_away.send_replace(());
+        self.connections.go_away.notify_waiters();
     }
 
     /// Closes the connections of served clients, whatever runs on them.
     pub fn close_connections(&self) {
-        self.connections.close.send_replace(());
+        self.connections.close.notify_waiters();
     }
 
     /// The effect on `request`, which counts as a hit.

@@ -6,7 +6,7 @@ use larder_connections::{Acceptor, ConnectionSlot, ConnectionSlots};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::watch,
+    sync::Notify,
     time::timeout,
 };
 use tokio_rustls::TlsAcceptor;
@@ -45,13 +45,14 @@ pub enum ServeError {
 /// How long a client may take for the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// Signals to the connections of a server.
+/// Signals to the connections of a server. They reach these in the order in which the connections began: tokio's
+/// channel `watch` wakes its receivers in a random one.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Connections {
     /// Makes each go away when its requests are answered.
-    pub(crate) go_away: watch::Sender<()>,
+    pub(crate) go_away: Arc<Notify>,
     /// Breaks each off.
-    pub(crate) close: watch::Sender<()>,
+    pub(crate) close: Arc<Notify>,
 }
 
 impl ApiServer {
@@ -157,18 +158,15 @@ impl ApiServer {
     ) where
         I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut go_away = self.inner.connections.go_away.subscribe();
-        let mut close = self.inner.connections.close.subscribe();
+        let Connections { go_away, close } = self.inner.connections.clone();
+        // They count from now on, not from when they are polled first.
+        let (go_away, cut) = (go_away.notified(), close.notified());
         let leave = async {
             tokio::select! {
                 biased;
                 () = shutdown.cancelled() => {}
-                _ = go_away.changed() => {}
+                () = go_away => {}
             }
-        };
-        let cut = async {
-            // An error would mean that the server is gone, but its service holds it.
-            let _ = close.changed().await;
         };
         let service = ApiService::new(self.clone(), user);
         slot.serve(stream, service, leave, cut).await;
