@@ -22,16 +22,11 @@ pub(super) struct Age {
 }
 
 impl Age {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "shows whether tokio's clock is the system's"
-    )]
     pub(super) fn since(since: Instant) -> Self {
         let coarse = coarse_now();
-        let before = std::time::Instant::now();
-        let now = Instant::now().into_std();
-        let is_system_time = (before..=std::time::Instant::now()).contains(&now);
-        let age = before.saturating_duration_since(since.into_std());
+        // A paused clock may meet the system's, but the next moment it is behind.
+        let is_system_time = is_in_step() && is_in_step();
+        let age = since.elapsed();
         Self {
             since,
             coarse: is_system_time.then(|| coarse.saturating_sub(age)),
@@ -51,6 +46,17 @@ impl Age {
 
 fn coarse_now() -> Duration {
     Duration::try_from(clock_gettime(ClockId::MonotonicCoarse)).unwrap_or_default()
+}
+
+/// Whether tokio's clock shows the system's time.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "shows whether tokio's clock is the system's"
+)]
+fn is_in_step() -> bool {
+    let before = std::time::Instant::now();
+    let now = Instant::now().into_std();
+    (before..=std::time::Instant::now()).contains(&now)
 }
 
 #[cfg(test)]
@@ -73,6 +79,20 @@ mod tests {
         assert!(Age::since(Instant::now()).coarse.is_some());
         tokio::time::pause();
         assert!(Age::since(Instant::now()).coarse.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    #[expect(clippy::disallowed_methods, reason = "the system's clock")]
+    async fn paused_clock_that_meets_the_systems_decides() {
+        let meeting = Duration::from_micros(20);
+        for _ in 0..200 {
+            let system = std::time::Instant::now();
+            let behind = system.saturating_duration_since(Instant::now().into_std());
+            tokio::time::advance(behind + meeting).await;
+            while system.elapsed() < 2 * meeting {
+                assert!(Age::since(Instant::now()).coarse.is_none());
+            }
+        }
     }
 
     #[tokio::test]
