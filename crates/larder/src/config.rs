@@ -175,22 +175,15 @@ impl ManagerConfig {
     ///
     /// The first field that is out of bounds.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let positive = [
-            ("syncFrequency", self.sync_frequency),
-            ("readTimeout", self.read_timeout),
-            ("defaultTTL", self.default_ttl),
+        let is_zero = [
+            ("syncFrequency", self.sync_frequency.is_zero()),
+            ("readTimeout", self.read_timeout.is_zero()),
+            ("defaultTTL", self.default_ttl.is_zero()),
+            ("maxRequestsInFlight", self.max_requests_in_flight == 0),
+            ("maxWatches", self.max_watches == 0),
         ];
-        let numbers = [
-            ("maxRequestsInFlight", self.max_requests_in_flight),
-            ("maxWatches", self.max_watches),
-        ];
-        let zero_times = positive.iter().filter(|(_, value)| value.is_zero());
-        let zero_numbers = numbers.iter().filter(|(_, value)| *value == 0);
-        let mut zeros = zero_times
-            .map(|(field, _)| field)
-            .chain(zero_numbers.map(|(field, _)| field));
-        match zeros.next() {
-            Some(field) => Err(ConfigError::NotPositive(field)),
+        match is_zero.into_iter().find(|(_, is_zero)| *is_zero) {
+            Some((field, _)) => Err(ConfigError::NotPositive(field)),
             None => Ok(()),
         }
     }

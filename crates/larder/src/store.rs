@@ -137,16 +137,10 @@ impl<K: Object> Store<K> {
         now: Instant,
     ) -> Vec<ObjectStatus> {
         match self {
-            Self::Simple(store) => store.entries.status(pods, |_, _| {}),
-            Self::Caching(store) => {
-                let entries = &store.inner.entries;
-                entries.status(pods, |cell, status| cell.describe(status, now))
-            }
-            Self::Watching(store) => {
-                let entries = &store.inner.entries;
-                entries.status(pods, |cell, status| cell.describe(status, now))
-            }
-            Self::Fake(store) => store.entries.status(pods, |_, _| {}),
+            Self::Simple(store) => store.entries.status(pods, now),
+            Self::Caching(store) => store.inner.entries.status(pods, now),
+            Self::Watching(store) => store.inner.entries.status(pods, now),
+            Self::Fake(store) => store.entries.status(pods, now),
         }
     }
 

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use larder_transport::registrar::{Labels, Registrar};
 use larder_watch::Restart;
 use parking_lot::Mutex;
 use prometheus_client::{
@@ -43,9 +44,6 @@ pub struct ManagerMetrics {
     managers: Managers,
 }
 
-/// Names and values.
-type Labels<const N: usize> = [(&'static str, &'static str); N];
-
 const fn of_kind(kind: &'static str) -> Labels<1> {
     [("kind", kind)]
 }
@@ -69,22 +67,13 @@ impl Default for ManagerMetrics {
 impl ManagerMetrics {
     /// Registers everything in `registry`; the caller picks the prefix.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register(
-            "requests",
-            "Requests to the API server by verb and outcome",
-            self.requests.clone(),
-        );
-        registry.register(
-            "watch_restarts",
-            "Watches that were interrupted, by reason",
-            self.restarts.clone(),
-        );
-        registry.register_with_unit(
-            "read_wait",
-            "Wait time of reads not served from cache",
-            Unit::Seconds,
-            self.waits.clone(),
-        );
+        let mut registrar = Registrar(registry);
+        let requests = "Requests to the API server by verb and outcome";
+        registrar.keep("requests", requests, self.requests.clone());
+        let restarts = "Watches that were interrupted, by reason";
+        registrar.keep("watch_restarts", restarts, self.restarts.clone());
+        let waits = "Wait time of reads not served from cache";
+        registrar.seconds("read_wait", waits, self.waits.clone());
         registry.register_collector(Box::new(self.managers.clone()));
     }
 

@@ -107,20 +107,6 @@ impl<K: Object> CachedState<K> {
         });
         Self { config, state }
     }
-
-    pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
-        let known = self.state.lock();
-        match &known.answer {
-            Answer::Unknown | Answer::Removed => {}
-            Answer::NotFound => status.state = ObjectState::Absent,
-            Answer::Found(object) => {
-                status.state = ObjectState::Synced;
-                status.version = object.metadata().resource_version.clone();
-            }
-        }
-        status.age = known.age.map(|age| age.at(now)).unwrap_or_default();
-        status.failure.clone_from(&known.failure);
-    }
 }
 
 impl<K: Object> Cell for CachedState<K> {
@@ -132,6 +118,20 @@ impl<K: Object> Cell for CachedState<K> {
 
     fn hits(&self) -> u64 {
         self.state.lock().hits
+    }
+
+    fn describe(&self, status: &mut ObjectStatus, now: Instant) {
+        let known = self.state.lock();
+        match &known.answer {
+            Answer::Unknown | Answer::Removed => {}
+            Answer::NotFound => status.state = ObjectState::Absent,
+            Answer::Found(object) => {
+                status.state = ObjectState::Synced;
+                status.version = object.metadata().resource_version.clone();
+            }
+        }
+        status.age = known.age.map(|age| age.at(now)).unwrap_or_default();
+        status.failure.clone_from(&known.failure);
     }
 
     fn remove(&self) {

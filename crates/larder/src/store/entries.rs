@@ -21,6 +21,7 @@ use jiff::Timestamp;
 use larder_objects::{ObjectKey, ObjectKeyRef, ResourceVersion};
 use larder_watch::{RegistrationSeq, SeqCounter};
 use parking_lot::RwLock;
+use tokio::time::Instant;
 
 use crate::{
     error::{Error, ErrorKind},
@@ -48,6 +49,9 @@ pub(crate) trait Cell: fmt::Debug + Send + Sync + 'static {
     fn hits(&self) -> u64 {
         0
     }
+
+    /// Sets what the store knows in `status`.
+    fn describe(&self, _status: &mut ObjectStatus, _now: Instant) {}
 
     /// The last reference is gone: no read gets anything from now on.
     fn remove(&self) {}
@@ -234,11 +238,11 @@ impl<C: Cell> Entries<C> {
         Some(removed)
     }
 
-    /// The status of every object, in no order, with the pods that refer to it. `known` sets what the store knows.
+    /// The status of every object, in no order, with the pods that refer to it.
     pub(crate) fn status(
         &self,
         mut pods: HashMap<ObjectKey, Vec<PodIdentity>>,
-        known: impl Fn(&C, &mut ObjectStatus),
+        now: Instant,
     ) -> Vec<ObjectStatus> {
         let status = |entry: Arc<Entry<C>>| {
             let mut pods = pods.remove(&entry.key).unwrap_or_default();
@@ -252,7 +256,7 @@ impl<C: Cell> Entries<C> {
                 references: entry.references.load(Ordering::Relaxed),
                 pods,
             };
-            known(&entry.cell, &mut status);
+            entry.cell.describe(&mut status, now);
             status
         };
         self.all().into_iter().map(status).collect()

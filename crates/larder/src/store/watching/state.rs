@@ -288,17 +288,6 @@ impl<K: Object> WatchedState<K> {
         self.known.lock().failure().cloned()
     }
 
-    pub(crate) fn describe(&self, status: &mut ObjectStatus, now: Instant) {
-        let known = self.known.lock();
-        status.state = known.state.as_public();
-        status.version = match (&known.state, known.state.object()) {
-            (KnownState::Stale(..), Some(copy)) => copy.metadata().resource_version.clone(),
-            _ => known.version.clone(),
-        };
-        status.age = known.age(now);
-        status.failure = known.failure().cloned();
-    }
-
     /// What is known, for a copy that outlives this process.
     pub(crate) fn known(&self, key: &ObjectKey, now: Instant) -> KnownObject<K> {
         let known = self.known.lock();
@@ -471,6 +460,17 @@ impl<K: Object> Cell for WatchedState<K> {
 
     fn hits(&self) -> u64 {
         self.known.lock().hits
+    }
+
+    fn describe(&self, status: &mut ObjectStatus, now: Instant) {
+        let known = self.known.lock();
+        status.state = known.state.as_public();
+        status.version = match (&known.state, known.state.object()) {
+            (KnownState::Stale(..), Some(copy)) => copy.metadata().resource_version.clone(),
+            _ => known.version.clone(),
+        };
+        status.age = known.age(now);
+        status.failure = known.failure().cloned();
     }
 
     fn remove(&self) {
