@@ -158,7 +158,7 @@ impl<'a> Campaign<'a> {
 
     /// Runs the target on `input`, and returns whether its outcome is new.
     fn is_new(&mut self, input: &[u8]) -> anyhow::Result<bool> {
-        let run = || catch_unwind(AssertUnwindSafe(|| (self.target.run)(input)));
+        let run = || catch_unwind(AssertUnwindSafe(|| self.target.run(input)));
         let (outcome, used) = self.watchdog.watch(input, run);
         self.report.inputs += 1;
         self.report.most.cpu = self.report.most.cpu.max(used.cpu);

@@ -21,8 +21,7 @@ use crate::{outcome::Outcome, structure::Structure};
 /// A function that reads hostile bytes.
 pub(crate) struct Target {
     pub(crate) name: &'static str,
-    /// Reads an input. Panics if something does not hold of it.
-    pub(crate) run: fn(&[u8]) -> Outcome,
+    reader: Reader,
     /// Inputs beside those of the corpus, made when a campaign begins.
     pub(crate) more_seeds: fn() -> Vec<Vec<u8>>,
     /// How inputs are built.
@@ -31,19 +30,34 @@ pub(crate) struct Target {
     pub(crate) max_length: usize,
 }
 
+/// Reads an input. Panics if something does not hold of it.
+enum Reader {
+    OfBytes(fn(&[u8]) -> Outcome),
+    /// What is no text is rejected.
+    OfText(fn(&str) -> Outcome),
+}
+
 impl Target {
     const fn new(
         name: &'static str,
-        run: fn(&[u8]) -> Outcome,
+        reader: Reader,
         structure: Structure,
         max_length: usize,
     ) -> Self {
         Self {
             name,
-            run,
+            reader,
             more_seeds: Vec::new,
             structure,
             max_length,
+        }
+    }
+
+    pub(crate) fn run(&self, input: &[u8]) -> Outcome {
+        match (&self.reader, str::from_utf8(input)) {
+            (Reader::OfBytes(read), _) => read(input),
+            (Reader::OfText(read), Ok(text)) => read(text),
+            (Reader::OfText(_), Err(_)) => Outcome::rejected(&"not UTF-8 text"),
         }
     }
 }
@@ -69,14 +83,6 @@ pub(crate) fn repository_file(path: &str) -> Vec<u8> {
     fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// Runs `read` on the text of `input`; what is no text is rejected.
-fn on_text(input: &[u8], read: impl FnOnce(&str) -> Outcome) -> Outcome {
-    match str::from_utf8(input) {
-        Ok(text) => read(text),
-        Err(_) => Outcome::rejected(&"not UTF-8 text"),
-    }
-}
-
 /// Runs `future`, which never waits for anything outside the process.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     thread_local! {
@@ -99,7 +105,7 @@ mod tests {
             inputs.extend((target.more_seeds)());
             let accepted = inputs
                 .iter()
-                .filter(|input| (target.run)(input).is_accepted)
+                .filter(|input| target.run(input).is_accepted)
                 .count();
             assert!(
                 accepted > 0,

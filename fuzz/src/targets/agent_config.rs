@@ -5,11 +5,15 @@ use std::{cell::OnceCell, fs, path::PathBuf};
 use larder_agent::config::{Config, Flags, Host};
 use tempfile::TempDir;
 
-use super::Target;
+use super::{Reader::OfBytes, Target};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target =
-    Target::new("agent_config", run, Structure::Tree { prefix: 0 }, 8 << 10);
+pub(super) const TARGET: Target = Target::new(
+    "agent_config",
+    OfBytes(run),
+    Structure::Tree { prefix: 0 },
+    8 << 10,
+);
 
 fn run(input: &[u8]) -> Outcome {
     thread_local! {

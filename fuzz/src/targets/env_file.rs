@@ -2,10 +2,10 @@
 
 use larder_projection::env_file_value;
 
-use super::Target;
+use super::{Reader::OfBytes, Target};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new("env_file", run, Structure::Bytes, 4 << 10);
+pub(super) const TARGET: Target = Target::new("env_file", OfBytes(run), Structure::Bytes, 4 << 10);
 
 fn run(input: &[u8]) -> Outcome {
     let end = input.iter().position(|&byte| byte == b'\n').unwrap_or(0);

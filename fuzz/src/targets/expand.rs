@@ -1,14 +1,9 @@
 //! `$(VAR)` expansion: one pass; without `$$` and without known names a text stays as it is.
 
-use super::{Target, on_text};
+use super::{Reader::OfText, Target};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new(
-    "expand",
-    |input| on_text(input, run),
-    Structure::Bytes,
-    4 << 10,
-);
+pub(super) const TARGET: Target = Target::new("expand", OfText(run), Structure::Bytes, 4 << 10);
 
 fn run(text: &str) -> Outcome {
     let unknown = larder_projection::expand(text, |_| None);

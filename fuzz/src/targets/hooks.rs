@@ -5,15 +5,11 @@ use larder_on_change::{
     parse::{AllowedActions, HookOrigin, MAX_HOOKS, hooks},
 };
 
-use super::{Target, on_text};
+use super::{Reader::OfText, Target};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new(
-    "hooks",
-    |input| on_text(input, run),
-    Structure::Tree { prefix: 1 },
-    4 << 10,
-);
+pub(super) const TARGET: Target =
+    Target::new("hooks", OfText(run), Structure::Tree { prefix: 1 }, 4 << 10);
 
 fn run(text: &str) -> Outcome {
     let (origin, text) = if let Some(text) = text.strip_prefix('c') {

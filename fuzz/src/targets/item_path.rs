@@ -4,15 +4,10 @@ use std::path::{Component, Path};
 
 use larder_projection::VolumePath;
 
-use super::{Target, on_text};
+use super::{Reader::OfText, Target};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new(
-    "item_path",
-    |input| on_text(input, run),
-    Structure::Bytes,
-    8 << 10,
-);
+pub(super) const TARGET: Target = Target::new("item_path", OfText(run), Structure::Bytes, 8 << 10);
 
 fn run(text: &str) -> Outcome {
     let path = match VolumePath::parse(text) {

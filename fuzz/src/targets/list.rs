@@ -3,10 +3,11 @@
 use larder_objects::{ObjectKey, Secret};
 use larder_watch::{ByName, fuzzing};
 
-use super::{Target, block_on, watch::answering};
+use super::{Reader::OfBytes, Target, block_on, watch::answering};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new("list", run, Structure::Tree { prefix: 0 }, 8 << 10);
+pub(super) const TARGET: Target =
+    Target::new("list", OfBytes(run), Structure::Tree { prefix: 0 }, 8 << 10);
 
 fn run(input: &[u8]) -> Outcome {
     block_on(async {

@@ -12,7 +12,7 @@ use larder_projection::{
 };
 use serde_json::Value;
 
-use super::{Target, on_text, repository_file};
+use super::{Reader::OfText, Target, repository_file};
 use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
@@ -25,7 +25,7 @@ pub(super) const TARGET: Target = Target {
     },
     ..Target::new(
         "manifest",
-        |input| on_text(input, run),
+        OfText(run),
         Structure::Tree { prefix: 0 },
         32 << 10,
     )

@@ -2,16 +2,21 @@
 
 use std::cell::OnceCell;
 
-use http::{Method, Request};
+use http::Request;
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
-use larder_apiserver::{ApiServer, Options};
+use larder_apiserver::{ApiServer, Kind, Options};
 use serde_json::Value;
 
-use super::{Target, block_on};
+use super::{Reader::OfBytes, Target, block_on};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new("patch", run, Structure::Tree { prefix: 2 }, 8 << 10);
+pub(super) const TARGET: Target = Target::new(
+    "patch",
+    OfBytes(run),
+    Structure::Tree { prefix: 2 },
+    8 << 10,
+);
 
 const CONFIG_MAP: &str =
     r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"o"},"data":{"a":"1"}}"#;
@@ -28,9 +33,9 @@ fn run(input: &[u8]) -> Outcome {
         b's' => "application/strategic-merge-patch+json",
         _ => return Outcome::rejected(&"no media type"),
     };
-    let (resource, object) = match object {
-        b'c' => ("configmaps", CONFIG_MAP),
-        b'p' => ("pods", POD),
+    let (kind, resource, object) = match object {
+        b'c' => (Kind::ConfigMap, "configmaps", CONFIG_MAP),
+        b'p' => (Kind::Pod, "pods", POD),
         _ => return Outcome::rejected(&"no object"),
     };
     thread_local! {
@@ -41,27 +46,19 @@ fn run(input: &[u8]) -> Outcome {
         // Nothing stays from the input before.
         server.emptied().expect("the machine gives random numbers")
     });
+    let object: Value = serde_json::from_str(object).expect("the object is JSON");
+    server.apply(&object).expect("the object is valid");
     block_on(async {
+        let uri = format!("/api/v1/namespaces/default/{resource}/o");
         let client = Client::new(server.service(), "default");
-        let collection = format!("/api/v1/namespaces/default/{resource}");
-        let (status, _) = send(
-            &client,
-            Method::POST,
-            &collection,
-            "application/json",
-            object.as_bytes(),
-        )
-        .await;
-        assert_eq!(status, 201);
-        let object_path = format!("{collection}/o");
-        let (status, answer) = send(&client, Method::PATCH, &object_path, media_type, patch).await;
+        let (status, answer) = send(&client, &uri, media_type, patch).await;
         let message = answer["message"].as_str().unwrap_or_default();
         match status {
             200 => assert_eq!(answer["metadata"]["name"], "o"),
             400 | 409 | 413 | 422 => assert!(!message.is_empty(), "{answer}"),
             other => panic!("{other}: {answer}"),
         }
-        let (_, stored) = send(&client, Method::GET, &object_path, "application/json", b"").await;
+        let stored = server.get(kind, "default", "o").unwrap_or_default();
         assert_eq!(stored["metadata"]["name"], "o", "{stored}");
         Outcome::new(status == 200)
             .with(&media_type)
@@ -71,32 +68,14 @@ fn run(input: &[u8]) -> Outcome {
     })
 }
 
-async fn send(
-    client: &Client,
-    method: Method,
-    path: &str,
-    media_type: &str,
-    body: &[u8],
-) -> (u16, Value) {
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
+async fn send(client: &Client, uri: &str, media_type: &str, patch: &[u8]) -> (u16, Value) {
+    let request = Request::patch(uri)
         .header("content-type", media_type)
-        .body(Body::from(body.to_vec()))
+        .body(Body::from(patch.to_vec()))
         .expect("all parts are of the right form");
-    let answer = client
-        .send(request)
-        .await
-        .expect("the server is in this process");
-    let status = answer.status().as_u16();
-    let body = answer
-        .into_body()
-        .collect()
-        .await
-        .expect("the answer ends")
-        .to_bytes();
-    (
-        status,
-        serde_json::from_slice(&body).expect("every answer is JSON"),
-    )
+    let answer = client.send(request).await;
+    let (head, body) = answer.expect("the server is in this process").into_parts();
+    let body = body.collect().await.expect("the answer ends").to_bytes();
+    let answer = serde_json::from_slice(&body).expect("every answer is JSON");
+    (head.status.as_u16(), answer)
 }

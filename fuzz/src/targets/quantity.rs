@@ -2,15 +2,10 @@
 
 use larder_objects::{Quantity, canonical_quantity};
 
-use super::{Target, on_text};
+use super::{Reader::OfText, Target};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new(
-    "quantity",
-    |input| on_text(input, run),
-    Structure::Bytes,
-    1 << 10,
-);
+pub(super) const TARGET: Target = Target::new("quantity", OfText(run), Structure::Bytes, 1 << 10);
 
 fn run(text: &str) -> Outcome {
     let quantity = match text.parse::<Quantity>() {

@@ -12,10 +12,10 @@ use larder_objects::{ObjectKey, Secret};
 use larder_watch::{ByName, fuzzing};
 use tower::service_fn;
 
-use super::{Target, block_on};
+use super::{Reader::OfBytes, Target, block_on};
 use crate::{outcome::Outcome, structure::Structure};
 
-pub(super) const TARGET: Target = Target::new("watch", run, Structure::Bytes, 8 << 10);
+pub(super) const TARGET: Target = Target::new("watch", OfBytes(run), Structure::Bytes, 8 << 10);
 
 /// A client whose requests are all answered with `body`.
 pub(super) fn answering(body: &[u8]) -> Client {

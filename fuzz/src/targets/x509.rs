@@ -5,7 +5,7 @@ use larder_objects::{
     x509::{Certificate, PublicKey, requested_key},
 };
 
-use super::{Target, repository_file};
+use super::{Reader::OfBytes, Target, repository_file};
 use crate::{outcome::Outcome, structure::Structure};
 
 pub(super) const TARGET: Target = Target {
@@ -14,7 +14,7 @@ pub(super) const TARGET: Target = Target {
             .map(|name| repository_file(&format!("crates/larder-objects/src/x509/{name}.pem")))
             .into()
     },
-    ..Target::new("x509", run, Structure::Der, 4 << 10)
+    ..Target::new("x509", OfBytes(run), Structure::Der, 4 << 10)
 };
 
 fn run(input: &[u8]) -> Outcome {
