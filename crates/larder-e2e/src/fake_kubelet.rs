@@ -43,7 +43,7 @@ use kube::{Client, client::Body};
 use larder_apiserver::{ApiServer, Kind};
 use larder_objects::{
     Kind::{ConfigMap, Secret},
-    ObjectKey, SecretBytes,
+    SecretBytes, StableHash,
 };
 use larder_projection::{Inputs, Needs, NodeFacts, Unavailable, VolumeKind, disk::VolumeHost};
 use parking_lot::Mutex;
@@ -332,22 +332,13 @@ impl KubeletContext {
         let node = self.node();
         let lag = self.faults.lock().object_lag + self.options.api_latency;
         let reader = self.objects.reader(self.options.strategy, &node, lag);
-        let key = |name: &str| ObjectKey::new(namespace, name);
         let mut inputs = Inputs {
+            config_maps: reader.read(ConfigMap, namespace, &needs.config_maps),
+            secrets: reader.read(Secret, namespace, &needs.secrets),
             node: Some(Arc::new(NodeFacts::new(&node))),
             services: Some(Arc::new([])),
             ..Inputs::default()
         };
-        for name in &needs.config_maps {
-            let object = reader.read(ConfigMap, key(name));
-            let object = object.ok_or(Unavailable::NotFound);
-            inputs.config_maps.insert((*name).to_owned(), object);
-        }
-        for name in &needs.secrets {
-            let object = reader.read(Secret, key(name));
-            let object = object.ok_or(Unavailable::NotFound);
-            inputs.secrets.insert((*name).to_owned(), object);
-        }
         for request in &needs.tokens {
             let token = Arc::new(SecretBytes::new(b"token".to_vec()));
             inputs.tokens.insert(request.clone(), Ok(token));
@@ -367,12 +358,9 @@ impl KubeletContext {
 
 /// The ID of a container of the pod with this UID, after so many restarts.
 pub fn container_id(pod_uid: &str, container: &str, restarts: u32) -> String {
-    let text = format!("{pod_uid}/{container}/{restarts}");
-    // FNV-1a: like an ID in form, and another one for each container.
-    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    });
-    format!("{hash:016x}").repeat(4)
+    // Like an ID in form, and another one for each container.
+    let hash = StableHash::EMPTY.with(format!("{pod_uid}/{container}/{restarts}"));
+    hash.to_string().repeat(2)
 }
 
 /// Stage 4: lists all containers again and again.

@@ -47,23 +47,20 @@ impl Workers {
 
     /// The containers of the pod of this name have exited for good.
     pub(super) fn finish(&self, name: &str) {
-        for slot in self.0.lock().values() {
-            slot.send_if_modified(|desired| {
-                let fits = desired.pod.metadata.name.as_deref() == Some(name);
-                desired.finished |= fits;
-                fits
-            });
-        }
+        self.change(name, |desired| desired.finished = true);
     }
 
     /// The containers of the pod of this name exit and are started again.
     pub(super) fn restart(&self, name: &str) {
+        self.change(name, |desired| desired.restarts += 1);
+    }
+
+    fn change(&self, name: &str, change: impl Fn(&mut Desired)) {
         for slot in self.0.lock().values() {
-            slot.send_if_modified(|desired| {
-                let fits = desired.pod.metadata.name.as_deref() == Some(name);
-                desired.restarts += u32::from(fits);
-                fits
-            });
+            let fits = slot.borrow().pod.metadata.name.as_deref() == Some(name);
+            if fits {
+                slot.send_modify(&change);
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use kube::{
     api::{ApiResource, DynamicObject, ListParams, WatchEvent, WatchParams},
 };
 use larder_objects::{Kind, Object, ObjectKey};
+use larder_projection::Unavailable;
 use parking_lot::Mutex;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
@@ -127,12 +128,21 @@ impl Objects {
 }
 
 impl Reader<'_> {
-    pub(super) fn read<K: Object>(&self, kind: Kind, key: ObjectKey) -> Option<Arc<K>> {
-        let object = self.object((kind, key))?;
-        let json = serde_json::to_vec(&*object).expect("an object is JSON");
-        Some(Arc::new(
-            K::from_json(&json).expect("the server checks its objects"),
-        ))
+    pub(super) fn read<K: Object>(
+        &self,
+        kind: Kind,
+        namespace: &str,
+        names: &BTreeSet<&str>,
+    ) -> BTreeMap<String, Result<Arc<K>, Unavailable>> {
+        let read = |name: &&str| {
+            let object = self.object((kind, ObjectKey::new(namespace, *name)));
+            let object = object.ok_or(Unavailable::NotFound).map(|object| {
+                let json = serde_json::to_vec(&*object).expect("an object is JSON");
+                Arc::new(K::from_json(&json).expect("the server checks its objects"))
+            });
+            ((*name).to_owned(), object)
+        };
+        names.iter().map(read).collect()
     }
 
     fn object(&self, key: KindAndKey) -> Option<Arc<DynamicObject>> {
