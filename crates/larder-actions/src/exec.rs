@@ -197,9 +197,9 @@ fn variables(command: &Command, inputs: &StepInputs) -> Vec<(String, String)> {
     let pod = &inputs.pod;
     let cause = [
         ("LARDER_HOOK", inputs.hook.clone()),
-        ("LARDER_NAMESPACE", pod.namespace.clone()),
-        ("LARDER_POD", pod.name.clone()),
-        ("LARDER_POD_UID", pod.uid.clone()),
+        ("LARDER_NAMESPACE", pod.namespace.to_string()),
+        ("LARDER_POD", pod.name.to_string()),
+        ("LARDER_POD_UID", pod.uid.to_string()),
         ("LARDER_VOLUMES", inputs.changes.volume_names()),
         ("LARDER_REASON", inputs.changes.reason().to_owned()),
         ("LARDER_ATTEMPT", inputs.attempt.to_string()),

@@ -28,7 +28,8 @@ pub mod targets;
 
 use std::time::Duration;
 
-use larder_on_change::{Action, Changes, Hook, PodIdentity, Restart, RoundId};
+use larder_objects::PodIdentity;
+use larder_on_change::{Action, Changes, Hook, Restart, RoundId};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 

@@ -7,8 +7,9 @@ use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use larder_actions::{StepInputs, StepOutcome, run_steps};
+use larder_objects::PodIdentity;
 use larder_on_change::{
-    Action, Attempt, AttemptEnd, Changes, HookId, Place, PodHook, PodIdentity, Restart, RoundId,
+    Action, Attempt, AttemptEnd, Changes, HookId, Place, PodHook, Restart, RoundId,
     parse::ConfiguredHook,
 };
 use larder_transport::blocking::blocking;
@@ -123,7 +124,7 @@ impl AttemptRun {
             hook: hook.name.clone(),
             round: self.attempt.round,
             attempt: self.attempt.number,
-            pod: self.identity(),
+            pod: PodIdentity::from(&self.attempt.pod.pod.metadata),
             changes,
             timeout: Duration::ZERO,
         };
@@ -149,15 +150,6 @@ impl AttemptRun {
         let (ended, output) = environment.into_results();
         restarted.extend(ended);
         end(&outcome, output)
-    }
-
-    fn identity(&self) -> PodIdentity {
-        let key = self.attempt.pod.pod.key();
-        PodIdentity {
-            namespace: key.namespace.to_string(),
-            name: key.name.to_string(),
-            uid: self.attempt.uid.to_string(),
-        }
     }
 
     async fn call(&self, handler: &Handler, inputs: StepInputs) -> AttemptEnd {

@@ -16,7 +16,8 @@ use larder_actions::{
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
 };
-use larder_on_change::{Action, Hook, PodFacts, PodIdentity};
+use larder_objects::PodIdentity;
+use larder_on_change::{Action, Hook, PodFacts};
 use smol_str::SmolStr;
 use tracing::info;
 
@@ -53,9 +54,9 @@ impl StepContext {
         let variable = |name| env::var(name).unwrap_or_default();
         Self {
             pod: PodIdentity {
-                namespace: own_namespace().unwrap_or_default().to_string(),
-                name: variable("HOSTNAME"),
-                uid: variable("POD_UID"),
+                namespace: own_namespace().unwrap_or_default(),
+                name: variable("HOSTNAME").into(),
+                uid: variable("POD_UID").into(),
             },
             facts: PodFacts::default(),
             processes: Processes::new("/proc", "/nonexistent"),

@@ -93,8 +93,8 @@ pub use jiff;
 pub use k8s_openapi;
 pub use kube;
 pub use larder_objects::{
-    ConfigMap, Data, DecodeError, Object, ObjectKey, ObjectMeta, ObjectType, ResourceVersion,
-    Secret, SecretBytes, Uid, references,
+    ConfigMap, Data, DecodeError, Object, ObjectKey, ObjectMeta, ObjectType, PodIdentity,
+    ResourceVersion, Secret, SecretBytes, Uid, references,
 };
 #[cfg(feature = "transport")]
 pub use larder_transport as transport;
@@ -104,7 +104,6 @@ pub use manager::{ConfigMapManager, ObjectManager, RegisteredPod, SecretManager}
 pub use metrics::ManagerMetrics;
 #[cfg(feature = "metrics")]
 pub use prometheus_client;
-pub use registration::PodIdentity;
 pub use smol_str::SmolStr;
 pub use status::{
     KnownObject, NamespaceScope, ObjectState, ObjectStatus, ScopeChoice, StaleObject,

@@ -7,7 +7,7 @@ use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::{ConfigMap, Object, ObjectKey, Secret};
+use larder_objects::{ConfigMap, Object, ObjectKey, PodIdentity, Secret};
 use larder_watch::{Api, REQUEST_TIMEOUT};
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -17,7 +17,7 @@ use crate::{
     config::{ConfigError, ManagerConfig, NodeTtl, Strategy},
     error::{Error, ErrorKind},
     metrics::Metrics,
-    registration::{Hold, PodIdentity, PodRef, PodReferences, Registrations},
+    registration::{Hold, PodRef, PodReferences, Registrations},
     status::{KnownObject, NamespaceScope, ObjectStatus, StaleObject},
     store::{Reference, Store, fake::FakeObjects, watching::WatchStore},
 };

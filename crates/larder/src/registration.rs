@@ -20,20 +20,9 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_objects::Object;
+use larder_objects::{Object, PodIdentity};
 use smallvec::SmallVec;
 use smol_str::SmolStr;
-
-/// A registered pod, as status shows it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodIdentity {
-    /// Namespace of the pod, and of the objects it refers to.
-    pub namespace: SmolStr,
-    /// Name of the pod.
-    pub name: SmolStr,
-    /// UID of the pod; a recreated pod has another.
-    pub uid: SmolStr,
-}
 
 /// The identity of a pod, borrowed from it. Fields that are missing are empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,12 +50,6 @@ impl<'a> From<&'a PodIdentity> for PodRef<'a> {
             name: &pod.name,
             uid: &pod.uid,
         }
-    }
-}
-
-impl From<&Pod> for PodIdentity {
-    fn from(pod: &Pod) -> Self {
-        PodRef::of(pod).into()
     }
 }
 

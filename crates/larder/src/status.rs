@@ -3,12 +3,12 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
-use larder_objects::{ObjectKey, ResourceVersion};
+use larder_objects::{ObjectKey, PodIdentity, ResourceVersion};
 use smol_str::SmolStr;
 
 use larder_watch::RequestFailure;
 
-use crate::{config::WatchScope, registration::PodIdentity};
+use crate::config::WatchScope;
 
 /// What [`WatchScope::Auto`] chose for a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,7 +13,7 @@ pub(crate) mod watching;
 use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use larder_objects::{Object, ObjectKey};
+use larder_objects::{Object, ObjectKey, PodIdentity};
 use larder_watch::{Api, RegistrationSeq};
 use tokio::time::Instant;
 
@@ -24,7 +24,6 @@ use crate::{
     config::{ManagerConfig, Strategy},
     error::Error,
     metrics::Metrics,
-    registration::PodIdentity,
     status::ObjectStatus,
 };
 

@@ -18,7 +18,8 @@ use crate::{
     http::RequestContext,
     processes::{FoundContainer, Processes},
 };
-use larder_on_change::{Changes, PodIdentity, RoundId, VolumeChange};
+use larder_objects::PodIdentity;
+use larder_on_change::{Changes, RoundId, VolumeChange};
 
 /// Longest wait for a process that was killed.
 const A_MINUTE: Timespec = Timespec {
@@ -46,9 +47,9 @@ fn step() -> StepInputs {
         round: RoundId::from_random(1),
         attempt: 1,
         pod: PodIdentity {
-            namespace: "demo".to_owned(),
-            name: "web".to_owned(),
-            uid: "4711".to_owned(),
+            namespace: "demo".into(),
+            name: "web".into(),
+            uid: "4711".into(),
         },
         changes: Changes::default(),
         timeout: Duration::from_mins(1),
@@ -224,7 +225,7 @@ async fn command_gets_its_cause_and_no_variable_of_larder() {
 #[tokio::test]
 async fn names_reach_the_command_in_variables_only() {
     let mut step = step();
-    step.pod.name = "-h".to_owned();
+    step.pod.name = "-h".into();
     step.changes.volumes = vec![VolumeChange {
         name: "$(reboot)".into(),
         ..VolumeChange::default()

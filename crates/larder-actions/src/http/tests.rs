@@ -15,8 +15,9 @@ use tokio::{
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
+use larder_objects::PodIdentity;
 use larder_on_change::{
-    Action, Changes, HttpTls, PodIdentity, RoundId,
+    Action, Changes, HttpTls, RoundId,
     parse::{HookOrigin, hooks},
 };
 

@@ -31,7 +31,8 @@ mod target;
 use std::process::ExitCode;
 
 use larder_actions::processes::Processes;
-use larder_on_change::{PodFacts, PodIdentity, StopDefaults};
+use larder_objects::PodIdentity;
+use larder_on_change::{PodFacts, StopDefaults};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use self::{
@@ -62,7 +63,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         };
         let (sender, restarts) = unbounded_channel();
         let around = CommandContext {
-            pod: identity_of(&first),
+            pod: PodIdentity::from(&first.pod),
             facts,
             staging: sandbox.staging(),
             stop: StopDefaults::of(&first.pod),
@@ -94,13 +95,4 @@ fn facts(target: &ExecTarget) -> PodFacts {
         .volumes
         .retain(|volume| mounted.contains(&&*volume.name));
     facts
-}
-
-fn identity_of(target: &ExecTarget) -> PodIdentity {
-    let metadata = &target.pod.metadata;
-    PodIdentity {
-        namespace: metadata.namespace.clone().unwrap_or_default(),
-        name: metadata.name.clone().unwrap_or_default(),
-        uid: target.uid().to_owned(),
-    }
 }

@@ -18,14 +18,13 @@ use std::{
 };
 
 use jiff::Timestamp;
-use larder_objects::{ObjectKey, ObjectKeyRef, ResourceVersion};
+use larder_objects::{ObjectKey, ObjectKeyRef, PodIdentity, ResourceVersion};
 use larder_watch::{RegistrationSeq, SeqCounter};
 use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::{
     error::{Error, ErrorKind},
-    registration::PodIdentity,
     status::{ObjectState, ObjectStatus},
 };
 

@@ -15,7 +15,8 @@ use larder_actions::{
     run_steps,
     signal::stop_signal,
 };
-use larder_on_change::{DueRound, PodFacts, PodIdentity, Restart, StopDefaults};
+use larder_objects::PodIdentity;
+use larder_on_change::{DueRound, PodFacts, Restart, StopDefaults};
 use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
