@@ -39,7 +39,7 @@ pub use self::{
 };
 use self::{error::HttpError, tls::connector};
 use crate::{StepInputs, StepOutcome};
-use larder_on_change::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, PodFacts, Port};
+use larder_on_change::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, PodOutline, Port};
 
 /// Most bytes of an answer that are read (rule H4).
 const MAX_ANSWER: usize = 64 << 10;
@@ -52,7 +52,7 @@ pub struct RequestContext<'a> {
     /// The addresses of the pod's ports.
     pub hosts: Hosts<'a>,
     /// The names of the pod's ports.
-    pub facts: &'a PodFacts,
+    pub outline: &'a PodOutline,
     /// The files that hold credentials and authorities.
     pub files: Files<'a>,
 }
@@ -119,7 +119,7 @@ impl Target {
             HttpTarget::Pod { port, path, tls } => {
                 let port = match port {
                     Port::Number(number) => *number,
-                    Port::Name(name) => context.facts.port(name).ok_or(HttpError::UnknownPort)?,
+                    Port::Name(name) => context.outline.port(name).ok_or(HttpError::UnknownPort)?,
                 };
                 let addresses = context.hosts.addresses(port)?;
                 let first = addresses.first().ok_or(HttpError::NoAddress)?;

@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use crate::processes::{ContainerId, FoundContainer, PodMounts, Processes};
 
-/// The facts of a round that a signal or a restart uses, besides the [context](crate::StepInputs).
+/// What a signal or a restart uses of a round, besides its [inputs](crate::StepInputs).
 #[derive(Clone, Debug)]
 pub struct TargetQuery<'a> {
     /// The mount points of the pod's volumes in its containers.

@@ -26,8 +26,8 @@ use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics, proces
 use larder_inputs::clock::Clock;
 use larder_objects::chain;
 use larder_on_change::{
-    Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodFacts,
-    PodHooks, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
+    Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodHooks,
+    PodOutline, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
 };
 use larder_pods::StoredPod;
 use larder_pods::events::Events;
@@ -176,11 +176,11 @@ impl OnChange {
             configured: &config.hooks,
             program: &self.0.program,
         };
-        let facts = || match decoded {
-            Some(decoded) => PodFacts::of(decoded),
-            None => PodFacts::of(&pod.decode()),
+        let outline = || match decoded {
+            Some(decoded) => PodOutline::of(decoded),
+            None => PodOutline::of(&pod.decode()),
         };
-        let hooks = sources.hooks_of(&pod.metadata, facts, before.map(|hooks| &**hooks))?;
+        let hooks = sources.hooks_of(&pod.metadata, outline, before.map(|hooks| &**hooks))?;
         self.report_errors(pod, &hooks, before);
         Some(Arc::new(hooks))
     }

@@ -1,7 +1,7 @@
 //! Reads hooks: the short form (`signal:SIGHUP`) and the long one, a YAML or JSON list.
 //!
 //! The source of a hook determines its permissions (rules S1 to S8), so every reader takes the [`HookOrigin`]. Given
-//! the facts of the pod, names of volumes, containers and ports are checked as well.
+//! the outline of the pod, names of volumes, containers and ports are checked as well.
 //!
 //! Every error names the field; the caller adds the place: an annotation's key, a flag, a file with its line.
 
@@ -27,8 +27,8 @@ use self::{
     fields::ParseContext,
 };
 use crate::{
-    facts::PodFacts,
     hook::{Action, Debounce, Hook, Retry, Timing},
+    outline::PodOutline,
 };
 
 /// Most hooks of a pod (rule S8).
@@ -108,13 +108,13 @@ fn default_timing(origin: HookOrigin, steps: &[Action]) -> Timing {
 pub fn hooks(
     text: &str,
     origin: HookOrigin,
-    facts: Option<&PodFacts>,
+    outline: Option<&PodOutline>,
 ) -> Result<Vec<Hook>, HookError> {
     if text.len() > MAX_TEXT {
         return Err(HookError::whole(TOO_LONG));
     }
     let text = text.trim();
-    let context = ParseContext { origin, facts };
+    let context = ParseContext { origin, outline };
     let hooks = if text.starts_with(['-', '[', '{']) {
         long::list(&yaml(text)?, context)?
     } else {
@@ -128,7 +128,7 @@ pub fn hooks(
 fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
     let context = ParseContext {
         origin: HookOrigin::Configuration,
-        facts: None,
+        outline: None,
     };
     long::hook(value, position, context)
 }

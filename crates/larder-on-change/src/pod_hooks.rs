@@ -7,8 +7,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use smol_str::SmolStr;
 
 use crate::{
-    facts::PodFacts,
     hook::{Hook, OnFailure},
+    outline::PodOutline,
     parse::{
         ANNOTATION, ANNOTATION_PREFIX, AllowedActions, ConfiguredHook, HookError, annotated_hooks,
     },
@@ -147,29 +147,29 @@ pub struct HookSources<'a> {
 }
 
 impl HookSources<'_> {
-    /// The hooks of `pod`, which had `before` until now; `None` if it has none. `facts` is called only if the pod has an
+    /// The hooks of `pod`, which had `before` until now; `None` if it has none. `outline` is called only if the pod has an
     /// annotation of hooks, or a hook selects it.
     pub fn hooks_of(
         &self,
         pod: &ObjectMeta,
-        facts: impl FnOnce() -> PodFacts,
+        outline: impl FnOnce() -> PodOutline,
         before: Option<&PodHooks>,
     ) -> Option<PodHooks> {
         let mut all = self.configured.iter().chain(self.program);
         if hook_annotations(pod).next().is_none() && !all.any(|found| found.pods.selects(pod)) {
             return None;
         }
-        let facts = facts();
+        let outline = outline();
         let (mut hooks, mut errors) = (Vec::new(), Vec::new());
         let mut add = |place: &Place, hook: Arc<Hook>| {
-            if applies(&hook, &facts) {
-                let note = sub_path_note(&facts, &hook).map(String::into_boxed_str);
+            if applies(&hook, &outline) {
+                let note = sub_path_note(&outline, &hook).map(String::into_boxed_str);
                 let place = place.clone();
                 hooks.push(PodHook { place, hook, note });
             }
         };
         let annotations = pod.annotations.iter();
-        for found in annotations.flat_map(|all| annotated_hooks(all, self.allowed, &facts)) {
+        for found in annotations.flat_map(|all| annotated_hooks(all, self.allowed, &outline)) {
             let annotation = SmolStr::from(found.annotation);
             let place = Place::Annotation(annotation.clone());
             match found.hooks {
@@ -202,9 +202,9 @@ impl HookSources<'_> {
             return None;
         }
         let select_variables = hooks.iter().any(|hook| hook.hook.environment);
-        let containers = facts.containers.iter();
+        let containers = outline.containers.iter();
         let targets = containers.filter(|container| select_variables && !container.is_init);
-        let tokens = facts.volumes.iter().flat_map(|volume| {
+        let tokens = outline.volumes.iter().flat_map(|volume| {
             let tokens = volume.tokens.iter();
             tokens.map(|path| (volume.name.clone(), path.clone()))
         });
@@ -229,28 +229,28 @@ pub fn has_same_hooks(pod: &ObjectMeta, other: &ObjectMeta) -> bool {
 }
 
 /// Whether the pod has any content that the hook selects. A hook of the configuration applies to many pods.
-fn applies(hook: &Hook, facts: &PodFacts) -> bool {
+fn applies(hook: &Hook, outline: &PodOutline) -> bool {
     let has_container = |name: &SmolStr| {
-        let mut containers = facts.containers.iter();
+        let mut containers = outline.containers.iter();
         containers.any(|container| !container.is_init && container.name == *name)
     };
-    (hook.environment || facts.delivered().any(|name| hook.selects_volume(name)))
+    (hook.environment || outline.delivered().any(|name| hook.selects_volume(name)))
         && hook.container.as_ref().is_none_or(has_container)
 }
 
 /// The note for a hook that depends on a `subPath` mount, which keeps the old file (rule F7).
-fn sub_path_note(facts: &PodFacts, hook: &Hook) -> Option<String> {
+fn sub_path_note(outline: &PodOutline, hook: &Hook) -> Option<String> {
     if hook.restarts() {
         return None;
     }
-    let mut containers = facts.containers.iter().filter(|container| {
+    let mut containers = outline.containers.iter().filter(|container| {
         let named = hook.container.as_ref();
         !container.is_init
             && !container.is_sidecar
             && named.is_none_or(|name| *name == container.name)
     });
     let is_stale = |volume: &&SmolStr| {
-        hook.selects_volume(volume) && facts.delivered().any(|name| name == *volume)
+        hook.selects_volume(volume) && outline.delivered().any(|name| name == *volume)
     };
     containers.find_map(|container| {
         let volume = container.sub_paths.iter().find(is_stale)?;

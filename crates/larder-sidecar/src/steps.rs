@@ -17,7 +17,7 @@ use larder_actions::{
     processes::{FoundContainer, Processes},
 };
 use larder_objects::PodIdentity;
-use larder_on_change::{Action, Hook, PodFacts};
+use larder_on_change::{Action, Hook, PodOutline};
 use smol_str::SmolStr;
 use tracing::info;
 
@@ -28,7 +28,7 @@ use crate::{metrics::Metrics, settings::own_namespace};
 pub(crate) struct StepContext {
     pub(crate) pod: PodIdentity,
     /// It knows no ports by name.
-    facts: PodFacts,
+    outline: PodOutline,
     processes: Processes,
     machine: Machine,
     pub(crate) volumes: BTreeMap<SmolStr, PathBuf>,
@@ -58,7 +58,7 @@ impl StepContext {
                 name: variable("HOSTNAME").into(),
                 uid: variable("POD_UID").into(),
             },
-            facts: PodFacts::default(),
+            outline: PodOutline::default(),
             processes: Processes::new("/proc", "/nonexistent"),
             machine,
             volumes,
@@ -113,7 +113,7 @@ impl StepEnvironment for StepContext {
     fn request(&self) -> RequestContext<'_> {
         RequestContext {
             hosts: Hosts::ThisMachine,
-            facts: &self.facts,
+            outline: &self.outline,
             files: Files {
                 volumes: &self.volumes,
                 any_authorities: true,

@@ -69,7 +69,7 @@ impl Volumes {
     async fn ask_in(&self, call: &HttpCall, hosts: Hosts<'_>, step: &StepInputs) -> StepOutcome {
         let context = RequestContext {
             hosts,
-            facts: &PodFacts::default(),
+            outline: &PodOutline::default(),
             files: Files {
                 volumes: &self.paths,
                 any_authorities: false,

@@ -5,7 +5,7 @@ use std::{path::Path, time::Duration};
 use larder_files::regular_file::read_regular_text;
 use larder_objects::chain;
 use larder_on_change::{
-    Debounce, Hook, PodFacts, Retry,
+    Debounce, Hook, PodOutline, Retry,
     parse::{self, HookError, HookOrigin, MAX_TEXT},
 };
 
@@ -46,10 +46,10 @@ pub(crate) struct HookText {
 
 impl OnChangeArgs {
     /// The hooks, checked against the pod. An error has its place.
-    pub(crate) fn hooks(&self, facts: &PodFacts) -> Result<Vec<Hook>, String> {
+    pub(crate) fn hooks(&self, outline: &PodOutline) -> Result<Vec<Hook>, String> {
         let mut all = Vec::new();
         for text in &self.on_change {
-            let hooks = text.hooks(Some(facts));
+            let hooks = text.hooks(Some(outline));
             let hooks = hooks.map_err(|error| format!("--on-change {}", text.place(&error)))?;
             for (own, mut hook) in hooks.into_iter().enumerate() {
                 // A name by position counts the hooks of all flags.
@@ -83,8 +83,8 @@ impl OnChangeArgs {
 }
 
 impl HookText {
-    fn hooks(&self, facts: Option<&PodFacts>) -> Result<Vec<Hook>, HookError> {
-        parse::hooks(&self.text, HookOrigin::CommandLine, facts)
+    fn hooks(&self, outline: Option<&PodOutline>) -> Result<Vec<Hook>, HookError> {
+        parse::hooks(&self.text, HookOrigin::CommandLine, outline)
     }
 
     /// Whether it is in the long form.
@@ -201,7 +201,7 @@ mod tests {
             timeout: Some(Duration::from_secs(3)),
             retry: None,
         };
-        let hooks = args.hooks(&PodFacts::default()).unwrap();
+        let hooks = args.hooks(&PodOutline::default()).unwrap();
         let names: Vec<_> = hooks.iter().map(|hook| hook.name.as_str()).collect();
         assert_eq!(names, ["0-signal", "1-restart", "own"]);
         assert_eq!(hooks[0].timing.timeout, Some(Duration::from_secs(3)));
@@ -220,16 +220,16 @@ mod tests {
             timeout: None,
             retry: None,
         };
-        let facts = PodFacts::default();
+        let outline = PodOutline::default();
         let error = args(&["signal:SIGHUP", "restart"])
-            .hooks(&facts)
+            .hooks(&outline)
             .unwrap_err();
         assert_eq!(
             error,
             "--on-change [1].restart: [0] sends a signal for the same volumes: give volumes, or restart:environment"
         );
         let both = args(&["signal:SIGHUP", "restart:environment"]);
-        assert_eq!(both.hooks(&facts).unwrap().len(), 2);
+        assert_eq!(both.hooks(&outline).unwrap().len(), 2);
         assert!(!args(&["none"]).is_active());
     }
 }

@@ -32,7 +32,7 @@ use std::process::ExitCode;
 
 use larder_actions::processes::Processes;
 use larder_objects::PodIdentity;
-use larder_on_change::{PodFacts, StopDefaults};
+use larder_on_change::{PodOutline, StopDefaults};
 use tokio::{sync::mpsc::unbounded_channel, time::Instant};
 
 use self::{
@@ -50,8 +50,11 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
     let origin = Origin::new(args)?;
     let seen = origin.stamps();
     let (first, _) = origin.read(args)?;
-    let facts = facts(&first);
-    let hooks = args.on_change.hooks(&facts).map_err(Failure::unreadable)?;
+    let outline = outline(&first);
+    let hooks = args
+        .on_change
+        .hooks(&outline)
+        .map_err(Failure::unreadable)?;
     // While this process has one thread.
     let sandbox = Sandbox::enter(&origin.needed(&first))?;
     let runtime = runtime(BLOCKING_THREADS)?;
@@ -64,7 +67,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         let (sender, restarts) = unbounded_channel();
         let around = CommandContext {
             pod: PodIdentity::from(&first.pod),
-            facts,
+            outline,
             staging: sandbox.staging(),
             stop: StopDefaults::of(&first.pod),
             on_exit: args.on_exit,
@@ -82,17 +85,17 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
 }
 
 /// What hooks of this command may name: its own container, and the volumes that it mounts.
-fn facts(target: &ExecTarget) -> PodFacts {
-    let mut facts = PodFacts::of(&target.pod);
-    facts
+fn outline(target: &ExecTarget) -> PodOutline {
+    let mut outline = PodOutline::of(&target.pod);
+    outline
         .containers
         .retain(|container| container.name == target.container);
     let mounted: Vec<_> = target
         .volumes()
         .map(|volume| volume.name.as_str())
         .collect();
-    facts
+    outline
         .volumes
         .retain(|volume| mounted.contains(&&*volume.name));
-    facts
+    outline
 }

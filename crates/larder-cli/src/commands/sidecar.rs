@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc};
 use anyhow::{Context as _, anyhow};
 use larder_files::regular_file::read_regular_text;
 use larder_objects::{Kind, chain};
-use larder_on_change::{Hook, HttpUrl, PodFacts, parse};
+use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
 use larder_sidecar::{
     LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, SidecarConfiguration, check,
     check_hook, default_state_dir, join_volumes, own_namespace, parse_volume, run_label as label,
@@ -189,7 +189,7 @@ fn reload_settings(args: &ReloadArgs) -> Result<ReloadSettings, String> {
 
 /// The hooks of `--on-change`.
 fn hooks(args: &SidecarArgs) -> Result<Vec<Hook>, String> {
-    let hooks = args.on_change.hooks(&PodFacts::default())?;
+    let hooks = args.on_change.hooks(&PodOutline::default())?;
     check_hooks(&hooks)?;
     Ok(hooks)
 }

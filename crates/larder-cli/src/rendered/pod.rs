@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::Kind;
 use larder_on_change::{
-    PodFacts,
+    PodOutline,
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
 };
 use larder_projection::{
@@ -124,7 +124,7 @@ impl<'a> RenderedPod<'a> {
                     .unwrap_or(&BTreeMap::new()),
                 // The limits of a node are unknown here.
                 AllowedActions::default(),
-                &PodFacts::of(pod),
+                &PodOutline::of(pod),
             ),
         }
     }

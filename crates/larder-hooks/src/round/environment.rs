@@ -149,7 +149,7 @@ impl StepEnvironment for PodEnvironment<'_> {
     fn request(&self) -> RequestContext<'_> {
         RequestContext {
             hosts: Hosts::Pod(&self.targets.addresses),
-            facts: &self.targets.facts,
+            outline: &self.targets.outline,
             files: Files {
                 volumes: &self.targets.mounts.volumes,
                 any_authorities: self.hook().place == Place::Configuration,

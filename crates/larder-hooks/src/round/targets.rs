@@ -7,7 +7,7 @@ use larder_actions::{
     http::PodAddresses,
     processes::{ContainerId, ContainerMounts, PodMounts},
 };
-use larder_on_change::{Action, PodFacts, PodHook, StopDefaults};
+use larder_on_change::{Action, PodHook, PodOutline, StopDefaults};
 use larder_pods::identity::is_static_pod;
 use larder_projection::{VolumeKind, pod_volumes};
 use smol_str::SmolStr;
@@ -22,7 +22,7 @@ pub(super) struct PodTargets {
     pub(super) stop: StopDefaults,
     /// None if no step is a request, like the next.
     pub(super) addresses: PodAddresses,
-    pub(super) facts: PodFacts,
+    pub(super) outline: PodOutline,
 }
 
 impl PodTargets {
@@ -41,10 +41,10 @@ impl PodTargets {
             } else {
                 PodAddresses::default()
             },
-            facts: if has_request {
-                PodFacts::of(pod)
+            outline: if has_request {
+                PodOutline::of(pod)
             } else {
-                PodFacts::default()
+                PodOutline::default()
             },
         }
     }

@@ -10,13 +10,13 @@ use super::{
     HookOrigin,
     error::{HookError, at},
 };
-use crate::facts::PodFacts;
+use crate::outline::PodOutline;
 
 /// Where hooks come from, and the pod that they are for, if it is known.
 #[derive(Clone, Copy)]
 pub(super) struct ParseContext<'a> {
     pub(super) origin: HookOrigin,
-    pub(super) facts: Option<&'a PodFacts>,
+    pub(super) outline: Option<&'a PodOutline>,
 }
 
 impl ParseContext<'_> {
@@ -134,10 +134,10 @@ impl<'a> Field<'a> {
 
     /// Checks that larder delivers the volume to the pod, if the pod is known.
     pub(super) fn check_volume(&self, name: &str) -> Result<(), HookError> {
-        let Some(facts) = self.context.facts else {
+        let Some(outline) = self.context.outline else {
             return Ok(());
         };
-        match facts.volumes.iter().find(|volume| volume.name == name) {
+        match outline.volumes.iter().find(|volume| volume.name == name) {
             Some(volume) if volume.kind.is_some() => Ok(()),
             Some(volume) => {
                 let kind = with_article(&volume.type_name);
@@ -146,7 +146,7 @@ impl<'a> Field<'a> {
                 )))
             }
             None => {
-                let known: Vec<_> = facts.delivered().map(SmolStr::as_str).collect();
+                let known: Vec<_> = outline.delivered().map(SmolStr::as_str).collect();
                 let (name, known) = (shortened(name), known.join(", "));
                 Err(self.error(format!("no volume {name:?}; there are {known}")))
             }
@@ -172,10 +172,10 @@ impl<'a> Field<'a> {
 }
 
 /// Checks that the pod has the container, and that it is no init container.
-pub(super) fn check_container(name: &str, facts: &PodFacts) -> Result<(), String> {
+pub(super) fn check_container(name: &str, outline: &PodOutline) -> Result<(), String> {
     let shown = shortened(name);
-    match facts.containers.iter().find(|facts| facts.name == name) {
-        Some(facts) if facts.is_init => Err(format!("container {shown:?} is an init container")),
+    match outline.containers.iter().find(|found| found.name == name) {
+        Some(found) if found.is_init => Err(format!("container {shown:?} is an init container")),
         Some(_) => Ok(()),
         None => Err(format!("no container {shown:?}")),
     }

@@ -136,8 +136,8 @@ fn port(field: &Field<'_>) -> Result<Port, HookError> {
     {
         return Err(expected());
     }
-    match field.context.facts {
-        Some(facts) if facts.port(name).is_none() => {
+    match field.context.outline {
+        Some(outline) if outline.port(name).is_none() => {
             Err(field.error(format!("no container has a port named {name:?}")))
         }
         _ => Ok(Port::Name(name.to_owned())),

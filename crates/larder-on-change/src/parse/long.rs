@@ -185,8 +185,8 @@ fn paths(field: &Field<'_>) -> Result<Paths, HookError> {
 
 fn container(field: &Field<'_>) -> Result<SmolStr, HookError> {
     let name = field.text()?;
-    if let Some(facts) = field.context.facts {
-        check_container(name, facts).map_err(|problem| field.error(problem))?;
+    if let Some(outline) = field.context.outline {
+        check_container(name, outline).map_err(|problem| field.error(problem))?;
     }
     Ok(name.into())
 }
@@ -252,14 +252,14 @@ pub(super) fn check_action(
         };
         return Err(at(field, problem));
     }
-    if let (Action::Restart(_), Some(facts)) = (action, context.facts) {
-        let mut containers = facts.containers.iter();
-        let named = containers.find(|facts| Some(&facts.name) == container);
+    if let (Action::Restart(_), Some(outline)) = (action, context.outline) {
+        let mut containers = outline.containers.iter();
+        let named = containers.find(|found| Some(&found.name) == container);
         let comes_back =
-            facts.restart_policy == "Always" || named.is_some_and(|facts| facts.is_sidecar);
+            outline.restart_policy == "Always" || named.is_some_and(|found| found.is_sidecar);
         // `larder exec` starts its command again by itself.
         if !comes_back && context.origin != HookOrigin::CommandLine {
-            let policy = &facts.restart_policy;
+            let policy = &outline.restart_policy;
             let problem = format!("restartPolicy is {policy}: the container might not come back");
             return Err(at(field, problem));
         }

@@ -10,7 +10,7 @@ use super::{
     fields::check_container,
     hooks,
 };
-use crate::{facts::PodFacts, hook::Hook};
+use crate::{hook::Hook, outline::PodOutline};
 
 /// The annotation for hooks of the whole pod.
 pub const ANNOTATION: &str = "larder.dev/on-change";
@@ -33,7 +33,7 @@ pub struct AnnotatedHooks {
 pub fn annotated_hooks(
     annotations: &BTreeMap<String, String>,
     allowed: AllowedActions,
-    facts: &PodFacts,
+    outline: &PodOutline,
 ) -> Vec<AnnotatedHooks> {
     let known = |key: &str| key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX);
     let mut texts: Vec<_> = annotations.iter().filter(|(key, _)| known(key)).collect();
@@ -49,7 +49,7 @@ pub fn annotated_hooks(
             } else if too_many {
                 Err(HookError::whole(TOO_MANY))
             } else {
-                annotation(key, text, allowed, facts)
+                annotation(key, text, allowed, outline)
             },
         })
         .collect();
@@ -66,13 +66,13 @@ fn annotation(
     key: &str,
     text: &str,
     allowed: AllowedActions,
-    facts: &PodFacts,
+    outline: &PodOutline,
 ) -> Result<Vec<Hook>, HookError> {
-    let mut hooks = hooks(text, HookOrigin::Annotation(allowed), Some(facts))?;
+    let mut hooks = hooks(text, HookOrigin::Annotation(allowed), Some(outline))?;
     let Some(container) = key.strip_prefix(ANNOTATION_PREFIX) else {
         return Ok(hooks);
     };
-    check_container(container, facts).map_err(HookError::whole)?;
+    check_container(container, outline).map_err(HookError::whole)?;
     for (position, hook) in hooks.iter_mut().enumerate() {
         match &hook.container {
             Some(other) if other != container => {

@@ -11,7 +11,7 @@ use super::*;
 use crate::hook::{HttpTarget, OnFailure, Port, Restart};
 use std::{collections::BTreeMap, time::Duration};
 
-fn facts(restart_policy: &str) -> PodFacts {
+fn outline(restart_policy: &str) -> PodOutline {
     let pod: Pod = serde_json::from_value(json!({
         "metadata": {"name": "web"},
         "spec": {
@@ -27,7 +27,7 @@ fn facts(restart_policy: &str) -> PodFacts {
         },
     }))
     .unwrap();
-    PodFacts::of(&pod)
+    PodOutline::of(&pod)
 }
 
 const POD: HookOrigin = HookOrigin::Annotation(AllowedActions {
@@ -38,7 +38,7 @@ const POD: HookOrigin = HookOrigin::Annotation(AllowedActions {
 
 #[track_caller]
 fn check(text: &str, origin: HookOrigin, message: Expect) {
-    let error = hooks(text, origin, Some(&facts("Always"))).unwrap_err();
+    let error = hooks(text, origin, Some(&outline("Always"))).unwrap_err();
     message.assert_eq(&error.to_string());
 }
 
@@ -46,7 +46,7 @@ fn check(text: &str, origin: HookOrigin, message: Expect) {
 #[test]
 fn short_forms_are_read() {
     let one = |text| {
-        hooks(text, POD, Some(&facts("Always")))
+        hooks(text, POD, Some(&outline("Always")))
             .unwrap()
             .pop()
             .unwrap()
@@ -186,14 +186,14 @@ fn each_mistake_has_its_message() {
 // on-change 1
 #[test]
 fn restart_needs_a_container_that_comes_back() {
-    let error = hooks("[{restart: true}]", POD, Some(&facts("OnFailure"))).unwrap_err();
+    let error = hooks("[{restart: true}]", POD, Some(&outline("OnFailure"))).unwrap_err();
     expect!["[0].restart: restartPolicy is OnFailure: the container might not come back"]
         .assert_eq(&error.to_string());
     assert!(
         hooks(
             "[{restart: true, container: side}]",
             POD,
-            Some(&facts("Never"))
+            Some(&outline("Never"))
         )
         .is_ok()
     );
@@ -201,7 +201,7 @@ fn restart_needs_a_container_that_comes_back() {
         hooks(
             "[{signal: HUP, onFailure: Restart}]",
             POD,
-            Some(&facts("Never"))
+            Some(&outline("Never"))
         )
         .is_err()
     );
@@ -260,7 +260,7 @@ fn annotations_are_read_each_by_itself() {
         ),
         ("other".to_owned(), "[".to_owned()),
     ]);
-    let found = annotated_hooks(&annotations, AllowedActions::default(), &facts("Always"));
+    let found = annotated_hooks(&annotations, AllowedActions::default(), &outline("Always"));
     let good: Vec<_> = found
         .iter()
         .filter_map(|one| one.hooks.as_ref().ok())
@@ -272,7 +272,7 @@ fn annotations_are_read_each_by_itself() {
     let long = format!("[{{signal: HUP, name: {}}}]", "x".repeat(17 << 10));
     for text in [many, long] {
         let annotations = BTreeMap::from([(ANNOTATION.to_owned(), text)]);
-        let found = annotated_hooks(&annotations, AllowedActions::default(), &facts("Always"));
+        let found = annotated_hooks(&annotations, AllowedActions::default(), &outline("Always"));
         assert!(found[0].hooks.is_err());
     }
 }
@@ -286,7 +286,7 @@ fn example_of_the_documentation_is_read() {
   debounce: 1s
 - {container: worker, restart: true, volumes: []}     # when its variables change
 ";
-    let hooks = hooks(text, POD, Some(&facts("Always"))).unwrap();
+    let hooks = hooks(text, POD, Some(&outline("Always"))).unwrap();
     let debounce = Debounce {
         min: Duration::from_secs(1),
         max: Duration::from_secs(4),
@@ -322,7 +322,7 @@ fn long_form_has_every_field() {
   onFailure: Ignore
   initial: true
 ";
-    let hook = hooks(text, HookOrigin::Configuration, Some(&facts("Always")))
+    let hook = hooks(text, HookOrigin::Configuration, Some(&outline("Always")))
         .unwrap()
         .pop()
         .unwrap();
@@ -378,7 +378,7 @@ fn signal_and_restart_exclude_each_other_unless_for_variables() {
 proptest! {
     #[test]
     fn any_text_is_read_or_rejected(text in "[\\[{-]?[ -~\n]{0,200}") {
-        let _ = hooks(&text, POD, Some(&facts("Always")));
+        let _ = hooks(&text, POD, Some(&outline("Always")));
     }
 }
 

@@ -5,7 +5,7 @@ use larder_projection::VolumeKind;
 use serde_json::json;
 
 use super::*;
-use crate::{facts::PodFacts, parse::AllowedActions, pod_hooks::HookSources};
+use crate::{outline::PodOutline, parse::AllowedActions, pod_hooks::HookSources};
 
 /// A node with pods, each with a volume.
 struct Node {
@@ -41,7 +41,7 @@ impl Node {
             configured: &[],
             program: &[],
         };
-        let hooks = sources.hooks_of(&pod.metadata, || PodFacts::of(&pod), None);
+        let hooks = sources.hooks_of(&pod.metadata, || PodOutline::of(&pod), None);
         let hooks = Arc::new(hooks.unwrap());
         assert_eq!(hooks.errors.len(), 0, "{:?}", hooks.errors);
         let (key, past) = (&self.key, Past::default());

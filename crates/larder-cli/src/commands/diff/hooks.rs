@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use larder_on_change::{
-    Changes, Content, DigestKey, HookSources, PartContent, PartKey, PartTags, PodFacts, PodHooks,
+    Changes, Content, DigestKey, HookSources, PartContent, PartKey, PartTags, PodHooks, PodOutline,
     parse::AllowedActions,
 };
 use larder_projection::VolumeKind;
@@ -28,7 +28,7 @@ pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<F
         configured: &[],
         program: &[],
     };
-    let hooks = sources.hooks_of(&to.pod.metadata, || PodFacts::of(to.pod), None);
+    let hooks = sources.hooks_of(&to.pod.metadata, || PodOutline::of(to.pod), None);
     let (Some(hooks), Ok(key)) = (hooks, DigestKey::temporary()) else {
         return Vec::new();
     };

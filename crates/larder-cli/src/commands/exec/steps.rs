@@ -16,7 +16,7 @@ use larder_actions::{
     signal::stop_signal,
 };
 use larder_objects::PodIdentity;
-use larder_on_change::{DueRound, PodFacts, Restart, StopDefaults};
+use larder_on_change::{DueRound, PodOutline, Restart, StopDefaults};
 use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
@@ -49,7 +49,7 @@ pub(super) struct RestartRequest {
 /// The input that the steps of all rounds share.
 pub(super) struct CommandContext<'a> {
     pub(super) pod: PodIdentity,
-    pub(super) facts: PodFacts,
+    pub(super) outline: PodOutline,
     /// The private tmpfs.
     pub(super) staging: &'a Path,
     /// How a restart ends the command, unless the hook says otherwise.
@@ -175,7 +175,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
     fn request(&self) -> RequestContext<'_> {
         RequestContext {
             hosts: Hosts::ThisMachine,
-            facts: &self.context.facts,
+            outline: &self.context.outline,
             files: Files {
                 volumes: &self.volumes,
                 any_authorities: true,

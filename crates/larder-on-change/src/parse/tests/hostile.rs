@@ -6,7 +6,7 @@ use super::*;
 
 fn annotated(annotations: impl IntoIterator<Item = (String, String)>) -> Vec<AnnotatedHooks> {
     let annotations: BTreeMap<_, _> = annotations.into_iter().collect();
-    annotated_hooks(&annotations, AllowedActions::default(), &facts("Always"))
+    annotated_hooks(&annotations, AllowedActions::default(), &outline("Always"))
 }
 
 // on-change 6
@@ -32,7 +32,7 @@ fn thousands_of_hooks_are_rejected() {
         "-\n".repeat(8000),
     ] {
         assert!(text.len() <= MAX_TEXT);
-        assert!(hooks(&text, POD, Some(&facts("Always"))).is_err());
+        assert!(hooks(&text, POD, Some(&outline("Always"))).is_err());
     }
 }
 
@@ -44,14 +44,14 @@ fn aliases_of_aliases_are_rejected_before_they_expand_far() {
     });
     // The line says how much was read: each one repeats nine times as much as the one before.
     let rejected = HookError::whole("line 5: aliases repeat too much of the text");
-    assert_eq!(hooks(&laughs, POD, Some(&facts("Always"))), Err(rejected));
+    assert_eq!(hooks(&laughs, POD, Some(&outline("Always"))), Err(rejected));
 }
 
 #[test]
 fn aliases_repeat_what_hooks_share() {
     let first = "- &web {http: {port: 80, headers: &same {a: b, c: d, e: f, g: h}}, timeout: 5s, retry: {min: 1s}}\n";
     let text = first.to_owned() + &"- {<<: *web, paths: [x]}\n".repeat(MAX_HOOKS - 1);
-    let found = hooks(&text, POD, Some(&facts("Always")));
+    let found = hooks(&text, POD, Some(&outline("Always")));
     assert_eq!(found.map(|hooks| hooks.len()), Ok(MAX_HOOKS));
 }
 
@@ -67,7 +67,7 @@ fn nested_and_repeated_yaml_is_rejected() {
     ] {
         let shown: String = text.chars().take(40).collect();
         assert!(
-            hooks(&text, POD, Some(&facts("Always"))).is_err(),
+            hooks(&text, POD, Some(&outline("Always"))).is_err(),
             "{shown}"
         );
     }
@@ -77,7 +77,7 @@ fn nested_and_repeated_yaml_is_rejected() {
 fn names_are_short_and_printable() {
     let named = |name: &str| {
         let text = json!([{"name": name, "signal": "HUP"}]).to_string();
-        hooks(&text, POD, Some(&facts("Always")))
+        hooks(&text, POD, Some(&outline("Always")))
     };
     assert!(named("näme of a hook").is_ok());
     let long = "x".repeat(64);
@@ -117,7 +117,7 @@ fn annotated_steps_do_not_wait_for_ever() {
             "[0].steps[1].restart.grace: expected at most 1h in an annotation",
         ),
     ] {
-        let error = hooks(text, POD, Some(&facts("Always"))).unwrap_err();
+        let error = hooks(text, POD, Some(&outline("Always"))).unwrap_err();
         assert_eq!(error.to_string(), message);
         assert!(hooks(text, HookOrigin::Configuration, None).is_ok());
     }
@@ -125,13 +125,13 @@ fn annotated_steps_do_not_wait_for_ever() {
         "[{restart: {grace: 1h}, timeout: 1h}]",
         "[{steps: [{http: 1/}, {restart: true}, {http: 1/}], timeout: 150s}]",
     ] {
-        assert!(hooks(longest, POD, Some(&facts("Always"))).is_ok());
+        assert!(hooks(longest, POD, Some(&outline("Always"))).is_ok());
     }
     let many = "{http: 1/},".repeat(31);
     let error = hooks(
         &format!("[{{steps: [{many}]}}]"),
         POD,
-        Some(&facts("Always")),
+        Some(&outline("Always")),
     );
     assert!(error.is_err(), "31 steps of 10 s by default");
 }
@@ -150,18 +150,18 @@ fn annotated_retries_leave_the_node_time() {
         ),
     ] {
         let text = format!("[{{signal: HUP, retry: {retry}}}]");
-        let error = hooks(&text, POD, Some(&facts("Always"))).unwrap_err();
+        let error = hooks(&text, POD, Some(&outline("Always"))).unwrap_err();
         assert_eq!(error.to_string(), message);
         assert!(hooks(&text, HookOrigin::Configuration, None).is_ok());
     }
     let least = "[{signal: HUP, retry: {min: 1s, max: 1m, attempts: 9}}]";
-    assert!(hooks(least, POD, Some(&facts("Always"))).is_ok());
+    assert!(hooks(least, POD, Some(&outline("Always"))).is_ok());
 }
 
 #[test]
 fn patterns_of_an_annotation_are_short() {
     let text = |length: usize| format!("[{{signal: HUP, paths: ['{}']}}]", "?".repeat(length));
-    assert!(hooks(&text(1024), POD, Some(&facts("Always"))).is_ok());
+    assert!(hooks(&text(1024), POD, Some(&outline("Always"))).is_ok());
     check(
         &text(1025),
         POD,
@@ -188,7 +188,10 @@ fn requests_that_could_not_be_sent_are_rejected() {
         json!({"port": 80, "tls": {"serverName": ""}}),
     ] {
         let text = json!([{ "http": http }]).to_string();
-        assert!(hooks(&text, POD, Some(&facts("Always"))).is_err(), "{text}");
+        assert!(
+            hooks(&text, POD, Some(&outline("Always"))).is_err(),
+            "{text}"
+        );
     }
     for text in [
         "http:99999/",

@@ -1,24 +1,24 @@
-//! The facts that hooks are checked against: the volumes, containers and ports of a pod.
+//! The outline of a pod that hooks are checked against: its volumes, containers and ports.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
 use larder_projection::{VolumeKind, token_paths};
 use serde_json::Value;
 use smol_str::SmolStr;
 
-/// The facts about a pod that its hooks may name.
+/// What the hooks of a pod may name of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PodFacts {
+pub struct PodOutline {
     /// The volumes, in order.
-    pub volumes: Vec<VolumeFacts>,
+    pub volumes: Vec<VolumeOutline>,
     /// Init and regular containers, in order.
-    pub containers: Vec<ContainerFacts>,
+    pub containers: Vec<ContainerOutline>,
     /// `spec.restartPolicy`, `Always` if absent.
     pub restart_policy: SmolStr,
 }
 
 /// A volume of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VolumeFacts {
+pub struct VolumeOutline {
     /// Its name.
     pub name: SmolStr,
     /// Its kind; `None` if larder does not deliver it.
@@ -31,7 +31,7 @@ pub struct VolumeFacts {
 
 /// A container of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ContainerFacts {
+pub struct ContainerOutline {
     /// Its name.
     pub name: SmolStr,
     /// Whether it is an init container that does not keep running, and so not a target of a hook (rule F9).
@@ -44,22 +44,27 @@ pub struct ContainerFacts {
     pub sub_paths: Vec<SmolStr>,
 }
 
-impl PodFacts {
-    /// The facts of `pod`.
+impl PodOutline {
+    /// The outline of `pod`.
     pub fn of(pod: &Pod) -> Self {
         let Some(spec) = &pod.spec else {
             return Self::default();
         };
         let init = spec.init_containers.iter().flatten().map(|container| {
             let is_sidecar = container.restart_policy.as_deref() == Some("Always");
-            ContainerFacts::of(container, !is_sidecar, is_sidecar)
+            ContainerOutline::of(container, !is_sidecar, is_sidecar)
         });
         let regular = spec
             .containers
             .iter()
-            .map(|container| ContainerFacts::of(container, false, false));
+            .map(|container| ContainerOutline::of(container, false, false));
         Self {
-            volumes: spec.volumes.iter().flatten().map(VolumeFacts::of).collect(),
+            volumes: spec
+                .volumes
+                .iter()
+                .flatten()
+                .map(VolumeOutline::of)
+                .collect(),
             containers: init.chain(regular).collect(),
             restart_policy: spec.restart_policy.as_deref().unwrap_or("Always").into(),
         }
@@ -83,7 +88,7 @@ impl PodFacts {
     }
 }
 
-impl VolumeFacts {
+impl VolumeOutline {
     fn of(volume: &Volume) -> Self {
         let fields = serde_json::to_value(volume).unwrap_or_default();
         let type_name = match &fields {
@@ -102,7 +107,7 @@ impl VolumeFacts {
     }
 }
 
-impl ContainerFacts {
+impl ContainerOutline {
     fn of(container: &Container, is_init: bool, is_sidecar: bool) -> Self {
         let ports = container.ports.iter().flatten();
         let named = ports.filter_map(|port| {
