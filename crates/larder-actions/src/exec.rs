@@ -23,7 +23,7 @@ use std::{
     time::Duration,
 };
 
-use larder_on_change::Command;
+use larder_on_change::{Command, PodChange};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tempfile::TempPath;
 use tokio::{
@@ -35,7 +35,7 @@ use tokio::{
 
 use self::tail::Tail;
 pub use self::{machine::Machine, redactor::Redactor};
-use crate::{StepEnvironment, StepInputs, StepOutcome, signal};
+use crate::{StepEnvironment, StepOutcome, signal};
 
 /// Time from TERM to KILL (rule X7).
 const GRACE: Duration = Duration::from_secs(5);
@@ -125,26 +125,27 @@ impl ExecReport {
 /// Dropping it kills the processes of the command, and records nothing.
 pub(crate) async fn run(
     command: &Command,
-    inputs: &StepInputs,
+    limit: Duration,
+    change: &PodChange,
     environment: &impl StepEnvironment,
 ) -> StepOutcome {
-    let deadline = Instant::now() + inputs.timeout;
+    let deadline = Instant::now() + limit;
     let ready = environment.ready_for_commands();
     if timeout_at(deadline, ready).await.is_err() {
-        return StepOutcome::timed_out(inputs.timeout);
+        return StepOutcome::timed_out(limit);
     }
     let redactor = async || {
         if !command.log_output {
             return None;
         }
-        Some(environment.redactor(inputs).await.finish())
+        Some(environment.redactor(change).await.finish())
     };
     let before = redactor().await;
-    let (running, output) = match launched(command, inputs, environment) {
+    let (running, output) = match launched(command, change, environment) {
         Ok(launched) => launched,
         Err(error) => return StepOutcome::Failed(error.to_string()),
     };
-    let (outcome, tail) = running.ended(inputs.timeout, deadline, output).await;
+    let (outcome, tail) = running.ended(limit, deadline, output).await;
     // Where values were replaced meanwhile, the command may have printed any of them, also one that is gone again.
     let redactor = redactor().await.map(|after| match before {
         Some(before) if before == after => after,
@@ -156,12 +157,12 @@ pub(crate) async fn run(
         start: tail.start(),
         output: redactor.map(|redactor| tail.text(&redactor)),
     };
-    environment.command_ended(report, inputs)
+    environment.command_ended(report, change)
 }
 
 fn launched(
     command: &Command,
-    inputs: &StepInputs,
+    change: &PodChange,
     environment: &impl StepEnvironment,
 ) -> Result<(Running, pipe::Receiver), LaunchError> {
     let failed = |source| LaunchError::Prepare {
@@ -173,11 +174,11 @@ fn launched(
     let output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
     let launch = Launch {
         command,
-        variables: variables(command, inputs),
-        changes: inputs.changes.to_json(),
+        variables: variables(command, change),
+        changes: change.changes.to_json(),
         output: [writer.into(), both.into()],
     };
-    let launched = environment.launch(launch, inputs)?;
+    let launched = environment.launch(launch, change)?;
     let id = launched.child.id().map(u32::cast_signed);
     let group = id.and_then(Pid::from_raw).expect("nothing has reaped it");
     let group = Group {
@@ -193,16 +194,16 @@ fn launched(
 }
 
 /// The variables of the hook, and those that describe the change (rule X2).
-fn variables(command: &Command, inputs: &StepInputs) -> Vec<(String, String)> {
-    let pod = &inputs.pod;
+fn variables(command: &Command, change: &PodChange) -> Vec<(String, String)> {
+    let (pod, changes) = (&change.pod, &change.changes);
     let cause = [
-        ("LARDER_HOOK", inputs.hook.clone()),
+        ("LARDER_HOOK", change.hook.clone()),
         ("LARDER_NAMESPACE", pod.namespace.to_string()),
         ("LARDER_POD", pod.name.to_string()),
         ("LARDER_POD_UID", pod.uid.to_string()),
-        ("LARDER_VOLUMES", inputs.changes.volume_names()),
-        ("LARDER_REASON", inputs.changes.reason().to_owned()),
-        ("LARDER_ATTEMPT", inputs.attempt.to_string()),
+        ("LARDER_VOLUMES", changes.volume_names()),
+        ("LARDER_REASON", changes.reason().to_owned()),
+        ("LARDER_ATTEMPT", change.attempt.to_string()),
     ];
     let cause = cause.map(|(name, value)| (name.to_owned(), value));
     command.env.iter().cloned().chain(cause).collect()

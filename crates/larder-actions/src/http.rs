@@ -13,7 +13,7 @@ mod fetch;
 mod files;
 mod tls;
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
@@ -38,8 +38,10 @@ pub use self::{
     files::Files,
 };
 use self::{error::HttpError, tls::connector};
-use crate::{StepInputs, StepOutcome};
-use larder_on_change::{HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, PodOutline, Port};
+use crate::StepOutcome;
+use larder_on_change::{
+    HttpAuth, HttpCall, HttpTarget, HttpTls, HttpUrl, PodChange, PodOutline, Port,
+};
 
 /// Most bytes of an answer that are read (rule H4).
 const MAX_ANSWER: usize = 64 << 10;
@@ -69,28 +71,27 @@ pub enum Hosts<'a> {
 /// Sends the request, and waits for the status.
 pub(crate) async fn run(
     call: &HttpCall,
-    step: &StepInputs,
+    limit: Duration,
+    change: &PodChange,
     context: RequestContext<'_>,
 ) -> StepOutcome {
-    match timeout(step.timeout, request(call, step, context)).await {
+    match timeout(limit, request(call, change, context)).await {
         Ok(Ok(())) => StepOutcome::Succeeded,
         Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, chain(&error))),
         Err(_) => {
-            let StepOutcome::TimedOut(reason) = StepOutcome::timed_out(step.timeout) else {
-                unreachable!("it has timed out")
-            };
-            StepOutcome::TimedOut(format!("{}: {reason}", call.target))
+            let timed_out = StepOutcome::timed_out(limit);
+            StepOutcome::TimedOut(format!("{}: {}", call.target, timed_out.reason()))
         }
     }
 }
 
 async fn request(
     call: &HttpCall,
-    step: &StepInputs,
+    change: &PodChange,
     context: RequestContext<'_>,
 ) -> Result<(), HttpError> {
     let target = Target::of(call, context).await?;
-    let request = target.request(call, step, context)?;
+    let request = target.request(call, change, context)?;
     let secured = target
         .is_tls
         .then_some((&call.tls, &*target.host, context.files));
@@ -150,7 +151,7 @@ impl Target {
     fn request(
         &self,
         call: &HttpCall,
-        step: &StepInputs,
+        change: &PodChange,
         context: RequestContext<'_>,
     ) -> Result<Request<Full<Bytes>>, HttpError> {
         let body = Full::new(Bytes::copy_from_slice(call.body.as_bytes()));
@@ -170,7 +171,7 @@ impl Target {
         }
         let value = |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Header);
         headers.insert(HOST, value(&self.authority)?);
-        headers.insert("larder-round", value(&step.round.to_string())?);
+        headers.insert("larder-round", value(&change.round.to_string())?);
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
         if let Some(authorization) = authorization(call, context)? {
             let value = HeaderValue::from_bytes(&authorization);

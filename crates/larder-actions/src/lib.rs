@@ -1,8 +1,8 @@
 //! Actions: the steps of a hook, and their results.
 //!
 //! `larder-on-change` decides when a round begins. Its owner then calls [`run_steps`] with the steps of the hook, the
-//! [`StepInputs`] that they share, and a [`StepEnvironment`] on which they act: the pods of a node, or the command of
-//! `larder exec`.
+//! [`PodChange`] that they share, and a [`StepEnvironment`] on which they act: a pod of a node, the command of
+//! `larder exec`, or the pod of a sidecar.
 //!
 //! | action | where |
 //! | --- | --- |
@@ -28,8 +28,7 @@ pub mod targets;
 
 use std::time::Duration;
 
-use larder_objects::PodIdentity;
-use larder_on_change::{Action, Changes, Hook, Restart, RoundId};
+use larder_on_change::{Action, Hook, PodChange, Restart};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
@@ -38,23 +37,6 @@ use self::{
     http::RequestContext,
     processes::{FoundContainer, Processes},
 };
-
-/// What the steps of an attempt share.
-#[derive(Clone, Debug)]
-pub struct StepInputs {
-    /// Name of the hook.
-    pub hook: String,
-    /// The round.
-    pub round: RoundId,
-    /// 1 for the first attempt of the round.
-    pub attempt: u32,
-    /// The pod.
-    pub pod: PodIdentity,
-    /// The changes since the hook's last success.
-    pub changes: Changes,
-    /// The longest time for the step that runs.
-    pub timeout: Duration,
-}
 
 /// Where steps act.
 #[expect(
@@ -86,8 +68,8 @@ pub trait StepEnvironment {
     /// A step is about to begin.
     async fn step_begins(&self, _action: &Action) {}
 
-    /// Restarts the target containers.
-    async fn restart(&self, _restart: &Restart, _inputs: &StepInputs) -> StepOutcome {
+    /// Restarts the target containers within this time.
+    async fn restart(&self, _: &Restart, _: &PodChange, _timeout: Duration) -> StepOutcome {
         StepOutcome::Failed("containers cannot be restarted from here".to_owned())
     }
 
@@ -102,13 +84,13 @@ pub trait StepEnvironment {
     /// # Errors
     ///
     /// It cannot be started.
-    fn launch(&self, launch: Launch<'_>, inputs: &StepInputs) -> Result<Launched, LaunchError>;
+    fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError>;
 
     /// Finds what must not be logged of the output of a command. Asked only for a command whose output is.
-    async fn redactor(&self, inputs: &StepInputs) -> Redactor;
+    async fn redactor(&self, change: &PodChange) -> Redactor;
 
     /// A command has ended; returns the outcome of its step.
-    fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome;
+    fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome;
 
     /// A step has ended.
     fn step_ended(&self, _action: &Action, _outcome: &StepOutcome, _took: Duration) {}
@@ -119,25 +101,36 @@ pub async fn run_steps(
     steps: &[Action],
     hook: &Hook,
     grace: Duration,
-    inputs: &mut StepInputs,
+    change: &PodChange,
     environment: &impl StepEnvironment,
 ) -> StepOutcome {
     for action in steps {
-        environment.step_begins(action).await;
-        inputs.timeout = hook.timing.timeout_of(action, grace);
-        let began = Instant::now();
-        let outcome = match action {
-            Action::Signal(target) => signal::run(target, inputs, environment).await,
-            Action::Restart(restart) => environment.restart(restart, inputs).await,
-            Action::Http(call) => http::run(call, inputs, environment.request()).await,
-            Action::Exec(command) => exec::run(command, inputs, environment).await,
-        };
-        environment.step_ended(action, &outcome, began.elapsed());
+        let timeout = hook.timing.timeout_of(action, grace);
+        let outcome = run_step(action, timeout, change, environment).await;
         if !outcome.is_success() {
             return outcome;
         }
     }
     StepOutcome::Succeeded
+}
+
+/// Runs one step, which takes this time at most.
+pub async fn run_step(
+    action: &Action,
+    timeout: Duration,
+    change: &PodChange,
+    environment: &impl StepEnvironment,
+) -> StepOutcome {
+    environment.step_begins(action).await;
+    let began = Instant::now();
+    let outcome = match action {
+        Action::Signal(target) => signal::run(target, timeout, environment).await,
+        Action::Restart(restart) => environment.restart(restart, change, timeout).await,
+        Action::Http(call) => http::run(call, timeout, change, environment.request()).await,
+        Action::Exec(command) => exec::run(command, timeout, change, environment).await,
+    };
+    environment.step_ended(action, &outcome, began.elapsed());
+    outcome
 }
 
 /// The outcome of a step, with the reason as text unless it succeeded.
@@ -167,6 +160,11 @@ impl StepOutcome {
     /// Whether the next step may begin.
     pub const fn is_success(&self) -> bool {
         matches!(self, Self::Succeeded | Self::Skipped(_))
+    }
+
+    /// The reason of a failure.
+    pub fn failure(&self) -> Option<&str> {
+        (!self.is_success()).then(|| self.reason())
     }
 
     /// The reason, empty after a success.

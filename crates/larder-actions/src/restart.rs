@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use crate::{
-    StepInputs, StepOutcome,
+    StepOutcome,
     processes::{FoundContainer, Processes, SignalProcessError},
     signal::stop_signal,
     targets::TargetQuery,
@@ -21,17 +21,12 @@ use larder_on_change::{Restart, StopDefaults};
 /// runtime may have read the old ones (rule R3).
 const VARIABLES_READ: Duration = Duration::from_secs(5);
 
-/// The result of a restart.
-#[derive(Debug)]
-pub struct RestartReport {
-    /// Its outcome.
-    pub outcome: StepOutcome,
-    /// The containers whose main process has ended.
-    pub ended: Vec<SmolStr>,
-}
-
 /// Ends the main process of each target container: sends the signal, and KILL after the grace period. Waits until the
-/// process has ended.
+/// process has ended, and adds the container to `ended`.
+///
+/// # Errors
+///
+/// Why a container was not found, or not ended.
 ///
 /// # Cancel safety
 ///
@@ -39,57 +34,33 @@ pub struct RestartReport {
 pub async fn run(
     restart: &Restart,
     defaults: &StopDefaults,
-    step: &StepInputs,
+    limit: Duration,
     query: &TargetQuery<'_>,
     processes: &Processes,
-) -> RestartReport {
-    let deadline = Instant::now() + step.timeout;
-    let mut report = RestartReport {
-        outcome: StepOutcome::Skipped("started after the change".to_owned()),
-        ended: Vec::new(),
-    };
-    let containers = match query.find(processes, false).await {
-        Ok(containers) => containers,
-        Err(error) => {
-            report.outcome = StepOutcome::Failed(error.to_string());
-            return report;
-        }
-    };
+    ended: &mut Vec<SmolStr>,
+) -> Result<StepOutcome, String> {
+    let deadline = Instant::now() + limit;
+    let containers = query.find(processes, false).await;
+    let containers = containers.map_err(|error| error.to_string())?;
     if containers.is_empty() {
         // Its next start uses the new content, but a start may already have begun with the old one.
         let names: Vec<_> = query.names().iter().map(ToString::to_string).collect();
-        report.outcome =
-            StepOutcome::Failed(format!("no process of container {}", names.join(", ")));
-        return report;
+        return Err(format!("no process of container {}", names.join(", ")));
     }
     let grace = restart.grace_or(defaults.grace);
-    for container in &containers {
-        if is_new(container, query) {
-            continue;
-        }
+    let mut outcome = StepOutcome::Skipped("started after the change".to_owned());
+    for container in containers.iter().filter(|found| !is_new(found, query)) {
         let name = container.candidate_names.first();
         let signal = defaults.signal(restart, name.map_or("", SmolStr::as_str));
-        let signal = match stop_signal(signal) {
-            Ok(signal) => signal,
-            Err(reason) => {
-                report.outcome = StepOutcome::Failed(reason);
-                return report;
-            }
-        };
-        let ended = end(container, signal, grace, deadline, processes).await;
-        report.outcome = match ended {
-            Ok(true) => StepOutcome::Succeeded,
-            Ok(false) => StepOutcome::timed_out(step.timeout),
-            Err(error) => StepOutcome::Failed(error.to_string()),
-        };
-        if !report.outcome.is_success() {
-            return report;
+        let signal = stop_signal(signal)?;
+        match end(container, signal, grace, deadline, processes).await {
+            Ok(true) | Err(SignalProcessError::Ended { .. }) => ended.extend(name.cloned()),
+            Ok(false) => return Ok(StepOutcome::timed_out(limit)),
+            Err(error) => return Err(error.to_string()),
         }
-        report
-            .ended
-            .extend(container.candidate_names.first().cloned());
+        outcome = StepOutcome::Succeeded;
     }
-    report
+    Ok(outcome)
 }
 
 /// Whether the container started after the change, and has read the new content.
@@ -116,16 +87,8 @@ async fn end(
     deadline: Instant,
     processes: &Processes,
 ) -> Result<bool, SignalProcessError> {
-    let open = match processes.open(&container.main) {
-        Ok(open) => open,
-        Err(SignalProcessError::Ended { .. }) => return Ok(true),
-        Err(error) => return Err(error),
-    };
-    match open.send(signal) {
-        Ok(()) => {}
-        Err(SignalProcessError::Ended { .. }) => return Ok(true),
-        Err(error) => return Err(error),
-    }
+    let open = processes.open(&container.main)?;
+    open.send(signal)?;
     let pid = container.main.pid;
     #[expect(
         deprecated,
@@ -137,9 +100,6 @@ async fn end(
     if timeout_at(kill_at, ended.readable()).await.is_ok() {
         return Ok(true);
     }
-    match ended.get_ref().send(Signal::KILL) {
-        Ok(()) => Ok(timeout_at(deadline, ended.readable()).await.is_ok()),
-        Err(SignalProcessError::Ended { .. }) => Ok(true),
-        Err(error) => Err(error),
-    }
+    ended.get_ref().send(Signal::KILL)?;
+    Ok(timeout_at(deadline, ended.readable()).await.is_ok())
 }

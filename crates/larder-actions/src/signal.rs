@@ -7,7 +7,7 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
-    StepEnvironment, StepInputs, StepOutcome,
+    StepEnvironment, StepOutcome,
     processes::{FoundContainer, FoundProcess, Processes},
 };
 
@@ -101,10 +101,10 @@ pub fn stop_signal(name: &str) -> Result<rustix::process::Signal, String> {
 /// A dropped run may have sent the signal to some processes.
 pub(crate) async fn run(
     target: &SignalTarget,
-    inputs: &StepInputs,
+    timeout: Duration,
     environment: &impl StepEnvironment,
 ) -> StepOutcome {
-    let deadline = Instant::now() + inputs.timeout;
+    let deadline = Instant::now() + timeout;
     let processes = environment.processes();
     let containers = match environment.signal_targets(target.process.is_some()).await {
         Ok(containers) => containers,

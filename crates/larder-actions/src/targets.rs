@@ -11,7 +11,7 @@ use smol_str::SmolStr;
 
 use crate::processes::{ContainerId, FoundContainer, PodMounts, Processes};
 
-/// What a signal or a restart uses of a round, besides its [inputs](crate::StepInputs).
+/// What a signal or a restart uses of a round, besides its [change](larder_on_change::PodChange).
 #[derive(Clone, Debug)]
 pub struct TargetQuery<'a> {
     /// The mount points of the pod's volumes in its containers.

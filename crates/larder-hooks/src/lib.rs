@@ -37,11 +37,12 @@ mod verified;
 pub use self::{
     handover::{FoundContent, HandOver, HookedParts},
     observer::{Observer, since_boot},
-    round::{Handler, PodChange, ProgramHook},
+    round::{Handler, ProgramHook},
     settings::OnChangeConfig,
     status::HookStatus,
     task::{HookNode, OnChange},
 };
+pub use larder_on_change::PodChange;
 
 /// The file with the record of a pod's hooks, in the directory of the pod.
 pub const RECORD: &str = "on-change.json";

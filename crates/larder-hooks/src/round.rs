@@ -6,11 +6,10 @@ mod targets;
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use larder_actions::{StepInputs, StepOutcome, run_steps};
+use larder_actions::{StepOutcome, run_steps};
 use larder_objects::PodIdentity;
 use larder_on_change::{
-    Action, Attempt, AttemptEnd, Changes, HookId, Place, PodHook, Restart, RoundId,
-    parse::ConfiguredHook,
+    Action, Attempt, AttemptEnd, HookId, Place, PodChange, PodHook, Restart, parse::ConfiguredHook,
 };
 use larder_transport::blocking::blocking;
 use smol_str::SmolStr;
@@ -31,22 +30,6 @@ pub struct ProgramHook {
     pub selected: ConfiguredHook,
     /// What it calls.
     pub handler: Handler,
-}
-
-/// A delivered change of a pod's content.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct PodChange {
-    /// The pod.
-    pub pod: PodIdentity,
-    /// Name of the hook.
-    pub hook: String,
-    /// The same in all attempts of a round.
-    pub round: RoundId,
-    /// 1 for the first attempt.
-    pub attempt: u32,
-    /// The differences from the content of the last success, with the directories of volumes.
-    pub changes: Changes,
 }
 
 /// Runs one attempt of a round.
@@ -120,21 +103,20 @@ impl AttemptRun {
         {
             on_change.metrics().delayed(changed_at.elapsed());
         }
-        let mut inputs = StepInputs {
+        let change = PodChange {
             hook: hook.name.clone(),
             round: self.attempt.round,
             attempt: self.attempt.number,
             pod: PodIdentity::from(&self.attempt.pod.pod.metadata),
             changes,
-            timeout: Duration::ZERO,
         };
         if let Place::Program(index) = self.hook().place {
-            return self.call(on_change.handler(index), inputs).await;
+            return self.call(on_change.handler(index), change).await;
         }
         let grace = environment.targets.stop.grace;
-        let mut outcome = run_steps(&hook.steps, hook, grace, &mut inputs, &environment).await;
+        let mut outcome = run_steps(&hook.steps, hook, grace, &change, &environment).await;
         if !outcome.is_success() && on_change.restarts_after_failure(id) {
-            let pod = &inputs.pod;
+            let pod = &change.pod;
             warn!(
                 pod = %format_args!("{}/{}", pod.namespace, pod.name),
                 hook = hook.name,
@@ -142,7 +124,7 @@ impl AttemptRun {
                 "all attempts failed, restarting the container"
             );
             let restart = [Action::Restart(Restart::default())];
-            let restarted = run_steps(&restart, hook, grace, &mut inputs, &environment).await;
+            let restarted = run_steps(&restart, hook, grace, &change, &environment).await;
             if restarted.is_success() {
                 outcome = restarted;
             }
@@ -152,14 +134,7 @@ impl AttemptRun {
         end(&outcome, output)
     }
 
-    async fn call(&self, handler: &Handler, inputs: StepInputs) -> AttemptEnd {
-        let change = PodChange {
-            pod: inputs.pod,
-            hook: inputs.hook,
-            round: inputs.round,
-            attempt: inputs.attempt,
-            changes: inputs.changes,
-        };
+    async fn call(&self, handler: &Handler, change: PodChange) -> AttemptEnd {
         let timeout = self.hook().hook.timing.timeout;
         let began = Instant::now();
         let called = handler(change);
@@ -179,10 +154,8 @@ impl AttemptRun {
 }
 
 fn end(outcome: &StepOutcome, output: String) -> AttemptEnd {
-    if outcome.is_success() {
-        AttemptEnd::Succeeded
-    } else {
-        let reason = outcome.reason().to_owned();
+    outcome.failure().map_or(AttemptEnd::Succeeded, |reason| {
+        let reason = reason.to_owned();
         AttemptEnd::Failed { reason, output }
-    }
+    })
 }

@@ -1,9 +1,30 @@
 //! The changes since the last success of a hook, as its commands see them.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
 
+use larder_objects::PodIdentity;
 use serde::Serialize;
 use smol_str::SmolStr;
+
+use crate::round_id::RoundId;
+
+/// A delivered change of a pod's content, of which one attempt of a hook notifies the application.
+#[derive(Clone, Debug)]
+pub struct PodChange {
+    /// The pod.
+    pub pod: PodIdentity,
+    /// Name of the hook.
+    pub hook: String,
+    /// The same in all attempts of a round.
+    pub round: RoundId,
+    /// 1 for the first attempt.
+    pub attempt: u32,
+    /// The differences from the content of the last success, with the directories of volumes.
+    pub changes: Changes,
+}
 
 /// The changes that a round is about, in the order of names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -29,7 +50,23 @@ pub struct VolumeChange {
     pub removed: Vec<String>,
 }
 
+impl VolumeChange {
+    /// The number of files that differ.
+    pub fn files(&self) -> usize {
+        self.added.len() + self.changed.len() + self.removed.len()
+    }
+}
+
 impl Changes {
+    /// Sets the directories of volumes, as far as they are known.
+    pub fn locate(&mut self, directories: &BTreeMap<SmolStr, PathBuf>) {
+        for volume in &mut self.volumes {
+            if let Some(directory) = directories.get(&volume.name) {
+                volume.directory.clone_from(directory);
+            }
+        }
+    }
+
     /// `volumes`, `environment`, or both with a comma; empty for a round without a change (`initial`).
     pub fn reason(&self) -> &'static str {
         match (self.volumes.is_empty(), self.variables.is_empty()) {

@@ -151,7 +151,8 @@ pub struct Items {
 }
 
 impl Items {
-    /// The differences from `earlier`, in the order of names. The directories of volumes are the caller's to add.
+    /// The differences from `earlier`, in the order of names, without variables that have none. The directories of
+    /// volumes are the caller's to add.
     pub fn changes_since(&self, earlier: &Self) -> Changes {
         let mut volumes = BTreeMap::<&str, VolumeChange>::new();
         let mut variables = BTreeSet::new();
@@ -162,7 +163,7 @@ impl Items {
                 continue;
             }
             if *what == VARIABLE {
-                variables.insert(name.to_string());
+                variables.extend((!name.is_empty()).then(|| name.to_string()));
                 continue;
             }
             let volume = volumes.entry(owner).or_default();

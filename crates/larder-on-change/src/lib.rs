@@ -38,7 +38,7 @@ mod schedule;
 mod signal;
 mod tracked;
 
-pub use changes::{Changes, VolumeChange};
+pub use changes::{Changes, PodChange, VolumeChange};
 pub use content::{Content, PartContent, PartTags};
 pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
 pub use engine::{HookEngine, HookState, Outcome, Round, Start};

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use larder_objects::PodIdentity;
 use tokio::time::Instant;
 
 use crate::{
-    changes::Changes,
+    changes::PodChange,
     digest::{ContentDigest, Items},
     engine::{HookEngine, HookState, Outcome, Start},
     hook::Hook,
@@ -18,6 +19,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Rounds {
     hooks: Vec<HookRounds>,
+    pod: PodIdentity,
     /// Pauses are random, as each hook's timing says. Otherwise nothing is spread.
     is_spread: bool,
     random: fastrand::Rng,
@@ -46,20 +48,16 @@ pub struct DueRound {
     pub index: usize,
     /// The hook.
     pub hook: Arc<Hook>,
-    /// The round.
-    pub round: RoundId,
-    /// 1 for the first attempt of the round.
-    pub attempt: u32,
     /// Since when the application lacks the change, for the first attempt.
     pub changed: Option<Instant>,
-    /// Without the directories of volumes.
-    pub changes: Changes,
+    /// The change, without the directories of volumes.
+    pub change: PodChange,
 }
 
 /// A round that is over.
 #[derive(Debug)]
 pub struct EndedRound {
-    /// The content that the application was told of, if it was.
+    /// The content that the application was notified of, if it was.
     pub succeeded: Option<ContentDigest>,
     /// It ended as the one before did not.
     pub is_news: bool,
@@ -90,8 +88,8 @@ impl HookRounds {
 }
 
 impl Rounds {
-    /// Hooks of an application that has not started.
-    pub fn new(hooks: impl IntoIterator<Item = Hook>, is_spread: bool) -> Self {
+    /// Hooks of an application that has not started, in this pod.
+    pub fn new(hooks: impl IntoIterator<Item = Hook>, pod: PodIdentity, is_spread: bool) -> Self {
         let hooks = hooks.into_iter().map(Arc::new).map(|hook| HookRounds {
             engine: HookEngine::new(Arc::clone(&hook), Start::FirstDelivery),
             hook,
@@ -104,6 +102,7 @@ impl Rounds {
         });
         Self {
             hooks: hooks.collect(),
+            pod,
             is_spread,
             random: fastrand::Rng::new(),
         }
@@ -167,10 +166,14 @@ impl Rounds {
             return Some(DueRound {
                 index,
                 hook: Arc::clone(&tracked.hook),
-                round: tracked.round,
-                attempt: round.attempt,
                 changed: tracked.changed.take(),
-                changes: tracked.present.changes_since(&tracked.succeeded),
+                change: PodChange {
+                    pod: self.pod.clone(),
+                    hook: tracked.hook.name.clone(),
+                    round: tracked.round,
+                    attempt: round.attempt,
+                    changes: tracked.present.changes_since(&tracked.succeeded),
+                },
             });
         }
         None

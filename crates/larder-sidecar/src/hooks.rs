@@ -4,15 +4,16 @@
 //! for the [`next`](Hooks::next) event among its others.
 //!
 //! Invariants:
-//! 1. The owner learns that a round begins before its first step, and records that its outcome is uncertain.
+//! 1. The owner learns that a round begins before its first step, and records that its outcome is uncertain: rounds
+//!    are only polled by `next`, which returns when one begins.
 //! 2. A newer change ends the pauses of a round, and starts another one.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use larder_actions::{StepInputs, StepOutcome, run_steps};
+use larder_actions::{StepOutcome, run_steps};
 use larder_on_change::{
-    ContentDigest, DueRound, Hook, HookRounds, HookState, Items, Rounds, Start,
+    ContentDigest, DueRound, Hook, HookRounds, HookState, Items, Rounds, Start, VolumeChange,
 };
 use serde_json::json;
 use tokio::{
@@ -21,7 +22,12 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{clock, health::Health, request::RequestRound, steps::StepContext};
+use crate::{
+    clock,
+    health::Health,
+    request::RequestRound,
+    steps::{StepContext, own_pod},
+};
 
 /// A hook, and its round if that is not its steps.
 pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
@@ -34,7 +40,6 @@ pub(crate) struct Hooks {
     rounds: Rounds,
     own_rounds: Vec<Option<Arc<RequestRound>>>,
     running: FuturesUnordered<BoxFuture<'static, (usize, Duration, StepOutcome)>>,
-    announced: Option<DueRound>,
     context: Arc<StepContext>,
     health: Arc<Health>,
     /// Counts changes, so that rounds notice them.
@@ -46,10 +51,9 @@ impl Hooks {
         let (hooks, own_rounds): (Vec<_>, _) = hooks.into_iter().unzip();
         Self {
             // A sidecar has one application: nothing needs to be spread.
-            rounds: Rounds::new(hooks, false),
+            rounds: Rounds::new(hooks, own_pod(), false),
             own_rounds,
             running: FuturesUnordered::new(),
-            announced: None,
             context: Arc::new(context),
             health,
             changes: watch::Sender::new(0),
@@ -86,18 +90,9 @@ impl Hooks {
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> HookEvent {
         loop {
-            if let Some(due) = self.announced.take() {
-                self.run(due);
-            }
             let now = Instant::now();
             if let Some(due) = self.rounds.begin(now) {
-                if let Some(changed) = due.changed {
-                    self.context.metrics.on_change.delayed(now - changed);
-                }
-                let name = due.hook.name.clone();
-                self.announced = Some(due);
-                self.show();
-                return Some((name, None));
+                return Some((self.begins(due, now), None));
             }
             let wakes_at = self.rounds.wakes_at();
             // Both arms are cancel-safe.
@@ -110,38 +105,34 @@ impl Hooks {
         }
     }
 
-    fn run(&mut self, due: DueRound) {
-        let (index, hook, mut changes) = (due.index, due.hook, due.changes);
-        let mut count = 0;
-        for volume in &mut changes.volumes {
-            count += volume.added.len() + volume.changed.len() + volume.removed.len();
-            if let Some(path) = self.context.volumes.get(&volume.name) {
-                volume.directory.clone_from(path);
-            }
+    /// Returns the name of the hook. Nothing of the round happens before [`next`](Self::next) waits again.
+    fn begins(&mut self, due: DueRound, now: Instant) -> String {
+        let (index, hook, mut change) = (due.index, due.hook, due.change);
+        if let Some(changed) = due.changed {
+            self.context.metrics.on_change.delayed(now - changed);
         }
-        let mut inputs = StepInputs {
-            hook: hook.name.clone(),
-            round: due.round,
-            attempt: due.attempt,
-            pod: self.context.pod.clone(),
-            changes,
-            timeout: Duration::ZERO,
-        };
-        info!(hook = inputs.hook, changed = count, "round begins");
+        change.changes.locate(&self.context.volumes);
+        let volumes = change.changes.volumes.iter();
+        let changed: usize = volumes.map(VolumeChange::files).sum();
+        let name = change.hook.clone();
+        info!(hook = name, changed, "round begins");
         let (context, own_round) = (Arc::clone(&self.context), self.own_rounds[index].clone());
-        let (changes, began) = (self.changes.subscribe(), Instant::now());
+        let newer = self.changes.subscribe();
         let round = async move {
+            let began = Instant::now();
             let outcome = match own_round {
-                Some(round) => round.run(&hook, inputs, &context, changes).await,
-                None => run_steps(&hook.steps, &hook, Duration::ZERO, &mut inputs, &*context).await,
+                Some(round) => round.run(&change, &context, newer).await,
+                None => run_steps(&hook.steps, &hook, Duration::ZERO, &change, &*context).await,
             };
             (index, began.elapsed(), outcome)
         };
         self.running.push(round.boxed());
+        self.show();
+        name
     }
 
     fn ended(&mut self, index: usize, took: Duration, outcome: &StepOutcome) -> HookEvent {
-        let failure = (!outcome.is_success()).then(|| outcome.reason());
+        let failure = outcome.failure();
         let ended = self.rounds.finished(index, failure, Instant::now());
         let name = self.rounds.hooks()[index].hook().name.clone();
         match failure {

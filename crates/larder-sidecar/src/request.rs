@@ -8,9 +8,9 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use larder_actions::{StepInputs, StepOutcome, run_steps};
+use larder_actions::{StepOutcome, run_step};
 use larder_files::regular_file::read_regular_text;
-use larder_on_change::{Action, Command, Debounce, Hook, Retry, Timing};
+use larder_on_change::{Action, Command, Debounce, Hook, PodChange, Retry, Timing};
 use rustix::fs::{Access, access};
 use tokio::{
     sync::watch,
@@ -54,39 +54,29 @@ impl RequestRound {
     /// Runs the script and sends the request. A script that fails is logged, and the request is sent all the same.
     pub(crate) async fn run(
         &self,
-        hook: &Hook,
-        mut inputs: StepInputs,
+        change: &PodChange,
         context: &StepContext,
-        mut changes: watch::Receiver<u64>,
+        mut newer: watch::Receiver<u64>,
     ) -> StepOutcome {
-        let is_first = inputs.attempt == 1;
-        let mut step = async |action: Action, longest: Duration| {
-            let mut hook = hook.clone();
-            hook.timing.timeout = Some(longest);
-            run_steps(&[action], &hook, Duration::ZERO, &mut inputs, context).await
-        };
+        let is_first = change.attempt == 1;
         // A retry repeats the request alone, as theirs does.
         if let (Some((path, longest)), true) = (&self.script, is_first) {
-            let outcome = step(exec(path), *longest).await;
-            if !outcome.is_success() {
-                error!(script = %path.display(), error = outcome.reason(), "script failed");
+            let outcome = run_step(&exec(path), *longest, change, context).await;
+            if let Some(error) = outcome.failure() {
+                error!(script = %path.display(), error, "script failed");
             }
         }
         let skips = self.skips_request.swap(false, Ordering::Relaxed);
         let Some(request) = self.request.as_ref().filter(|_| !skips) else {
             return StepOutcome::Succeeded;
         };
-        // The slow retries are single attempts.
-        let total = if is_first {
-            request.client.retries.total
-        } else {
-            0
-        };
-        let mut left = Retries {
-            total,
-            ..request.client.retries
-        };
-        changes.mark_unchanged();
+        let mut left = request.client.retries;
+        if !is_first {
+            // The slow retries are single attempts.
+            left.total = 0;
+        }
+        let total = left.total;
+        newer.mark_unchanged();
         loop {
             let mut call = request.call.clone();
             // With the credentials of this moment.
@@ -94,8 +84,8 @@ impl RequestRound {
                 Ok(header) => call.headers.extend(header),
                 Err(reason) => return StepOutcome::Failed(reason.to_owned()),
             }
-            let began = Instant::now();
-            let outcome = step(Action::Http(call), request.client.timeout).await;
+            let (began, call) = (Instant::now(), Action::Http(call));
+            let outcome = run_step(&call, request.client.timeout, change, context).await;
             let pause = next_pause(&mut left, total, &outcome);
             if let Some(metrics) = &self.metrics {
                 let (url, expected) = (request.call.target.to_string(), request.call.expect[0].0);
@@ -110,7 +100,7 @@ impl RequestRound {
             let error = outcome.reason();
             warn!(error, ?pause, "request failed, will retry");
             // A newer change starts anew.
-            if timeout(pause, changes.changed()).await.is_ok() {
+            if timeout(pause, newer.changed()).await.is_ok() {
                 return outcome;
             }
         }

@@ -11,13 +11,13 @@ use std::{
 };
 
 use larder_actions::{
-    StepEnvironment, StepInputs, StepOutcome,
+    StepEnvironment, StepOutcome,
     exec::{ExecReport, Launch, LaunchError, Launched, Machine, Redactor},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
 };
 use larder_objects::PodIdentity;
-use larder_on_change::{Action, Hook, PodOutline};
+use larder_on_change::{Action, Hook, PodChange, PodOutline};
 use smol_str::SmolStr;
 use tracing::info;
 
@@ -26,7 +26,6 @@ use crate::{metrics::Metrics, settings::own_namespace};
 /// Where the steps of a sidecar act: its own container, and the network that the pod's containers share.
 #[derive(Debug)]
 pub(crate) struct StepContext {
-    pub(crate) pod: PodIdentity,
     /// It knows no ports by name.
     outline: PodOutline,
     processes: Processes,
@@ -51,19 +50,23 @@ impl StepContext {
             };
             machine.base = env::vars_os().filter_map(text).collect();
         }
-        let variable = |name| env::var(name).unwrap_or_default();
         Self {
-            pod: PodIdentity {
-                namespace: own_namespace().unwrap_or_default(),
-                name: variable("HOSTNAME").into(),
-                uid: variable("POD_UID").into(),
-            },
             outline: PodOutline::default(),
             processes: Processes::new("/proc", "/nonexistent"),
             machine,
             volumes,
             metrics: metrics.clone(),
         }
+    }
+}
+
+/// The pod of this process.
+pub(crate) fn own_pod() -> PodIdentity {
+    let variable = |name| env::var(name).unwrap_or_default().into();
+    PodIdentity {
+        namespace: own_namespace().unwrap_or_default(),
+        name: variable("HOSTNAME"),
+        uid: variable("POD_UID"),
     }
 }
 
@@ -121,18 +124,18 @@ impl StepEnvironment for StepContext {
         }
     }
 
-    fn launch(&self, launch: Launch<'_>, _: &StepInputs) -> Result<Launched, LaunchError> {
+    fn launch(&self, launch: Launch<'_>, _: &PodChange) -> Result<Launched, LaunchError> {
         self.machine.launch(launch)
     }
 
-    async fn redactor(&self, _: &StepInputs) -> Redactor {
+    async fn redactor(&self, _: &PodChange) -> Redactor {
         // Which values are secret is not kept.
         Redactor::all()
     }
 
-    fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome {
+    fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
         if report.bytes > 0 {
-            let (hook, bytes) = (&inputs.hook, report.bytes);
+            let (hook, bytes) = (&change.hook, report.bytes);
             info!(hook, bytes, "command has printed");
         }
         report.outcome

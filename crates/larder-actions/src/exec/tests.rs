@@ -21,6 +21,8 @@ use crate::{
 use larder_objects::PodIdentity;
 use larder_on_change::{Changes, RoundId, VolumeChange};
 
+/// Longest time for a command.
+const LIMIT: Duration = Duration::from_hours(1);
 /// Longest wait for a process that was killed.
 const A_MINUTE: Timespec = Timespec {
     tv_sec: 60,
@@ -41,8 +43,8 @@ fn shell(script: &str) -> Command {
     command(&["sh", "-c", script])
 }
 
-fn step() -> StepInputs {
-    StepInputs {
+fn change() -> PodChange {
+    PodChange {
         hook: "0-exec".to_owned(),
         round: RoundId::from_random(1),
         attempt: 1,
@@ -52,7 +54,6 @@ fn step() -> StepInputs {
             uid: "4711".into(),
         },
         changes: Changes::default(),
-        timeout: Duration::from_mins(1),
     }
 }
 
@@ -82,19 +83,15 @@ impl StepEnvironment for Here {
         None
     }
 
-    async fn restart(&self, _: &larder_on_change::Restart, _: &StepInputs) -> StepOutcome {
-        StepOutcome::Succeeded
-    }
-
     fn request(&self) -> RequestContext<'_> {
         unreachable!("nothing is requested")
     }
 
-    fn launch(&self, launch: Launch<'_>, _: &StepInputs) -> Result<Launched, LaunchError> {
+    fn launch(&self, launch: Launch<'_>, _: &PodChange) -> Result<Launched, LaunchError> {
         self.machine.launch(launch)
     }
 
-    async fn redactor(&self, _: &StepInputs) -> Redactor {
+    async fn redactor(&self, _: &PodChange) -> Redactor {
         let mut redactor = Redactor::new();
         let before = !self.is_swapped.swap(true, Ordering::Relaxed);
         let (version, value) = self.secrets[usize::from(!before)];
@@ -103,7 +100,7 @@ impl StepEnvironment for Here {
         redactor
     }
 
-    fn command_ended(&self, report: ExecReport, _: &StepInputs) -> StepOutcome {
+    fn command_ended(&self, report: ExecReport, _: &PodChange) -> StepOutcome {
         let outcome = report.outcome.clone();
         *self.report.lock() = Some(report);
         outcome
@@ -115,7 +112,7 @@ async fn run_on(
     machine: Machine,
     secrets: [(u8, &'static [u8]); 2],
     command: &Command,
-    step: &StepInputs,
+    change: &PodChange,
 ) -> ExecReport {
     let here = Here {
         machine,
@@ -123,7 +120,7 @@ async fn run_on(
         is_swapped: AtomicBool::new(false),
         report: parking_lot::Mutex::default(),
     };
-    let outcome = run(command, step, &here).await;
+    let outcome = run(command, LIMIT, change, &here).await;
     let report = here.report.into_inner();
     report.unwrap_or(ExecReport {
         outcome,
@@ -134,18 +131,18 @@ async fn run_on(
 }
 
 /// Runs a command with the file of changes in a fresh directory, which must be empty afterwards.
-async fn run_here(command: &Command, step: &StepInputs) -> ExecReport {
-    run_with(b"", command, step).await
+async fn run_here(command: &Command, change: &PodChange) -> ExecReport {
+    run_with(b"", command, change).await
 }
 
 /// The same with a value that must not be logged.
-async fn run_with(secret: &'static [u8], command: &Command, step: &StepInputs) -> ExecReport {
+async fn run_with(secret: &'static [u8], command: &Command, change: &PodChange) -> ExecReport {
     let memory = tempfile::tempdir().unwrap();
     // Other users have to reach the file.
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o711);
     fs::set_permissions(memory.path(), open).unwrap();
     let machine = Machine::new(memory.path().to_owned());
-    let report = run_on(machine, [(1, secret); 2], command, step).await;
+    let report = run_on(machine, [(1, secret); 2], command, change).await;
     let left = fs::read_dir(memory.path()).unwrap().count();
     assert_eq!(left, 0, "the file of changes is left over");
     report
@@ -163,10 +160,10 @@ fn failed(reason: &str) -> StepOutcome {
 // on-change 42
 #[tokio::test]
 async fn command_gets_its_cause_and_no_variable_of_larder() {
-    let mut step = step();
-    step.attempt = 3;
+    let mut change = change();
+    change.attempt = 3;
     let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
-    step.changes = Changes {
+    change.changes = Changes {
         volumes: vec![
             VolumeChange {
                 name: "config".into(),
@@ -189,7 +186,7 @@ async fn command_gets_its_cause_and_no_variable_of_larder() {
         memory: memory.path().to_owned(),
         base: vec![("LANG".to_owned(), "C".to_owned())],
     };
-    let report = run_on(machine, [(1, b""); 2], &script, &step).await;
+    let report = run_on(machine, [(1, b""); 2], &script, &change).await;
     let mut lines: Vec<_> = printed(&report).lines().collect();
     let changes: Value = serde_json::from_str(lines.pop().unwrap()).unwrap();
     assert_eq!(lines.pop(), Some("600"));
@@ -224,22 +221,22 @@ async fn command_gets_its_cause_and_no_variable_of_larder() {
 // on-change 9
 #[tokio::test]
 async fn names_reach_the_command_in_variables_only() {
-    let mut step = step();
-    step.pod.name = "-h".into();
-    step.changes.volumes = vec![VolumeChange {
+    let mut change = change();
+    change.pod.name = "-h".into();
+    change.changes.volumes = vec![VolumeChange {
         name: "$(reboot)".into(),
         ..VolumeChange::default()
     }];
     let words = ["sh", "-c", "echo \"$@\" $LARDER_POD $LARDER_VOLUMES", "x"];
     let words = [&words[..], &["$LARDER_POD", "{volume}", "*"]].concat();
-    let report = run_here(&command(&words), &step).await;
+    let report = run_here(&command(&words), &change).await;
     assert_eq!(printed(&report), "$LARDER_POD {volume} * -h $(reboot)");
 }
 
 #[tokio::test]
 async fn command_has_an_empty_input_and_a_group_of_its_own() {
     let script = "cat; read _ _ _ _ group _ < /proc/self/stat; echo $((group == $$)); pwd";
-    let report = run_here(&shell(script), &step()).await;
+    let report = run_here(&shell(script), &change()).await;
     assert_eq!(printed(&report), "1\n/");
 }
 
@@ -248,7 +245,7 @@ async fn command_has_an_empty_input_and_a_group_of_its_own() {
 async fn lines_with_a_secret_are_withheld() {
     let script =
         "echo before; echo hunter2; printf hunter2 | base64; echo \"x=hunter2;\"; echo after >&2";
-    let report = run_with(b"hunter2", &shell(script), &step()).await;
+    let report = run_with(b"hunter2", &shell(script), &change()).await;
     let withheld = "(withheld)\n".repeat(3);
     assert_eq!(printed(&report), format!("before\n{withheld}after"));
 }
@@ -266,7 +263,7 @@ async fn secret_that_is_swapped_while_a_command_runs_is_withheld() {
         [(1, b"hunter2"), (3, b"hunter2")],
     ] {
         let machine = Machine::new(directory.path().to_owned());
-        let report = run_on(machine, secrets, &script, &step()).await;
+        let report = run_on(machine, secrets, &script, &change()).await;
         let mut lines = printed(&report).lines();
         assert!(lines.all(|line| line == "(withheld)"), "{report:?}");
         assert_eq!(report.bytes, 31);
@@ -278,7 +275,7 @@ async fn secret_that_is_swapped_while_a_command_runs_is_withheld() {
 async fn secret_that_is_cut_in_two_is_withheld() {
     // The last 8 KiB begin within the value.
     let script = "printf hunter2; head -c 8188 /dev/zero | tr '\\0' x";
-    let report = run_with(b"hunter2", &shell(script), &step()).await;
+    let report = run_with(b"hunter2", &shell(script), &change()).await;
     assert_eq!(printed(&report), "(withheld)");
 }
 
@@ -286,10 +283,8 @@ async fn secret_that_is_cut_in_two_is_withheld() {
 /// long the run took from then on. The clock stands still then, unless `has_grace`: only the end of the processes ends
 /// the run.
 async fn run_out_of_time(script: &str, file: &Path, has_grace: bool) -> (ExecReport, Duration) {
-    let mut step = step();
-    step.timeout = Duration::from_hours(1);
-    let script = shell(script);
-    let running = run_here(&script, &step);
+    let (script, change) = (shell(script), change());
+    let running = run_here(&script, &change);
     tokio::pin!(running);
     while !file.exists() {
         let early = timeout(Duration::from_millis(5), &mut running).await;
@@ -299,14 +294,14 @@ async fn run_out_of_time(script: &str, file: &Path, has_grace: bool) -> (ExecRep
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
     let still = spawn_blocking(move || receiver.recv());
     tokio::time::pause();
-    tokio::time::advance(step.timeout).await;
+    tokio::time::advance(LIMIT).await;
     let over = Instant::now();
     if has_grace {
         tokio::time::resume();
     }
     let report = running.await;
     let took = over.elapsed();
-    assert_eq!(report.outcome, StepOutcome::timed_out(step.timeout));
+    assert_eq!(report.outcome, StepOutcome::timed_out(LIMIT));
     drop(sender);
     still.await.unwrap().unwrap_err();
     (report, took)
@@ -350,7 +345,7 @@ async fn group_that_obeys_term_ends_at_once() {
 #[tokio::test]
 async fn child_that_keeps_the_pipe_is_not_waited_for() {
     let start = Instant::now();
-    let report = run_here(&shell("sleep 1000 & echo $!"), &step()).await;
+    let report = run_here(&shell("sleep 1000 & echo $!"), &change()).await;
     let child = printed(&report).parse().unwrap();
     assert!(start.elapsed() < Duration::from_mins(1));
     // It keeps running.
@@ -364,10 +359,10 @@ async fn dropped_run_leaves_no_process() {
         "sleep 1000 & echo $! > {}; wait",
         pids.path().display()
     ));
-    let context = step();
+    let change = change();
     let written = || fs::read_to_string(pids.path()).unwrap();
     let pidfd = {
-        let mut running = Box::pin(run_here(&script, &context));
+        let mut running = Box::pin(run_here(&script, &change));
         while !written().ends_with('\n') {
             assert!(
                 timeout(Duration::from_millis(5), &mut running)
@@ -388,7 +383,7 @@ async fn user_has_all_groups_and_no_capability() {
     if !rustix::process::geteuid().is_root() {
         let mut command = shell("true");
         command.user = Some("root".to_owned());
-        let report = run_here(&command, &step()).await;
+        let report = run_here(&command, &change()).await;
         let reason = "not permitted to become user \"root\"";
         assert_eq!(report.outcome, failed(reason));
         return;
@@ -397,7 +392,7 @@ async fn user_has_all_groups_and_no_capability() {
         "id -u; id -G; cat $LARDER_CHANGES; echo; grep -E 'Cap(Inh|Prm|Eff|Amb)' /proc/self/status",
     );
     command.user = Some("nobody".to_owned());
-    let report = run_here(&command, &step()).await;
+    let report = run_here(&command, &change()).await;
     let mut lines = printed(&report).lines();
     let user = users::find("nobody").unwrap().unwrap();
     assert_eq!(lines.next(), Some(&*user.uid.to_string()));
@@ -417,7 +412,7 @@ async fn user_has_all_groups_and_no_capability() {
 #[tokio::test]
 async fn last_output_of_a_talkative_command_is_kept() {
     let script = "yes 0123456789abcdef | head -c 1000000; printf end";
-    let report = run_here(&shell(script), &step()).await;
+    let report = run_here(&shell(script), &change()).await;
     let output = printed(&report);
     assert_eq!(output.len(), 8 << 10);
     assert!(output.ends_with("end"));
@@ -428,7 +423,7 @@ async fn output_is_counted_and_returned_only_when_requested() {
     for (log_output, code) in [(false, 0), (false, 3), (true, 0), (true, 3)] {
         let mut command = shell(&format!("echo text; exit {code}"));
         command.log_output = log_output;
-        let report = run_here(&command, &step()).await;
+        let report = run_here(&command, &change()).await;
         assert_eq!(report.bytes, 5);
         assert_eq!(report.output.as_deref(), log_output.then_some("text"));
     }
@@ -436,7 +431,7 @@ async fn output_is_counted_and_returned_only_when_requested() {
 
 #[tokio::test]
 async fn failures_are_named() {
-    let outcome = async |command: Command| run_here(&command, &step()).await.outcome;
+    let outcome = async |command: Command| run_here(&command, &change()).await.outcome;
     assert_eq!(outcome(shell("exit 3")).await, failed("exit status 3"));
     let segv = outcome(shell("kill -SEGV $$")).await;
     assert_eq!(segv, failed("killed by SIGSEGV"));

@@ -31,17 +31,6 @@ fn call(target: &str, fields: &str) -> HttpCall {
     call
 }
 
-fn step() -> StepInputs {
-    StepInputs {
-        hook: "0-http".to_owned(),
-        round: RoundId::from_random(7),
-        attempt: 1,
-        pod: PodIdentity::default(),
-        changes: Changes::default(),
-        timeout: Duration::from_secs(30),
-    }
-}
-
 /// Volumes on disk.
 struct Volumes {
     directory: TempDir,
@@ -63,10 +52,17 @@ impl Volumes {
     }
 
     async fn ask(&self, call: &HttpCall, hosts: Hosts<'_>) -> StepOutcome {
-        self.ask_in(call, hosts, &step()).await
+        self.ask_within(call, hosts, Duration::from_secs(30)).await
     }
 
-    async fn ask_in(&self, call: &HttpCall, hosts: Hosts<'_>, step: &StepInputs) -> StepOutcome {
+    async fn ask_within(&self, call: &HttpCall, hosts: Hosts<'_>, limit: Duration) -> StepOutcome {
+        let change = PodChange {
+            hook: "0-http".to_owned(),
+            round: RoundId::from_random(7),
+            attempt: 1,
+            pod: PodIdentity::default(),
+            changes: Changes::default(),
+        };
         let context = RequestContext {
             hosts,
             outline: &PodOutline::default(),
@@ -75,7 +71,7 @@ impl Volumes {
                 any_authorities: false,
             },
         };
-        run(call, step, context).await
+        run(call, limit, &change, context).await
     }
 }
 
@@ -93,9 +89,7 @@ async fn ask(call: &HttpCall) -> StepOutcome {
 
 async fn ask_within(call: &HttpCall, timeout: Duration) -> StepOutcome {
     let volumes = Volumes::with("none", &[]);
-    let mut step = step();
-    step.timeout = timeout;
-    volumes.ask_in(call, Hosts::ThisMachine, &step).await
+    volumes.ask_within(call, Hosts::ThisMachine, timeout).await
 }
 
 /// Reads one request, and answers it with `answer`. Returns what was read.

@@ -65,8 +65,8 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             None
         };
         let (sender, restarts) = unbounded_channel();
+        let mut rounds = CommandHooks::new(hooks, PodIdentity::from(&first.pod))?;
         let around = CommandContext {
-            pod: PodIdentity::from(&first.pod),
             outline,
             staging: sandbox.staging(),
             stop: StopDefaults::of(&first.pod),
@@ -75,7 +75,6 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             processes: Processes::new("/proc", sandbox.volumes()),
         };
         let session = Session::new(args, &origin, &sandbox, first)?;
-        let mut rounds = CommandHooks::new(hooks)?;
         if !rounds.is_empty() {
             rounds.observe(&session.read_content()?, Instant::now());
         }

@@ -10,14 +10,14 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{
-    StepEnvironment, StepInputs, StepOutcome,
+    StepEnvironment, StepOutcome,
     exec::{ExecReport, Launch, LaunchError, Launched, Redactor},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
     restart,
     targets::TargetQuery,
 };
-use larder_on_change::{Action, Attempt, Changes, Content, Place, PodHook, Restart};
+use larder_on_change::{Action, Attempt, Changes, Content, Place, PodChange, PodHook, Restart};
 use larder_projection::{VolumeKind, pod_volumes};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -59,11 +59,7 @@ impl<'a> PodEnvironment<'a> {
         let earlier = before.unwrap_or(&empty);
         let content = &attempt.content;
         let mut changes = content.changes_since(earlier, hook, on_change.key());
-        for volume in &mut changes.volumes {
-            if let Some(directory) = targets.mounts.volumes.get(&volume.name) {
-                volume.directory.clone_from(directory);
-            }
-        }
+        changes.locate(&targets.mounts.volumes);
         let volumes = before.is_some().then(|| {
             let names = changes.volumes.iter().map(|volume| volume.name.clone());
             names.collect()
@@ -138,12 +134,13 @@ impl StepEnvironment for PodEnvironment<'_> {
         }
     }
 
-    async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome {
-        let (query, processes) = (self.query(), self.processes());
-        let report = restart::run(restart, &self.targets.stop, inputs, &query, processes).await;
-        self.on_change.restarted(&self.attempt.uid, &report.ended);
-        self.restarted.lock().extend(report.ended);
-        report.outcome
+    async fn restart(&self, restart: &Restart, _: &PodChange, timeout: Duration) -> StepOutcome {
+        let (query, stop, processes) = (self.query(), &self.targets.stop, self.processes());
+        let mut ended = Vec::new();
+        let outcome = restart::run(restart, stop, timeout, &query, processes, &mut ended).await;
+        self.on_change.restarted(&self.attempt.uid, &ended);
+        self.restarted.lock().extend(ended);
+        outcome.unwrap_or_else(StepOutcome::Failed)
     }
 
     fn request(&self) -> RequestContext<'_> {
@@ -157,20 +154,20 @@ impl StepEnvironment for PodEnvironment<'_> {
         }
     }
 
-    fn launch(&self, launch: Launch<'_>, _: &StepInputs) -> Result<Launched, LaunchError> {
+    fn launch(&self, launch: Launch<'_>, _: &PodChange) -> Result<Launched, LaunchError> {
         self.on_change.machine().launch(launch)
     }
 
-    async fn redactor(&self, inputs: &StepInputs) -> Redactor {
+    async fn redactor(&self, change: &PodChange) -> Redactor {
         let pod = self.attempt.pod.pod.decode();
         let (on_change, uid) = (self.on_change.clone(), self.attempt.uid.clone());
-        let changes = inputs.changes.clone();
+        let changes = change.changes.clone();
         blocking(move || redactor(&on_change, &uid, &pod, &changes)).await
     }
 
-    fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome {
-        let pod = format!("{}/{}", inputs.pod.namespace, inputs.pod.name);
-        let (hook, bytes, outcome) = (&inputs.hook, report.bytes, report.outcome.reason());
+    fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
+        let pod = format!("{}/{}", change.pod.namespace, change.pod.name);
+        let (hook, bytes, outcome) = (&change.hook, report.bytes, report.outcome.reason());
         match &report.output {
             Some(output) => info!(
                 pod,

@@ -1,7 +1,8 @@
 //! The hooks of a command: the content that they select, and what is printed about their rounds.
 
 use larder_actions::StepOutcome;
-use larder_on_change::{DigestKey, DueRound, Hook, HookRounds, HookState, Rounds};
+use larder_objects::PodIdentity;
+use larder_on_change::{DigestKey, Hook, HookRounds, HookState, Rounds};
 use tokio::time::Instant;
 
 use super::content::Content;
@@ -19,9 +20,9 @@ impl CommandHooks {
     /// # Errors
     ///
     /// The system has no random numbers.
-    pub(super) fn new(hooks: Vec<Hook>) -> anyhow::Result<Self> {
+    pub(super) fn new(hooks: Vec<Hook>, pod: PodIdentity) -> anyhow::Result<Self> {
         Ok(Self {
-            rounds: Rounds::new(hooks, true),
+            rounds: Rounds::new(hooks, pod, true),
             key: DigestKey::temporary()?,
         })
     }
@@ -49,18 +50,9 @@ impl CommandHooks {
         self.rounds.observe(now, |hook| content.of(hook, key));
     }
 
-    /// The rounds that begin now. The caller runs each, and reports with [`finished`](Self::finished).
-    pub(super) fn begin(&mut self, now: Instant) -> Vec<DueRound> {
-        let mut due: Vec<_> = std::iter::from_fn(|| self.rounds.begin(now)).collect();
-        for round in &mut due {
-            round.changes.variables.retain(|name| !name.is_empty());
-        }
-        due
-    }
-
     /// A round is over. Returns whether the command must be restarted, because all attempts have failed.
     pub(super) fn finished(&mut self, index: usize, outcome: &StepOutcome, now: Instant) -> bool {
-        let failure = Some(outcome.reason()).filter(|_| !outcome.is_success());
+        let failure = outcome.failure();
         let ended = self.rounds.finished(index, failure, now);
         let name = self.name(index);
         if ended.is_news {

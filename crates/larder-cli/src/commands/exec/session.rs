@@ -59,7 +59,7 @@ pub(super) struct Started {
     pub(super) privileges: Privileges,
     pub(super) environment: Vec<(String, Vec<u8>)>,
     /// Where each volume is mounted as a whole.
-    pub(super) mount_paths: BTreeMap<String, String>,
+    pub(super) mount_paths: BTreeMap<SmolStr, PathBuf>,
 }
 
 /// One `larder exec`.
@@ -234,7 +234,9 @@ impl<'a> Session<'a> {
             identity: start.identity,
             privileges: start.privileges,
             environment: start.environment,
-            mount_paths: whole.map(|mount| (mount.volume, mount.target)).collect(),
+            mount_paths: whole
+                .map(|mount| (mount.volume.into(), mount.target.into()))
+                .collect(),
         };
         self.started.replace(Some(Rc::new(started)));
         Ok(processes)

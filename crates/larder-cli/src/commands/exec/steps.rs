@@ -8,15 +8,14 @@ use std::{
 };
 
 use larder_actions::{
-    StepEnvironment, StepInputs, StepOutcome,
+    StepEnvironment, StepOutcome,
     exec::{CHANGES, ExecReport, Launch, LaunchError, Launched, PATH, Redactor},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
     run_steps,
     signal::stop_signal,
 };
-use larder_objects::PodIdentity;
-use larder_on_change::{DueRound, PodOutline, Restart, StopDefaults};
+use larder_on_change::{DueRound, PodChange, PodOutline, Restart, StopDefaults};
 use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
@@ -48,7 +47,6 @@ pub(super) struct RestartRequest {
 
 /// The input that the steps of all rounds share.
 pub(super) struct CommandContext<'a> {
-    pub(super) pod: PodIdentity,
     pub(super) outline: PodOutline,
     /// The private tmpfs.
     pub(super) staging: &'a Path,
@@ -71,25 +69,12 @@ struct CommandEnvironment<'a> {
 
 /// Runs the steps of a round until one fails.
 pub(super) async fn run(
-    due: DueRound,
+    mut due: DueRound,
     context: &CommandContext<'_>,
     session: &Session<'_>,
 ) -> (usize, StepOutcome) {
     let started = session.started();
-    let mut changes = due.changes;
-    for volume in &mut changes.volumes {
-        if let Some(path) = started.mount_paths.get(&*volume.name) {
-            volume.directory = path.into();
-        }
-    }
-    let mut inputs = StepInputs {
-        hook: due.hook.name.clone(),
-        round: due.round,
-        attempt: due.attempt,
-        pod: context.pod.clone(),
-        changes,
-        timeout: Duration::ZERO,
-    };
+    due.change.changes.locate(&started.mount_paths);
     let environment = CommandEnvironment {
         context,
         session,
@@ -98,7 +83,7 @@ pub(super) async fn run(
         volumes: session.directories(),
     };
     let (hook, grace) = (&due.hook, context.stop.grace);
-    let outcome = run_steps(&hook.steps, hook, grace, &mut inputs, &environment).await;
+    let outcome = run_steps(&hook.steps, hook, grace, &due.change, &environment).await;
     (due.index, outcome)
 }
 
@@ -140,7 +125,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
         Ok(vec![found.ok_or_else(ended)?])
     }
 
-    async fn restart(&self, restart: &Restart, inputs: &StepInputs) -> StepOutcome {
+    async fn restart(&self, restart: &Restart, change: &PodChange, limit: Duration) -> StepOutcome {
         if let Err(skipped) = self.started_since() {
             return skipped;
         }
@@ -150,7 +135,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
             Ok(signal) => signal,
             Err(reason) => return StepOutcome::Failed(reason),
         };
-        let mut reason = inputs.changes.summary();
+        let mut reason = change.changes.summary();
         if reason.is_empty() {
             reason.push_str("its mounts, command or user changed");
         }
@@ -164,11 +149,11 @@ impl StepEnvironment for CommandEnvironment<'_> {
         if self.context.restarts.send(request).is_err() {
             return ending();
         }
-        match timeout(inputs.timeout, is_done).await {
+        match timeout(limit, is_done).await {
             Ok(Ok(())) => StepOutcome::Succeeded,
             // The user ends the command.
             Ok(Err(_)) => ending(),
-            Err(_) => StepOutcome::timed_out(inputs.timeout),
+            Err(_) => StepOutcome::timed_out(limit),
         }
     }
 
@@ -187,7 +172,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
         self.started.inside.wait_for_mounts().await;
     }
 
-    fn launch(&self, launch: Launch<'_>, inputs: &StepInputs) -> Result<Launched, LaunchError> {
+    fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError> {
         let prepare = |operation| move |source| LaunchError::Prepare { operation, source };
         let (started, command) = (&self.started, launch.command);
         let plan = StagePlan::Hook(HookPlan {
@@ -203,7 +188,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
             changes_variable: CHANGES.to_owned(),
             changes: launch.changes,
         });
-        let path = self.context.staging.join(format!("hook-{}", inputs.round));
+        let path = self.context.staging.join(format!("hook-{}", change.round));
         write_plan(&path, &plan).map_err(prepare("write the plan"))?;
         let child = started.inside.launch(&path, launch.output);
         Ok(Launched {
@@ -212,15 +197,15 @@ impl StepEnvironment for CommandEnvironment<'_> {
         })
     }
 
-    async fn redactor(&self, inputs: &StepInputs) -> Redactor {
-        self.session.redactor(&inputs.changes)
+    async fn redactor(&self, change: &PodChange) -> Redactor {
+        self.session.redactor(&change.changes)
     }
 
-    fn command_ended(&self, report: ExecReport, inputs: &StepInputs) -> StepOutcome {
+    fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
         if report.begins_with(NOT_FOUND.0) && report.outcome.reason() == NOT_FOUND.1 {
             return StepOutcome::Failed(LaunchError::NotFound.to_string());
         }
-        let hook = &inputs.hook;
+        let hook = &change.hook;
         match &report.output {
             Some(output) => {
                 for line in output.lines() {

@@ -145,7 +145,7 @@ pub(super) async fn supervise(
     loop {
         let is_running = matches!(supervisor.child, Child::Running(_));
         if is_running {
-            for due in supervisor.rounds.begin(Instant::now()) {
+            while let Some(due) = supervisor.rounds.rounds.begin(Instant::now()) {
                 running.push(steps::run(due, around, session).boxed_local());
             }
         }
