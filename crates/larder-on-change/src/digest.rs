@@ -47,7 +47,7 @@ impl DigestKey {
     }
 
     /// Whether the next agent has another key.
-    pub(crate) fn ends_with_agent(&self) -> bool {
+    pub fn ends_with_agent(&self) -> bool {
         self.ends_with_agent
     }
 

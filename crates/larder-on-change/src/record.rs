@@ -59,11 +59,11 @@ pub(crate) enum Recorded {
     /// The record lacks a hook with this name, place and definition.
     New,
     /// The application was notified of this content.
-    Notified(ContentDigest, Option<Timestamp>),
+    Notified(ContentDigest),
     /// The application may have been notified of other content.
-    Uncertain(Option<Timestamp>),
+    Uncertain,
     /// The application was notified of content whose digest was made with another key.
-    OtherKey(Option<Timestamp>),
+    OtherKey,
 }
 
 impl Record {
@@ -87,27 +87,23 @@ impl Record {
         serde_json::to_vec(self).expect("names and numbers have a form in JSON")
     }
 
-    /// Looks up the last known notification of `hook`.
-    pub(crate) fn of(&self, hook: &PodHook, key: &DigestKey) -> Recorded {
+    /// Looks up the last known notification of `hook`, and the time of its last success.
+    pub(crate) fn of(&self, hook: &PodHook, key: &DigestKey) -> (Recorded, Option<Timestamp>) {
         let is_of = |record: &&HookRecord| {
             record.name == hook.hook.name
                 && record.place == hook.place.to_string()
                 && record.definition == hook.hook.definition().to_string()
         };
         let Some(found) = self.hooks.iter().find(is_of) else {
-            return Recorded::New;
+            return (Recorded::New, None);
         };
-        let last = found.last_success;
-        if found.uncertain {
-            return Recorded::Uncertain(last);
-        }
-        let digest = found.digest.as_deref();
-        match digest.map(ContentDigest::from_hex) {
+        let recorded = match found.digest.as_deref().map(ContentDigest::from_hex) {
+            _ if found.uncertain => Recorded::Uncertain,
             None => Recorded::New,
-            Some(_) if self.key != key.fingerprint() => Recorded::OtherKey(last),
-            Some(Some(digest)) => Recorded::Notified(digest, last),
-            Some(None) => Recorded::Uncertain(last),
-        }
+            Some(_) if self.key != key.fingerprint() => Recorded::OtherKey,
+            Some(digest) => digest.map_or(Recorded::Uncertain, Recorded::Notified),
+        };
+        (recorded, found.last_success)
     }
 }
 

@@ -297,15 +297,11 @@ impl<P: Clone> Schedule<P> {
         if known.is_some_and(|known| Arc::ptr_eq(&known.hooks, &hooks)) {
             return;
         }
-        let (old_hooks, old, present, restarts) = match self.pods.remove(uid).map(|known| *known) {
-            None => (None, Box::default(), Arc::default(), Vec::new()),
-            Some(known) => (
-                Some(known.hooks),
-                known.tracked,
-                known.present,
-                known.restarts,
-            ),
-        };
+        let known = self.pods.remove(uid).map(|known| {
+            let hooks = Some(known.hooks);
+            (hooks, known.tracked, known.present, known.restarts)
+        });
+        let (old_hooks, old, present, restarts) = known.unwrap_or_default();
         let mut old: Vec<_> = old.into_iter().map(Some).collect();
         // If the pod had hooks under this agent, its past does not count: new hooks start from the present content
         // (rule P5).
@@ -396,15 +392,10 @@ impl<P: Clone> Schedule<P> {
             tracked.pending_mut().timer = wakes_at;
         }
         tracked.settle();
-        if before == wakes_at {
-            return;
-        }
         if let Some(at) = before {
             self.timers.remove(&(at, id));
         }
-        if let Some(at) = wakes_at {
-            self.timers.insert((at, id));
-        }
+        self.timers.extend(wakes_at.map(|at| (at, id)));
     }
 
     /// The hook, with the UID of its pod; `None` if it is gone.

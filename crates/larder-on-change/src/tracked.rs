@@ -1,6 +1,9 @@
 //! One hook of one pod while the agent runs: its engine, the content of its last notification, its round.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, LazyLock},
+};
 
 use jiff::Timestamp;
 use tokio::{sync::Notify, time::Instant};
@@ -46,7 +49,7 @@ pub struct TrackedHook {
 }
 
 /// What a hook needs between a change and the success of its round.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// The round in progress.
     pub(crate) running: Option<RunningRound>,
@@ -63,35 +66,12 @@ pub(crate) struct Pending {
 }
 
 /// Of a hook at rest.
-static NOTHING: Pending = Pending::new();
+static NOTHING: LazyLock<Pending> = LazyLock::new(Pending::default);
 
 impl Pending {
-    const fn new() -> Self {
-        Self {
-            running: None,
-            round: None,
-            reason: String::new(),
-            output: String::new(),
-            changed_at: None,
-            timer: None,
-        }
-    }
-
     fn is_empty(&self) -> bool {
-        let Self {
-            running,
-            round,
-            reason,
-            output,
-            changed_at,
-            timer,
-        } = self;
-        running.is_none()
-            && round.is_none()
-            && reason.is_empty()
-            && output.is_empty()
-            && changed_at.is_none()
-            && timer.is_none()
+        matches!(self, Self { running: None, round: None, changed_at: None, timer: None, reason, output }
+            if reason.is_empty() && output.is_empty())
     }
 }
 
@@ -144,20 +124,23 @@ impl TrackedHook {
             }
             None => (Start::FirstDelivery, None),
         };
-        let recorded = past.map(|past| match &past.record {
-            Some(record) => record.of(hook, key),
-            None => Recorded::OtherKey(None),
-        });
-        let ((start, notified), last_success) = match recorded {
-            None | Some(Recorded::New) => ((Start::FirstDelivery, None), None),
-            Some(Recorded::Uncertain(last)) => ((Start::Uncertain, None), last),
-            Some(Recorded::OtherKey(last)) => (compared(), last),
-            Some(Recorded::Notified(digest, last)) => match on_disk {
-                Some(content) if content.digest(hook, key) == digest => (compared(), last),
-                _ => ((Start::Notified(digest), None), last),
+        let (recorded, last_success) = match past {
+            None => (Recorded::New, None),
+            Some(Past { record: None, .. }) => (Recorded::OtherKey, None),
+            Some(Past {
+                record: Some(record),
+                ..
+            }) => record.of(hook, key),
+        };
+        let (start, notified) = match recorded {
+            Recorded::New => (Start::FirstDelivery, None),
+            Recorded::Uncertain => (Start::Uncertain, None),
+            Recorded::OtherKey => compared(),
+            Recorded::Notified(digest) => match on_disk {
+                Some(content) if content.digest(hook, key) == digest => compared(),
+                _ => (Start::Notified(digest), None),
             },
         };
-        let starts_afresh = matches!(recorded, None | Some(Recorded::New));
         Self {
             id,
             engine: HookEngine::new(Arc::clone(&hook.hook), start),
@@ -166,7 +149,7 @@ impl TrackedHook {
             shown: HookState::Idle,
             since: now,
             last_success,
-            starts_afresh,
+            starts_afresh: recorded == Recorded::New,
             is_reported: false,
         }
     }
@@ -281,7 +264,7 @@ impl TrackedHook {
 
     /// Lends [`pending`](Self::pending) for changes. [`settle`](Self::settle) frees it when it is not needed any more.
     pub(crate) fn pending_mut(&mut self) -> &mut Pending {
-        self.pending.get_or_insert_with(|| Box::new(Pending::new()))
+        self.pending.get_or_insert_default()
     }
 
     /// Frees what a hook at rest does not need.
