@@ -98,6 +98,13 @@ pub enum LaunchError {
     },
 }
 
+impl LaunchError {
+    /// A step before the start has failed.
+    pub fn prepare(operation: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| Self::Prepare { operation, source }
+    }
+}
+
 /// How a command has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecReport {
@@ -165,12 +172,9 @@ fn launched(
     change: &PodChange,
     environment: &impl StepEnvironment,
 ) -> Result<(Running, pipe::Receiver), LaunchError> {
-    let failed = |source| LaunchError::Prepare {
-        operation: "make a pipe",
-        source,
-    };
-    let (reader, writer) = io::pipe().map_err(failed)?;
-    let both = writer.try_clone().map_err(failed)?;
+    let failed = LaunchError::prepare("make a pipe");
+    let (reader, writer) = io::pipe().map_err(&failed)?;
+    let both = writer.try_clone().map_err(&failed)?;
     let output = pipe::Receiver::from_owned_fd(reader.into()).map_err(failed)?;
     let launch = Launch {
         command,

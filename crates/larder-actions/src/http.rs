@@ -154,25 +154,11 @@ impl Target {
         change: &PodChange,
         context: RequestContext<'_>,
     ) -> Result<Request<Full<Bytes>>, HttpError> {
-        let body = Full::new(Bytes::copy_from_slice(call.body.as_bytes()));
-        let mut request = Request::new(body);
-        *request.method_mut() = match call.method {
-            "GET" => http::Method::GET,
-            "PUT" => http::Method::PUT,
-            _ => http::Method::POST,
-        };
-        *request.uri_mut() = self.path.parse().map_err(|_| HttpError::Url)?;
+        let mut request = new_request(&self.path, &self.authority, &call.headers)?;
+        *request.method_mut() = call.method.parse().unwrap_or(http::Method::POST);
+        *request.body_mut() = Full::new(Bytes::copy_from_slice(call.body.as_bytes()));
         let headers = request.headers_mut();
-        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
-        for (name, value) in &call.headers {
-            let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HttpError::Header)?;
-            let value = HeaderValue::from_str(value).map_err(|_| HttpError::Header)?;
-            headers.insert(name, value);
-        }
-        let value = |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Header);
-        headers.insert(HOST, value(&self.authority)?);
-        headers.insert("larder-round", value(&change.round.to_string())?);
-        headers.insert(CONNECTION, HeaderValue::from_static("close"));
+        headers.insert("larder-round", header(&change.round.to_string())?);
         if let Some(authorization) = authorization(call, context)? {
             let value = HeaderValue::from_bytes(&authorization);
             let mut value = value.map_err(|_| HttpError::Credentials)?;
@@ -181,6 +167,32 @@ impl Target {
         }
         Ok(request)
     }
+}
+
+/// A GET without a body.
+fn new_request(
+    path: &str,
+    authority: &str,
+    headers: &[(String, String)],
+) -> Result<Request<Full<Bytes>>, HttpError> {
+    let mut request = Request::new(Full::default());
+    *request.uri_mut() = path.parse().map_err(|_| HttpError::Url)?;
+    let all = request.headers_mut();
+    all.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+    for (name, text) in headers {
+        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HttpError::Header)?;
+        let mut value = header(text)?;
+        // It may be a credential.
+        value.set_sensitive(true);
+        all.insert(name, value);
+    }
+    all.insert(HOST, header(authority)?);
+    all.insert(CONNECTION, HeaderValue::from_static("close"));
+    Ok(request)
+}
+
+fn header(text: &str) -> Result<HeaderValue, HttpError> {
+    HeaderValue::from_str(text).map_err(|_| HttpError::Header)
 }
 
 /// Credentials from files that are read for this request, or from the user in the URL.

@@ -44,8 +44,8 @@ pub async fn run(
     let containers = containers.map_err(|error| error.to_string())?;
     if containers.is_empty() {
         // Its next start uses the new content, but a start may already have begun with the old one.
-        let names: Vec<_> = query.names().iter().map(ToString::to_string).collect();
-        return Err(format!("no process of container {}", names.join(", ")));
+        let names = query.names().join(", ");
+        return Err(format!("no process of container {names}"));
     }
     let grace = restart.grace_or(defaults.grace);
     let mut outcome = StepOutcome::Skipped("started after the change".to_owned());

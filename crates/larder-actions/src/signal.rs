@@ -14,20 +14,6 @@ use crate::{
 /// The first and the longest pause between two checks whether a process catches the signal.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(200));
 
-/// The number that the system gives the signal.
-pub const fn number(signal: Signal) -> rustix::process::Signal {
-    match signal {
-        Signal::Hup => rustix::process::Signal::HUP,
-        Signal::Int => rustix::process::Signal::INT,
-        Signal::Quit => rustix::process::Signal::QUIT,
-        Signal::Term => rustix::process::Signal::TERM,
-        Signal::Usr1 => rustix::process::Signal::USR1,
-        Signal::Usr2 => rustix::process::Signal::USR2,
-        Signal::Winch => rustix::process::Signal::WINCH,
-        Signal::Cont => rustix::process::Signal::CONT,
-    }
-}
-
 /// The signals that have names, as `lifecycle.stopSignal` spells them; of two names, the usual one first.
 const NAMES: [(&str, rustix::process::Signal); 34] = {
     use rustix::process::Signal;
@@ -69,6 +55,13 @@ const NAMES: [(&str, rustix::process::Signal); 34] = {
     ]
 };
 
+/// The signal of this name.
+fn named(name: &str) -> Option<rustix::process::Signal> {
+    let mut names = NAMES.iter();
+    let found = names.find(|(known, _)| *known == name);
+    found.map(|(_, signal)| *signal)
+}
+
 /// The name of a signal, or its number if it has none.
 pub(crate) fn text(number: i32) -> String {
     let mut names = NAMES.iter();
@@ -85,9 +78,7 @@ pub(crate) fn text(number: i32) -> String {
 ///
 /// It is a real-time signal (`SIGRTMIN+3`), which larder cannot send, or none. The text says what to do.
 pub fn stop_signal(name: &str) -> Result<rustix::process::Signal, String> {
-    let mut names = NAMES.iter();
-    let found = names.find(|(known, _)| *known == name);
-    found.map(|(_, signal)| *signal).ok_or_else(|| {
+    named(name).ok_or_else(|| {
         format!("cannot send {name:?}, the container's stopSignal: name a signal in the hook, as in restart: {{signal: SIGTERM}}")
     })
 }
@@ -171,7 +162,7 @@ async fn send(
     processes: &Processes,
     deadline: Instant,
 ) -> Result<(), String> {
-    let number = self::number(signal);
+    let number = named(signal.name()).expect("every signal of a hook has a name here");
     let mut pause = POLL_INTERVALS.0;
     loop {
         let open = processes.open(process).map_err(|error| error.to_string())?;

@@ -55,7 +55,7 @@ pub enum TargetError {
     #[error("containers {} have identical mounts; remove `container`", names.join(" and "))]
     Alike {
         /// The containers.
-        names: Vec<String>,
+        names: Vec<SmolStr>,
     },
     /// A container cannot be found, because it mounts no volume that larder delivers.
     #[error("container {name} mounts no volume by which its processes could be found")]
@@ -147,16 +147,12 @@ impl TargetQuery<'_> {
             self.container,
             found.iter().find(|found| found.candidate_names.len() > 1),
         ) {
-            return Err(TargetError::Alike {
-                names: alike
-                    .candidate_names
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect(),
-            });
+            let names = alike.candidate_names.clone();
+            return Err(TargetError::Alike { names });
         }
         Ok(found)
     }
+
     /// Whether the target containers can be found by their mounts.
     fn check_mounts(&self, names: &[SmolStr], root: &Path) -> Result<(), TargetError> {
         let containers = self.mounts.containers.iter();

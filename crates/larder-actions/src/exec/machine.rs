@@ -80,14 +80,8 @@ impl Machine {
         let directory = Path::new(&launch.command.working_directory);
         let child = child.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound if directory.is_dir() => LaunchError::NotFound,
-            io::ErrorKind::NotFound => LaunchError::Prepare {
-                operation: "enter the working directory",
-                source,
-            },
-            _ => LaunchError::Prepare {
-                operation: "start the command",
-                source,
-            },
+            io::ErrorKind::NotFound => LaunchError::prepare("enter the working directory")(source),
+            _ => LaunchError::prepare("start the command")(source),
         })?;
         Ok(Launched {
             child,
@@ -108,19 +102,14 @@ impl Machine {
             }
             Ok(file.into_temp_path())
         };
-        write().map_err(|source| LaunchError::Prepare {
-            operation: "write the file of changes",
-            source,
-        })
+        write().map_err(LaunchError::prepare("write the file of changes"))
     }
 }
 
 /// The user of this name, if this process may become it.
 fn user(name: &str) -> Result<User, LaunchError> {
-    let found = users::find(name).map_err(|source| LaunchError::Prepare {
-        operation: "read the users of this machine",
-        source,
-    })?;
+    let failed = LaunchError::prepare("read the users of this machine");
+    let found = users::find(name).map_err(failed)?;
     let found = found.ok_or_else(|| LaunchError::UnknownUser {
         user: name.to_owned(),
     })?;

@@ -6,14 +6,13 @@
 
 use std::{fmt, time::Duration};
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, header};
-use http_body_util::{BodyExt as _, Full};
+use http::HeaderMap;
+use http_body_util::BodyExt as _;
 use larder_objects::chain;
 use larder_on_change::{HttpTls, HttpUrl};
 use tokio::time::timeout;
 
-use super::{AGENT, Files, addresses::is_metadata, error::HttpError, exchange, resolve};
+use super::{Files, addresses::is_metadata, error::HttpError, exchange, new_request, resolve};
 
 /// What is fetched, and how.
 #[derive(Clone, Copy)]
@@ -93,19 +92,7 @@ async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
     if let Some(refused) = addresses.iter().find(|address| is_metadata(address.ip())) {
         return Err(HttpError::LinkLocal(refused.ip()));
     }
-    let mut request = Request::new(Full::new(Bytes::new()));
-    *request.uri_mut() = url.path().parse().map_err(|_| HttpError::Url)?;
-    let headers = request.headers_mut();
-    headers.insert(header::USER_AGENT, HeaderValue::from_static(AGENT));
-    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
-    let value = |text: &str| HeaderValue::from_str(text).map_err(|_| HttpError::Header);
-    for (name, text) in fetch.headers {
-        let name = HeaderName::from_bytes(name.as_bytes()).map_err(|_| HttpError::Header)?;
-        let mut value = value(text)?;
-        value.set_sensitive(true);
-        headers.insert(name, value);
-    }
-    headers.insert(header::HOST, value(&url.authority())?);
+    let request = new_request(&url.path(), &url.authority(), fetch.headers)?;
     let limit = fetch.max_body;
     let read = async |response: http::Response<hyper::body::Incoming>| {
         let (head, mut body) = response.into_parts();

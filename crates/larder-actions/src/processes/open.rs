@@ -5,7 +5,10 @@ use std::{
     os::fd::{AsRawFd, OwnedFd, RawFd},
 };
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
+use rustix::{
+    io::Errno,
+    process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal},
+};
 
 use super::{FoundProcess, Processes};
 
@@ -48,6 +51,19 @@ pub enum SignalProcessError {
     },
 }
 
+impl SignalProcessError {
+    fn of(errno: Errno, pid: i32, user: u32) -> Self {
+        match errno {
+            Errno::SRCH => Self::Ended { pid },
+            Errno::PERM => Self::NotPermitted { pid, user },
+            errno => Self::System {
+                pid,
+                source: errno.into(),
+            },
+        }
+    }
+}
+
 /// An open process: it refers to the same process even if the PID is reused.
 #[derive(Debug)]
 pub struct OpenProcess {
@@ -74,17 +90,10 @@ impl Processes {
         };
         let fd = pidfd_open(number, PidfdFlags::NONBLOCK).or_else(|errno| match errno {
             // Linux before 5.10.
-            rustix::io::Errno::INVAL => pidfd_open(number, PidfdFlags::empty()),
+            Errno::INVAL => pidfd_open(number, PidfdFlags::empty()),
             errno => Err(errno),
         });
-        let fd = match fd {
-            Ok(fd) => fd,
-            Err(rustix::io::Errno::SRCH) => return Err(ended),
-            Err(errno) => {
-                let source = errno.into();
-                return Err(SignalProcessError::System { pid, source });
-            }
-        };
+        let fd = fd.map_err(|errno| SignalProcessError::of(errno, pid, process.user))?;
         // The PID may have been reused before the process was opened.
         let Some(stat) = self.look_again(process) else {
             return Err(ended);
@@ -125,16 +134,8 @@ impl OpenProcess {
     ///
     /// The process has ended, or the system refuses.
     pub fn send(&self, signal: rustix::process::Signal) -> Result<(), SignalProcessError> {
-        let (pid, user) = (self.pid, self.user);
-        match pidfd_send_signal(&self.fd, signal) {
-            Ok(()) => Ok(()),
-            Err(rustix::io::Errno::SRCH) => Err(SignalProcessError::Ended { pid }),
-            Err(rustix::io::Errno::PERM) => Err(SignalProcessError::NotPermitted { pid, user }),
-            Err(errno) => {
-                let source = errno.into();
-                Err(SignalProcessError::System { pid, source })
-            }
-        }
+        pidfd_send_signal(&self.fd, signal)
+            .map_err(|errno| SignalProcessError::of(errno, self.pid, self.user))
     }
 }
 

@@ -173,7 +173,6 @@ impl StepEnvironment for CommandEnvironment<'_> {
     }
 
     fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError> {
-        let prepare = |operation| move |source| LaunchError::Prepare { operation, source };
         let (started, command) = (&self.started, launch.command);
         let plan = StagePlan::Hook(HookPlan {
             working_dir: command.working_directory.clone(),
@@ -189,10 +188,10 @@ impl StepEnvironment for CommandEnvironment<'_> {
             changes: launch.changes,
         });
         let path = self.context.staging.join(format!("hook-{}", change.round));
-        write_plan(&path, &plan).map_err(prepare("write the plan"))?;
+        write_plan(&path, &plan).map_err(LaunchError::prepare("write the plan"))?;
         let child = started.inside.launch(&path, launch.output);
         Ok(Launched {
-            child: child.map_err(prepare("start the command"))?,
+            child: child.map_err(LaunchError::prepare("start the command"))?,
             changes: None,
         })
     }
