@@ -14,13 +14,6 @@ pub(super) struct HookedPod {
 }
 
 impl HookedPod {
-    pub(super) fn new(pod: &Arc<StoredPod>) -> Self {
-        Self {
-            pod: Arc::clone(pod),
-            known_containers: Arc::default(),
-        }
-    }
-
     /// Whether no hook of the pod fires any more (rule F9).
     pub(super) fn is_ending(pod: &StoredPod) -> bool {
         pod.metadata.deletion_timestamp.is_some() || pod.is_terminal()

@@ -45,7 +45,7 @@ impl Observer {
             let past = self.past(parts);
             self.on_change.adopt(&self.pod, &self.hooks, &past);
         }
-        self.delivered = self.on_change.delivered(self.uid());
+        self.delivered = self.on_change.schedule().delivered(self.uid());
     }
 
     /// The state that earlier runs left of the pod.
@@ -87,7 +87,7 @@ impl Observer {
         part: &PartKey,
         items: impl Iterator<Item = (N, B)>,
     ) {
-        if !self.on_change.keeps_key()
+        if self.on_change.key().ends_with_agent()
             && let Some(tags) = self.tags(part, items)
         {
             self.on_change.announce(self.uid(), part, &tags);

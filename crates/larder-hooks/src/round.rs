@@ -9,11 +9,11 @@ use futures::future::BoxFuture;
 use larder_actions::{StepOutcome, run_steps};
 use larder_objects::PodIdentity;
 use larder_on_change::{
-    Action, Attempt, AttemptEnd, HookId, Place, PodChange, PodHook, Restart, parse::ConfiguredHook,
+    Action, Attempt, AttemptEnd, HookId, Place, PodChange, Restart, parse::ConfiguredHook,
 };
 use larder_transport::blocking::blocking;
 use smol_str::SmolStr;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::warn;
 
 use self::environment::PodEnvironment;
@@ -32,12 +32,6 @@ pub struct ProgramHook {
     pub handler: Handler,
 }
 
-/// Runs one attempt of a round.
-pub(super) struct AttemptRun {
-    attempt: Attempt<HookedPod>,
-    on_change: OnChange,
-}
-
 /// The result of an attempt.
 #[derive(Debug)]
 pub(super) struct AttemptReport {
@@ -51,106 +45,109 @@ pub(super) struct AttemptReport {
     pub(super) took: Duration,
 }
 
-impl AttemptRun {
-    pub(super) fn new(attempt: Attempt<HookedPod>, on_change: OnChange) -> Self {
-        Self { attempt, on_change }
+/// Runs the steps of an attempt.
+pub(super) async fn run(attempt: Attempt<HookedPod>, on_change: OnChange) -> AttemptReport {
+    let began = Instant::now();
+    let mut restarted = Vec::new();
+    let mut summary = String::new();
+    let end = tokio::select! {
+        biased;
+        () = attempt.control.cancelled() => AttemptEnd::Interrupted,
+        end = steps(&attempt, &on_change, &mut restarted, &mut summary) => end,
+    };
+    AttemptReport {
+        id: attempt.id,
+        uid: attempt.uid,
+        end,
+        restarted,
+        summary,
+        took: began.elapsed(),
     }
+}
 
-    /// Runs the steps.
-    pub(super) async fn run(self) -> AttemptReport {
-        let began = Instant::now();
-        let mut restarted = Vec::new();
-        let mut summary = String::new();
-        let end = tokio::select! {
-            biased;
-            () = self.attempt.control.cancelled() => AttemptEnd::Interrupted,
-            end = self.steps(&mut restarted, &mut summary) => end,
-        };
-        AttemptReport {
-            id: self.attempt.id,
-            uid: self.attempt.uid,
-            end,
-            restarted,
-            summary,
-            took: began.elapsed(),
+/// Stores that the outcome of an attempt of the pod is uncertain: a crash during it must not be taken for a success of
+/// the previous content (rule P4).
+pub(super) async fn record(on_change: &OnChange, uid: &SmolStr) {
+    let (on_change, uid) = (on_change.clone(), uid.clone());
+    blocking(move || on_change.write_record(&uid)).await;
+}
+
+async fn steps(
+    attempt: &Attempt<HookedPod>,
+    on_change: &OnChange,
+    restarted: &mut Vec<SmolStr>,
+    summary: &mut String,
+) -> AttemptEnd {
+    record(on_change, &attempt.uid).await;
+    let (id, hook) = (attempt.id, &attempt.hook().hook);
+    let (environment, changes) = PodEnvironment::of(attempt, on_change);
+    *summary = changes.summary();
+    let restarts_after_failure = || on_change.schedule().restarts_after_failure(id);
+    if hook.restarts() || restarts_after_failure() {
+        let (names, now) = (environment.query().names(), on_change.now());
+        let limit = on_change
+            .schedule()
+            .restart_limit(&attempt.uid, &names, now);
+        if let Some((until, reason)) = limit {
+            return AttemptEnd::Deferred(until, reason);
         }
     }
-
-    /// Stores that the outcome of the attempt is uncertain: a crash during it must not be taken for a success of the
-    /// previous content (rule P4).
-    pub(super) async fn record(&self) {
-        let (on_change, uid) = (self.on_change.clone(), self.attempt.uid.clone());
-        blocking(move || on_change.write_record(&uid)).await;
+    if attempt.number == 1
+        && let Some(changed_at) = attempt.changed_at
+    {
+        on_change.metrics().delayed(changed_at.elapsed());
     }
-
-    fn hook(&self) -> &PodHook {
-        self.attempt.hook()
+    let change = PodChange {
+        hook: hook.name.clone(),
+        round: attempt.round,
+        attempt: attempt.number,
+        pod: PodIdentity::from(&attempt.pod.pod.metadata),
+        changes,
+    };
+    if let Place::Program(index) = attempt.hook().place {
+        let called = on_change.handler(index)(change);
+        return call(called, hook.timing.timeout, on_change).await;
     }
-
-    async fn steps(&self, restarted: &mut Vec<SmolStr>, summary: &mut String) -> AttemptEnd {
-        self.record().await;
-        let (id, hook, on_change) = (self.attempt.id, &self.hook().hook, &self.on_change);
-        let (environment, changes) = PodEnvironment::of(&self.attempt, on_change);
-        *summary = changes.summary();
-        if hook.restarts() || on_change.restarts_after_failure(id) {
-            let names = environment.query().names();
-            if let Some((until, reason)) = on_change.restart_limit(&self.attempt.uid, &names) {
-                return AttemptEnd::Deferred(until, reason);
-            }
+    let grace = environment.targets.stop.grace;
+    let mut outcome = run_steps(&hook.steps, hook, grace, &change, &environment).await;
+    if !outcome.is_success() && restarts_after_failure() {
+        let pod = &change.pod;
+        warn!(
+            pod = %format_args!("{}/{}", pod.namespace, pod.name),
+            hook = hook.name,
+            error = outcome.reason(),
+            "all attempts failed, restarting the container"
+        );
+        let restart = [Action::Restart(Restart::default())];
+        let restarted = run_steps(&restart, hook, grace, &change, &environment).await;
+        if restarted.is_success() {
+            outcome = restarted;
         }
-        if self.attempt.number == 1
-            && let Some(changed_at) = self.attempt.changed_at
-        {
-            on_change.metrics().delayed(changed_at.elapsed());
-        }
-        let change = PodChange {
-            hook: hook.name.clone(),
-            round: self.attempt.round,
-            attempt: self.attempt.number,
-            pod: PodIdentity::from(&self.attempt.pod.pod.metadata),
-            changes,
-        };
-        if let Place::Program(index) = self.hook().place {
-            return self.call(on_change.handler(index), change).await;
-        }
-        let grace = environment.targets.stop.grace;
-        let mut outcome = run_steps(&hook.steps, hook, grace, &change, &environment).await;
-        if !outcome.is_success() && on_change.restarts_after_failure(id) {
-            let pod = &change.pod;
-            warn!(
-                pod = %format_args!("{}/{}", pod.namespace, pod.name),
-                hook = hook.name,
-                error = outcome.reason(),
-                "all attempts failed, restarting the container"
-            );
-            let restart = [Action::Restart(Restart::default())];
-            let restarted = run_steps(&restart, hook, grace, &change, &environment).await;
-            if restarted.is_success() {
-                outcome = restarted;
-            }
-        }
-        let (ended, output) = environment.into_results();
-        restarted.extend(ended);
-        end(&outcome, output)
     }
+    let (ended, output) = environment.into_results();
+    restarted.extend(ended);
+    end(&outcome, output)
+}
 
-    async fn call(&self, handler: &Handler, change: PodChange) -> AttemptEnd {
-        let timeout = self.hook().hook.timing.timeout;
-        let began = Instant::now();
-        let called = handler(change);
-        let outcome = match timeout {
-            None => Some(called.await),
-            Some(timeout) => tokio::time::timeout(timeout, called).await.ok(),
-        };
-        let outcome = match outcome {
-            Some(Ok(())) => StepOutcome::Succeeded,
-            Some(Err(reason)) => StepOutcome::Failed(reason),
-            None => StepOutcome::timed_out(timeout.unwrap_or_default()),
-        };
-        let metrics = self.on_change.metrics();
-        metrics.ran("program", outcome.name(), began.elapsed());
-        end(&outcome, String::new())
-    }
+/// Waits for a callback of the program that embeds the agent.
+async fn call(
+    called: impl Future<Output = Result<(), String>>,
+    limit: Option<Duration>,
+    on_change: &OnChange,
+) -> AttemptEnd {
+    let began = Instant::now();
+    let outcome = match limit {
+        None => Ok(called.await),
+        Some(limit) => timeout(limit, called).await.map_err(|_| limit),
+    };
+    let outcome = match outcome {
+        Ok(Ok(())) => StepOutcome::Succeeded,
+        Ok(Err(reason)) => StepOutcome::Failed(reason),
+        Err(limit) => StepOutcome::timed_out(limit),
+    };
+    let metrics = on_change.metrics();
+    metrics.ran("program", outcome.name(), began.elapsed());
+    end(&outcome, String::new())
 }
 
 fn end(outcome: &StepOutcome, output: String) -> AttemptEnd {

@@ -26,17 +26,17 @@ use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics, proces
 use larder_inputs::clock::Clock;
 use larder_objects::chain;
 use larder_on_change::{
-    Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodHooks,
+    Attempt, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodHooks,
     PodOutline, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
 };
 use larder_pods::StoredPod;
 use larder_pods::events::Events;
 use larder_projection::disk::VolumeHost;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use prometheus_client::registry::Registry;
 use smol_str::SmolStr;
 use tokio::{
-    sync::{Notify, watch},
+    sync::Notify,
     task::JoinSet,
     time::{Instant, sleep_until, timeout},
 };
@@ -48,7 +48,7 @@ use super::{
     hooked_pod::HookedPod,
     key,
     observer::Observer,
-    round::{AttemptReport, AttemptRun, Handler, ProgramHook},
+    round::{self, AttemptReport, Handler, ProgramHook},
 };
 use crate::RECORD;
 
@@ -107,8 +107,8 @@ struct Shared {
     /// Held while a record is written, each for a share of the pods.
     writers: [Mutex<()>; WRITERS],
     hasher: RandomState,
-    /// Whether every round has ended after the shutdown.
-    drained: watch::Sender<bool>,
+    /// Cancelled when every round has ended after the shutdown.
+    drained: CancellationToken,
 }
 
 impl OnChange {
@@ -138,7 +138,7 @@ impl OnChange {
             reloaded: Notify::new(),
             writers: std::array::from_fn(|_| Mutex::new(())),
             hasher: RandomState::new(),
-            drained: watch::Sender::new(false),
+            drained: CancellationToken::new(),
         }))
     }
 
@@ -276,30 +276,19 @@ impl OnChange {
         while let Some(ended) = writes.join_next().await {
             resumed(ended);
         }
-        self.0.drained.send_replace(true);
+        self.0.drained.cancel();
         // The end of a task is an error while the agent runs.
         std::future::pending::<()>().await;
     }
 
     /// Waits until every round has ended, after the shutdown.
     pub async fn drained(&self) {
-        // The sender lives as long as this does.
-        let _ = self
-            .0
-            .drained
-            .subscribe()
-            .wait_for(|drained| *drained)
-            .await;
+        self.0.drained.cancelled().await;
     }
 
     /// The key of digests and tags.
     pub fn key(&self) -> &DigestKey {
         &self.memory().0
-    }
-
-    /// Whether the next agent has the same key.
-    pub(super) fn keeps_key(&self) -> bool {
-        self.memory().1.is_some()
     }
 
     fn memory(&self) -> &(DigestKey, Option<PathBuf>) {
@@ -329,15 +318,13 @@ impl OnChange {
         &self.0.handlers[index]
     }
 
-    /// The content of a pod, as far as this agent delivered it.
-    pub(super) fn delivered(&self, uid: &str) -> Arc<Content> {
-        self.0.schedule.lock().delivered(uid)
-    }
-
     /// Gives the pod these hooks, before the first pass with them.
     pub(super) fn adopt(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, past: &Past) {
         let (key, time, uid) = (self.key(), self.0.node.clock.now(), SmolStr::new(pod.uid()));
-        let hooked = HookedPod::new(pod);
+        let hooked = HookedPod {
+            pod: Arc::clone(pod),
+            known_containers: Arc::default(),
+        };
         let mut schedule = self.0.schedule.lock();
         schedule.adopt(&uid, hooked, Arc::clone(hooks), past, key, time);
         if HookedPod::is_ending(pod) {
@@ -368,7 +355,12 @@ impl OnChange {
         self.0.wake.notify_one();
     }
 
-    fn now(&self) -> Now {
+    /// The schedule, locked: for computations only.
+    pub(super) fn schedule(&self) -> MutexGuard<'_, Schedule<HookedPod>> {
+        self.0.schedule.lock()
+    }
+
+    pub(super) fn now(&self) -> Now {
         Now {
             instant: Instant::now(),
             time: self.0.node.clock.now(),
@@ -424,22 +416,6 @@ impl OnChange {
         &self.0.writers[usize::try_from(index).unwrap_or_default()]
     }
 
-    /// Until when a round has to wait because one of these containers was restarted too often, and why (rule R4).
-    pub(super) fn restart_limit(&self, uid: &str, names: &[SmolStr]) -> Option<(Instant, String)> {
-        let now = self.now();
-        self.0.schedule.lock().restart_limit(uid, names, now)
-    }
-
-    /// The containers were restarted.
-    pub(super) fn restarted(&self, uid: &str, names: &[SmolStr]) {
-        self.0.schedule.lock().restarted(uid, names, Instant::now());
-    }
-
-    /// Whether a failed step of the hook's attempt is followed by a restart of the container.
-    pub(super) fn restarts_after_failure(&self, hook: HookId) -> bool {
-        self.0.schedule.lock().restarts_after_failure(hook)
-    }
-
     /// The hook's attempt waits for something that needs no place among the running rounds of the node.
     pub(super) fn yield_place(&self, hook: HookId) {
         self.0.schedule.lock().yield_place(hook);
@@ -454,20 +430,18 @@ impl OnChange {
     }
 
     /// Begins the attempts that are due. Also returns when to call it again.
-    pub(super) fn due(&self) -> (Vec<AttemptRun>, Option<Instant>) {
+    pub(super) fn due(&self) -> (Vec<Attempt<HookedPod>>, Option<Instant>) {
         let (due, next) = self.0.schedule.lock().due(self.now());
-        let runs = due.into_iter().map(|attempt| {
-            (self.0.node.changed)(&attempt.uid);
-            AttemptRun::new(attempt, self.clone())
-        });
-        (runs.collect(), next)
+        due.iter()
+            .for_each(|attempt| (self.0.node.changed)(&attempt.uid));
+        (due, next)
     }
 
     /// Starts the rounds that are due. Returns when to call it again.
     fn start_due(&self, rounds: &mut JoinSet<AttemptReport>) -> Option<Instant> {
         let (due, next) = self.due();
         for attempt in due {
-            rounds.spawn(attempt.run());
+            rounds.spawn(round::run(attempt, self.clone()));
         }
         next
     }

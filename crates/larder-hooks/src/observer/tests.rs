@@ -13,7 +13,7 @@ use serde_json::json;
 use tempfile::TempDir;
 
 use super::*;
-use crate::{HookNode, OnChangeConfig};
+use crate::{HookNode, OnChangeConfig, round};
 
 const UID: &str = "00000000-0000-4000-8000-000000000001";
 /// The volume that each hook looks at.
@@ -174,7 +174,7 @@ impl OnePodAgent {
     async fn begin_attempts(&self) -> usize {
         let (due, _) = self.on_change.due();
         for attempt in &due {
-            attempt.record().await;
+            round::record(&self.on_change, &attempt.uid).await;
         }
         due.len()
     }

@@ -21,6 +21,7 @@ use larder_on_change::{Action, Attempt, Changes, Content, Place, PodChange, PodH
 use larder_projection::{VolumeKind, pod_volumes};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
+use tokio::time::Instant;
 use tracing::info;
 
 use super::targets::PodTargets;
@@ -52,7 +53,7 @@ impl<'a> PodEnvironment<'a> {
     pub(super) fn of(attempt: &'a Attempt<HookedPod>, on_change: &'a OnChange) -> (Self, Changes) {
         let hook = attempt.hook();
         let pod = Box::new(attempt.pod.pod.decode());
-        let targets = PodTargets::of(on_change, &attempt.uid, &pod, hook);
+        let targets = PodTargets::of(on_change, &attempt.uid, &pod);
         drop(pod);
         let empty = Content::default();
         let before = attempt.notified.as_deref();
@@ -138,7 +139,8 @@ impl StepEnvironment for PodEnvironment<'_> {
         let (query, stop, processes) = (self.query(), &self.targets.stop, self.processes());
         let mut ended = Vec::new();
         let outcome = restart::run(restart, stop, timeout, &query, processes, &mut ended).await;
-        self.on_change.restarted(&self.attempt.uid, &ended);
+        let (uid, now) = (&self.attempt.uid, Instant::now());
+        self.on_change.schedule().restarted(uid, &ended, now);
         self.restarted.lock().extend(ended);
         outcome.unwrap_or_else(StepOutcome::Failed)
     }

@@ -7,7 +7,7 @@ use larder_actions::{
     http::PodAddresses,
     processes::{ContainerId, ContainerMounts, PodMounts},
 };
-use larder_on_change::{Action, PodHook, PodOutline, StopDefaults};
+use larder_on_change::{PodOutline, StopDefaults};
 use larder_pods::identity::is_static_pod;
 use larder_projection::{VolumeKind, pod_volumes};
 use smol_str::SmolStr;
@@ -20,15 +20,12 @@ pub(super) struct PodTargets {
     /// The IDs of the containers that run, where a kubelet runs them.
     pub(super) ids: Option<BTreeMap<SmolStr, ContainerId>>,
     pub(super) stop: StopDefaults,
-    /// None if no step is a request, like the next.
     pub(super) addresses: PodAddresses,
     pub(super) outline: PodOutline,
 }
 
 impl PodTargets {
-    pub(super) fn of(on_change: &OnChange, uid: &str, pod: &Pod, hook: &PodHook) -> Self {
-        let mut steps = hook.hook.steps.iter();
-        let has_request = steps.any(|step| matches!(step, Action::Http(_)));
+    pub(super) fn of(on_change: &OnChange, uid: &str, pod: &Pod) -> Self {
         Self {
             mounts: PodMounts {
                 containers: containers(pod),
@@ -36,16 +33,8 @@ impl PodTargets {
             },
             ids: on_change.node().kubelet.is_some().then(|| running(pod)),
             stop: StopDefaults::of(pod),
-            addresses: if has_request {
-                addresses(on_change, pod)
-            } else {
-                PodAddresses::default()
-            },
-            outline: if has_request {
-                PodOutline::of(pod)
-            } else {
-                PodOutline::default()
-            },
+            addresses: addresses(on_change, pod),
+            outline: PodOutline::of(pod),
         }
     }
 }

@@ -77,16 +77,8 @@ impl OnChange {
         ended: &Ended<HookedPod>,
         time: jiff::Timestamp,
     ) {
-        let Ended {
-            pod,
-            hook,
-            action,
-            was_reported,
-            is_news,
-        } = ended;
-        let pod = &pod.pod;
-        let shown = pod.key().to_string();
-        let took = report.took;
+        let (pod, hook, action) = (&ended.pod.pod, &ended.hook, &ended.action);
+        let (shown, took) = (pod.key().to_string(), report.took);
         let changes = Some(report.summary.as_str()).filter(|changes| !changes.is_empty());
         for container in &report.restarted {
             let what = changes.unwrap_or("first delivery");
@@ -104,7 +96,7 @@ impl OnChange {
                     ?took,
                     "application notified of a change"
                 );
-                if *was_reported {
+                if ended.was_reported {
                     self.post(
                         pod,
                         PodReason::HookSucceeded,
@@ -126,7 +118,7 @@ impl OnChange {
                         )
                     };
                 }
-                if *is_news {
+                if ended.is_news {
                     failed!(warn);
                 } else {
                     failed!(debug);
