@@ -186,16 +186,13 @@ impl HookSources<'_> {
                 }
             }
         }
-        for found in self
-            .configured
-            .iter()
-            .filter(|found| found.pods.selects(pod))
-        {
-            add(&Place::Configuration, Arc::clone(&found.hook));
-        }
-        for (index, found) in self.program.iter().enumerate() {
+        let configured = self.configured.iter();
+        let configured = configured.map(|found| (Place::Configuration, found));
+        let program = self.program.iter().enumerate();
+        let program = program.map(|(index, found)| (Place::Program(index), found));
+        for (place, found) in configured.chain(program) {
             if found.pods.selects(pod) {
-                add(&Place::Program(index), Arc::clone(&found.hook));
+                add(&place, Arc::clone(&found.hook));
             }
         }
         if hooks.is_empty() && errors.is_empty() {

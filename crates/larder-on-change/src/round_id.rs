@@ -2,24 +2,22 @@
 
 use std::fmt;
 
-/// Identifies a round, so that a receiver recognizes its retries. Shown as a UUID.
+use larder_objects::uuid;
+
+/// Identifies a round, so that a receiver recognizes its retries. Shown as a random UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct RoundId([u8; 16]);
+pub struct RoundId(u128);
 
 impl RoundId {
     /// The identifier with these random bits.
     pub const fn from_random(random: u128) -> Self {
-        // Version 4 and variant 1 of RFC 9562.
-        let cleared = random & !(0xf << 76) & !(0b11 << 62);
-        Self((cleared | 0x4 << 76 | 0b10 << 62).to_be_bytes())
+        Self(random)
     }
 }
 
 impl fmt::Display for RoundId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!("{:032x}", u128::from_be_bytes(self.0));
-        let (a, b, c) = (&digits[..8], &digits[8..12], &digits[12..16]);
-        write!(f, "{a}-{b}-{c}-{}-{}", &digits[16..20], &digits[20..])
+        f.write_str(&uuid(self.0, 4))
     }
 }
 

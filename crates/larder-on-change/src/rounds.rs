@@ -28,15 +28,16 @@ pub struct Rounds {
 /// A hook, and the content that it has succeeded for.
 #[derive(Debug)]
 pub struct HookRounds {
-    hook: Arc<Hook>,
+    /// The hook.
+    pub hook: Arc<Hook>,
     engine: HookEngine,
     /// The present content, that of the last success, and that of the running round.
     present: Items,
     succeeded: Items,
     running: (Option<ContentDigest>, Items),
     round: RoundId,
-    /// The reason of the last failure, until the next success.
-    reason: String,
+    /// The reason of the last failure; empty after a success.
+    pub reason: String,
     /// Since when the application lacks a change.
     changed: Option<Instant>,
 }
@@ -66,11 +67,6 @@ pub struct EndedRound {
 }
 
 impl HookRounds {
-    /// The hook.
-    pub fn hook(&self) -> &Hook {
-        &self.hook
-    }
-
     /// Its state.
     pub fn state(&self) -> HookState {
         self.engine.state()
@@ -79,11 +75,6 @@ impl HookRounds {
     /// Number of failed attempts in a row.
     pub fn failures(&self) -> u32 {
         self.engine.failures()
-    }
-
-    /// The reason of the last failure; empty after a success.
-    pub fn reason(&self) -> &str {
-        &self.reason
     }
 }
 

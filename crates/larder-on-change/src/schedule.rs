@@ -514,7 +514,7 @@ impl<P: Clone> Schedule<P> {
         let tracked = &mut pod.tracked[index];
         let running = tracked.pending_mut().running.take()?;
         let mut is_news = false;
-        let was_reported = tracked.is_reported;
+        let was_reported = tracked.has_failed;
         let mut finish = |outcome| tracked.engine.finished(outcome, now.instant, random);
         match end {
             AttemptEnd::Succeeded => finish(Outcome::Succeeded),
@@ -523,7 +523,7 @@ impl<P: Clone> Schedule<P> {
                 is_news = tracked.pending().reason != *reason;
                 tracked.pending_mut().reason.clone_from(reason);
                 tracked.pending_mut().output.clone_from(output);
-                tracked.is_reported = true;
+                tracked.has_failed = true;
                 if tracked.engine.failures() == 0 {
                     tracked.pending_mut().round = None;
                 }

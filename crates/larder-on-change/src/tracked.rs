@@ -37,15 +37,17 @@ pub struct TrackedHook {
     notified: Option<Arc<Content>>,
     /// `None` while the hook is idle and the last round succeeded, as nearly all hooks of a node are.
     pending: Option<Box<Pending>>,
-    /// The state at the last [`note_state`](Self::note_state), and the time when the hook entered it.
+    /// The state at the last [`note_state`](Self::note_state).
     shown: HookState,
-    since: Timestamp,
-    pub(crate) last_success: Option<Timestamp>,
+    /// When it entered that state.
+    pub since: Timestamp,
+    /// When a round succeeded last.
+    pub last_success: Option<Timestamp>,
     /// The hook started from the current content. So the first content of each part counts as its first delivery,
     /// whatever was on disk (rule P5).
     starts_afresh: bool,
-    /// The last round failed, and an event about the pod reported it.
-    pub(crate) is_reported: bool,
+    /// Its last round has failed, and an event about the pod reported it.
+    pub has_failed: bool,
 }
 
 /// What a hook needs between a change and the success of its round.
@@ -150,18 +152,13 @@ impl TrackedHook {
             since: now,
             last_success,
             starts_afresh: recorded == Recorded::New,
-            is_reported: false,
+            has_failed: false,
         }
     }
 
     /// Its state.
     pub fn state(&self) -> HookState {
         self.engine.state()
-    }
-
-    /// When it entered that state.
-    pub fn since(&self) -> Timestamp {
-        self.since
     }
 
     /// Number of failed attempts in a row.
@@ -177,16 +174,6 @@ impl TrackedHook {
     /// The output of the command that failed last, as far as it may be shown; empty after a success.
     pub fn output(&self) -> &str {
         &self.pending().output
-    }
-
-    /// When a round succeeded last.
-    pub fn last_success(&self) -> Option<Timestamp> {
-        self.last_success
-    }
-
-    /// Whether its last round has failed.
-    pub fn has_failed(&self) -> bool {
-        self.is_reported
     }
 
     /// Its record. `is_changing` says that its content is about to change, and `key_ends` that the next agent has another
@@ -281,7 +268,7 @@ impl TrackedHook {
     pub(crate) fn succeeded(&mut self, content: Arc<Content>, now: Now) {
         self.notified = Some(content);
         self.last_success = Some(now.time);
-        self.is_reported = false;
+        self.has_failed = false;
         let is_idle = self.engine.state() == HookState::Idle;
         let pending = self.pending_mut();
         pending.round = None;

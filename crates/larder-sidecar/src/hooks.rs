@@ -134,7 +134,7 @@ impl Hooks {
     fn ended(&mut self, index: usize, took: Duration, outcome: &StepOutcome) -> HookEvent {
         let failure = outcome.failure();
         let ended = self.rounds.finished(index, failure, Instant::now());
-        let name = self.rounds.hooks()[index].hook().name.clone();
+        let name = self.rounds.hooks()[index].hook.name.clone();
         match failure {
             None => {
                 info!(hook = name, ?took, "round succeeded");
@@ -155,8 +155,8 @@ impl Hooks {
             failing += usize::from(matches!(state, HookState::Retrying | HookState::Failing));
             pending += usize::from(state != HookState::Idle);
             shown.push(json!({
-                "name": hook.hook().name, "state": state.name(),
-                "failures": hook.failures(), "reason": hook.reason(),
+                "name": hook.hook.name, "state": state.name(),
+                "failures": hook.failures(), "reason": hook.reason,
             }));
         }
         self.health.set_hooks(shown);

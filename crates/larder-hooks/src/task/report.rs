@@ -41,14 +41,14 @@ impl OnChange {
             action: hook.action(),
             place: hook.place.to_string(),
             state: tracked.state().name().to_owned(),
-            since: Some(tracked.since()),
+            since: Some(tracked.since),
             reason: match (tracked.reason(), &hook.note) {
                 ("", Some(note)) => note.to_string(),
                 (reason, _) => reason.to_owned(),
             },
             output: tracked.output().to_owned(),
             attempts: tracked.failures(),
-            last_success: tracked.last_success(),
+            last_success: tracked.last_success,
         });
         let errors = pod.hooks().errors.iter().map(|invalid| HookStatus {
             place: invalid.annotation.to_string(),
@@ -64,7 +64,7 @@ impl OnChange {
         let schedule = self.0.schedule.lock();
         let (mut failing, mut pending) = (0, 0);
         for hook in schedule.tracked_hooks() {
-            failing += usize::from(hook.has_failed());
+            failing += usize::from(hook.has_failed);
             pending += usize::from(hook.state() != HookState::Idle);
         }
         self.0.metrics.set_hooks(failing, pending);

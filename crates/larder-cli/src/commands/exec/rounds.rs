@@ -2,7 +2,7 @@
 
 use larder_actions::StepOutcome;
 use larder_objects::PodIdentity;
-use larder_on_change::{DigestKey, Hook, HookRounds, HookState, Rounds};
+use larder_on_change::{DigestKey, Hook, HookState, Rounds};
 use tokio::time::Instant;
 
 use super::content::Content;
@@ -34,13 +34,13 @@ impl CommandHooks {
 
     /// The name of a hook.
     pub(super) fn name(&self, index: usize) -> &str {
-        &self.rounds.hooks()[index].hook().name
+        &self.rounds.hooks()[index].hook.name
     }
 
     /// Whether a hook restarts the command when its start would differ.
     pub(super) fn restart_for_environment(&self) -> bool {
-        let mut hooks = self.rounds.hooks().iter().map(HookRounds::hook);
-        hooks.any(|hook| hook.environment && hook.restarts())
+        let mut hooks = self.rounds.hooks().iter();
+        hooks.any(|tracked| tracked.hook.environment && tracked.hook.restarts())
     }
 
     /// Everything that has changed together is in place (rule F1). The first time, the command is about to start with it
