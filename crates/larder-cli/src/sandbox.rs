@@ -31,7 +31,7 @@ mod view;
 pub(crate) use follow::{Follower, Stamps};
 pub(crate) use inside::Inside;
 pub(crate) use namespace::Sandbox;
-pub(crate) use plan::{HookPlan, Identity, Plan, PlannedMount, StagePlan};
+pub(crate) use plan::{CommandSettings, HookPlan, Identity, Plan, PlannedMount, StagePlan};
 pub(crate) use privileges::Privileges;
 pub(crate) use processes::{Processes, ProcessesEvent, run_anchor};
 pub(crate) use remount::{FileId, Replacement, replace};

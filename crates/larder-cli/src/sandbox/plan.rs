@@ -30,8 +30,6 @@ pub(crate) struct HookPlan {
     pub(crate) command: Vec<Vec<u8>>,
     /// All variables but the one with the path of the changes.
     pub(crate) environment: Vec<(String, Vec<u8>)>,
-    /// The name of that variable.
-    pub(crate) changes_variable: String,
     /// The content of the file of changes.
     pub(crate) changes: Vec<u8>,
 }
@@ -43,14 +41,21 @@ pub(crate) struct Plan {
     pub(crate) staging: PathBuf,
     /// Mounts, outer ones before inner ones.
     pub(crate) mounts: Vec<PlannedMount>,
+    /// All variables of the command.
+    pub(crate) environment: Vec<(String, Vec<u8>)>,
+    /// Everything else.
+    pub(crate) settings: CommandSettings,
+}
+
+/// How the command is started, besides its mounts and variables. It may hold values of Secrets.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CommandSettings {
     /// Working directory; created in the private view if it is missing.
     pub(crate) working_dir: Option<String>,
     /// User and groups of the command.
     pub(crate) identity: Identity,
-    /// The command and its arguments. A command without `/` is looked up in the `PATH` of `environment`.
+    /// The command and its arguments. A command without `/` is looked up in the `PATH` of its variables.
     pub(crate) command: Vec<Vec<u8>>,
-    /// All variables of the command.
-    pub(crate) environment: Vec<(String, Vec<u8>)>,
     /// Whether `/proc` shows all processes of this machine (`hostPID`), instead of only the command's.
     pub(crate) host_processes: bool,
     /// Capabilities of the command.

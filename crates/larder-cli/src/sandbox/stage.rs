@@ -27,6 +27,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use larder_actions::exec::CHANGES;
 use rustix::{
     fs::{Gid, MemfdFlags, Uid, memfd_create},
     mount::{MountPropagationFlags, mount_change},
@@ -57,6 +58,7 @@ pub(crate) fn run(plan: &Path) -> Result<ExitCode, Failure> {
 }
 
 fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
+    let settings = &plan.settings;
     // Step 2
     unshare(UnshareFlags::NEWNS).context("cannot enter a mount namespace")?;
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
@@ -68,14 +70,14 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
         view.mount(mount)
             .with_context(|| format!("cannot mount a volume on {}", mount.target))?;
     }
-    if let Some(directory) = &plan.working_dir {
+    if let Some(directory) = &settings.working_dir {
         view.ensure_directory(Path::new(directory))
             .with_context(|| format!("cannot use {directory} as the working directory"))?;
     }
-    if !plan.host_processes && !plan.mounts.iter().any(|mount| is_of_proc(&mount.target)) {
+    if !settings.host_processes && !plan.mounts.iter().any(|mount| is_of_proc(&mount.target)) {
         view.mount_proc().context("cannot mount /proc")?;
     }
-    if plan.read_only_root {
+    if settings.read_only_root {
         view.make_root_read_only()
             .context("cannot apply readOnlyRootFilesystem")?;
     }
@@ -84,9 +86,9 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
         .and_then(|supervisor| supervisor.pass_mounts())
         .context("cannot pass the mounts to the supervisor")?;
     // Step 3
-    become_user(&plan.identity, &plan.privileges)?;
+    become_user(&settings.identity, &settings.privileges)?;
     // Step 4
-    match (&plan.working_dir, here) {
+    match (&settings.working_dir, here) {
         (Some(directory), _) => chdir(directory.as_str())
             .with_context(|| format!("cannot use {directory} as the working directory"))?,
         // By path, because the process is still in the directory below the new mounts. If that is hidden, in the root.
@@ -95,7 +97,7 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
             .context("cannot use /")?,
         (None, Err(_)) => chdir(c"/").context("cannot use /")?,
     }
-    Ok(execute(&plan.command, &plan.environment))
+    Ok(execute(&settings.command, &plan.environment))
 }
 
 fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
@@ -108,7 +110,7 @@ fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
     become_user(&plan.identity, &plan.privileges)?;
     let changes = Changes::new(&plan.changes).context("cannot write the file of changes")?;
     let path = changes.path().into_os_string().into_vec();
-    plan.environment.push((plan.changes_variable, path));
+    plan.environment.push((CHANGES.to_owned(), path));
     // Step 4
     chdir(plan.working_dir.as_str())
         .with_context(|| format!("cannot use {} as the working directory", plan.working_dir))?;

@@ -35,8 +35,7 @@ use crate::{
     args::ExecArgs,
     output,
     sandbox::{
-        self, Follower, Identity, Inside, Plan, PlannedMount, Privileges, Processes, Sandbox,
-        StagePlan,
+        self, CommandSettings, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan,
     },
 };
 
@@ -55,8 +54,7 @@ pub(super) struct Started {
     pub(super) inside: Rc<Inside>,
     /// The number of the content that it has started with.
     pub(super) content: u64,
-    pub(super) identity: Identity,
-    pub(super) privileges: Privileges,
+    pub(super) settings: CommandSettings,
     pub(super) environment: Vec<(String, Vec<u8>)>,
     /// Where each volume is mounted as a whole.
     pub(super) mount_paths: BTreeMap<SmolStr, PathBuf>,
@@ -211,13 +209,8 @@ impl<'a> Session<'a> {
         let plan = Plan {
             staging: self.sandbox.staging().to_owned(),
             mounts,
-            working_dir: start.working_dir,
-            identity: start.identity.clone(),
-            command: start.command,
             environment: start.environment.clone(),
-            host_processes: start.host_processes,
-            privileges: start.privileges.clone(),
-            read_only_root: start.read_only_root,
+            settings: start.settings.clone(),
         };
         let staging = self.sandbox.staging();
         sandbox::clear(staging).context("cannot clear the private tmpfs")?;
@@ -231,8 +224,7 @@ impl<'a> Session<'a> {
         let started = Started {
             inside: Rc::clone(processes.inside()),
             content: self.content.get(),
-            identity: start.identity,
-            privileges: start.privileges,
+            settings: start.settings,
             environment: start.environment,
             mount_paths: whole
                 .map(|mount| (mount.volume.into(), mount.target.into()))

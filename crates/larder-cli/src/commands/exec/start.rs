@@ -15,7 +15,7 @@ use super::{
 };
 use zeroize::Zeroizing;
 
-use crate::sandbox::{Identity, Privileges};
+use crate::sandbox::{CommandSettings, Identity};
 
 /// Variables that an image would set; the caller's take their place where the container sets none.
 const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
@@ -26,13 +26,8 @@ const NAMED_VARIABLES: usize = 8;
 /// Everything that a command is started with, besides the content of its volumes.
 pub(super) struct Start {
     pub(super) mounts: Vec<MountedVolume>,
-    pub(super) working_dir: Option<String>,
-    pub(super) identity: Identity,
-    pub(super) command: Vec<Vec<u8>>,
     pub(super) environment: Vec<(String, Vec<u8>)>,
-    pub(super) host_processes: bool,
-    pub(super) privileges: Privileges,
-    pub(super) read_only_root: bool,
+    pub(super) settings: CommandSettings,
 }
 
 /// A mount of the container, without the pod that it comes from.
@@ -93,21 +88,21 @@ impl Start {
             mounts: mounts
                 .filter_map(|mount| MountedVolume::of(mount, &target.contents))
                 .collect(),
-            working_dir: container
-                .working_dir
-                .filter(|directory| !directory.is_empty())
-                .map(|directory| format!("/{}", directory.trim_start_matches('/'))),
-            identity: identity(pod, container, mapped)?,
-            command: command(given, container, &variables)?,
             environment: with_caller(&variables),
-            privileges: privileges(container)?,
-            read_only_root: has_read_only_root(container),
-            host_processes: pod.spec.as_ref().and_then(|spec| spec.host_pid) == Some(true),
+            settings: CommandSettings {
+                working_dir: container
+                    .working_dir
+                    .filter(|directory| !directory.is_empty())
+                    .map(|directory| format!("/{}", directory.trim_start_matches('/'))),
+                identity: identity(pod, container, mapped)?,
+                command: command(given, container, &variables)?,
+                privileges: privileges(container)?,
+                read_only_root: has_read_only_root(container),
+                host_processes: pod.spec.as_ref().and_then(|spec| spec.host_pid) == Some(true),
+            },
         })
     }
-}
 
-impl Start {
     /// What differs in `next`, for people: names of variables, never values.
     pub(super) fn differences(&self, next: &Self) -> Vec<String> {
         let before: BTreeSet<_> = self.environment.iter().collect();
@@ -127,7 +122,7 @@ impl Start {
         };
         if self.mounts != next.mounts {
             all.push("mounts".to_owned());
-        } else if self.fingerprint() != next.fingerprint() {
+        } else if self.settings != next.settings {
             all.push("command, directory or user".to_owned());
         }
         all
@@ -135,19 +130,9 @@ impl Start {
 
     /// Stands for everything but the variables. It may hold values of Secrets.
     pub(super) fn fingerprint(&self) -> Zeroizing<Vec<u8>> {
-        let text = format!(
-            "{:?}",
-            (
-                &self.mounts,
-                &self.working_dir,
-                &self.identity,
-                &self.command,
-                self.host_processes,
-                &self.privileges,
-                self.read_only_root,
-            )
-        );
-        Zeroizing::new(text.into_bytes())
+        let mut bytes = Zeroizing::new(format!("{:?}", self.mounts).into_bytes());
+        serde_json::to_writer(&mut *bytes, &self.settings).expect("settings have a form in JSON");
+        bytes
     }
 }
 

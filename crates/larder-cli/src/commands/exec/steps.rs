@@ -9,7 +9,7 @@ use std::{
 
 use larder_actions::{
     StepEnvironment, StepOutcome,
-    exec::{CHANGES, ExecReport, Launch, LaunchError, Launched, PATH, Redactor},
+    exec::{ExecReport, Launch, LaunchError, Launched, PATH, Redactor},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
     run_steps,
@@ -176,15 +176,14 @@ impl StepEnvironment for CommandEnvironment<'_> {
         let (started, command) = (&self.started, launch.command);
         let plan = StagePlan::Hook(HookPlan {
             working_dir: command.working_directory.clone(),
-            identity: started.identity.clone(),
-            privileges: started.privileges.clone(),
+            identity: started.settings.identity.clone(),
+            privileges: started.settings.privileges.clone(),
             command: command
                 .words
                 .iter()
                 .map(|word| word.clone().into())
                 .collect(),
             environment: environment(started, launch.variables),
-            changes_variable: CHANGES.to_owned(),
             changes: launch.changes,
         });
         let path = self.context.staging.join(format!("hook-{}", change.round));
@@ -223,19 +222,13 @@ impl StepEnvironment for CommandEnvironment<'_> {
 
 /// The variables of a command of a hook: the usual ones, those of the command, and those of the hook (rule X2).
 fn environment(started: &Started, own: Vec<(String, String)>) -> Vec<(String, Vec<u8>)> {
-    let mut all = BTreeMap::from([
-        ("PATH".to_owned(), PATH.into()),
-        ("HOME".to_owned(), b"/".to_vec()),
-    ]);
-    for name in ["LANG", "TZ"] {
-        if let Ok(value) = std::env::var(name) {
-            all.insert(name.to_owned(), value.into_bytes());
-        }
-    }
+    let usual = [("PATH", PATH), ("HOME", "/")];
+    let usual = usual.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let caller = ["LANG", "TZ"].into_iter();
+    let caller = caller.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
+    let bytes = |(name, value): (String, String)| (name, value.into_bytes());
+    let mut all: BTreeMap<_, _> = usual.into_iter().chain(caller).map(bytes).collect();
     all.extend(started.environment.iter().cloned());
-    all.extend(
-        own.into_iter()
-            .map(|(name, value)| (name, value.into_bytes())),
-    );
+    all.extend(own.into_iter().map(bytes));
     all.into_iter().collect()
 }
