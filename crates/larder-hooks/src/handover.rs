@@ -1,4 +1,7 @@
-//! Passes the verified parts of one pod to its hooks (R29).
+//! Passes the verified parts of one pod to its hooks (beside-kubelet R29).
+//!
+//! larder does not write these files. So the hooks of a pod learn of a part after it was read from disk. Content from
+//! before the first look counts as an earlier delivery (rule P3).
 //!
 //! Invariants:
 //! 1. A part is handed over when a look has found the computed bytes on the kubelet's disk, under containers that see
@@ -9,9 +12,12 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use larder_on_change::{PartContent, PartKey, PartTags, PodHooks};
+use larder_objects::chain;
+use larder_on_change::{Content, PartContent, PartKey, PartTags, Past, PodHooks};
+use larder_pods::StoredPod;
+use tracing::warn;
 
-use crate::observer::since_boot;
+use super::{OnChange, observer::since_boot};
 
 /// What a look found of a part that a hook looks at.
 #[derive(Clone, Debug, Default)]
@@ -155,5 +161,27 @@ impl HookedParts {
             on_disk,
             parts,
         })
+    }
+}
+
+impl OnChange {
+    /// Hands verified parts of a pod over to its hooks. Waits for the disk.
+    pub fn hand_over(&self, pod: &Arc<StoredPod>, handed: HandOver) {
+        let uid = pod.uid();
+        if let Some(on_disk) = handed.on_disk {
+            if let Err(error) = self.node().host.ensure_pod_directory(uid) {
+                warn!(
+                    pod.uid = uid,
+                    error = chain(&error),
+                    "failed to make room for the record of hooks, a restart of the agent may repeat a round"
+                );
+            }
+            let past = Past {
+                content: Content::default().with(on_disk),
+                record: self.read_record(uid),
+            };
+            self.adopt(pod, &handed.hooks, &past);
+        }
+        self.passed(uid, handed.parts);
     }
 }

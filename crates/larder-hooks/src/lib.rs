@@ -12,7 +12,7 @@
 //! tags each part after its swap, on the thread that has written it, and hands the tags over at the end of the pass
 //! (rule F1). One task, `OnChange::run`, starts rounds when they are due.
 //!
-//! Beside a kubelet, content is handed over after a look has verified it on the kubelet's disk (`verified`), and the
+//! Beside a kubelet, content is handed over after a look has verified it on the kubelet's disk (`handover`), and the
 //! processes of a container are found by its ID. Everything else is the same.
 //!
 //! The contract is `docs/spec/on-change.md`; rules are cited by letter and number.
@@ -32,7 +32,6 @@ mod round;
 mod settings;
 mod status;
 mod task;
-mod verified;
 
 pub use self::{
     handover::{FoundContent, HandOver, HookedParts},

@@ -22,23 +22,21 @@ pub struct Observer {
     parts: Vec<(PartKey, Arc<PartContent>)>,
 }
 
-impl Observer {
-    pub(super) fn new(
-        on_change: OnChange,
-        pod: Arc<StoredPod>,
-        hooks: Arc<PodHooks>,
-        is_new: bool,
-    ) -> Self {
-        Self {
-            on_change,
-            pod,
-            hooks,
+impl OnChange {
+    /// Follows a pass over `pod`. The hooks are new to the worker if `is_new`.
+    pub fn observer(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, is_new: bool) -> Observer {
+        Observer {
+            on_change: self.clone(),
+            pod: Arc::clone(pod),
+            hooks: Arc::clone(hooks),
             is_new,
             delivered: Arc::default(),
             parts: Vec::new(),
         }
     }
+}
 
+impl Observer {
     /// Before the pass: reads the files of `parts` on disk, if the hooks are new.
     pub fn begin(&mut self, parts: impl Iterator<Item = PartKey>) {
         if self.is_new {

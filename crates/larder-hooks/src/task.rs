@@ -47,7 +47,6 @@ use super::{
     OnChangeConfig,
     hooked_pod::HookedPod,
     key,
-    observer::Observer,
     round::{self, AttemptReport, Handler, ProgramHook},
 };
 use crate::RECORD;
@@ -203,11 +202,6 @@ impl OnChange {
     /// Waits until the settings of hooks have changed. Cancel-safe.
     pub async fn reloaded(&self) {
         self.0.reloaded.notified().await;
-    }
-
-    /// Follows a pass over `pod`. The hooks are new to the worker if `is_new`.
-    pub fn observer(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, is_new: bool) -> Observer {
-        Observer::new(self.clone(), Arc::clone(pod), Arc::clone(hooks), is_new)
     }
 
     /// The pod's metadata or status has changed.

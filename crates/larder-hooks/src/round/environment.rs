@@ -18,7 +18,7 @@ use larder_actions::{
     targets::TargetQuery,
 };
 use larder_on_change::{Action, Attempt, Changes, Content, Place, PodChange, PodHook, Restart};
-use larder_projection::{VolumeKind, pod_volumes};
+use larder_projection::{ContainerKind, VolumeKind, containers, pod_volumes};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::time::Instant;
@@ -212,7 +212,7 @@ fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Re
         .filter_map(|volume| Some((volume.name.as_str(), VolumeKind::of(volume)?)))
         .filter(|(_, kind)| matches!(kind, VolumeKind::Secret | VolumeKind::Projected))
         .collect();
-    let containers: Vec<_> = secret_variables(pod);
+    let containers = secret_variables(pod);
     let mut volumes = changes.volumes.iter();
     if volumes.any(|volume| secret.iter().any(|(name, _)| *name == volume.name))
         || !containers.is_empty()
@@ -252,22 +252,15 @@ fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Re
 
 /// The containers with variables of Secrets.
 fn secret_variables(pod: &Pod) -> Vec<&str> {
-    let spec = pod.spec.iter();
-    let containers = spec.flat_map(|spec| {
-        let init = spec.init_containers.iter().flatten();
-        init.chain(&spec.containers)
-    });
-    let of_secrets = containers.filter(|container| {
-        let mut sources = container.env_from.iter().flatten();
-        let variables = container.env.iter().flatten();
+    let delivered = containers(pod).filter(|container| container.kind != ContainerKind::Ephemeral);
+    let of_secrets = delivered.filter(|container| {
+        let mut sources = container.env_from.iter();
+        let variables = container.env.iter();
+        let mut values = variables.filter_map(|variable| variable.value_from.as_ref());
         sources.any(|source| source.secret_ref.is_some())
-            || variables
-                .filter_map(|variable| variable.value_from.as_ref())
-                .any(|source| source.secret_key_ref.is_some())
+            || values.any(|source| source.secret_key_ref.is_some())
     });
-    of_secrets
-        .map(|container| container.name.as_str())
-        .collect()
+    of_secrets.map(|container| container.name).collect()
 }
 
 #[cfg(test)]

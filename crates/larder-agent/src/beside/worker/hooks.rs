@@ -78,8 +78,7 @@ impl BesideWorker {
             return;
         };
         let (on_change, pod) = (self.work.node.on_change.clone(), Arc::clone(&plan.pod));
-        blocking(move || on_change.hand_over(&pod, &handed.hooks, handed.on_disk, handed.parts))
-            .await;
+        blocking(move || on_change.hand_over(&pod, handed)).await;
     }
 
     /// The pod has ended: no hook fires any more, and its record goes.
