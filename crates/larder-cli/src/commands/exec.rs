@@ -8,7 +8,6 @@
 //! | `steps` | the steps of a round |
 //! | `session` | the volumes of the command, kept up to date over all its starts |
 //! | `subpaths` | mounts by subPath that follow their volume |
-//! | `rounds` | the engines of the hooks: the rounds that are due, and their content |
 //! | `content` | the content that hooks select |
 //! | `origin` | the origin of the pod, and the paths to follow |
 //! | `delivered` | a pod of a running agent: the content delivered to a container |
@@ -19,7 +18,6 @@
 mod content;
 mod delivered;
 mod origin;
-mod rounds;
 mod security;
 mod session;
 mod start;
@@ -32,12 +30,12 @@ use std::process::ExitCode;
 
 use larder_actions::processes::Processes;
 use larder_objects::PodIdentity;
-use larder_on_change::{PodOutline, StopDefaults};
-use tokio::{sync::mpsc::unbounded_channel, time::Instant};
+use larder_on_change::{PodOutline, Rounds, StopDefaults};
+use tokio::sync::mpsc::unbounded_channel;
 
 use self::{
-    origin::Origin, rounds::CommandHooks, session::Session, steps::CommandContext,
-    supervisor::supervise, target::ExecTarget,
+    origin::Origin, session::Session, steps::CommandContext, supervisor::supervise,
+    target::ExecTarget,
 };
 use crate::{
     args::ExecArgs,
@@ -65,7 +63,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             None
         };
         let (sender, restarts) = unbounded_channel();
-        let mut rounds = CommandHooks::new(hooks, PodIdentity::from(&first.pod))?;
+        let mut rounds = Rounds::new(hooks, PodIdentity::from(&first.pod), true);
         let around = CommandContext {
             outline,
             staging: sandbox.staging(),
@@ -75,9 +73,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             processes: Processes::new("/proc", sandbox.volumes()),
         };
         let session = Session::new(args, &origin, &sandbox, first)?;
-        if !rounds.is_empty() {
-            rounds.observe(&session.read_content()?, Instant::now());
-        }
+        session.observe(&mut rounds)?;
         supervise(&session, &around, restarts, rounds, follower).await
     })?;
     Ok(ExitCode::from(exit_code(status)))

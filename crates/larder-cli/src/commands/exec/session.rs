@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Volume;
 use larder_actions::exec::Redactor;
-use larder_on_change::Changes;
+use larder_on_change::{Changes, DigestKey, Rounds};
 use larder_projection::{
     Inputs, NestedMountPoints, VolumeKind, VolumePath,
     disk::{PodVolume, SubPath, VolumeHost, bind_subpath, make_empty_dir},
@@ -25,7 +25,6 @@ use zeroize::Zeroizing;
 use super::{
     content::{Content, filled},
     origin::Origin,
-    rounds::CommandHooks,
     security::{identity, unsupported},
     start::{MountedVolume, Source, Start, mode_for_only_user},
     subpaths::SubPaths,
@@ -77,6 +76,8 @@ pub(super) struct Session<'a> {
     subpaths: Option<SubPaths>,
     /// The volumes of which it was printed that the command keeps their old files.
     stale: RefCell<BTreeSet<String>>,
+    /// The key of digests.
+    key: DigestKey,
 }
 
 impl<'a> Session<'a> {
@@ -100,6 +101,7 @@ impl<'a> Session<'a> {
                 .subpath_updates
                 .then(|| SubPaths::new(sandbox.staging())),
             stale: RefCell::default(),
+            key: DigestKey::temporary()?,
         };
         let target = session.target.borrow();
         let mount_points = nested_mount_points(&target.pod);
@@ -263,13 +265,6 @@ impl<'a> Session<'a> {
         found.collect()
     }
 
-    /// The present content for hooks.
-    pub(super) fn read_content(&self) -> anyhow::Result<Content> {
-        let target = self.target.borrow();
-        let start = self.start_of(&target)?.fingerprint();
-        Content::read(&target, &self.directories_of(&target), start)
-    }
-
     /// Finds what must not be logged after `changes`.
     pub(super) fn redactor(&self, changes: &Changes) -> Redactor {
         let target = self.target.borrow();
@@ -285,15 +280,17 @@ impl<'a> Session<'a> {
         self.target.borrow().container.clone()
     }
 
-    /// Passes the present content to the hooks.
-    pub(super) fn observe(&self, rounds: &mut CommandHooks) {
-        if rounds.is_empty() {
-            return;
+    /// Passes the present content to the hooks: everything that has changed together is in place (rule F1). The first
+    /// time, the command is about to start with it (rule P7).
+    pub(super) fn observe(&self, rounds: &mut Rounds) -> anyhow::Result<()> {
+        if rounds.hooks().is_empty() {
+            return Ok(());
         }
-        match self.read_content() {
-            Ok(content) => rounds.observe(&content, Instant::now()),
-            Err(error) => output::error(error.context("cannot read the volumes").as_ref()),
-        }
+        let target = self.target.borrow();
+        let start = self.start_of(&target)?.fingerprint();
+        let content = Content::read(&target, &self.directories_of(&target), start)?;
+        rounds.observe(Instant::now(), |hook| content.of(hook, &self.key));
+        Ok(())
     }
 
     /// Replaces what is mounted by subPath in the running command, where the volume has another file or directory now.

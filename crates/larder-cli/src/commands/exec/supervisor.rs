@@ -18,7 +18,7 @@ use futures::{
     stream::FuturesUnordered,
 };
 use larder_actions::{StepOutcome, signal::stop_signal};
-use larder_on_change::Restart;
+use larder_on_change::{HookState, Restart, Rounds};
 use rustix::process::Signal;
 use tokio::{
     sync::{mpsc::UnboundedReceiver, oneshot},
@@ -27,7 +27,6 @@ use tokio::{
 };
 
 use super::{
-    rounds::CommandHooks,
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
 };
@@ -107,7 +106,7 @@ type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (usize, StepOutcome
 struct Supervisor<'a> {
     session: &'a Session<'a>,
     around: &'a CommandContext<'a>,
-    rounds: CommandHooks,
+    rounds: Rounds,
     child: Child,
     has_restarted: bool,
     /// The user ends the command.
@@ -126,7 +125,7 @@ pub(super) async fn supervise(
     session: &Session<'_>,
     around: &CommandContext<'_>,
     mut restarts: UnboundedReceiver<RestartRequest>,
-    rounds: CommandHooks,
+    rounds: Rounds,
     mut follower: Option<Follower>,
 ) -> anyhow::Result<ExitStatus> {
     let mut tasks = JoinSet::new();
@@ -145,7 +144,7 @@ pub(super) async fn supervise(
     loop {
         let is_running = matches!(supervisor.child, Child::Running(_));
         if is_running {
-            while let Some(due) = supervisor.rounds.rounds.begin(Instant::now()) {
+            while let Some(due) = supervisor.rounds.begin(Instant::now()) {
                 running.push(steps::run(due, around, session).boxed_local());
             }
         }
@@ -153,7 +152,7 @@ pub(super) async fn supervise(
             .restarting
             .as_ref()
             .map(|restarting| restarting.kill_at);
-        let round_at = supervisor.rounds.rounds.wakes_at().filter(|_| is_running);
+        let round_at = supervisor.rounds.wakes_at().filter(|_| is_running);
         let changed = OptionFuture::from(follower.as_mut().map(Follower::changed));
         let grace_is_over = OptionFuture::from(kill_at.map(sleep_until));
         let round_due = OptionFuture::from(round_at.map(sleep_until));
@@ -180,7 +179,7 @@ pub(super) async fn supervise(
             SupervisorEvent::Mounted => {
                 if mem::take(&mut supervisor.is_waiting_for_mounts) {
                     session.update_subpaths();
-                    session.observe(&mut supervisor.rounds);
+                    supervisor.observe();
                 }
                 None
             }
@@ -226,7 +225,7 @@ impl Supervisor<'_> {
             return Ok(Some(status));
         }
         for (hook, outcome) in over {
-            self.rounds.finished(hook, &outcome, Instant::now());
+            self.finished(hook, &outcome);
         }
         let has_missed = self.session.started().content != self.session.content();
         let waiting = match self.restarting.take() {
@@ -246,7 +245,7 @@ impl Supervisor<'_> {
         };
         if mem::take(&mut self.is_waiting_for_mounts) {
             // The new start has it.
-            self.session.observe(&mut self.rounds);
+            self.observe();
         }
         for waiting in waiting {
             // The round may have timed out.
@@ -291,31 +290,58 @@ impl Supervisor<'_> {
     fn changed(&mut self, follower: Option<&mut Follower>) -> anyhow::Result<()> {
         let update = self.session.update(follower);
         let is_running = matches!(self.child, Child::Running(_));
-        if !update.start.is_empty() && is_running && !self.rounds.restart_for_environment() {
+        let mut hooks = self.rounds.hooks().iter();
+        let restarts = hooks.any(|found| found.hook.environment && found.hook.restarts());
+        if !update.start.is_empty() && is_running && !restarts {
             output::note(format_args!(
                 "the running command keeps its old {}; --on-change restart:environment restarts it after such a change",
                 update.start.join(" and ")
             ));
         }
-        if !self.rounds.is_empty() {
+        if !self.rounds.hooks().is_empty() {
             self.session.note_stale_subpaths(&update.volumes);
         }
         if !is_running && update != Update::default() {
             output::note(CHANGED);
             self.start_again()?;
-            self.session.observe(&mut self.rounds);
+            self.observe();
         } else if self.child.has_mounts() {
             self.session.update_subpaths();
-            self.session.observe(&mut self.rounds);
+            self.observe();
         } else {
             self.is_waiting_for_mounts = true;
         }
         Ok(())
     }
 
+    /// Passes the present content to the hooks.
+    fn observe(&mut self) {
+        if let Err(error) = self.session.observe(&mut self.rounds) {
+            output::error(error.context("cannot read the volumes").as_ref());
+        }
+    }
+
+    /// A round is over. Returns whether the command must be restarted, because all attempts have failed.
+    fn finished(&mut self, index: usize, outcome: &StepOutcome) -> bool {
+        let failure = outcome.failure();
+        let ended = self.rounds.finished(index, failure, Instant::now());
+        let found = &self.rounds.hooks()[index];
+        let name = &found.hook.name;
+        if ended.is_news {
+            let result = failure.unwrap_or("succeeded");
+            output::note(format_args!("on change, {name}: {result}"));
+        }
+        if found.state() == HookState::Failing {
+            output::note(format_args!(
+                "on change, {name}: gave up until the next change"
+            ));
+        }
+        ended.restarts
+    }
+
     /// A round is over. After the last attempt the command may have to be restarted.
     fn round_over(&mut self, hook: usize, outcome: &StepOutcome) -> anyhow::Result<()> {
-        if !self.rounds.finished(hook, outcome, Instant::now()) {
+        if !self.finished(hook, outcome) {
             return Ok(());
         }
         let (done, _) = oneshot::channel();
@@ -325,7 +351,7 @@ impl Supervisor<'_> {
         self.begin_restart(RestartRequest {
             signal: stop_signal(signal).unwrap_or(Signal::TERM),
             grace: stop.grace,
-            reason: format!("hook {} has failed", self.rounds.name(hook)),
+            reason: format!("hook {} has failed", self.rounds.hooks()[hook].hook.name),
             done,
         })
     }
