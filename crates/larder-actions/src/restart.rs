@@ -35,7 +35,7 @@ pub async fn run(
     restart: &Restart,
     defaults: &StopDefaults,
     limit: Duration,
-    query: &TargetQuery<'_>,
+    query: &TargetQuery,
     processes: &Processes,
     ended: &mut Vec<SmolStr>,
 ) -> Result<StepOutcome, String> {
@@ -64,7 +64,7 @@ pub async fn run(
 }
 
 /// Whether the container started after the change, and has read the new content.
-fn is_new(container: &FoundContainer, query: &TargetQuery<'_>) -> bool {
+fn is_new(container: &FoundContainer, query: &TargetQuery) -> bool {
     let reads_variables = container
         .candidate_names
         .iter()

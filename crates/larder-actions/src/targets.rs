@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,22 +13,22 @@ use smol_str::SmolStr;
 use crate::processes::{ContainerId, FoundContainer, PodMounts, Processes};
 
 /// What a signal or a restart uses of a round, besides its [change](larder_on_change::PodChange).
-#[derive(Clone, Debug)]
-pub struct TargetQuery<'a> {
+#[derive(Clone, Debug, Default)]
+pub struct TargetQuery {
     /// The mount points of the pod's volumes in its containers.
-    pub mounts: &'a PodMounts,
+    pub mounts: PodMounts,
     /// The IDs of the containers that run, by which their processes are found; `None` if they are found by their mounts.
-    pub ids: Option<&'a BTreeMap<SmolStr, ContainerId>>,
+    pub ids: Option<BTreeMap<SmolStr, ContainerId>>,
     /// The only target container; `None` for those that the changes concern.
-    pub container: Option<&'a SmolStr>,
+    pub container: Option<SmolStr>,
     /// The volumes that have changed; `None` if that is unknown, so that any may have.
-    pub volumes: Option<&'a BTreeSet<SmolStr>>,
+    pub volumes: Option<BTreeSet<SmolStr>>,
     /// The containers whose variables have changed.
-    pub variables: &'a BTreeSet<SmolStr>,
+    pub variables: BTreeSet<SmolStr>,
     /// When the changes were put in place; `None` if that is unknown.
     pub swapped: Option<Duration>,
     /// The results of earlier searches.
-    pub known: &'a KnownContainers,
+    pub known: Arc<KnownContainers>,
 }
 
 /// The containers of a pod that the last search found. A search examines all processes of the machine. While every
@@ -80,16 +81,17 @@ pub enum TargetError {
     List(#[source] std::io::Error),
 }
 
-impl TargetQuery<'_> {
+impl TargetQuery {
     /// The names of the target containers.
     pub fn names(&self) -> Vec<SmolStr> {
         let containers = self.mounts.containers.iter();
         let named = containers.filter(|container| {
-            if let Some(name) = self.container {
+            if let Some(name) = &self.container {
                 return container.name == *name;
             }
             let mounts_changed = self
                 .volumes
+                .as_ref()
                 .is_none_or(|volumes| volumes.iter().any(|volume| container.has(volume)));
             mounts_changed || self.variables.contains(&container.name)
         });
@@ -129,7 +131,7 @@ impl TargetQuery<'_> {
         let mut found = {
             let mut known = self.known.0.lock();
             known.retain(|container| {
-                container.main.is_of(self.ids) && processes.is_same(&container.main)
+                container.main.is_of(self.ids.as_ref()) && processes.is_same(&container.main)
             });
             meant(&known)
         };
@@ -138,13 +140,13 @@ impl TargetQuery<'_> {
             known.any(|container| container.candidate_names.contains(name))
         };
         if all_processes || found.len() < names.len() || !names.iter().all(is_known) {
-            let searched = processes.containers(self.mounts, self.ids).await;
+            let searched = processes.containers(&self.mounts, self.ids.as_ref()).await;
             let searched = searched.map_err(TargetError::List)?;
             found = meant(&searched);
             self.known.keep(searched);
         }
         if let (Some(_), Some(alike)) = (
-            self.container,
+            &self.container,
             found.iter().find(|found| found.candidate_names.len() > 1),
         ) {
             let names = alike.candidate_names.clone();

@@ -75,25 +75,22 @@ impl HookedParts {
         hooks: Option<Arc<PodHooks>>,
         parts: impl Iterator<Item = PartKey>,
     ) -> bool {
-        let is_same = match (&self.hooks, &hooks) {
-            (Some(before), Some(hooks)) => Arc::ptr_eq(before, hooks),
-            (None, None) => return false,
-            (Some(_), None) | (None, Some(_)) => false,
+        let is_new = self.hooks.as_ref().map(Arc::as_ptr) != hooks.as_ref().map(Arc::as_ptr);
+        if is_new {
+            *self = Self::default();
+        }
+        self.hooks = hooks;
+        let Some(hooks) = &self.hooks else {
+            return false;
         };
         let mut known = std::mem::take(&mut self.parts);
-        let looked_at = parts.filter(|part| {
-            let hooks = hooks.as_ref();
-            hooks.is_some_and(|hooks| hooks.selects_part(part))
+        let looked_at = parts.filter(|part| hooks.selects_part(part));
+        let with_state = looked_at.map(|part| {
+            let known = known.remove(&part);
+            (part, known.unwrap_or_default())
         });
-        self.parts = looked_at
-            .map(|part| {
-                let known = known.remove(&part).filter(|_| is_same);
-                (part, known.unwrap_or_default())
-            })
-            .collect();
-        self.has_begun &= is_same;
-        self.hooks = hooks;
-        !is_same && self.hooks.is_some()
+        self.parts = with_state.collect();
+        is_new
     }
 
     /// The hooks, if they run.

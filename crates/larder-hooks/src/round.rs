@@ -84,7 +84,7 @@ async fn steps(
     *summary = changes.summary();
     let restarts_after_failure = || on_change.schedule().restarts_after_failure(id);
     if hook.restarts() || restarts_after_failure() {
-        let (names, now) = (environment.query().names(), on_change.now());
+        let (names, now) = (environment.targets.query.names(), on_change.now());
         let limit = on_change
             .schedule()
             .restart_limit(&attempt.uid, &names, now);

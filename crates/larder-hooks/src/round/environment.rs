@@ -1,7 +1,6 @@
 //! The environment of an attempt's steps: the containers and addresses of a pod, and this machine.
 
 use std::{
-    collections::BTreeSet,
     fs,
     os::unix::fs::MetadataExt as _,
     sync::atomic::{AtomicBool, Ordering},
@@ -15,9 +14,8 @@ use larder_actions::{
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
     restart,
-    targets::TargetQuery,
 };
-use larder_on_change::{Action, Attempt, Changes, Content, Place, PodChange, PodHook, Restart};
+use larder_on_change::{Action, Attempt, Changes, Content, Place, PodChange, Restart};
 use larder_projection::{ContainerKind, VolumeKind, containers, pod_volumes};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -36,11 +34,6 @@ pub(super) struct PodEnvironment<'a> {
     attempt: &'a Attempt<HookedPod>,
     on_change: &'a OnChange,
     pub(super) targets: PodTargets,
-    /// The changed volumes; `None` if the content of the last notification is unknown.
-    volumes: Option<BTreeSet<SmolStr>>,
-    /// The containers whose variables have changed.
-    variables: BTreeSet<SmolStr>,
-    swapped: Option<Duration>,
     restarted: Mutex<Vec<SmolStr>>,
     /// The end of the output of the command that has failed.
     output: Mutex<String>,
@@ -52,26 +45,24 @@ impl<'a> PodEnvironment<'a> {
     /// For an attempt, with the changes that it is about.
     pub(super) fn of(attempt: &'a Attempt<HookedPod>, on_change: &'a OnChange) -> (Self, Changes) {
         let hook = attempt.hook();
-        let pod = Box::new(attempt.pod.pod.decode());
-        let targets = PodTargets::of(on_change, &attempt.uid, &pod);
-        drop(pod);
+        let mut targets = PodTargets::of(on_change, attempt);
+        let query = &mut targets.query;
         let empty = Content::default();
         let before = attempt.notified.as_deref();
         let earlier = before.unwrap_or(&empty);
         let content = &attempt.content;
         let mut changes = content.changes_since(earlier, hook, on_change.key());
-        changes.locate(&targets.mounts.volumes);
-        let volumes = before.is_some().then(|| {
+        changes.locate(&query.mounts.volumes);
+        query.volumes = before.is_some().then(|| {
             let names = changes.volumes.iter().map(|volume| volume.name.clone());
             names.collect()
         });
+        query.variables = content.changed_environments(earlier, hook);
+        query.swapped = content.swapped_since(earlier, hook);
         let environment = Self {
             attempt,
             on_change,
             targets,
-            volumes,
-            variables: content.changed_environments(earlier, hook),
-            swapped: content.swapped_since(earlier, hook),
             restarted: Mutex::default(),
             output: Mutex::default(),
             has_place: AtomicBool::new(true),
@@ -83,22 +74,6 @@ impl<'a> PodEnvironment<'a> {
     pub(super) fn into_results(self) -> (Vec<SmolStr>, String) {
         (self.restarted.into_inner(), self.output.into_inner())
     }
-
-    fn hook(&self) -> &PodHook {
-        self.attempt.hook()
-    }
-
-    pub(super) fn query(&self) -> TargetQuery<'_> {
-        TargetQuery {
-            mounts: &self.targets.mounts,
-            ids: self.targets.ids.as_ref(),
-            container: self.hook().hook.container.as_ref(),
-            volumes: self.volumes.as_ref(),
-            variables: &self.variables,
-            swapped: self.swapped,
-            known: &self.attempt.pod.known_containers,
-        }
-    }
 }
 
 impl StepEnvironment for PodEnvironment<'_> {
@@ -107,19 +82,20 @@ impl StepEnvironment for PodEnvironment<'_> {
     }
 
     fn target_names(&self) -> Vec<SmolStr> {
-        self.query().names()
+        self.targets.query.names()
     }
 
     async fn signal_targets(
         &self,
         all_processes: bool,
     ) -> Result<Vec<FoundContainer>, StepOutcome> {
-        let found = self.query().find(self.processes(), all_processes).await;
+        let query = &self.targets.query;
+        let found = query.find(self.processes(), all_processes).await;
         found.map_err(|error| StepOutcome::Failed(error.to_string()))
     }
 
     fn swapped(&self) -> Option<Duration> {
-        self.swapped
+        self.targets.query.swapped
     }
 
     async fn step_begins(&self, action: &Action) {
@@ -136,9 +112,9 @@ impl StepEnvironment for PodEnvironment<'_> {
     }
 
     async fn restart(&self, restart: &Restart, _: &PodChange, timeout: Duration) -> StepOutcome {
-        let (query, stop, processes) = (self.query(), &self.targets.stop, self.processes());
-        let mut ended = Vec::new();
-        let outcome = restart::run(restart, stop, timeout, &query, processes, &mut ended).await;
+        let (targets, processes) = (&self.targets, self.processes());
+        let (query, stop, mut ended) = (&targets.query, &targets.stop, Vec::new());
+        let outcome = restart::run(restart, stop, timeout, query, processes, &mut ended).await;
         let (uid, now) = (&self.attempt.uid, Instant::now());
         self.on_change.schedule().restarted(uid, &ended, now);
         self.restarted.lock().extend(ended);
@@ -150,8 +126,8 @@ impl StepEnvironment for PodEnvironment<'_> {
             hosts: Hosts::Pod(&self.targets.addresses),
             outline: &self.targets.outline,
             files: Files {
-                volumes: &self.targets.mounts.volumes,
-                any_authorities: self.hook().place == Place::Configuration,
+                volumes: &self.targets.query.mounts.volumes,
+                any_authorities: self.attempt.hook().place == Place::Configuration,
             },
         }
     }

@@ -1,37 +1,45 @@
 //! The targets of a pod's rounds: its containers, volumes and addresses.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf};
+use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{
     http::PodAddresses,
     processes::{ContainerId, ContainerMounts, PodMounts},
+    targets::TargetQuery,
 };
-use larder_on_change::{PodOutline, StopDefaults};
+use larder_on_change::{Attempt, PodOutline, StopDefaults};
 use larder_pods::identity::is_static_pod;
 use larder_projection::{VolumeKind, pod_volumes};
 use smol_str::SmolStr;
 
-use crate::OnChange;
+use crate::{OnChange, hooked_pod::HookedPod};
 
 /// What the steps of an attempt reach.
 pub(super) struct PodTargets {
-    pub(super) mounts: PodMounts,
-    /// The IDs of the containers that run, where a kubelet runs them.
-    pub(super) ids: Option<BTreeMap<SmolStr, ContainerId>>,
+    pub(super) query: TargetQuery,
     pub(super) stop: StopDefaults,
     pub(super) addresses: PodAddresses,
     pub(super) outline: PodOutline,
 }
 
 impl PodTargets {
-    pub(super) fn of(on_change: &OnChange, uid: &str, pod: &Pod) -> Self {
-        Self {
+    /// Those of an attempt, for changes yet to be determined.
+    pub(super) fn of(on_change: &OnChange, attempt: &Attempt<HookedPod>) -> Self {
+        let pod = &*Box::new(attempt.pod.pod.decode());
+        let query = TargetQuery {
             mounts: PodMounts {
                 containers: containers(pod),
-                volumes: directories(on_change, uid, pod),
+                volumes: directories(on_change, &attempt.uid, pod),
             },
+            // Where a kubelet runs the containers.
             ids: on_change.node().kubelet.is_some().then(|| running(pod)),
+            container: attempt.hook().hook.container.clone(),
+            known: Arc::clone(&attempt.pod.known_containers),
+            ..TargetQuery::default()
+        };
+        Self {
+            query,
             stop: StopDefaults::of(pod),
             addresses: addresses(on_change, pod),
             outline: PodOutline::of(pod),

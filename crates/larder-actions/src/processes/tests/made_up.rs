@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink};
 use tempfile::TempDir;
 
 use super::*;
-use crate::targets::{KnownContainers, TargetError, TargetQuery};
+use crate::targets::{TargetError, TargetQuery};
 
 const SECRET: &str = "/agent/pods/1/volumes/kubernetes.io~secret/s";
 const CONFIG: &str = "/agent/pods/1/volumes/kubernetes.io~configmap/c";
@@ -194,17 +194,10 @@ fn copy_of_the_machine_without_the_directory_of_the_agent_is_a_container() {
 async fn annotation_does_not_signal_what_mounts_a_volume_in_or_above_the_directory_of_the_agent() {
     let proc = MadeUpProc::with(IMAGE);
     let processes = proc.processes();
-    let known = KnownContainers::default();
     for path in [SECRET, "/agent", "/", "/agent/../agent/x"] {
-        let mounts = pod(path, "/etc/c");
         let query = TargetQuery {
-            mounts: &mounts,
-            ids: None,
-            container: None,
-            volumes: None,
-            variables: &BTreeSet::new(),
-            swapped: None,
-            known: &known,
+            mounts: pod(path, "/etc/c"),
+            ..TargetQuery::default()
         };
         let error = query.find(&processes, false).await.unwrap_err();
         assert!(
