@@ -241,7 +241,10 @@ impl OnChange {
         let mut rounds: JoinSet<AttemptReport> = JoinSet::new();
         let mut writes: JoinSet<()> = JoinSet::new();
         loop {
-            let next = self.start_due(&mut rounds);
+            let (due, next) = self.due();
+            for attempt in due {
+                rounds.spawn(round::run(attempt, self.clone()));
+            }
             let sleep = OptionFuture::from(next.map(sleep_until));
             // Every arm is cancel-safe. Shutdown comes first, so that no round begins after it.
             tokio::select! {
@@ -255,7 +258,6 @@ impl OnChange {
                 Some(()) = sleep => {}
             }
         }
-        self.0.schedule.lock().close();
         let drain = async {
             while let Some(ended) = rounds.join_next().await {
                 self.finish(resumed(ended), &mut writes);
@@ -363,27 +365,22 @@ impl OnChange {
 
     /// What the record of a pod says; `None` if there is none that can be read. Waits for the disk.
     pub(super) fn read_record(&self, uid: &str) -> Option<Record> {
-        match self.0.node.host.read_pod_file(uid, RECORD) {
-            Ok(None) => None,
-            Ok(Some(text)) => {
-                let record = Record::read(&text);
-                if record.is_none() {
-                    warn!(
-                        pod.uid = uid,
-                        "record of hooks is malformed, comparing with the files on disk"
-                    );
-                }
-                record
-            }
-            Err(error) => {
-                warn!(
-                    pod.uid = uid,
-                    error = chain(&error),
-                    "failed to read the record of hooks, comparing with the files on disk"
-                );
-                None
-            }
+        let read = self.0.node.host.read_pod_file(uid, RECORD);
+        let read = read.inspect_err(|error| {
+            warn!(
+                pod.uid = uid,
+                error = chain(error),
+                "failed to read the record of hooks, comparing with the files on disk"
+            );
+        });
+        let record = Record::read(&read.ok()??);
+        if record.is_none() {
+            warn!(
+                pod.uid = uid,
+                "record of hooks is malformed, comparing with the files on disk"
+            );
         }
+        record
     }
 
     /// Writes the record of a pod, unless it is up to date. Waits for the disk.
@@ -426,18 +423,10 @@ impl OnChange {
     /// Begins the attempts that are due. Also returns when to call it again.
     pub(super) fn due(&self) -> (Vec<Attempt<HookedPod>>, Option<Instant>) {
         let (due, next) = self.0.schedule.lock().due(self.now());
-        due.iter()
-            .for_each(|attempt| (self.0.node.changed)(&attempt.uid));
-        (due, next)
-    }
-
-    /// Starts the rounds that are due. Returns when to call it again.
-    fn start_due(&self, rounds: &mut JoinSet<AttemptReport>) -> Option<Instant> {
-        let (due, next) = self.due();
-        for attempt in due {
-            rounds.spawn(round::run(attempt, self.clone()));
+        for attempt in &due {
+            (self.0.node.changed)(&attempt.uid);
         }
-        next
+        (due, next)
     }
 
     /// A round has ended.

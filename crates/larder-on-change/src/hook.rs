@@ -98,23 +98,20 @@ impl Hook {
 
     /// Whether a step sends a signal.
     pub fn signals(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|step| matches!(step, Action::Signal(_)))
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Action::Signal(_)))
     }
 
     /// Whether a step runs a command.
     pub fn runs_commands(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|step| matches!(step, Action::Exec(_)))
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Action::Exec(_)))
     }
 
     /// Whether a step ends the container's process.
     pub fn restarts(&self) -> bool {
-        self.steps
-            .iter()
-            .any(|step| matches!(step, Action::Restart(_)))
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Action::Restart(_)))
     }
 }
 

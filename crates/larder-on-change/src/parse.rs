@@ -16,6 +16,7 @@ mod timing;
 
 pub use configured::{ConfiguredHook, HookList, PodSelector, allowed_actions};
 pub use error::HookError;
+pub(crate) use pod::defines_hooks;
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
 use serde_json::Value;

@@ -9,9 +9,7 @@ use smol_str::SmolStr;
 use crate::{
     hook::{Hook, OnFailure},
     outline::PodOutline,
-    parse::{
-        ANNOTATION, ANNOTATION_PREFIX, AllowedActions, ConfiguredHook, HookError, annotated_hooks,
-    },
+    parse::{AllowedActions, ConfiguredHook, HookError, annotated_hooks, defines_hooks},
     part::PartKey,
 };
 
@@ -261,5 +259,5 @@ fn sub_path_note(outline: &PodOutline, hook: &Hook) -> Option<String> {
 /// The annotations that define hooks, in the order of their keys.
 fn hook_annotations(pod: &ObjectMeta) -> impl Iterator<Item = (&String, &String)> {
     let annotations = pod.annotations.iter().flatten();
-    annotations.filter(|(key, _)| *key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX))
+    annotations.filter(|(key, _)| defines_hooks(key))
 }

@@ -47,8 +47,6 @@ pub struct Schedule<P> {
     queue: RoundQueue,
     last_id: u64,
     rng: Rng,
-    /// The agent ends: no further round begins.
-    is_closed: bool,
 }
 
 /// A pod with hooks.
@@ -157,13 +155,7 @@ impl<P: Clone> Schedule<P> {
             queue: RoundQueue::new(parallelism),
             last_id: 0,
             rng,
-            is_closed: false,
         }
-    }
-
-    /// From now on no round begins.
-    pub fn close(&mut self) {
-        self.is_closed = true;
     }
 
     /// Limits the rounds that run at the same time from now on.
@@ -415,9 +407,6 @@ impl<P: Clone> Schedule<P> {
 
     /// Advances the time, and begins the attempts that are due and may run. Also returns when to call it again.
     pub fn due(&mut self, now: Now) -> (Vec<Attempt<P>>, Option<Instant>) {
-        if self.is_closed {
-            return (Vec::new(), None);
-        }
         while let Some(&(at, id)) = self.timers.first()
             && at <= now.instant
         {

@@ -15,38 +15,16 @@ pub struct Paths {
     set: GlobSet,
 }
 
-/// A pattern is not a glob.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{pattern:?} is not a pattern such as *.conf or conf.d/**")]
-pub struct InvalidPattern {
-    /// The pattern.
-    pub pattern: String,
-}
-
 impl Paths {
-    /// The paths that one of the patterns matches.
-    ///
-    /// # Errors
-    ///
-    /// A pattern is malformed.
-    pub fn new(patterns: Vec<String>) -> Result<Self, InvalidPattern> {
+    /// The paths that one of the patterns matches; `None` if a pattern is malformed.
+    pub fn new(patterns: Vec<String>) -> Option<Self> {
         let mut set = GlobSetBuilder::new();
         for pattern in &patterns {
-            let invalid = |_| InvalidPattern {
-                pattern: pattern.clone(),
-            };
             let glob = GlobBuilder::new(pattern).literal_separator(true).build();
-            set.add(glob.map_err(invalid)?);
+            set.add(glob.ok()?);
         }
-        let set = set.build().map_err(|_| InvalidPattern {
-            pattern: patterns.join(", "),
-        })?;
-        Ok(Self { patterns, set })
-    }
-
-    /// The patterns as they were given.
-    pub fn patterns(&self) -> &[String] {
-        &self.patterns
+        let set = set.build().ok()?;
+        Some(Self { patterns, set })
     }
 
     /// Whether a pattern matches the path, or there is none.
@@ -99,7 +77,7 @@ mod tests {
         assert!(paths(&["**/*.conf"]).contains("a/b.conf"));
         assert!(paths(&["conf.d/**"]).contains("conf.d/x/y"));
         assert!(paths(&["a?.conf"]).contains("ab.conf"));
-        assert!(Paths::new(vec!["[".into()]).is_err());
+        assert!(Paths::new(vec!["[".into()]).is_none());
     }
 
     // on-change 18

@@ -116,9 +116,7 @@ fn selector(fields: &mut Map<String, Value>) -> Result<PodSelector, &'static str
             if globs.is_empty() || !globs.iter().all(is_name) {
                 return Err(expected);
             }
-            Paths::new(globs)
-                .map(PodSelector::Names)
-                .map_err(|_| expected)
+            Paths::new(globs).map(PodSelector::Names).ok_or(expected)
         }
         (None, Some(selector)) => {
             let expected = ".selector: expected matchLabels with at least one label";

@@ -180,7 +180,7 @@ fn paths(field: &Field<'_>) -> Result<Paths, HookError> {
     if field.context.is_annotation() && length > MAX_ANNOTATED_PATTERNS {
         return Err(field.expected("at most 1 KiB in an annotation"));
     }
-    Paths::new(patterns).map_err(|_| field.expected("patterns such as *.conf or conf.d/**"))
+    Paths::new(patterns).ok_or_else(|| field.expected("patterns such as *.conf or conf.d/**"))
 }
 
 fn container(field: &Field<'_>) -> Result<SmolStr, HookError> {

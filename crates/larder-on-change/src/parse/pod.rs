@@ -17,6 +17,11 @@ pub const ANNOTATION: &str = "larder.dev/on-change";
 /// Prefix of the annotations for hooks of one container, followed by its name.
 pub const ANNOTATION_PREFIX: &str = "on-change.larder.dev/";
 
+/// Whether an annotation with this key defines hooks.
+pub(crate) fn defines_hooks(key: &str) -> bool {
+    key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX)
+}
+
 /// The hooks of one annotation, or its error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotatedHooks {
@@ -35,8 +40,8 @@ pub fn annotated_hooks(
     allowed: AllowedActions,
     outline: &PodOutline,
 ) -> Vec<AnnotatedHooks> {
-    let known = |key: &str| key == ANNOTATION || key.starts_with(ANNOTATION_PREFIX);
-    let mut texts: Vec<_> = annotations.iter().filter(|(key, _)| known(key)).collect();
+    let known = annotations.iter().filter(|(key, _)| defines_hooks(key));
+    let mut texts: Vec<_> = known.collect();
     let too_long = texts.iter().map(|(_, text)| text.len()).sum::<usize>() > MAX_TEXT;
     let too_many = texts.len() > MAX_HOOKS;
     texts.truncate(MAX_HOOKS + 1);
