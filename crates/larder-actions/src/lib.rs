@@ -124,7 +124,10 @@ pub async fn run_step(
     environment.step_begins(action).await;
     let began = Instant::now();
     let outcome = match action {
-        Action::Signal(target) => signal::run(target, timeout, environment).await,
+        Action::Signal(target) => {
+            let sent = signal::run(target, timeout, environment).await;
+            sent.err().unwrap_or(StepOutcome::Succeeded)
+        }
         Action::Restart(restart) => environment.restart(restart, change, timeout).await,
         Action::Http(call) => http::run(call, timeout, change, environment.request()).await,
         Action::Exec(command) => exec::run(command, timeout, change, environment).await,

@@ -87,6 +87,10 @@ pub fn stop_signal(name: &str) -> Result<rustix::process::Signal, String> {
 /// target names. Waits only if it has to search for them, or if one does not handle the signal yet. Otherwise the
 /// first poll sends it.
 ///
+/// # Errors
+///
+/// How the step ends otherwise than with success.
+///
 /// # Cancel safety
 ///
 /// A dropped run may have sent the signal to some processes.
@@ -94,13 +98,11 @@ pub(crate) async fn run(
     target: &SignalTarget,
     timeout: Duration,
     environment: &impl StepEnvironment,
-) -> StepOutcome {
+) -> Result<(), StepOutcome> {
     let deadline = Instant::now() + timeout;
     let processes = environment.processes();
-    let containers = match environment.signal_targets(target.process.is_some()).await {
-        Ok(containers) => containers,
-        Err(outcome) => return outcome,
-    };
+    let containers = environment.signal_targets(target.process.is_some());
+    let containers = containers.await?;
     let mut sent = 0;
     let mut skipped = 0;
     for container in &containers {
@@ -113,16 +115,18 @@ pub(crate) async fn run(
                 skipped += 1;
                 continue;
             }
-            match send(target.signal, process, processes, deadline).await {
-                Ok(()) => sent += 1,
-                Err(reason) => return StepOutcome::Failed(reason),
-            }
+            let has_sent = send(target.signal, process, processes, deadline).await;
+            has_sent.map_err(StepOutcome::Failed)?;
+            sent += 1;
         }
     }
     match (sent, skipped) {
-        (0, 0) => StepOutcome::Failed(nothing(target, &environment.target_names())),
-        (0, _) => StepOutcome::Skipped("started after the change".to_owned()),
-        _ => StepOutcome::Succeeded,
+        (0, 0) => Err(StepOutcome::Failed(nothing(
+            target,
+            &environment.target_names(),
+        ))),
+        (0, _) => Err(StepOutcome::Skipped("started after the change".to_owned())),
+        _ => Ok(()),
     }
 }
 

@@ -56,24 +56,12 @@ impl<'a> MountLine<'a> {
     }
 }
 
-/// Passes every line of a table to `each`, but for malformed ones.
+/// Passes every line of a table to `each`, but for malformed ones, until it breaks off.
 ///
 /// # Errors
 ///
-/// The table was not read to its end.
-pub(super) fn each_mount(table: impl Read, mut each: impl FnMut(&MountLine<'_>)) -> io::Result<()> {
-    each_mount_until(table, |line| {
-        each(line);
-        ControlFlow::Continue(())
-    })
-}
-
-/// The same until `each` breaks off.
-///
-/// # Errors
-///
-/// The table was not read to the line that `each` wants to be the last.
-pub(super) fn each_mount_until(
+/// The table was not read to its end, or to the line that `each` wants to be the last.
+pub(super) fn each_mount(
     table: impl Read,
     mut each: impl FnMut(&MountLine<'_>) -> ControlFlow<()>,
 ) -> io::Result<()> {
@@ -133,6 +121,7 @@ mod tests {
         each_mount(text, |mount| {
             let text = |path: Cow<'_, Path>| path.display().to_string();
             mounts.push((mount.id, text(mount.root()), text(mount.mount_point())));
+            ControlFlow::Continue(())
         })
         .unwrap();
         mounts

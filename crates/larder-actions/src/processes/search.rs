@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     Namespace, Processes,
-    mount_table::{MountLine, each_mount_until},
+    mount_table::{MountLine, each_mount},
     volume_places::{Shown, VolumePlaces},
 };
 
@@ -106,7 +106,7 @@ impl Processes {
     fn read_mounts(&self, pid: i32, places: &VolumePlaces) -> Option<NamespaceMounts> {
         let mut mounts = NamespaceMounts::default();
         let table = self.proc().open(pid, "mountinfo").ok()?;
-        each_mount_until(table, |line| mounts.add(line, places)).ok()?;
+        each_mount(table, |line| mounts.add(line, places)).ok()?;
         Some(mounts)
     }
 }

@@ -6,6 +6,7 @@
 use std::{
     collections::HashMap,
     io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
@@ -55,6 +56,7 @@ impl VolumePlaces {
                 let place = (line.root().into_owned(), mount_point.into_owned());
                 covering = Some((line.device.into(), place.0, place.1));
             }
+            ControlFlow::Continue(())
         })?;
         if let Some((device, mounted, mount_point)) = covering {
             let below = root.strip_prefix(&mount_point).unwrap_or(Path::new(""));
