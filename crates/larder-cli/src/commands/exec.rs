@@ -66,9 +66,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         let mut rounds = Rounds::new(hooks, PodIdentity::from(&first.pod), true);
         let around = CommandContext {
             outline,
-            staging: sandbox.staging(),
             stop: StopDefaults::of(&first.pod),
-            on_exit: args.on_exit,
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
         };

@@ -35,7 +35,7 @@ use tokio::{
 use super::{
     inside::Inside,
     namespace::unshare,
-    report::StageReport,
+    report::{StageReport, listen},
     spawn::{in_thread, this_program},
 };
 use crate::{
@@ -53,7 +53,6 @@ pub(crate) enum ProcessesEvent {
 }
 
 /// A running command, and all processes that it has started.
-#[derive(Debug)]
 pub(crate) struct Processes {
     command: Child,
     anchor: Child,
@@ -68,7 +67,7 @@ impl Processes {
     ///
     /// The PID namespace or a process cannot be created.
     pub(crate) fn start(plan: &Path, staging: &Path) -> anyhow::Result<Self> {
-        let stage = StageReport::listen(staging).context("cannot listen to the stage")?;
+        let stage = listen(staging).context("cannot listen to the stage")?;
         // A thread can choose the PID namespace of its children only once, and each start needs another.
         let runtime = Handle::current();
         let (anchor, command) = in_thread(|| {
@@ -113,7 +112,7 @@ impl Processes {
         tokio::select! {
             biased;
             status = self.command.wait() => Ok(ProcessesEvent::Ended(status?)),
-            mounts = self.stage.mounts() => {
+            mounts = &mut self.stage => {
                 self.inside.set_mounts(mounts);
                 Ok(ProcessesEvent::Mounted)
             }

@@ -15,6 +15,7 @@ use std::{
     path::Path,
 };
 
+use futures::future::{Fuse, FutureExt as _, LocalBoxFuture};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
@@ -53,50 +54,28 @@ impl SupervisorSocket {
     }
 }
 
-/// The supervisor's end: what the stage reports.
-#[derive(Debug)]
-pub(super) struct StageReport {
-    listener: UnixListener,
-    stage: Option<UnixStream>,
-    is_over: bool,
-}
+/// The supervisor's end: the mount namespace of the stage, once it reports; never if it fails.
+pub(super) type StageReport = Fuse<LocalBoxFuture<'static, OwnedFd>>;
 
-impl StageReport {
-    /// Listens for the stage of the next start.
-    pub(super) fn listen(staging: &Path) -> io::Result<Self> {
-        let path = staging.join(SOCKET);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
-        Ok(Self {
-            listener: UnixListener::bind(path)?,
-            stage: None,
-            is_over: false,
-        })
+/// Listens for the stage of the next start.
+pub(super) fn listen(staging: &Path) -> io::Result<StageReport> {
+    let path = staging.join(SOCKET);
+    match fs::remove_file(&path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
     }
-
-    /// The mount namespace of the stage, once. Cancel-safe.
-    pub(super) async fn mounts(&mut self) -> OwnedFd {
-        loop {
-            if self.is_over {
-                return pending().await;
-            }
-            let Some(stage) = &self.stage else {
-                match self.listener.accept().await {
-                    Ok((stage, _)) => self.stage = Some(stage),
-                    Err(_) => self.is_over = true,
-                }
-                continue;
-            };
-            let received = stage.async_io(Interest::READABLE, || receive(stage)).await;
-            // A stage that failed has closed its end.
-            self.is_over = true;
-            if let Ok(Some(mounts)) = received {
+    let listener = UnixListener::bind(path)?;
+    let report = async move {
+        if let Ok((stage, _)) = listener.accept().await {
+            let received = stage.async_io(Interest::READABLE, || receive(&stage));
+            if let Ok(Some(mounts)) = received.await {
                 return mounts;
             }
         }
-    }
+        // A stage that failed has closed its end.
+        pending().await
+    };
+    Ok(report.boxed_local().fuse())
 }
 
 fn receive(stage: &UnixStream) -> io::Result<Option<OwnedFd>> {

@@ -61,9 +61,9 @@ pub(super) struct Started {
 
 /// One `larder exec`.
 pub(super) struct Session<'a> {
-    args: &'a ExecArgs,
+    pub(super) args: &'a ExecArgs,
     origin: &'a Origin,
-    sandbox: &'a Sandbox,
+    pub(super) sandbox: &'a Sandbox,
     host: VolumeHost,
     target: RefCell<ExecTarget>,
     /// The target of `..data` in each volume of an agent, when last read.

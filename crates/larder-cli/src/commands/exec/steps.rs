@@ -1,11 +1,6 @@
 //! Runs the steps of a round on a command: signals, HTTP requests, restarts, and commands in its view.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-    rc::Rc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
 use larder_actions::{
     StepEnvironment, StepOutcome,
@@ -25,7 +20,6 @@ use tokio::{
 
 use super::session::{Session, Started, write_plan};
 use crate::{
-    args::OnExit,
     output,
     sandbox::{HookPlan, StagePlan},
 };
@@ -46,20 +40,17 @@ pub(super) struct RestartRequest {
 }
 
 /// The input that the steps of all rounds share.
-pub(super) struct CommandContext<'a> {
+pub(super) struct CommandContext {
     pub(super) outline: PodOutline,
-    /// The private tmpfs.
-    pub(super) staging: &'a Path,
     /// How a restart ends the command, unless the hook says otherwise.
     pub(super) stop: StopDefaults,
-    pub(super) on_exit: OnExit,
     pub(super) restarts: UnboundedSender<RestartRequest>,
     pub(super) processes: Processes,
 }
 
 /// Where the steps of a round act: the command that runs.
 struct CommandEnvironment<'a> {
-    context: &'a CommandContext<'a>,
+    context: &'a CommandContext,
     session: &'a Session<'a>,
     started: Rc<Started>,
     container: SmolStr,
@@ -70,7 +61,7 @@ struct CommandEnvironment<'a> {
 /// Runs the steps of a round until one fails.
 pub(super) async fn run(
     mut due: DueRound,
-    context: &CommandContext<'_>,
+    context: &CommandContext,
     session: &Session<'_>,
 ) -> (usize, StepOutcome) {
     let started = session.started();
@@ -186,7 +177,8 @@ impl StepEnvironment for CommandEnvironment<'_> {
             environment: environment(started, launch.variables),
             changes: launch.changes,
         });
-        let path = self.context.staging.join(format!("hook-{}", change.round));
+        let staging = self.session.sandbox.staging();
+        let path = staging.join(format!("hook-{}", change.round));
         write_plan(&path, &plan).map_err(LaunchError::prepare("write the plan"))?;
         let child = started.inside.launch(&path, launch.output);
         Ok(Launched {

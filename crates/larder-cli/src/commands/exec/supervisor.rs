@@ -105,7 +105,7 @@ type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (usize, StepOutcome
 /// The command over all its starts.
 struct Supervisor<'a> {
     session: &'a Session<'a>,
-    around: &'a CommandContext<'a>,
+    around: &'a CommandContext,
     rounds: Rounds,
     child: Child,
     has_restarted: bool,
@@ -123,7 +123,7 @@ struct Supervisor<'a> {
 /// The command cannot be started.
 pub(super) async fn supervise(
     session: &Session<'_>,
-    around: &CommandContext<'_>,
+    around: &CommandContext,
     mut restarts: UnboundedReceiver<RestartRequest>,
     rounds: Rounds,
     mut follower: Option<Follower>,
@@ -220,7 +220,7 @@ impl Supervisor<'_> {
             Child::Failed(_) => Vec::new(),
         };
         let has_failed = self.has_restarted && !self.is_ending && !status.success();
-        let waits = has_failed && self.around.on_exit == OnExit::Wait;
+        let waits = has_failed && self.session.args.on_exit == OnExit::Wait;
         if self.restarting.is_none() && !waits {
             return Ok(Some(status));
         }
@@ -228,26 +228,20 @@ impl Supervisor<'_> {
             self.finished(hook, &outcome);
         }
         let has_missed = self.session.started().content != self.session.content();
-        let waiting = match self.restarting.take() {
-            Some(restarting) => {
-                self.start_again()?;
-                restarting.waiting
-            }
-            None if has_missed => {
-                output::note(CHANGED);
-                self.start_again()?;
-                Vec::new()
-            }
-            None => {
-                self.child = Child::failed(status);
-                Vec::new()
-            }
-        };
+        let restarting = self.restarting.take();
+        if restarting.is_none() && has_missed {
+            output::note(CHANGED);
+        }
+        if restarting.is_some() || has_missed {
+            self.start_again()?;
+        } else {
+            self.child = Child::failed(status);
+        }
         if mem::take(&mut self.is_waiting_for_mounts) {
             // The new start has it.
             self.observe();
         }
-        for waiting in waiting {
+        for waiting in restarting.into_iter().flat_map(|ended| ended.waiting) {
             // The round may have timed out.
             let _ = waiting.send(());
         }
@@ -258,7 +252,7 @@ impl Supervisor<'_> {
     fn start_again(&mut self) -> anyhow::Result<()> {
         (self.has_restarted, self.is_ending) = (true, false);
         self.child = match self.session.start() {
-            Err(error) if self.around.on_exit == OnExit::Wait => {
+            Err(error) if self.session.args.on_exit == OnExit::Wait => {
                 output::error(error.as_ref());
                 Child::failed(ExitStatus::from_raw(CANNOT_START << 8))
             }
