@@ -35,13 +35,10 @@ use crate::{
     metrics::{Metrics, set},
     place::{ASIDE, Places, annotation},
     selection::ObjectRef,
-    settings::FileSettings,
 };
 
 /// The name that hooks see the files under, as if they were one volume.
 pub(crate) const VOLUME: &str = "files";
-/// The longest URL of a `*.url` key.
-const MAX_URL: usize = 8 << 10;
 /// The longest file that is read to learn what an earlier start wrote.
 const MAX_READ: u64 = 16 << 20;
 
@@ -50,53 +47,41 @@ const MAX_READ: u64 = 16 << 20;
 pub(crate) struct Files {
     places: Places,
     index: Index,
-    /// The paths that objects want, sorted, with the URLs of content that is fetched.
-    objects: BTreeMap<ObjectRef, Vec<PathAndUrl>>,
+    /// The paths that objects want.
+    objects: BTreeMap<ObjectRef, Vec<Arc<str>>>,
     paths: BTreeMap<Arc<str>, PathState>,
     /// Whether every list has succeeded once.
     is_complete: bool,
-    /// Objects to be read again; whether that is because of a failure.
-    stale: Vec<(ObjectRef, bool)>,
-    /// URL keys whose URL is new.
-    fetches: Vec<UrlFile>,
-    /// Files differ from those at the last [`Sink::settle`].
-    is_changed: bool,
     /// A file could not be removed.
     has_orphans: bool,
+    /// What came of objects since the last [`Sink::settle`].
+    settled: Settled,
     /// The mode of files, if none is set.
     default_mode: u32,
-    random: fastrand::Rng,
     metrics: Metrics,
 }
-
-type PathAndUrl = (Arc<str>, Option<Arc<str>>);
 
 #[derive(Debug, Default)]
 struct PathState {
     /// The objects that want it, in order.
     claims: Vec<ObjectRef>,
+    /// The URL of the winner's content, once that is to be fetched.
+    url: Option<Arc<str>>,
     /// What is in the file, as far as that is known.
     tag: Option<ContentTag>,
     /// Why it was not written, unless an older content is there.
     error: Option<String>,
 }
 
-/// Where a piece of content comes from.
-enum Wanted<'a> {
-    Bytes(&'a [u8]),
-    Url(Arc<str>),
-}
+/// What an object wants of its paths: this content, or that of this URL.
+type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
 
 impl Files {
-    pub(crate) fn new(settings: FileSettings, state_dir: &Path, metrics: Metrics) -> Self {
-        let places = Places::new(settings);
+    pub(crate) fn new(places: Places, state_dir: &Path, metrics: Metrics) -> Self {
         let index = Index::open(state_dir, places.folder());
         let known = index.files().keys();
-        let mut directories: BTreeSet<_> = known
-            .filter_map(|path| Path::new(&**path).parent())
-            .collect();
-        directories.insert(places.folder());
-        for directory in directories {
+        let known = known.filter_map(|path| Path::new(&**path).parent());
+        for directory in known.chain([places.folder()]).collect::<BTreeSet<_>>() {
             places.remove_leftovers(directory);
         }
         Self {
@@ -105,57 +90,41 @@ impl Files {
             objects: BTreeMap::new(),
             paths: BTreeMap::new(),
             is_complete: false,
-            stale: Vec::new(),
-            fetches: Vec::new(),
-            is_changed: false,
             has_orphans: false,
+            settled: Settled::default(),
             default_mode: default_mode(),
-            random: fastrand::Rng::new(),
             metrics,
         }
     }
 
-    /// The paths and contents that an object wants.
     fn desired<'a>(
         &self,
         object: &ObjectRef,
         decoded: &'a impl Keyed,
         annotation: Option<&str>,
-    ) -> BTreeMap<Arc<str>, Wanted<'a>> {
-        let wanted: Vec<_> = match self.places.directory(annotation) {
-            Ok(directory) => {
-                let wanted = |(key, bytes)| self.wanted(object, &directory, key, bytes);
-                decoded.files().map(wanted).collect()
-            }
-            Err(error) => vec![Err(error)],
-        };
-        let refused = |error: &String| {
+    ) -> Desired<'a> {
+        let mut desired = Desired::new();
+        let refused = |error: String| {
             warn!(%object, error, "not made a file");
             self.metrics.wrote("refused");
         };
-        let wanted = wanted.into_iter();
-        wanted
-            .filter_map(|one| one.inspect_err(refused).ok())
-            .collect()
-    }
-
-    fn wanted<'a>(
-        &self,
-        object: &ObjectRef,
-        directory: &Path,
-        key: &str,
-        bytes: &'a [u8],
-    ) -> Result<(Arc<str>, Wanted<'a>), String> {
-        let (name, is_url) = self.places.file_name(object, key)?;
-        let path = directory.join(name).to_string_lossy().into();
-        if !is_url {
-            return Ok((path, Wanted::Bytes(bytes)));
+        let directory = match self.places.directory(annotation) {
+            Ok(directory) => directory,
+            Err(error) => {
+                refused(error);
+                return desired;
+            }
+        };
+        for (key, bytes) in decoded.files() {
+            match self.places.file_name(object, key, bytes) {
+                Ok((name, url)) => {
+                    let path = directory.join(name).to_string_lossy().into();
+                    desired.insert(path, (bytes, url));
+                }
+                Err(error) => refused(error),
+            }
         }
-        let text = std::str::from_utf8(bytes).unwrap_or_default().trim();
-        if text.is_empty() || text.len() > MAX_URL {
-            return Err(format!("the value of key {key:?} is not a URL"));
-        }
-        Ok((path, Wanted::Url(text.into())))
+        desired
     }
 
     fn winner(&self, path: &str) -> Option<&ObjectRef> {
@@ -173,36 +142,33 @@ impl Files {
 
     fn claim(&mut self, path: &Arc<str>, object: &ObjectRef) {
         let claims = &mut self.paths.entry(Arc::clone(path)).or_default().claims;
-        let Err(at) = claims.binary_search(object) else {
-            return;
-        };
-        claims.insert(at, object.clone());
-        if let [.., loser, winner] = claims.as_slice() {
-            warn!(%path, %winner, %loser, "several objects have this path, the last one wins");
+        if let Err(at) = claims.binary_search(object) {
+            claims.insert(at, object.clone());
+            if let [.., loser, winner] = claims.as_slice() {
+                warn!(%path, %winner, %loser, "several objects have this path, the last one wins");
+            }
         }
     }
 
     /// Drops an object's claim of a path.
     fn release(&mut self, path: &Arc<str>, object: &ObjectRef) {
-        let Some(PathState { claims, .. }) = self.paths.get_mut(path) else {
+        let Some(state) = self.paths.get_mut(path) else {
             return;
         };
-        let was_winner = claims.last() == Some(object);
-        claims.retain(|claim| claim != object);
-        match claims.last().cloned() {
-            Some(next) if was_winner => self.read_again(&next, false),
+        let was_winner = state.claims.last() == Some(object);
+        state.claims.retain(|claim| claim != object);
+        match state.claims.last().cloned() {
+            Some(next) if was_winner => {
+                state.url = None;
+                self.read_again(&next, false);
+            }
             None if self.is_complete => self.remove(path),
             _ => {}
         }
     }
 
-    fn read_again(&mut self, object: &ObjectRef, failed: bool) {
-        if let Some(paths) = self.objects.get_mut(object) {
-            for (_, url) in paths {
-                *url = None;
-            }
-            self.stale.push((object.clone(), failed));
-        }
+    fn read_again(&mut self, object: &ObjectRef, has_failed: bool) {
+        *self.settled.stale.entry(object.clone()).or_default() |= has_failed;
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
@@ -214,7 +180,7 @@ impl Files {
             Ok(is_new) => {
                 state.error = None;
                 let before = state.tag.replace(tag);
-                self.is_changed |= is_new || before.is_some_and(|before| before != tag);
+                self.settled.is_changed |= is_new || before.is_some_and(|before| before != tag);
                 if is_new {
                     info!(%path, %object, "file written");
                 }
@@ -227,6 +193,7 @@ impl Files {
                 self.metrics.wrote("failed");
                 let has_old = fs::symlink_metadata(&**path).is_ok_and(|found| found.is_file());
                 let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
+                state.url = None;
                 state.error = waits.then(|| format!("cannot write {path}: {error}"));
                 self.read_again(object, true);
             }
@@ -242,11 +209,11 @@ impl Files {
         let name = name.to_str().unwrap_or_default();
         let dir = self.places.make(parent, &mut self.index);
         let dir = dir.map_err(failed("open the directory"))?;
-        let mode = self.places.settings.mode;
+        let mode = self.places.mode;
         if has_content(dir.as_fd(), name, bytes, mode) {
             return Ok(false);
         }
-        let aside = format!("{ASIDE}{:016x}", self.random.u64(..));
+        let aside = format!("{ASIDE}{:016x}", fastrand::u64(..));
         let written = NewFile::create(dir.as_fd(), aside).and_then(|mut file| {
             file.write(bytes)?;
             file.publish(name, mode.unwrap_or(self.default_mode))
@@ -254,45 +221,20 @@ impl Files {
         written.map_err(failed("write the file")).map(|()| true)
     }
 
-    /// Removes a file that is ours, and the directories above it that we made, if they are empty.
+    /// Removes a file, if it is ours.
     fn remove(&mut self, path: &Arc<str>) {
-        let whole = Path::new(&**path);
-        let (true, Some(mut directory), Some(name)) = (
-            self.index.files().contains_key(path),
-            whole.parent(),
-            whole.file_name(),
-        ) else {
-            self.paths.remove(path);
-            return;
-        };
-        let removed = match self.places.open(directory) {
-            Ok(dir) => sys::may_be_missing(sys::remove_file(dir.as_fd(), name)),
-            // The roots have changed, or the directory was removed.
-            Err(Errno::NOENT | Errno::XDEV | Errno::NOTDIR) => Ok(()),
-            Err(errno) => Err(errno),
-        };
-        if let Err(error) = removed {
-            warn!(%path, %error, "cannot remove file, will retry at the next change");
-            self.has_orphans = true;
-            return;
-        }
-        info!(%path, "file removed");
-        self.metrics.wrote("removed");
-        self.index.remove(path);
-        self.paths.remove(path);
-        self.is_changed = true;
-        while let Some(own) = directory.to_str()
-            && self.index.has_made(own)
-            && let (Some(above), Some(name)) = (directory.parent(), directory.file_name())
-        {
-            let removed = self.places.open(above);
-            let removed = removed.and_then(|above| sys::remove_dir(above.as_fd(), name));
-            if sys::may_be_missing(removed).is_err() {
-                break;
+        if self.index.files().contains_key(path) {
+            let removed = self.places.remove(Path::new(&**path), &mut self.index);
+            if let Err(error) = removed {
+                warn!(%path, %error, "cannot remove file, will retry at the next change");
+                self.has_orphans = true;
+                return;
             }
-            self.index.remove(own);
-            directory = above;
+            info!(%path, "file removed");
+            self.metrics.wrote("removed");
+            self.settled.is_changed = true;
         }
+        self.paths.remove(path);
     }
 
     /// Removes the files that no object wants. If another object has taken one over, that object writes it.
@@ -317,8 +259,8 @@ impl Files {
         }
         let files = self.index.files().iter();
         let own = files.filter(|(_, owner)| *owner == object);
-        let paths: Vec<_> = own.map(|(path, _)| (Arc::clone(path), None)).collect();
-        for (path, _) in &paths {
+        let paths: Vec<_> = own.map(|(path, _)| Arc::clone(path)).collect();
+        for path in &paths {
             self.claim(path, object);
         }
         self.objects.insert(object.clone(), paths);
@@ -333,52 +275,53 @@ impl Files {
                 return self.keep(object);
             }
         };
-        let annotation = annotation(json, &self.places.settings.annotation);
+        let annotation = annotation(json, &self.places.annotation);
         let desired = self.desired(object, &decoded, annotation.as_deref());
-        let paths = desired.iter().map(|(path, wanted)| match wanted {
-            Wanted::Bytes(_) => (Arc::clone(path), None),
-            Wanted::Url(url) => (Arc::clone(path), Some(Arc::clone(url))),
-        });
-        let before = self.objects.insert(object.clone(), paths.collect());
-        let before = before.unwrap_or_default();
-        for path in desired.keys() {
-            self.claim(path, object);
-        }
+        let paths = desired.keys().cloned().collect();
+        let before = self.objects.insert(object.clone(), paths);
         // New and changed files first, then what is gone (rule L5).
-        for (path, wanted) in &desired {
-            match wanted {
-                _ if !self.has(path, object) => {}
-                Wanted::Bytes(bytes) => self.write(path, object, bytes),
-                Wanted::Url(url) => {
-                    let (path, url) = (Arc::clone(path), Arc::clone(url));
-                    if !is_among(&before, &path, &url) {
-                        let object = object.clone();
-                        self.fetches.push(UrlFile { path, object, url });
-                    }
+        for (path, (bytes, url)) in &desired {
+            self.claim(path, object);
+            if self.has(path, object) {
+                self.set_url(path, object, url.as_ref());
+                if url.is_none() {
+                    self.write(path, object, bytes);
                 }
             }
         }
         let delivery = &self.metrics.delivery;
         delivery.observe(began.elapsed().as_secs_f64());
-        for (path, _) in &before {
-            if !desired.contains_key(path) {
-                self.release(path, object);
+        for path in before.into_iter().flatten() {
+            if !desired.contains_key(&path) {
+                self.release(&path, object);
             }
+        }
+    }
+
+    /// The content of a path comes from this URL from now on, or from none.
+    fn set_url(&mut self, path: &Arc<str>, object: &ObjectRef, url: Option<&Arc<str>>) {
+        let state = self.paths.entry(Arc::clone(path)).or_default();
+        if state.url.as_ref() != url {
+            state.url = url.cloned();
+            self.settled.fetches.extend(url.map(|url| UrlFile {
+                path: Arc::clone(path),
+                object: object.clone(),
+                url: Arc::clone(url),
+            }));
         }
     }
 }
 
 impl Sink for Files {
-    fn take(&mut self, object: &ObjectRef, json: &[u8]) {
-        match object.kind {
-            Kind::ConfigMap => self.take_as::<ConfigMap>(object, json),
-            Kind::Secret => self.take_as::<Secret>(object, json),
-        }
-    }
-
-    fn gone(&mut self, object: &ObjectRef) {
-        for (path, _) in self.objects.remove(object).unwrap_or_default() {
-            self.release(&path, object);
+    fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
+        match (json, object.kind) {
+            (Some(json), Kind::ConfigMap) => self.take_as::<ConfigMap>(object, json),
+            (Some(json), Kind::Secret) => self.take_as::<Secret>(object, json),
+            (None, _) => {
+                for path in self.objects.remove(object).unwrap_or_default() {
+                    self.release(&path, object);
+                }
+            }
         }
     }
 
@@ -386,10 +329,6 @@ impl Sink for Files {
         if !mem::replace(&mut self.is_complete, true) {
             self.remove_orphans();
         }
-    }
-
-    fn take_stale(&mut self) -> Vec<(ObjectRef, bool)> {
-        mem::take(&mut self.stale)
     }
 
     fn settle(&mut self) -> Settled {
@@ -400,10 +339,10 @@ impl Sink for Files {
         let collisions = paths().filter(|state| state.claims.len() > 1).count();
         set(&self.metrics.collisions, collisions);
         set(&self.metrics.files, self.index.files().len());
+        let unwritten = paths().find_map(|state| state.error.clone());
         Settled {
-            is_changed: mem::take(&mut self.is_changed),
-            unwritten: paths().find_map(|state| state.error.clone()),
-            retries: false,
+            unwritten,
+            ..mem::take(&mut self.settled)
         }
     }
 
@@ -429,14 +368,11 @@ impl Sink for Files {
         digester.finish_with_items()
     }
 
-    fn take_fetches(&mut self) -> Vec<UrlFile> {
-        mem::take(&mut self.fetches)
-    }
-
     fn wants(&self, file: &UrlFile) -> bool {
-        let paths = self.objects.get(&file.object);
-        self.winner(&file.path) == Some(&file.object)
-            && paths.is_some_and(|paths| is_among(paths, &file.path, &file.url))
+        let state = self.paths.get(&file.path);
+        state.is_some_and(|state| {
+            state.claims.last() == Some(&file.object) && state.url.as_ref() == Some(&file.url)
+        })
     }
 
     fn take_fetched(&mut self, file: &UrlFile, content: &[u8]) {
@@ -444,12 +380,6 @@ impl Sink for Files {
             self.write(&file.path, &file.object, content);
         }
     }
-}
-
-/// Whether the path has content from this URL.
-fn is_among(paths: &[PathAndUrl], path: &str, url: &str) -> bool {
-    let found = paths.binary_search_by(|(own, _)| (**own).cmp(path));
-    found.is_ok_and(|at| paths[at].1.as_deref() == Some(url))
 }
 
 /// Whether the file has this content and mode.

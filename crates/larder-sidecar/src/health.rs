@@ -13,6 +13,9 @@ use tokio::time::Instant;
 
 use crate::{clock, selection::Selection};
 
+/// A watch is reopened after this time without a sign of life.
+pub const MAX_SILENCE: Duration = Duration::from_mins(2);
+
 /// The health of one watch.
 #[derive(Debug)]
 struct WatchHealth {
@@ -70,7 +73,7 @@ pub struct Answer {
 
 impl Health {
     /// Follows these selections from now on. They are numbered, and their watches are reopened after `max_silence`.
-    pub(crate) fn follow(&self, selections: &[Selection], max_silence: Duration) {
+    pub(crate) fn follow(&self, selections: &[Selection], max_silence: Option<Duration>) {
         let watches = selections.iter().map(|selection| WatchHealth {
             selection: selection.clone(),
             version: ResourceVersion::default(),
@@ -81,7 +84,7 @@ impl Health {
         });
         let mut state = self.state.lock();
         state.watches = watches.collect();
-        state.max_silence = max_silence;
+        state.max_silence = max_silence.unwrap_or(MAX_SILENCE);
     }
 
     fn change(&self, watch: usize, change: impl FnOnce(&mut WatchHealth)) {
@@ -166,12 +169,14 @@ impl Health {
     pub fn ready(&self, now: Instant) -> Answer {
         let missing = self.missing();
         let state = self.state.lock();
-        if state.is_ready {
-            return state.answer(true, "ok", now);
-        }
-        let known = missing.or_else(|| state.problem.clone());
-        let reason = known.unwrap_or_else(|| "the first sync is under way".to_owned());
-        state.answer(false, &format!("not ready: {reason}"), now)
+        let known = missing.as_deref().or(state.problem.as_deref());
+        let reason = known.unwrap_or("the first sync is under way");
+        let status = if state.is_ready {
+            "ok"
+        } else {
+            &format!("not ready: {reason}")
+        };
+        state.answer(state.is_ready, status, now)
     }
 
     /// Both (rule H6).
@@ -235,7 +240,7 @@ mod tests {
             name: None,
             labels: Some("l".to_owned()),
         };
-        health.follow(&[selection], SILENCE);
+        health.follow(&[selection], Some(SILENCE));
         health
     }
 

@@ -102,10 +102,10 @@ impl Index {
             return Err(io::Error::other(text));
         }
         let path = own.join(INDEX);
-        let text = match read_regular_file(&path, MAX_BYTES) {
-            Err(_) if !path.exists() => Vec::new(),
-            read => read?.to_vec(),
-        };
+        let mut text = Vec::new();
+        if path.exists() {
+            text.extend_from_slice(&read_regular_file(&path, MAX_BYTES)?);
+        }
         let mut key = None;
         for line in text.split(|byte| *byte == b'\n') {
             match serde_json::from_slice(line) {
@@ -194,27 +194,24 @@ impl Index {
         } else {
             journal.file.write_all(&line).map(|()| journal)
         };
-        self.journal = written
-            .inspect_err(|error| {
+        match written {
+            Ok(journal) => self.journal = Some(journal),
+            Err(error) => {
                 warn!(%error, "cannot write the index, files of this start may stay after the next one");
-            })
-            .ok();
+            }
+        }
     }
 
     /// A journal of what is in use.
     fn rewritten(&self, directory: OwnedFd, key: [u8; DigestKey::BYTES]) -> io::Result<Journal> {
-        let files = self.files.iter();
-        let directories = self.directories.iter().cloned().map(Entry::Directory);
+        let file =
+            |(path, object): (&Arc<str>, &ObjectRef)| Entry::File(Arc::clone(path), object.text());
+        let mut entries = vec![Entry::Key(key)];
+        entries.extend(self.files.iter().map(file));
+        entries.extend(self.directories.iter().cloned().map(Entry::Directory));
         let hooks = self.hooks.clone().into_iter();
-        let entries = std::iter::once(Entry::Key(key))
-            .chain(files.map(|(path, object)| Entry::File(Arc::clone(path), object.text())))
-            .chain(directories)
-            .chain(hooks.map(|(name, digest)| Entry::Hook(name, digest)));
-        let (mut text, mut lines) = (Vec::new(), 0);
-        for entry in entries {
-            text.extend(line(&entry));
-            lines += 1;
-        }
+        entries.extend(hooks.map(|(name, digest)| Entry::Hook(name, digest)));
+        let text: Vec<u8> = entries.iter().flat_map(line).collect();
         replace::replace_file(directory.as_fd(), INDEX, "index.new", 0o600, &text)?;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
         let file = openat(&directory, INDEX, flags, Mode::empty())?;
@@ -222,7 +219,7 @@ impl Index {
             directory,
             key,
             file: file.into(),
-            lines,
+            lines: entries.len(),
         })
     }
 }

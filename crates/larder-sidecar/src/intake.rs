@@ -1,20 +1,28 @@
 //! What is known of the objects that are followed, between the requests and the sink that makes files of them.
 //!
+//! Whatever a request brings is passed to the sink as it is read, so neither a list nor an event is held here.
+//!
 //! Invariants:
-//! 1. No version of an object goes backward, unless the API server was restored.
-//! 2. An object that the sink calls stale is taken again, whatever its version.
+//! 1. A sink learns that an object is gone from an event, or from a complete state without it.
+//! 2. No version of an object goes backward, unless the API server was restored.
+//! 3. An object that the sink calls stale is taken again, whatever its version.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
+    fmt, mem,
     sync::Arc,
+    time::Duration,
 };
 
-use larder_objects::ResourceVersion;
+use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
 use larder_on_change::{ContentDigest, Hook, Items};
+use larder_transport::path::{CollectionPath, Resource, field_selector};
+use larder_watch::{Head, RequestError, RequestFailure, RequestPhase, RequestTiming, Target};
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::{
+    health::Health,
     index::Index,
     metrics::Metrics,
     selection::{ObjectRef, Selection},
@@ -22,19 +30,11 @@ use crate::{
 
 /// Takes objects over, and puts them into files.
 pub(crate) trait Sink: fmt::Debug + Send {
-    /// An object as it is now, in JSON.
-    fn take(&mut self, object: &ObjectRef, json: &[u8]);
-
-    /// An object is gone, or was never there.
-    fn gone(&mut self, object: &ObjectRef);
+    /// An object as it is now, in JSON; `None` if it is gone, or was never there.
+    fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>);
 
     /// Every selection has been listed.
     fn complete(&mut self) {}
-
-    /// The objects that are to be read again; whether because of a failure.
-    fn take_stale(&mut self) -> Vec<(ObjectRef, bool)> {
-        Vec::new()
-    }
 
     /// Something may have changed: brings files up to date.
     fn settle(&mut self) -> Settled;
@@ -44,11 +44,6 @@ pub(crate) trait Sink: fmt::Debug + Send {
 
     /// The digest of what a hook selects, and what changes are computed from.
     fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items);
-
-    /// The files whose content is to be fetched now.
-    fn take_fetches(&mut self) -> Vec<UrlFile> {
-        Vec::new()
-    }
 
     /// Whether this file is still to have the content of this URL.
     fn wants(&self, _: &UrlFile) -> bool {
@@ -68,6 +63,10 @@ pub(crate) struct Settled {
     pub(crate) unwritten: Option<String>,
     /// Whether to settle again after a while.
     pub(crate) retries: bool,
+    /// The objects that are to be read again; whether because of a failure.
+    pub(crate) stale: BTreeMap<ObjectRef, bool>,
+    /// The files whose content is to be fetched now.
+    pub(crate) fetches: Vec<UrlFile>,
 }
 
 /// A file whose content is fetched.
@@ -84,77 +83,86 @@ pub(crate) struct Intake {
     pub(crate) sink: Box<dyn Sink>,
     /// The objects that are there.
     versions: BTreeMap<ObjectRef, ResourceVersion>,
-    /// The objects to be read again; whether that is because of a failure.
-    pub(crate) stale: BTreeMap<ObjectRef, bool>,
+    stale: BTreeMap<ObjectRef, Stale>,
     metrics: Metrics,
+}
+
+/// An object that is to be read again.
+#[derive(Debug, Default)]
+struct Stale {
+    failures: u32,
+    /// When; `None` if it was taken since the sink was last settled.
+    due: Option<Instant>,
+}
+
+impl Stale {
+    /// With pauses that double up to a minute, if that is because of a failure.
+    fn read_again(&mut self, has_failed: bool) {
+        let secs = if has_failed {
+            self.failures += 1;
+            (1 << self.failures.min(6)) - 1
+        } else {
+            0
+        };
+        self.due = Some(Instant::now() + Duration::from_secs(secs));
+    }
 }
 
 /// An intake that requests, fetches and the loop of the sidecar share.
 pub(crate) type SharedIntake = Arc<Mutex<Intake>>;
 
 impl Intake {
-    pub(crate) fn new(sink: Box<dyn Sink>, metrics: &Metrics) -> SharedIntake {
+    pub(crate) fn new(sink: impl Sink + 'static, metrics: &Metrics) -> SharedIntake {
         metrics.objects.clear();
         Arc::new(Mutex::new(Self {
-            sink,
+            sink: Box::new(sink),
             versions: BTreeMap::new(),
             stale: BTreeMap::new(),
             metrics: metrics.clone(),
         }))
     }
 
-    /// An object was read. With `only_stale`, what comes too late is not taken.
+    /// An object was read, perhaps because it is stale: then what comes too late is not taken.
     pub(crate) fn take(
         &mut self,
         object: &ObjectRef,
         version: &ResourceVersion,
         json: &[u8],
-        only_stale: bool,
+        is_reread: bool,
     ) {
         let seen = self.versions.get(object);
         let is_seen = |seen: &ResourceVersion| seen == version || version.is_older_than(seen);
-        if only_stale && !self.stale.contains_key(object)
-            || !version.is_empty() && seen.is_some_and(is_seen)
-        {
-            return;
+        let is_known = !version.is_empty() && seen.is_some_and(is_seen);
+        let stale = self.stale.get_mut(object);
+        match stale.filter(|stale| stale.due.is_some()) {
+            Some(stale) => stale.due = None,
+            None if is_reread || is_known => return,
+            None => {}
         }
-        self.stale.remove(object);
-        if self
-            .versions
-            .insert(object.clone(), version.clone())
-            .is_none()
-        {
+        let before = self.versions.insert(object.clone(), version.clone());
+        if before.is_none() {
             self.metrics.objects(object.kind, 1);
         }
-        self.sink.take(object, json);
-        self.note_stale();
+        self.sink.take(object, Some(json));
     }
 
+    /// An object is gone, or was never there.
     pub(crate) fn gone(&mut self, object: &ObjectRef) {
         self.stale.remove(object);
         if self.versions.remove(object).is_some() {
             self.metrics.objects(object.kind, -1);
         }
-        self.sink.gone(object);
-        self.note_stale();
+        self.sink.take(object, None);
     }
 
     /// These are all objects of a selection.
     pub(crate) fn listed(&mut self, selection: &Selection, present: &BTreeSet<ObjectRef>) {
-        let known = self
-            .versions
-            .keys()
-            .filter(|object| selection.covers(object));
+        let known = self.versions.keys();
+        let known = known.filter(|object| selection.covers(object));
         let wanted: BTreeSet<_> = known.cloned().chain(selection.object()).collect();
         for object in wanted.difference(present) {
             self.gone(object);
         }
-    }
-
-    /// Every selection has been listed once.
-    pub(crate) fn complete(&mut self) {
-        self.sink.complete();
-        self.note_stale();
     }
 
     /// The API server was restored: versions may be lower from now on.
@@ -166,18 +174,157 @@ impl Intake {
         }
     }
 
-    pub(crate) fn settle(&mut self) -> Settled {
-        let settled = self.sink.settle();
-        self.note_stale();
-        settled
+    /// The stale object that is due next.
+    pub(crate) fn next_stale(&self) -> Option<(Instant, ObjectRef)> {
+        let due = self.stale.iter();
+        let due = due.filter_map(|(object, stale)| Some((stale.due?, object)));
+        due.min().map(|(due, object)| (due, object.clone()))
     }
 
-    fn note_stale(&mut self) {
-        for (object, failed) in self.sink.take_stale() {
-            if let Some(version) = self.versions.get_mut(&object) {
-                *version = ResourceVersion::default();
-                *self.stale.entry(object).or_default() |= failed;
-            }
+    /// A stale object was read again, unless that has failed or it is not there: then it is not read for `min_pause`.
+    pub(crate) fn was_read(&mut self, object: &ObjectRef, min_pause: Duration) {
+        let stale = self.stale.get_mut(object);
+        if let Some(stale) = stale.filter(|stale| stale.due.is_some()) {
+            stale.read_again(true);
+            stale.due = stale.due.max(Some(Instant::now() + min_pause));
         }
     }
+
+    /// Whether every stale object has been read again once.
+    pub(crate) fn has_reread(&self) -> bool {
+        self.stale.values().all(|stale| stale.failures > 0)
+    }
+
+    pub(crate) fn settle(&mut self) -> Settled {
+        let mut settled = self.sink.settle();
+        for (object, has_failed) in mem::take(&mut settled.stale) {
+            if self.versions.contains_key(&object) {
+                self.stale.entry(object).or_default().read_again(has_failed);
+            }
+        }
+        self.stale.retain(|_, stale| stale.due.is_some());
+        settled
+    }
+}
+
+/// A selection as the target of requests.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    pub(crate) selection: Selection,
+    pub(crate) timing: RequestTiming,
+    pub(crate) intake: SharedIntake,
+    /// Where its proofs go, and its number there; `None` for an object that is read again.
+    pub(crate) health: Option<(Arc<Health>, usize)>,
+}
+
+impl fmt::Debug for Watched {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.selection)
+    }
+}
+
+impl Watched {
+    fn object(&self, head: &Head) -> Result<Option<ObjectRef>, RequestError> {
+        let (selection, meta) = (&self.selection, &head.metadata);
+        if meta.name.is_empty() {
+            return Err(RequestError::Unexpected("an object without a name"));
+        }
+        let namespace = selection.namespace.as_ref().unwrap_or(&meta.namespace);
+        let object = ObjectRef::new(selection.kind, namespace, &meta.name);
+        if !selection.covers(&object) {
+            return Ok(None);
+        }
+        match selection.kind {
+            Kind::ConfigMap => head.check::<ConfigMap>(namespace)?,
+            Kind::Secret => head.check::<Secret>(namespace)?,
+        }
+        Ok(Some(object))
+    }
+}
+
+impl Target for Watched {
+    /// An object that was read, and taken in.
+    type Item = (ObjectRef, ResourceVersion);
+    type Tombstone = ObjectRef;
+    type State = BTreeSet<ObjectRef>;
+
+    const KIND: &'static str = "ConfigMap or Secret";
+    const SECRET: bool = true;
+
+    fn path(&self) -> Result<CollectionPath, RequestError> {
+        let resource = Resource::core(self.selection.kind.object_type().resource);
+        Ok(match &self.selection.namespace {
+            Some(namespace) => resource.in_namespace(namespace)?,
+            None => resource.collection(),
+        })
+    }
+
+    fn name(&self) -> Option<&str> {
+        // In all namespaces, a name may be there several times.
+        let selection = &self.selection;
+        selection.namespace.as_ref().and(selection.name.as_deref())
+    }
+
+    fn field_selector(&self) -> Option<String> {
+        let name = self.selection.name.as_ref()?;
+        Some(field_selector("metadata.name", name))
+    }
+
+    fn label_selector(&self) -> Option<&str> {
+        self.selection.labels.as_deref()
+    }
+
+    fn timing(&self) -> RequestTiming {
+        self.timing
+    }
+
+    fn verified(&self, version: Option<&ResourceVersion>) {
+        if let Some((health, number)) = &self.health {
+            health.proven(*number, version);
+        }
+    }
+
+    fn read(&self, json: &[u8]) -> Result<Option<Self::Item>, RequestError> {
+        let head = Head::of(json);
+        let Some(object) = self.object(&head)? else {
+            return Ok(None);
+        };
+        let version = head.metadata.resource_version;
+        let is_reread = self.health.is_none();
+        self.intake.lock().take(&object, &version, json, is_reread);
+        Ok(Some((object, version)))
+    }
+
+    fn gone(&self, head: Head) -> Option<ObjectRef> {
+        self.object(&head).ok()?
+    }
+
+    fn version((_, version): &Self::Item) -> &ResourceVersion {
+        version
+    }
+
+    fn add(state: &mut BTreeSet<ObjectRef>, (object, _): Self::Item) {
+        state.insert(object);
+    }
+
+    fn remove(state: &mut BTreeSet<ObjectRef>, gone: &ObjectRef) {
+        state.remove(gone);
+    }
+
+    fn into_item(mut state: BTreeSet<ObjectRef>) -> Option<Self::Item> {
+        Some((state.pop_first()?, ResourceVersion::default()))
+    }
+}
+
+/// What has failed, why, and the missing right: `cannot list configmaps in namespace prod: …`.
+pub(crate) fn failure_text(selection: &Selection, failure: &RequestFailure) -> String {
+    let RequestFailure { phase, error } = failure;
+    let text = chain(error);
+    // A list may be the beginning of a watch, which takes that right.
+    let verb = match phase {
+        _ if error.is_forbidden() && text.contains("cannot watch") => "watch",
+        RequestPhase::Watch => "watch",
+        _ => "list",
+    };
+    format!("cannot {verb} {selection}: {text}")
 }

@@ -3,28 +3,24 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use larder_on_change::{Hook, Retry};
-use prometheus_client::registry::Registry;
 use smol_str::SmolStr;
+use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::{
     files::{Files, VOLUME},
-    follow::Follower,
     health::Health,
     hooks::{HookAndRound, Hooks},
     intake::Intake,
-    metrics::Metrics,
     request::{RequestRound, missing_interpreter},
-    run::{HOOK, Progress, RunError, Running},
-    server::{Pages, Server, bind},
-    settings::{LabelSettings, Method},
+    run::{HOOK, RunError, Running},
+    server::{Form, Pages},
+    settings::LabelSettings,
     steps::StepContext,
     urls::UrlKeys,
 };
 
-/// Longest time for the one list of `METHOD=LIST`.
-const LIST_TIMEOUT: Duration = Duration::from_mins(1);
 /// Pause between two attempts when the fast retries are used up.
 const SLOW: Duration = Duration::from_mins(5);
 
@@ -49,56 +45,39 @@ pub async fn run(
     {
         warn!(script = %script.display(), missing, "this image cannot run the script");
     }
-    let mut registry = Registry::with_prefix("larder_sidecar");
-    let metrics = Metrics::register(&mut registry);
-    let listener = match settings.health {
-        Some((host, port)) => bind(host, port)
+    let pages = Pages::new(Form::Label, &health);
+    let listener = match &*settings.listen {
+        [] => None,
+        addresses @ [first, ..] => TcpListener::bind(addresses)
             .await
             .inspect_err(|error| {
-                // The port is shared by all containers of the pod (rule H6).
+                let port = first.port();
+                // It is shared by all containers of the pod (rule H6).
                 warn!(port, %error, "cannot listen, running without health");
             })
             .ok(),
-        None => None,
     };
-    let pages = Pages::Label(metrics.clone());
-    let server = Server::start(listener, pages, &health, registry);
-    let mut running = start(settings, client, hooks, health, &metrics);
-    let result = running.until(&shutdown).await;
-    server.stop().await;
-    result
-}
-
-fn start(
-    settings: LabelSettings,
-    client: kube::Client,
-    hooks: Vec<Hook>,
-    health: Arc<Health>,
-    metrics: &Metrics,
-) -> Running {
+    let metrics = &pages.metrics;
     let own = own_round(&settings);
     let round = own.as_ref().and_then(|(_, round)| round.clone());
     let others = hooks.into_iter().map(|hook| (hook, None));
     let hooks = own.into_iter().chain(others).collect();
-    let (state_dir, method) = (&settings.state_dir, settings.method);
-    let folder = settings.files.folder.clone();
+    let state_dir = &settings.state_dir;
+    let folder = settings.files.folder().to_owned();
     let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
     let context = StepContext::new(state_dir, volumes, metrics, settings.script.is_some());
     let files = Files::new(settings.files, state_dir, metrics.clone());
-    let intake = Intake::new(Box::new(files), metrics);
+    let intake = Intake::new(files, metrics);
     let (selections, timing) = (settings.selections, settings.timing);
+    let hooks = Hooks::new(hooks, context, Arc::clone(&health));
+    let mut running = Running::new(client, selections, timing, intake, hooks, &health);
     let urls = settings.urls;
-    Running {
-        follower: Follower::new(client, selections, method, timing, (&intake, &health)),
-        hooks: Hooks::new(hooks, context, Arc::clone(&health)),
-        intake,
-        health,
-        urls: urls.map(|urls| UrlKeys::new(urls, metrics.clone())),
-        once: (method == Method::List).then_some(LIST_TIMEOUT),
-        had_files: true,
-        skipped: round.filter(|_| settings.skip_init && method != Method::List),
-        progress: Progress::default(),
-    }
+    running.urls = urls.map(|urls| UrlKeys::new(urls, metrics.clone()));
+    running.once = settings.once;
+    running.skipped = round.filter(|_| settings.skip_init && settings.once.is_none());
+    pages
+        .served_during(listener, running.until(&shutdown))
+        .await
 }
 
 /// Script and request; `None` without both.

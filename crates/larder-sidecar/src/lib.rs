@@ -2,7 +2,6 @@
 
 mod clock;
 mod files;
-mod follow;
 mod health;
 mod hooks;
 mod index;
@@ -23,19 +22,14 @@ mod urls;
 mod volumes;
 
 pub use self::{
-    health::{Answer, Health},
+    health::{Answer, Health, MAX_SILENCE},
     label::run as run_label,
     own::{OwnSettings, run as run_own},
-    own_settings::{SidecarConfiguration, join_volumes, parse_volume},
+    own_settings::{join_volumes, parse_volume, read_configuration},
     reload::{ReloadSettings, run as run_reload},
     run::RunError,
-    selection::{ObjectRef, Selection},
     server::check,
-    settings::{
-        Credentials, Encoding, FileSettings, HttpSettings, LabelSettings, LogSettings, MARKS,
-        MAX_SILENCE, Method, RequestSettings, Retries, SettingsError, UrlSettings, WatchTiming,
-        default_state_dir, own_namespace,
-    },
+    settings::{LabelSettings, LogSettings, MARKS, default_state_dir, own_namespace},
     steps::check_hook,
     volumes::OwnVolume,
 };

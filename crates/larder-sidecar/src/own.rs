@@ -3,20 +3,18 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use larder_on_change::Hook;
-use prometheus_client::registry::Registry;
+use larder_watch::RequestTiming;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    follow::Follower,
     health::Health,
     hooks::Hooks,
     intake::Intake,
     metrics::Metrics,
-    run::{Progress, RunError, Running},
-    server::{Pages, Server, listen},
-    settings::{Method, WatchTiming},
+    run::{RunError, Running},
+    server::{Form, Pages, listen},
     steps::StepContext,
     volumes::{OwnVolume, Volumes, clear},
 };
@@ -54,65 +52,58 @@ pub async fn run(
     mut reloads: mpsc::Receiver<OwnSettings>,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
-    let mut registry = Registry::with_prefix("larder_sidecar");
-    let metrics = Metrics::register(&mut registry);
+    let pages = Pages::new(Form::Own, &health);
+    let metrics = pages.metrics.clone();
     let listener = match settings.listen {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
-    let pages = Pages::Own(metrics.clone());
-    let server = Server::start(listener, pages, &health, registry);
-    let result = loop {
-        let mut running = start(&settings, client.clone(), Arc::clone(&health), &metrics);
-        // Both arms are cancel-safe: what is dropped starts over.
-        let next = tokio::select! {
-            biased;
-            ended = running.until(&shutdown) => break ended,
-            Some(next) = reloads.recv() => next,
-        };
-        running.end().await;
-        for OwnVolume { path, .. } in &settings.volumes {
-            if next.volumes.iter().all(|volume| volume.path != *path) {
-                clear(path);
+    let run = async {
+        loop {
+            let mut running = start(&settings, client.clone(), &health, &metrics);
+            // Both arms are cancel-safe: what is dropped starts over.
+            let next = tokio::select! {
+                biased;
+                ended = running.until(&shutdown) => return ended,
+                Some(next) = reloads.recv() => next,
+            };
+            running.end().await;
+            for OwnVolume { path, .. } in &settings.volumes {
+                if next.volumes.iter().all(|volume| volume.path != *path) {
+                    clear(path);
+                }
             }
+            info!("settings reloaded");
+            settings = next;
         }
-        info!("settings reloaded");
-        settings = next;
     };
-    server.stop().await;
-    result
+    pages.served_during(listener, run).await
 }
 
 fn start(
     settings: &OwnSettings,
     client: kube::Client,
-    health: Arc<Health>,
+    health: &Arc<Health>,
     metrics: &Metrics,
 ) -> Running {
     let state_dir = &settings.state_dir;
     let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
     let (had_files, selections) = (volumes.has_sets(), volumes.selections());
-    let intake = Intake::new(Box::new(volumes), metrics);
-    let timing = WatchTiming {
-        max_silence: settings.max_silence,
-        ..WatchTiming::default()
+    let intake = Intake::new(volumes, metrics);
+    let timing = RequestTiming {
+        poll: settings.once.map(|_| POLL),
+        max_silence: Some(settings.max_silence),
+        ..RequestTiming::default()
     };
-    let method = settings.once.map_or(Method::Watch, |_| Method::Sleep(POLL));
     let named = settings.volumes.iter();
     let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
     let context = StepContext::new(state_dir, places.collect(), metrics, false);
     // An init container has no application yet.
     let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
     let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
-    Running {
-        follower: Follower::new(client, selections, method, timing, (&intake, &health)),
-        hooks: Hooks::new(hooks, context, Arc::clone(&health)),
-        intake,
-        health,
-        urls: None,
-        once: settings.once,
-        had_files,
-        skipped: None,
-        progress: Progress::default(),
-    }
+    let hooks = Hooks::new(hooks, context, Arc::clone(health));
+    let mut running = Running::new(client, selections, timing, intake, hooks, health);
+    running.once = settings.once;
+    running.had_files = had_files;
+    running
 }

@@ -18,17 +18,10 @@ use crate::{settings::octal_mode, volumes::OwnVolume};
 
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
+/// The error for other modes.
+const MODE_EXPECTED: &str = "expected an octal mode, such as 0440";
 /// The error for sources of a pod that a sidecar does not support.
 const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
-
-/// Volumes and hooks of a `SidecarConfiguration`.
-#[derive(Debug)]
-pub struct SidecarConfiguration {
-    /// The directories.
-    pub volumes: Vec<OwnVolume>,
-    /// The hooks.
-    pub hooks: Vec<Hook>,
-}
 
 /// Reads `[NAMESPACE/]NAME:DIR[,OPTION…]`, the value of `--config-map` or `--secret`.
 ///
@@ -52,7 +45,7 @@ pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<O
     for option in parts {
         match option.split_once('=') {
             None if option == "optional" => optional = true,
-            Some(("mode", digits)) => mode = Some(parse_mode(digits)?),
+            Some(("mode", digits)) => mode = Some(octal_mode(digits).ok_or(MODE_EXPECTED)?),
             Some(("item", item)) => items.push(parse_item(item)?),
             _ => {
                 let expected = "expected optional, mode= or item=";
@@ -77,14 +70,10 @@ fn parse_item(text: &str) -> Result<Value, String> {
     let parts: Vec<_> = text.split(':').collect();
     let (key, path, mode) = match parts.as_slice() {
         [key, path] => (key, path, None),
-        [key, path, digits] => (key, path, Some(parse_mode(digits)?)),
+        [key, path, digits] => (key, path, Some(octal_mode(digits).ok_or(MODE_EXPECTED)?)),
         _ => return Err("expected item=KEY:PATH[:MODE]".to_owned()),
     };
     Ok(json!({"key": key, "path": path, "mode": mode}))
-}
-
-fn parse_mode(digits: &str) -> Result<u32, String> {
-    octal_mode(digits).ok_or_else(|| "expected an octal mode, such as 0440".to_owned())
 }
 
 /// Joins volumes with the same directory, in order.
@@ -111,33 +100,33 @@ pub fn join_volumes(volumes: Vec<OwnVolume>) -> Result<Vec<OwnVolume>, String> {
     Ok(joined)
 }
 
-impl SidecarConfiguration {
-    /// Reads the file of `--config`.
-    ///
-    /// # Errors
-    ///
-    /// The place, and what was expected.
-    pub fn read(text: &str, namespace: Option<&str>) -> Result<Self, String> {
-        // The parser's text may quote the input.
-        let file: File = serde_saphyr::from_str(text).map_err(|error| match error.location() {
-            Some(place) => format!("line {}: unexpected field or value", place.line()),
-            None => "not YAML".to_owned(),
-        })?;
-        if file.kind.is_some_and(|kind| kind != "SidecarConfiguration") {
-            return Err("kind: expected SidecarConfiguration".to_owned());
-        }
-        let mut volumes = Vec::new();
-        for (number, entry) in file.volumes.into_iter().enumerate() {
-            let volume = entry.own_volume(namespace);
-            volumes.push(volume.map_err(|error| format!("volumes[{number}]: {error}"))?);
-        }
-        let hooks = match file.on_change {
-            None => Vec::new(),
-            Some(value) => parse::hooks(&value.to_string(), HookOrigin::CommandLine, None)
-                .map_err(|error| format!("onChange{error}"))?,
-        };
-        Ok(Self { volumes, hooks })
+/// Reads the file of `--config`, a `SidecarConfiguration`: its volumes and hooks.
+///
+/// # Errors
+///
+/// The place, and what was expected.
+pub fn read_configuration(
+    text: &str,
+    namespace: Option<&str>,
+) -> Result<(Vec<OwnVolume>, Vec<Hook>), String> {
+    // The parser's text may quote the input.
+    let file: File = serde_saphyr::from_str(text).map_err(|error| match error.location() {
+        Some(place) => format!("line {}: unexpected field or value", place.line()),
+        None => "not YAML".to_owned(),
+    })?;
+    if file.kind.is_some_and(|kind| kind != "SidecarConfiguration") {
+        return Err("kind: expected SidecarConfiguration".to_owned());
     }
+    let volumes = file.volumes.into_iter().enumerate();
+    let volumes = volumes.map(|(number, entry)| {
+        let volume = entry.own_volume(namespace);
+        volume.map_err(|error| format!("volumes[{number}]: {error}"))
+    });
+    let hooks = file.on_change.map_or(Ok(Vec::new()), |value| {
+        parse::hooks(&value.to_string(), HookOrigin::CommandLine, None)
+    });
+    let hooks = hooks.map_err(|error| format!("onChange{error}"));
+    Ok((volumes.collect::<Result<_, _>>()?, hooks?))
 }
 
 #[derive(Deserialize)]
@@ -164,37 +153,36 @@ struct FileVolume {
 impl FileVolume {
     fn own_volume(mut self, namespace: Option<&str>) -> Result<OwnVolume, String> {
         let namespace = namespace.ok_or("the namespace is unknown: give -n")?;
-        let qualify = |name: &mut String| {
-            if name.is_empty() {
-                return Err("the name of the object is missing");
-            }
-            *name = format!("{namespace}/{name}");
-            Ok(())
-        };
+        let mut names = Vec::new();
         match (&mut self.config_map, &mut self.secret, &mut self.projected) {
             (Some(map), None, None) => {
                 map.default_mode.get_or_insert(MODE);
-                qualify(&mut map.name)?;
+                names.push(&mut map.name);
             }
             (None, Some(secret), None) => {
                 secret.default_mode.get_or_insert(MODE);
-                qualify(secret.secret_name.get_or_insert_default())?;
+                names.push(secret.secret_name.get_or_insert_default());
             }
             (None, None, Some(projected)) => {
                 projected.default_mode.get_or_insert(MODE);
                 for source in projected.sources.iter_mut().flatten() {
-                    let (config_map, secret) = (source.config_map.take(), source.secret.take());
-                    let has_one = config_map.is_some() != secret.is_some();
-                    if !has_one || *source != VolumeProjection::default() {
-                        return Err(OTHERS.to_owned());
-                    }
-                    (source.config_map, source.secret) = (config_map, secret);
-                    let map = source.config_map.iter_mut().map(|map| &mut map.name);
-                    let secret = source.secret.iter_mut().map(|secret| &mut secret.name);
-                    map.chain(secret).try_for_each(qualify)?;
+                    let mut others = source.clone();
+                    (others.config_map, others.secret) = (None, None);
+                    names.push(match (&mut source.config_map, &mut source.secret) {
+                        _ if others != VolumeProjection::default() => return Err(OTHERS.to_owned()),
+                        (Some(map), None) => &mut map.name,
+                        (None, Some(secret)) => &mut secret.name,
+                        _ => return Err(OTHERS.to_owned()),
+                    });
                 }
             }
             _ => return Err("expected one of configMap, secret and projected".to_owned()),
+        }
+        for name in names {
+            if name.is_empty() {
+                return Err("the name of the object is missing".to_owned());
+            }
+            *name = format!("{namespace}/{name}");
         }
         let volume = Volume {
             config_map: self.config_map,
@@ -277,11 +265,11 @@ volumes:
 onChange:
 - http: 8080/-/reload
 ";
-        let read = SidecarConfiguration::read(text, Some("n")).unwrap();
-        assert_eq!(read.volumes.len(), 2);
-        assert_eq!(read.volumes[0].objects().len(), 2);
-        assert_eq!(read.volumes[1].name, "own");
-        assert_eq!(read.hooks.len(), 1);
+        let (volumes, hooks) = read_configuration(text, Some("n")).unwrap();
+        assert_eq!(volumes.len(), 2);
+        assert_eq!(volumes[0].objects().len(), 2);
+        assert_eq!(volumes[1].name, "own");
+        assert_eq!(hooks.len(), 1);
         for (bad, expected) in [
             ("kind: Pod", "kind"),
             ("volumes: [{path: /d}]", "volumes[0]: expected one of"),
@@ -300,7 +288,7 @@ onChange:
             ("volumes: [{path: /d, emptyDir: {}}]", "line 1"),
             ("onChange: [{signal: NONE}]", "onChange"),
         ] {
-            let error = SidecarConfiguration::read(bad, Some("n")).unwrap_err();
+            let error = read_configuration(bad, Some("n")).unwrap_err();
             assert!(error.contains(expected), "{bad}: {error}");
         }
     }

@@ -4,9 +4,10 @@
 //! by the kernel, which follows no link out of it.
 
 use std::{
-    fs, iter,
+    fs,
     os::fd::{AsFd as _, OwnedFd},
     path::{Component, Path, PathBuf},
+    sync::Arc,
 };
 
 use larder_files::{beneath, sys};
@@ -16,32 +17,32 @@ use rustix::{
 };
 use serde_json::Value;
 
-use crate::{index::Index, selection::ObjectRef, settings::FileSettings};
+use crate::{index::Index, selection::ObjectRef};
 
 /// The names of files that are being written begin so.
 pub(crate) const ASIDE: &str = ".larder-";
 /// The end of keys whose value is a URL.
 const URL: &str = ".url";
+/// The longest URL.
+const MAX_URL: usize = 8 << 10;
 
-/// The directories that files may be in.
-#[derive(Debug)]
+/// Where the files of objects go.
+#[derive(Clone, Debug)]
 pub(crate) struct Places {
-    pub(crate) settings: FileSettings,
-    /// The folder first.
-    roots: Vec<PathBuf>,
+    /// The directories that files may be in: the folder, and those that annotations may lead to besides. All of them are
+    /// absolute, and [`normalized`].
+    pub(crate) roots: Vec<PathBuf>,
+    /// The annotation that names another directory than the folder.
+    pub(crate) annotation: String,
+    /// Whether a file name has namespace, kind and name of its object.
+    pub(crate) unique_names: bool,
+    /// The mode of files; `None` for the umask.
+    pub(crate) mode: Option<u32>,
+    /// Whether `*.url` keys are fetched.
+    pub(crate) fetch_urls: bool,
 }
 
 impl Places {
-    pub(crate) fn new(settings: FileSettings) -> Self {
-        let folder = std::path::absolute(&settings.folder);
-        let folder = folder.unwrap_or_else(|_| settings.folder.clone());
-        let roots = iter::once(&folder).chain(&settings.roots);
-        Self {
-            roots: roots.map(|root| normalized(root)).collect(),
-            settings,
-        }
-    }
-
     pub(crate) fn folder(&self) -> &Path {
         &self.roots[0]
     }
@@ -59,24 +60,30 @@ impl Places {
         ))
     }
 
-    /// The name of a key's file, and whether the value is the URL of its content; or why it has none.
+    /// The name of a key's file, and the URL of its content, if that is the value; or why it has none.
     pub(crate) fn file_name(
         &self,
         object: &ObjectRef,
         key: &str,
-    ) -> Result<(String, bool), String> {
-        let is_url = self.settings.fetch_urls && key.ends_with(URL);
-        let own = key.strip_suffix(URL).filter(|_| is_url).unwrap_or(key);
-        if matches!(own, "" | "." | "..") || own.contains(['/', '\0']) || own.starts_with(ASIDE) {
+        value: &[u8],
+    ) -> Result<(String, Option<Arc<str>>), String> {
+        let own = key.strip_suffix(URL).filter(|_| self.fetch_urls);
+        let name = own.unwrap_or(key);
+        if matches!(name, "" | "." | "..") || name.contains(['/', '\0']) || name.starts_with(ASIDE)
+        {
             return Err(format!("key {key:?} is not a file name"));
         }
-        let name = if self.settings.unique_names {
+        let url = own.map(|_| std::str::from_utf8(value).unwrap_or_default().trim());
+        if url.is_some_and(|url| url.is_empty() || url.len() > MAX_URL) {
+            return Err(format!("the value of key {key:?} is not a URL"));
+        }
+        let name = if self.unique_names {
             let (namespace, kind) = (&object.namespace, object.kind.singular());
-            format!("namespace_{namespace}.{kind}_{}.{own}", object.name)
+            format!("namespace_{namespace}.{kind}_{}.{name}", object.name)
         } else {
-            own.to_owned()
+            name.to_owned()
         };
-        Ok((name, is_url))
+        Ok((name, url.map(Arc::from)))
     }
 
     /// The root of a path, and the rest of it.
@@ -131,6 +138,33 @@ impl Places {
         self.open(directory)
     }
 
+    /// Removes a file of the index, and the directories above it that we made, if they are empty.
+    pub(crate) fn remove(&self, file: &Path, index: &mut Index) -> SystemResult<()> {
+        let (Some(mut directory), Some(name)) = (file.parent(), file.file_name()) else {
+            return Err(Errno::INVAL);
+        };
+        match self.open(directory) {
+            Ok(dir) => sys::may_be_missing(sys::remove_file(dir.as_fd(), name))?,
+            // The roots have changed, or the directory was removed.
+            Err(Errno::NOENT | Errno::XDEV | Errno::NOTDIR) => {}
+            Err(errno) => return Err(errno),
+        }
+        index.remove(&file.to_string_lossy());
+        while let Some(own) = directory.to_str()
+            && index.has_made(own)
+            && let (Some(above), Some(name)) = (directory.parent(), directory.file_name())
+        {
+            let removed = self.open(above);
+            let removed = removed.and_then(|above| sys::remove_dir(above.as_fd(), name));
+            if sys::may_be_missing(removed).is_err() {
+                break;
+            }
+            index.remove(own);
+            directory = above;
+        }
+        Ok(())
+    }
+
     /// Removes files that an earlier process was writing into `directory`.
     pub(crate) fn remove_leftovers(&self, directory: &Path) {
         let place = self.open(directory);
@@ -156,7 +190,7 @@ pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
 }
 
 /// Without `.` and `..`, as text.
-fn normalized(path: &Path) -> PathBuf {
+pub(crate) fn normalized(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         match component {
@@ -179,14 +213,14 @@ mod tests {
     use super::*;
 
     fn places(folder: &Path, roots: &[&Path], unique_names: bool) -> Places {
-        Places::new(FileSettings {
-            folder: folder.to_owned(),
+        let roots = std::iter::once(&folder).chain(roots);
+        Places {
+            roots: roots.map(|root| root.to_path_buf()).collect(),
             annotation: "a".to_owned(),
-            roots: roots.iter().map(|root| root.to_path_buf()).collect(),
             unique_names,
             mode: None,
             fetch_urls: true,
-        })
+        }
     }
 
     // sidecar 12
@@ -250,12 +284,15 @@ mod tests {
             name: "a".into(),
         };
         let unique = places(Path::new("/f"), &[], true);
-        for (key, is_url) in [("x.json", false), ("x.json.url", true)] {
+        let url = "http://h/";
+        for (key, expected_url) in [("x.json", None), ("x.json.url", Some(url.into()))] {
             let expected = "namespace_ns1.configmap_a.x.json".to_owned();
-            assert_eq!(unique.file_name(&object, key), Ok((expected, is_url)));
+            let found = unique.file_name(&object, key, url.as_bytes());
+            assert_eq!(found, Ok((expected, expected_url)));
         }
         for key in [".url", "..", "", "a/b", "a\0", ".larder-1"] {
-            assert!(unique.file_name(&object, key).is_err(), "{key:?}");
+            let found = unique.file_name(&object, key, url.as_bytes());
+            assert!(found.is_err(), "{key:?}");
         }
     }
 }

@@ -7,7 +7,6 @@
 use std::{
     collections::BTreeMap,
     fs, io,
-    mem::MaybeUninit,
     net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -17,7 +16,7 @@ use std::{
 
 use larder_files::regular_file::read_regular_file;
 use larder_on_change::{
-    ContentDigest, Debounce, DigestKey, Digester, HttpTls, HttpUrl, Items, Retry, Start,
+    ContentDigest, Debounce, DigestKey, Digester, HttpUrl, Items, Retry, Start,
 };
 use prometheus_client::registry::Registry;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
@@ -28,11 +27,11 @@ use tracing::{error, info};
 use crate::{
     health::Health,
     hooks::{HookAndRound, Hooks},
-    metrics::{Metrics, WebhookMetrics},
+    metrics::WebhookMetrics,
     request::RequestRound,
     run::RunError,
-    server::{Pages, Server, listen},
-    settings::{Credentials, HttpSettings, RequestSettings, Retries},
+    server::{Form, Pages, listen},
+    settings::{HttpSettings, RequestSettings, Retries},
     steps::StepContext,
 };
 
@@ -70,46 +69,42 @@ pub struct ReloadSettings {
 ///
 /// The address cannot be used.
 pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Result<(), RunError> {
-    let mut registry = Registry::with_prefix("configmap_reload");
-    let metrics = WebhookMetrics::register(&mut registry);
     let listener = listen(settings.listen).await?;
     let health = Arc::new(Health::default());
-    let pages = Pages::Reload(settings.telemetry_path.clone());
-    let server = Server::start(Some(listener), pages, &health, registry);
-    let urls = settings.webhooks.iter().enumerate();
-    let hooks = urls.map(|(number, url)| webhook(number, url, &settings, &metrics));
+    let mut pages = Pages::new(Form::Reload(settings.telemetry_path.clone()), &health);
     // Those of steps are not theirs.
-    let others = Metrics::register(&mut Registry::default());
-    let context = StepContext::new(Path::new(""), BTreeMap::new(), &others, false);
+    pages.registry = Registry::with_prefix("configmap_reload");
+    let webhook_metrics = WebhookMetrics::register(&mut pages.registry);
+    let urls = settings.webhooks.iter().enumerate();
+    let hooks = urls.map(|(number, url)| webhook(number, url, &settings, &webhook_metrics));
+    let context = StepContext::new(Path::new(""), BTreeMap::new(), &pages.metrics, false);
     let mut hooks = Hooks::new(hooks.collect(), context, Arc::clone(&health));
     let key = DigestKey::temporary().expect("the system has random numbers");
-    let mut watch = DirectoryWatch::default();
     hooks.begin(|_| (Start::FirstDelivery, false));
-    loop {
-        // Before reading, so that no change is missed.
-        let problem = watch.renew(&settings.volume_dirs).err().map(|error| {
-            metrics.watcher_errors.inc();
-            error!(%error, "cannot watch a directory, looking at it from time to time");
-            "a directory cannot be watched".to_owned()
-        });
-        let is_watched = problem.is_none();
-        health.set_problem(problem);
-        let present = content(&settings.volume_dirs, &key);
-        hooks.observe(|_| present.clone());
-        // Every arm is cancel-safe.
+    let run = async {
         loop {
-            tokio::select! {
-                biased;
-                () = shutdown.cancelled() => {
-                    server.stop().await;
-                    return Ok(());
+            // Before reading, so that no change is missed.
+            let watch = watch(&settings.volume_dirs).inspect_err(|error| {
+                webhook_metrics.watcher_errors.inc();
+                error!(%error, "cannot watch a directory, looking at it from time to time");
+            });
+            let problem = "a directory cannot be watched";
+            health.set_problem(watch.is_err().then(|| problem.to_owned()));
+            let present = content(&settings.volume_dirs, &key);
+            hooks.observe(|_| present.clone());
+            // Every arm is cancel-safe.
+            loop {
+                tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => return,
+                    () = changed(watch.as_ref().ok()) => break,
+                    _ = hooks.next() => {}
                 }
-                () = watch.changed(), if is_watched => break,
-                () = sleep(POLL), if !is_watched => break,
-                _ = hooks.next() => {}
             }
         }
-    }
+    };
+    pages.served_during(Some(listener), run).await;
+    Ok(())
 }
 
 fn webhook(
@@ -126,9 +121,7 @@ fn webhook(
             read: u32::MAX,
             factor: 0.0,
         },
-        credentials: Credentials::default(),
-        tls: HttpTls::default(),
-        enable_5xx: false,
+        ..HttpSettings::default()
     };
     let mut request = RequestSettings::new(url.clone(), settings.method, &client);
     request.call.expect = vec![(settings.status, settings.status)];
@@ -166,48 +159,29 @@ fn content(directories: &[PathBuf], key: &DigestKey) -> (ContentDigest, Items) {
     digester.finish_with_items()
 }
 
-/// Notices of directories in which `..data` is replaced.
-#[derive(Debug, Default)]
-struct DirectoryWatch(Option<AsyncFd<OwnedFd>>);
-
-impl DirectoryWatch {
-    /// Watches what the paths lead to now.
-    fn renew(&mut self, directories: &[PathBuf]) -> io::Result<()> {
-        let instance = if let Some(instance) = self.0.take() {
-            instance
-        } else {
-            let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
-            #[expect(
-                deprecated,
-                reason = "its successor is unsafe to call, and an `OwnedFd` is what both ask for"
-            )]
-            AsyncFd::new(instance)?
-        };
-        let changes = WatchFlags::MOVED_TO | WatchFlags::CREATE;
-        let ends = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
-        for directory in directories {
-            inotify::add_watch(&instance, directory, changes | ends)
-                .map_err(|errno| io::Error::other(format!("{}: {errno}", directory.display())))?;
-        }
-        self.0 = Some(instance);
-        Ok(())
+/// Becomes readable when an entry of one of the directories is replaced.
+fn watch(directories: &[PathBuf]) -> io::Result<AsyncFd<OwnedFd>> {
+    let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
+    let changes = WatchFlags::MOVED_TO | WatchFlags::CREATE;
+    let ends = WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF | WatchFlags::ONLYDIR;
+    for directory in directories {
+        inotify::add_watch(&instance, directory, changes | ends)
+            .map_err(|errno| io::Error::other(format!("{}: {errno}", directory.display())))?;
     }
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe to call, and an `OwnedFd` is what both ask for"
+    )]
+    AsyncFd::new(instance)
+}
 
-    /// Waits until something has happened. Cancel-safe: what was read is said at once.
-    async fn changed(&mut self) {
-        let Some(instance) = &self.0 else {
-            return;
-        };
-        let mut has_any = false;
-        while !has_any && let Ok(mut ready) = instance.readable().await {
-            let mut buffer = [MaybeUninit::uninit(); 4096];
-            let mut events = inotify::Reader::new(instance.get_ref(), &mut buffer);
-            // The error at the end is that there are no more.
-            while events.next().is_ok() {
-                has_any = true;
-            }
-            ready.clear_ready();
+/// Waits for the first event; without a watch, for the next look. Cancel-safe: events are never read.
+async fn changed(watch: Option<&AsyncFd<OwnedFd>>) {
+    match watch {
+        Some(watch) => {
+            let _ = watch.readable().await;
+            info!("directory changed");
         }
-        info!("directory changed");
+        None => sleep(POLL).await,
     }
 }

@@ -1,21 +1,43 @@
 //! The loop of a sidecar that follows objects: what comes is put into files, and hooks follow.
+//!
+//! Invariants:
+//! 1. A sink learns that all is complete once every selection has had a complete state (rule A1).
+//! 2. A stale object is listed again by its name, with growing pauses after failures, until it was taken or is gone.
 
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    collections::BTreeSet,
+    mem,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
+use futures::{
+    FutureExt as _,
+    future::{BoxFuture, OptionFuture},
+};
+use larder_objects::chain;
 use larder_on_change::Start;
+use larder_watch::{
+    Api, Engine, Limits, NodeContext, Report, RequestError, RequestTiming, TargetId,
+};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::{
-    follow::Follower,
     health::Health,
     hooks::{HookEvent, Hooks},
-    intake::{Settled, SharedIntake},
+    intake::{Settled, SharedIntake, Watched, failure_text},
     request::RequestRound,
+    selection::{ObjectRef, Selection},
     urls::UrlKeys,
 };
 
+/// Requests that wait for their response at the same time. Each holds an object while it is read.
+const LIMITS: Limits = Limits {
+    max_requests_in_flight: 4,
+    max_watches: usize::MAX,
+};
 /// The name of the hook of the label form.
 pub(crate) const HOOK: &str = "request";
 /// Pause before hooks are shown what has changed: all files are looked at, once for a burst of changes.
@@ -25,24 +47,16 @@ const RETRY: Duration = Duration::from_secs(10);
 /// Time for a round that runs when the sidecar ends (rule B4).
 const END: Duration = Duration::from_secs(5);
 
-/// Why a sidecar has failed.
+/// Why a sidecar has failed: its address cannot be used, or it runs once, and a right is missing or time was up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// The first sync of a sidecar that runs once: the reason, and the missing right.
-    #[error("{0}")]
-    Sync(String),
-    /// The address of health and metrics cannot be used.
-    #[error("{0}")]
-    Listen(String),
-}
+#[error("{0}")]
+pub struct RunError(pub(crate) String);
 
 /// A sidecar that runs.
 pub(crate) struct Running {
-    pub(crate) intake: SharedIntake,
-    pub(crate) follower: Follower,
-    pub(crate) hooks: Hooks,
-    pub(crate) health: Arc<Health>,
+    intake: SharedIntake,
+    hooks: Hooks,
+    health: Arc<Health>,
     pub(crate) urls: Option<UrlKeys>,
     /// Everything is written once, within this time.
     pub(crate) once: Option<Duration>,
@@ -50,12 +64,13 @@ pub(crate) struct Running {
     pub(crate) had_files: bool,
     /// The round of the label form, if it is to send no request after the first sync.
     pub(crate) skipped: Option<Arc<RequestRound>>,
-    pub(crate) progress: Progress,
-}
-
-/// How far it has come.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
+    engine: Box<Engine<Watched>>,
+    /// What is followed, by the numbers of targets and in [`Health`].
+    selections: Vec<Selection>,
+    timing: RequestTiming,
+    api: Api,
+    /// A stale object that is being read again.
+    reread: Option<BoxFuture<'static, (ObjectRef, Result<(), RequestError>)>>,
     /// The first sync is complete and written.
     is_synced: bool,
     /// The first sync has written or removed anything.
@@ -65,16 +80,68 @@ pub(crate) struct Progress {
 }
 
 impl Running {
+    /// Follows selections. It fetches nothing, and takes the application to run already.
+    pub(crate) fn new(
+        client: kube::Client,
+        selections: BTreeSet<Selection>,
+        timing: RequestTiming,
+        intake: SharedIntake,
+        hooks: Hooks,
+        health: &Arc<Health>,
+    ) -> Self {
+        let (api, random) = (Api::new(client), fastrand::Rng::new());
+        let context = NodeContext::default();
+        let engine = Engine::new(api.clone(), LIMITS, Arc::default(), &context, random);
+        let mut running = Self {
+            engine: Box::new(engine),
+            selections: selections.into_iter().collect(),
+            timing,
+            api,
+            reread: None,
+            intake,
+            hooks,
+            health: Arc::clone(health),
+            urls: None,
+            once: None,
+            had_files: true,
+            skipped: None,
+            is_synced: false,
+            has_written: false,
+            observe_at: None,
+        };
+        health.follow(&running.selections, timing.max_silence);
+        for (number, selection) in running.selections.iter().enumerate() {
+            let watched = running.watched(selection, Some((Arc::clone(health), number)));
+            let target = TargetId::Collection(number as u64);
+            running.engine.add(target, watched);
+            // Collections need no slot.
+            let _ = running.engine.start(target, true);
+        }
+        running
+    }
+
+    fn watched(&self, selection: &Selection, health: Option<(Arc<Health>, usize)>) -> Watched {
+        Watched {
+            selection: selection.clone(),
+            timing: self.timing,
+            intake: Arc::clone(&self.intake),
+            health,
+        }
+    }
+
     /// Runs until `shutdown`, or until everything is written once.
     pub(crate) async fn until(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
-        let deadline = Instant::now() + self.once.unwrap_or_default();
+        let deadline = self.once.map(|once| Instant::now() + once);
         loop {
             let settled = self.settle();
-            if self.once.is_some() && self.progress.is_synced {
+            if self.once.is_some() && self.is_synced {
                 self.last_round(shutdown).await;
                 return Ok(());
             }
-            let observe_at = self.progress.observe_at;
+            let stale = self.intake.lock().next_stale();
+            let stale = stale.filter(|_| self.reread.is_none());
+            let due = stale.as_ref().map(|(due, _)| *due);
+            let fetch = self.urls.as_mut().map(|urls| urls.next(&self.intake));
             // Every arm is cancel-safe: what is under way is kept in its part. Objects come last, since a server that never
             // pauses must not hold up the rest.
             tokio::select! {
@@ -85,45 +152,90 @@ impl Running {
                     return Ok(());
                 }
                 event = self.hooks.next() => self.note(event),
-                () = sleep_until(observe_at.unwrap_or(deadline)), if observe_at.is_some() => self.observe(),
-                () = next_fetch(self.urls.as_mut(), &self.intake) => {}
+                () = at(self.observe_at) => self.observe(),
+                Some(()) = OptionFuture::from(fetch) => {}
                 () = sleep(RETRY), if settled.retries => {}
-                () = sleep_until(deadline), if self.once.is_some() => {
+                () = at(deadline) => {
                     let reason = self.health.missing().or(settled.unwritten);
                     let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
-                    return Err(RunError::Sync(reason));
+                    return Err(RunError(reason));
                 }
-                news = self.follower.next() => if let Err(failure) = news {
-                    error!(error = failure.text, "request failed, will retry");
-                    if self.once.is_some() && failure.is_final {
-                        return Err(RunError::Sync(failure.text));
+                // Listed by its name (rule D5).
+                () = at(due) => self.reread = stale.map(|(_, object)| {
+                    let watched = self.watched(&Selection::of(&object), None);
+                    let api = self.api.clone();
+                    async move { (object, api.list(&watched, None).await.map(drop)) }.boxed()
+                }),
+                Some((object, read)) = OptionFuture::from(self.reread.as_mut()) => {
+                    self.reread = None;
+                    if let Err(error) = read {
+                        let error = chain(&error);
+                        warn!(error, "cannot read an object again, will retry");
                     }
-                },
+                    self.intake.lock().was_read(&object, self.timing.min_pause);
+                }
+                (TargetId::Collection(target), report) = self.engine.next() => {
+                    self.reported(target, report)?;
+                }
             }
         }
     }
 
+    fn reported(&mut self, target: u64, report: Report<Watched>) -> Result<(), RunError> {
+        let number = usize::try_from(target).unwrap_or(usize::MAX);
+        let selection = &self.selections[number];
+        match report {
+            Report::Synced(all) if all.reset => {
+                self.intake.lock().forget_versions(selection);
+                let _ = self.engine.start(TargetId::Collection(target), true);
+            }
+            Report::Synced(all) => {
+                // Otherwise others may be there, too.
+                if all.incomplete.is_none() {
+                    self.intake.lock().listed(selection, &all.state);
+                }
+                self.health.listed(number);
+            }
+            Report::Deleted(object, _) => self.intake.lock().gone(&object),
+            Report::Failed(failure) => {
+                let error = failure_text(selection, &failure);
+                error!(error, "request failed, will retry");
+                self.health.failed(number, &error);
+                // Repeating it does not help: the right or the path is missing.
+                let is_final = failure.error.is_forbidden() || failure.error.is_not_found();
+                if self.once.is_some() && is_final {
+                    return Err(RunError(error));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// Follows up on what has changed: files, fetches, readiness, hooks.
     fn settle(&mut self) -> Settled {
-        let (settled, fetches) = {
-            let mut intake = self.intake.lock();
-            (intake.settle(), intake.sink.take_fetches())
-        };
-        if let Some(urls) = &mut self.urls {
-            urls.add(fetches);
+        let is_listed = self.health.missing().is_none();
+        let mut intake = self.intake.lock();
+        if is_listed {
+            intake.sink.complete();
         }
-        let progress = &mut self.progress;
-        if progress.is_synced {
+        let mut settled = intake.settle();
+        let is_complete = is_listed && intake.has_reread();
+        drop(intake);
+        if let Some(urls) = &mut self.urls {
+            urls.add(mem::take(&mut settled.fetches));
+        }
+        if self.is_synced {
             if settled.is_changed {
-                progress.observe_at.get_or_insert(Instant::now() + PAUSE);
+                self.observe_at.get_or_insert(Instant::now() + PAUSE);
             }
             return settled;
         }
-        progress.has_written |= settled.is_changed;
+        self.has_written |= settled.is_changed;
         self.health.set_problem(settled.unwritten.clone());
         let is_tried = self.urls.as_ref().is_none_or(UrlKeys::is_tried);
-        if self.follower.is_complete() && is_tried && settled.unwritten.is_none() {
-            progress.is_synced = true;
+        if is_complete && is_tried && settled.unwritten.is_none() {
+            self.is_synced = true;
             self.begin();
             self.health.set_ready();
             info!("first sync complete");
@@ -133,7 +245,7 @@ impl Running {
 
     /// The first sync is complete: hooks begin (rule N2).
     fn begin(&mut self) {
-        let fires = self.progress.has_written && self.had_files;
+        let fires = self.has_written && self.had_files;
         // The script still runs, as theirs does.
         let script = self.skipped.as_ref();
         let script = script.filter(|own| fires && own.script.is_some());
@@ -153,7 +265,7 @@ impl Running {
     }
 
     fn observe(&mut self) {
-        self.progress.observe_at = None;
+        self.observe_at = None;
         let mut intake = self.intake.lock();
         self.hooks.observe(|hook| intake.sink.digest(hook));
     }
@@ -188,10 +300,10 @@ impl Running {
     }
 }
 
-/// Waits for the next fetch that ends, and hands its content over.
-async fn next_fetch(urls: Option<&mut UrlKeys>, intake: &SharedIntake) {
-    match urls {
-        Some(urls) => urls.next(intake).await,
+/// Waits until then, or forever.
+async fn at(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
         None => std::future::pending().await,
     }
 }

@@ -41,20 +41,20 @@ impl ObjectName {
 
 /// What one watch covers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Selection {
+pub(crate) struct Selection {
     /// The kind.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The namespace; `None` for all.
-    pub namespace: Option<SmolStr>,
+    pub(crate) namespace: Option<SmolStr>,
     /// The one name.
-    pub name: Option<SmolStr>,
+    pub(crate) name: Option<SmolStr>,
     /// The label selector.
-    pub labels: Option<String>,
+    pub(crate) labels: Option<String>,
 }
 
 impl Selection {
     /// One object.
-    pub fn of(object: &ObjectRef) -> Self {
+    pub(crate) fn of(object: &ObjectRef) -> Self {
         Self {
             kind: object.kind,
             namespace: Some(object.namespace.clone()),
@@ -70,7 +70,7 @@ impl Selection {
     }
 
     /// Whether the object would be found here, if its labels fit.
-    pub fn covers(&self, object: &ObjectRef) -> bool {
+    pub(crate) fn covers(&self, object: &ObjectRef) -> bool {
         let fits =
             |own: &Option<SmolStr>, found: &SmolStr| own.as_ref().is_none_or(|own| own == found);
         self.kind == object.kind
@@ -100,26 +100,24 @@ pub(crate) fn selections(
     labels: Option<&str>,
     names: Option<&[ObjectName]>,
 ) -> BTreeSet<Selection> {
+    // As if a name were given that any object has, and a namespace that stands for all.
+    let (any, everywhere) = ([ObjectName::default()], || vec![None]);
+    let places = namespaces.map(|all| all.iter().cloned().map(Some).collect());
+    let places = places.unwrap_or_else(everywhere);
     let mut all = BTreeSet::new();
-    // As if a name were given that any object has.
-    let any = [ObjectName::default()];
     for one in names.unwrap_or(&any) {
-        let fits = |kind: &&Kind| one.kind.is_none_or(|own| own == **kind);
-        for kind in kinds.iter().filter(fits) {
-            let mut add = |namespace: Option<&SmolStr>| {
-                all.insert(Selection {
-                    kind: *kind,
-                    namespace: namespace.cloned(),
-                    name: one.name.clone(),
-                    labels: labels.filter(|_| names.is_none()).map(str::to_owned),
-                });
-            };
-            match (namespaces, &one.namespace) {
-                (None, own) => add(own.as_ref()),
-                (Some(all), None) => all.iter().for_each(|namespace| add(Some(namespace))),
-                (Some(all), Some(own)) if all.contains(own) => add(Some(own)),
-                (Some(_), Some(_)) => {}
-            }
+        for kind in kinds
+            .iter()
+            .filter(|kind| one.kind.is_none_or(|own| own == **kind))
+        {
+            let (own, is_anywhere) = (&one.namespace, one.namespace.is_none());
+            let fits = |place: &&Option<_>| is_anywhere || place.is_none() || *place == own;
+            all.extend(places.iter().filter(fits).map(|place| Selection {
+                kind: *kind,
+                namespace: place.as_ref().or(own.as_ref()).cloned(),
+                name: one.name.clone(),
+                labels: labels.filter(|_| names.is_none()).map(str::to_owned),
+            }));
         }
     }
     all
@@ -128,13 +126,13 @@ pub(crate) fn selections(
 /// An object. Of several that want one path, the last in this order wins: Secrets come before ConfigMaps, then
 /// namespace and name decide (rule L6).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct ObjectRef {
+pub(crate) struct ObjectRef {
     /// The kind.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The namespace.
-    pub namespace: SmolStr,
+    pub(crate) namespace: SmolStr,
     /// The name.
-    pub name: SmolStr,
+    pub(crate) name: SmolStr,
 }
 
 impl ObjectRef {

@@ -1,11 +1,6 @@
 //! Health and metrics over HTTP, and the probe that asks for them.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, header::CONTENT_TYPE};
@@ -37,120 +32,109 @@ const MAX_ANSWER: usize = 64 << 10;
 /// Time for open connections when the sidecar ends.
 const END: Duration = Duration::from_millis(500);
 
-/// What is served besides health.
+/// Which pages there are.
 #[derive(Clone, Debug)]
-pub(crate) enum Pages {
-    /// Own form: health and readiness have paths of their own.
-    Own(Metrics),
-    /// Label form: `/healthz` is both (rule H6).
-    Label(Metrics),
-    /// Reload form: `/healthz` as theirs, and metrics at this path.
+pub(crate) enum Form {
+    /// Health and readiness have paths of their own.
+    Own,
+    /// `/healthz` is both (rule H6).
+    Label,
+    /// `/healthz` as theirs, and metrics at this path.
     Reload(String),
 }
 
-/// The server of health and metrics, or none.
-#[derive(Debug, Default)]
-pub(crate) struct Server {
-    tasks: JoinSet<()>,
-    shutdown: CancellationToken,
+/// Health and metrics, as they are served.
+#[derive(Debug)]
+pub(crate) struct Pages {
+    pub(crate) form: Form,
+    pub(crate) health: Arc<Health>,
+    pub(crate) metrics: Metrics,
+    pub(crate) registry: Registry,
 }
 
-impl Server {
-    /// Serves on the listener, if there is one.
-    pub(crate) fn start(
-        listener: Option<TcpListener>,
-        pages: Pages,
-        health: &Arc<Health>,
-        registry: Registry,
-    ) -> Self {
-        let mut server = Self::default();
-        if let Some(listener) = listener {
-            let address = listener.local_addr().ok();
-            info!(?address, "listening");
-            let limits = ConnectionLimits::default().http1_only();
-            let limits = limits.max_connections(CONNECTIONS);
-            let (health, registry) = (Arc::clone(health), Arc::new(registry));
-            let service = service_fn(move |request: http::Request<Incoming>| {
-                let response = respond(&pages, &health, &registry, request.uri());
-                async move { response }
-            });
-            let serving = Acceptor::new(listener, limits).serve(service, server.shutdown.clone());
-            server.tasks.spawn(serving);
+impl Pages {
+    /// With our own metrics.
+    pub(crate) fn new(form: Form, health: &Arc<Health>) -> Self {
+        let mut registry = Registry::with_prefix("larder_sidecar");
+        Self {
+            form,
+            health: Arc::clone(health),
+            metrics: Metrics::register(&mut registry),
+            registry,
         }
-        server
     }
 
-    pub(crate) async fn stop(mut self) {
-        self.shutdown.cancel();
-        if let Ok(Some(ended)) = timeout(END, self.tasks.join_next()).await {
-            log_panic(ended);
+    /// Serves them on the listener, if there is one, as long as `run` runs.
+    pub(crate) async fn served_during<T>(
+        self,
+        listener: Option<TcpListener>,
+        run: impl Future<Output = T>,
+    ) -> T {
+        let Some(listener) = listener else {
+            return run.await;
+        };
+        info!(address = ?listener.local_addr().ok(), "listening");
+        let limits = ConnectionLimits::default().http1_only();
+        let limits = limits.max_connections(CONNECTIONS);
+        let (pages, shutdown) = (Arc::new(self), CancellationToken::new());
+        let service = service_fn(move |request: http::Request<Incoming>| {
+            let response = pages.response(request.uri());
+            async move { response }
+        });
+        let mut serving = JoinSet::new();
+        serving.spawn(Acceptor::new(listener, limits).serve(service, shutdown.clone()));
+        let ended = run.await;
+        shutdown.cancel();
+        if let Ok(Some(served)) = timeout(END, serving.join_next()).await {
+            log_panic(served);
         }
+        ended
     }
+
+    fn response(&self, uri: &http::Uri) -> http::Result<Response<Full<Bytes>>> {
+        let (health, now) = (&self.health, Instant::now());
+        let mut query = uri.query().unwrap_or_default().split('&');
+        let max_age = query.find_map(|pair| pair.strip_prefix("max-age="));
+        let Ok(max_age) = max_age.map(go_duration::parse).transpose() else {
+            return page(
+                400,
+                "text/plain",
+                "max-age: expected a duration\n".to_owned(),
+            );
+        };
+        let answer = match (&self.form, uri.path()) {
+            (Form::Label, "/healthz") => health.live_and_ready(max_age, now),
+            (Form::Reload(_), "/healthz") => health.up(),
+            (Form::Own | Form::Label, "/healthz" | "/livez") => health.live(max_age, now),
+            (Form::Own | Form::Label, "/readyz") => health.ready(now),
+            (Form::Own | Form::Label, "/metrics") => return self.metrics(now),
+            (Form::Reload(own), path) if own == path => return self.metrics(now),
+            _ => return page(404, "text/plain", "not found\n".to_owned()),
+        };
+        let status = if answer.is_ok { 200 } else { 503 };
+        page(status, "application/json", answer.body)
+    }
+
+    fn metrics(&self, now: Instant) -> http::Result<Response<Full<Bytes>>> {
+        let age = self.health.proof_age(now);
+        self.metrics.proof_age.set(age.as_secs_f64());
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a String does not fail");
+        let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        page(200, form, text)
+    }
+}
+
+fn page(status: u16, form: &str, body: String) -> http::Result<Response<Full<Bytes>>> {
+    let response = Response::builder().status(status);
+    let response = response.header(CONTENT_TYPE, form);
+    response.body(Full::new(Bytes::from(body)))
 }
 
 /// A listener on the address.
 pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, RunError> {
-    let failed = |error| RunError::Listen(format!("cannot listen on {address}: {error}"));
+    let failed = |error| RunError(format!("cannot listen on {address}: {error}"));
     TcpListener::bind(address).await.map_err(failed)
-}
-
-/// A listener on the port: on `host`, or on all addresses, where there is IPv6 of both versions.
-pub(crate) async fn bind(host: Option<IpAddr>, port: u16) -> io::Result<TcpListener> {
-    let address = host.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
-    match TcpListener::bind((address, port)).await {
-        Err(error) if error.kind() != io::ErrorKind::AddrInUse && host.is_none() => {
-            TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).await
-        }
-        bound => bound,
-    }
-}
-
-fn respond(
-    pages: &Pages,
-    health: &Health,
-    registry: &Registry,
-    uri: &http::Uri,
-) -> http::Result<Response<Full<Bytes>>> {
-    let response = |status: u16, form, body| {
-        let response = Response::builder()
-            .status(status)
-            .header(CONTENT_TYPE, form);
-        response.body(Full::new(Bytes::from(body)))
-    };
-    let now = Instant::now();
-    let mut query = uri.query().unwrap_or_default().split('&');
-    let max_age = query.find_map(|pair| pair.strip_prefix("max-age="));
-    let Ok(max_age) = max_age.map(go_duration::parse).transpose() else {
-        return response(
-            400,
-            "text/plain",
-            "max-age: expected a duration\n".to_owned(),
-        );
-    };
-    let answer = match (pages, uri.path()) {
-        (Pages::Label(_), "/healthz") => health.live_and_ready(max_age, now),
-        (Pages::Reload(_), "/healthz") => health.up(),
-        (Pages::Own(_) | Pages::Label(_), "/healthz" | "/livez") => health.live(max_age, now),
-        (Pages::Own(_) | Pages::Label(_), "/readyz") => health.ready(now),
-        (pages, path) => {
-            let metrics_path = match pages {
-                Pages::Own(own) | Pages::Label(own) => {
-                    own.proof_age.set(health.proof_age(now).as_secs_f64());
-                    "/metrics"
-                }
-                Pages::Reload(own_path) => own_path,
-            };
-            if path != metrics_path {
-                return response(404, "text/plain", "not found\n".to_owned());
-            }
-            let mut text = String::new();
-            encode(&mut text, registry).expect("writing to a String does not fail");
-            let form = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            return response(200, form, text);
-        }
-    };
-    let status = if answer.is_ok { 200 } else { 503 };
-    response(status, "application/json", answer.body)
 }
 
 /// Asks the sidecar at `address` for `path`, as a probe does. Blocks.
@@ -188,7 +172,7 @@ fn check_within(limit: Duration, address: SocketAddr, path: &str) -> Result<(), 
 mod tests {
     use std::{
         io::{Read as _, Write as _},
-        net::TcpListener,
+        net::{Ipv4Addr, TcpListener},
         thread,
     };
 
@@ -201,19 +185,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn age_of_the_oldest_proof_is_as_of_the_scrape() {
-        let mut registry = Registry::with_prefix("larder_sidecar");
-        let (pages, health) = (
-            Pages::Own(Metrics::register(&mut registry)),
-            Health::default(),
-        );
+        let pages = Pages::new(Form::Own, &Arc::default());
+        let health = &pages.health;
         let watch = |name| Selection::of(&ObjectRef::new(Kind::Secret, "n", name));
-        health.follow(&[watch("a"), watch("b")], Duration::from_mins(2));
+        health.follow(&[watch("a"), watch("b")], None);
         health.proven(0, None);
         advance(Duration::from_secs(30)).await;
         health.proven(1, None);
         advance(Duration::from_secs(10)).await;
         let uri = "/metrics".parse().unwrap();
-        let response = respond(&pages, &health, &registry, &uri).unwrap();
+        let response = pages.response(&uri).unwrap();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&body);
         assert!(

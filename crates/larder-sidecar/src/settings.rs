@@ -7,146 +7,101 @@ mod environment;
 use std::{
     collections::BTreeSet,
     fmt, fs,
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use larder_objects::{Kind, go_duration, validation::is_label};
 use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpTls, HttpUrl};
+use larder_watch::RequestTiming;
 use smol_str::SmolStr;
 use tracing::Level;
 
 use self::environment::{Environment, MAX_TIME};
-use crate::selection::{ObjectName, Selection, selections};
+use crate::{
+    place::{Places, normalized},
+    selection::{ObjectName, Selection, selections},
+};
 
 /// The variables of k8s-sidecar that select its form.
 pub const MARKS: [&str; 2] = ["LABEL", "RESOURCE_NAME"];
 
+/// Longest time for the one list of `METHOD=LIST`.
+const LIST_TIMEOUT: Duration = Duration::from_mins(1);
 /// Where a pod finds its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// A watch is reopened after this time without a sign of life.
-pub const MAX_SILENCE: Duration = Duration::from_mins(2);
 
 /// The settings of the label form.
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
     /// The watches.
-    pub selections: BTreeSet<Selection>,
+    pub(crate) selections: BTreeSet<Selection>,
     /// How they are followed.
-    pub method: Method,
-    /// How watches and polls behave.
-    pub timing: WatchTiming,
+    pub(crate) timing: RequestTiming,
+    /// Everything is listed and written once, within this time.
+    pub(crate) once: Option<Duration>,
     /// Where their files go.
-    pub files: FileSettings,
+    pub(crate) files: Places,
     /// The request after a change.
-    pub request: Option<RequestSettings>,
+    pub(crate) request: Option<RequestSettings>,
     /// The script after a change, and its longest time.
-    pub script: Option<(PathBuf, Duration)>,
+    pub(crate) script: Option<(PathBuf, Duration)>,
     /// No request after the first sync.
-    pub skip_init: bool,
+    pub(crate) skip_init: bool,
     /// The quiet period before script and request.
-    pub debounce: Debounce,
+    pub(crate) debounce: Debounce,
     /// `*.url` keys; `None` if they are files like any other.
-    pub urls: Option<UrlSettings>,
-    /// Host and port of `/healthz`.
-    pub health: Option<(Option<IpAddr>, u16)>,
+    pub(crate) urls: Option<UrlSettings>,
+    /// Addresses of `/healthz`, of which the first that can be used is; none for no health.
+    pub(crate) listen: Vec<SocketAddr>,
     /// The log.
     pub log: LogSettings,
     /// Directory of the index.
-    pub state_dir: PathBuf,
+    pub(crate) state_dir: PathBuf,
     /// The kubeconfig, if there is one.
     pub kubeconfig: Option<PathBuf>,
     /// Whether any certificate of the API server is accepted.
     pub skip_tls_verify: bool,
     /// What the user should know.
-    pub warnings: Vec<String>,
-}
-
-/// How objects are followed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Listed once.
-    List,
-    /// Listed again after this time.
-    Sleep(Duration),
-    /// Watched.
-    Watch,
-}
-
-/// How watches behave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WatchTiming {
-    /// How long the API server keeps a watch open; `None` for the default.
-    pub timeout: Option<Duration>,
-    /// A watch is reopened after this time without a sign of life.
-    pub max_silence: Duration,
-    /// The shortest pause after an error.
-    pub min_pause: Duration,
-}
-
-impl Default for WatchTiming {
-    fn default() -> Self {
-        Self {
-            timeout: None,
-            max_silence: MAX_SILENCE,
-            min_pause: Duration::ZERO,
-        }
-    }
-}
-
-/// Where the files of objects go.
-#[derive(Clone, Debug)]
-pub struct FileSettings {
-    /// The directory.
-    pub folder: PathBuf,
-    /// The annotation that names another directory.
-    pub annotation: String,
-    /// Where annotations may lead, besides the directory itself.
-    pub roots: Vec<PathBuf>,
-    /// Whether a file name has namespace, kind and name of its object.
-    pub unique_names: bool,
-    /// The mode of files; `None` for the umask.
-    pub mode: Option<u32>,
-    /// Whether `*.url` keys are fetched.
-    pub fetch_urls: bool,
+    pub(crate) warnings: Vec<String>,
 }
 
 /// A request after a change.
 #[derive(Clone, Debug)]
-pub struct RequestSettings {
+pub(crate) struct RequestSettings {
     /// The request, without credentials.
-    pub call: HttpCall,
+    pub(crate) call: HttpCall,
     /// How it is sent.
-    pub client: HttpSettings,
+    pub(crate) client: HttpSettings,
 }
 
 /// How requests are sent.
-#[derive(Clone, Debug)]
-pub struct HttpSettings {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HttpSettings {
     /// Time for one attempt.
-    pub timeout: Duration,
+    pub(crate) timeout: Duration,
     /// Fast retries.
-    pub retries: Retries,
+    pub(crate) retries: Retries,
     /// User and password.
-    pub credentials: Credentials,
+    pub(crate) credentials: Credentials,
     /// How certificates are verified.
-    pub tls: HttpTls,
+    pub(crate) tls: HttpTls,
     /// Whether the answer of a server that fails counts.
-    pub enable_5xx: bool,
+    pub(crate) enable_5xx: bool,
 }
 
 /// Fast retries of a request.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Retries {
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Retries {
     /// Of any kind.
-    pub total: u32,
+    pub(crate) total: u32,
     /// After no connection.
-    pub connect: u32,
+    pub(crate) connect: u32,
     /// After no answer.
-    pub read: u32,
+    pub(crate) read: u32,
     /// The factor of the pauses.
-    pub factor: f64,
+    pub(crate) factor: f64,
 }
 
 impl Retries {
@@ -154,7 +109,7 @@ impl Retries {
     const MAX_PAUSE: f64 = 120.0;
 
     /// The pause before retry number `retry`, from 1.
-    pub fn pause(&self, retry: u32) -> Duration {
+    pub(crate) fn pause(&self, retry: u32) -> Duration {
         if retry <= 1 {
             return Duration::ZERO;
         }
@@ -165,7 +120,7 @@ impl Retries {
 
 /// User and password of requests. `Debug` shows neither.
 #[derive(Clone, Default)]
-pub struct Credentials {
+pub(crate) struct Credentials {
     pub(crate) username: String,
     pub(crate) password: String,
     pub(crate) username_file: Option<PathBuf>,
@@ -181,7 +136,7 @@ impl fmt::Debug for Credentials {
 
 /// Encoding of credentials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Encoding {
+pub(crate) enum Encoding {
     /// ISO 8859-1.
     #[default]
     Latin1,
@@ -193,15 +148,15 @@ pub enum Encoding {
 
 /// `*.url` keys.
 #[derive(Clone, Debug)]
-pub struct UrlSettings {
+pub(crate) struct UrlSettings {
     /// Time between two fetches; `None` if only a change of the object causes one.
-    pub refresh: Option<Duration>,
+    pub(crate) refresh: Option<Duration>,
     /// Whether credentials go to any host.
-    pub credentials_always: bool,
+    pub(crate) credentials_always: bool,
     /// The only place that credentials go to otherwise.
-    pub origin: Option<HttpUrl>,
+    pub(crate) origin: Option<HttpUrl>,
     /// How they are fetched.
-    pub client: HttpSettings,
+    pub(crate) client: HttpSettings,
 }
 
 /// The log of the label form.
@@ -213,20 +168,13 @@ pub struct LogSettings {
     pub json: bool,
 }
 
-/// Settings that cannot be used: one line for each mistake.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.join("\n"))]
-pub struct SettingsError(pub Vec<String>);
-
 impl LabelSettings {
     /// The settings of a process with these variables.
     ///
     /// # Errors
     ///
     /// All mistakes, each with its variable.
-    pub fn from_variables(
-        variables: impl Fn(&str) -> Option<String>,
-    ) -> Result<Self, SettingsError> {
+    pub fn from_variables(variables: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<String>> {
         let mut env = Environment {
             variables: &variables,
             errors: Vec::new(),
@@ -242,20 +190,21 @@ impl LabelSettings {
         let client = http(&mut env);
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(MAX_TIME);
-        let (method, request) = (method(&mut env), request(&mut env, &client));
+        let request = request(&mut env, &client);
         let urls = urls(&mut env, client);
+        let (timing, once) = timing(&mut env);
         let state_dir = env.path("LARDER_STATE_DIR");
         let settings = Self {
             selections: selected(&mut env),
-            timing: timing(&mut env, method),
-            method,
+            timing,
+            once,
             files: files(&mut env, urls.is_some()),
             script: env.path("SCRIPT").map(|path| (path, script_timeout)),
             request,
             skip_init: env.flag("REQ_SKIP_INIT"),
             debounce: debounce(&mut env),
             urls,
-            health: health(&mut env),
+            listen: listen(&mut env),
             log: log(&mut env),
             state_dir: state_dir.unwrap_or_else(|| default_state_dir(variables("TMPDIR"))),
             kubeconfig: kubeconfig(&env),
@@ -266,7 +215,7 @@ impl LabelSettings {
         if env.errors.is_empty() {
             Ok(settings)
         } else {
-            Err(SettingsError(env.errors))
+            Err(env.errors)
         }
     }
 }
@@ -300,15 +249,14 @@ fn selected(env: &mut Environment<'_>) -> BTreeSet<Selection> {
     let expected = "NAME, KIND/NAME or NAMESPACE/KIND/NAME, with configmap or secret";
     let names = |text: &str| parts(text).map(ObjectName::parse).collect();
     let names: Option<Vec<_>> = env.parsed("RESOURCE_NAME", expected, names);
-    let is_named = env.text("RESOURCE_NAME").is_some();
     let both = [Kind::ConfigMap, Kind::Secret];
     let words = [
         ("configmap", &both[..1]),
         ("secret", &both[1..]),
         ("both", &both),
     ];
-    let kinds = env.word("RESOURCE", &words).unwrap_or(&both[..1]);
-    let (labels, namespaces) = (labels(env, is_named), namespaces(env));
+    let kinds = env.word("RESOURCE", &words);
+    let (labels, namespaces) = (labels(env), namespaces(env));
     selections(
         kinds,
         namespaces.as_ref(),
@@ -317,20 +265,21 @@ fn selected(env: &mut Environment<'_>) -> BTreeSet<Selection> {
     )
 }
 
-fn labels(env: &mut Environment<'_>, is_named: bool) -> Option<String> {
-    let label = env.raw("LABEL");
-    let value = env.raw("LABEL_VALUE").unwrap_or_default();
-    for (name, text) in [("LABEL", label.as_deref()), ("LABEL_VALUE", Some(&*value))] {
-        if text.is_some_and(|text| text.len() > 4096 || text.contains(char::is_control)) {
+fn labels(env: &mut Environment<'_>) -> Option<String> {
+    let (label, value) = (env.raw("LABEL"), env.raw("LABEL_VALUE"));
+    for (name, text) in [("LABEL", &label), ("LABEL_VALUE", &value)] {
+        let mut text = text.iter();
+        if text.any(|text| text.len() > 4096 || text.contains(char::is_control)) {
             env.error(name, "expected a label selector");
         }
     }
-    match label.as_deref() {
-        Some(label) if !value.is_empty() => return Some(format!("{label}={value}")),
-        Some(label) if !label.is_empty() => return Some(label.to_owned()),
-        _ if is_named => {}
-        None => env.error("LABEL", "is required"),
-        Some(_) => env.warn("LABEL is empty: every object is selected"),
+    let value = value.filter(|value| !value.is_empty());
+    match (label, value) {
+        (Some(label), Some(value)) => return Some(format!("{label}={value}")),
+        (Some(label), None) if !label.is_empty() => return Some(label),
+        _ if env.text("RESOURCE_NAME").is_some() => {}
+        (None, _) => env.error("LABEL", "is required"),
+        (Some(_), None) => env.warn("LABEL is empty: every object is selected"),
     }
     None
 }
@@ -351,52 +300,50 @@ fn namespaces(env: &mut Environment<'_>) -> Option<BTreeSet<SmolStr>> {
     (!names.contains("ALL")).then_some(names)
 }
 
-fn method(env: &mut Environment<'_>) -> Method {
+/// How objects are followed; within which time, if only once.
+fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
+    let mut seconds = |name, default: u32| Duration::from_secs(env.number(name, default).into());
     // Nothing may ask without a pause.
-    let seconds = env.number("SLEEP_TIME", 60_u32).max(1);
-    let pause = Duration::from_secs(seconds.into()).min(MAX_TIME);
-    let word = env.text("METHOD").map(|word| word.to_ascii_uppercase());
-    match word.as_deref() {
-        Some("LIST") => Method::List,
-        Some("SLEEP") => Method::Sleep(pause),
-        None | Some("WATCH") => Method::Watch,
+    let pause = seconds("SLEEP_TIME", 60).clamp(Duration::from_secs(1), MAX_TIME);
+    let silence = seconds("WATCH_CLIENT_TIMEOUT", 120).clamp(Duration::from_secs(10), MAX_TIME);
+    let method = env.text("METHOD").map(|word| word.to_ascii_uppercase());
+    let (poll, max_silence) = match method.as_deref() {
+        Some("LIST") => (Some(MAX_TIME), silence),
+        Some("SLEEP") => (Some(pause), 2 * pause + Duration::from_mins(1)),
+        None | Some("WATCH") => (None, silence),
         Some(_) => {
             env.warn("METHOD: expected LIST, SLEEP or WATCH, taken as WATCH");
-            Method::Watch
+            (None, silence)
         }
-    }
-}
-
-fn timing(env: &mut Environment<'_>, method: Method) -> WatchTiming {
-    let silence = env.number("WATCH_CLIENT_TIMEOUT", 120_u32);
-    let silence = Duration::from_secs(silence.into());
-    WatchTiming {
-        timeout: env.seconds("WATCH_SERVER_TIMEOUT"),
-        max_silence: match method {
-            Method::Sleep(pause) => 2 * pause + Duration::from_mins(1),
-            Method::Watch | Method::List => silence.clamp(Duration::from_secs(10), MAX_TIME),
-        },
+    };
+    let timing = RequestTiming {
+        poll,
+        watch_timeout: env.seconds("WATCH_SERVER_TIMEOUT"),
+        max_silence: Some(max_silence),
         min_pause: env.seconds("ERROR_THROTTLE_SLEEP").unwrap_or_default(),
-    }
+    };
+    let is_list = method.as_deref() == Some("LIST");
+    (timing, is_list.then_some(LIST_TIMEOUT))
 }
 
-fn files(env: &mut Environment<'_>, fetch_urls: bool) -> FileSettings {
+fn files(env: &mut Environment<'_>, fetch_urls: bool) -> Places {
     let folder = env.path("FOLDER");
     if folder.is_none() {
         env.error("FOLDER", "is required");
     }
+    let folder = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
     let roots = |text: &str| {
         let roots = text.split(':').filter(|root| !root.is_empty());
         let roots: Vec<_> = roots.map(PathBuf::from).collect();
         roots.iter().all(|root| root.is_absolute()).then_some(roots)
     };
-    let annotation = env.text("FOLDER_ANNOTATION");
     let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
+    let roots = folder.into_iter().chain(roots.unwrap_or_default());
+    let annotation = env.text("FOLDER_ANNOTATION");
     let expected = "an octal mode, such as 0440";
-    FileSettings {
-        folder: folder.unwrap_or_default(),
+    Places {
+        roots: roots.map(|root| normalized(&root)).collect(),
         annotation: annotation.unwrap_or_else(|| "k8s-sidecar-target-directory".to_owned()),
-        roots: roots.unwrap_or_default(),
         unique_names: env.flag("UNIQUE_FILENAMES"),
         mode: env.parsed("DEFAULT_FILE_MODE", expected, octal_mode),
         fetch_urls,
@@ -419,26 +366,16 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
             _ => None,
         }
     };
-    let expected = "latin1, utf-8 or ascii";
-    let encoding = env.parsed("REQ_BASIC_AUTH_ENCODING", expected, encoding);
-    let credentials = Credentials {
-        username: env.raw("REQ_USERNAME").unwrap_or_default(),
-        password: env.raw("REQ_PASSWORD").unwrap_or_default(),
-        username_file: env.path("REQ_USERNAME_FILE"),
-        password_file: env.path("REQ_PASSWORD_FILE"),
-        encoding: encoding.unwrap_or_default(),
-    };
     let timeout = |text: &str| {
         let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0)?;
         Some(Duration::try_from_secs_f64(seconds).map_or(MAX_TIME, |time| time.min(MAX_TIME)))
     };
+    let factor = |text: &str| text.parse().ok().filter(|f| (0.0..=f64::MAX).contains(f));
+    let expected = "latin1, utf-8 or ascii";
+    let encoding = env.parsed("REQ_BASIC_AUTH_ENCODING", expected, encoding);
     let timeout = env.parsed("REQ_TIMEOUT", "a number of seconds above 0", timeout);
+    let factor = env.parsed("REQ_RETRY_BACKOFF_FACTOR", "a number from 0 on", factor);
     let bundle = env.text("REQUESTS_CA_BUNDLE");
-    let factor = env.parsed("REQ_RETRY_BACKOFF_FACTOR", "a number from 0 on", |text| {
-        text.parse()
-            .ok()
-            .filter(|factor| (0.0..=f64::MAX).contains(factor))
-    });
     HttpSettings {
         timeout: timeout.unwrap_or(Duration::from_secs(10)),
         retries: Retries {
@@ -447,7 +384,13 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
             read: env.number("REQ_RETRY_READ", 5),
             factor: factor.unwrap_or(1.1),
         },
-        credentials,
+        credentials: Credentials {
+            username: env.raw("REQ_USERNAME").unwrap_or_default(),
+            password: env.raw("REQ_PASSWORD").unwrap_or_default(),
+            username_file: env.path("REQ_USERNAME_FILE"),
+            password_file: env.path("REQ_PASSWORD_FILE"),
+            encoding: encoding.unwrap_or_default(),
+        },
         tls: HttpTls {
             ca: bundle.or_else(|| env.text("SSL_CERT_FILE")),
             server_name: None,
@@ -458,8 +401,10 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
 }
 
 fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSettings> {
-    let methods = ["GET", "POST", "PUT"].map(|word| (word, word));
-    let method = env.word("REQ_METHOD", &methods).unwrap_or("GET");
+    let method = env.word(
+        "REQ_METHOD",
+        &["GET", "POST", "PUT"].map(|word| (word, word)),
+    );
     let payload = env.text("REQ_PAYLOAD").map(|text| {
         let value = serde_json::from_str(&text);
         value.unwrap_or(serde_json::Value::String(text)).to_string()
@@ -489,22 +434,21 @@ impl RequestSettings {
 
 fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> {
     let is_fetched = env.word("LARDER_URL_KEYS", &[("Fetch", true), ("Ignore", false)]);
-    let credentials = [("SameOrigin", false), ("Always", true)];
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
         let is_set = |name: &str| env.text(name).is_some();
-        if is_fetched != Some(false) && (is_set(name) || is_set(&name.to_ascii_lowercase())) {
+        if is_fetched && (is_set(name) || is_set(&name.to_ascii_lowercase())) {
             env.warn(&format!("{name}: *.url keys are fetched without a proxy, which could reach what larder refuses"));
         }
     }
+    let credentials = [("SameOrigin", false), ("Always", true)];
+    let url = env.text("REQ_URL");
     let settings = UrlSettings {
         refresh: env.duration("LARDER_URL_REFRESH", Duration::from_mins(5)),
-        credentials_always: env.word("LARDER_URL_CREDENTIALS", &credentials) == Some(true),
-        origin: env
-            .text("REQ_URL")
-            .and_then(|url| HttpUrl::parse(&url).ok()),
+        credentials_always: env.word("LARDER_URL_CREDENTIALS", &credentials),
+        origin: url.and_then(|url| HttpUrl::parse(&url).ok()),
         client,
     };
-    is_fetched.unwrap_or(true).then_some(settings)
+    is_fetched.then_some(settings)
 }
 
 fn debounce(env: &mut Environment<'_>) -> Debounce {
@@ -524,33 +468,40 @@ fn debounce(env: &mut Environment<'_>) -> Debounce {
     })
 }
 
-fn health(env: &mut Environment<'_>) -> Option<(Option<IpAddr>, u16)> {
+fn listen(env: &mut Environment<'_>) -> Vec<SocketAddr> {
     let host = env.parsed("HEALTH_HOST", "an IP address", |text| match text {
-        "localhost" => Some(IpAddr::from([127, 0, 0, 1])),
+        "localhost" => Some(Ipv4Addr::LOCALHOST.into()),
         text => text.parse().ok(),
     });
     let is_off = env.raw("HEALTH_PORT").is_some_and(|port| port.is_empty());
     let port = |text: &str| text.parse().ok();
     let port = env.parsed("HEALTH_PORT", "a port, or 0 for none", port);
     let port = port.unwrap_or(if is_off { 0 } else { 8080 });
-    (port != 0).then_some((host, port))
+    // Where there is IPv6, the first means both versions.
+    let all = [
+        IpAddr::from(Ipv6Addr::UNSPECIFIED),
+        Ipv4Addr::UNSPECIFIED.into(),
+    ];
+    let hosts = host.map_or(all.to_vec(), |host| vec![host]).into_iter();
+    let addresses = hosts.map(|host| SocketAddr::new(host, port));
+    addresses.filter(|_| port != 0).collect()
 }
 
 fn log(env: &mut Environment<'_>) -> LogSettings {
     let levels = "DEBUG, INFO, WARNING, ERROR or CRITICAL";
     let mut level = env.parsed("LOG_LEVEL", levels, python_level);
     if let Some(path) = env.text("LOG_CONFIG") {
-        let text = fs::read_to_string(path).unwrap_or_default();
         env.warn("LOG_CONFIG: only the level of root is read");
-        let root = root_level(&text);
-        level = root.as_deref().and_then(python_level).or(level);
+        let text = fs::read_to_string(path).unwrap_or_default();
+        level = root_level(&text).and_then(python_level).or(level);
     }
-    if env.word("LOG_TZ", &[("LOCAL", true), ("UTC", false)]) == Some(true) {
+    let is_local = env.word("LOG_TZ", &[("LOCAL", true), ("UTC", false)]);
+    if is_local && env.text("LOG_TZ").is_some() {
         env.warn("LOG_TZ: times are in UTC, for larder has no data of time zones");
     }
     LogSettings {
         level: level.unwrap_or(Level::INFO),
-        json: env.word("LOG_FORMAT", &[("JSON", true), ("LOGFMT", false)]) != Some(false),
+        json: env.word("LOG_FORMAT", &[("JSON", true), ("LOGFMT", false)]),
     }
 }
 
@@ -565,12 +516,12 @@ fn python_level(word: &str) -> Option<Level> {
 }
 
 /// The level of `root` in a configuration of Python's logging: its line below the line `root:`.
-fn root_level(text: &str) -> Option<String> {
+fn root_level(text: &str) -> Option<&str> {
     let mut lines = text.lines().skip_while(|line| line.trim_end() != "root:");
     lines.next()?;
     let mut own = lines.take_while(|line| line.starts_with([' ', '\t']) || line.trim().is_empty());
     let level = own.find_map(|line| line.trim().strip_prefix("level:"))?;
-    Some(level.trim().trim_matches(['"', '\'']).to_owned())
+    Some(level.trim().trim_matches(['"', '\'']))
 }
 
 #[cfg(test)]

@@ -31,18 +31,19 @@ const SLOW: Duration = Duration::from_mins(5);
 /// The keys whose content is fetched.
 pub(crate) struct UrlKeys {
     settings: Arc<UrlSettings>,
+    /// Those that are due at a time, by path.
     keys: BTreeMap<Arc<str>, Key>,
-    fetching: Option<(UrlFile, BoxFuture<'static, Fetched>)>,
+    fetching: Option<BoxFuture<'static, (UrlFile, Fetched)>>,
     metrics: Metrics,
 }
 
 #[derive(Debug)]
 struct Key {
     file: UrlFile,
-    due: Option<Instant>,
+    due: Instant,
     failures: u32,
     is_tried: bool,
-    validators: Vec<(&'static str, String)>,
+    validators: Vec<(String, String)>,
 }
 
 /// New content; `None` if it is unchanged.
@@ -60,16 +61,16 @@ impl UrlKeys {
 
     /// Fetches these now.
     pub(crate) fn add(&mut self, files: Vec<UrlFile>) {
-        for file in files {
+        self.keys.extend(files.into_iter().map(|file| {
             let key = Key {
-                due: Some(Instant::now()),
+                due: Instant::now(),
                 failures: 0,
                 is_tried: false,
                 validators: Vec::new(),
                 file,
             };
-            self.keys.insert(Arc::clone(&key.file.path), key);
-        }
+            (Arc::clone(&key.file.path), key)
+        }));
     }
 
     /// Whether the first attempt of every key is over.
@@ -84,85 +85,83 @@ impl UrlKeys {
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self, intake: &SharedIntake) {
         loop {
-            if let Some((_, fetching)) = &mut self.fetching {
-                let fetched = fetching.await;
-                if let Some((file, _)) = self.fetching.take() {
-                    self.ended(file, fetched, intake);
-                }
-                return;
+            if let Some(fetching) = &mut self.fetching {
+                let (file, fetched) = fetching.await;
+                self.fetching = None;
+                return self.ended(&file, fetched, intake);
             }
-            let due = self
-                .keys
-                .values()
-                .filter_map(|key| Some((key.due?, &key.file)));
-            let Some((due, file)) = due.min_by_key(|(due, _)| *due) else {
+            let Some(key) = self.keys.values().min_by_key(|key| key.due) else {
                 return std::future::pending().await;
             };
-            let file = file.clone();
-            sleep_until(due).await;
+            sleep_until(key.due).await;
+            let (file, validators) = (key.file.clone(), key.validators.clone());
             if !intake.lock().sink.wants(&file) {
                 self.keys.remove(&file.path);
                 continue;
             }
-            let validators = self.keys[&file.path].validators.clone();
-            let (settings, url) = (Arc::clone(&self.settings), Arc::clone(&file.url));
-            let fetching = async move { run(&settings, &url, validators).await };
-            self.fetching = Some((file, fetching.boxed()));
+            let settings = Arc::clone(&self.settings);
+            let fetching = async move {
+                let fetched = run(&settings, &file.url, validators).await;
+                (file, fetched)
+            };
+            self.fetching = Some(fetching.boxed());
         }
     }
 
-    fn ended(&mut self, file: UrlFile, fetched: Fetched, intake: &SharedIntake) {
-        let now = Instant::now();
-        let Some(key) = self.keys.get_mut(&file.path).filter(|key| key.file == file) else {
+    fn ended(&mut self, file: &UrlFile, fetched: Fetched, intake: &SharedIntake) {
+        let Some(key) = self
+            .keys
+            .get_mut(&file.path)
+            .filter(|key| key.file == *file)
+        else {
             return;
         };
         key.is_tried = true;
-        let refresh = self.settings.refresh.map(|refresh| now + refresh);
+        let mut pause = self.settings.refresh;
         let outcome = match fetched {
             Ok(fetched) => {
                 key.failures = 0;
-                key.due = refresh;
-                let is_new = fetched.is_some();
+                let outcome = if fetched.is_some() {
+                    "succeeded"
+                } else {
+                    "unchanged"
+                };
                 if let Some(fetched) = fetched {
                     key.validators = fetched.validators();
-                    intake.lock().sink.take_fetched(&file, &fetched.body);
+                    intake.lock().sink.take_fetched(file, &fetched.body);
                 }
-                if is_new { "succeeded" } else { "unchanged" }
+                outcome
             }
             Err(reason) => {
                 warn!(path = %file.path, error = reason, "cannot fetch, keeping the old file");
                 key.failures += 1;
                 let retries = self.settings.client.retries;
-                let pause = if key.failures <= retries.total {
-                    retries.pause(key.failures).max(Duration::from_secs(1))
-                } else {
-                    SLOW
-                };
-                key.due = (retries.total > 0).then_some(now + pause).or(refresh);
+                if key.failures <= retries.total {
+                    pause = Some(retries.pause(key.failures).max(Duration::from_secs(1)));
+                } else if retries.total > 0 {
+                    pause = Some(SLOW);
+                }
                 "failed"
             }
         };
+        match pause {
+            Some(pause) => key.due = Instant::now() + pause,
+            None => drop(self.keys.remove(&file.path)),
+        }
         self.metrics.fetched(outcome);
     }
 }
 
 /// Fetches a URL, and follows redirects.
-async fn run(
-    settings: &UrlSettings,
-    url: &str,
-    validators: Vec<(&'static str, String)>,
-) -> Fetched {
+async fn run(settings: &UrlSettings, url: &str, validators: Vec<(String, String)>) -> Fetched {
     let client = &settings.client;
     let first = HttpUrl::parse(url).map_err(|error| error.to_string())?;
     let mut url = first.clone();
     for _ in 0..=REDIRECTS {
-        let conditions = validators.iter();
-        let conditions = conditions.map(|(name, value)| ((*name).to_owned(), value.clone()));
-        let mut headers: Vec<_> = conditions.collect();
-        let trusted = settings.origin.as_ref();
-        if trusted.is_some_and(|trusted| is_same_origin(trusted, &url))
-            || (settings.credentials_always && is_same_origin(&first, &url))
-        {
+        let mut headers = validators.clone();
+        let is_trusted = |trusted: &HttpUrl| origin(trusted) == origin(&url);
+        let always = Some(&first).filter(|_| settings.credentials_always);
+        if settings.origin.iter().chain(always).any(is_trusted) {
             headers.extend(authorization(&client.credentials)?);
         }
         let request = Fetch {
@@ -189,10 +188,9 @@ async fn run(
     Err(format!("{first}: more than {REDIRECTS} redirects"))
 }
 
-fn is_same_origin(one: &HttpUrl, other: &HttpUrl) -> bool {
-    one.is_tls() == other.is_tls()
-        && one.port() == other.port()
-        && one.host().eq_ignore_ascii_case(other.host())
+/// Scheme, host and port.
+fn origin(url: &HttpUrl) -> (bool, String, u16) {
+    (url.is_tls(), url.host().to_ascii_lowercase(), url.port())
 }
 
 /// The target of a redirect: a URL, or a path on the same server.
@@ -225,13 +223,13 @@ mod tests {
     #[test]
     fn origin_is_scheme_host_and_port() {
         let own = url("http://localhost:3000/api");
-        assert!(is_same_origin(&own, &url("http://LOCALHOST:3000/x")));
+        assert_eq!(origin(&own), origin(&url("http://LOCALHOST:3000/x")));
         for other in [
             "https://localhost:3000/",
             "http://localhost/",
             "http://other:3000/",
         ] {
-            assert!(!is_same_origin(&own, &url(other)));
+            assert_ne!(origin(&own), origin(&url(other)));
         }
     }
 

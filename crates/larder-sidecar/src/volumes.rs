@@ -7,16 +7,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, mem,
+    fs, iter,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{Kind, Object, chain};
-use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
-use larder_projection::{Inputs, Needs, Payload, Unavailable, disk::AtomicWriter, project};
+use larder_on_change::{ContentDigest, ContentTag, DigestKey, Digester, Hook, Items};
+use larder_projection::{
+    Inputs, Needs, Payload, Unavailable,
+    disk::{AtomicWriter, DiskError},
+    project,
+};
 use smol_str::SmolStr;
 use tracing::{info, warn};
 
@@ -47,14 +50,15 @@ impl OwnVolume {
             needs.add_volume(source);
         }
         let maps = needs.config_maps.into_iter();
-        let maps = maps.map(|name| (Kind::ConfigMap, name));
         let secrets = needs.secrets.into_iter();
-        let all = maps.chain(secrets.map(|name| (Kind::Secret, name)));
-        let object = |(kind, name): (Kind, &str)| {
+        let all = maps
+            .zip(iter::repeat(Kind::ConfigMap))
+            .chain(secrets.zip(iter::repeat(Kind::Secret)));
+        all.filter_map(|(name, kind)| {
             let (namespace, name) = name.split_once('/')?;
             Some(ObjectRef::new(kind, namespace, name))
-        };
-        all.filter_map(object).collect()
+        })
+        .collect()
     }
 }
 
@@ -62,10 +66,11 @@ impl OwnVolume {
 #[derive(Debug)]
 pub(crate) struct Volumes {
     states: Vec<VolumeState>,
-    /// The objects that have been listed.
+    /// The objects that have not been listed yet.
+    unlisted: BTreeSet<ObjectRef>,
+    /// The others.
     inputs: Inputs,
     index: Index,
-    random: fastrand::Rng,
     metrics: Metrics,
 }
 
@@ -90,21 +95,19 @@ impl Volumes {
             is_due: true,
         });
         let states: Vec<_> = states.collect();
+        let objects = states.iter().flat_map(|state| &state.objects);
         Self {
+            unlisted: objects.cloned().collect(),
             states,
             inputs: Inputs::default(),
             index: Index::open(state_dir, &first.unwrap_or_default()),
-            random: fastrand::Rng::new(),
             metrics,
         }
     }
 
-    /// The watches that the volumes take: each object by its name (rule E3).
+    /// The watches that the volumes take before anything is listed: each object by its name (rule E3).
     pub(crate) fn selections(&self) -> BTreeSet<Selection> {
-        let states = self.states.iter();
-        states
-            .flat_map(|state| state.objects.iter().map(Selection::of))
-            .collect()
+        self.unlisted.iter().map(Selection::of).collect()
     }
 
     /// Whether a volume has a set of an earlier start.
@@ -112,48 +115,26 @@ impl Volumes {
         let mut volumes = self.states.iter();
         volumes.any(|state| fs::symlink_metadata(state.volume.path.join("..data")).is_ok())
     }
+}
 
-    fn is_listed(&self, object: &ObjectRef) -> bool {
-        let (name, inputs) = (input_name(object), &self.inputs);
-        match object.kind {
-            Kind::ConfigMap => inputs.config_maps.contains_key(&name),
-            Kind::Secret => inputs.secrets.contains_key(&name),
-        }
+/// Writes a volume, and returns the tags of its files and whether they were swapped.
+fn write(
+    volume: &OwnVolume,
+    inputs: &Inputs,
+    key: &DigestKey,
+) -> Result<(Vec<(String, ContentTag)>, bool), String> {
+    let pod = Pod::default();
+    let mut payload = Payload::new();
+    for source in &volume.sources {
+        let projected = project(&pod, source, inputs);
+        payload.extend(projected.map_err(|error| error.to_string())?.payload);
     }
-
-    /// Writes a volume, and returns the tags of its files and whether they were swapped.
-    fn write(
-        &mut self,
-        volume: &OwnVolume,
-        now: Timestamp,
-    ) -> Result<(Vec<(String, ContentTag)>, bool), String> {
-        let pod = Pod::default();
-        let mut payload = Payload::new();
-        for source in &volume.sources {
-            let projected = project(&pod, source, &self.inputs);
-            payload.extend(projected.map_err(|error| error.to_string())?.payload);
-        }
-        let made = fs::create_dir_all(&volume.path);
-        made.map_err(|error| format!("cannot make the directory: {error}"))?;
-        let writer = AtomicWriter::open(&volume.path).map_err(|error| chain(&error))?;
-        let written = writer.write(&payload, now, &mut self.random);
-        let written = written.map_err(|error| chain(&error))?;
-        let files = payload.iter();
-        let tags = files.map(|(path, file)| (path.to_string(), self.index.key().tag(&file.data)));
-        Ok((tags.collect(), written.swapped))
-    }
-
-    /// Takes an object in, or that there is none.
-    fn set(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
-        let inputs = &mut self.inputs;
-        match object.kind {
-            Kind::ConfigMap => put(&mut inputs.config_maps, object, json),
-            Kind::Secret => put(&mut inputs.secrets, object, json),
-        }
-        for state in &mut self.states {
-            state.is_due |= state.objects.contains(object);
-        }
-    }
+    let made = fs::create_dir_all(&volume.path);
+    made.map_err(|error| format!("cannot make the directory: {error}"))?;
+    let swapped = replace(&volume.path, &payload).map_err(|error| chain(&error))?;
+    let files = payload.iter();
+    let tags = files.map(|(path, file)| (path.to_string(), key.tag(&file.data)));
+    Ok((tags.collect(), swapped))
 }
 
 fn put<K: Object>(
@@ -161,7 +142,7 @@ fn put<K: Object>(
     object: &ObjectRef,
     json: Option<&[u8]>,
 ) {
-    let name = input_name(object);
+    let name = format!("{}/{}", object.namespace, object.name);
     let found = match json.map(K::from_json) {
         None => Err(Unavailable::NotFound),
         Some(Ok(found)) => Ok(Arc::new(found)),
@@ -177,47 +158,49 @@ fn put<K: Object>(
     known.insert(name, found);
 }
 
-fn input_name(object: &ObjectRef) -> String {
-    format!("{}/{}", object.namespace, object.name)
+/// Makes a directory hold this payload, and returns whether it was swapped.
+fn replace(path: &Path, payload: &Payload<'_>) -> Result<bool, DiskError> {
+    let (writer, mut random) = (AtomicWriter::open(path)?, fastrand::Rng::new());
+    let written = writer.write(payload, clock::now(), &mut random)?;
+    Ok(written.swapped)
 }
 
 /// Empties a directory that a reload has dropped.
 pub(crate) fn clear(path: &Path) {
-    let (now, mut random) = (clock::now(), fastrand::Rng::new());
-    let cleared =
-        AtomicWriter::open(path).and_then(|writer| writer.write(&Payload::new(), now, &mut random));
-    if let Err(error) = cleared {
+    if let Err(error) = replace(path, &Payload::new()) {
         let (path, error) = (path.display(), chain(&error));
         warn!(%path, error, "cannot empty a volume that is no longer wanted");
     }
 }
 
 impl Sink for Volumes {
-    fn take(&mut self, object: &ObjectRef, json: &[u8]) {
-        self.set(object, Some(json));
-    }
-
-    fn gone(&mut self, object: &ObjectRef) {
-        self.set(object, None);
+    fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
+        match object.kind {
+            Kind::ConfigMap => put(&mut self.inputs.config_maps, object, json),
+            Kind::Secret => put(&mut self.inputs.secrets, object, json),
+        }
+        self.unlisted.remove(object);
+        for state in &mut self.states {
+            state.is_due |= state.objects.contains(object);
+        }
     }
 
     /// Writes the volumes whose objects have changed.
     fn settle(&mut self) -> Settled {
-        let now = clock::now();
         let mut settled = Settled::default();
-        let mut states = mem::take(&mut self.states);
-        for state in &mut states {
+        for state in &mut self.states {
             let path = state.volume.path.display();
-            if state.is_due && state.objects.iter().all(|object| self.is_listed(object)) {
-                match self.write(&state.volume, now) {
+            if state.is_due && state.objects.is_disjoint(&self.unlisted) {
+                let key = self.index.key();
+                match write(&state.volume, &self.inputs, key) {
                     Ok((tags, swapped)) => {
                         if swapped {
                             info!(%path, "volume written");
                         }
-                        state.is_due = false;
-                        state.error = None;
                         settled.is_changed |= swapped || state.tags.is_none();
                         state.tags = Some(tags);
+                        state.is_due = false;
+                        state.error = None;
                         self.metrics
                             .wrote(if swapped { "written" } else { "unchanged" });
                     }
@@ -237,7 +220,6 @@ impl Sink for Volumes {
                 settled.unwritten.get_or_insert(format!("{path}: {reason}"));
             }
         }
-        self.states = states;
         settled
     }
 

@@ -68,7 +68,7 @@ enum DriverPhase<T: Target> {
     Listing(Freshness, Pending<Listed<T>>, InFlight),
     /// The watch is open: the state is known up to the latency of an event.
     Watching(Watching<T>),
-    /// The last request failed or ended; the next one must wait.
+    /// The last request failed or ended, or the target is polled; the next request must wait.
     BackingOff { next: Phase, until: Instant },
 }
 
@@ -137,7 +137,7 @@ impl<T: Target + Clone> Driver<T> {
         now: Instant,
     ) -> Self {
         let reflector =
-            Reflector::new(random, outages, now).with_watch_timeout(target.watch_timeout());
+            Reflector::new(random, outages, now).with_watch_timeout(target.timing().watch_timeout);
         Self {
             id,
             target,
@@ -204,7 +204,7 @@ impl<T: Target + Clone> Driver<T> {
     /// When an open watch counts as dead.
     fn watch_deadline(&self, watching: &Watching<T>) -> Instant {
         let end = watching.since + watching.timeout + WATCH_SLACK;
-        let silence = self.target.max_silence();
+        let silence = self.target.timing().max_silence;
         silence.map_or(end, |silence| end.min(self.last_heard + silence))
     }
 
@@ -284,12 +284,8 @@ impl<T: Target + Clone> Driver<T> {
         let DriverPhase::Queued(phase, _) = &self.phase else {
             return;
         };
-        let is_only_listed = self.target.is_only_listed();
-        let phase = if is_only_listed {
-            Phase::PlainList
-        } else {
-            *phase
-        };
+        let is_polled = self.target.timing().poll.is_some();
+        let phase = if is_polled { Phase::PlainList } else { *phase };
         let request = self.reflector.request(phase, now, server, min);
         trace!(target = ?self.target, ?request, "send request");
         let freshness = request.freshness();

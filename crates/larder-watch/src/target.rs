@@ -46,25 +46,9 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether it is only listed, once for each start, and never watched. That takes no right to watch.
-    fn is_only_listed(&self) -> bool {
-        false
-    }
-
-    /// How long the API server keeps a watch open; `None` for 30 to 60 min, at random.
-    fn watch_timeout(&self) -> Option<Duration> {
-        None
-    }
-
-    /// A watch without an event or bookmark for so long is opened again, from its last version; `None` if it may be
-    /// silent until its timeout.
-    fn max_silence(&self) -> Option<Duration> {
-        None
-    }
-
-    /// The shortest pause after a failed request.
-    fn min_pause(&self) -> Duration {
-        Duration::ZERO
+    /// When its requests are repeated.
+    fn timing(&self) -> RequestTiming {
+        RequestTiming::default()
     }
 
     /// The API server has answered a request with success, or sent an event or a bookmark. `version` is the newest one
@@ -108,6 +92,20 @@ pub trait Target: fmt::Debug + Send + Sync + 'static {
 
     /// The item of a state that holds one at most.
     fn into_item(state: Self::State) -> Option<Self::Item>;
+}
+
+/// When the requests for a target are repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RequestTiming {
+    /// The target is never watched, but listed again after this time. That takes no right to watch.
+    pub poll: Option<Duration>,
+    /// How long the API server keeps a watch open; `None` for 30 to 60 min, at random.
+    pub watch_timeout: Option<Duration>,
+    /// A watch without an event or bookmark for so long is opened again, from its last version; `None` if it may be
+    /// silent until its timeout.
+    pub max_silence: Option<Duration>,
+    /// The shortest pause after a failed request.
+    pub min_pause: Duration,
 }
 
 /// One ConfigMap or Secret.

@@ -61,14 +61,16 @@ impl FetchedBody {
     }
 
     /// The headers by which the next request asks only for other content.
-    pub fn validators(&self) -> Vec<(&'static str, String)> {
+    pub fn validators(&self) -> Vec<(String, String)> {
         let pairs = [
             ("etag", "if-none-match"),
             ("last-modified", "if-modified-since"),
         ];
         let found = pairs.into_iter();
         found
-            .filter_map(|(name, condition)| Some((condition, self.header(name)?.to_owned())))
+            .filter_map(|(name, condition)| {
+                Some((condition.to_owned(), self.header(name)?.to_owned()))
+            })
             .collect()
     }
 }

@@ -7,9 +7,9 @@ use larder_files::regular_file::read_regular_text;
 use larder_objects::{Kind, chain};
 use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
 use larder_sidecar::{
-    LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, SidecarConfiguration, check,
-    check_hook, default_state_dir, join_volumes, own_namespace, parse_volume, run_label as label,
-    run_own as own, run_reload as reload,
+    LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, check, check_hook,
+    default_state_dir, join_volumes, own_namespace, parse_volume, read_configuration,
+    run_label as label, run_own as own, run_reload as reload,
 };
 use larder_transport::Source;
 use tokio::{
@@ -106,7 +106,7 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
         };
         flag.or_else(|| std::env::var(name).ok())
     });
-    let settings = settings.map_err(|error| Failure::unreadable(chain(&error)))?;
+    let settings = settings.map_err(|errors| Failure::unreadable(errors.join("\n")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&settings.log);
     runtime(BLOCKING_THREADS)?.block_on(async {
@@ -145,9 +145,9 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     if let Some(path) = &volumes.config {
         let place = |error: String| format!("--config {}: {error}", path.display());
         let text = read_regular_text(path, MAX_CONFIG).map_err(|error| place(chain(&error)))?;
-        let read = SidecarConfiguration::read(&text, namespace).map_err(place)?;
-        all.extend(read.volumes);
-        all_hooks.extend(read.hooks);
+        let (volumes, hooks) = read_configuration(&text, namespace).map_err(place)?;
+        all.extend(volumes);
+        all_hooks.extend(hooks);
         check_hooks(&all_hooks)?;
     }
     Ok(OwnSettings {

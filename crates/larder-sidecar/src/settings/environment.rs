@@ -48,18 +48,19 @@ impl Environment<'_> {
         parsed
     }
 
-    /// What the value stands for among `words`, in any case.
-    pub(super) fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> Option<T> {
+    /// What the value stands for among `words`, in any case; what the first one does, if there is none.
+    pub(super) fn word<T: Copy>(&mut self, name: &str, words: &[(&str, T)]) -> T {
         let known: Vec<_> = words.iter().map(|(word, _)| *word).collect();
-        self.parsed(name, &known.join(" or "), |text| {
+        let found = self.parsed(name, &known.join(" or "), |text| {
             let mut words = words.iter();
-            let found = words.find(|(word, _)| word.eq_ignore_ascii_case(text));
-            found.map(|(_, meaning)| *meaning)
-        })
+            words.find(|(word, _)| word.eq_ignore_ascii_case(text))
+        });
+        found.unwrap_or(&words[0]).1
     }
 
     pub(super) fn flag(&mut self, name: &str) -> bool {
-        self.word(name, &[("true", true), ("false", false)]) == Some(true)
+        let parse = |text: &str| text.to_ascii_lowercase().parse().ok();
+        self.parsed(name, "true or false", parse) == Some(true)
     }
 
     pub(super) fn number<T: FromStr>(&mut self, name: &str, default: T) -> T {

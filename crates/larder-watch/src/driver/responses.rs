@@ -141,9 +141,13 @@ impl<T: Target + Clone> Driver<T> {
                 incomplete,
             }) => match self.reflector.listed(freshness, version, now) {
                 Ok(synced) => {
-                    if !self.target.is_only_listed() {
-                        self.phase = DriverPhase::Queued(Phase::Watch, Some(permit));
-                    }
+                    self.phase = if let Some(pause) = self.target.timing().poll {
+                        self.reflector.confirm();
+                        let (next, until) = (Phase::State, now + pause);
+                        DriverPhase::BackingOff { next, until }
+                    } else {
+                        DriverPhase::Queued(Phase::Watch, Some(permit))
+                    };
                     self.synced(synced, seq, state, incomplete.map(Arc::new), shared);
                 }
                 Err(decision) => self.decide(decision, None, shared),
@@ -244,7 +248,7 @@ impl<T: Target + Clone> Driver<T> {
             Next::Send(phase) => DriverPhase::Queued(phase, permit),
             Next::BackOff(next, delay) => DriverPhase::BackingOff {
                 next,
-                until: shared.now + delay.max(self.target.min_pause()),
+                until: shared.now + delay.max(self.target.timing().min_pause),
             },
         };
         if let Some(restart) = decision.restart {
