@@ -36,7 +36,7 @@ pub use empty_dir::{empty_dir_path, make_empty_dir};
 pub use environment::{EnvironmentTextError, read_environment};
 pub use error::{DiskError, DiskOperation};
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
-pub use subpath::{SubPath, bind_subpath};
+pub use subpath::{SubPath, bind_subpath, resolve};
 pub use tmpfs::Memory;
 pub use writer::{AtomicWriter, Written};
 

@@ -11,11 +11,10 @@ use tracing::warn;
 use crate::{
     files::{Files, VOLUME},
     health::Health,
-    hooks::{HookAndRound, Hooks},
-    intake::Intake,
+    hooks::HookAndRound,
     request::{RequestRound, missing_interpreter},
-    run::{HOOK, RunError, Running},
-    server::{Form, Pages},
+    run::{HOOK, Running},
+    server::{Form, Pages, RunError},
     settings::LabelSettings,
     steps::StepContext,
     urls::UrlKeys,
@@ -45,7 +44,7 @@ pub async fn run(
     {
         warn!(script = %script.display(), missing, "this image cannot run the script");
     }
-    let pages = Pages::new(Form::Label, &health);
+    let pages = Arc::new(Pages::new(Form::Label, &health));
     let listener = match &*settings.listen {
         [] => None,
         addresses @ [first, ..] => TcpListener::bind(addresses)
@@ -67,10 +66,8 @@ pub async fn run(
     let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
     let context = StepContext::new(state_dir, volumes, metrics, settings.script.is_some());
     let files = Files::new(settings.files, state_dir, metrics.clone());
-    let intake = Intake::new(files, metrics);
-    let (selections, timing) = (settings.selections, settings.timing);
-    let hooks = Hooks::new(hooks, context, Arc::clone(&health));
-    let mut running = Running::new(client, selections, timing, intake, hooks, &health);
+    let followed = (settings.selections, settings.timing);
+    let mut running = Running::new(client, followed, files, (hooks, context), &pages);
     let urls = settings.urls;
     running.urls = urls.map(|urls| UrlKeys::new(urls, metrics.clone()));
     running.once = settings.once;

@@ -10,11 +10,8 @@ use tracing::info;
 
 use crate::{
     health::Health,
-    hooks::Hooks,
-    intake::Intake,
-    metrics::Metrics,
-    run::{RunError, Running},
-    server::{Form, Pages, listen},
+    run::Running,
+    server::{Form, Pages, RunError, listen},
     steps::StepContext,
     volumes::{OwnVolume, Volumes, clear},
 };
@@ -52,15 +49,14 @@ pub async fn run(
     mut reloads: mpsc::Receiver<OwnSettings>,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
-    let pages = Pages::new(Form::Own, &health);
-    let metrics = pages.metrics.clone();
+    let pages = Arc::new(Pages::new(Form::Own, &health));
     let listener = match settings.listen {
         Some(address) => Some(listen(address).await?),
         None => None,
     };
     let run = async {
         loop {
-            let mut running = start(&settings, client.clone(), &health, &metrics);
+            let mut running = start(&settings, client.clone(), &pages);
             // Both arms are cancel-safe: what is dropped starts over.
             let next = tokio::select! {
                 biased;
@@ -80,29 +76,23 @@ pub async fn run(
     pages.served_during(listener, run).await
 }
 
-fn start(
-    settings: &OwnSettings,
-    client: kube::Client,
-    health: &Arc<Health>,
-    metrics: &Metrics,
-) -> Running {
-    let state_dir = &settings.state_dir;
+fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running {
+    let (state_dir, metrics) = (&settings.state_dir, &pages.metrics);
     let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
-    let (had_files, selections) = (volumes.has_sets(), volumes.selections());
-    let intake = Intake::new(volumes, metrics);
+    let had_files = volumes.has_sets();
     let timing = RequestTiming {
         poll: settings.once.map(|_| POLL),
         max_silence: Some(settings.max_silence),
         ..RequestTiming::default()
     };
+    let followed = (volumes.selections(), timing);
     let named = settings.volumes.iter();
     let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
     let context = StepContext::new(state_dir, places.collect(), metrics, false);
     // An init container has no application yet.
     let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
     let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
-    let hooks = Hooks::new(hooks, context, Arc::clone(health));
-    let mut running = Running::new(client, selections, timing, intake, hooks, health);
+    let mut running = Running::new(client, followed, volumes, (hooks, context), pages);
     running.once = settings.once;
     running.had_files = had_files;
     running

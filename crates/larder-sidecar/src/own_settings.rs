@@ -53,7 +53,6 @@ pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<O
             }
         }
     }
-    let items = Some(items).filter(|items| !items.is_empty());
     let (field, name_field) = match kind {
         Kind::ConfigMap => ("configMap", "name"),
         Kind::Secret => ("secret", "secretName"),

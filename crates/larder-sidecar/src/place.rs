@@ -10,11 +10,9 @@ use std::{
     sync::Arc,
 };
 
-use larder_files::{beneath, sys};
-use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, openat2},
-    io::{Errno, Result as SystemResult},
-};
+use larder_files::sys;
+use larder_projection::disk::resolve;
+use rustix::io::{Errno, Result as SystemResult};
 use serde_json::Value;
 
 use crate::{index::Index, selection::ObjectRef};
@@ -95,19 +93,9 @@ impl Places {
     /// Opens a directory. A link may lead to another place beneath its root, and nowhere else.
     pub(crate) fn open(&self, directory: &Path) -> SystemResult<OwnedFd> {
         let (root, rest) = self.split(directory)?;
-        let root = sys::open_root(root)?;
-        if rest.as_os_str().is_empty() {
-            return Ok(root);
-        }
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
-        match openat2(&root, rest, flags, Mode::empty(), resolve) {
-            // Linux before 5.6, or a filter that does not know the call.
-            Err(Errno::NOSYS | Errno::PERM) => {
-                beneath::open_place(root.as_fd(), rest.as_os_str().as_encoded_bytes())
-            }
-            opened => opened,
-        }
+        let path = rest.join(".");
+        let path = path.to_str().ok_or(Errno::INVAL)?;
+        resolve(sys::open_root(root)?.as_fd(), path)
     }
 
     /// Whether a file cannot be written because of what its object says: whoever may create an object must not keep the

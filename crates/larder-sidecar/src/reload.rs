@@ -29,8 +29,7 @@ use crate::{
     hooks::{HookAndRound, Hooks},
     metrics::WebhookMetrics,
     request::RequestRound,
-    run::RunError,
-    server::{Form, Pages, listen},
+    server::{Form, Pages, RunError, listen},
     settings::{HttpSettings, RequestSettings, Retries},
     steps::StepContext,
 };
@@ -103,7 +102,7 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
             }
         }
     };
-    pages.served_during(Some(listener), run).await;
+    Arc::new(pages).served_during(Some(listener), run).await;
     Ok(())
 }
 

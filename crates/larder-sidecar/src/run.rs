@@ -26,10 +26,12 @@ use tracing::{error, info, warn};
 
 use crate::{
     health::Health,
-    hooks::{HookEvent, Hooks},
-    intake::{Settled, SharedIntake, Watched, failure_text},
+    hooks::{HookAndRound, HookEvent, Hooks},
+    intake::{Intake, Settled, SharedIntake, Sink, Watched, failure_text},
     request::RequestRound,
     selection::{ObjectRef, Selection},
+    server::{Pages, RunError},
+    steps::StepContext,
     urls::UrlKeys,
 };
 
@@ -46,11 +48,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 const RETRY: Duration = Duration::from_secs(10);
 /// Time for a round that runs when the sidecar ends (rule B4).
 const END: Duration = Duration::from_secs(5);
-
-/// Why a sidecar has failed: its address cannot be used, or it runs once, and a right is missing or time was up.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct RunError(pub(crate) String);
 
 /// A sidecar that runs.
 pub(crate) struct Running {
@@ -83,24 +80,24 @@ impl Running {
     /// Follows selections. It fetches nothing, and takes the application to run already.
     pub(crate) fn new(
         client: kube::Client,
-        selections: BTreeSet<Selection>,
-        timing: RequestTiming,
-        intake: SharedIntake,
-        hooks: Hooks,
-        health: &Arc<Health>,
+        (selections, timing): (BTreeSet<Selection>, RequestTiming),
+        sink: impl Sink + 'static,
+        (hooks, context): (Vec<HookAndRound>, StepContext),
+        pages: &Pages,
     ) -> Self {
+        let health = Arc::clone(&pages.health);
         let (api, random) = (Api::new(client), fastrand::Rng::new());
-        let context = NodeContext::default();
-        let engine = Engine::new(api.clone(), LIMITS, Arc::default(), &context, random);
+        let node = NodeContext::default();
+        let engine = Engine::new(api.clone(), LIMITS, Arc::default(), &node, random);
         let mut running = Self {
             engine: Box::new(engine),
             selections: selections.into_iter().collect(),
             timing,
             api,
             reread: None,
-            intake,
-            hooks,
-            health: Arc::clone(health),
+            intake: Intake::new(sink, &pages.metrics),
+            hooks: Hooks::new(hooks, context, Arc::clone(&health)),
+            health,
             urls: None,
             once: None,
             had_files: true,
@@ -109,6 +106,7 @@ impl Running {
             has_written: false,
             observe_at: None,
         };
+        let health = &running.health;
         health.follow(&running.selections, timing.max_silence);
         for (number, selection) in running.selections.iter().enumerate() {
             let watched = running.watched(selection, Some((Arc::clone(health), number)));

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tower::service_fn;
 use tracing::info;
 
-use crate::{health::Health, metrics::Metrics, run::RunError};
+use crate::{health::Health, metrics::Metrics};
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 16;
@@ -31,6 +31,11 @@ const PROBE: Duration = Duration::from_secs(10);
 const MAX_ANSWER: usize = 64 << 10;
 /// Time for open connections when the sidecar ends.
 const END: Duration = Duration::from_millis(500);
+
+/// Why a sidecar has failed: its address cannot be used, or it runs once, and a right is missing or time was up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct RunError(pub(crate) String);
 
 /// Which pages there are.
 #[derive(Clone, Debug)]
@@ -66,7 +71,7 @@ impl Pages {
 
     /// Serves them on the listener, if there is one, as long as `run` runs.
     pub(crate) async fn served_during<T>(
-        self,
+        self: &Arc<Self>,
         listener: Option<TcpListener>,
         run: impl Future<Output = T>,
     ) -> T {
@@ -76,7 +81,7 @@ impl Pages {
         info!(address = ?listener.local_addr().ok(), "listening");
         let limits = ConnectionLimits::default().http1_only();
         let limits = limits.max_connections(CONNECTIONS);
-        let (pages, shutdown) = (Arc::new(self), CancellationToken::new());
+        let (pages, shutdown) = (Arc::clone(self), CancellationToken::new());
         let service = service_fn(move |request: http::Request<Incoming>| {
             let response = pages.response(request.uri());
             async move { response }

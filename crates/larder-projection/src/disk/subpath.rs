@@ -277,8 +277,13 @@ fn is_directory(file: &OwnedFd) -> Result<bool> {
     Ok(FileType::from_raw_mode(sys::stat(file)?.st_mode).is_dir())
 }
 
-/// What `path` leads to beneath `base`, links followed; a handle that cannot be read or written.
-pub(super) fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
+/// What `path` leads to beneath `base`, links followed; a handle that cannot be read or written. A path that ends with
+/// `/.` leads to a directory.
+///
+/// # Errors
+///
+/// [`Errno::XDEV`] for a path that leads out of `base`; else the kernel's.
+pub fn resolve(base: BorrowedFd<'_>, path: &str) -> Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     loop {
