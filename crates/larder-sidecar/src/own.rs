@@ -2,6 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
+use futures::future::OptionFuture;
 use larder_on_change::Hook;
 use larder_watch::RequestTiming;
 use tokio::sync::mpsc;
@@ -50,10 +51,8 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
     let pages = Arc::new(Pages::new(Form::Own, &health));
-    let listener = match settings.listen {
-        Some(address) => Some(listen(address).await?),
-        None => None,
-    };
+    let listener = OptionFuture::from(settings.listen.map(listen)).await;
+    let listener = listener.transpose()?;
     let run = async {
         loop {
             let mut running = start(&settings, client.clone(), &pages);

@@ -219,16 +219,13 @@ where
     let stop = stop_signal()?;
     let run = run(shutdown.clone());
     tokio::pin!(run);
-    // Every arm is cancel-safe: the run is awaited again.
+    // Both arms are cancel-safe: the run is awaited again.
     let ended = tokio::select! {
-        ended = &mut run => Some(ended),
-        () = stop => None,
-    };
-    let ended = if let Some(ended) = ended {
-        ended
-    } else {
-        shutdown.cancel();
-        run.await
+        ended = &mut run => ended,
+        () = stop => {
+            shutdown.cancel();
+            run.await
+        }
     };
     ended.map_err(|error| anyhow!(error))?;
     Ok(CommandOutcome::Done)
