@@ -52,10 +52,9 @@ pub enum SignalProcessError {
 }
 
 impl SignalProcessError {
-    fn of(errno: Errno, pid: i32, user: u32) -> Self {
+    fn of(errno: Errno, pid: i32) -> Self {
         match errno {
             Errno::SRCH => Self::Ended { pid },
-            Errno::PERM => Self::NotPermitted { pid, user },
             errno => Self::System {
                 pid,
                 source: errno.into(),
@@ -93,7 +92,7 @@ impl Processes {
             Errno::INVAL => pidfd_open(number, PidfdFlags::empty()),
             errno => Err(errno),
         });
-        let fd = fd.map_err(|errno| SignalProcessError::of(errno, pid, process.user))?;
+        let fd = fd.map_err(|errno| SignalProcessError::of(errno, pid))?;
         // The PID may have been reused before the process was opened.
         let Some(stat) = self.look_again(process) else {
             return Err(ended);
@@ -134,8 +133,11 @@ impl OpenProcess {
     ///
     /// The process has ended, or the system refuses.
     pub fn send(&self, signal: rustix::process::Signal) -> Result<(), SignalProcessError> {
-        pidfd_send_signal(&self.fd, signal)
-            .map_err(|errno| SignalProcessError::of(errno, self.pid, self.user))
+        let (pid, user) = (self.pid, self.user);
+        pidfd_send_signal(&self.fd, signal).map_err(|errno| match errno {
+            Errno::PERM => SignalProcessError::NotPermitted { pid, user },
+            errno => SignalProcessError::of(errno, pid),
+        })
     }
 }
 

@@ -212,7 +212,7 @@ impl BesideWorker {
         let changes = self.work.take_changes(|part, plan, need, since| {
             part.of_mode.changed_at.get_or_insert(since);
             if let Some(object) = plan.object(need) {
-                part.of_mode.is_crowded |= node.readers.of(&object).len() > MANY_READERS;
+                part.of_mode.is_crowded |= node.readers.count(&object) > MANY_READERS;
             }
         });
         match changes.desired {
@@ -422,7 +422,11 @@ impl BesideWorker {
         for object in part.reads.iter().filter_map(|need| plan.object(need)) {
             let (kind, name) = (object.0, &object.1.name);
             if let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name)
-                && (self.work.node.readers).is_pinned(&object, &uid, is_immutable)
+                && self
+                    .work
+                    .node
+                    .readers
+                    .is_pinned(&object, &uid, is_immutable)
             {
                 pinned = Some(format!("{kind} {:?}", name.as_str()));
             }

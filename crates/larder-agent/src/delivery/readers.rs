@@ -29,7 +29,14 @@ impl ObjectReaders {
         found.map(|found| found.pods.clone()).unwrap_or_default()
     }
 
-    /// Records an object that was read. Returns whether the kubelet serves an earlier, immutable one in its place.
+    /// The number of pods that read the object.
+    pub(crate) fn count(&self, object: &(Kind, ObjectKey)) -> usize {
+        let objects = self.0.lock();
+        objects.get(object).map_or(0, |found| found.pods.len())
+    }
+
+    /// Records an object that was read. Returns whether the kubelet serves an earlier, immutable one in its place, or
+    /// no pod reads the object any more: then the pod that has read it goes, and needs no touch.
     pub(crate) fn is_pinned(
         &self,
         object: &(Kind, ObjectKey),
@@ -38,7 +45,7 @@ impl ObjectReaders {
     ) -> bool {
         let mut objects = self.0.lock();
         let Some(found) = objects.get_mut(object) else {
-            return false;
+            return true;
         };
         if let Some(seen) = &found.immutable {
             return seen != uid;
@@ -113,6 +120,7 @@ mod tests {
         table.remove(object("app"), &one);
         assert!(table.is_pinned(&object("app"), &second, false));
         table.remove(object("app"), &other);
+        assert!(table.is_pinned(&object("app"), &second, false));
         table.add(object("app"), &one);
         assert!(!table.is_pinned(&object("app"), &second, false));
     }

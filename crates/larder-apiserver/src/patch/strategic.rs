@@ -59,7 +59,9 @@ fn list(kind: Kind, parent: &str, field: &str) -> ListMerge {
         | Kind::Lease
         | Kind::CsiDriver => "",
     };
-    let mut known = METADATA.split(' ').chain(own.split(' '));
+    let mut known = METADATA
+        .split_ascii_whitespace()
+        .chain(own.split_ascii_whitespace());
     let found = known.find_map(|known| {
         let (path, list) = match known.split_once('=') {
             Some((path, key)) => (path, ListMerge::Keyed(key)),

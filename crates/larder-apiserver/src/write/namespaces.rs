@@ -117,6 +117,7 @@ impl Writer {
         let kinds = kinds.filter(|kind| kind.resource().namespaced);
         kinds.flat_map(move |kind| {
             let page = self.store.list(kind, &filter, None, None, limit);
+            // Only an older state than the present one may be gone.
             page.map(|page| page.objects).unwrap_or_default()
         })
     }

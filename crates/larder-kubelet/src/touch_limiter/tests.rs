@@ -205,13 +205,11 @@ fn each_quiet_minute_doubles_the_rate() {
 fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     // beside-kubelet R27
     let (mut limiter, now) = limiter();
-    for pod in 0..100 {
-        let urgency = Urgency {
-            is_catch_up: true,
-            ..urgency(9, now)
-        };
-        limiter.enqueue(pod, urgency);
-    }
+    let catch_up = Urgency {
+        is_catch_up: true,
+        ..urgency(9, now)
+    };
+    let places: Vec<_> = (0..100).map(|pod| limiter.enqueue(pod, catch_up)).collect();
     let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
     assert_eq!(sent.len(), 1 + 30);
     let now = now + Duration::from_secs(3);
@@ -221,8 +219,11 @@ fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     let Some((_, &pod)) = limiter.due.last_key_value() else {
         panic!("some still wait");
     };
+    let waiting = limiter.due.len();
+    limiter.remove(places[usize::try_from(pod).unwrap()]);
     limiter.enqueue(pod, urgency(0, now));
     assert_eq!(limiter.next(now), NextTouch::Send(pod));
+    assert_eq!(limiter.due.len(), waiting - 1);
 }
 
 #[test]

@@ -142,7 +142,8 @@ impl<T: Target + Clone> Driver<T> {
             }) => match self.reflector.listed(freshness, version, now) {
                 Ok(synced) => {
                     self.phase = if let Some(pause) = self.target.timing().poll {
-                        self.reflector.confirm();
+                        // Each poll has pauses of its own.
+                        self.reflector.start(true);
                         let (next, until) = (Phase::State, now + pause);
                         DriverPhase::BackingOff { next, until }
                     } else {

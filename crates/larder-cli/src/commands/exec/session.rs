@@ -226,7 +226,11 @@ impl<'a> Session<'a> {
         let started = Started {
             inside: Rc::clone(processes.inside()),
             content: self.content.get(),
-            settings: start.settings,
+            settings: CommandSettings {
+                // It may hold values of Secrets.
+                command: Vec::new(),
+                ..start.settings
+            },
             environment: start.environment,
             mount_paths: whole
                 .map(|mount| (mount.volume.into(), mount.target.into()))
