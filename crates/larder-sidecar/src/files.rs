@@ -325,14 +325,9 @@ impl Sink for Files {
         }
     }
 
-    fn complete(&mut self) {
-        if !mem::replace(&mut self.is_complete, true) {
-            self.remove_orphans();
-        }
-    }
-
-    fn settle(&mut self) -> Settled {
-        if self.has_orphans {
+    fn settle(&mut self, is_listed: bool) -> Settled {
+        let was_complete = mem::replace(&mut self.is_complete, is_listed);
+        if self.has_orphans || was_complete != is_listed {
             self.remove_orphans();
         }
         let paths = || self.paths.values();

@@ -13,7 +13,7 @@ use std::{sync::Arc, time::Duration};
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use larder_actions::{StepOutcome, run_steps};
 use larder_on_change::{
-    ContentDigest, DueRound, Hook, HookRounds, HookState, Items, Rounds, Start, VolumeChange,
+    ContentDigest, DueRound, Hook, HookRounds, HookState, Items, Rounds, VolumeChange,
 };
 use serde_json::json;
 use tokio::{
@@ -37,7 +37,7 @@ pub(crate) type HookEvent = Option<(String, Option<ContentDigest>)>;
 
 /// The hooks of a sidecar.
 pub(crate) struct Hooks {
-    rounds: Rounds,
+    pub(crate) rounds: Rounds,
     own_rounds: Vec<Option<Arc<RequestRound>>>,
     running: FuturesUnordered<BoxFuture<'static, (usize, Duration, StepOutcome)>>,
     context: Arc<StepContext>,
@@ -58,11 +58,6 @@ impl Hooks {
             health,
             changes: watch::Sender::new(0),
         }
-    }
-
-    /// The first sync is complete: `start` decides for each hook by its name whether it fires now.
-    pub(crate) fn begin(&mut self, start: impl Fn(&str) -> (Start, bool)) {
-        self.rounds.start_from(start);
     }
 
     /// Everything that has changed together is in place.

@@ -11,7 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, File},
+    fs::{self, DirBuilder, File},
     io::{self, Write as _},
     os::{
         fd::{AsFd as _, OwnedFd},
@@ -93,8 +93,7 @@ impl Index {
     }
 
     fn read(&mut self, own: &Path) -> io::Result<()> {
-        let mut builder = fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(own)?;
+        DirBuilder::new().recursive(true).mode(0o700).create(own)?;
         // The directory above may be a mount that is open to all.
         let found = Ownership::from(&fs::symlink_metadata(own)?);
         if !found.is_own() || found.is_writable_by_others() {
@@ -102,10 +101,8 @@ impl Index {
             return Err(io::Error::other(text));
         }
         let path = own.join(INDEX);
-        let mut text = Vec::new();
-        if path.exists() {
-            text.extend_from_slice(&read_regular_file(&path, MAX_BYTES)?);
-        }
+        let text = path.exists().then(|| read_regular_file(&path, MAX_BYTES));
+        let text = text.transpose()?.unwrap_or_default();
         let mut key = None;
         for line in text.split(|byte| *byte == b'\n') {
             match serde_json::from_slice(line) {

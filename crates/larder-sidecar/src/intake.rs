@@ -33,11 +33,8 @@ pub(crate) trait Sink: fmt::Debug + Send {
     /// An object as it is now, in JSON; `None` if it is gone, or was never there.
     fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>);
 
-    /// Every selection has been listed.
-    fn complete(&mut self) {}
-
-    /// Something may have changed: brings files up to date.
-    fn settle(&mut self) -> Settled;
+    /// Something may have changed: brings files up to date. From some call on, every selection has been listed.
+    fn settle(&mut self, is_listed: bool) -> Settled;
 
     /// What is ours across restarts.
     fn index(&mut self) -> &mut Index;
@@ -195,8 +192,8 @@ impl Intake {
         self.stale.values().all(|stale| stale.failures > 0)
     }
 
-    pub(crate) fn settle(&mut self) -> Settled {
-        let mut settled = self.sink.settle();
+    pub(crate) fn settle(&mut self, is_listed: bool) -> Settled {
+        let mut settled = self.sink.settle(is_listed);
         for (object, has_failed) in mem::take(&mut settled.stale) {
             if self.versions.contains_key(&object) {
                 self.stale.entry(object).or_default().read_again(has_failed);

@@ -15,9 +15,7 @@ use std::{
 };
 
 use larder_files::regular_file::read_regular_file;
-use larder_on_change::{
-    ContentDigest, Debounce, DigestKey, Digester, HttpUrl, Items, Retry, Start,
-};
+use larder_on_change::{ContentDigest, Debounce, DigestKey, Digester, HttpUrl, Items, Retry};
 use prometheus_client::registry::Registry;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::{io::unix::AsyncFd, time::sleep};
@@ -79,7 +77,6 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     let context = StepContext::new(Path::new(""), BTreeMap::new(), &pages.metrics, false);
     let mut hooks = Hooks::new(hooks.collect(), context, Arc::clone(&health));
     let key = DigestKey::temporary().expect("the system has random numbers");
-    hooks.begin(|_| (Start::FirstDelivery, false));
     let run = async {
         loop {
             // Before reading, so that no change is missed.

@@ -20,7 +20,7 @@ use larder_on_change::Start;
 use larder_watch::{
     Api, Engine, Limits, NodeContext, Report, RequestError, RequestTiming, TargetId,
 };
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -150,16 +150,16 @@ impl Running {
                     return Ok(());
                 }
                 event = self.hooks.next() => self.note(event),
-                () = at(self.observe_at) => self.observe(),
+                Some(()) = at(self.observe_at) => self.observe(),
                 Some(()) = OptionFuture::from(fetch) => {}
                 () = sleep(RETRY), if settled.retries => {}
-                () = at(deadline) => {
+                Some(()) = at(deadline) => {
                     let reason = self.health.missing().or(settled.unwritten);
                     let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
                     return Err(RunError(reason));
                 }
                 // Listed by its name (rule D5).
-                () = at(due) => self.reread = stale.map(|(_, object)| {
+                Some(()) = at(due) => self.reread = stale.map(|(_, object)| {
                     let watched = self.watched(&Selection::of(&object), None);
                     let api = self.api.clone();
                     async move { (object, api.list(&watched, None).await.map(drop)) }.boxed()
@@ -214,10 +214,7 @@ impl Running {
     fn settle(&mut self) -> Settled {
         let is_listed = self.health.missing().is_none();
         let mut intake = self.intake.lock();
-        if is_listed {
-            intake.sink.complete();
-        }
-        let mut settled = intake.settle();
+        let mut settled = intake.settle(is_listed);
         let is_complete = is_listed && intake.has_reread();
         drop(intake);
         if let Some(urls) = &mut self.urls {
@@ -251,7 +248,7 @@ impl Running {
             round.skips_request.store(true, Ordering::Relaxed);
         }
         let (intake, skips, runs_script) = (&self.intake, self.skipped.is_some(), script.is_some());
-        self.hooks.begin(|name| {
+        self.hooks.rounds.start_from(|name| {
             let recorded = intake.lock().sink.index().recorded(name);
             match recorded {
                 _ if skips && name == HOOK => (Start::FirstDelivery, runs_script),
@@ -298,10 +295,7 @@ impl Running {
     }
 }
 
-/// Waits until then, or forever.
-async fn at(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
-        None => std::future::pending().await,
-    }
+/// Waits until then, if that is known.
+fn at(time: Option<Instant>) -> OptionFuture<Sleep> {
+    time.map(sleep_until).into()
 }

@@ -109,38 +109,29 @@ impl UrlKeys {
     }
 
     fn ended(&mut self, file: &UrlFile, fetched: Fetched, intake: &SharedIntake) {
-        let Some(key) = self
-            .keys
-            .get_mut(&file.path)
-            .filter(|key| key.file == *file)
-        else {
+        let key = self.keys.get_mut(&file.path);
+        let Some(key) = key.filter(|key| key.file == *file) else {
             return;
         };
         key.is_tried = true;
-        let mut pause = self.settings.refresh;
-        let outcome = match fetched {
-            Ok(fetched) => {
-                key.failures = 0;
-                let outcome = if fetched.is_some() {
-                    "succeeded"
-                } else {
-                    "unchanged"
-                };
-                if let Some(fetched) = fetched {
-                    key.validators = fetched.validators();
-                    intake.lock().sink.take_fetched(file, &fetched.body);
-                }
-                outcome
+        key.failures = fetched.as_ref().map_or(key.failures + 1, |_| 0);
+        let retries = self.settings.client.retries;
+        let pause = match key.failures {
+            1.. if key.failures <= retries.total => {
+                Some(retries.pause(key.failures).max(Duration::from_secs(1)))
             }
+            1.. if retries.total > 0 => Some(SLOW),
+            _ => self.settings.refresh,
+        };
+        let outcome = match fetched {
+            Ok(Some(fetched)) => {
+                key.validators = fetched.validators();
+                intake.lock().sink.take_fetched(file, &fetched.body);
+                "succeeded"
+            }
+            Ok(None) => "unchanged",
             Err(reason) => {
                 warn!(path = %file.path, error = reason, "cannot fetch, keeping the old file");
-                key.failures += 1;
-                let retries = self.settings.client.retries;
-                if key.failures <= retries.total {
-                    pause = Some(retries.pause(key.failures).max(Duration::from_secs(1)));
-                } else if retries.total > 0 {
-                    pause = Some(SLOW);
-                }
                 "failed"
             }
         };

@@ -186,7 +186,7 @@ impl Sink for Volumes {
     }
 
     /// Writes the volumes whose objects have changed.
-    fn settle(&mut self) -> Settled {
+    fn settle(&mut self, _: bool) -> Settled {
         let mut settled = Settled::default();
         for state in &mut self.states {
             let path = state.volume.path.display();
