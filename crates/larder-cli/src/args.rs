@@ -13,7 +13,7 @@ use larder_agent::config::listen_address;
 use self::values::{duration, loopback, namespace};
 pub(crate) use self::{
     on_change::OnChangeArgs,
-    sidecar::{ConfigmapReload, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs},
+    sidecar::{ConfigmapReload, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, volume},
     values::PodName,
 };
 

@@ -25,10 +25,10 @@ pub use self::{
     health::{Answer, Health, MAX_SILENCE},
     label::run as run_label,
     own::{OwnSettings, run as run_own},
-    own_settings::{join_volumes, parse_volume, read_configuration},
+    own_settings::{join_volumes, read_configuration, read_volume},
     reload::{ReloadSettings, run as run_reload},
     server::{RunError, check},
-    settings::{LabelSettings, LogSettings, MARKS, default_state_dir, own_namespace},
+    settings::{LabelSettings, LogSettings, MARKS, default_state_dir, octal_mode, own_namespace},
     steps::check_hook,
     volumes::OwnVolume,
 };

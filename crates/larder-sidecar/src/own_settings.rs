@@ -1,78 +1,33 @@
-//! Flags and the file of the own form (section 3).
+//! The volumes and the file of the own form (section 3).
 
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
 };
-use larder_objects::Kind;
 use larder_on_change::{
     Hook,
     parse::{self, HookOrigin},
 };
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{settings::octal_mode, volumes::OwnVolume};
+use crate::volumes::OwnVolume;
 
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
-/// The error for other modes.
-const MODE_EXPECTED: &str = "expected an octal mode, such as 0440";
 /// The error for sources of a pod that a sidecar does not support.
 const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
 
-/// Reads `[NAMESPACE/]NAME:DIR[,OPTION…]`, the value of `--config-map` or `--secret`.
+/// Reads one volume, as in the file of `--config`.
 ///
 /// # Errors
 ///
 /// What was expected.
-pub fn parse_volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<OwnVolume, String> {
-    let mut parts = text.split(',');
-    let place = parts.next().and_then(|place| place.split_once(':'));
-    let expected = "expected [NAMESPACE/]NAME:DIR[,OPTION…]";
-    let (object, path) = place.ok_or(expected)?;
-    let (own, name) = match object.split_once('/') {
-        Some((own, name)) => (Some(own), name),
-        None => (namespace, object),
-    };
-    let own = own.ok_or("the namespace is unknown: give NAMESPACE/NAME, or -n")?;
-    if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
-        return Err(expected.to_owned());
-    }
-    let (mut optional, mut mode, mut items) = (false, None, Vec::new());
-    for option in parts {
-        match option.split_once('=') {
-            None if option == "optional" => optional = true,
-            Some(("mode", digits)) => mode = Some(octal_mode(digits).ok_or(MODE_EXPECTED)?),
-            Some(("item", item)) => items.push(parse_item(item)?),
-            _ => {
-                let expected = "expected optional, mode= or item=";
-                return Err(format!("unknown option {option:?}: {expected}"));
-            }
-        }
-    }
-    let (field, name_field) = match kind {
-        Kind::ConfigMap => ("configMap", "name"),
-        Kind::Secret => ("secret", "secretName"),
-    };
-    let source =
-        json!({name_field: name, "optional": optional, "defaultMode": mode, "items": items});
-    let volume = serde_json::from_value(json!({"path": path, field: source}));
-    let volume: FileVolume = volume.expect("these are fields of a volume");
-    volume.own_volume(Some(own))
-}
-
-/// An item of a volume.
-fn parse_item(text: &str) -> Result<Value, String> {
-    let parts: Vec<_> = text.split(':').collect();
-    let (key, path, mode) = match parts.as_slice() {
-        [key, path] => (key, path, None),
-        [key, path, digits] => (key, path, Some(octal_mode(digits).ok_or(MODE_EXPECTED)?)),
-        _ => return Err("expected item=KEY:PATH[:MODE]".to_owned()),
-    };
-    Ok(json!({"key": key, "path": path, "mode": mode}))
+pub fn read_volume(entry: Value, namespace: Option<&str>) -> Result<OwnVolume, String> {
+    let volume: FileVolume = serde_json::from_value(entry).map_err(|error| error.to_string())?;
+    volume.own_volume(namespace)
 }
 
 /// Joins volumes with the same directory, in order.
@@ -202,51 +157,22 @@ impl FileVolume {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
-    fn flags_name_object_directory_and_options() {
-        let parsed = parse_volume(
-            Kind::Secret,
-            "tls:/etc/tls/,optional,mode=0440,item=a:b/c:0400",
-            Some("n"),
-        );
-        let volume = parsed.unwrap();
-        assert_eq!(
-            (volume.name.as_str(), volume.path.to_str()),
-            ("tls", Some("/etc/tls"))
-        );
-        let source = volume.sources[0].secret.as_ref().unwrap();
-        assert_eq!(source.secret_name.as_deref(), Some("n/tls"));
-        assert_eq!(source.optional, Some(true));
-        assert_eq!(source.default_mode, Some(0o440));
-        assert_eq!(source.items.as_ref().unwrap()[0].mode, Some(0o400));
-        let parsed = parse_volume(Kind::ConfigMap, "other/app:/d", None).unwrap();
-        assert_eq!(parsed.objects().first().unwrap().namespace, "other");
-        for bad in [
-            "app",
-            "app:",
-            ":/d",
-            "a/b/c:/d",
-            "app:/d,x",
-            "app:/d,mode=9",
-            "app:/d,item=a",
-        ] {
-            assert!(
-                parse_volume(Kind::ConfigMap, bad, Some("n")).is_err(),
-                "{bad}"
-            );
-        }
-        assert!(parse_volume(Kind::ConfigMap, "app:/d", None).is_err());
-    }
-
-    #[test]
     fn directories_are_joined_and_none_is_inside_another() {
-        let parse = |text| parse_volume(Kind::ConfigMap, text, Some("n")).unwrap();
-        let joined = join_volumes(vec![parse("a:/d"), parse("b:/e"), parse("c:/d/.")]).unwrap();
+        let volume = |name: &str, path: &str| {
+            let entry = json!({"path": path, "configMap": {"name": name}});
+            read_volume(entry, Some("n")).unwrap()
+        };
+        let all = [("a", "/d"), ("b", "/e"), ("c", "/d/.")];
+        let all = all.map(|(name, path)| volume(name, path)).into();
+        let joined = join_volumes(all).unwrap();
         assert_eq!(joined.len(), 2);
         assert_eq!(joined[0].sources.len(), 2);
-        let inside = join_volumes(vec![parse("a:/d/x"), parse("b:/d")]);
+        let inside = join_volumes(vec![volume("a", "/d/x"), volume("b", "/d")]);
         assert_eq!(inside, Err("/d/x is inside /d".to_owned()));
     }
 

@@ -351,7 +351,7 @@ fn files(env: &mut Environment<'_>, fetch_urls: bool) -> Places {
 }
 
 /// The mode of a file, in octal.
-pub(crate) fn octal_mode(digits: &str) -> Option<u32> {
+pub fn octal_mode(digits: &str) -> Option<u32> {
     let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
     mode.filter(|mode| *mode <= 0o777)
 }

@@ -15,11 +15,10 @@ use std::{
 };
 
 use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
-use larder_objects::Kind as ObjectKind;
 use larder_sidecar::{
-    Health, MAX_SILENCE, OwnSettings, RunError, join_volumes, parse_volume, run_own,
+    Health, MAX_SILENCE, OwnSettings, RunError, join_volumes, read_volume, run_own,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
     sync::mpsc,
@@ -70,12 +69,12 @@ impl World {
         self.root.path().join(name)
     }
 
-    /// Flags in which `/` before a directory stands for the root of this test.
-    fn settings(&self, flags: &[(ObjectKind, &str)]) -> OwnSettings {
-        let root = self.root.path().display();
-        let volumes = flags.iter().map(|(kind, text)| {
-            let text = text.replacen(":/", &format!(":{root}/"), 1);
-            parse_volume(*kind, &text, Some("n")).unwrap()
+    /// Volumes whose paths are in the root of this test.
+    fn settings(&self, volumes: &[(&str, Value)]) -> OwnSettings {
+        let volumes = volumes.iter().map(|(path, source)| {
+            let mut entry = source.clone();
+            entry["path"] = json!(self.path(path));
+            read_volume(entry, Some("n")).unwrap()
         });
         OwnSettings {
             volumes: join_volumes(volumes.collect()).unwrap(),
@@ -127,8 +126,13 @@ async fn until(mut holds: impl FnMut() -> bool) {
     waited.expect("it comes true");
 }
 
-const MAP: ObjectKind = ObjectKind::ConfigMap;
-const SECRET: ObjectKind = ObjectKind::Secret;
+fn map(name: &str) -> Value {
+    json!({"configMap": {"name": name}})
+}
+
+fn secret(name: &str) -> Value {
+    json!({"secret": {"secretName": name}})
+}
 
 // sidecar 4
 #[tokio::test(start_paused = true)]
@@ -137,12 +141,13 @@ async fn directory_has_the_layout_and_modes_of_a_kubelets_volume() {
     let data = json!({"data": {"a": "1", "b": "2"}, "binaryData": {"c": "AAEC"}});
     world.apply("ConfigMap", "app", &data);
     world.apply("Secret", "tls", &json!({"data": {"key": "aHVudGVyMg=="}}));
-    let flags = [
-        (MAP, "app:/app,item=a:x/y:0400,item=c:c"),
-        (SECRET, "tls:/tls,mode=0440"),
-        (MAP, "none:/tls,optional"),
-    ];
-    let sidecar = world.start(world.settings(&flags));
+    let (mut app, mut tls, mut none) = (map("app"), secret("tls"), map("none"));
+    let items = json!([{"key": "a", "path": "x/y", "mode": 0o400}, {"key": "c", "path": "c"}]);
+    app["configMap"]["items"] = items;
+    tls["secret"]["defaultMode"] = json!(0o440);
+    none["configMap"]["optional"] = json!(true);
+    let volumes = [("app", app), ("tls", tls), ("tls", none)];
+    let sidecar = world.start(world.settings(&volumes));
     until(|| sidecar.health.is_ready()).await;
     let data = fs::read_link(world.path("app/..data")).unwrap();
     assert!(data.to_str().unwrap().starts_with(".."));
@@ -161,11 +166,11 @@ async fn directory_has_the_layout_and_modes_of_a_kubelets_volume() {
 
 // sidecar 5
 #[tokio::test(start_paused = true)]
-async fn later_flag_wins_and_a_directory_is_swapped_at_once() {
+async fn later_volume_wins_and_a_directory_is_swapped_at_once() {
     let world = World::new();
     world.config_map("a", "k", "of a");
     world.config_map("b", "k", "of b");
-    let sidecar = world.start(world.settings(&[(MAP, "a:/d"), (MAP, "b:/d")]));
+    let sidecar = world.start(world.settings(&[("d", map("a")), ("d", map("b"))]));
     until(|| sidecar.health.is_ready()).await;
     assert_eq!(world.read("d/k"), "of b");
     let sets = fs::read_dir(world.path("d")).unwrap();
@@ -178,7 +183,7 @@ async fn later_flag_wins_and_a_directory_is_swapped_at_once() {
 #[tokio::test(start_paused = true)]
 async fn missing_required_object_is_the_reason_until_it_is_created() {
     let world = World::new();
-    let sidecar = world.start(world.settings(&[(MAP, "app:/d")]));
+    let sidecar = world.start(world.settings(&[("d", map("app"))]));
     sleep(Duration::from_secs(5)).await;
     let ready = sidecar.health.ready(Instant::now());
     assert!(!ready.is_ok);
@@ -203,7 +208,7 @@ async fn missing_required_object_is_the_reason_until_it_is_created() {
 async fn object_that_goes_missing_later_leaves_the_set_and_readiness() {
     let world = World::new();
     world.config_map("app", "k", "1");
-    let sidecar = world.start(world.settings(&[(MAP, "app:/d")]));
+    let sidecar = world.start(world.settings(&[("d", map("app"))]));
     until(|| sidecar.health.is_ready()).await;
     world.api.delete(Kind::ConfigMap, "n", "app").unwrap();
     sleep(Duration::from_mins(1)).await;
@@ -219,7 +224,7 @@ async fn every_request_names_its_object() {
     let world = World::new();
     world.config_map("app", "k", "1");
     world.apply("Secret", "tls", &json!({"data": {}}));
-    let sidecar = world.start(world.settings(&[(MAP, "app:/d"), (SECRET, "tls:/e")]));
+    let sidecar = world.start(world.settings(&[("d", map("app")), ("e", secret("tls"))]));
     until(|| sidecar.health.is_ready()).await;
     world.config_map("app", "k", "2");
     until(|| world.read("d/k") == "2").await;
@@ -242,7 +247,7 @@ async fn roles_of_named_objects_are_enough_and_a_verb_less_is_named() {
         let world = World::new();
         world.config_map("app", "k", "1");
         world.apply("Secret", "tls", &json!({"data": {"key": "aHVudGVyMg=="}}));
-        let mut settings = world.settings(&[(MAP, "app:/d"), (SECRET, "tls:/e")]);
+        let mut settings = world.settings(&[("d", map("app")), ("e", secret("tls"))]);
         settings.once = once;
         let granted = granted::rights(file);
         let mut all_used = BTreeSet::new();
@@ -289,7 +294,7 @@ async fn roles_of_named_objects_are_enough_and_a_verb_less_is_named() {
 #[tokio::test(start_paused = true)]
 async fn once_ends_when_all_is_there_or_with_the_reason() {
     let world = World::new();
-    let mut settings = world.settings(&[(MAP, "app:/d")]);
+    let mut settings = world.settings(&[("d", map("app"))]);
     settings.once = Some(Duration::from_mins(5));
     let mut sidecar = world.start(settings.clone());
     let began = Instant::now();
@@ -326,7 +331,7 @@ async fn once_ends_when_all_is_there_or_with_the_reason() {
 async fn end_leaves_the_files_and_is_soon() {
     let world = World::new();
     world.config_map("app", "k", "1");
-    let mut sidecar = world.start(world.settings(&[(MAP, "app:/d")]));
+    let mut sidecar = world.start(world.settings(&[("d", map("app"))]));
     until(|| sidecar.health.is_ready()).await;
     let began = Instant::now();
     sidecar.shutdown.cancel();
@@ -341,9 +346,9 @@ async fn reload_adds_volumes_and_empties_dropped_ones() {
     let world = World::new();
     world.config_map("a", "a", "1");
     world.config_map("b", "b", "1");
-    let sidecar = world.start(world.settings(&[(MAP, "a:/d")]));
+    let sidecar = world.start(world.settings(&[("d", map("a"))]));
     until(|| sidecar.health.is_ready()).await;
-    let next = world.settings(&[(MAP, "b:/e")]);
+    let next = world.settings(&[("e", map("b"))]);
     sidecar.reloads.send(next).await.unwrap();
     until(|| world.read("e/b") == "1").await;
     assert!(!world.path("d/a").exists());

@@ -8,8 +8,8 @@ use larder_objects::{Kind, chain};
 use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
 use larder_sidecar::{
     LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, check, check_hook,
-    default_state_dir, join_volumes, own_namespace, parse_volume, read_configuration,
-    run_label as label, run_own as own, run_reload as reload,
+    default_state_dir, join_volumes, own_namespace, read_configuration, run_label as label,
+    run_own as own, run_reload as reload,
 };
 use larder_transport::Source;
 use tokio::{
@@ -21,7 +21,7 @@ use tracing::{error, warn};
 
 use crate::{
     agent,
-    args::{LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs},
+    args::{LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, volume},
     logging,
     outcome::{CommandOutcome, Failure},
     runtime::{runtime, stop_signal},
@@ -139,7 +139,7 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     // A later flag wins, of either kind.
     flags.sort_by_key(|(_, (position, _))| *position);
     for (kind, (_, value)) in flags {
-        let volume = parse_volume(kind, value, namespace);
+        let volume = volume(kind, value, namespace);
         all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
     }
     if let Some(path) = &volumes.config {
