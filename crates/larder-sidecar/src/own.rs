@@ -2,10 +2,9 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use futures::future::OptionFuture;
+use futures::{Stream, StreamExt as _, future::OptionFuture};
 use larder_on_change::Hook;
 use larder_watch::RequestTiming;
-use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -47,7 +46,7 @@ pub async fn run(
     mut settings: OwnSettings,
     client: kube::Client,
     health: Arc<Health>,
-    mut reloads: mpsc::Receiver<OwnSettings>,
+    mut reloads: impl Stream<Item = OwnSettings> + Unpin,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
     let pages = Arc::new(Pages::new(Form::Own, &health));
@@ -60,7 +59,7 @@ pub async fn run(
             let next = tokio::select! {
                 biased;
                 ended = running.until(&shutdown) => return ended,
-                Some(next) = reloads.recv() => next,
+                Some(next) = reloads.next() => next,
             };
             running.end().await;
             for OwnVolume { path, .. } in &settings.volumes {

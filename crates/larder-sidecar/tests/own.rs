@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use futures::stream;
 use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
 use larder_sidecar::{
     Health, MAX_SILENCE, OwnSettings, RunError, join_volumes, read_volume, run_own,
@@ -91,7 +92,8 @@ impl World {
     }
 
     fn start_with(settings: OwnSettings, client: kube::Client) -> Sidecar {
-        let (reloads, receiver) = mpsc::channel(1);
+        let (reloads, mut receiver) = mpsc::channel(1);
+        let receiver = stream::poll_fn(move |context| receiver.poll_recv(context));
         let (health, shutdown) = (Arc::<Health>::default(), CancellationToken::new());
         let mut task = JoinSet::new();
         let shared = (Arc::clone(&health), shutdown.clone());

@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::{Context as _, anyhow};
+use futures::{StreamExt as _, future::ready, stream};
 use larder_files::regular_file::read_regular_text;
 use larder_objects::{Kind, chain};
 use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
@@ -12,10 +13,7 @@ use larder_sidecar::{
     run_own as own, run_reload as reload,
 };
 use larder_transport::Source;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc,
-};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
@@ -78,21 +76,16 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failu
     runtime(BLOCKING_THREADS)?.block_on(async {
         let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
         let (client, _transport) = agent::connect(source).await?;
-        let (sender, reloads) = mpsc::channel(1);
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
-        let run = until_signal(|shutdown| own(settings, client, Arc::default(), reloads, shutdown));
-        tokio::pin!(run);
-        loop {
-            // Both arms are cancel-safe: the run is awaited again.
-            tokio::select! {
-                ended = &mut run => return ended,
-                _ = hangup.recv() => match own_settings(args) {
-                    // It is full only while the last one is taken up.
-                    Ok(settings) => drop(sender.try_send(settings)),
-                    Err(error) => error!(error, "configuration not usable, keeping the last one"),
-                },
-            }
-        }
+        let hangups = stream::poll_fn(|context| hangup.poll_recv(context));
+        let reloads = hangups.filter_map(|()| {
+            let settings = own_settings(args).inspect_err(|error| {
+                error!(error, "configuration not usable, keeping the last one");
+            });
+            ready(settings.ok())
+        });
+        let run = |shutdown| own(settings, client, Arc::default(), reloads, shutdown);
+        until_signal(run).await
     })
 }
 
@@ -110,7 +103,11 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&settings.log);
     runtime(BLOCKING_THREADS)?.block_on(async {
-        let (client, _transport) = agent::connect(label_source(&settings)).await?;
+        let source = match settings.kubeconfig.as_deref() {
+            None if settings.skip_tls_verify => Source::InClusterUnverified,
+            kubeconfig => agent::origin(kubeconfig, None),
+        };
+        let (client, _transport) = agent::connect(source).await?;
         let run = |shutdown| label(settings, client, hooks, Arc::default(), shutdown);
         until_signal(run).await
     })
@@ -199,13 +196,6 @@ fn check_hooks(hooks: &[Hook]) -> Result<(), String> {
         check_hook(hook).map_err(|problem| format!("hook {}: {problem}", hook.name))?;
     }
     parse::check_together(hooks).map_err(|error| error.to_string())
-}
-
-fn label_source(settings: &LabelSettings) -> Source {
-    match settings.kubeconfig.as_deref() {
-        None if settings.skip_tls_verify => Source::InClusterUnverified,
-        kubeconfig => agent::origin(kubeconfig, None),
-    }
 }
 
 /// Runs a sidecar until SIGTERM or SIGINT.
