@@ -314,7 +314,7 @@ impl Files {
 
 impl Sink for Files {
     fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
-        match (json, object.kind) {
+        match (json, object.kind()) {
             (Some(json), Kind::ConfigMap) => self.take_as::<ConfigMap>(object, json),
             (Some(json), Kind::Secret) => self.take_as::<Secret>(object, json),
             (None, _) => {

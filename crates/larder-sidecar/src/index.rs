@@ -236,11 +236,7 @@ mod tests {
     use super::*;
 
     fn object(name: &str) -> ObjectRef {
-        ObjectRef {
-            kind: Kind::Secret,
-            namespace: "n".into(),
-            name: name.into(),
-        }
+        ObjectRef::new(Kind::Secret, "n", name)
     }
 
     // sidecar 45

@@ -138,7 +138,7 @@ impl Intake {
         }
         let before = self.versions.insert(object.clone(), version.clone());
         if before.is_none() {
-            self.metrics.objects(object.kind, 1);
+            self.metrics.objects(object.kind(), 1);
         }
         self.sink.take(object, Some(json));
     }
@@ -147,7 +147,7 @@ impl Intake {
     pub(crate) fn gone(&mut self, object: &ObjectRef) {
         self.stale.remove(object);
         if self.versions.remove(object).is_some() {
-            self.metrics.objects(object.kind, -1);
+            self.metrics.objects(object.kind(), -1);
         }
         self.sink.take(object, None);
     }

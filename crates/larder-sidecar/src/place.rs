@@ -76,7 +76,7 @@ impl Places {
             return Err(format!("the value of key {key:?} is not a URL"));
         }
         let name = if self.unique_names {
-            let (namespace, kind) = (&object.namespace, object.kind.singular());
+            let (namespace, kind) = (&object.namespace, object.kind().singular());
             format!("namespace_{namespace}.{kind}_{}.{name}", object.name)
         } else {
             name.to_owned()
@@ -266,11 +266,7 @@ mod tests {
     // sidecar 11
     #[test]
     fn unique_names_have_namespace_kind_and_name() {
-        let object = ObjectRef {
-            kind: Kind::ConfigMap,
-            namespace: "ns1".into(),
-            name: "a".into(),
-        };
+        let object = ObjectRef::new(Kind::ConfigMap, "ns1", "a");
         let unique = places(Path::new("/f"), &[], true);
         let url = "http://h/";
         for (key, expected_url) in [("x.json", None), ("x.json.url", Some(url.into()))] {

@@ -1,6 +1,6 @@
 //! The objects that a sidecar follows, and the watches that this takes.
 
-use std::{cmp::Ordering, collections::BTreeSet, fmt};
+use std::{cmp::Reverse, collections::BTreeSet, fmt};
 
 use larder_objects::Kind;
 use smol_str::SmolStr;
@@ -56,7 +56,7 @@ impl Selection {
     /// One object.
     pub(crate) fn of(object: &ObjectRef) -> Self {
         Self {
-            kind: object.kind,
+            kind: object.kind(),
             namespace: Some(object.namespace.clone()),
             name: Some(object.name.clone()),
             labels: None,
@@ -73,7 +73,7 @@ impl Selection {
     pub(crate) fn covers(&self, object: &ObjectRef) -> bool {
         let fits =
             |own: &Option<SmolStr>, found: &SmolStr| own.as_ref().is_none_or(|own| own == found);
-        self.kind == object.kind
+        self.kind == object.kind()
             && fits(&self.namespace, &object.namespace)
             && fits(&self.name, &object.name)
     }
@@ -101,19 +101,17 @@ pub(crate) fn selections(
     names: Option<&[ObjectName]>,
 ) -> BTreeSet<Selection> {
     // As if a name were given that any object has, and a namespace that stands for all.
-    let (any, everywhere) = ([ObjectName::default()], || vec![None]);
+    let any = [ObjectName::default()];
     let places = namespaces.map(|all| all.iter().cloned().map(Some).collect());
-    let places = places.unwrap_or_else(everywhere);
+    let places = places.unwrap_or_else(|| vec![None]);
     let mut all = BTreeSet::new();
     for one in names.unwrap_or(&any) {
-        for kind in kinds
-            .iter()
-            .filter(|kind| one.kind.is_none_or(|own| own == **kind))
-        {
-            let (own, is_anywhere) = (&one.namespace, one.namespace.is_none());
-            let fits = |place: &&Option<_>| is_anywhere || place.is_none() || *place == own;
+        let own = &one.namespace;
+        let kinds = kinds.iter().copied();
+        for kind in kinds.filter(|kind| one.kind.is_none_or(|own| own == *kind)) {
+            let fits = |place: &&Option<_>| own.is_none() || place.is_none() || *place == own;
             all.extend(places.iter().filter(fits).map(|place| Selection {
-                kind: *kind,
+                kind,
                 namespace: place.as_ref().or(own.as_ref()).cloned(),
                 name: one.name.clone(),
                 labels: labels.filter(|_| names.is_none()).map(str::to_owned),
@@ -123,12 +121,11 @@ pub(crate) fn selections(
     all
 }
 
-/// An object. Of several that want one path, the last in this order wins: Secrets come before ConfigMaps, then
-/// namespace and name decide (rule L6).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// An object. Of several that want one path, the last in this order wins (rule L6).
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ObjectRef {
-    /// The kind.
-    pub(crate) kind: Kind,
+    /// The kind: Secrets come before ConfigMaps.
+    kind: Reverse<Kind>,
     /// The namespace.
     pub(crate) namespace: SmolStr,
     /// The name.
@@ -138,34 +135,30 @@ pub(crate) struct ObjectRef {
 impl ObjectRef {
     pub(crate) fn new(kind: Kind, namespace: &str, name: &str) -> Self {
         Self {
-            kind,
+            kind: Reverse(kind),
             namespace: namespace.into(),
             name: name.into(),
         }
     }
 
+    pub(crate) fn kind(&self) -> Kind {
+        self.kind.0
+    }
+
     /// As [`ObjectName::parse`] reads it.
     pub(crate) fn text(&self) -> String {
-        format!("{}/{}/{}", self.namespace, self.kind.singular(), self.name)
-    }
-}
-
-impl Ord for ObjectRef {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let kinds = other.kind.cmp(&self.kind);
-        kinds.then_with(|| (&self.namespace, &self.name).cmp(&(&other.namespace, &other.name)))
-    }
-}
-
-impl PartialOrd for ObjectRef {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
+        format!(
+            "{}/{}/{}",
+            self.namespace,
+            self.kind().singular(),
+            self.name
+        )
     }
 }
 
 impl fmt::Display for ObjectRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}/{}", self.kind, self.namespace, self.name)
+        write!(f, "{} {}/{}", self.kind(), self.namespace, self.name)
     }
 }
 
@@ -239,11 +232,7 @@ mod tests {
     // sidecar 14
     #[test]
     fn config_map_wins_over_secret_and_then_the_later_name() {
-        let object = |kind, namespace: &str, name: &str| ObjectRef {
-            kind,
-            namespace: namespace.into(),
-            name: name.into(),
-        };
+        let object = ObjectRef::new;
         let secret = object(Kind::Secret, "z", "z");
         assert!(secret < object(Kind::ConfigMap, "a", "a"));
         assert!(object(Kind::ConfigMap, "a", "z") < object(Kind::ConfigMap, "b", "a"));

@@ -175,7 +175,7 @@ pub(crate) fn clear(path: &Path) {
 
 impl Sink for Volumes {
     fn take(&mut self, object: &ObjectRef, json: Option<&[u8]>) {
-        match object.kind {
+        match object.kind() {
             Kind::ConfigMap => put(&mut self.inputs.config_maps, object, json),
             Kind::Secret => put(&mut self.inputs.secrets, object, json),
         }
