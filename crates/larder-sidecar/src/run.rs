@@ -132,8 +132,8 @@ impl Running {
         let deadline = self.once.map(|once| Instant::now() + once);
         loop {
             let settled = self.settle();
-            if self.once.is_some() && self.is_synced {
-                self.last_round(shutdown).await;
+            // With one round after the only sync, whose failure is only logged (rule N5).
+            if self.once.is_some() && self.is_synced && self.hooks.is_at_rest() {
                 return Ok(());
             }
             let stale = self.intake.lock().next_stale();
@@ -153,7 +153,7 @@ impl Running {
                 Some(()) = at(self.observe_at) => self.observe(),
                 Some(()) = OptionFuture::from(fetch) => {}
                 () = sleep(RETRY), if settled.retries => {}
-                Some(()) = at(deadline) => {
+                Some(()) = at(deadline), if !self.is_synced => {
                     let reason = self.health.missing().or(settled.unwritten);
                     let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
                     return Err(RunError(reason));
@@ -241,19 +241,19 @@ impl Running {
     /// The first sync is complete: hooks begin (rule N2).
     fn begin(&mut self) {
         let fires = self.has_written && self.had_files;
-        // The script still runs, as theirs does.
-        let script = self.skipped.as_ref();
-        let script = script.filter(|own| fires && own.script.is_some());
-        if let Some(round) = script {
-            round.skips_request.store(true, Ordering::Relaxed);
-        }
-        let (intake, skips, runs_script) = (&self.intake, self.skipped.is_some(), script.is_some());
+        let runs_script = self.skipped.as_ref().map(|round| {
+            // As theirs does.
+            let runs_script = fires && round.script.is_some();
+            round.skips_request.store(runs_script, Ordering::Relaxed);
+            runs_script
+        });
+        let intake = &self.intake;
         self.hooks.rounds.start_from(|name| {
             let recorded = intake.lock().sink.index().recorded(name);
-            match recorded {
-                _ if skips && name == HOOK => (Start::FirstDelivery, runs_script),
-                Some(start) => (start, false),
-                None => (Start::FirstDelivery, fires),
+            match (runs_script, recorded) {
+                (Some(runs_script), _) if name == HOOK => (Start::FirstDelivery, runs_script),
+                (_, Some(start)) => (start, false),
+                (_, None) => (Start::FirstDelivery, fires),
             }
         });
         self.observe();
@@ -268,17 +268,6 @@ impl Running {
     fn note(&self, event: HookEvent) {
         if let Some((name, digest)) = event {
             self.intake.lock().sink.index().set_hook(name, digest);
-        }
-    }
-
-    /// One round after the only sync, whose failure is only logged (rule N5).
-    async fn last_round(&mut self, shutdown: &CancellationToken) {
-        while !self.hooks.is_at_rest() {
-            // Both arms are cancel-safe.
-            tokio::select! {
-                () = shutdown.cancelled() => return self.end().await,
-                event = self.hooks.next() => self.note(event),
-            }
         }
     }
 
