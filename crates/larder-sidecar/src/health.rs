@@ -47,9 +47,7 @@ impl WatchHealth {
 
 /// The health of a sidecar.
 #[derive(Debug, Default)]
-pub struct Health {
-    state: Mutex<HealthState>,
-}
+pub struct Health(Mutex<HealthState>);
 
 #[derive(Debug, Default)]
 struct HealthState {
@@ -82,13 +80,13 @@ impl Health {
             is_listed: false,
             error: None,
         });
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         state.watches = watches.collect();
         state.max_silence = max_silence.unwrap_or(MAX_SILENCE);
     }
 
     fn change(&self, watch: usize, change: impl FnOnce(&mut WatchHealth)) {
-        if let Some(watch) = self.state.lock().watches.get_mut(watch) {
+        if let Some(watch) = self.0.lock().watches.get_mut(watch) {
             watch.heard = Instant::now();
             change(watch);
         }
@@ -114,35 +112,35 @@ impl Health {
     }
 
     pub(crate) fn set_ready(&self) {
-        let mut state = self.state.lock();
+        let mut state = self.0.lock();
         state.is_ready = true;
         state.problem = None;
     }
 
     /// What is wrong, beyond watches.
     pub(crate) fn set_problem(&self, problem: Option<String>) {
-        self.state.lock().problem = problem;
+        self.0.lock().problem = problem;
     }
 
     pub(crate) fn set_hooks(&self, hooks: Vec<Value>) {
-        self.state.lock().hooks = hooks;
+        self.0.lock().hooks = hooks;
     }
 
     /// Whether it is ready, or was once.
     pub fn is_ready(&self) -> bool {
-        self.state.lock().is_ready
+        self.0.lock().is_ready
     }
 
     /// The age of the oldest proof.
     pub(crate) fn proof_age(&self, now: Instant) -> Duration {
-        let state = self.state.lock();
+        let state = self.0.lock();
         let oldest = state.watches.iter().filter_map(|watch| watch.proven).min();
         oldest.map_or(Duration::ZERO, |proven| now - proven)
     }
 
     /// Whether a restart would not help (rule H3). With `max_age`, also whether every proof is as young as that.
     pub fn live(&self, max_age: Option<Duration>, now: Instant) -> Answer {
-        let state = self.state.lock();
+        let state = self.0.lock();
         let (mut problems, mut status) = (Vec::new(), "ok".to_owned());
         for watch in &state.watches {
             let (selection, silent) = (&watch.selection, now - watch.heard);
@@ -168,7 +166,7 @@ impl Health {
     /// Whether the first sync is complete and written (rule H4).
     pub fn ready(&self, now: Instant) -> Answer {
         let missing = self.missing();
-        let state = self.state.lock();
+        let state = self.0.lock();
         let known = missing.as_deref().or(state.problem.as_deref());
         let reason = known.unwrap_or("the first sync is under way");
         let status = if state.is_ready {
@@ -191,7 +189,7 @@ impl Health {
 
     /// As configmap-reload answers while nothing is wrong.
     pub(crate) fn up(&self) -> Answer {
-        let problem = self.state.lock().problem.clone();
+        let problem = self.0.lock().problem.clone();
         let status = problem.as_deref().unwrap_or("up");
         Answer {
             is_ok: problem.is_none(),
@@ -201,7 +199,7 @@ impl Health {
 
     /// A watch that has no complete list yet, and its error.
     pub(crate) fn missing(&self) -> Option<String> {
-        let state = self.state.lock();
+        let state = self.0.lock();
         let missing = state.watches.iter().filter(|watch| !watch.is_listed);
         let texts = missing.map(|watch| match &watch.error {
             Some((error, _)) => (false, error.clone()),

@@ -191,12 +191,10 @@ impl Index {
         } else {
             journal.file.write_all(&line).map(|()| journal)
         };
-        match written {
-            Ok(journal) => self.journal = Some(journal),
-            Err(error) => {
-                warn!(%error, "cannot write the index, files of this start may stay after the next one");
-            }
-        }
+        let written = written.inspect_err(|error| {
+            warn!(%error, "cannot write the index, files of this start may stay after the next one");
+        });
+        self.journal = written.ok();
     }
 
     /// A journal of what is in use.

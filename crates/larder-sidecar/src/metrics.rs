@@ -118,16 +118,16 @@ impl WebhookMetrics {
         self.duration.get_or_create(&labels).set(took.as_secs_f64());
         let last_error = self.last_error.get_or_create(&labels);
         last_error.set(i64::from(!outcome.is_success()));
-        let answered = outcome.reason().split_once(": answered ");
-        let answered = answered.and_then(|(_, rest)| rest.split([';', ' ']).next());
-        let mut code = answered.map(str::to_owned);
-        if outcome.is_success() {
+        let code = if outcome.is_success() {
             self.successes.get_or_create(&labels).inc();
-            code = Some(expected.to_string());
+            Some(expected.to_string())
         } else {
-            let reasons = ["client_request_do", "client_response"];
-            self.failed(webhook, reasons[usize::from(code.is_some())]);
-        }
+            let answered = outcome.reason().split_once(": answered ");
+            let code = answered.and_then(|(_, rest)| rest.split([';', ' ']).next());
+            let reason = code.map_or("client_request_do", |_| "client_response");
+            self.failed(webhook, reason);
+            code.map(str::to_owned)
+        };
         if let Some(code) = code {
             let labels = vec![own, ("status_code", code)];
             self.requests.get_or_create(&labels).inc();

@@ -126,11 +126,8 @@ fn webhook(
         metrics: Some(metrics.clone()),
         ..RequestRound::default()
     };
-    let hook = round.hook(
-        format!("{number}-http"),
-        Debounce::DEFAULT,
-        Retry::default(),
-    );
+    let name = format!("{number}-http");
+    let hook = round.hook(name, Debounce::DEFAULT, Retry::default());
     (hook, Some(Arc::new(round)))
 }
 

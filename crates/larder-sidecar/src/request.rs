@@ -144,13 +144,9 @@ pub(crate) fn missing_interpreter(script: &Path) -> Option<String> {
         let mut found = std::env::split_paths(&paths).map(|path| path.join(shell));
         return (!found.any(|path| path.exists())).then(|| shell.clone());
     }
-    let text = fs::read(script).ok()?;
-    let line = text
-        .strip_prefix(b"#!")?
-        .split(|byte| *byte == b'\n')
-        .next()?;
-    let line = String::from_utf8_lossy(line);
-    let program = line.split_whitespace().next()?;
+    let bytes = fs::read(script).ok()?;
+    let text = String::from_utf8_lossy(bytes.strip_prefix(b"#!")?);
+    let program = text.lines().next()?.split_whitespace().next()?;
     (!Path::new(program).exists()).then(|| program.to_owned())
 }
 

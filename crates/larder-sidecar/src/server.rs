@@ -101,11 +101,7 @@ impl Pages {
         let mut query = uri.query().unwrap_or_default().split('&');
         let max_age = query.find_map(|pair| pair.strip_prefix("max-age="));
         let Ok(max_age) = max_age.map(go_duration::parse).transpose() else {
-            return page(
-                400,
-                "text/plain",
-                "max-age: expected a duration\n".to_owned(),
-            );
+            return page(400, "text/plain", "max-age: expected a duration\n");
         };
         let answer = match (&self.form, uri.path()) {
             (Form::Label, "/healthz") => health.live_and_ready(max_age, now),
@@ -114,7 +110,7 @@ impl Pages {
             (Form::Own | Form::Label, "/readyz") => health.ready(now),
             (Form::Own | Form::Label, "/metrics") => return self.metrics(now),
             (Form::Reload(own), path) if own == path => return self.metrics(now),
-            _ => return page(404, "text/plain", "not found\n".to_owned()),
+            _ => return page(404, "text/plain", "not found\n"),
         };
         let status = if answer.is_ok { 200 } else { 503 };
         page(status, "application/json", answer.body)
@@ -130,10 +126,10 @@ impl Pages {
     }
 }
 
-fn page(status: u16, form: &str, body: String) -> http::Result<Response<Full<Bytes>>> {
+fn page(status: u16, form: &str, body: impl Into<Bytes>) -> http::Result<Response<Full<Bytes>>> {
     let response = Response::builder().status(status);
     let response = response.header(CONTENT_TYPE, form);
-    response.body(Full::new(Bytes::from(body)))
+    response.body(Full::new(body.into()))
 }
 
 /// A listener on the address.

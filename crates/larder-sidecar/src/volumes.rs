@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, iter,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -49,16 +49,17 @@ impl OwnVolume {
         for source in &self.sources {
             needs.add_volume(source);
         }
+        let named = |kind| {
+            move |name: &str| {
+                let (namespace, name) = name.split_once('/')?;
+                Some(ObjectRef::new(kind, namespace, name))
+            }
+        };
         let maps = needs.config_maps.into_iter();
+        let maps = maps.filter_map(named(Kind::ConfigMap));
         let secrets = needs.secrets.into_iter();
-        let all = maps
-            .zip(iter::repeat(Kind::ConfigMap))
-            .chain(secrets.zip(iter::repeat(Kind::Secret)));
-        all.filter_map(|(name, kind)| {
-            let (namespace, name) = name.split_once('/')?;
-            Some(ObjectRef::new(kind, namespace, name))
-        })
-        .collect()
+        maps.chain(secrets.filter_map(named(Kind::Secret)))
+            .collect()
     }
 }
 
