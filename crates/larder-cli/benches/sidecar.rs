@@ -111,7 +111,7 @@ impl World {
             .unwrap();
         let child = Killed(child);
         let address = format!("127.0.0.1:{PORT}").parse().unwrap();
-        wait(|| larder_sidecar::check(address, "/readyz").is_ok());
+        wait(|| larder_sidecar::check(address, "/readyz", Duration::from_secs(10)).is_ok());
         (child, began.elapsed())
     }
 }
@@ -222,7 +222,7 @@ fn reload_form(dir: &Path) -> Killed {
         .unwrap();
     let child = Killed(child);
     let address = listen.parse().unwrap();
-    wait(|| larder_sidecar::check(address, "/healthz").is_ok());
+    wait(|| larder_sidecar::check(address, "/healthz", Duration::from_secs(10)).is_ok());
     swap("..2");
     drop(webhook.accept().unwrap());
     child

@@ -52,7 +52,7 @@ pub(crate) struct Files {
     paths: BTreeMap<Arc<str>, PathState>,
     /// Whether every list has succeeded once.
     is_complete: bool,
-    /// A file could not be removed.
+    /// Files of an earlier start may be left, or one could not be removed.
     has_orphans: bool,
     /// What came of objects since the last [`Sink::settle`].
     settled: Settled,
@@ -90,7 +90,7 @@ impl Files {
             objects: BTreeMap::new(),
             paths: BTreeMap::new(),
             is_complete: false,
-            has_orphans: false,
+            has_orphans: true,
             settled: Settled::default(),
             default_mode: default_mode(),
             metrics,
@@ -326,8 +326,8 @@ impl Sink for Files {
     }
 
     fn settle(&mut self, is_listed: bool) -> Settled {
-        let was_complete = mem::replace(&mut self.is_complete, is_listed);
-        if self.has_orphans || was_complete != is_listed {
+        self.is_complete = is_listed;
+        if is_listed && self.has_orphans {
             self.remove_orphans();
         }
         let paths = || self.paths.values();

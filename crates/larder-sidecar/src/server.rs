@@ -25,8 +25,6 @@ use crate::{health::Health, metrics::Metrics};
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 16;
-/// Longest time for a probe.
-const PROBE: Duration = Duration::from_secs(10);
 /// Longest answer that a probe reads.
 const MAX_ANSWER: usize = 64 << 10;
 /// Time for open connections when the sidecar ends.
@@ -138,16 +136,12 @@ pub(crate) async fn listen(address: SocketAddr) -> Result<TcpListener, RunError>
     TcpListener::bind(address).await.map_err(failed)
 }
 
-/// Asks the sidecar at `address` for `path`, as a probe does. Blocks.
+/// Asks the sidecar at `address` for `path`, as a probe does. Blocks for up to `limit`.
 ///
 /// # Errors
 ///
 /// The reason: its answer, or why there is none.
-pub fn check(address: SocketAddr, path: &str) -> Result<(), String> {
-    check_within(PROBE, address, path)
-}
-
-fn check_within(limit: Duration, address: SocketAddr, path: &str) -> Result<(), String> {
+pub fn check(address: SocketAddr, path: &str, limit: Duration) -> Result<(), String> {
     let url = HttpUrl::parse(&format!("http://{address}{path}"));
     let request = Fetch {
         url: &url.map_err(|error| error.to_string())?,
@@ -218,7 +212,7 @@ mod tests {
                 let _ = stream.read(&mut [0; 64]);
             }
         });
-        let error = check_within(Duration::from_millis(100), address, "/livez").unwrap_err();
+        let error = check(address, "/livez", Duration::from_millis(100)).unwrap_err();
         assert!(
             error.starts_with(&format!("cannot ask {address}: ")),
             "{error}"

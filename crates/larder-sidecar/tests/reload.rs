@@ -57,7 +57,7 @@ async fn start(volumes: Vec<PathBuf>, urls: &[String], attempts: u32) -> (JoinSe
     });
     // It watches once it answers and has read the directories, which it does before it waits for anything.
     let up = async {
-        while spawn_blocking(move || check(listen, "/healthz"))
+        while spawn_blocking(move || check(listen, "/healthz", Duration::from_secs(10)))
             .await
             .unwrap()
             .is_err()

@@ -1,6 +1,6 @@
 //! `larder sidecar` and `larder-sidecar`: chooses the form, sets up and runs a sidecar.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use futures::{StreamExt as _, future::ready, stream};
@@ -13,7 +13,10 @@ use larder_sidecar::{
     run_own as own, run_reload as reload,
 };
 use larder_transport::Source;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::JoinSet,
+};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
@@ -27,6 +30,8 @@ use crate::{
 
 /// Threads for name resolution and the processes of scripts.
 const BLOCKING_THREADS: usize = 2;
+/// Longest time for a probe.
+const PROBE: Duration = Duration::from_secs(10);
 /// The port of k8s-sidecar.
 const HEALTH_PORT: u16 = 8080;
 /// The longest file of `--config`.
@@ -205,19 +210,14 @@ async fn until_signal<F>(
 where
     F: Future<Output = Result<(), RunError>>,
 {
-    let shutdown = CancellationToken::new();
-    let stop = stop_signal()?;
+    let (shutdown, stop) = (CancellationToken::new(), stop_signal()?);
     let run = run(shutdown.clone());
-    tokio::pin!(run);
-    // Both arms are cancel-safe: the run is awaited again.
-    let ended = tokio::select! {
-        ended = &mut run => ended,
-        () = stop => {
-            shutdown.cancel();
-            run.await
-        }
-    };
-    ended.map_err(|error| anyhow!(error))?;
+    let mut waiting = JoinSet::new();
+    waiting.spawn(async move {
+        stop.await;
+        shutdown.cancel();
+    });
+    run.await.map_err(|error| anyhow!(error))?;
     Ok(CommandOutcome::Done)
 }
 
@@ -230,6 +230,6 @@ fn probe(state: ProbedState, address: Option<SocketAddr>) -> Result<CommandOutco
         ProbedState::Live => "/livez",
         ProbedState::Ready => "/readyz",
     };
-    check(address, path).map_err(|reason| anyhow!(reason))?;
+    check(address, path, PROBE).map_err(|reason| anyhow!(reason))?;
     Ok(CommandOutcome::Done)
 }

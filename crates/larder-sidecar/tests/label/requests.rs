@@ -281,7 +281,9 @@ async fn probe_of_the_label_form_is_healthz() {
     let sidecar = world.start();
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], port));
     let check = async |path: &'static str| {
-        let task = tokio::task::spawn_blocking(move || larder_sidecar::check(address, path));
+        let task = tokio::task::spawn_blocking(move || {
+            larder_sidecar::check(address, path, Duration::from_secs(10))
+        });
         task.await.unwrap()
     };
     loop {
