@@ -17,7 +17,7 @@ use std::{
 use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
 use larder_on_change::{ContentDigest, Hook, Items};
 use larder_transport::path::{CollectionPath, Resource, field_selector};
-use larder_watch::{Head, RequestError, RequestFailure, RequestPhase, RequestTiming, Target};
+use larder_watch::{Head, RequestError, RequestFailure, RequestTiming, Target};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -95,12 +95,9 @@ struct Stale {
 impl Stale {
     /// With pauses that double up to a minute, if that is because of a failure.
     fn read_again(&mut self, has_failed: bool) {
-        let secs = if has_failed {
-            self.failures += 1;
-            (1 << self.failures.min(6)) - 1
-        } else {
-            0
-        };
+        self.failures += u32::from(has_failed);
+        let doubled = (1 << self.failures.min(6)) - 1;
+        let secs = if has_failed { doubled } else { 0 };
         self.due = Some(Instant::now() + Duration::from_secs(secs));
     }
 }
@@ -318,10 +315,7 @@ pub(crate) fn failure_text(selection: &Selection, failure: &RequestFailure) -> S
     let RequestFailure { phase, error } = failure;
     let text = chain(error);
     // A list may be the beginning of a watch, which takes that right.
-    let verb = match phase {
-        _ if error.is_forbidden() && text.contains("cannot watch") => "watch",
-        RequestPhase::Watch => "watch",
-        _ => "list",
-    };
+    let lacks_watch = error.is_forbidden() && text.contains("cannot watch");
+    let verb = if lacks_watch { "watch" } else { phase.as_str() };
     format!("cannot {verb} {selection}: {text}")
 }

@@ -132,7 +132,7 @@ impl Running {
         let deadline = self.once.map(|once| Instant::now() + once);
         loop {
             let settled = self.settle();
-            // With one round after the only sync, whose failure is only logged (rule N5).
+            // After the only sync comes one round, whose failure is only logged (rule N5).
             if self.once.is_some() && self.is_synced && self.hooks.is_at_rest() {
                 return Ok(());
             }

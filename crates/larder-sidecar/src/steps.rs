@@ -23,6 +23,12 @@ use tracing::info;
 
 use crate::{metrics::Metrics, settings::own_namespace};
 
+/// Why a hook cannot restart.
+const NO_RESTART: &str = "a sidecar cannot restart containers; send a signal to a process";
+/// Why a signal needs the name of a process.
+const NO_PROCESS: &str = "a signal takes shareProcessNamespace in the pod, and the name of a process: \
+    {signal: SIGHUP, process: nginx}";
+
 /// Where the steps of a sidecar act: its own container, and the network that the pod's containers share.
 #[derive(Debug)]
 pub(crate) struct StepContext {
@@ -76,20 +82,11 @@ pub(crate) fn own_pod() -> PodIdentity {
 ///
 /// What it cannot do, and what can be done instead.
 pub fn check_hook(hook: &Hook) -> Result<(), &'static str> {
-    for step in &hook.steps {
-        match step {
-            Action::Restart(_) => {
-                return Err("a sidecar cannot restart containers; send a signal to a process");
-            }
-            Action::Signal(target) if target.process.is_none() => {
-                return Err(
-                    "a signal takes shareProcessNamespace in the pod, and the name of a process: {signal: SIGHUP, process: nginx}",
-                );
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+    hook.steps.iter().try_for_each(|step| match step {
+        Action::Restart(_) => Err(NO_RESTART),
+        Action::Signal(target) if target.process.is_none() => Err(NO_PROCESS),
+        _ => Ok(()),
+    })
 }
 
 impl StepEnvironment for StepContext {
