@@ -12,7 +12,7 @@ use crate::{
     files::{Files, VOLUME},
     health::Health,
     hooks::HookAndRound,
-    request::{RequestRound, missing_interpreter},
+    request::{RequestRound, hook, missing_interpreter},
     run::{HOOK, Running},
     server::{Form, Pages, RunError},
     settings::LabelSettings,
@@ -94,6 +94,6 @@ fn own_round(settings: &LabelSettings) -> Option<HookAndRound> {
         max: SLOW,
         attempts: u32::from(retries == 0),
     };
-    let hook = round.hook(HOOK.to_owned(), settings.debounce, retry);
+    let hook = hook(HOOK.to_owned(), settings.debounce, retry);
     Some((hook, Some(Arc::new(round))))
 }

@@ -26,7 +26,7 @@ use crate::{
     health::Health,
     hooks::{HookAndRound, Hooks},
     metrics::WebhookMetrics,
-    request::RequestRound,
+    request::{RequestRound, hook},
     server::{Form, Pages, RunError, listen},
     settings::{HttpSettings, RequestSettings, Retries},
     steps::StepContext,
@@ -127,7 +127,7 @@ fn webhook(
         ..RequestRound::default()
     };
     let name = format!("{number}-http");
-    let hook = round.hook(name, Debounce::DEFAULT, Retry::default());
+    let hook = hook(name, Debounce::DEFAULT, Retry::default());
     (hook, Some(Arc::new(round)))
 }
 

@@ -38,19 +38,18 @@ pub(crate) struct RequestRound {
     pub(crate) metrics: Option<WebhookMetrics>,
 }
 
-impl RequestRound {
-    /// The hook of this round; `retry` holds after the fast retries.
-    pub(crate) fn hook(&self, name: String, debounce: Debounce, retry: Retry) -> Hook {
-        let script = self.script.iter().map(|(path, _)| exec(path));
-        let timing = Timing {
-            debounce,
-            splay: Duration::ZERO,
-            timeout: None,
-            retry,
-        };
-        Hook::new(name, script.collect(), timing)
-    }
+/// The hook of such a round, without steps; `retry` holds after the fast retries.
+pub(crate) fn hook(name: String, debounce: Debounce, retry: Retry) -> Hook {
+    let timing = Timing {
+        debounce,
+        splay: Duration::ZERO,
+        timeout: None,
+        retry,
+    };
+    Hook::new(name, Vec::new(), timing)
+}
 
+impl RequestRound {
     /// Runs the script and sends the request. A script that fails is logged, and the request is sent all the same.
     pub(crate) async fn run(
         &self,
