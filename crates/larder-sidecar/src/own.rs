@@ -77,7 +77,6 @@ pub async fn run(
 fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running {
     let (state_dir, metrics) = (&settings.state_dir, &pages.metrics);
     let volumes = Volumes::new(settings.volumes.clone(), state_dir, metrics.clone());
-    let had_files = volumes.has_sets();
     let timing = RequestTiming {
         poll: settings.once.map(|_| POLL),
         max_silence: Some(settings.max_silence),
@@ -92,6 +91,6 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
     let hooks = hooks.map(|hook| (hook.clone(), None)).collect();
     let mut running = Running::new(client, followed, volumes, (hooks, context), pages);
     running.once = settings.once;
-    running.had_files = had_files;
+    running.had_files = settings.volumes.iter().any(OwnVolume::has_set);
     running
 }

@@ -96,16 +96,17 @@ impl fmt::Display for Selection {
 /// One watch for each kind and namespace, or for each name (rules L1, L2). Without namespaces, these are all at once.
 pub(crate) fn selections(
     kinds: &[Kind],
-    namespaces: Option<&BTreeSet<SmolStr>>,
-    labels: Option<&str>,
-    names: Option<&[ObjectName]>,
+    namespaces: Option<BTreeSet<SmolStr>>,
+    labels: Option<String>,
+    names: Option<Vec<ObjectName>>,
 ) -> BTreeSet<Selection> {
     // As if a name were given that any object has, and a namespace that stands for all.
-    let any = [ObjectName::default()];
-    let places = namespaces.map(|all| all.iter().cloned().map(Some).collect());
+    let labels = labels.filter(|_| names.is_none());
+    let names = names.unwrap_or_else(|| vec![ObjectName::default()]);
+    let places = namespaces.map(|all| all.into_iter().map(Some).collect());
     let places = places.unwrap_or_else(|| vec![None]);
     let mut all = BTreeSet::new();
-    for one in names.unwrap_or(&any) {
+    for one in &names {
         let own = &one.namespace;
         let kinds = kinds.iter().copied();
         for kind in kinds.filter(|kind| one.kind.is_none_or(|own| own == *kind)) {
@@ -114,7 +115,7 @@ pub(crate) fn selections(
                 kind,
                 namespace: place.as_ref().or(own.as_ref()).cloned(),
                 name: one.name.clone(),
-                labels: labels.filter(|_| names.is_none()).map(str::to_owned),
+                labels: labels.clone(),
             }));
         }
     }
@@ -173,16 +174,17 @@ mod tests {
             &[Kind::ConfigMap]
         };
         let namespaces: BTreeSet<_> = namespaces.iter().map(SmolStr::new).collect();
-        let namespaces = Some(&namespaces).filter(|namespaces| !namespaces.is_empty());
+        let namespaces = Some(namespaces).filter(|namespaces| !namespaces.is_empty());
         let names = names.map(|names| {
             let names = names.iter().map(|name| ObjectName::parse(name).unwrap());
             names.collect::<Vec<_>>()
         });
-        let all = super::selections(kinds, namespaces, Some("l"), names.as_deref());
+        let has_names = names.is_some();
+        let all = super::selections(kinds, namespaces, Some("l".to_owned()), names);
         let is_labeled = |selection: &Selection| selection.labels.is_some();
         assert!(
             all.iter()
-                .all(|selection| is_labeled(selection) == names.is_none())
+                .all(|selection| is_labeled(selection) != has_names)
         );
         all.iter().map(ToString::to_string).collect()
     }

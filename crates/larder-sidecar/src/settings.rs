@@ -257,12 +257,7 @@ fn selected(env: &mut Environment<'_>) -> BTreeSet<Selection> {
     ];
     let kinds = env.word("RESOURCE", &words);
     let (labels, namespaces) = (labels(env), namespaces(env));
-    selections(
-        kinds,
-        namespaces.as_ref(),
-        labels.as_deref(),
-        names.as_deref(),
-    )
+    selections(kinds, namespaces, labels, names)
 }
 
 fn labels(env: &mut Environment<'_>) -> Option<String> {
@@ -401,10 +396,8 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
 }
 
 fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSettings> {
-    let method = env.word(
-        "REQ_METHOD",
-        &["GET", "POST", "PUT"].map(|word| (word, word)),
-    );
+    let methods = ["GET", "POST", "PUT"].map(|word| (word, word));
+    let method = env.word("REQ_METHOD", &methods);
     let payload = env.text("REQ_PAYLOAD").map(|text| {
         let value = serde_json::from_str(&text);
         value.unwrap_or(serde_json::Value::String(text)).to_string()

@@ -43,6 +43,11 @@ pub struct OwnVolume {
 }
 
 impl OwnVolume {
+    /// Whether it has a set of an earlier start.
+    pub(crate) fn has_set(&self) -> bool {
+        fs::symlink_metadata(self.path.join("..data")).is_ok()
+    }
+
     /// Its objects.
     pub(crate) fn objects(&self) -> BTreeSet<ObjectRef> {
         let mut needs = Needs::default();
@@ -109,12 +114,6 @@ impl Volumes {
     /// The watches that the volumes take before anything is listed: each object by its name (rule E3).
     pub(crate) fn selections(&self) -> BTreeSet<Selection> {
         self.unlisted.iter().map(Selection::of).collect()
-    }
-
-    /// Whether a volume has a set of an earlier start.
-    pub(crate) fn has_sets(&self) -> bool {
-        let mut volumes = self.states.iter();
-        volumes.any(|state| fs::symlink_metadata(state.volume.path.join("..data")).is_ok())
     }
 }
 
