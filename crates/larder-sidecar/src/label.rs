@@ -68,8 +68,7 @@ pub async fn run(
     let files = Files::new(settings.files, state_dir, metrics.clone());
     let followed = (settings.selections, settings.timing);
     let mut running = Running::new(client, followed, files, (hooks, context), &pages);
-    let urls = settings.urls;
-    running.urls = urls.map(|urls| UrlKeys::new(urls, metrics.clone()));
+    running.urls = UrlKeys::new(settings.urls, metrics.clone());
     running.once = settings.once;
     running.skipped = round.filter(|_| settings.skip_init && settings.once.is_none());
     pages

@@ -31,6 +31,7 @@ use crate::{
     request::RequestRound,
     selection::{ObjectRef, Selection},
     server::{Pages, RunError},
+    settings::UrlSettings,
     steps::StepContext,
     urls::UrlKeys,
 };
@@ -54,7 +55,7 @@ pub(crate) struct Running {
     intake: SharedIntake,
     hooks: Hooks,
     health: Arc<Health>,
-    pub(crate) urls: Option<UrlKeys>,
+    pub(crate) urls: UrlKeys,
     /// Everything is written once, within this time.
     pub(crate) once: Option<Duration>,
     /// The application may have read files before this start: its first changes fire hooks.
@@ -98,7 +99,7 @@ impl Running {
             intake: Intake::new(sink, &pages.metrics),
             hooks: Hooks::new(hooks, context, Arc::clone(&health)),
             health,
-            urls: None,
+            urls: UrlKeys::new(UrlSettings::default(), pages.metrics.clone()),
             once: None,
             had_files: true,
             skipped: None,
@@ -139,7 +140,6 @@ impl Running {
             let stale = self.intake.lock().next_stale();
             let stale = stale.filter(|_| self.reread.is_none());
             let due = stale.as_ref().map(|(due, _)| *due);
-            let fetch = self.urls.as_mut().map(|urls| urls.next(&self.intake));
             // Every arm is cancel-safe: what is under way is kept in its part. Objects come last, since a server that never
             // pauses must not hold up the rest.
             tokio::select! {
@@ -151,7 +151,7 @@ impl Running {
                 }
                 event = self.hooks.next() => self.note(event),
                 Some(()) = at(self.observe_at) => self.observe(),
-                Some(()) = OptionFuture::from(fetch) => {}
+                () = self.urls.next(&self.intake) => {}
                 () = sleep(RETRY), if settled.retries => {}
                 Some(()) = at(deadline), if !self.is_synced => {
                     let reason = self.health.missing().or(settled.unwritten);
@@ -217,9 +217,7 @@ impl Running {
         let mut settled = intake.settle(is_listed);
         let is_complete = is_listed && intake.has_reread();
         drop(intake);
-        if let Some(urls) = &mut self.urls {
-            urls.add(mem::take(&mut settled.fetches));
-        }
+        self.urls.add(mem::take(&mut settled.fetches));
         if self.is_synced {
             if settled.is_changed {
                 self.observe_at.get_or_insert(Instant::now() + PAUSE);
@@ -228,8 +226,7 @@ impl Running {
         }
         self.has_written |= settled.is_changed;
         self.health.set_problem(settled.unwritten.clone());
-        let is_tried = self.urls.as_ref().is_none_or(UrlKeys::is_tried);
-        if is_complete && is_tried && settled.unwritten.is_none() {
+        if is_complete && self.urls.is_tried() && settled.unwritten.is_none() {
             self.is_synced = true;
             self.begin();
             self.health.set_ready();

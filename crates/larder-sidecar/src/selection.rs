@@ -100,8 +100,8 @@ pub(crate) fn selections(
     labels: Option<String>,
     names: Option<Vec<ObjectName>>,
 ) -> BTreeSet<Selection> {
-    // As if a name were given that any object has, and a namespace that stands for all.
     let labels = labels.filter(|_| names.is_none());
+    // As if a name were given that any object has, and a namespace that stands for all.
     let names = names.unwrap_or_else(|| vec![ObjectName::default()]);
     let places = namespaces.map(|all| all.into_iter().map(Some).collect());
     let places = places.unwrap_or_else(|| vec![None]);

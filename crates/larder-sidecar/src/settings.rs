@@ -51,8 +51,8 @@ pub struct LabelSettings {
     pub(crate) skip_init: bool,
     /// The quiet period before script and request.
     pub(crate) debounce: Debounce,
-    /// `*.url` keys; `None` if they are files like any other.
-    pub(crate) urls: Option<UrlSettings>,
+    /// `*.url` keys, unless they are files like any other.
+    pub(crate) urls: UrlSettings,
     /// Addresses of `/healthz`, of which the first that can be used is; none for no health.
     pub(crate) listen: Vec<SocketAddr>,
     /// The log.
@@ -147,7 +147,7 @@ pub(crate) enum Encoding {
 }
 
 /// `*.url` keys.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct UrlSettings {
     /// Time between two fetches; `None` if only a change of the object causes one.
     pub(crate) refresh: Option<Duration>,
@@ -191,14 +191,14 @@ impl LabelSettings {
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(MAX_TIME);
         let request = request(&mut env, &client);
-        let urls = urls(&mut env, client);
+        let (fetch_urls, urls) = urls(&mut env, client);
         let (timing, once) = timing(&mut env);
         let state_dir = env.path("LARDER_STATE_DIR");
         let settings = Self {
             selections: selected(&mut env),
             timing,
             once,
-            files: files(&mut env, urls.is_some()),
+            files: files(&mut env, fetch_urls),
             script: env.path("SCRIPT").map(|path| (path, script_timeout)),
             request,
             skip_init: env.flag("REQ_SKIP_INIT"),
@@ -425,7 +425,8 @@ impl RequestSettings {
     }
 }
 
-fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> {
+/// Whether `*.url` keys are fetched, and how.
+fn urls(env: &mut Environment<'_>, client: HttpSettings) -> (bool, UrlSettings) {
     let is_fetched = env.word("LARDER_URL_KEYS", &[("Fetch", true), ("Ignore", false)]);
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
         let is_set = |name: &str| env.text(name).is_some();
@@ -441,7 +442,7 @@ fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> 
         origin: url.and_then(|url| HttpUrl::parse(&url).ok()),
         client,
     };
-    is_fetched.then_some(settings)
+    (is_fetched, settings)
 }
 
 fn debounce(env: &mut Environment<'_>) -> Debounce {
