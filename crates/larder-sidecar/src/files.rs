@@ -65,8 +65,8 @@ pub(crate) struct Files {
 struct PathState {
     /// The objects that want it, in order.
     claims: Vec<ObjectRef>,
-    /// The URL of the winner's content, once that is to be fetched.
-    url: Option<Arc<str>>,
+    /// The winner, and the URL of its content, once that is to be fetched.
+    url: Option<(ObjectRef, Arc<str>)>,
     /// What is in the file, as far as that is known.
     tag: Option<ContentTag>,
     /// Why it was not written, unless an older content is there.
@@ -157,11 +157,11 @@ impl Files {
         };
         let was_winner = state.claims.last() == Some(object);
         state.claims.retain(|claim| claim != object);
+        if was_winner {
+            state.url = None;
+        }
         match state.claims.last().cloned() {
-            Some(next) if was_winner => {
-                state.url = None;
-                self.read_again(&next, false);
-            }
+            Some(next) if was_winner => self.read_again(&next, false),
             None if self.is_complete => self.remove(path),
             _ => {}
         }
@@ -245,6 +245,7 @@ impl Files {
             match self.winner(&path).cloned() {
                 None => self.remove(&path),
                 Some(winner) if self.index.files().get(&path) != Some(&winner) => {
+                    self.paths.entry(path).or_default().url = None;
                     self.read_again(&winner, false);
                 }
                 Some(_) => {}
@@ -301,8 +302,9 @@ impl Files {
     /// The content of a path comes from this URL from now on, or from none.
     fn set_url(&mut self, path: &Arc<str>, object: &ObjectRef, url: Option<&Arc<str>>) {
         let state = self.paths.entry(Arc::clone(path)).or_default();
-        if state.url.as_ref() != url {
-            state.url = url.cloned();
+        let wanted = url.map(|url| (object.clone(), Arc::clone(url)));
+        if state.url != wanted {
+            state.url = wanted;
             self.settled.fetches.extend(url.map(|url| UrlFile {
                 path: Arc::clone(path),
                 object: object.clone(),
@@ -365,9 +367,9 @@ impl Sink for Files {
 
     fn wants(&self, file: &UrlFile) -> bool {
         let state = self.paths.get(&file.path);
-        state.is_some_and(|state| {
-            state.claims.last() == Some(&file.object) && state.url.as_ref() == Some(&file.url)
-        })
+        let wanted = state.and_then(|state| state.url.as_ref());
+        wanted.is_some_and(|(object, url)| (object, url) == (&file.object, &file.url))
+            && self.winner(&file.path) == Some(&file.object)
     }
 
     fn take_fetched(&mut self, file: &UrlFile, content: &[u8]) {

@@ -175,16 +175,23 @@ impl Intake {
         due.min().map(|(due, object)| (due, object.clone()))
     }
 
-    /// A stale object was read again, unless that has failed or it is not there: then it is not read for `min_pause`.
-    pub(crate) fn was_read(&mut self, object: &ObjectRef, min_pause: Duration) {
+    /// A stale object was listed. If it is still stale, it is not there, or could not be written.
+    pub(crate) fn was_read(&mut self, object: &ObjectRef) {
         let stale = self.stale.get_mut(object);
         if let Some(stale) = stale.filter(|stale| stale.due.is_some()) {
             stale.read_again(true);
-            stale.due = stale.due.max(Some(Instant::now() + min_pause));
         }
     }
 
-    /// Whether every stale object has been read again once.
+    /// The list of a stale object has failed.
+    pub(crate) fn postpone(&mut self, object: &ObjectRef, pause: Duration) {
+        let due = self.stale.get_mut(object).map(|stale| &mut stale.due);
+        if let Some(due @ Some(_)) = due {
+            *due = Some(Instant::now() + pause);
+        }
+    }
+
+    /// Whether every stale object has been listed again once.
     pub(crate) fn has_reread(&self) -> bool {
         self.stale.values().all(|stale| stale.failures > 0)
     }

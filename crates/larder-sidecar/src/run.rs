@@ -18,7 +18,7 @@ use futures::{
 use larder_objects::chain;
 use larder_on_change::Start;
 use larder_watch::{
-    Api, Engine, Limits, NodeContext, Report, RequestError, RequestTiming, TargetId,
+    Api, Engine, Limits, NodeContext, Report, RequestBackoff, RequestError, RequestTiming, TargetId,
 };
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -69,6 +69,7 @@ pub(crate) struct Running {
     api: Api,
     /// A stale object that is being read again.
     reread: Option<BoxFuture<'static, (ObjectRef, Result<(), RequestError>)>>,
+    reread_backoff: RequestBackoff,
     /// The first sync is complete and written.
     is_synced: bool,
     /// The first sync has written or removed anything.
@@ -96,6 +97,7 @@ impl Running {
             timing,
             api,
             reread: None,
+            reread_backoff: RequestBackoff::default(),
             intake: Intake::new(sink, &pages.metrics),
             hooks: Hooks::new(hooks, context, Arc::clone(&health)),
             health,
@@ -166,11 +168,7 @@ impl Running {
                 }),
                 Some((object, read)) = OptionFuture::from(self.reread.as_mut()) => {
                     self.reread = None;
-                    if let Err(error) = read {
-                        let error = chain(&error);
-                        warn!(error, "cannot read an object again, will retry");
-                    }
-                    self.intake.lock().was_read(&object, self.timing.min_pause);
+                    self.was_read(&object, read);
                 }
                 (TargetId::Collection(target), report) = self.engine.next() => {
                     self.reported(target, report)?;
@@ -208,6 +206,21 @@ impl Running {
             _ => {}
         }
         Ok(())
+    }
+
+    /// A stale object was listed, or could not be.
+    fn was_read(&mut self, object: &ObjectRef, read: Result<(), RequestError>) {
+        let mut intake = self.intake.lock();
+        if let Err(error) = read {
+            let (now, random) = (Instant::now(), fastrand::f64());
+            let pause = self.reread_backoff.delay_after(&error, now, random);
+            let error = chain(&error);
+            warn!(error, "cannot read an object again, will retry");
+            intake.postpone(object, pause.max(self.timing.min_pause));
+        } else {
+            self.reread_backoff.reset();
+            intake.was_read(object);
+        }
     }
 
     /// Follows up on what has changed: files, fetches, readiness, hooks.

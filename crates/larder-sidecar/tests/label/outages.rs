@@ -223,3 +223,30 @@ async fn no_file_is_lost_over_expired_throttled_and_cut_watches() {
     done.store(true, Ordering::SeqCst);
     reader.join().unwrap();
 }
+
+// sidecar 43, 45: also when the object that takes over cannot be read at first
+#[tokio::test(start_paused = true)]
+async fn file_of_a_deleted_object_keeps_readiness_until_the_next_owner_was_read() {
+    let world = World::new();
+    world.config_map("n", "z", &[("p", "old")]);
+    world.ready().await.kill().await;
+    world.delete(Kind::ConfigMap, "n", "z");
+    world.config_map("n", "a", &[("p", "new")]);
+    let fault = Fault::on(Verb::List).name("a").times(3);
+    let fault = world.api.faults().inject(fault.retry_after(429, 5));
+    let sidecar = world.start();
+    for hits in 1..=3 {
+        until(|| fault.hits() == hits).await;
+        let now = Instant::now();
+        assert!(!sidecar.health.ready(now).is_ok, "after {hits}");
+        assert_eq!(world.files(), "p=old");
+    }
+    let began = Instant::now();
+    until(|| sidecar.health.is_ready()).await;
+    assert!(
+        began.elapsed() >= Duration::from_secs(5),
+        "{:?}",
+        began.elapsed()
+    );
+    assert_eq!(world.files(), "p=new");
+}

@@ -249,3 +249,28 @@ async fn objects_of_the_tests_of_k8s_sidecar_become_the_files_that_these_expect(
         world.until_files(&expected).await;
     }
 }
+
+// sidecar 13, 24
+#[tokio::test]
+async fn object_that_takes_a_path_over_fetches_the_same_url_for_itself() {
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(200, &[], b"one")));
+    let (world, url) = (world("20ms"), application.url("/x"));
+    world.config_map("n", "a", &[("x.json.url", &url)]);
+    world.config_map("n", "b", &[("x.json.url", &url)]);
+    let _sidecar = world.ready().await;
+    assert_eq!(world.files(), "x.json=one");
+    // A new name, as with a hash in it.
+    world.config_map("n", "c", &[("x.json.url", &url)]);
+    world.delete(larder_apiserver::Kind::ConfigMap, "n", "b");
+    let before = application.seen().len();
+    until(|| application.seen().len() >= before + 2).await;
+    application.answers(|_| Some(reply(200, &[], b"two")));
+    world.until_files("x.json=two").await;
+    // The path goes, and comes back with the same URL.
+    world.delete(larder_apiserver::Kind::ConfigMap, "n", "c");
+    world.config_map("n", "a", &[("y", "1")]);
+    world.until_files("y=1").await;
+    world.config_map("n", "a", &[("x.json.url", &url)]);
+    world.until_files("x.json=two").await;
+}
