@@ -186,6 +186,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_signal_of_a_hook_has_a_number() {
+        for signal in Signal::ALL {
+            assert!(named(signal.name()).is_some(), "{signal}");
+        }
+    }
+
+    #[test]
     fn stop_signals_have_their_names() {
         // on-change 66
         for (name, signal) in NAMES {

@@ -12,8 +12,8 @@
 //! 3. A mirror pod's UID translates to the pod that its full name leads to, whichever of the two came first. When that
 //!    pod is removed the translation stays until the mirror pod is removed, because news of the ending pod still
 //!    arrives under the mirror pod's UID.
-//! 4. The cost of an operation does not grow with the number of pods. Lists are the exception; those of static pods
-//!    grow with the static and mirror pods only.
+//! 4. The cost of an operation does not grow with the number of pods, but for those that share a full name. Lists are
+//!    the exception; those of static pods grow with the static and mirror pods only.
 
 mod table;
 

@@ -109,7 +109,7 @@ pub(crate) enum Activity {
     Obtaining { confirmed: bool },
     /// The watch is open or requested.
     Watching,
-    /// It backs off.
+    /// It backs off, or waits for its next poll.
     BackingOff,
 }
 

@@ -231,7 +231,7 @@ impl<T: Target + Clone> Engine<T> {
         self.activity(id) == Some(Activity::Resting)
     }
 
-    /// Whether the target backs off after a failure.
+    /// Whether the target backs off after a failure, or waits for its next poll.
     pub fn is_backing_off(&self, id: TargetId) -> bool {
         self.activity(id) == Some(Activity::BackingOff)
     }
