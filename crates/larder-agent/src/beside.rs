@@ -11,7 +11,7 @@
 //!
 //! The contract is `docs/spec/beside-kubelet.md`; rules are cited by their numbers. Code that deals only with the
 //! kubelet is in [`larder_kubelet`]; this module connects it with managers, plans and hooks. The rest of the agent
-//! depends on the mode in one place: the reconciler has another factory of workers, [`Beside`].
+//! depends on the mode in one place: the reconciler has another factory of workers, `Beside`.
 //!
 //! Invariants:
 //! 1. Nothing below the kubelet's root directory is written, and nothing stays open there (R1, R21).
