@@ -38,7 +38,7 @@ pub(crate) struct RoundQueue {
 
 /// A round that is due. The order is that in which the rounds of a pod begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct DueRound {
+struct QueuedRound {
     since: Instant,
     hook: HookId,
     is_annotated: bool,
@@ -48,8 +48,8 @@ struct DueRound {
 #[derive(Debug, Default)]
 struct PodQueue {
     turn: u64,
-    due: BTreeSet<DueRound>,
-    running: Vec<DueRound>,
+    due: BTreeSet<QueuedRound>,
+    running: Vec<QueuedRound>,
 }
 
 impl RoundQueue {
@@ -77,7 +77,7 @@ impl RoundQueue {
             let turn = self.turn;
             let pod = self.pods.entry(pod.clone()).or_default();
             pod.turn = pod.turn.max(turn);
-            pod.due.insert(DueRound {
+            pod.due.insert(QueuedRound {
                 since,
                 hook,
                 is_annotated,

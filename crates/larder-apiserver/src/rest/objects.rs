@@ -1,4 +1,4 @@
-//! Requests for objects: who may make them, and what each verb does.
+//! Requests for objects: their authorization, and the work of each verb.
 
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
