@@ -13,7 +13,10 @@ use larder_agent::config::listen_address;
 use self::values::{duration, loopback, namespace};
 pub(crate) use self::{
     on_change::OnChangeArgs,
-    sidecar::{ConfigmapReload, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, volume},
+    sidecar::{
+        ConfigmapReload, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, read_configuration,
+        volume,
+    },
     values::PodName,
 };
 

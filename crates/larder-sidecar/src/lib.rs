@@ -9,7 +9,6 @@ mod intake;
 mod label;
 mod metrics;
 mod own;
-mod own_settings;
 mod place;
 mod reload;
 mod request;
@@ -25,10 +24,9 @@ pub use self::{
     health::{Answer, Health, MAX_SILENCE},
     label::run as run_label,
     own::{OwnSettings, run as run_own},
-    own_settings::{join_volumes, read_configuration, read_volume},
     reload::{ReloadSettings, run as run_reload},
     server::{RunError, check},
     settings::{LabelSettings, LogSettings, MARKS, default_state_dir, octal_mode, own_namespace},
     steps::check_hook,
-    volumes::OwnVolume,
+    volumes::{OwnVolume, join_volumes},
 };

@@ -36,9 +36,10 @@ use crate::{
 pub struct OwnVolume {
     /// The name that hooks select it by.
     pub name: SmolStr,
-    /// The directory.
+    /// The directory, absolute. [`join_volumes`] checks it against the others.
     pub path: PathBuf,
-    /// Volumes of a pod, whose objects are named `NAMESPACE/NAME`; a later one wins.
+    /// Volumes of a pod, `configMap`, `secret` or a projection of these, with their `defaultMode`; a later one wins. Each
+    /// object is named `NAMESPACE/NAME`.
     pub sources: Vec<Volume>,
 }
 
@@ -66,6 +67,30 @@ impl OwnVolume {
         maps.chain(secrets.filter_map(named(Kind::Secret)))
             .collect()
     }
+}
+
+/// Joins volumes with the same directory, in order.
+///
+/// # Errors
+///
+/// A directory is inside another one.
+pub fn join_volumes(volumes: Vec<OwnVolume>) -> Result<Vec<OwnVolume>, String> {
+    let mut joined: Vec<OwnVolume> = Vec::new();
+    for volume in volumes {
+        match joined.iter_mut().find(|known| known.path == volume.path) {
+            Some(known) => known.sources.extend(volume.sources),
+            None => joined.push(volume),
+        }
+    }
+    for one in &joined {
+        let inside =
+            |other: &&OwnVolume| one.path != other.path && one.path.starts_with(&other.path);
+        if let Some(other) = joined.iter().find(inside) {
+            let (one, other) = (one.path.display(), other.path.display());
+            return Err(format!("{one} is inside {other}"));
+        }
+    }
+    Ok(joined)
 }
 
 /// The state of all volumes.
@@ -238,5 +263,26 @@ impl Sink for Volumes {
             }
         }
         digester.finish_with_items()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_are_joined_and_none_is_inside_another() {
+        let volume = |name: &str, path: &str| OwnVolume {
+            name: name.into(),
+            path: path.into(),
+            sources: vec![Volume::default()],
+        };
+        let all = [("a", "/d"), ("b", "/e"), ("c", "/d/.")];
+        let all = all.map(|(name, path)| volume(name, path)).into();
+        let joined = join_volumes(all).unwrap();
+        assert_eq!(joined.len(), 2);
+        assert_eq!(joined[0].sources.len(), 2);
+        let inside = join_volumes(vec![volume("a", "/d/x"), volume("b", "/d")]);
+        assert_eq!(inside, Err("/d/x is inside /d".to_owned()));
     }
 }

@@ -17,7 +17,7 @@ use std::{
 use futures::stream;
 use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
 use larder_sidecar::{
-    Health, MAX_SILENCE, OwnSettings, RunError, join_volumes, read_volume, run_own,
+    Health, MAX_SILENCE, OwnSettings, OwnVolume, RunError, join_volumes, run_own,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -72,10 +72,10 @@ impl World {
 
     /// Volumes whose paths are in the root of this test.
     fn settings(&self, volumes: &[(&str, Value)]) -> OwnSettings {
-        let volumes = volumes.iter().map(|(path, source)| {
-            let mut entry = source.clone();
-            entry["path"] = json!(self.path(path));
-            read_volume(entry, Some("n")).unwrap()
+        let volumes = volumes.iter().map(|(path, source)| OwnVolume {
+            name: (*path).into(),
+            path: self.path(path),
+            sources: vec![serde_json::from_value(source.clone()).unwrap()],
         });
         OwnSettings {
             volumes: join_volumes(volumes.collect()).unwrap(),
@@ -129,11 +129,11 @@ async fn until(mut holds: impl FnMut() -> bool) {
 }
 
 fn map(name: &str) -> Value {
-    json!({"configMap": {"name": name}})
+    json!({"name": "v", "configMap": {"name": format!("n/{name}"), "defaultMode": 0o644}})
 }
 
 fn secret(name: &str) -> Value {
-    json!({"secret": {"secretName": name}})
+    json!({"name": "v", "secret": {"secretName": format!("n/{name}"), "defaultMode": 0o644}})
 }
 
 // sidecar 4

@@ -1,5 +1,7 @@
 //! The flags of `larder sidecar` and `larder-sidecar`.
 
+mod configuration;
+
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -11,9 +13,11 @@ use std::{
 use clap::{ValueEnum, ValueHint};
 use larder_agent::config::listen_address;
 use larder_objects::Kind;
-use larder_sidecar::{OwnVolume, octal_mode, read_volume};
+use larder_sidecar::{OwnVolume, octal_mode};
 use serde_json::{Value, json};
 
+pub(crate) use self::configuration::read_configuration;
+use self::configuration::read_volume;
 use super::{
     LogFormat, OnChangeArgs,
     values::{duration, namespace},

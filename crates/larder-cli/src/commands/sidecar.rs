@@ -9,8 +9,8 @@ use larder_objects::{Kind, chain};
 use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
 use larder_sidecar::{
     LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, check, check_hook,
-    default_state_dir, join_volumes, own_namespace, read_configuration, run_label as label,
-    run_own as own, run_reload as reload,
+    default_state_dir, join_volumes, own_namespace, run_label as label, run_own as own,
+    run_reload as reload,
 };
 use larder_transport::Source;
 use tokio::{
@@ -22,7 +22,9 @@ use tracing::{error, warn};
 
 use crate::{
     agent,
-    args::{LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, volume},
+    args::{
+        LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, read_configuration, volume,
+    },
     logging,
     outcome::{CommandOutcome, Failure},
     runtime::{runtime, stop_signal},

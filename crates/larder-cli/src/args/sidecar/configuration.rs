@@ -1,4 +1,4 @@
-//! The volumes and the file of the own form (section 3).
+//! The file of `--config`, and its form of volumes, which flags are read into as well (docs/spec/sidecar.md, section 3).
 
 use std::path::PathBuf;
 
@@ -9,11 +9,10 @@ use larder_on_change::{
     Hook,
     parse::{self, HookOrigin},
 };
+use larder_sidecar::OwnVolume;
 use serde::Deserialize;
 use serde_json::Value;
 use smol_str::SmolStr;
-
-use crate::volumes::OwnVolume;
 
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
@@ -25,33 +24,9 @@ const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
 /// # Errors
 ///
 /// What was expected.
-pub fn read_volume(entry: Value, namespace: Option<&str>) -> Result<OwnVolume, String> {
+pub(crate) fn read_volume(entry: Value, namespace: Option<&str>) -> Result<OwnVolume, String> {
     let volume: FileVolume = serde_json::from_value(entry).map_err(|error| error.to_string())?;
     volume.own_volume(namespace)
-}
-
-/// Joins volumes with the same directory, in order.
-///
-/// # Errors
-///
-/// A directory is inside another one.
-pub fn join_volumes(volumes: Vec<OwnVolume>) -> Result<Vec<OwnVolume>, String> {
-    let mut joined: Vec<OwnVolume> = Vec::new();
-    for volume in volumes {
-        match joined.iter_mut().find(|known| known.path == volume.path) {
-            Some(known) => known.sources.extend(volume.sources),
-            None => joined.push(volume),
-        }
-    }
-    for one in &joined {
-        let inside =
-            |other: &&OwnVolume| one.path != other.path && one.path.starts_with(&other.path);
-        if let Some(other) = joined.iter().find(inside) {
-            let (one, other) = (one.path.display(), other.path.display());
-            return Err(format!("{one} is inside {other}"));
-        }
-    }
-    Ok(joined)
 }
 
 /// Reads the file of `--config`, a `SidecarConfiguration`: its volumes and hooks.
@@ -59,7 +34,7 @@ pub fn join_volumes(volumes: Vec<OwnVolume>) -> Result<Vec<OwnVolume>, String> {
 /// # Errors
 ///
 /// The place, and what was expected.
-pub fn read_configuration(
+pub(crate) fn read_configuration(
     text: &str,
     namespace: Option<&str>,
 ) -> Result<(Vec<OwnVolume>, Vec<Hook>), String> {
@@ -162,21 +137,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn directories_are_joined_and_none_is_inside_another() {
-        let volume = |name: &str, path: &str| {
-            let entry = json!({"path": path, "configMap": {"name": name}});
-            read_volume(entry, Some("n")).unwrap()
-        };
-        let all = [("a", "/d"), ("b", "/e"), ("c", "/d/.")];
-        let all = all.map(|(name, path)| volume(name, path)).into();
-        let joined = join_volumes(all).unwrap();
-        assert_eq!(joined.len(), 2);
-        assert_eq!(joined[0].sources.len(), 2);
-        let inside = join_volumes(vec![volume("a", "/d/x"), volume("b", "/d")]);
-        assert_eq!(inside, Err("/d/x is inside /d".to_owned()));
-    }
-
-    #[test]
     fn configuration_has_volumes_of_a_pod_and_hooks() {
         let text = "
 kind: SidecarConfiguration
@@ -192,7 +152,12 @@ onChange:
 ";
         let (volumes, hooks) = read_configuration(text, Some("n")).unwrap();
         assert_eq!(volumes.len(), 2);
-        assert_eq!(volumes[0].objects().len(), 2);
+        let projected = volumes[0].sources[0].projected.as_ref().unwrap();
+        let named = json!([
+            {"configMap": {"name": "n/app"}},
+            {"secret": {"name": "n/tls", "optional": true}},
+        ]);
+        assert_eq!(serde_json::to_value(&projected.sources).unwrap(), named);
         assert_eq!(volumes[1].name, "own");
         assert_eq!(hooks.len(), 1);
         for (bad, expected) in [
