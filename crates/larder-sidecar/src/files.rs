@@ -209,7 +209,7 @@ impl Files {
         let name = name.to_str().unwrap_or_default();
         let dir = self.places.make(parent, &mut self.index);
         let dir = dir.map_err(failed("open the directory"))?;
-        let mode = self.places.mode;
+        let mode = self.places.mode.map(|mode| mode & 0o777);
         if has_content(dir.as_fd(), name, bytes, mode) {
             return Ok(false);
         }

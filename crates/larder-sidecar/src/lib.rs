@@ -24,9 +24,14 @@ pub use self::{
     health::{Answer, Health, MAX_SILENCE},
     label::run as run_label,
     own::{OwnSettings, run as run_own},
+    place::Places,
     reload::{ReloadSettings, run as run_reload},
+    selection::{ObjectName, Selection, selections},
     server::{RunError, check},
-    settings::{LabelSettings, LogSettings, MARKS, default_state_dir, octal_mode, own_namespace},
+    settings::{
+        Credentials, Encoding, HttpSettings, LabelSettings, LogSettings, MARKS, RequestSettings,
+        Retries, UrlSettings, default_state_dir, octal_mode, own_namespace,
+    },
     steps::check_hook,
     volumes::{OwnVolume, join_volumes},
 };

@@ -4,7 +4,7 @@
 //! by the kernel, which follows no link out of it.
 
 use std::{
-    fs,
+    fs, iter,
     os::fd::{AsFd as _, OwnedFd},
     path::{Component, Path, PathBuf},
     sync::Arc,
@@ -26,21 +26,33 @@ const MAX_URL: usize = 8 << 10;
 
 /// Where the files of objects go.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
-    /// The directories that files may be in: the folder, and those that annotations may lead to besides. All of them are
-    /// absolute, and [`normalized`].
-    pub(crate) roots: Vec<PathBuf>,
-    /// The annotation that names another directory than the folder.
-    pub(crate) annotation: String,
-    /// Whether a file name has namespace, kind and name of its object.
-    pub(crate) unique_names: bool,
-    /// The mode of files; `None` for the umask.
-    pub(crate) mode: Option<u32>,
-    /// Whether `*.url` keys are fetched.
-    pub(crate) fetch_urls: bool,
+pub struct Places {
+    /// The folder, and the directories that annotations may lead to besides: absolute, and [`normalized`].
+    roots: Vec<PathBuf>,
+    /// The annotation that names another directory than the folder (rule L4); `k8s-sidecar-target-directory` by default.
+    pub annotation: String,
+    /// Whether a file name has namespace, kind and name of its object (rule L3); not so by default.
+    pub unique_names: bool,
+    /// The mode of files, of which the bits of 0777 count; `None`, the default, for the umask.
+    pub mode: Option<u32>,
+    /// Whether `*.url` keys are fetched (rule L7), which is the default.
+    pub fetch_urls: bool,
 }
 
 impl Places {
+    /// Files in `folder`. Annotations may lead to the directories `others` besides. `None` if a path is not absolute.
+    pub fn new(folder: &Path, others: &[PathBuf]) -> Option<Self> {
+        let roots = iter::once(folder).chain(others.iter().map(PathBuf::as_path));
+        let roots = roots.map(|root| root.is_absolute().then(|| normalized(root)));
+        Some(Self {
+            roots: roots.collect::<Option<_>>()?,
+            annotation: "k8s-sidecar-target-directory".to_owned(),
+            unique_names: false,
+            mode: None,
+            fetch_urls: true,
+        })
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.roots[0]
     }
@@ -178,7 +190,7 @@ pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
 }
 
 /// Without `.` and `..`, as text.
-pub(crate) fn normalized(path: &Path) -> PathBuf {
+fn normalized(path: &Path) -> PathBuf {
     let mut normal = PathBuf::new();
     for component in path.components() {
         match component {
@@ -200,21 +212,25 @@ mod tests {
 
     use super::*;
 
-    fn places(folder: &Path, roots: &[&Path], unique_names: bool) -> Places {
-        let roots = std::iter::once(&folder).chain(roots);
-        Places {
-            roots: roots.map(|root| root.to_path_buf()).collect(),
-            annotation: "a".to_owned(),
-            unique_names,
-            mode: None,
-            fetch_urls: true,
+    fn places(folder: &Path, others: &[PathBuf]) -> Places {
+        Places::new(folder, others).unwrap()
+    }
+
+    #[test]
+    fn roots_are_absolute_and_lead_nowhere_else() {
+        let other = PathBuf::from("/f/a/../b/./");
+        let places = places(Path::new("/"), &[other]);
+        assert_eq!(places.roots, [Path::new("/"), Path::new("/f/b")]);
+        for relative in ["", ".", "f"] {
+            assert!(Places::new(Path::new(relative), &[]).is_none());
+            assert!(Places::new(Path::new("/f"), &[relative.into()]).is_none());
         }
     }
 
     // sidecar 12
     #[test]
     fn annotation_stays_in_the_folder_or_an_allowed_root() {
-        let places = places(Path::new("/f"), &[Path::new("/other")], false);
+        let places = places(Path::new("/f"), &["/other".into()]);
         let directory = |annotation| {
             let found = places.directory(Some(annotation));
             found.map(|path| path.display().to_string())
@@ -247,7 +263,7 @@ mod tests {
         fs::create_dir(&outside).unwrap();
         symlink(&outside, folder.join("out")).unwrap();
         symlink("in", folder.join("link")).unwrap();
-        let places = places(&folder, &[], false);
+        let places = places(&folder, &[]);
         let mut index = Index::open(&root.path().join("state"), &folder);
         for path in ["out", "out/x"] {
             let opened = places.make(&folder.join(path), &mut index);
@@ -267,7 +283,8 @@ mod tests {
     #[test]
     fn unique_names_have_namespace_kind_and_name() {
         let object = ObjectRef::new(Kind::ConfigMap, "ns1", "a");
-        let unique = places(Path::new("/f"), &[], true);
+        let mut unique = places(Path::new("/f"), &[]);
+        unique.unique_names = true;
         let url = "http://h/";
         for (key, expected_url) in [("x.json", None), ("x.json.url", Some(url.into()))] {
             let expected = "namespace_ns1.configmap_a.x.json".to_owned();

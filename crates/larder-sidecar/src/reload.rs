@@ -15,7 +15,9 @@ use std::{
 };
 
 use larder_files::regular_file::read_regular_file;
-use larder_on_change::{ContentDigest, Debounce, DigestKey, Digester, HttpUrl, Items, Retry};
+use larder_on_change::{
+    ContentDigest, Debounce, DigestKey, Digester, HttpCall, HttpTarget, HttpUrl, Items, Retry,
+};
 use prometheus_client::registry::Registry;
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tokio::{io::unix::AsyncFd, time::sleep};
@@ -32,8 +34,6 @@ use crate::{
     steps::StepContext,
 };
 
-/// Longest time for one request.
-const TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two looks at a directory that cannot be watched.
 const POLL: Duration = Duration::from_secs(5);
 /// The longest file that is read.
@@ -109,20 +109,21 @@ fn webhook(
     settings: &ReloadSettings,
     metrics: &WebhookMetrics,
 ) -> HookAndRound {
+    let retries = Retries {
+        total: settings.attempts.saturating_sub(1),
+        connect: u32::MAX,
+        read: u32::MAX,
+        factor: 0.0,
+    };
     let client = HttpSettings {
-        timeout: TIMEOUT,
-        retries: Retries {
-            total: settings.attempts.saturating_sub(1),
-            connect: u32::MAX,
-            read: u32::MAX,
-            factor: 0.0,
-        },
+        retries,
         ..HttpSettings::default()
     };
-    let mut request = RequestSettings::new(url.clone(), settings.method, &client);
-    request.call.expect = vec![(settings.status, settings.status)];
+    let mut call = HttpCall::post(HttpTarget::Url(url.clone()));
+    call.method = settings.method;
+    call.expect = vec![(settings.status, settings.status)];
     let round = RequestRound {
-        request: Some(request),
+        request: Some(RequestSettings { call, client }),
         metrics: Some(metrics.clone()),
         ..RequestRound::default()
     };

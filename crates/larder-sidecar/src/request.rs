@@ -20,7 +20,7 @@ use tracing::{error, warn};
 
 use crate::{
     metrics::WebhookMetrics,
-    settings::{Credentials, Encoding, RequestSettings, Retries},
+    settings::{Credentials, Encoding, MAX_TIME, RequestSettings, Retries},
     steps::StepContext,
 };
 
@@ -60,7 +60,7 @@ impl RequestRound {
         let is_first = change.attempt == 1;
         // A retry repeats the request alone, as theirs does.
         if let (Some((path, longest)), true) = (&self.script, is_first) {
-            let outcome = run_step(&exec(path), *longest, change, context).await;
+            let outcome = run_step(&exec(path), MAX_TIME.min(*longest), change, context).await;
             if let Some(error) = outcome.failure() {
                 error!(script = %path.display(), error, "script failed");
             }
@@ -78,6 +78,7 @@ impl RequestRound {
         newer.mark_unchanged();
         loop {
             let mut call = request.call.clone();
+            call.tls.clone_from(&request.client.tls);
             // With the credentials of this moment.
             match authorization(&request.client.credentials) {
                 Ok(header) => call.headers.extend(header),

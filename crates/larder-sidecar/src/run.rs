@@ -31,7 +31,7 @@ use crate::{
     request::RequestRound,
     selection::{ObjectRef, Selection},
     server::{Pages, RunError},
-    settings::UrlSettings,
+    settings::{MAX_TIME, UrlSettings},
     steps::StepContext,
     urls::UrlKeys,
 };
@@ -41,6 +41,8 @@ const LIMITS: Limits = Limits {
     max_requests_in_flight: 4,
     max_watches: usize::MAX,
 };
+/// The shortest pause between two lists of a selection that is polled.
+const POLL: Duration = Duration::from_secs(1);
 /// The name of the hook of the label form.
 pub(crate) const HOOK: &str = "request";
 /// Pause before hooks are shown what has changed: all files are looked at, once for a burst of changes.
@@ -91,6 +93,13 @@ impl Running {
         let (api, random) = (Api::new(client), fastrand::Rng::new());
         let node = NodeContext::default();
         let engine = Engine::new(api.clone(), LIMITS, Arc::default(), &node, random);
+        let capped = |time: Duration| time.min(MAX_TIME);
+        let timing = RequestTiming {
+            poll: timing.poll.map(|pause| capped(pause).max(POLL)),
+            watch_timeout: timing.watch_timeout.map(capped),
+            max_silence: timing.max_silence.map(capped),
+            min_pause: capped(timing.min_pause),
+        };
         let mut running = Self {
             engine: Box::new(engine),
             selections: selections.into_iter().collect(),
@@ -132,7 +141,7 @@ impl Running {
 
     /// Runs until `shutdown`, or until everything is written once.
     pub(crate) async fn until(&mut self, shutdown: &CancellationToken) -> Result<(), RunError> {
-        let deadline = self.once.map(|once| Instant::now() + once);
+        let deadline = self.once.map(|once| Instant::now() + once.min(MAX_TIME));
         loop {
             let settled = self.settle();
             // After the only sync comes one round, whose failure is only logged (rule N5).

@@ -5,9 +5,9 @@ use std::{cmp::Reverse, collections::BTreeSet, fmt};
 use larder_objects::Kind;
 use smol_str::SmolStr;
 
-/// `NAME`, `KIND/NAME` or `NAMESPACE/KIND/NAME`.
+/// `NAME`, `KIND/NAME` or `NAMESPACE/KIND/NAME` (rule L2).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ObjectName {
+pub struct ObjectName {
     namespace: Option<SmolStr>,
     kind: Option<Kind>,
     /// `None` only for any object.
@@ -15,8 +15,8 @@ pub(crate) struct ObjectName {
 }
 
 impl ObjectName {
-    /// The name that `text` denotes, if it denotes one.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    /// The name that `text` denotes, if it denotes one; the kinds are `configmap` and `secret`.
+    pub fn parse(text: &str) -> Option<Self> {
         let mut parts = text.rsplit('/');
         let (name, kind, namespace) = (parts.next()?, parts.next(), parts.next());
         let kind = match kind {
@@ -39,17 +39,17 @@ impl ObjectName {
     }
 }
 
-/// What one watch covers.
+/// What one watch covers. Requests encode its parts; those for a namespace that cannot be part of a path fail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Selection {
+pub struct Selection {
     /// The kind.
-    pub(crate) kind: Kind,
+    pub kind: Kind,
     /// The namespace; `None` for all.
-    pub(crate) namespace: Option<SmolStr>,
-    /// The one name.
-    pub(crate) name: Option<SmolStr>,
-    /// The label selector.
-    pub(crate) labels: Option<String>,
+    pub namespace: Option<SmolStr>,
+    /// The one name; `None` for any.
+    pub name: Option<SmolStr>,
+    /// The label selector; `None` for objects with any labels.
+    pub labels: Option<String>,
 }
 
 impl Selection {
@@ -93,8 +93,9 @@ impl fmt::Display for Selection {
     }
 }
 
-/// One watch for each kind and namespace, or for each name (rules L1, L2). Without namespaces, these are all at once.
-pub(crate) fn selections(
+/// One watch for each kind and namespace, or for each name, for which labels play no part (rules L1, L2). Without
+/// namespaces, these are all at once.
+pub fn selections(
     kinds: &[Kind],
     namespaces: Option<BTreeSet<SmolStr>>,
     labels: Option<String>,

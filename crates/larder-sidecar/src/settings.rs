@@ -18,9 +18,9 @@ use larder_watch::RequestTiming;
 use smol_str::SmolStr;
 use tracing::Level;
 
-use self::environment::{Environment, MAX_TIME};
+use self::environment::Environment;
 use crate::{
-    place::{Places, normalized},
+    place::Places,
     selection::{ObjectName, Selection, selections},
 };
 
@@ -32,33 +32,36 @@ const LIST_TIMEOUT: Duration = Duration::from_mins(1);
 /// Where a pod finds its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
+/// The longest time of a setting. Later moments may be none.
+pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
+
 /// The settings of the label form.
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
-    /// The watches.
-    pub(crate) selections: BTreeSet<Selection>,
-    /// How they are followed.
-    pub(crate) timing: RequestTiming,
-    /// Everything is listed and written once, within this time.
-    pub(crate) once: Option<Duration>,
+    /// The watches (rules L1, L2), as [`selections`] returns them.
+    pub selections: BTreeSet<Selection>,
+    /// How they are followed. Lists that are repeated have a pause of a second or more.
+    pub timing: RequestTiming,
+    /// Everything is listed and written once, within this time; script and request follow once, too (rule N5).
+    pub once: Option<Duration>,
     /// Where their files go.
-    pub(crate) files: Places,
-    /// The request after a change.
-    pub(crate) request: Option<RequestSettings>,
-    /// The script after a change, and its longest time.
-    pub(crate) script: Option<(PathBuf, Duration)>,
-    /// No request after the first sync.
-    pub(crate) skip_init: bool,
-    /// The quiet period before script and request.
-    pub(crate) debounce: Debounce,
-    /// `*.url` keys, unless they are files like any other.
-    pub(crate) urls: UrlSettings,
-    /// Addresses of `/healthz`, of which the first that can be used is; none for no health.
-    pub(crate) listen: Vec<SocketAddr>,
+    pub files: Places,
+    /// The request after a change (rules N1 to N3).
+    pub request: Option<RequestSettings>,
+    /// The script after a change, and its longest time (rule N4).
+    pub script: Option<(PathBuf, Duration)>,
+    /// No request after the first sync (rule N2).
+    pub skip_init: bool,
+    /// The quiet period before script and request (rule N1).
+    pub debounce: Debounce,
+    /// `*.url` keys, if [`Places::fetch_urls`].
+    pub urls: UrlSettings,
+    /// Addresses of health and metrics, of which the first that can be used is; none for no health (rule H6).
+    pub listen: Vec<SocketAddr>,
     /// The log.
     pub log: LogSettings,
-    /// Directory of the index.
-    pub(crate) state_dir: PathBuf,
+    /// Directory of the index (rules D2 to D4). Sidecars may share it, if their folders differ.
+    pub state_dir: PathBuf,
     /// The kubeconfig, if there is one.
     pub kubeconfig: Option<PathBuf>,
     /// Whether any certificate of the API server is accepted.
@@ -69,63 +72,91 @@ pub struct LabelSettings {
 
 /// A request after a change.
 #[derive(Clone, Debug)]
-pub(crate) struct RequestSettings {
-    /// The request, without credentials.
-    pub(crate) call: HttpCall,
+pub struct RequestSettings {
+    /// The request, but for credentials and TLS.
+    pub call: HttpCall,
     /// How it is sent.
-    pub(crate) client: HttpSettings,
+    pub client: HttpSettings,
 }
 
 /// How requests are sent.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HttpSettings {
-    /// Time for one attempt.
-    pub(crate) timeout: Duration,
-    /// Fast retries.
-    pub(crate) retries: Retries,
-    /// User and password.
-    pub(crate) credentials: Credentials,
+#[derive(Clone, Debug)]
+pub struct HttpSettings {
+    /// Time for one attempt; 10 s by default.
+    pub timeout: Duration,
+    /// Fast retries. Slower attempts follow, unless these are none (rule N3).
+    pub retries: Retries,
+    /// User and password; none by default.
+    pub credentials: Credentials,
     /// How certificates are verified.
-    pub(crate) tls: HttpTls,
-    /// Whether the answer of a server that fails counts.
-    pub(crate) enable_5xx: bool,
+    pub tls: HttpTls,
+    /// Whether the answer of a server that fails is the content of a file (rule L7); not so by default.
+    pub enable_5xx: bool,
+}
+
+impl Default for HttpSettings {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_secs(10),
+            retries: Retries::default(),
+            credentials: Credentials::default(),
+            tls: HttpTls::default(),
+            enable_5xx: false,
+        }
+    }
 }
 
 /// Fast retries of a request.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Retries {
-    /// Of any kind.
-    pub(crate) total: u32,
-    /// After no connection.
-    pub(crate) connect: u32,
-    /// After no answer.
-    pub(crate) read: u32,
-    /// The factor of the pauses.
-    pub(crate) factor: f64,
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Retries {
+    /// Of any kind; 5 by default.
+    pub total: u32,
+    /// After no connection; 10 by default. The smaller of this and the total holds.
+    pub connect: u32,
+    /// After no answer; 5 by default, likewise.
+    pub read: u32,
+    /// The pause before retry n is this × 2^(n−1) seconds, at most 2 min, and none before the first; 1.1 by default.
+    pub factor: f64,
+}
+
+impl Default for Retries {
+    fn default() -> Self {
+        Self {
+            total: 5,
+            connect: 10,
+            read: 5,
+            factor: 1.1,
+        }
+    }
 }
 
 impl Retries {
     /// The longest pause.
-    const MAX_PAUSE: f64 = 120.0;
+    const MAX_PAUSE: Duration = Duration::from_mins(2);
 
     /// The pause before retry number `retry`, from 1.
     pub(crate) fn pause(&self, retry: u32) -> Duration {
         if retry <= 1 {
             return Duration::ZERO;
         }
-        let pause = self.factor * f64::from(retry - 1).exp2();
-        Duration::from_secs_f64(pause.clamp(0.0, Self::MAX_PAUSE))
+        let pause = Duration::try_from_secs_f64(self.factor * f64::from(retry - 1).exp2());
+        pause.map_or(Self::MAX_PAUSE, |pause| pause.min(Self::MAX_PAUSE))
     }
 }
 
-/// User and password of requests. `Debug` shows neither.
+/// User and password of basic authentication, which takes both. `Debug` shows neither.
 #[derive(Clone, Default)]
-pub(crate) struct Credentials {
-    pub(crate) username: String,
-    pub(crate) password: String,
-    pub(crate) username_file: Option<PathBuf>,
-    pub(crate) password_file: Option<PathBuf>,
-    pub(crate) encoding: Encoding,
+pub struct Credentials {
+    /// The user, if no file has it.
+    pub username: String,
+    /// The password, if no file has it.
+    pub password: String,
+    /// File with the user, read for each request.
+    pub username_file: Option<PathBuf>,
+    /// File with the password, read for each request.
+    pub password_file: Option<PathBuf>,
+    /// Their encoding. A request with other characters fails.
+    pub encoding: Encoding,
 }
 
 impl fmt::Debug for Credentials {
@@ -136,7 +167,7 @@ impl fmt::Debug for Credentials {
 
 /// Encoding of credentials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Encoding {
+pub enum Encoding {
     /// ISO 8859-1.
     #[default]
     Latin1,
@@ -146,17 +177,17 @@ pub(crate) enum Encoding {
     Ascii,
 }
 
-/// `*.url` keys.
+/// `*.url` keys (rule L7).
 #[derive(Clone, Debug, Default)]
-pub(crate) struct UrlSettings {
-    /// Time between two fetches; `None` if only a change of the object causes one.
-    pub(crate) refresh: Option<Duration>,
+pub struct UrlSettings {
+    /// Time between two fetches; `None`, the default, if only a change of the object causes one.
+    pub refresh: Option<Duration>,
     /// Whether credentials go to any host.
-    pub(crate) credentials_always: bool,
-    /// The only place that credentials go to otherwise.
-    pub(crate) origin: Option<HttpUrl>,
+    pub credentials_always: bool,
+    /// The URL with whose scheme, host and port credentials go otherwise; to none without it.
+    pub origin: Option<HttpUrl>,
     /// How they are fetched.
-    pub(crate) client: HttpSettings,
+    pub client: HttpSettings,
 }
 
 /// The log of the label form.
@@ -189,34 +220,38 @@ impl LabelSettings {
         }
         let client = http(&mut env);
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
-        let script_timeout = script_timeout.unwrap_or(MAX_TIME);
+        let script_timeout = script_timeout.unwrap_or(Duration::MAX);
         let request = request(&mut env, &client);
         let (fetch_urls, urls) = urls(&mut env, client);
         let (timing, once) = timing(&mut env);
         let state_dir = env.path("LARDER_STATE_DIR");
-        let settings = Self {
-            selections: selected(&mut env),
+        let selections = selected(&mut env);
+        let files = files(&mut env, fetch_urls);
+        let script = env.path("SCRIPT").map(|path| (path, script_timeout));
+        let skip_init = env.flag("REQ_SKIP_INIT");
+        let debounce = debounce(&mut env);
+        let listen = listen(&mut env);
+        let log = log(&mut env);
+        let (Some(files), []) = (files, &*env.errors) else {
+            return Err(env.errors);
+        };
+        Ok(Self {
+            selections,
             timing,
             once,
-            files: files(&mut env, fetch_urls),
-            script: env.path("SCRIPT").map(|path| (path, script_timeout)),
+            files,
             request,
-            skip_init: env.flag("REQ_SKIP_INIT"),
-            debounce: debounce(&mut env),
+            script,
+            skip_init,
+            debounce,
             urls,
-            listen: listen(&mut env),
-            log: log(&mut env),
+            listen,
+            log,
             state_dir: state_dir.unwrap_or_else(|| default_state_dir(variables("TMPDIR"))),
             kubeconfig: kubeconfig(&env),
             skip_tls_verify,
-            // Last: what is read above warns.
             warnings: env.warnings,
-        };
-        if env.errors.is_empty() {
-            Ok(settings)
-        } else {
-            Err(env.errors)
-        }
+        })
     }
 }
 
@@ -299,11 +334,11 @@ fn namespaces(env: &mut Environment<'_>) -> Option<BTreeSet<SmolStr>> {
 fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
     let mut seconds = |name, default: u32| Duration::from_secs(env.number(name, default).into());
     // Nothing may ask without a pause.
-    let pause = seconds("SLEEP_TIME", 60).clamp(Duration::from_secs(1), MAX_TIME);
-    let silence = seconds("WATCH_CLIENT_TIMEOUT", 120).clamp(Duration::from_secs(10), MAX_TIME);
+    let pause = seconds("SLEEP_TIME", 60).max(Duration::from_secs(1));
+    let silence = seconds("WATCH_CLIENT_TIMEOUT", 120).max(Duration::from_secs(10));
     let method = env.text("METHOD").map(|word| word.to_ascii_uppercase());
     let (poll, max_silence) = match method.as_deref() {
-        Some("LIST") => (Some(MAX_TIME), silence),
+        Some("LIST") => (Some(Duration::MAX), silence),
         Some("SLEEP") => (Some(pause), 2 * pause + Duration::from_mins(1)),
         None | Some("WATCH") => (None, silence),
         Some(_) => {
@@ -321,28 +356,25 @@ fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
     (timing, is_list.then_some(LIST_TIMEOUT))
 }
 
-fn files(env: &mut Environment<'_>, fetch_urls: bool) -> Places {
-    let folder = env.path("FOLDER");
-    if folder.is_none() {
+/// Where files go; `None` after an error.
+fn files(env: &mut Environment<'_>, fetch_urls: bool) -> Option<Places> {
+    if env.text("FOLDER").is_none() {
         env.error("FOLDER", "is required");
     }
-    let folder = folder.map(|folder| std::path::absolute(&folder).unwrap_or(folder));
+    let folder = env.parsed("FOLDER", "a path", |text| std::path::absolute(text).ok());
     let roots = |text: &str| {
         let roots = text.split(':').filter(|root| !root.is_empty());
         let roots: Vec<_> = roots.map(PathBuf::from).collect();
         roots.iter().all(|root| root.is_absolute()).then_some(roots)
     };
     let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
-    let roots = folder.into_iter().chain(roots.unwrap_or_default());
-    let annotation = env.text("FOLDER_ANNOTATION");
+    let unique_names = env.flag("UNIQUE_FILENAMES");
     let expected = "an octal mode, such as 0440";
-    Places {
-        roots: roots.map(|root| normalized(&root)).collect(),
-        annotation: annotation.unwrap_or_else(|| "k8s-sidecar-target-directory".to_owned()),
-        unique_names: env.flag("UNIQUE_FILENAMES"),
-        mode: env.parsed("DEFAULT_FILE_MODE", expected, octal_mode),
-        fetch_urls,
-    }
+    let mode = env.parsed("DEFAULT_FILE_MODE", expected, octal_mode);
+    let mut files = Places::new(&folder?, &roots.unwrap_or_default())?;
+    files.annotation = env.text("FOLDER_ANNOTATION").unwrap_or(files.annotation);
+    (files.unique_names, files.mode, files.fetch_urls) = (unique_names, mode, fetch_urls);
+    Some(files)
 }
 
 /// The mode of a file, in octal.
@@ -363,7 +395,7 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
     };
     let timeout = |text: &str| {
         let seconds = text.parse().ok().filter(|seconds| *seconds > 0.0)?;
-        Some(Duration::try_from_secs_f64(seconds).map_or(MAX_TIME, |time| time.min(MAX_TIME)))
+        Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
     };
     let factor = |text: &str| text.parse().ok().filter(|f| (0.0..=f64::MAX).contains(f));
     let expected = "latin1, utf-8 or ascii";
@@ -371,13 +403,15 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
     let timeout = env.parsed("REQ_TIMEOUT", "a number of seconds above 0", timeout);
     let factor = env.parsed("REQ_RETRY_BACKOFF_FACTOR", "a number from 0 on", factor);
     let bundle = env.text("REQUESTS_CA_BUNDLE");
+    let default = HttpSettings::default();
+    let retries = default.retries;
     HttpSettings {
-        timeout: timeout.unwrap_or(Duration::from_secs(10)),
+        timeout: timeout.unwrap_or(default.timeout),
         retries: Retries {
-            total: env.number("REQ_RETRY_TOTAL", 5),
-            connect: env.number("REQ_RETRY_CONNECT", 10),
-            read: env.number("REQ_RETRY_READ", 5),
-            factor: factor.unwrap_or(1.1),
+            total: env.number("REQ_RETRY_TOTAL", retries.total),
+            connect: env.number("REQ_RETRY_CONNECT", retries.connect),
+            read: env.number("REQ_RETRY_READ", retries.read),
+            factor: factor.unwrap_or(retries.factor),
         },
         credentials: Credentials {
             username: env.raw("REQ_USERNAME").unwrap_or_default(),
@@ -404,25 +438,16 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
     });
     let url = HttpUrl::parse(&env.text("REQ_URL")?);
     let url = url.map_err(|error| env.error("REQ_URL", &error.to_string()));
-    let mut request = RequestSettings::new(url.ok()?, method, client);
+    let mut call = HttpCall::post(HttpTarget::Url(url.ok()?));
+    call.method = method;
     // As theirs, a GET has no body.
     if let Some(payload) = payload.filter(|_| method != "GET") {
         let json = ("content-type".to_owned(), "application/json".to_owned());
-        request.call.headers.push(json);
-        request.call.body = payload;
+        call.headers.push(json);
+        call.body = payload;
     }
-    Some(request)
-}
-
-impl RequestSettings {
-    /// Without a body; 2xx is success.
-    pub(crate) fn new(url: HttpUrl, method: &'static str, client: &HttpSettings) -> Self {
-        let mut call = HttpCall::post(HttpTarget::Url(url));
-        call.method = method;
-        call.tls = client.tls.clone();
-        let client = client.clone();
-        Self { call, client }
-    }
+    let client = client.clone();
+    Some(RequestSettings { call, client })
 }
 
 /// Whether `*.url` keys are fetched, and how.

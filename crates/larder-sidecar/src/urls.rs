@@ -18,7 +18,7 @@ use crate::{
     intake::{SharedIntake, UrlFile},
     metrics::Metrics,
     request::authorization,
-    settings::UrlSettings,
+    settings::{MAX_TIME, UrlSettings},
 };
 
 /// The longest content.
@@ -136,7 +136,7 @@ impl UrlKeys {
             }
         };
         match pause {
-            Some(pause) => key.due = Instant::now() + pause,
+            Some(pause) => key.due = Instant::now() + pause.min(MAX_TIME),
             None => drop(self.keys.remove(&file.path)),
         }
         self.metrics.fetched(outcome);

@@ -4,9 +4,6 @@ use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use larder_objects::go_duration;
 
-/// The longest time that a setting can give.
-pub(super) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
-
 /// The variables of a process.
 pub(super) struct Environment<'a> {
     pub(super) variables: &'a dyn Fn(&str) -> Option<String>,
@@ -73,18 +70,18 @@ impl Environment<'_> {
         self.text(name).map(PathBuf::from)
     }
 
-    /// A number of seconds, at most a year; `None` without a value, or for 0.
+    /// A number of seconds; `None` without a value, or for 0.
     pub(super) fn seconds(&mut self, name: &str) -> Option<Duration> {
         let parse = |text: &str| text.parse::<u32>().ok();
-        let seconds = self.parsed(name, "a number of seconds", parse)?;
-        let time = Duration::from_secs(seconds.into()).min(MAX_TIME);
-        Some(time).filter(|time| !time.is_zero())
+        let seconds = self.parsed(name, "a number of seconds", parse);
+        let seconds = seconds.filter(|seconds| *seconds > 0)?;
+        Some(Duration::from_secs(seconds.into()))
     }
 
-    /// A time with its unit, at most a year; `None` for 0.
+    /// A time with its unit; `None` for 0.
     pub(super) fn duration(&mut self, name: &str, default: Duration) -> Option<Duration> {
         let parse = |text: &str| go_duration::parse(text).ok();
         let time = self.parsed(name, "a duration such as 30s or 5m, or 0", parse);
-        Some(time.unwrap_or(default).min(MAX_TIME)).filter(|time| !time.is_zero())
+        Some(time.unwrap_or(default)).filter(|time| !time.is_zero())
     }
 }

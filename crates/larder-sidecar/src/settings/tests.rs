@@ -120,14 +120,13 @@ fn payload_is_json_or_becomes_a_json_string() {
 
 #[test]
 fn pauses_of_retries_double_and_the_first_is_none() {
-    let retries = Retries {
-        total: 5,
-        connect: 5,
-        read: 5,
-        factor: 1.1,
-    };
-    let pauses: Vec<_> = [1, 2, 3, 20].map(|n| retries.pause(n).as_millis()).into();
+    let mut retries = Retries::default();
+    let pauses = [1, 2, 3, 20].map(|n| retries.pause(n).as_millis());
     assert_eq!(pauses, [0, 2200, 4400, 120_000]);
+    for factor in [f64::NAN, f64::INFINITY, -1.0] {
+        retries.factor = factor;
+        assert_eq!(retries.pause(2), Duration::from_mins(2));
+    }
 }
 
 #[test]
