@@ -14,8 +14,8 @@ use self::values::{duration, loopback, namespace};
 pub(crate) use self::{
     on_change::OnChangeArgs,
     sidecar::{
-        ConfigmapReload, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, read_configuration,
-        volume,
+        ConfigmapReload, LabelVariables, LogSettings, MARKS, ProbedState, ReloadArgs, SidecarArgs,
+        VolumeArgs, default_state_dir, own_pod, read_configuration, volume,
     },
     values::PodName,
 };

@@ -8,7 +8,7 @@
 //! | 4 | `commands` | one module for each command |
 //! | 3 | `agent`, `input`, `offline`, `rendered`, `runtime`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
-//! | 1 | `args`, `outcome` | the parsed command line, exit codes |
+//! | 1 | `args`, `outcome` | what the user typed, parsed: the command line, the variables and the file of a sidecar; exit codes |
 
 mod agent;
 mod args;
@@ -37,6 +37,15 @@ pub fn larder() -> ExitCode {
 /// less code is resident.
 pub fn larder_sidecar() -> ExitCode {
     start(|args: args::SidecarArgs| commands::run_sidecar(&args))
+}
+
+/// The settings of the label form of a sidecar for which `variables` finds a value by its name, or all mistakes. For tests
+/// of what becomes of these settings.
+#[doc(hidden)]
+pub fn label_settings(
+    variables: impl Fn(&str) -> Option<String>,
+) -> Result<larder_sidecar::LabelSettings, Vec<String>> {
+    args::LabelVariables::read(variables).map(|read| read.settings)
 }
 
 fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -> ExitCode {

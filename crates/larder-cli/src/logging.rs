@@ -12,7 +12,6 @@ use std::{
 
 use anyhow::anyhow;
 use larder_agent::local_api::LogControl;
-use larder_sidecar::LogSettings;
 use tracing::{
     Event, Level, Subscriber, dispatcher, error, field,
     field::{Field, Visit},
@@ -31,7 +30,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    args::LogFormat,
+    args::{LogFormat, LogSettings},
     output::{self, escaped, live},
 };
 

@@ -22,12 +22,7 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{
-    clock,
-    health::Health,
-    request::RequestRound,
-    steps::{StepContext, own_pod},
-};
+use crate::{clock, health::Health, request::RequestRound, steps::StepContext};
 
 /// A hook, and its round if that is not its steps.
 pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
@@ -51,7 +46,7 @@ impl Hooks {
         let (hooks, own_rounds): (Vec<_>, _) = hooks.into_iter().unzip();
         Self {
             // A sidecar has one application: nothing needs to be spread.
-            rounds: Rounds::new(hooks, own_pod(), false),
+            rounds: Rounds::new(hooks, context.pod.clone(), false),
             own_rounds,
             running: FuturesUnordered::new(),
             context: Arc::new(context),

@@ -36,9 +36,6 @@ pub async fn run(
     health: Arc<Health>,
     shutdown: CancellationToken,
 ) -> Result<(), RunError> {
-    for warning in &settings.warnings {
-        warn!("{warning}");
-    }
     if let Some((script, _)) = &settings.script
         && let Some(missing) = missing_interpreter(script)
     {
@@ -64,7 +61,8 @@ pub async fn run(
     let state_dir = &settings.state_dir;
     let folder = settings.files.folder().to_owned();
     let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
-    let context = StepContext::new(state_dir, volumes, metrics, settings.script.is_some());
+    let has_script = settings.script.is_some();
+    let context = StepContext::new(settings.pod, state_dir, volumes, metrics, has_script);
     let files = Files::new(settings.files, state_dir, metrics.clone());
     let followed = (settings.selections, settings.timing);
     let mut running = Running::new(client, followed, files, (hooks, context), &pages);

@@ -29,8 +29,7 @@ pub use self::{
     selection::{ObjectName, Selection, selections},
     server::{RunError, check},
     settings::{
-        Credentials, Encoding, HttpSettings, LabelSettings, LogSettings, MARKS, RequestSettings,
-        Retries, UrlSettings, default_state_dir, octal_mode, own_namespace,
+        Credentials, Encoding, HttpSettings, LabelSettings, RequestSettings, Retries, UrlSettings,
     },
     steps::check_hook,
     volumes::{OwnVolume, join_volumes},

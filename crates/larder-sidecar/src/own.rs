@@ -3,6 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::{Stream, StreamExt as _, future::OptionFuture};
+use larder_objects::PodIdentity;
 use larder_on_change::Hook;
 use larder_watch::RequestTiming;
 use tokio_util::sync::CancellationToken;
@@ -32,6 +33,8 @@ pub struct OwnSettings {
     pub max_silence: Duration,
     /// Where health and metrics are served.
     pub listen: Option<SocketAddr>,
+    /// The pod of this process, for hooks.
+    pub pod: PodIdentity,
     /// Directory of the records of hooks.
     pub state_dir: PathBuf,
 }
@@ -85,7 +88,8 @@ fn start(settings: &OwnSettings, client: kube::Client, pages: &Pages) -> Running
     let followed = (volumes.selections(), timing);
     let named = settings.volumes.iter();
     let places = named.map(|volume| (volume.name.clone(), volume.path.clone()));
-    let context = StepContext::new(state_dir, places.collect(), metrics, false);
+    let pod = settings.pod.clone();
+    let context = StepContext::new(pod, state_dir, places.collect(), metrics, false);
     // An init container has no application yet.
     let hooks = settings.hooks.iter().filter(|_| settings.once.is_none());
     let hooks = hooks.map(|hook| (hook.clone(), None)).collect();

@@ -15,6 +15,7 @@ use std::{
 };
 
 use larder_files::regular_file::read_regular_file;
+use larder_objects::PodIdentity;
 use larder_on_change::{
     ContentDigest, Debounce, DigestKey, Digester, HttpCall, HttpTarget, HttpUrl, Items, Retry,
 };
@@ -74,7 +75,9 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     let webhook_metrics = WebhookMetrics::register(&mut pages.registry);
     let urls = settings.webhooks.iter().enumerate();
     let hooks = urls.map(|(number, url)| webhook(number, url, &settings, &webhook_metrics));
-    let context = StepContext::new(Path::new(""), BTreeMap::new(), &pages.metrics, false);
+    // A request does not say whose it is.
+    let (pod, none) = (PodIdentity::default(), BTreeMap::new());
+    let context = StepContext::new(pod, Path::new(""), none, &pages.metrics, false);
     let mut hooks = Hooks::new(hooks.collect(), context, Arc::clone(&health));
     let key = DigestKey::temporary().expect("the system has random numbers");
     let run = async {

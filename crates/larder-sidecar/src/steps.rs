@@ -21,7 +21,7 @@ use larder_on_change::{Action, Hook, PodChange, PodOutline};
 use smol_str::SmolStr;
 use tracing::info;
 
-use crate::{metrics::Metrics, settings::own_namespace};
+use crate::metrics::Metrics;
 
 /// Why a hook cannot restart.
 const NO_RESTART: &str = "a sidecar cannot restart containers; send a signal to a process";
@@ -32,6 +32,7 @@ const NO_PROCESS: &str = "a signal takes shareProcessNamespace in the pod, and t
 /// Where the steps of a sidecar act: its own container, and the network that the pod's containers share.
 #[derive(Debug)]
 pub(crate) struct StepContext {
+    pub(crate) pod: PodIdentity,
     /// It knows no ports by name.
     outline: PodOutline,
     processes: Processes,
@@ -43,6 +44,7 @@ pub(crate) struct StepContext {
 impl StepContext {
     /// Scripts of the label form have the whole environment of this process.
     pub(crate) fn new(
+        pod: PodIdentity,
         state_dir: &Path,
         volumes: BTreeMap<SmolStr, PathBuf>,
         metrics: &Metrics,
@@ -57,22 +59,13 @@ impl StepContext {
             machine.base = env::vars_os().filter_map(text).collect();
         }
         Self {
+            pod,
             outline: PodOutline::default(),
             processes: Processes::new("/proc", "/nonexistent"),
             machine,
             volumes,
             metrics: metrics.clone(),
         }
-    }
-}
-
-/// The pod of this process.
-pub(crate) fn own_pod() -> PodIdentity {
-    let variable = |name| env::var(name).unwrap_or_default().into();
-    PodIdentity {
-        namespace: own_namespace().unwrap_or_default(),
-        name: variable("HOSTNAME"),
-        uid: variable("POD_UID"),
     }
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-#[path = "label/granted.rs"]
+#[path = "shared/granted.rs"]
 mod granted;
 
 use std::{
@@ -16,6 +16,7 @@ use std::{
 
 use futures::stream;
 use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
+use larder_objects::PodIdentity;
 use larder_sidecar::{
     Health, MAX_SILENCE, OwnSettings, OwnVolume, RunError, join_volumes, run_own,
 };
@@ -83,6 +84,7 @@ impl World {
             once: None,
             max_silence: MAX_SILENCE,
             listen: None,
+            pod: PodIdentity::default(),
             state_dir: self.path("state"),
         }
     }

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
-#[path = "label/application.rs"]
+#[path = "shared/application.rs"]
 mod application;
 
 use std::{

@@ -1,6 +1,7 @@
-//! The flags of `larder sidecar` and `larder-sidecar`.
+//! The flags of `larder sidecar` and `larder-sidecar`, and what is read besides: a file, and variables.
 
 mod configuration;
+mod variables;
 
 use std::{
     convert::Infallible,
@@ -13,14 +14,17 @@ use std::{
 use clap::{ValueEnum, ValueHint};
 use larder_agent::config::listen_address;
 use larder_objects::Kind;
-use larder_sidecar::{OwnVolume, octal_mode};
+use larder_sidecar::OwnVolume;
 use serde_json::{Value, json};
 
-pub(crate) use self::configuration::read_configuration;
 use self::configuration::read_volume;
+pub(crate) use self::{
+    configuration::read_configuration,
+    variables::{LabelVariables, LogSettings, MARKS, default_state_dir, own_pod},
+};
 use super::{
     LogFormat, OnChangeArgs,
-    values::{duration, namespace},
+    values::{duration, namespace, octal_mode},
 };
 
 /// Keep files in a pod fresh from ConfigMaps and Secrets

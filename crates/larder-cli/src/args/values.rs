@@ -67,6 +67,12 @@ pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     }
 }
 
+/// The mode of a file, in octal.
+pub(super) fn octal_mode(digits: &str) -> Option<u32> {
+    let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
+    mode.filter(|mode| *mode <= 0o777)
+}
+
 /// Longest time that a flag can give: a year.
 const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 

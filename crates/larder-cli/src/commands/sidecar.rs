@@ -8,9 +8,8 @@ use larder_files::regular_file::read_regular_text;
 use larder_objects::{Kind, chain};
 use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
 use larder_sidecar::{
-    LabelSettings, MARKS, OwnSettings, ReloadSettings, RunError, check, check_hook,
-    default_state_dir, join_volumes, own_namespace, run_label as label, run_own as own,
-    run_reload as reload,
+    OwnSettings, ReloadSettings, RunError, check, check_hook, join_volumes, run_label as label,
+    run_own as own, run_reload as reload,
 };
 use larder_transport::Source;
 use tokio::{
@@ -23,7 +22,8 @@ use tracing::{error, warn};
 use crate::{
     agent,
     args::{
-        LogFormat, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs, read_configuration, volume,
+        LabelVariables, LogFormat, MARKS, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs,
+        default_state_dir, own_pod, read_configuration, volume,
     },
     logging,
     outcome::{CommandOutcome, Failure},
@@ -97,7 +97,7 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failu
 }
 
 fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
-    let settings = LabelSettings::from_variables(|name| {
+    let read = LabelVariables::read(|name| {
         // The flags of k8s-sidecar come before its variables.
         let flag = match name {
             "REQ_USERNAME_FILE" => args.req_username_file.clone(),
@@ -106,16 +106,19 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
         };
         flag.or_else(|| std::env::var(name).ok())
     });
-    let settings = settings.map_err(|errors| Failure::unreadable(errors.join("\n")))?;
+    let read = read.map_err(|errors| Failure::unreadable(errors.join("\n")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
-    logging::start_sidecar(&settings.log);
+    logging::start_sidecar(&read.log);
     runtime(BLOCKING_THREADS)?.block_on(async {
-        let source = match settings.kubeconfig.as_deref() {
-            None if settings.skip_tls_verify => Source::InClusterUnverified,
+        let source = match read.kubeconfig.as_deref() {
+            None if read.skip_tls_verify => Source::InClusterUnverified,
             kubeconfig => agent::origin(kubeconfig, None),
         };
         let (client, _transport) = agent::connect(source).await?;
-        let run = |shutdown| label(settings, client, hooks, Arc::default(), shutdown);
+        for warning in &read.warnings {
+            warn!("{warning}");
+        }
+        let run = |shutdown| label(read.settings, client, hooks, Arc::default(), shutdown);
         until_signal(run).await
     })
 }
@@ -132,9 +135,10 @@ fn warn_of(ignored: &[&str]) {
 
 fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     let volumes: &VolumeArgs = &args.volumes;
-    let namespace = args.namespace.clone();
-    let namespace = namespace.or_else(|| own_namespace().map(|name| name.to_string()));
-    let namespace = namespace.as_deref();
+    let variable = |name: &str| std::env::var(name).ok();
+    let pod = own_pod(variable);
+    let own = Some(&*pod.namespace).filter(|own| !own.is_empty());
+    let namespace = args.namespace.as_deref().or(own);
     let mut all = Vec::new();
     let mut all_hooks = hooks(args)?;
     let of = |kind, values| std::iter::repeat(kind).zip(values);
@@ -163,7 +167,8 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
         state_dir: volumes
             .state_dir
             .clone()
-            .unwrap_or_else(|| default_state_dir(std::env::var("TMPDIR").ok())),
+            .unwrap_or_else(|| default_state_dir(variable("TMPDIR"))),
+        pod,
     })
 }
 

@@ -1,6 +1,6 @@
 //! `larder-sidecar`, from outside: processes against an API server, embedded or real.
 
-#[path = "../../../larder-sidecar/tests/label/application.rs"]
+#[path = "../../../larder-sidecar/tests/shared/application.rs"]
 mod application;
 mod canaries;
 mod charts;

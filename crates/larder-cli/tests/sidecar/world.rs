@@ -75,7 +75,7 @@ impl World {
 
     pub(crate) fn settings(&self) -> LabelSettings {
         let find = |name: &str| self.variables.get(name).cloned();
-        LabelSettings::from_variables(find).unwrap()
+        larder_cli::label_settings(find).unwrap()
     }
 
     pub(crate) fn client(&self) -> kube::Client {

@@ -1,13 +1,13 @@
 use super::*;
 
-fn read(variables: &[(&str, &str)]) -> Result<LabelSettings, Vec<String>> {
+fn read(variables: &[(&str, &str)]) -> Result<LabelVariables, Vec<String>> {
     let base = [("LABEL", "l"), ("FOLDER", "/f"), ("NAMESPACE", "n")];
     let all = base.iter().chain(variables);
     let find = |name: &str| {
         let mut found = all.clone().filter(|(known, _)| *known == name);
         found.next_back().map(|(_, value)| (*value).to_owned())
     };
-    LabelSettings::from_variables(find)
+    LabelVariables::read(find)
 }
 
 // sidecar 3
@@ -72,8 +72,8 @@ fn bad_value_is_an_error_that_names_its_variable() {
 // sidecar 1
 #[test]
 fn label_and_folder_are_required() {
-    let settings = LabelSettings::from_variables(|_| None);
-    let errors = settings.unwrap_err().join("\n");
+    let read = LabelVariables::read(|_| None);
+    let errors = read.unwrap_err().join("\n");
     for name in [
         "LABEL: is required",
         "FOLDER: is required",
@@ -87,7 +87,7 @@ fn label_and_folder_are_required() {
 #[test]
 fn namespaces_may_have_blanks_around_them() {
     let of = |text| {
-        let settings = read(&[("NAMESPACE", text)]).unwrap();
+        let settings = read(&[("NAMESPACE", text)]).unwrap().settings;
         let selections = settings.selections.into_iter();
         selections.map(|one| one.namespace).collect::<Vec<_>>()
     };
@@ -99,7 +99,7 @@ fn namespaces_may_have_blanks_around_them() {
 #[test]
 fn mode_is_octal_with_or_without_a_leading_zero() {
     for text in ["440", "0440"] {
-        let settings = read(&[("DEFAULT_FILE_MODE", text)]).unwrap();
+        let settings = read(&[("DEFAULT_FILE_MODE", text)]).unwrap().settings;
         assert_eq!(settings.files.mode, Some(0o440));
     }
 }
@@ -113,19 +113,8 @@ fn payload_is_json_or_becomes_a_json_string() {
             ("REQ_URL", "http://h/"),
             ("REQ_METHOD", "POST"),
         ];
-        let request = read(&variables).unwrap().request.unwrap();
+        let request = read(&variables).unwrap().settings.request.unwrap();
         assert_eq!(request.call.body, expected);
-    }
-}
-
-#[test]
-fn pauses_of_retries_double_and_the_first_is_none() {
-    let mut retries = Retries::default();
-    let pauses = [1, 2, 3, 20].map(|n| retries.pause(n).as_millis());
-    assert_eq!(pauses, [0, 2200, 4400, 120_000]);
-    for factor in [f64::NAN, f64::INFINITY, -1.0] {
-        retries.factor = factor;
-        assert_eq!(retries.pause(2), Duration::from_mins(2));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The label form against the API server in memory.
+//! The label form against the API server in memory: from variables to files.
 
 #![expect(
     clippy::unwrap_used,
@@ -6,8 +6,10 @@
     reason = "helpers of tests fail as tests do; readers of files are threads with time of their own"
 )]
 
+#[path = "../../../larder-sidecar/tests/shared/application.rs"]
 mod application;
 mod files;
+#[path = "../../../larder-sidecar/tests/shared/granted.rs"]
 mod granted;
 mod names;
 mod outages;
