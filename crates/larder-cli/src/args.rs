@@ -1,7 +1,7 @@
 //! The parsed command line.
 
 mod on_change;
-mod sidecar;
+pub(crate) mod sidecar;
 mod values;
 
 use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
@@ -13,10 +13,7 @@ use larder_agent::config::listen_address;
 use self::values::{duration, loopback, namespace};
 pub(crate) use self::{
     on_change::OnChangeArgs,
-    sidecar::{
-        ConfigmapReload, LabelVariables, LogSettings, MARKS, ProbedState, ReloadArgs, SidecarArgs,
-        VolumeArgs, default_state_dir, own_pod, read_configuration, volume,
-    },
+    sidecar::{ConfigmapReload, ReloadArgs, SidecarArgs},
     values::PodName,
 };
 

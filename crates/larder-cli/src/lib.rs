@@ -45,7 +45,7 @@ pub fn larder_sidecar() -> ExitCode {
 pub fn label_settings(
     variables: impl Fn(&str) -> Option<String>,
 ) -> Result<larder_sidecar::LabelSettings, Vec<String>> {
-    args::LabelVariables::read(variables).map(|read| read.settings)
+    args::sidecar::variables::LabelVariables::read(variables).map(|read| read.settings)
 }
 
 fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -> ExitCode {

@@ -30,7 +30,7 @@ use tracing_subscriber::{
 };
 
 use crate::{
-    args::{LogFormat, LogSettings},
+    args::{LogFormat, sidecar::variables::LogSettings},
     output::{self, escaped, live},
 };
 

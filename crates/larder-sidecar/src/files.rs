@@ -108,20 +108,15 @@ impl Files {
             warn!(%object, error, "not made a file");
             self.metrics.wrote("refused");
         };
-        let directory = match self.places.directory(annotation) {
-            Ok(directory) => directory,
-            Err(error) => {
-                refused(error);
-                return desired;
-            }
+        let directory = self.places.directory(annotation).map_err(refused);
+        let Ok(directory) = directory else {
+            return desired;
         };
         for (key, bytes) in decoded.files() {
-            match self.places.file_name(object, key, bytes) {
-                Ok((name, url)) => {
-                    let path = directory.join(name).to_string_lossy().into();
-                    desired.insert(path, (bytes, url));
-                }
-                Err(error) => refused(error),
+            let named = self.places.file_name(object, key, bytes).map_err(refused);
+            if let Ok((name, url)) = named {
+                let path = directory.join(name).to_string_lossy().into();
+                desired.insert(path, (bytes, url));
             }
         }
         desired

@@ -23,12 +23,12 @@ use crate::{
 /// Pause between two attempts when the fast retries are used up.
 const SLOW: Duration = Duration::from_mins(5);
 
-/// Runs the label form, with hooks besides its own, until `shutdown`, or, with `METHOD=LIST`, until everything is listed
-/// once.
+/// Runs the label form, with hooks besides its own, until `shutdown`, or, with `once`, until everything is written and
+/// one round is over.
 ///
 /// # Errors
 ///
-/// `METHOD=LIST` has failed.
+/// With `once`: not everything was written in time, or a right is missing.
 pub async fn run(
     settings: LabelSettings,
     client: kube::Client,
@@ -63,15 +63,16 @@ pub async fn run(
     let volumes = BTreeMap::from([(SmolStr::new_static(VOLUME), folder)]);
     let has_script = settings.script.is_some();
     let context = StepContext::new(settings.pod, state_dir, volumes, metrics, has_script);
-    let files = Files::new(settings.files, state_dir, metrics.clone());
+    let mut places = settings.files;
+    places.fetch_urls = settings.urls.is_some();
+    let files = Files::new(places, state_dir, metrics.clone());
     let followed = (settings.selections, settings.timing);
     let mut running = Running::new(client, followed, files, (hooks, context), &pages);
-    running.urls = UrlKeys::new(settings.urls, metrics.clone());
+    running.urls = UrlKeys::new(settings.urls.unwrap_or_default(), metrics.clone());
     running.once = settings.once;
     running.skipped = round.filter(|_| settings.skip_init && settings.once.is_none());
-    pages
-        .served_during(listener, running.until(&shutdown))
-        .await
+    let run = running.until(&shutdown);
+    pages.served_during(listener, run).await
 }
 
 /// Script and request; `None` without both.

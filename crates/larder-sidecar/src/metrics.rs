@@ -136,10 +136,8 @@ impl WebhookMetrics {
 
     /// A request has failed for this reason.
     pub(crate) fn failed(&self, webhook: &str, reason: &str) {
-        let labels = vec![
-            ("webhook", webhook.to_owned()),
-            ("reason", reason.to_owned()),
-        ];
+        let (webhook, reason) = (webhook.to_owned(), reason.to_owned());
+        let labels = vec![("webhook", webhook), ("reason", reason)];
         self.errors.get_or_create(&labels).inc();
     }
 }

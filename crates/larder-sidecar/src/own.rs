@@ -20,16 +20,16 @@ use crate::{
 /// Time between two lists while a required object is missing, with `--once`.
 const POLL: Duration = Duration::from_secs(1);
 
-/// The settings of the own form.
+/// The settings of the own form. Times count as a year at most.
 #[derive(Clone, Debug)]
 pub struct OwnSettings {
-    /// The directories.
+    /// The directories, as [`join_volumes`](crate::join_volumes) returns them.
     pub volumes: Vec<OwnVolume>,
     /// The hooks.
     pub hooks: Vec<Hook>,
     /// Write everything once, within this time.
     pub once: Option<Duration>,
-    /// A watch is reopened after this time without a sign of life.
+    /// A watch is reopened after this time without a sign of life, in general [`MAX_SILENCE`](crate::MAX_SILENCE).
     pub max_silence: Duration,
     /// Where health and metrics are served.
     pub listen: Option<SocketAddr>,

@@ -35,8 +35,8 @@ pub struct Places {
     pub unique_names: bool,
     /// The mode of files, of which the bits of 0777 count; `None`, the default, for the umask.
     pub mode: Option<u32>,
-    /// Whether `*.url` keys are fetched (rule L7), which is the default.
-    pub fetch_urls: bool,
+    /// Whether `*.url` keys are fetched (rule L7).
+    pub(crate) fetch_urls: bool,
 }
 
 impl Places {

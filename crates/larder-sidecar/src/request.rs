@@ -60,7 +60,8 @@ impl RequestRound {
         let is_first = change.attempt == 1;
         // A retry repeats the request alone, as theirs does.
         if let (Some((path, longest)), true) = (&self.script, is_first) {
-            let outcome = run_step(&exec(path), MAX_TIME.min(*longest), change, context).await;
+            let script = Action::Exec(Command::new(words(path)));
+            let outcome = run_step(&script, MAX_TIME.min(*longest), change, context).await;
             if let Some(error) = outcome.failure() {
                 error!(script = %path.display(), error, "script failed");
             }
@@ -121,10 +122,6 @@ fn next_pause(left: &mut Retries, total: u32, outcome: &StepOutcome) -> Option<D
         left.read = left.read.checked_sub(1)?;
     }
     Some(left.pause(total - left.total))
-}
-
-fn exec(script: &Path) -> Action {
-    Action::Exec(Command::new(words(script)))
 }
 
 /// The script itself, or `sh` with it if it is not executable.

@@ -41,7 +41,7 @@ const LIMITS: Limits = Limits {
     max_requests_in_flight: 4,
     max_watches: usize::MAX,
 };
-/// The shortest pause between two lists of a selection that is polled.
+/// The shortest pause between two lists of a selection: nothing may ask without one.
 const POLL: Duration = Duration::from_secs(1);
 /// The name of the hook of the label form.
 pub(crate) const HOOK: &str = "request";

@@ -149,12 +149,8 @@ impl ObjectRef {
 
     /// As [`ObjectName::parse`] reads it.
     pub(crate) fn text(&self) -> String {
-        format!(
-            "{}/{}/{}",
-            self.namespace,
-            self.kind().singular(),
-            self.name
-        )
+        let (namespace, name) = (&self.namespace, &self.name);
+        format!("{namespace}/{}/{name}", self.kind().singular())
     }
 }
 

@@ -11,10 +11,40 @@ use larder_watch::RequestTiming;
 
 use crate::{place::Places, selection::Selection};
 
-/// The longest time of a setting. Later moments may be none.
+/// The longest time of a setting: a moment that far ahead is always one.
 pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 
-/// The settings of the label form.
+/// The settings of the label form. Times count as a year at most.
+///
+/// ```
+/// use std::{collections::BTreeSet, path::Path};
+///
+/// use larder_objects::{Kind, PodIdentity};
+/// use larder_on_change::Debounce;
+/// use larder_sidecar::{LabelSettings, MAX_SILENCE, Places, UrlSettings, selections};
+/// use larder_watch::RequestTiming;
+///
+/// let namespaces = BTreeSet::from(["monitoring".into()]);
+/// let labels = Some("grafana_dashboard".to_owned());
+/// let settings = LabelSettings {
+///     selections: selections(&[Kind::ConfigMap], Some(namespaces), labels, None),
+///     timing: RequestTiming {
+///         max_silence: Some(MAX_SILENCE),
+///         ..RequestTiming::default()
+///     },
+///     once: None,
+///     files: Places::new(Path::new("/tmp/dashboards"), &[]).expect("the path is absolute"),
+///     request: None,
+///     script: None,
+///     skip_init: false,
+///     debounce: Debounce::DEFAULT,
+///     urls: Some(UrlSettings::default()),
+///     listen: Vec::new(),
+///     pod: PodIdentity::default(),
+///     state_dir: "/tmp/larder-sidecar".into(),
+/// };
+/// # assert_eq!(settings.selections.len(), 1);
+/// ```
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
     /// The watches (rules L1, L2), as [`selections`] returns them.
@@ -33,8 +63,8 @@ pub struct LabelSettings {
     pub skip_init: bool,
     /// The quiet period before script and request (rule N1).
     pub debounce: Debounce,
-    /// `*.url` keys, if [`Places::fetch_urls`].
-    pub urls: UrlSettings,
+    /// How `*.url` keys are fetched; `None` if they are files like any other.
+    pub urls: Option<UrlSettings>,
     /// Addresses of health and metrics, of which the first that can be used is; none for no health (rule H6).
     pub listen: Vec<SocketAddr>,
     /// The pod of this process, for hooks and the script.
@@ -71,7 +101,12 @@ impl Default for HttpSettings {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(10),
-            retries: Retries::default(),
+            retries: Retries {
+                total: 5,
+                connect: 10,
+                read: 5,
+                factor: 1.1,
+            },
             credentials: Credentials::default(),
             tls: HttpTls::default(),
             enable_5xx: false,
@@ -90,17 +125,6 @@ pub struct Retries {
     pub read: u32,
     /// The pause before retry n is this × 2^(n−1) seconds, at most 2 min, and none before the first; 1.1 by default.
     pub factor: f64,
-}
-
-impl Default for Retries {
-    fn default() -> Self {
-        Self {
-            total: 5,
-            connect: 10,
-            read: 5,
-            factor: 1.1,
-        }
-    }
 }
 
 impl Retries {
@@ -169,7 +193,7 @@ mod tests {
 
     #[test]
     fn pauses_of_retries_double_and_the_first_is_none() {
-        let mut retries = Retries::default();
+        let mut retries = HttpSettings::default().retries;
         let pauses = [1, 2, 3, 20].map(|n| retries.pause(n).as_millis());
         assert_eq!(pauses, [0, 2200, 4400, 120_000]);
         for factor in [f64::NAN, f64::INFINITY, -1.0] {

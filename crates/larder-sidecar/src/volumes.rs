@@ -55,17 +55,13 @@ impl OwnVolume {
         for source in &self.sources {
             needs.add_volume(source);
         }
-        let named = |kind| {
-            move |name: &str| {
-                let (namespace, name) = name.split_once('/')?;
-                Some(ObjectRef::new(kind, namespace, name))
-            }
-        };
-        let maps = needs.config_maps.into_iter();
-        let maps = maps.filter_map(named(Kind::ConfigMap));
-        let secrets = needs.secrets.into_iter();
-        maps.chain(secrets.filter_map(named(Kind::Secret)))
-            .collect()
+        let maps = needs.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+        let secrets = needs.secrets.iter().map(|name| (Kind::Secret, name));
+        let named = maps.chain(secrets).filter_map(|(kind, name)| {
+            let (namespace, name) = name.split_once('/')?;
+            Some(ObjectRef::new(kind, namespace, name))
+        });
+        named.collect()
     }
 }
 
@@ -83,9 +79,8 @@ pub fn join_volumes(volumes: Vec<OwnVolume>) -> Result<Vec<OwnVolume>, String> {
         }
     }
     for one in &joined {
-        let inside =
-            |other: &&OwnVolume| one.path != other.path && one.path.starts_with(&other.path);
-        if let Some(other) = joined.iter().find(inside) {
+        let mut others = joined.iter().filter(|other| other.path != one.path);
+        if let Some(other) = others.find(|other| one.path.starts_with(&other.path)) {
             let (one, other) = (one.path.display(), other.path.display());
             return Err(format!("{one} is inside {other}"));
         }

@@ -360,3 +360,16 @@ async fn reload_adds_volumes_and_empties_dropped_ones() {
     world.config_map("b", "b", "2");
     until(|| world.read("e/b") == "2").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn endless_times_count_as_a_year() {
+    let world = World::new();
+    world.config_map("app", "k", "1");
+    let mut settings = world.settings(&[("d", map("app"))]);
+    settings.max_silence = Duration::MAX;
+    let sidecar = world.start(settings.clone());
+    until(|| sidecar.health.is_ready()).await;
+    assert!(sidecar.health.live(None, Instant::now()).is_ok);
+    settings.once = Some(Duration::MAX);
+    assert_eq!(world.start(settings).ended().await, Ok(()));
+}

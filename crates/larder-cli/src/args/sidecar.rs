@@ -1,7 +1,7 @@
 //! The flags of `larder sidecar` and `larder-sidecar`, and what is read besides: a file, and variables.
 
-mod configuration;
-mod variables;
+pub(crate) mod configuration;
+pub(crate) mod variables;
 
 use std::{
     convert::Infallible,
@@ -13,18 +13,10 @@ use std::{
 
 use clap::{ValueEnum, ValueHint};
 use larder_agent::config::listen_address;
-use larder_objects::Kind;
-use larder_sidecar::OwnVolume;
-use serde_json::{Value, json};
 
-use self::configuration::read_volume;
-pub(crate) use self::{
-    configuration::read_configuration,
-    variables::{LabelVariables, LogSettings, MARKS, default_state_dir, own_pod},
-};
 use super::{
     LogFormat, OnChangeArgs,
-    values::{duration, namespace, octal_mode},
+    values::{duration, namespace},
 };
 
 /// Keep files in a pod fresh from ConfigMaps and Secrets
@@ -140,58 +132,6 @@ fn positioned(text: &str) -> Result<Positioned, Infallible> {
     Ok((POSITION.fetch_add(1, Ordering::Relaxed), text.to_owned()))
 }
 
-/// The volume of `[NAMESPACE/]NAME:DIR[,OPTION…]`, the value of `--config-map` or `--secret`, or what was expected.
-pub(crate) fn volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<OwnVolume, String> {
-    let mut parts = text.split(',');
-    let place = parts.next().and_then(|place| place.split_once(':'));
-    let expected = "expected [NAMESPACE/]NAME:DIR[,OPTION…]";
-    let (object, path) = place.ok_or(expected)?;
-    let (own, name) = match object.split_once('/') {
-        Some((own, name)) => (Some(own), name),
-        None => (namespace, object),
-    };
-    let own = own.ok_or("the namespace is unknown: give NAMESPACE/NAME, or -n")?;
-    if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
-        return Err(expected.to_owned());
-    }
-    let (mut optional, mut default_mode, mut items) = (false, Value::Null, Vec::new());
-    for option in parts {
-        match option.split_once('=') {
-            None if option == "optional" => optional = true,
-            Some(("mode", digits)) => default_mode = mode(digits)?,
-            Some(("item", text)) => items.push(item(text)?),
-            _ => {
-                let expected = "expected optional, mode= or item=";
-                return Err(format!("unknown option {option:?}: {expected}"));
-            }
-        }
-    }
-    let (field, name_field) = match kind {
-        Kind::ConfigMap => ("configMap", "name"),
-        Kind::Secret => ("secret", "secretName"),
-    };
-    let source = json!({
-        name_field: name, "optional": optional, "defaultMode": default_mode, "items": items,
-    });
-    read_volume(json!({"path": path, field: source}), Some(own))
-}
-
-/// An item of a volume.
-fn item(text: &str) -> Result<Value, String> {
-    let parts: Vec<_> = text.split(':').collect();
-    let (key, path, mode) = match parts.as_slice() {
-        [key, path] => (key, path, Value::Null),
-        [key, path, digits] => (key, path, mode(digits)?),
-        _ => return Err("expected item=KEY:PATH[:MODE]".to_owned()),
-    };
-    Ok(json!({"key": key, "path": path, "mode": mode}))
-}
-
-fn mode(digits: &str) -> Result<Value, String> {
-    let mode = octal_mode(digits).ok_or("expected an octal mode, such as 0440")?;
-    Ok(mode.into())
-}
-
 /// The flags of configmap-reload.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReloadArgs {
@@ -248,43 +188,4 @@ pub(crate) enum ProbedState {
     Live,
     /// Whether the first sync is complete
     Ready,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn flags_name_object_directory_and_options() {
-        let parsed = volume(
-            Kind::Secret,
-            "tls:/etc/tls/,optional,mode=0440,item=a:b/c:0400",
-            Some("n"),
-        );
-        let parsed = parsed.unwrap();
-        assert_eq!(
-            (parsed.name.as_str(), parsed.path.to_str()),
-            ("tls", Some("/etc/tls"))
-        );
-        let source = parsed.sources[0].secret.as_ref().unwrap();
-        assert_eq!(source.secret_name.as_deref(), Some("n/tls"));
-        assert_eq!(source.optional, Some(true));
-        assert_eq!(source.default_mode, Some(0o440));
-        assert_eq!(source.items.as_ref().unwrap()[0].mode, Some(0o400));
-        let parsed = volume(Kind::ConfigMap, "other/app:/d", None).unwrap();
-        let source = parsed.sources[0].config_map.as_ref().unwrap();
-        assert_eq!(source.name, "other/app");
-        for bad in [
-            "app",
-            "app:",
-            ":/d",
-            "a/b/c:/d",
-            "app:/d,x",
-            "app:/d,mode=9",
-            "app:/d,item=a",
-        ] {
-            assert!(volume(Kind::ConfigMap, bad, Some("n")).is_err(), "{bad}");
-        }
-        assert!(volume(Kind::ConfigMap, "app:/d", None).is_err());
-    }
 }

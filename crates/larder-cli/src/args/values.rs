@@ -67,10 +67,11 @@ pub(super) fn namespace(text: &str) -> Result<String, &'static str> {
     }
 }
 
-/// The mode of a file, in octal.
-pub(super) fn octal_mode(digits: &str) -> Option<u32> {
+/// Parses the mode of a file.
+pub(super) fn octal_mode(digits: &str) -> Result<u32, &'static str> {
     let mode = u32::from_str_radix(digits.trim_start_matches("0o"), 8).ok();
-    mode.filter(|mode| *mode <= 0o777)
+    let mode = mode.filter(|mode| *mode <= 0o777);
+    mode.ok_or("expected an octal mode, such as 0440")
 }
 
 /// Longest time that a flag can give: a year.

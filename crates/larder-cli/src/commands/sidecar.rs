@@ -22,8 +22,8 @@ use tracing::{error, warn};
 use crate::{
     agent,
     args::{
-        LabelVariables, LogFormat, MARKS, ProbedState, ReloadArgs, SidecarArgs, VolumeArgs,
-        default_state_dir, own_pod, read_configuration, volume,
+        LogFormat, ReloadArgs, SidecarArgs,
+        sidecar::{ProbedState, configuration, variables},
     },
     logging,
     outcome::{CommandOutcome, Failure},
@@ -50,8 +50,8 @@ pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     let is_own =
         !volumes.config_map.is_empty() || !volumes.secret.is_empty() || volumes.config.is_some();
     let is_reload = !args.reload.volume_dir.is_empty();
-    let label_variables = MARKS.iter().filter(|name| std::env::var_os(name).is_some());
-    let label_variables: Vec<_> = label_variables.copied().collect();
+    let mut label_variables = variables::MARKS.to_vec();
+    label_variables.retain(|name| std::env::var_os(name).is_some());
     match (is_own, is_reload) {
         (true, true) => {
             let text = "--volume-dir: another form than --config-map, --secret and --config";
@@ -97,7 +97,7 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failu
 }
 
 fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
-    let read = LabelVariables::read(|name| {
+    let read = variables::LabelVariables::read(|name| {
         // The flags of k8s-sidecar come before its variables.
         let flag = match name {
             "REQ_USERNAME_FILE" => args.req_username_file.clone(),
@@ -134,9 +134,9 @@ fn warn_of(ignored: &[&str]) {
 }
 
 fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
-    let volumes: &VolumeArgs = &args.volumes;
+    let volumes = &args.volumes;
     let variable = |name: &str| std::env::var(name).ok();
-    let pod = own_pod(variable);
+    let pod = variables::own_pod(variable);
     let own = Some(&*pod.namespace).filter(|own| !own.is_empty());
     let namespace = args.namespace.as_deref().or(own);
     let mut all = Vec::new();
@@ -147,13 +147,13 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     // A later flag wins, of either kind.
     flags.sort_by_key(|(_, (position, _))| *position);
     for (kind, (_, value)) in flags {
-        let volume = volume(kind, value, namespace);
+        let volume = configuration::volume(kind, value, namespace);
         all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
     }
     if let Some(path) = &volumes.config {
         let place = |error: String| format!("--config {}: {error}", path.display());
         let text = read_regular_text(path, MAX_CONFIG).map_err(|error| place(chain(&error)))?;
-        let (volumes, hooks) = read_configuration(&text, namespace).map_err(place)?;
+        let (volumes, hooks) = configuration::read(&text, namespace).map_err(place)?;
         all.extend(volumes);
         all_hooks.extend(hooks);
         check_hooks(&all_hooks)?;
@@ -164,10 +164,7 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
         once: volumes.once.then_some(volumes.once_timeout),
         max_silence: volumes.max_silence,
         listen: volumes.listen,
-        state_dir: volumes
-            .state_dir
-            .clone()
-            .unwrap_or_else(|| default_state_dir(variable("TMPDIR"))),
+        state_dir: variables::state_dir(volumes.state_dir.clone(), variable("TMPDIR")),
         pod,
     })
 }
@@ -181,14 +178,12 @@ fn reload_settings(args: &ReloadArgs) -> Result<ReloadSettings, String> {
     }
     let urls = args.webhook_url.iter().map(|url| HttpUrl::parse(url));
     let urls: Result<_, _> = urls.collect();
-    let methods = ["GET", "POST", "PUT"].into_iter();
-    let mut method = methods.filter(|method| args.webhook_method.eq_ignore_ascii_case(method));
+    let mut methods = ["GET", "POST", "PUT"].into_iter();
+    let method = methods.find(|method| args.webhook_method.eq_ignore_ascii_case(method));
     Ok(ReloadSettings {
         volume_dirs: args.volume_dir.clone(),
         webhooks: urls.map_err(|error| format!("--webhook-url: {error}"))?,
-        method: method
-            .next()
-            .ok_or("--webhook-method: expected GET, POST or PUT")?,
+        method: method.ok_or("--webhook-method: expected GET, POST or PUT")?,
         status: args.webhook_status_code,
         attempts: u32::try_from(args.webhook_retries).unwrap_or_default(),
         listen: args.listen_address,

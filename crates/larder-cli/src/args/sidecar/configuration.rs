@@ -1,32 +1,74 @@
-//! The file of `--config`, and its form of volumes, which flags are read into as well (docs/spec/sidecar.md, section 3).
+//! The volumes of the own form, in flags and in the file of `--config` (docs/spec/sidecar.md, section 3).
 
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
 };
+use larder_objects::Kind;
 use larder_on_change::{
     Hook,
     parse::{self, HookOrigin},
 };
 use larder_sidecar::OwnVolume;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use smol_str::SmolStr;
+
+use crate::args::values::octal_mode;
 
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
 /// The error for sources of a pod that a sidecar does not support.
 const OTHERS: &str = "only configMap and secret: a volume of the pod does that";
 
-/// Reads one volume, as in the file of `--config`.
-///
-/// # Errors
-///
-/// What was expected.
-pub(crate) fn read_volume(entry: Value, namespace: Option<&str>) -> Result<OwnVolume, String> {
-    let volume: FileVolume = serde_json::from_value(entry).map_err(|error| error.to_string())?;
-    volume.own_volume(namespace)
+/// The volume of `[NAMESPACE/]NAME:DIR[,OPTION…]`, the value of `--config-map` or `--secret`, or what was expected.
+pub(crate) fn volume(kind: Kind, text: &str, namespace: Option<&str>) -> Result<OwnVolume, String> {
+    let mut parts = text.split(',');
+    let place = parts.next().and_then(|place| place.split_once(':'));
+    let expected = "expected [NAMESPACE/]NAME:DIR[,OPTION…]";
+    let (object, path) = place.ok_or(expected)?;
+    let (own, name) = match object.split_once('/') {
+        Some((own, name)) => (Some(own), name),
+        None => (namespace, object),
+    };
+    let own = own.ok_or("the namespace is unknown: give NAMESPACE/NAME, or -n")?;
+    if name.is_empty() || name.contains('/') || own.is_empty() || path.is_empty() {
+        return Err(expected.to_owned());
+    }
+    let (mut optional, mut default_mode, mut items) = (false, Value::Null, Vec::new());
+    for option in parts {
+        match option.split_once('=') {
+            None if option == "optional" => optional = true,
+            Some(("mode", digits)) => default_mode = octal_mode(digits)?.into(),
+            Some(("item", text)) => items.push(item(text)?),
+            _ => {
+                let expected = "expected optional, mode= or item=";
+                return Err(format!("unknown option {option:?}: {expected}"));
+            }
+        }
+    }
+    let (field, name_field) = match kind {
+        Kind::ConfigMap => ("configMap", "name"),
+        Kind::Secret => ("secret", "secretName"),
+    };
+    let source = json!({
+        name_field: name, "optional": optional, "defaultMode": default_mode, "items": items,
+    });
+    let volume = json!({"path": path, field: source});
+    let volume: FileVolume = serde_json::from_value(volume).map_err(|error| error.to_string())?;
+    volume.own_volume(Some(own))
+}
+
+/// An item of a volume.
+fn item(text: &str) -> Result<Value, String> {
+    let parts: Vec<_> = text.split(':').collect();
+    let (key, path, mode) = match parts.as_slice() {
+        [key, path] => (key, path, Value::Null),
+        [key, path, digits] => (key, path, octal_mode(digits)?.into()),
+        _ => return Err("expected item=KEY:PATH[:MODE]".to_owned()),
+    };
+    Ok(json!({"key": key, "path": path, "mode": mode}))
 }
 
 /// Reads the file of `--config`, a `SidecarConfiguration`: its volumes and hooks.
@@ -34,7 +76,7 @@ pub(crate) fn read_volume(entry: Value, namespace: Option<&str>) -> Result<OwnVo
 /// # Errors
 ///
 /// The place, and what was expected.
-pub(crate) fn read_configuration(
+pub(crate) fn read(
     text: &str,
     namespace: Option<&str>,
 ) -> Result<(Vec<OwnVolume>, Vec<Hook>), String> {
@@ -132,9 +174,41 @@ impl FileVolume {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    #[test]
+    fn flags_name_object_directory_and_options() {
+        let parsed = volume(
+            Kind::Secret,
+            "tls:/etc/tls/,optional,mode=0440,item=a:b/c:0400",
+            Some("n"),
+        );
+        let parsed = parsed.unwrap();
+        assert_eq!(
+            (parsed.name.as_str(), parsed.path.to_str()),
+            ("tls", Some("/etc/tls"))
+        );
+        let source = parsed.sources[0].secret.as_ref().unwrap();
+        assert_eq!(source.secret_name.as_deref(), Some("n/tls"));
+        assert_eq!(source.optional, Some(true));
+        assert_eq!(source.default_mode, Some(0o440));
+        assert_eq!(source.items.as_ref().unwrap()[0].mode, Some(0o400));
+        let parsed = volume(Kind::ConfigMap, "other/app:/d", None).unwrap();
+        let source = parsed.sources[0].config_map.as_ref().unwrap();
+        assert_eq!(source.name, "other/app");
+        for bad in [
+            "app",
+            "app:",
+            ":/d",
+            "a/b/c:/d",
+            "app:/d,x",
+            "app:/d,mode=9",
+            "app:/d,item=a",
+        ] {
+            assert!(volume(Kind::ConfigMap, bad, Some("n")).is_err(), "{bad}");
+        }
+        assert!(volume(Kind::ConfigMap, "app:/d", None).is_err());
+    }
 
     #[test]
     fn configuration_has_volumes_of_a_pod_and_hooks() {
@@ -150,7 +224,7 @@ volumes:
 onChange:
 - http: 8080/-/reload
 ";
-        let (volumes, hooks) = read_configuration(text, Some("n")).unwrap();
+        let (volumes, hooks) = read(text, Some("n")).unwrap();
         assert_eq!(volumes.len(), 2);
         let projected = volumes[0].sources[0].projected.as_ref().unwrap();
         let named = json!([
@@ -178,7 +252,7 @@ onChange:
             ("volumes: [{path: /d, emptyDir: {}}]", "line 1"),
             ("onChange: [{signal: NONE}]", "onChange"),
         ] {
-            let error = read_configuration(bad, Some("n")).unwrap_err();
+            let error = read(bad, Some("n")).unwrap_err();
             assert!(error.contains(expected), "{bad}: {error}");
         }
     }

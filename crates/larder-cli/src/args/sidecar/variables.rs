@@ -13,10 +13,10 @@ use std::{
 };
 
 use larder_objects::{Kind, PodIdentity, go_duration, validation::is_label};
-use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpTls, HttpUrl};
+use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpUrl};
 use larder_sidecar::{
     Credentials, Encoding, HttpSettings, LabelSettings, ObjectName, Places, RequestSettings,
-    Retries, Selection, UrlSettings, selections,
+    Selection, UrlSettings, selections,
 };
 use larder_watch::RequestTiming;
 use smol_str::SmolStr;
@@ -80,47 +80,41 @@ impl LabelVariables {
         let script_timeout = env.duration("LARDER_SCRIPT_TIMEOUT", Duration::from_mins(5));
         let script_timeout = script_timeout.unwrap_or(Duration::MAX);
         let request = request(&mut env, &client);
-        let (fetch_urls, urls) = urls(&mut env, client);
+        let urls = urls(&mut env, client);
         let (timing, once) = timing(&mut env);
-        let (pod, state_dir) = (own_pod(&variables), env.path("LARDER_STATE_DIR"));
-        let selections = selected(&mut env, &pod.namespace);
-        let files = files(&mut env, fetch_urls);
-        let script = env.path("SCRIPT").map(|path| (path, script_timeout));
-        let skip_init = env.flag("REQ_SKIP_INIT");
-        let debounce = debounce(&mut env);
-        let listen = listen(&mut env);
-        let log = log(&mut env);
-        let (Some(files), []) = (files, &*env.errors) else {
-            return Err(env.errors);
-        };
+        let pod = own_pod(&variables);
         let settings = LabelSettings {
-            selections,
+            selections: selected(&mut env, &pod.namespace),
             timing,
             once,
-            files,
+            files: files(&mut env),
             request,
-            script,
-            skip_init,
-            debounce,
+            script: env.path("SCRIPT").map(|path| (path, script_timeout)),
+            skip_init: env.flag("REQ_SKIP_INIT"),
+            debounce: debounce(&mut env),
             urls,
-            listen,
+            listen: listen(&mut env),
             pod,
-            state_dir: state_dir.unwrap_or_else(|| default_state_dir(variables("TMPDIR"))),
+            state_dir: state_dir(env.path("LARDER_STATE_DIR"), variables("TMPDIR")),
         };
-        Ok(Self {
+        let read = Self {
             settings,
-            log,
+            log: log(&mut env),
             kubeconfig: kubeconfig(&env),
             skip_tls_verify,
+            // Last: what is read above warns.
             warnings: env.warnings,
-        })
+        };
+        env.errors.is_empty().then_some(read).ok_or(env.errors)
     }
 }
 
-/// The directory of the index where none is given.
-pub(crate) fn default_state_dir(temporary: Option<String>) -> PathBuf {
-    let temporary = temporary.filter(|path| !path.is_empty());
-    PathBuf::from(temporary.as_deref().unwrap_or("/tmp")).join("larder-sidecar")
+/// The directory of records: the one that is given, or else one in that of temporary files.
+pub(crate) fn state_dir(given: Option<PathBuf>, temporary: Option<String>) -> PathBuf {
+    given.unwrap_or_else(|| {
+        let temporary = temporary.filter(|path| !path.is_empty());
+        Path::new(temporary.as_deref().unwrap_or("/tmp")).join("larder-sidecar")
+    })
 }
 
 /// The pod of this process, as far as that is known.
@@ -188,12 +182,11 @@ fn namespaces(env: &mut Environment<'_>, own: &SmolStr) -> Option<BTreeSet<SmolS
         let is_usable = |name: &SmolStr| is_label(name) || name == "ALL";
         (!names.is_empty() && names.iter().all(is_usable)).then_some(names)
     });
-    let own = Some(own).filter(|own| !own.is_empty());
-    if env.text("NAMESPACE").is_none() && own.is_none() {
+    if env.text("NAMESPACE").is_none() && own.is_empty() {
         let problem = format!("is not set, and {NAMESPACE_FILE} names none");
         env.error("NAMESPACE", &problem);
     }
-    let names = names.unwrap_or_else(|| own.into_iter().cloned().collect());
+    let names = names.unwrap_or_else(|| BTreeSet::from([own.clone()]));
     (!names.contains("ALL")).then_some(names)
 }
 
@@ -223,8 +216,7 @@ fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
     (timing, is_list.then_some(LIST_TIMEOUT))
 }
 
-/// Where files go; `None` after an error.
-fn files(env: &mut Environment<'_>, fetch_urls: bool) -> Option<Places> {
+fn files(env: &mut Environment<'_>) -> Places {
     if env.text("FOLDER").is_none() {
         env.error("FOLDER", "is required");
     }
@@ -235,13 +227,16 @@ fn files(env: &mut Environment<'_>, fetch_urls: bool) -> Option<Places> {
         roots.iter().all(|root| root.is_absolute()).then_some(roots)
     };
     let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
-    let unique_names = env.flag("UNIQUE_FILENAMES");
-    let expected = "an octal mode, such as 0440";
-    let mode = env.parsed("DEFAULT_FILE_MODE", expected, octal_mode);
-    let mut files = Places::new(&folder?, &roots.unwrap_or_default())?;
+    // After an error, any path does.
+    let folder = folder.unwrap_or_else(|| "/".into());
+    let files = Places::new(&folder, &roots.unwrap_or_default());
+    let mut files = files.expect("the paths are absolute");
     files.annotation = env.text("FOLDER_ANNOTATION").unwrap_or(files.annotation);
-    (files.unique_names, files.mode, files.fetch_urls) = (unique_names, mode, fetch_urls);
-    Some(files)
+    files.unique_names = env.flag("UNIQUE_FILENAMES");
+    let expected = "an octal mode, such as 0440";
+    let mode = |digits: &str| octal_mode(digits).ok();
+    files.mode = env.parsed("DEFAULT_FILE_MODE", expected, mode);
+    files
 }
 
 fn http(env: &mut Environment<'_>) -> HttpSettings {
@@ -264,30 +259,23 @@ fn http(env: &mut Environment<'_>) -> HttpSettings {
     let timeout = env.parsed("REQ_TIMEOUT", "a number of seconds above 0", timeout);
     let factor = env.parsed("REQ_RETRY_BACKOFF_FACTOR", "a number from 0 on", factor);
     let bundle = env.text("REQUESTS_CA_BUNDLE");
-    let default = HttpSettings::default();
-    let retries = default.retries;
-    HttpSettings {
-        timeout: timeout.unwrap_or(default.timeout),
-        retries: Retries {
-            total: env.number("REQ_RETRY_TOTAL", retries.total),
-            connect: env.number("REQ_RETRY_CONNECT", retries.connect),
-            read: env.number("REQ_RETRY_READ", retries.read),
-            factor: factor.unwrap_or(retries.factor),
-        },
-        credentials: Credentials {
-            username: env.raw("REQ_USERNAME").unwrap_or_default(),
-            password: env.raw("REQ_PASSWORD").unwrap_or_default(),
-            username_file: env.path("REQ_USERNAME_FILE"),
-            password_file: env.path("REQ_PASSWORD_FILE"),
-            encoding: encoding.unwrap_or_default(),
-        },
-        tls: HttpTls {
-            ca: bundle.or_else(|| env.text("SSL_CERT_FILE")),
-            server_name: None,
-            insecure_skip_verify: env.flag("REQ_SKIP_TLS_VERIFY"),
-        },
-        enable_5xx: env.flag("ENABLE_5XX"),
-    }
+    let mut http = HttpSettings::default();
+    http.timeout = timeout.unwrap_or(http.timeout);
+    http.retries.total = env.number("REQ_RETRY_TOTAL", http.retries.total);
+    http.retries.connect = env.number("REQ_RETRY_CONNECT", http.retries.connect);
+    http.retries.read = env.number("REQ_RETRY_READ", http.retries.read);
+    http.retries.factor = factor.unwrap_or(http.retries.factor);
+    http.credentials = Credentials {
+        username: env.raw("REQ_USERNAME").unwrap_or_default(),
+        password: env.raw("REQ_PASSWORD").unwrap_or_default(),
+        username_file: env.path("REQ_USERNAME_FILE"),
+        password_file: env.path("REQ_PASSWORD_FILE"),
+        encoding: encoding.unwrap_or_default(),
+    };
+    http.tls.ca = bundle.or_else(|| env.text("SSL_CERT_FILE"));
+    http.tls.insecure_skip_verify = env.flag("REQ_SKIP_TLS_VERIFY");
+    http.enable_5xx = env.flag("ENABLE_5XX");
+    http
 }
 
 fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSettings> {
@@ -303,16 +291,14 @@ fn request(env: &mut Environment<'_>, client: &HttpSettings) -> Option<RequestSe
     call.method = method;
     // As theirs, a GET has no body.
     if let Some(payload) = payload.filter(|_| method != "GET") {
-        let json = ("content-type".to_owned(), "application/json".to_owned());
-        call.headers.push(json);
+        call.headers = vec![("content-type".into(), "application/json".into())];
         call.body = payload;
     }
     let client = client.clone();
     Some(RequestSettings { call, client })
 }
 
-/// Whether `*.url` keys are fetched, and how.
-fn urls(env: &mut Environment<'_>, client: HttpSettings) -> (bool, UrlSettings) {
+fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> {
     let is_fetched = env.word("LARDER_URL_KEYS", &[("Fetch", true), ("Ignore", false)]);
     for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"] {
         let is_set = |name: &str| env.text(name).is_some();
@@ -328,7 +314,7 @@ fn urls(env: &mut Environment<'_>, client: HttpSettings) -> (bool, UrlSettings) 
         origin: url.and_then(|url| HttpUrl::parse(&url).ok()),
         client,
     };
-    (is_fetched, settings)
+    is_fetched.then_some(settings)
 }
 
 fn debounce(env: &mut Environment<'_>) -> Debounce {
@@ -358,10 +344,7 @@ fn listen(env: &mut Environment<'_>) -> Vec<SocketAddr> {
     let port = env.parsed("HEALTH_PORT", "a port, or 0 for none", port);
     let port = port.unwrap_or(if is_off { 0 } else { 8080 });
     // Where there is IPv6, the first means both versions.
-    let all = [
-        IpAddr::from(Ipv6Addr::UNSPECIFIED),
-        Ipv4Addr::UNSPECIFIED.into(),
-    ];
+    let all: [IpAddr; 2] = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
     let hosts = host.map_or(all.to_vec(), |host| vec![host]).into_iter();
     let addresses = hosts.map(|host| SocketAddr::new(host, port));
     addresses.filter(|_| port != 0).collect()

@@ -73,9 +73,8 @@ impl Environment<'_> {
     /// A number of seconds; `None` without a value, or for 0.
     pub(super) fn seconds(&mut self, name: &str) -> Option<Duration> {
         let parse = |text: &str| text.parse::<u32>().ok();
-        let seconds = self.parsed(name, "a number of seconds", parse);
-        let seconds = seconds.filter(|seconds| *seconds > 0)?;
-        Some(Duration::from_secs(seconds.into()))
+        let seconds = self.parsed(name, "a number of seconds", parse)?;
+        (seconds > 0).then(|| Duration::from_secs(seconds.into()))
     }
 
     /// A time with its unit; `None` for 0.
