@@ -39,8 +39,8 @@ pub fn larder_sidecar() -> ExitCode {
     start(|args: args::SidecarArgs| commands::run_sidecar(&args))
 }
 
-/// The settings of the label form of a sidecar for which `variables` finds a value by its name, or all mistakes. For tests
-/// of what becomes of these settings.
+/// The settings of a sidecar of the label form, or all mistakes; `variables` finds a value by its name. For tests of what
+/// becomes of these settings.
 #[doc(hidden)]
 pub fn label_settings(
     variables: impl Fn(&str) -> Option<String>,

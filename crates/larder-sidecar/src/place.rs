@@ -29,7 +29,7 @@ const MAX_URL: usize = 8 << 10;
 pub struct Places {
     /// The folder, and the directories that annotations may lead to besides: absolute, and [`normalized`].
     roots: Vec<PathBuf>,
-    /// The annotation that names another directory than the folder (rule L4); `k8s-sidecar-target-directory` by default.
+    /// The annotation that names another directory (rule L4); `k8s-sidecar-target-directory` by default.
     pub annotation: String,
     /// Whether a file name has namespace, kind and name of its object (rule L3); not so by default.
     pub unique_names: bool,

@@ -14,7 +14,7 @@ use crate::{place::Places, selection::Selection};
 /// The longest time of a setting: a moment that far ahead is always one.
 pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 
-/// The settings of the label form. Times count as a year at most.
+/// The settings of the label form. Times count as a year at most, but for `debounce`, which is as of any hook.
 ///
 /// ```
 /// use std::{collections::BTreeSet, path::Path};
@@ -47,7 +47,7 @@ pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
-    /// The watches (rules L1, L2), as [`selections`] returns them.
+    /// The watches (rules L1, L2), as [`selections`](crate::selections) returns them.
     pub selections: BTreeSet<Selection>,
     /// How they are followed. Lists that are repeated have a pause of a second or more.
     pub timing: RequestTiming,

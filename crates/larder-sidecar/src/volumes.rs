@@ -38,8 +38,8 @@ pub struct OwnVolume {
     pub name: SmolStr,
     /// The directory, absolute. [`join_volumes`] checks it against the others.
     pub path: PathBuf,
-    /// Volumes of a pod, `configMap`, `secret` or a projection of these, with their `defaultMode`; a later one wins. Each
-    /// object is named `NAMESPACE/NAME`.
+    /// Volumes of a pod, `configMap`, `secret` or a projection of these, with their `defaultMode`; a later one wins. The
+    /// name of each object is `NAMESPACE/NAME`.
     pub sources: Vec<Volume>,
 }
 
