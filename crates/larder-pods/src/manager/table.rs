@@ -29,6 +29,8 @@ pub(super) struct PodTable {
 #[derive(Debug)]
 struct Slot {
     pod: Arc<StoredPod>,
+    /// The hash of its full name.
+    name_hash: u64,
     /// Sequence number of its last upsert.
     upserted: u64,
 }
@@ -85,15 +87,25 @@ impl PodTable {
         match found {
             Entry::Occupied(known) => {
                 let number = *known.get();
-                let former = mem::replace(&mut slots[number], Slot { pod, upserted }).pod;
-                if former.key_ref() != self.slots[number].pod.key_ref() {
-                    self.unlink(&former, number);
+                let slot = &mut slots[number];
+                slot.upserted = upserted;
+                let former = mem::replace(&mut slot.pod, pod);
+                if former.key_ref() != slot.pod.key_ref() {
+                    self.unlink(number);
+                    let name = self.slots[number].pod.key_ref();
+                    self.slots[number].name_hash = self.seed.hash_one(name);
                     self.link(number);
                 }
                 Some(former)
             }
             Entry::Vacant(free) => {
-                let number = slots.insert(Slot { pod, upserted });
+                let name_hash = self.seed.hash_one(pod.key_ref());
+                let slot = Slot {
+                    pod,
+                    name_hash,
+                    upserted,
+                };
+                let number = slots.insert(slot);
                 free.insert(number);
                 self.link(number);
                 None
@@ -106,21 +118,20 @@ impl PodTable {
         let is_it = |&slot: &usize| self.slots[slot].pod.uid() == uid;
         let found = self.by_uid.find_entry(self.seed.hash_one(uid), is_it);
         let (number, _) = found.ok()?.remove();
-        let removed = self.slots.remove(number).pod;
-        self.unlink(&removed, number);
-        Some(removed)
+        self.unlink(number);
+        Some(self.slots.remove(number).pod)
     }
 
     /// Lets the name of the pod in the slot `number` lead to it.
     fn link(&mut self, number: usize) {
-        let hash_of = |&slot: &usize| self.seed.hash_one(self.slots[slot].pod.key_ref());
+        let hash_of = |&slot: &usize| self.slots[slot].name_hash;
         self.by_name
             .insert_unique(hash_of(&number), number, hash_of);
     }
 
-    /// The name of `pod`, which was in the slot `number`, no longer leads there.
-    fn unlink(&mut self, pod: &StoredPod, number: usize) {
-        let hash = self.seed.hash_one(pod.key_ref());
+    /// The name of the pod in the slot `number` no longer leads to it.
+    fn unlink(&mut self, number: usize) {
+        let hash = self.slots[number].name_hash;
         if let Ok(found) = self.by_name.find_entry(hash, |&slot| slot == number) {
             found.remove();
         }

@@ -22,6 +22,7 @@ import (
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/kubernetes/pkg/kubelet/configmap"
+	kubepod "k8s.io/kubernetes/pkg/kubelet/pod"
 	"k8s.io/kubernetes/pkg/kubelet/util/manager"
 )
 
@@ -61,6 +62,22 @@ func synced(configMaps configmap.Manager) configmap.Manager {
 	return configMaps
 }
 
+// changes adds, updates and removes a pod beside this many others.
+func changes(others int) func(int) {
+	pods := kubepod.NewBasicPodManager()
+	for number := 0; number < others; number++ {
+		pods.AddPod(pod(fmt.Sprintf("other-%d", number), 0, 1))
+	}
+	added, updated := pod("one", 0, 1), pod("one", 1, 1)
+	return func(count int) {
+		for ; count > 0; count-- {
+			pods.AddPod(added)
+			pods.UpdatePod(updated)
+			pods.RemovePod(updated)
+		}
+	}
+}
+
 func main() {
 	client := fake.NewSimpleClientset()
 	for number := 0; number < objects; number++ {
@@ -98,6 +115,7 @@ func main() {
 	}
 	one, ten := pod("one", 0, 1), pod("ten", 0, 10)
 	watching.RegisterPod(ten)
+	beside100, beside1000 := changes(100), changes(1000)
 	work := map[string]func(int){
 		// Named as larder's rows; the kubelet reads by name.
 		"read of a known object through the guard, Watch": read(watching),
@@ -113,6 +131,8 @@ func main() {
 				watching.RegisterPod(ten)
 			}
 		},
+		"add + update + remove a pod beside 100":  beside100,
+		"add + update + remove a pod beside 1000": beside1000,
 	}
 	runtime.LockOSThread()
 	debug.FreeOSMemory()

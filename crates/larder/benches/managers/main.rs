@@ -1,5 +1,6 @@
 //! The cost of a manager for its callers, compared with the kubelet's own manager (Kubernetes 1.36, the same kind of
-//! machine) and with larder's budget. The node has 50 pods with 10 references each; each pod reads through its guard.
+//! machine) and with larder's budget; likewise of the pod manager. The node has 50 pods with 10 references each; each pod
+//! reads through its guard.
 //!
 //! The time of atomic operations depends on the machine, and varies on a virtual one. So the first row is a baseline:
 //! two of them, in the same run. A read has four: it takes and releases the object's lock and a reference to the object.
@@ -27,6 +28,7 @@ use std::{
     convert::Infallible,
     hint::black_box,
     io::{BufRead as _, BufReader, Write as _},
+    iter,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     rc::Rc,
     sync::Arc,
@@ -43,6 +45,7 @@ use http_body_util::StreamBody;
 use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use larder::{ConfigMap, ConfigMapManager, NodeTtl, RegisteredPod};
+use larder_pods::{PodManager, StoredPod};
 use rustix::time::{ClockId, clock_gettime};
 use tokio::runtime::Runtime;
 
@@ -51,11 +54,13 @@ const OBJECTS: usize = 500;
 const ROUNDS: usize = 24;
 const ALTERNATING: u64 = 100_000;
 /// The rows that the kubelet has.
-const ALTERNATED: [&str; 4] = [
+const ALTERNATED: [&str; 6] = [
     "read of a known object through the guard, Watch",
     "read of a known object through the guard, Cache",
     "register + unregister",
     "register again, 10 references",
+    "add + update + remove a pod beside 100",
+    "add + update + remove a pod beside 1000",
 ];
 
 /// An API server that has every ConfigMap of namespace `n`, and changes none.
@@ -330,6 +335,26 @@ fn managers(c: &mut Criterion) {
     row("register again, 10 references", 2894.0, 500.0).measure(c, |count| {
         cpu_time(|| (0..count).for_each(|_| manager.register_pod(black_box(&pod_of_ten))))
     });
+    let stored = |name: &str, object: &str| {
+        let pod = pod(name, iter::once(object.to_owned()));
+        Arc::new(StoredPod::new(pod).unwrap())
+    };
+    let (added, updated) = (stored("one", "config-0"), stored("one", "config-1"));
+    for (others, kubelet) in [(100, 287.0), (1000, 268.0)] {
+        let mut manager = PodManager::default();
+        (0..others)
+            .for_each(|other| manager.add_pod(stored(&format!("other-{other}"), "config-0")));
+        let name = format!("add + update + remove a pod beside {others}");
+        row(&name, kubelet, kubelet).measure(c, |count| {
+            cpu_time(|| {
+                for _ in 0..count {
+                    manager.add_pod(Arc::clone(black_box(&added)));
+                    manager.update_pod(Arc::clone(black_box(&updated)));
+                    manager.remove_pod(black_box(&updated));
+                }
+            })
+        });
+    }
 }
 
 criterion_group!(benches, managers);
