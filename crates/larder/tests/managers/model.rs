@@ -414,9 +414,9 @@ async fn settle() {
 }
 
 /// Sequences for each strategy, unless `LARDER_MODEL_SEQUENCES` says otherwise.
-const STRATEGY: u32 = 2000;
+const STRATEGY: u32 = 1000;
 /// And for other settings of one, which share most of its code.
-const VARIANT: u32 = 300;
+const VARIANT: u32 = 200;
 
 /// One row for each kind of manager.
 fn check(config: &ManagerConfig, sequences: u32) {

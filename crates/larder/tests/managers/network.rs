@@ -494,7 +494,7 @@ fn storm(strategy: Strategy, scope: WatchScope, seed: u64) -> Vec<String> {
 fn storms(strategy: Strategy, scope: WatchScope) {
     let seeds = match std::env::var("LARDER_NETWORK_SEED") {
         Ok(seed) => vec![seed.parse().unwrap()],
-        Err(_) => (0..rounds("LARDER_NETWORK_STORMS", 4))
+        Err(_) => (0..rounds("LARDER_NETWORK_STORMS", 2))
             .map(|_| fastrand::u64(..))
             .collect(),
     };
