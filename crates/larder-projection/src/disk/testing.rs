@@ -41,7 +41,7 @@ pub(crate) fn noon() -> Timestamp {
     Timestamp::from_second(1_772_366_400).unwrap()
 }
 
-/// A directory that a writer may fill.
+/// A directory that a writer may fill. In memory where that is possible, as a volume of a Secret is.
 pub(crate) struct TestVolume {
     dir: TempDir,
     random: fastrand::Rng,
@@ -50,7 +50,9 @@ pub(crate) struct TestVolume {
 impl TestVolume {
     pub(crate) fn new() -> Self {
         Self {
-            dir: TempDir::new().unwrap(),
+            dir: TempDir::new_in("/dev/shm")
+                .or_else(|_| TempDir::new())
+                .unwrap(),
             random: fastrand::Rng::with_seed(1),
         }
     }

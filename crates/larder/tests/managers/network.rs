@@ -40,7 +40,7 @@ const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const PORT: u16 = 6443;
 
 /// Simulated time goes in steps of this; nothing is decided by it but how long a test takes.
-const TICK: Duration = Duration::from_millis(20);
+const TICK: Duration = Duration::from_millis(50);
 /// How long the network misbehaves.
 const STORM: Duration = Duration::from_mins(2);
 /// After this time every dead connection has been noticed (45 s), every delay is over (60 s), every answer of strategy
