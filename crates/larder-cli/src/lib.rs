@@ -8,7 +8,7 @@
 //! | 4 | `commands` | one module for each command |
 //! | 3 | `agent`, `input`, `offline`, `rendered`, `runtime`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
-//! | 1 | `args`, `outcome` | what the user typed, parsed: the command line, the variables and the file of a sidecar; exit codes |
+//! | 1 | `args`, `outcome` | what the user gave, parsed: the command line, the variables and the file of a sidecar; exit codes |
 
 mod agent;
 mod args;

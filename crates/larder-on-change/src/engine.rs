@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::{
     digest::ContentDigest,
-    hook::{Hook, OnFailure},
+    hook::{Debounce, Hook, OnFailure},
 };
 
 /// The known content of the last notification.
@@ -79,6 +79,8 @@ pub enum Start {
 
 /// Longest extra pause of a round that is due because of a change during a restart, so that no herd starts (rule P6).
 const RESTART_SPREAD: Duration = Duration::from_secs(10);
+/// The longest quiet period: a point in time that far ahead can always be represented.
+const MAX_DEBOUNCE: Duration = Duration::from_hours(365 * 24);
 
 /// One attempt to notify the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -241,8 +243,9 @@ impl HookEngine {
     }
 
     fn quiet_until(&self, first: Instant, latest: Instant) -> Instant {
-        let debounce = self.hook.timing.debounce;
-        (latest + debounce.min).min(first + debounce.max.max(debounce.min))
+        let Debounce { min, max } = self.hook.timing.debounce;
+        let min = min.min(MAX_DEBOUNCE);
+        (latest + min).min(first + max.clamp(min, MAX_DEBOUNCE))
     }
 
     /// Advances the time. Returns since when a round has been due, if one is. `random` decides the pause that may begin

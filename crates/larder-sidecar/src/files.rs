@@ -138,6 +138,8 @@ impl Files {
     fn claim(&mut self, path: &Arc<str>, object: &ObjectRef) {
         let claims = &mut self.paths.entry(Arc::clone(path)).or_default().claims;
         if let Err(at) = claims.binary_search(object) {
+            // Nearly always the only one.
+            claims.reserve_exact(1);
             claims.insert(at, object.clone());
             if let [.., loser, winner] = claims.as_slice() {
                 warn!(%path, %winner, %loser, "several objects have this path, the last one wins");

@@ -26,7 +26,7 @@ pub use self::{
     own::{OwnSettings, run as run_own},
     place::Places,
     reload::{ReloadSettings, run as run_reload},
-    selection::{ObjectName, Selection, selections},
+    selection::{ObjectName, Selection, Selections, selections},
     server::{RunError, check},
     settings::{
         Credentials, Encoding, HttpSettings, LabelSettings, RequestSettings, Retries, UrlSettings,

@@ -27,11 +27,11 @@ const MAX_URL: usize = 8 << 10;
 /// Where the files of objects go.
 #[derive(Clone, Debug)]
 pub struct Places {
-    /// The folder, and the directories that annotations may lead to besides: absolute, and [`normalized`].
+    /// The folder, and the directories that annotations may also lead to: absolute, and [`normalized`].
     roots: Vec<PathBuf>,
     /// The annotation that names another directory (rule L4); `k8s-sidecar-target-directory` by default.
     pub annotation: String,
-    /// Whether a file name has namespace, kind and name of its object (rule L3); not so by default.
+    /// Whether a file name has namespace, kind and name of its object (rule L3); off by default.
     pub unique_names: bool,
     /// The mode of files, of which the bits of 0777 count; `None`, the default, for the umask.
     pub mode: Option<u32>,
@@ -40,7 +40,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Files in `folder`. Annotations may lead to the directories `others` besides. `None` if a path is not absolute.
+    /// Files in `folder`. Annotations may also lead to the directories `others`. `None` if a path is not absolute.
     pub fn new(folder: &Path, others: &[PathBuf]) -> Option<Self> {
         let roots = iter::once(folder).chain(others.iter().map(PathBuf::as_path));
         let roots = roots.map(|root| root.is_absolute().then(|| normalized(root)));

@@ -75,7 +75,7 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     let webhook_metrics = WebhookMetrics::register(&mut pages.registry);
     let urls = settings.webhooks.iter().enumerate();
     let hooks = urls.map(|(number, url)| webhook(number, url, &settings, &webhook_metrics));
-    // A request does not say whose it is.
+    // The request of a webhook does not name the pod.
     let (pod, none) = (PodIdentity::default(), BTreeMap::new());
     let context = StepContext::new(pod, Path::new(""), none, &pages.metrics, false);
     let mut hooks = Hooks::new(hooks.collect(), context, Arc::clone(&health));

@@ -5,7 +5,6 @@
 //! 2. A stale object is listed again by its name, with growing pauses after failures, until it was taken or is gone.
 
 use std::{
-    collections::BTreeSet,
     mem,
     sync::{Arc, atomic::Ordering},
     time::Duration,
@@ -25,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::{
-    health::Health,
+    health::{Health, MAX_SILENCE},
     hooks::{HookAndRound, HookEvent, Hooks},
     intake::{Intake, Settled, SharedIntake, Sink, Watched, failure_text},
     request::RequestRound,
@@ -43,6 +42,8 @@ const LIMITS: Limits = Limits {
 };
 /// The shortest pause between two lists of a selection: nothing may ask without one.
 const POLL: Duration = Duration::from_secs(1);
+/// The shortest silence after which a watch is reopened, for the same reason.
+const MIN_SILENCE: Duration = Duration::from_secs(10);
 /// The name of the hook of the label form.
 pub(crate) const HOOK: &str = "request";
 /// Pause before hooks are shown what has changed: all files are looked at, once for a burst of changes.
@@ -84,7 +85,7 @@ impl Running {
     /// Follows selections. It fetches nothing, and takes the application to run already.
     pub(crate) fn new(
         client: kube::Client,
-        (selections, timing): (BTreeSet<Selection>, RequestTiming),
+        (selections, timing): (impl IntoIterator<Item = Selection>, RequestTiming),
         sink: impl Sink + 'static,
         (hooks, context): (Vec<HookAndRound>, StepContext),
         pages: &Pages,
@@ -94,10 +95,13 @@ impl Running {
         let node = NodeContext::default();
         let engine = Engine::new(api.clone(), LIMITS, Arc::default(), &node, random);
         let capped = |time: Duration| time.min(MAX_TIME);
+        let poll = timing.poll.map(|pause| capped(pause).max(POLL));
+        let silence = poll.map_or(MAX_SILENCE, |pause| 2 * pause + Duration::from_mins(1));
+        let silence = timing.max_silence.unwrap_or(silence);
         let timing = RequestTiming {
-            poll: timing.poll.map(|pause| capped(pause).max(POLL)),
+            poll,
             watch_timeout: timing.watch_timeout.map(capped),
-            max_silence: timing.max_silence.map(capped),
+            max_silence: Some(capped(silence).max(MIN_SILENCE)),
             min_pause: capped(timing.min_pause),
         };
         let mut running = Self {

@@ -1,6 +1,10 @@
 //! The objects that a sidecar follows, and the watches that this takes.
 
-use std::{cmp::Reverse, collections::BTreeSet, fmt};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, btree_set},
+    fmt,
+};
 
 use larder_objects::Kind;
 use smol_str::SmolStr;
@@ -41,6 +45,7 @@ impl ObjectName {
 
 /// What one watch covers. Requests encode its parts; those for a namespace that cannot be part of a path fail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct Selection {
     /// The kind.
     pub kind: Kind,
@@ -100,7 +105,7 @@ pub fn selections(
     namespaces: Option<BTreeSet<SmolStr>>,
     labels: Option<String>,
     names: Option<Vec<ObjectName>>,
-) -> BTreeSet<Selection> {
+) -> Selections {
     let labels = labels.filter(|_| names.is_none());
     // As if a name were given that any object has, and a namespace that stands for all.
     let names = names.unwrap_or_else(|| vec![ObjectName::default()]);
@@ -120,7 +125,20 @@ pub fn selections(
             }));
         }
     }
-    all
+    Selections(all)
+}
+
+/// What [`selections`] returns. All have the same labels, since a list without an object means that it is gone.
+#[derive(Clone, Debug)]
+pub struct Selections(BTreeSet<Selection>);
+
+impl IntoIterator for Selections {
+    type Item = Selection;
+    type IntoIter = btree_set::IntoIter<Selection>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.into_iter()
+    }
 }
 
 /// An object. Of several that want one path, the last in this order wins (rule L6).
@@ -177,7 +195,7 @@ mod tests {
             names.collect::<Vec<_>>()
         });
         let has_names = names.is_some();
-        let all = super::selections(kinds, namespaces, Some("l".to_owned()), names);
+        let all = super::selections(kinds, namespaces, Some("l".to_owned()), names).0;
         let is_labeled = |selection: &Selection| selection.labels.is_some();
         assert!(
             all.iter()

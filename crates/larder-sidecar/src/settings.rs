@@ -3,18 +3,18 @@
 //!
 //! Invariant: `Debug` shows no credential, payload or query.
 
-use std::{collections::BTreeSet, fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use larder_objects::PodIdentity;
 use larder_on_change::{Debounce, HttpCall, HttpTls, HttpUrl};
 use larder_watch::RequestTiming;
 
-use crate::{place::Places, selection::Selection};
+use crate::{place::Places, selection::Selections};
 
-/// The longest time of a setting: a moment that far ahead is always one.
+/// The longest time of a setting: a point in time that far ahead can always be represented.
 pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 
-/// The settings of the label form. Times count as a year at most, but for `debounce`, which is as of any hook.
+/// The settings of the label form. A time above a year counts as a year.
 ///
 /// ```
 /// use std::{collections::BTreeSet, path::Path};
@@ -43,13 +43,14 @@ pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 ///     pod: PodIdentity::default(),
 ///     state_dir: "/tmp/larder-sidecar".into(),
 /// };
-/// # assert_eq!(settings.selections.len(), 1);
+/// # assert_eq!(settings.selections.into_iter().count(), 1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
-    /// The watches (rules L1, L2), as [`selections`](crate::selections) returns them.
-    pub selections: BTreeSet<Selection>,
-    /// How they are followed. Lists that are repeated have a pause of a second or more.
+    /// The watches (rules L1, L2).
+    pub selections: Selections,
+    /// How they are followed. `poll` is 1 s at least, `max_silence` 10 s: by default [`MAX_SILENCE`](crate::MAX_SILENCE),
+    /// or twice `poll` and a minute.
     pub timing: RequestTiming,
     /// Everything is listed and written once, within this time; script and request follow once, too (rule N5).
     pub once: Option<Duration>,
@@ -93,7 +94,7 @@ pub struct HttpSettings {
     pub credentials: Credentials,
     /// How certificates are verified.
     pub tls: HttpTls,
-    /// Whether the answer of a server that fails is the content of a file (rule L7); not so by default.
+    /// Whether the answer of a server that fails is the content of a file (rule L7); off by default.
     pub enable_5xx: bool,
 }
 
@@ -136,7 +137,8 @@ impl Retries {
         if retry <= 1 {
             return Duration::ZERO;
         }
-        let pause = Duration::try_from_secs_f64(self.factor * f64::from(retry - 1).exp2());
+        let pause =
+            Duration::try_from_secs_f64(self.factor * f64::from((retry - 1).min(1000)).exp2());
         pause.map_or(Self::MAX_PAUSE, |pause| pause.min(Self::MAX_PAUSE))
     }
 }
@@ -152,7 +154,7 @@ pub struct Credentials {
     pub username_file: Option<PathBuf>,
     /// File with the password, read for each request.
     pub password_file: Option<PathBuf>,
-    /// Their encoding. A request with other characters fails.
+    /// Their encoding. The request fails if they have characters outside it.
     pub encoding: Encoding,
 }
 
@@ -177,7 +179,7 @@ pub enum Encoding {
 /// `*.url` keys (rule L7).
 #[derive(Clone, Debug, Default)]
 pub struct UrlSettings {
-    /// Time between two fetches; `None`, the default, if only a change of the object causes one.
+    /// Time between two fetches, 1 s at least; `None`, the default, if only a change of the object causes one.
     pub refresh: Option<Duration>,
     /// Whether credentials go to any host.
     pub credentials_always: bool,
@@ -196,6 +198,8 @@ mod tests {
         let mut retries = HttpSettings::default().retries;
         let pauses = [1, 2, 3, 20].map(|n| retries.pause(n).as_millis());
         assert_eq!(pauses, [0, 2200, 4400, 120_000]);
+        retries.factor = 0.0;
+        assert_eq!(retries.pause(2000), Duration::ZERO);
         for factor in [f64::NAN, f64::INFINITY, -1.0] {
             retries.factor = factor;
             assert_eq!(retries.pause(2), Duration::from_mins(2));

@@ -21,6 +21,8 @@ use crate::{
     settings::{MAX_TIME, UrlSettings},
 };
 
+/// The shortest time between two fetches of one file.
+const MIN_REFRESH: Duration = Duration::from_secs(1);
 /// The longest content.
 const MAX_BODY: usize = 16 << 20;
 /// Redirects that are followed.
@@ -136,7 +138,7 @@ impl UrlKeys {
             }
         };
         match pause {
-            Some(pause) => key.due = Instant::now() + pause.min(MAX_TIME),
+            Some(pause) => key.due = Instant::now() + pause.clamp(MIN_REFRESH, MAX_TIME),
             None => drop(self.keys.remove(&file.path)),
         }
         self.metrics.fetched(outcome);

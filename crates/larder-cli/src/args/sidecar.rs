@@ -1,4 +1,4 @@
-//! The flags of `larder sidecar` and `larder-sidecar`, and what is read besides: a file, and variables.
+//! The flags of `larder sidecar` and `larder-sidecar`, and what else is read: a file and variables.
 
 pub(crate) mod configuration;
 pub(crate) mod variables;

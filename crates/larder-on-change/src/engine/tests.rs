@@ -3,7 +3,7 @@
 use super::*;
 use crate::{
     digest::{DigestKey, Digester},
-    hook::{Action, Debounce, Paths, Restart, Retry, Timing},
+    hook::{Action, Paths, Restart, Retry, Timing},
 };
 
 const MS: Duration = Duration::from_millis(1);
@@ -131,6 +131,21 @@ fn there_and_back_within_the_quiet_period_is_no_change() {
     simulation.run(5000, DONE);
     assert!(simulation.rounds.is_empty());
     assert_eq!(simulation.engine.state(), HookState::Idle);
+}
+
+#[test]
+fn endless_quiet_period_counts_as_a_year() {
+    for (min, max, waits) in [(0, u64::MAX, 0), (u64::MAX, u64::MAX, 365 * 24 * 3600)] {
+        let (min, max) = (Duration::from_secs(min), Duration::from_secs(max));
+        let debounce = Debounce { min, max };
+        let mut simulation = Simulation::delivered(Timing {
+            debounce,
+            ..timing()
+        });
+        simulation.observe("second");
+        let due = simulation.began + Duration::from_secs(waits);
+        assert_eq!(simulation.engine.wakes_at(), Some(due));
+    }
 }
 
 // on-change 25

@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Borrow,
+    env,
     fmt::Write as _,
     fs,
     os::unix::fs::PermissionsExt,
@@ -41,7 +42,8 @@ pub(crate) fn noon() -> Timestamp {
     Timestamp::from_second(1_772_366_400).unwrap()
 }
 
-/// A directory that a writer may fill. In memory where that is possible, as a volume of a Secret is.
+/// A directory that a writer may fill: in `TMPDIR` if that is set, else in memory where that is possible, as a volume of
+/// a Secret is.
 pub(crate) struct TestVolume {
     dir: TempDir,
     random: fastrand::Rng,
@@ -50,9 +52,11 @@ pub(crate) struct TestVolume {
 impl TestVolume {
     pub(crate) fn new() -> Self {
         Self {
-            dir: TempDir::new_in("/dev/shm")
-                .or_else(|_| TempDir::new())
-                .unwrap(),
+            dir: match env::var_os("TMPDIR") {
+                None => TempDir::new_in("/dev/shm").or_else(|_| TempDir::new()),
+                Some(_) => TempDir::new(),
+            }
+            .unwrap(),
             random: fastrand::Rng::with_seed(1),
         }
     }

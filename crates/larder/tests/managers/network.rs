@@ -39,7 +39,7 @@ use crate::{
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const PORT: u16 = 6443;
 
-/// Simulated time goes in steps of this; nothing is decided by it but how long a test takes.
+/// Simulated time goes in steps of this. Shorter ones take longer, and find no more.
 const TICK: Duration = Duration::from_millis(50);
 /// How long the network misbehaves.
 const STORM: Duration = Duration::from_mins(2);

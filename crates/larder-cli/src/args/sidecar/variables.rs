@@ -16,7 +16,7 @@ use larder_objects::{Kind, PodIdentity, go_duration, validation::is_label};
 use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpUrl};
 use larder_sidecar::{
     Credentials, Encoding, HttpSettings, LabelSettings, ObjectName, Places, RequestSettings,
-    Selection, UrlSettings, selections,
+    Selections, UrlSettings, selections,
 };
 use larder_watch::RequestTiming;
 use smol_str::SmolStr;
@@ -141,7 +141,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     parts.filter(|part| !part.is_empty())
 }
 
-fn selected(env: &mut Environment<'_>, own: &SmolStr) -> BTreeSet<Selection> {
+fn selected(env: &mut Environment<'_>, own: &SmolStr) -> Selections {
     let expected = "NAME, KIND/NAME or NAMESPACE/KIND/NAME, with configmap or secret";
     let names = |text: &str| parts(text).map(ObjectName::parse).collect();
     let names: Option<Vec<_>> = env.parsed("RESOURCE_NAME", expected, names);
@@ -193,23 +193,23 @@ fn namespaces(env: &mut Environment<'_>, own: &SmolStr) -> Option<BTreeSet<SmolS
 /// How objects are followed; within which time, if only once.
 fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
     let mut seconds = |name, default: u32| Duration::from_secs(env.number(name, default).into());
-    // Nothing may ask without a pause.
-    let pause = seconds("SLEEP_TIME", 60).max(Duration::from_secs(1));
-    let silence = seconds("WATCH_CLIENT_TIMEOUT", 120).max(Duration::from_secs(10));
+    let pause = seconds("SLEEP_TIME", 60);
+    let silence = seconds("WATCH_CLIENT_TIMEOUT", 120);
     let method = env.text("METHOD").map(|word| word.to_ascii_uppercase());
     let (poll, max_silence) = match method.as_deref() {
-        Some("LIST") => (Some(Duration::MAX), silence),
-        Some("SLEEP") => (Some(pause), 2 * pause + Duration::from_mins(1)),
-        None | Some("WATCH") => (None, silence),
+        Some("LIST") => (Some(Duration::MAX), Some(silence)),
+        // The silence follows from the pause.
+        Some("SLEEP") => (Some(pause), None),
+        None | Some("WATCH") => (None, Some(silence)),
         Some(_) => {
             env.warn("METHOD: expected LIST, SLEEP or WATCH, taken as WATCH");
-            (None, silence)
+            (None, Some(silence))
         }
     };
     let timing = RequestTiming {
         poll,
         watch_timeout: env.seconds("WATCH_SERVER_TIMEOUT"),
-        max_silence: Some(max_silence),
+        max_silence,
         min_pause: env.seconds("ERROR_THROTTLE_SLEEP").unwrap_or_default(),
     };
     let is_list = method.as_deref() == Some("LIST");
@@ -227,7 +227,7 @@ fn files(env: &mut Environment<'_>) -> Places {
         roots.iter().all(|root| root.is_absolute()).then_some(roots)
     };
     let roots = env.parsed("LARDER_FOLDER_ROOTS", "absolute paths", roots);
-    // After an error, any path does.
+    // After an error, any path will do.
     let folder = folder.unwrap_or_else(|| "/".into());
     let files = Places::new(&folder, &roots.unwrap_or_default());
     let mut files = files.expect("the paths are absolute");
