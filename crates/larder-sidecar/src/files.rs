@@ -65,8 +65,8 @@ pub(crate) struct Files {
 struct PathState {
     /// The objects that want it, in order.
     claims: Vec<ObjectRef>,
-    /// The winner, and the URL of its content, once that is to be fetched.
-    url: Option<(ObjectRef, Arc<str>)>,
+    /// The winner, and the URL of its content, once that is to be fetched. Boxed, since few paths have one.
+    url: Option<Box<(ObjectRef, Arc<str>)>>,
     /// What is in the file, as far as that is known.
     tag: Option<ContentTag>,
     /// Why it was not written, unless an older content is there.
@@ -299,7 +299,7 @@ impl Files {
     /// The content of a path comes from this URL from now on, or from none.
     fn set_url(&mut self, path: &Arc<str>, object: &ObjectRef, url: Option<&Arc<str>>) {
         let state = self.paths.entry(Arc::clone(path)).or_default();
-        let wanted = url.map(|url| (object.clone(), Arc::clone(url)));
+        let wanted = url.map(|url| Box::new((object.clone(), Arc::clone(url))));
         if state.url != wanted {
             state.url = wanted;
             self.settled.fetches.extend(url.map(|url| UrlFile {
@@ -364,7 +364,7 @@ impl Sink for Files {
 
     fn wants(&self, file: &UrlFile) -> bool {
         let state = self.paths.get(&file.path);
-        let wanted = state.and_then(|state| state.url.as_ref());
+        let wanted = state.and_then(|state| state.url.as_deref());
         wanted.is_some_and(|(object, url)| (object, url) == (&file.object, &file.url))
             && self.winner(&file.path) == Some(&file.object)
     }
