@@ -129,6 +129,24 @@ async fn sleep_polls_and_removes_what_is_gone() {
     assert_eq!(watches.filter(|request| request.verb == "watch").count(), 0);
 }
 
+#[tokio::test(start_paused = true)]
+async fn settings_without_a_pause_ask_with_one() {
+    for (method, requests_per_minute) in [("SLEEP", 30..=61), ("WATCH", 0..=7)] {
+        let world = World::new()
+            .with("METHOD", method)
+            .with("SLEEP_TIME", "0")
+            .with("WATCH_CLIENT_TIMEOUT", "0");
+        let _sidecar = world.ready().await;
+        let before = world.requests().len();
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let requests = world.requests().len() - before;
+        assert!(
+            requests_per_minute.contains(&requests),
+            "{method}: {requests}"
+        );
+    }
+}
+
 // sidecar 48
 #[tokio::test(start_paused = true)]
 async fn list_ends_when_everything_is_there_and_at_once_without_the_right() {

@@ -39,7 +39,7 @@ use crate::{
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const PORT: u16 = 6443;
 
-/// Simulated time goes in steps of this. Shorter ones take longer, and find no more.
+/// Simulated time goes in steps of this. With shorter ones a storm takes longer.
 const TICK: Duration = Duration::from_millis(50);
 /// How long the network misbehaves.
 const STORM: Duration = Duration::from_mins(2);

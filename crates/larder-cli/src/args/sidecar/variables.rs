@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use larder_files::regular_file::read_regular_text;
 use larder_objects::{Kind, PodIdentity, go_duration, validation::is_label};
 use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpUrl};
 use larder_sidecar::{
@@ -30,6 +31,8 @@ pub(crate) const MARKS: [&str; 2] = ["LABEL", "RESOURCE_NAME"];
 
 /// Longest time for the one list of `METHOD=LIST`.
 const LIST_TIMEOUT: Duration = Duration::from_mins(1);
+/// The longest file of `LOG_CONFIG`.
+const MAX_LOG_CONFIG: u64 = 1 << 20;
 /// Where a pod finds its namespace.
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -355,7 +358,7 @@ fn log(env: &mut Environment<'_>) -> LogSettings {
     let mut level = env.parsed("LOG_LEVEL", levels, python_level);
     if let Some(path) = env.text("LOG_CONFIG") {
         env.warn("LOG_CONFIG: only the level of root is read");
-        let text = fs::read_to_string(path).unwrap_or_default();
+        let text = read_regular_text(Path::new(&path), MAX_LOG_CONFIG).unwrap_or_default();
         level = root_level(&text).and_then(python_level).or(level);
     }
     let is_local = env.word("LOG_TZ", &[("LOCAL", true), ("UTC", false)]);
