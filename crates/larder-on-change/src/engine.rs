@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 use crate::{
     digest::ContentDigest,
-    hook::{Debounce, Hook, OnFailure},
+    hook::{Debounce, Hook, OnFailure, timing::MAX_PAUSE},
 };
 
 /// The known content of the last notification.
@@ -79,8 +79,6 @@ pub enum Start {
 
 /// Longest extra pause of a round that is due because of a change during a restart, so that no herd starts (rule P6).
 const RESTART_SPREAD: Duration = Duration::from_secs(10);
-/// The longest quiet period: a point in time that far ahead can always be represented.
-const MAX_DEBOUNCE: Duration = Duration::from_hours(365 * 24);
 
 /// One attempt to notify the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,8 +242,8 @@ impl HookEngine {
 
     fn quiet_until(&self, first: Instant, latest: Instant) -> Instant {
         let Debounce { min, max } = self.hook.timing.debounce;
-        let min = min.min(MAX_DEBOUNCE);
-        (latest + min).min(first + max.clamp(min, MAX_DEBOUNCE))
+        let min = min.min(MAX_PAUSE);
+        (latest + min).min(first + max.clamp(min, MAX_PAUSE))
     }
 
     /// Advances the time. Returns since when a round has been due, if one is. `random` decides the pause that may begin
@@ -260,7 +258,8 @@ impl HookEngine {
                     } else {
                         Duration::ZERO
                     };
-                    let pause = (self.hook.timing.splay + spread).mul_f64(random);
+                    let splay = self.hook.timing.splay.min(MAX_PAUSE);
+                    let pause = (splay + spread).mul_f64(random);
                     Phase::Splay { until: due + pause }
                 }
                 (Phase::Splay { .. } | Phase::Retrying { .. }, Some(due)) => {

@@ -148,6 +148,30 @@ fn endless_quiet_period_counts_as_a_year() {
     }
 }
 
+#[test]
+fn endless_splay_and_retry_count_as_a_year() {
+    let retry = Retry {
+        min: Duration::MAX,
+        max: Duration::MAX,
+        attempts: 0,
+    };
+    let mut simulation = Simulation::delivered(Timing {
+        splay: Duration::MAX,
+        retry,
+        ..timing()
+    });
+    simulation.observe("second");
+    let engine = &mut simulation.engine;
+    let quiet = engine.wakes_at().unwrap();
+    engine.advance(quiet, 1.0);
+    let due = quiet + MAX_PAUSE;
+    assert_eq!(engine.wakes_at(), Some(due));
+    assert_eq!(engine.advance(due, 1.0), Some(due));
+    engine.start().unwrap();
+    engine.finished(Outcome::Failed, due, 1.0);
+    assert_eq!(engine.wakes_at(), Some(due + MAX_PAUSE));
+}
+
 // on-change 25
 #[test]
 fn round_waits_for_quiet_but_not_beyond_the_longest_delay() {

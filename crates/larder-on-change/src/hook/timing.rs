@@ -34,11 +34,12 @@ const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
 impl Timing {
     /// The longest time for `step`; `grace` is the pod's grace period.
     pub fn timeout_of(&self, step: &Action, grace: Duration) -> Duration {
-        self.timeout.unwrap_or(match step {
+        let timeout = self.timeout.unwrap_or(match step {
             Action::Signal(_) | Action::Http(_) => SHORT_TIMEOUT,
             Action::Exec(_) => EXEC_TIMEOUT,
             Action::Restart(restart) => restart.grace_or(grace) + RESTART_TIMEOUT,
-        })
+        });
+        timeout.min(MAX_PAUSE)
     }
 }
 
@@ -142,6 +143,9 @@ impl Default for Retry {
     }
 }
 
+/// A longer time counts as this: a point in time that far ahead can always be represented.
+pub(crate) const MAX_PAUSE: Duration = Duration::from_hours(365 * 24);
+
 /// A shorter [`Retry::min`] counts as this. Annotations may say zero, which would keep the node busy.
 const MIN_PAUSE: Duration = Duration::from_millis(10);
 
@@ -152,7 +156,10 @@ impl Retry {
     /// The pause after `failures` failures in a row, with `random` in [0, 1).
     pub(crate) fn pause(&self, failures: u32, random: f64) -> Duration {
         let doublings = failures.saturating_sub(1).min(31);
-        let (min, max) = (self.min.max(MIN_PAUSE), self.max.max(MIN_MAX_PAUSE));
+        let (min, max) = (
+            self.min.max(MIN_PAUSE),
+            self.max.clamp(MIN_MAX_PAUSE, MAX_PAUSE),
+        );
         let pause = min.saturating_mul(1 << doublings).min(max);
         pause.mul_f64(0.5 + random / 2.0)
     }
