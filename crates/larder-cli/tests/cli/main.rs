@@ -43,11 +43,18 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
+use rustix::mount::{UnmountFlags, unmount};
 use tempfile::TempDir;
 
 /// A fresh directory in which `larder` runs.
 struct Desk {
     dir: TempDir,
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.unmount_all();
+    }
 }
 
 /// The leftovers of a run.
@@ -70,6 +77,17 @@ impl Desk {
 
     fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// As root an agent mounts, and what is mounted keeps the directory from being cleared.
+    fn unmount_all(&self) {
+        let directory = fs::canonicalize(self.path()).unwrap();
+        let mounts = fs::read_to_string("/proc/mounts").unwrap();
+        for point in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
+            if Path::new(point).starts_with(&directory) {
+                let _ = unmount(point, UnmountFlags::DETACH);
+            }
+        }
     }
 
     /// Puts another file in the place of `name`, in one step.

@@ -17,7 +17,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::{Desk, exec::may_mount, run::unmount_all};
+use crate::{Desk, exec::may_mount};
 
 /// Longest wait for a line, so that a test that hangs names the line.
 const LONGEST_WAIT: Duration = Duration::from_mins(2);
@@ -162,7 +162,6 @@ impl Recipe {
             stdout: lines_of(child.stdout.take().unwrap()),
             stderr: lines_of(child.stderr.take().unwrap()),
             child,
-            directory: self.path().to_owned(),
         }
     }
 
@@ -241,7 +240,6 @@ pub(crate) struct RunningRecipe {
     child: Child,
     stdout: Receiver<String>,
     stderr: Receiver<String>,
-    directory: PathBuf,
 }
 
 impl RunningRecipe {
@@ -269,7 +267,6 @@ impl Drop for RunningRecipe {
     fn drop(&mut self) {
         let _ = kill_process_group(Pid::from_child(&self.child), Signal::TERM);
         let _ = self.child.wait();
-        unmount_all(&self.directory);
     }
 }
 

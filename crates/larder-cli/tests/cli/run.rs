@@ -3,7 +3,7 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Lines},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::Arc,
     thread,
@@ -11,10 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process},
-};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -124,18 +121,7 @@ impl Drop for Agent<'_> {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        unmount_all(self.desk.path());
-    }
-}
-
-/// As root an agent mounts, and what is mounted keeps the directory from being cleared.
-pub(crate) fn unmount_all(directory: &Path) {
-    let directory = fs::canonicalize(directory).unwrap();
-    for line in fs::read_to_string("/proc/mounts").unwrap().lines() {
-        let mounted = Path::new(line.split(' ').nth(1).unwrap_or_default());
-        if mounted.starts_with(&directory) {
-            let _ = unmount(mounted, UnmountFlags::DETACH);
-        }
+        self.desk.unmount_all();
     }
 }
 

@@ -21,7 +21,7 @@ use rustls::{
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::{Desk, run::unmount_all};
+use crate::Desk;
 
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -190,7 +190,6 @@ impl Drop for StaticUrlAgent<'_> {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        unmount_all(self.desk.path());
     }
 }
 

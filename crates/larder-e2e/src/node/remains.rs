@@ -24,7 +24,9 @@ pub(super) struct Remains(pub(super) TempDir);
 
 impl Drop for Remains {
     fn drop(&mut self) {
-        let folder = fs::canonicalize(self.0.path()).unwrap_or_default();
+        let Ok(folder) = fs::canonicalize(self.0.path()) else {
+            return;
+        };
         let containers =
             entries(&folder.join("containerd/state/io.containerd.runtime.v2.task/k8s.io"));
         let ids: Vec<_> = containers
