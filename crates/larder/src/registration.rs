@@ -11,14 +11,12 @@
 //! 4. A pod held by a guard stays registered, regardless of other calls.
 //! 5. References that guards share are marked before one of them is dropped.
 
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
+use hashbrown::{HashMap, hash_map::EntryRef};
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{Object, PodIdentity};
 use smallvec::SmallVec;
@@ -149,14 +147,16 @@ impl<R: Clone> Registrations<R> {
     ) {
         let mut names = SmallVec::<[&str; 16]>::new();
         K::visit_references(pod, &mut |name| names.push(name));
-        names.sort_unstable();
-        names.dedup();
+        // They mostly are.
+        if !names.is_sorted_by(|before, after| before < after) {
+            names.sort_unstable();
+            names.dedup();
+        }
         let pod = PodRef::of(pod);
 
-        // Not by `entry`, which needs the UID as an owned text.
-        let pods = match self.pods.get_mut(pod.uid) {
-            Some(pods) => pods,
-            None => self.pods.entry(pod.uid.into()).or_default(),
+        let pods = match self.pods.entry_ref(pod.uid) {
+            EntryRef::Occupied(of_uid) => of_uid.into_mut(),
+            EntryRef::Vacant(of_uid) => of_uid.insert_with_key(pod.uid.into(), SmallVec::new()),
         };
         let at = pods.iter().position(|known| known.is(pod));
         let at = at.unwrap_or_else(|| {
@@ -179,9 +179,10 @@ impl<R: Clone> Registrations<R> {
 
     /// Ends one hold of `pod`; the last one ends the registration, and `release` takes all its references back.
     pub(crate) fn unregister(&mut self, pod: PodRef<'_>, hold: Hold, release: impl FnMut(&R)) {
-        let Some(pods) = self.pods.get_mut(pod.uid) else {
+        let EntryRef::Occupied(mut of_uid) = self.pods.entry_ref(pod.uid) else {
             return;
         };
+        let pods = of_uid.get_mut();
         let Some(at) = pods.iter().position(|known| known.is(pod)) else {
             return;
         };
@@ -190,7 +191,7 @@ impl<R: Clone> Registrations<R> {
         }
         let known = pods.swap_remove(at);
         if pods.is_empty() {
-            self.pods.remove(pod.uid);
+            of_uid.remove();
         }
         let references = known.references.by_name.iter();
         references.map(|(_, reference)| reference).for_each(release);

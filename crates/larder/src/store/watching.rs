@@ -162,11 +162,12 @@ impl<K: Object> WatchStore<K> {
         let make = || WatchedState::new(ObjectId(self.last_id.fetch_add(1, Ordering::Relaxed)));
         let added = self.inner.entries.add(namespace, name, make);
         let entry = &added.entry;
-        self.inner.serve_copy(entry, &self.inner.stale.lock());
+        let serve_copy = || self.inner.serve_copy(entry, &self.inner.stale.lock());
         if added.is_first {
+            serve_copy();
             self.inner.send(Command::Added(Arc::clone(entry)));
-        } else {
-            entry.cell.touch();
+        } else if entry.cell.touch() {
+            serve_copy();
             // A new pod may have brought the permission that was missing.
             if entry.cell.state() == ObjectState::Pending && entry.cell.failure().is_some() {
                 self.inner.send(Command::Referenced(entry.cell.id));

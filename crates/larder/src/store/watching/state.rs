@@ -232,9 +232,11 @@ impl<K: Object> WatchedState<K> {
         }
     }
 
-    /// Notes an access.
-    pub(super) fn touch(&self) {
-        self.known.lock().accessed = true;
+    /// Notes an access. Returns whether nothing has been heard of the object yet.
+    pub(super) fn touch(&self) -> bool {
+        let mut known = self.known.lock();
+        known.accessed = true;
+        matches!(known.state, KnownState::Pending | KnownState::Stale(..))
     }
 
     /// A read was answered without waiting, but not by [`Cell::read_now`].
