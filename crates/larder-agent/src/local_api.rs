@@ -5,7 +5,7 @@
 //! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`](crate::agent::Health) | both |
 //! | `/readyz` | 200 when all sources have reported and every pod has been tried; 503 before | both |
 //! | `/metrics` | Prometheus' text format | both |
-//! | `/status` | [`AgentStatus`] as JSON | both |
+//! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON | both |
 //! | `/statusz`, `/flagz`, `/configz` | Kubernetes' z-pages | both |
 //! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404 | socket |
 //! | `/log-level` | the log filter; PUT sets it | socket |
@@ -40,7 +40,7 @@ use tracing::{debug, info};
 
 use self::documents::Documents;
 pub use self::program::{LogControl, Program, Projector};
-use crate::{agent::AgentHandle, status::AgentStatus};
+use crate::{agent::AgentHandle, json::json};
 
 /// The API of `agent` for its socket.
 pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
@@ -113,10 +113,6 @@ fn documents(agent: AgentHandle, status: fn(&AgentHandle) -> Vec<u8>) -> Router 
             answer(text, |agent| agent.metrics().into_bytes()),
         )
         .route("/status", answer("application/json", status))
-}
-
-fn json(status: &AgentStatus) -> Vec<u8> {
-    serde_json::to_vec(status).expect("names, numbers and times are JSON")
 }
 
 async fn pod(

@@ -1,6 +1,6 @@
 //! Encodes and decodes the copies: as JSON, objects as the API has them.
 
-use std::{collections::BTreeMap, io, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc};
 
 use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -14,6 +14,8 @@ use larder_projection::{NodeFacts, ServiceFacts};
 use serde::{Serialize, Serializer, de::DeserializeOwned};
 use smol_str::SmolStr;
 use zeroize::Zeroizing;
+
+use crate::json::json;
 
 /// The subject of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -74,8 +76,8 @@ pub(crate) enum CopyContent {
 impl CopyContent {
     /// The bytes of the copy.
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        match self {
-            Self::Pod(pod) => encode_pod(pod),
+        let json = match self {
+            Self::Pod(pod) => return encode_pod(pod),
             Self::ConfigMap(object) => {
                 let data = object.data.iter();
                 let binary_data = object.binary_data.iter();
@@ -101,7 +103,8 @@ impl CopyContent {
             }
             Self::Node(node) => json(node),
             Self::Services(services) => json(services),
-        }
+        };
+        Zeroizing::new(json)
     }
 
     /// The content of `id` from its bytes.
@@ -162,30 +165,6 @@ impl Serialize for Value<'_> {
     }
 }
 
-/// Counts bytes instead of keeping them.
-struct Counter(usize);
-
-impl io::Write for Counter {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0 += bytes.len();
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// JSON in one allocation of its size: growing would leave a copy in freed memory.
-fn json(value: &impl Serialize) -> Zeroizing<Vec<u8>> {
-    const WRITABLE: &str = "keys of JSON are text, and memory takes it";
-    let mut length = Counter(0);
-    serde_json::to_writer(&mut length, value).expect(WRITABLE);
-    let mut json = Zeroizing::new(Vec::with_capacity(length.0));
-    serde_json::to_writer(&mut *json, value).expect(WRITABLE);
-    json
-}
-
 fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Malformed> {
     serde_json::from_slice(json).map_err(|_| Malformed)
 }
@@ -212,7 +191,7 @@ pub(super) fn encode_decoded_pod(mut pod: Pod) -> Zeroizing<Vec<u8>> {
         pod_ips: status.pod_ips,
         ..PodStatus::default()
     });
-    json(&pod)
+    Zeroizing::new(json(&pod))
 }
 
 #[cfg(test)]

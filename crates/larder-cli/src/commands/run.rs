@@ -318,20 +318,21 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     // In both cases: the summary shows what is missing.
     let mut is_ready = timeout(SUMMARY, ready()).await.is_ok();
     let mut changes = agent.pod_changes();
-    let mut shown = agent.status();
+    let status = agent.status();
     let style = output::Style::of_stdout();
-    let text = summary::of(&shown, manifests.as_deref(), style);
+    let text = summary::of(&status, manifests.as_deref(), style);
+    let mut shown = summary::remembered(status);
     // One that the terminal cannot hold would lose lines.
     let is_live = live::fits(&text);
-    let show = |text: String, changes: String| {
+    let show = |text: String| {
         if is_live {
             live::draw(text);
         } else {
             // A closed standard output is no reason to stop.
-            let _ = output::results(|out| out.write_all(changes.as_bytes()));
+            let _ = output::results(|out| out.write_all(text.as_bytes()));
         }
     };
-    show(text.clone(), text);
+    show(text);
     while !is_ready {
         let status = agent.status();
         let waiting_for = status.silent_sources.join(", ");
@@ -349,10 +350,11 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
         sleep(SETTLE).await;
         changes.mark_unchanged();
         let status = agent.status();
-        show(
-            summary::of(&status, manifests.as_deref(), style),
-            summary::changes(&shown, &status, style),
-        );
-        shown = status;
+        show(if is_live {
+            summary::of(&status, manifests.as_deref(), style)
+        } else {
+            summary::changes(&shown, &status, style)
+        });
+        shown = summary::remembered(status);
     }
 }
