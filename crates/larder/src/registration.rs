@@ -150,7 +150,7 @@ impl<R: Clone> Registrations<R> {
     ) {
         let mut names = SmallVec::<[&str; 16]>::new();
         K::visit_references(pod, &mut |name| names.push(name));
-        // They mostly are.
+        // Mostly they are in order already.
         if !names.is_sorted_by(|before, after| before < after) {
             names.sort_unstable();
             names.dedup();

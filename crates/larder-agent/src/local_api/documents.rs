@@ -19,7 +19,7 @@ use tokio::{
     time::Instant,
 };
 
-/// Bytes of documents that clients of all listeners may leave unread. The status of a full node has 200 KiB.
+/// Bytes of documents that clients of all listeners may leave unread. The status of a full node has some 330 KiB.
 const MAX_UNREAD: u32 = 16 << 20;
 /// Time for which a document is shared, unless the status of a pod changes.
 const SHARED_FOR: Duration = Duration::from_millis(100);

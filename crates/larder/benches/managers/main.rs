@@ -1,6 +1,6 @@
 //! The cost of a manager for its callers, compared with the kubelet's own manager (Kubernetes 1.36, the same kind of
-//! machine) and with larder's budget, and the same for the pod manager. The node has 50 pods with 10 references each; each pod
-//! reads through its guard.
+//! machine) and with larder's budget, and the same for the pod manager. The node has 50 pods with 10 references each;
+//! each pod reads through its guard.
 //!
 //! The time of atomic operations depends on the machine, and varies on a virtual one. So the first row is a baseline:
 //! two of them, in the same run. A read has four: it takes and releases the object's lock and a reference to the object.

@@ -3,7 +3,7 @@
 //!
 //! Unlike in `races.rs`, what is between the two is real: the transport with its connections, and HTTP. turmoil keeps
 //! the time of all hosts and carries their bytes. A failing seed is printed; `LARDER_NETWORK_SEED` repeats it, nearly
-//! always exactly: tokio draws from a generator of its own, unless it is built with `RUSTFLAGS="--cfg tokio_unstable"`.
+//! always exactly. What tokio draws itself repeats only if it is built with `RUSTFLAGS="--cfg tokio_unstable"`.
 
 use std::{
     cell::{Cell, RefCell},
