@@ -8,7 +8,6 @@ pub mod checkpoint;
 pub mod clean;
 pub mod config;
 mod delivery;
-mod json;
 pub mod local_api;
 mod metrics;
 pub mod node;

@@ -27,20 +27,21 @@ use std::{io, time::Duration};
 
 pub use axum::Router;
 use axum::{
-    Json,
     extract::{DefaultBodyLimit, Path, State},
-    http::StatusCode,
-    response::IntoResponse,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
     routing::get,
 };
 use larder_connections::{ConnectionLimits, Listener};
+use larder_objects::exact_json;
 use rustix::process::{Resource, geteuid, getrlimit};
+use serde::Serialize;
 use tokio::net::{UnixListener, UnixStream};
 use tracing::{debug, info};
 
 use self::documents::Documents;
 pub use self::program::{LogControl, Program, Projector};
-use crate::{agent::AgentHandle, json::json};
+use crate::agent::AgentHandle;
 
 /// The API of `agent` for its socket.
 pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
@@ -50,20 +51,23 @@ pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
         .layer(DefaultBodyLimit::max(MAX_FILTER_BYTES))
         .with_state(program.clone());
     pods.with_state(agent.clone())
-        .route("/v1/openapi.json", get(async || Json(openapi::document())))
+        .route("/v1/openapi.json", get(async || json(&openapi::document())))
         .merge(log)
         .merge(v1::router(agent.clone(), program.clone()))
-        .merge(pages(agent, program, |agent| json(&agent.status())))
+        .merge(pages(agent, program, |agent| {
+            written(&agent.status_document(|pod| pod))
+        }))
 }
 
 /// The API of `agent` for every client.
 pub fn router(agent: AgentHandle, program: Program) -> Router {
     pages(agent, program, |agent| {
-        let mut status = agent.status();
-        for hook in status.pods.iter_mut().flat_map(|pod| &mut pod.on_change) {
-            hook.output.clear();
-        }
-        json(&status)
+        written(&agent.status_document(|mut pod| {
+            for hook in &mut pod.on_change {
+                hook.output.clear();
+            }
+            pod
+        }))
     })
 }
 
@@ -98,6 +102,16 @@ async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {
     }
 }
 
+/// The response with this document.
+fn json(document: &impl Serialize) -> Response {
+    let kind = [(header::CONTENT_TYPE, "application/json")];
+    (kind, written(document)).into_response()
+}
+
+fn written(document: &impl Serialize) -> Vec<u8> {
+    exact_json(document).expect("its keys are text, and memory takes it")
+}
+
 fn documents(agent: AgentHandle, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
     let answer = |media_type, build: fn(&AgentHandle) -> Vec<u8>| {
         let (documents, agent) = (Documents::new(), agent.clone());
@@ -120,7 +134,7 @@ async fn pod(
     Path((namespace, name)): Path<(String, String)>,
 ) -> impl IntoResponse {
     match agent.served_pod(&namespace, &name) {
-        Some(pod) => Json(pod).into_response(),
+        Some(pod) => json(&pod),
         None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
     }
 }

@@ -8,15 +8,17 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 pub use larder_hooks::HookStatus;
+use larder_objects::ObjectKey;
+use larder_pods::ResolvedPodUid;
 use larder_projection::{ContainerKind, ContainerView};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The agent and everything it serves.
+/// The agent and everything it serves. Its lists are vectors, unless only a part of them is known, or needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct AgentStatus {
+pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     /// Name of the node.
     pub node: String,
     /// The root directory, absolute.
@@ -41,9 +43,34 @@ pub struct AgentStatus {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub beside: Option<BesideStatus>,
     /// The pods, by namespace and name.
-    pub pods: Vec<PodStatus>,
+    pub pods: Pods,
     /// The objects that pods reference, by kind, namespace and name.
-    pub objects: Vec<ObjectStatus>,
+    pub objects: Objects,
+}
+
+/// The agent and how far its pods are: a small part of [`AgentStatus`].
+pub type AgentOverview = AgentStatus<Vec<PodOverview>, ()>;
+
+impl AgentOverview {
+    /// Number of the pods that were tried.
+    pub fn tried(&self) -> usize {
+        let pods = self.pods.iter();
+        pods.filter(|pod| pod.delivery.phase != Phase::Waiting)
+            .count()
+    }
+}
+
+/// One pod, without its parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodOverview {
+    /// Namespace and name.
+    pub key: ObjectKey,
+    /// UID under which its directory is found.
+    pub uid: ResolvedPodUid,
+    /// How far the delivery is.
+    pub delivery: Delivery,
+    /// Number of its volumes.
+    pub volumes: usize,
 }
 
 /// The mode `Beside`: an ordinary kubelet writes the volumes.

@@ -5,6 +5,7 @@
 
 use std::sync::LazyLock;
 
+use larder_objects::json_tree;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
@@ -67,7 +68,7 @@ pub(crate) struct Resource {
 }
 
 fn canonical<K: DeserializeOwned + Serialize>(value: &Value) -> Result<Value, String> {
-    serde_json::to_value(decode::<K>(value)?).map_err(|error| error.to_string())
+    json_tree(&decode::<K>(value)?).map_err(|error| error.to_string())
 }
 
 /// Whether objects of a scope are in namespaces.

@@ -8,7 +8,7 @@ use tokio::{
 
 /// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk
 /// faster, and each keeps an arena of the allocator. Without this limit, as many would start as there are pods.
-pub(crate) const BLOCKING_THREADS: usize = 4;
+pub(crate) const BLOCKING_THREADS: usize = 3;
 
 /// A runtime on this thread: it is enough for work that waits for the network, and reuses the memory that it frees.
 pub(crate) fn runtime(blocking_threads: usize) -> anyhow::Result<Runtime> {

@@ -26,7 +26,10 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 use smol_str::SmolStr;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, timeout},
+};
 use tracing::warn;
 
 use crate::clock::Clock;
@@ -36,6 +39,9 @@ const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 /// Longest wait for a token whose valid predecessor its reader waits for meanwhile.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Most requests at a time: an agent that starts needs one for each pod, and each takes 10 KiB on its way.
+const MAX_REQUESTS: usize = 32;
+
 /// Requests tokens and keeps them while they are valid.
 pub struct Tokens {
     client: Client,
@@ -44,6 +50,8 @@ pub struct Tokens {
     backoff: Backoff,
     rng: Mutex<Rng>,
     issued: Mutex<HashMap<Key, CachedToken>>,
+    /// A place for each request on its way.
+    places: Semaphore,
 }
 
 /// Pod, service account and request: what a token is bound to.
@@ -138,6 +146,7 @@ impl Tokens {
             backoff,
             rng: Mutex::new(rng),
             issued: Mutex::default(),
+            places: Semaphore::new(MAX_REQUESTS),
         }
     }
 
@@ -170,7 +179,12 @@ impl Tokens {
         } else {
             REQUEST_TIMEOUT
         };
-        let answer = timeout(patience, self.request(pod, &key)).await;
+        let answer = timeout(patience, async {
+            let _place = self.places.acquire().await.expect("it is never closed");
+            // Boxed: it is large, and most wait.
+            Box::pin(self.request(pod, &key)).await
+        });
+        let answer = answer.await;
         let error = match answer.unwrap_or(Err(TokenRequestError::Timeout(patience))) {
             Ok(issued) => {
                 let token = issued.token.clone();
@@ -279,7 +293,54 @@ fn decode(answer: &[u8]) -> Option<Token> {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use futures::future::join_all;
+    use kube::client::Body;
+    use tokio::time::sleep;
+    use tower::service_fn;
+
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_agent_that_starts_sends_a_bounded_number_of_requests_at_a_time() {
+        let now = Arc::new(AtomicUsize::new(0));
+        let most = Arc::new(AtomicUsize::new(0));
+        let (requests, peak) = (Arc::clone(&now), Arc::clone(&most));
+        let service = service_fn(move |_: http::Request<Body>| {
+            let (requests, peak) = (Arc::clone(&requests), Arc::clone(&peak));
+            async move {
+                peak.fetch_max(
+                    requests.fetch_add(1, Ordering::Relaxed) + 1,
+                    Ordering::Relaxed,
+                );
+                sleep(Duration::from_secs(1)).await;
+                requests.fetch_sub(1, Ordering::Relaxed);
+                let answer =
+                    br#"{"status":{"token":"abc","expirationTimestamp":"2026-03-01T12:00:00Z"}}"#;
+                Ok::<_, Infallible>(http::Response::new(Body::from(answer.to_vec())))
+            }
+        });
+        let client = Client::new(service, "default");
+        let clock = Clock::new(|| "2026-03-01T11:00:00Z".parse().unwrap());
+        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1));
+        let tokens = Tokens::new(client, clock, backoff, Rng::with_seed(1));
+        let pods = (0..3 * MAX_REQUESTS).map(|number| {
+            let pod =
+                json!({"metadata": {"namespace": "n", "name": "p", "uid": format!("u{number}")}});
+            serde_json::from_value::<StoredPod>(pod).unwrap()
+        });
+        let request = TokenRequest {
+            audience: None,
+            expiration_secs: 3607,
+        };
+        let issued = join_all(pods.map(async |pod| tokens.get(&pod, &request).await));
+        assert!(issued.await.iter().all(Result::is_ok));
+        assert_eq!(most.load(Ordering::Relaxed), MAX_REQUESTS);
+    }
 
     #[test]
     fn an_answer_is_read_and_anything_else_is_not() {

@@ -7,6 +7,7 @@
 //! 2. An object is decoded in full or rejected; a field of the wrong type never becomes an empty one.
 
 mod age;
+mod api_json;
 mod api_reference;
 mod chain;
 mod config_map;
@@ -34,6 +35,7 @@ pub mod x509;
 mod yaml;
 
 pub use age::age;
+pub use api_json::{ApiJson, exact_json, json_tree, volume_sources};
 pub use api_reference::api_reference;
 pub use chain::chain;
 pub use config_map::ConfigMap;

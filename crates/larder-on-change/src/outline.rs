@@ -1,8 +1,8 @@
 //! The outline of a pod that hooks are checked against: its volumes, containers and ports.
 
 use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use larder_objects::volume_sources;
 use larder_projection::{VolumeKind, token_paths};
-use serde_json::Value;
 use smol_str::SmolStr;
 
 /// What the hooks of a pod may name of it.
@@ -90,11 +90,8 @@ impl PodOutline {
 
 impl VolumeOutline {
     fn of(volume: &Volume) -> Self {
-        let fields = serde_json::to_value(volume).unwrap_or_default();
-        let type_name = match &fields {
-            Value::Object(fields) => fields.keys().find(|field| *field != "name"),
-            _ => None,
-        };
+        let sources = volume_sources(volume);
+        let type_name = sources.keys().next();
         Self {
             name: volume.name.as_str().into(),
             kind: VolumeKind::of(volume),

@@ -17,14 +17,12 @@ use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, PodStatus},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use larder_objects::{ObjectKey, ObjectKeyRef, ResourceVersion};
-use serde::{
-    Deserialize, Deserializer, Serialize,
-    de::{self, DeserializeOwned},
-};
+use larder_objects::{ApiJson, ObjectKey, ObjectKeyRef, ResourceVersion};
+use serde::{Deserialize, Deserializer, de};
+use serde_json::{Value, value::RawValue};
 use smol_str::SmolStr;
 
-/// A pod, kept as JSON. Made with [`StoredPod::new`], or deserialized as a [`Pod`] is.
+/// A pod, kept as JSON. Made with [`StoredPod::new`], or deserialized by `serde_json`, as a [`Pod`] is.
 ///
 /// A missing specification is stored as an empty one. Managed fields are dropped.
 ///
@@ -130,6 +128,11 @@ impl StoredPod {
         }
     }
 
+    /// The specification as a tree of JSON.
+    pub(crate) fn spec_tree(&self) -> Value {
+        serde_json::from_slice(&self.spec).expect("it was encoded when the pod was stored")
+    }
+
     /// Whether all containers of the pod have ended for good: its phase is `Succeeded` or `Failed`.
     pub fn is_terminal(&self) -> bool {
         self.is_terminal
@@ -158,7 +161,10 @@ impl StoredPod {
 
 impl<'de> Deserialize<'de> for StoredPod {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Self::new(Pod::deserialize(deserializer)?).map_err(de::Error::custom)
+        // By way of the text, so that there is one decoder of pods.
+        let json = Box::<RawValue>::deserialize(deserializer)?;
+        let pod = Pod::from_json(json.get().as_bytes());
+        Self::new(pod.map_err(de::Error::custom)?).map_err(de::Error::custom)
     }
 }
 
@@ -184,23 +190,20 @@ impl fmt::Debug for StoredPod {
 }
 
 /// The JSON of `value`, which is known to decode.
-fn encoded<T>(part: &'static str, value: &T) -> Result<Box<[u8]>, StoredPodError>
-where
-    T: Serialize + DeserializeOwned,
-{
-    let json = serde_json::to_vec(value).map_err(|_| StoredPodError { part })?;
-    serde_json::from_slice::<T>(&json).map_err(|_| StoredPodError { part })?;
+fn encoded<T: ApiJson>(part: &'static str, value: &T) -> Result<Box<[u8]>, StoredPodError> {
+    let json = value.to_json().map_err(|_| StoredPodError { part })?;
+    T::from_json(&json).map_err(|_| StoredPodError { part })?;
     Ok(json.into_boxed_slice())
 }
 
-fn decoded<T: DeserializeOwned>(json: &[u8]) -> T {
-    serde_json::from_slice(json).expect("the same bytes were decoded when the pod was stored")
+fn decoded<T: ApiJson>(json: &[u8]) -> T {
+    T::from_json(json).expect("the same bytes were decoded when the pod was stored")
 }
 
 #[cfg(test)]
 mod tests {
     use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

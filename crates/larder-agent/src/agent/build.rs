@@ -364,7 +364,7 @@ fn processes(config: &Config, volumes: &VolumeHost) -> Processes {
 }
 
 /// The part of the status that does not change while an agent runs.
-fn constant_status(config: &Config, host: &VolumeHost, started: Timestamp) -> AgentStatus {
+fn constant_status(config: &Config, host: &VolumeHost, started: Timestamp) -> AgentStatus<(), ()> {
     AgentStatus {
         node: config.node_name.clone(),
         root_dir: host.path().display().to_string(),

@@ -15,6 +15,7 @@ use prometheus_client::{
     encoding::text::{encode_eof, encode_registry},
     registry::Registry,
 };
+use serde::{Serialize, Serializer};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -24,11 +25,11 @@ use crate::{
     config::Config,
     delivery::{
         journal::Journal,
-        pod_statuses::add_paths,
+        pod_statuses::{PodStatusEntry, add_paths},
         worker::{DeliveryNode, WorkerFactory},
     },
     reconcile::Reconciler,
-    status::{AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
+    status::{AgentOverview, AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
 };
 
 /// The source of pods of an embedded API server, in the status.
@@ -47,7 +48,7 @@ pub struct AgentHandle {
     pub(super) sources: Arc<Mutex<Sources>>,
     pub(super) registries: Arc<[Registry; 2]>,
     /// The part of the status that does not change while the agent runs.
-    pub(super) constant: Arc<AgentStatus>,
+    pub(super) constant: Arc<AgentStatus<(), ()>>,
     /// Whether the API server is embedded, and filled from manifests.
     pub(super) has_manifests: bool,
 }
@@ -173,6 +174,31 @@ impl AgentHandle {
 
     /// The status of the agent and of everything it serves.
     pub fn status(&self) -> AgentStatus {
+        self.with(
+            self.pod_statuses().collect(),
+            self.object_statuses().collect(),
+        )
+    }
+
+    /// The status of the agent, and how far its pods are.
+    pub fn overview(&self) -> AgentOverview {
+        let entries = self.node.reports.statuses.sorted();
+        self.with(entries.iter().map(|entry| entry.overview()).collect(), ())
+    }
+
+    /// What is serialized as the [status](AgentHandle::status). `show` may hide a part of a pod's.
+    pub(crate) fn status_document(
+        &self,
+        show: fn(PodStatus) -> PodStatus,
+    ) -> AgentStatus<impl Serialize, impl Serialize> {
+        self.with(
+            Listed(move || self.pod_statuses().map(show)),
+            Listed(|| self.object_statuses()),
+        )
+    }
+
+    /// The status of the agent with these lists.
+    fn with<Pods, Objects>(&self, pods: Pods, objects: Objects) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
         let of_pods = sources.problems.values().flatten();
@@ -187,10 +213,13 @@ impl AgentHandle {
             }));
         }
         drop(sources);
-        let objects = objects(&self.node.inputs.config_maps)
-            .chain(objects(&self.node.inputs.secrets))
-            .collect();
+        let constant = &self.constant;
         AgentStatus {
+            node: constant.node.clone(),
+            root_dir: constant.root_dir.clone(),
+            started: constant.started,
+            change_detection: constant.change_detection.clone(),
+            watch_scope: constant.watch_scope.clone(),
             watch_scopes: watch_scopes(&self.node.inputs.config_maps)
                 .chain(watch_scopes(&self.node.inputs.secrets))
                 .collect(),
@@ -198,25 +227,40 @@ impl AgentHandle {
             problems,
             checkpoint: self.checkpoint.status(),
             beside: self.beside.as_ref().map(|beside| beside.status()),
-            pods: self.pod_statuses(),
+            pods,
             objects,
-            ..AgentStatus::clone(&self.constant)
         }
     }
 
-    pub(crate) fn pod_statuses(&self) -> Vec<PodStatus> {
-        let mut statuses = self.node.reports.statuses.pods();
-        for status in &mut statuses {
-            self.add_paths(status);
-            status.on_change = self.node.on_change.statuses(&status.uid);
-            if self.has_manifests && status.source == PodSource::Api.as_str() {
-                MANIFESTS.clone_into(&mut status.source);
-            }
-            if let Some(pod) = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid)) {
-                (status.deletion_timestamp, status.mirror) = self.api_state(&pod);
-            }
+    /// The statuses of all pods, by namespace and name. Each is made when it is asked for.
+    pub fn pod_statuses(&self) -> impl Iterator<Item = PodStatus> {
+        let entries = self.node.reports.statuses.sorted().into_iter();
+        entries.map(|entry| self.pod_status(&entry))
+    }
+
+    /// The status of the pod with this UID.
+    pub(crate) fn pod_status_of(&self, uid: &ResolvedPodUid) -> Option<PodStatus> {
+        let entry = self.node.reports.statuses.get(uid)?;
+        Some(self.pod_status(&entry))
+    }
+
+    fn pod_status(&self, entry: &PodStatusEntry) -> PodStatus {
+        let mut status = entry.status();
+        self.add_paths(&mut status);
+        status.on_change = self.node.on_change.statuses(&status.uid);
+        if self.has_manifests && status.source == PodSource::Api.as_str() {
+            MANIFESTS.clone_into(&mut status.source);
         }
-        statuses
+        if let Some(pod) = self.pods.pod_by_uid(&entry.uid) {
+            (status.deletion_timestamp, status.mirror) = self.api_state(&pod);
+        }
+        status
+    }
+
+    /// The statuses of all objects. Each is made when it is asked for.
+    fn object_statuses(&self) -> impl Iterator<Item = ObjectStatus> {
+        let inputs = &self.node.inputs;
+        objects(&inputs.config_maps).chain(objects(&inputs.secrets))
     }
 
     /// The state of a pod at the API server that status shows besides the delivery: the deadline of its deletion, and
@@ -247,11 +291,11 @@ impl AgentHandle {
 
     /// The pod with this name, if the agent serves it; of several, the one that is not being removed.
     pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
-        let statuses = self.pod_statuses().into_iter();
-        let named = statuses.filter(|pod| pod.namespace == namespace && pod.name == name);
-        let served = named.filter_map(|status| {
-            let pod = self.pods.pod_by_uid(&ResolvedPodUid::new(&*status.uid))?;
-            let pod = pod.decode();
+        let entries = self.node.reports.statuses.sorted().into_iter();
+        let named = entries.filter(|pod| pod.name.namespace == namespace && pod.name.name == name);
+        let served = named.filter_map(|entry| {
+            let pod = self.pods.pod_by_uid(&entry.uid)?.decode();
+            let status = self.pod_status(&entry);
             Some(ServedPod { status, pod })
         });
         served.min_by_key(|served| served.status.delivery.phase)
@@ -260,7 +304,7 @@ impl AgentHandle {
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.node.on_change.count_hooks();
-        let pods = self.node.reports.statuses.pods();
+        let pods = self.overview().pods;
         if let Some(beside) = &self.beside {
             beside.observe();
         }
@@ -275,6 +319,19 @@ impl AgentHandle {
             .and_then(|()| encode_eof(&mut text));
         written.expect("text is written to memory");
         text
+    }
+}
+
+/// A list whose items are made when they are serialized, so that few are in memory at once.
+struct Listed<Items>(Items);
+
+impl<Items, Iter> Serialize for Listed<Items>
+where
+    Items: Fn() -> Iter,
+    Iter: Iterator<Item: Serialize>,
+{
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq((self.0)())
     }
 }
 

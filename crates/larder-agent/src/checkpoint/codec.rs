@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use larder_checkpoint::{CopyId, Malformed};
-use larder_objects::{ConfigMap, ObjectMeta, Secret};
+use larder_objects::{ApiJson as _, ConfigMap, ObjectMeta, Secret, exact_json};
 use larder_pods::{
     StoredPod,
     identity::{CONFIG_SEEN, CONFIG_SOURCE},
@@ -15,7 +15,8 @@ use serde::{Serialize, Serializer, de::DeserializeOwned};
 use smol_str::SmolStr;
 use zeroize::Zeroizing;
 
-use crate::json::json;
+/// Why encoding does not fail.
+const WRITABLE: &str = "keys of JSON are text, and memory takes it";
 
 /// The subject of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -76,12 +77,12 @@ pub(crate) enum CopyContent {
 impl CopyContent {
     /// The bytes of the copy.
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
-        let json = match self {
+        let encoded = match self {
             Self::Pod(pod) => return encode_pod(pod),
             Self::ConfigMap(object) => {
                 let data = object.data.iter();
                 let binary_data = object.binary_data.iter();
-                json(&ObjectJson {
+                exact_json(&ObjectJson {
                     immutable: object.immutable,
                     data: data.map(|(key, text)| (key, Value::Text(text))).collect(),
                     binary_data: binary_data
@@ -92,7 +93,7 @@ impl CopyContent {
             }
             Self::Secret(object) => {
                 let data = object.data.iter();
-                json(&ObjectJson {
+                exact_json(&ObjectJson {
                     immutable: object.immutable,
                     type_: &object.type_,
                     data: data
@@ -101,10 +102,10 @@ impl CopyContent {
                     ..ObjectJson::of(&object.metadata)
                 })
             }
-            Self::Node(node) => json(node),
-            Self::Services(services) => json(services),
+            Self::Node(node) => exact_json(node),
+            Self::Services(services) => exact_json(services),
         };
-        Zeroizing::new(json)
+        Zeroizing::new(encoded.expect(WRITABLE))
     }
 
     /// The content of `id` from its bytes.
@@ -191,7 +192,7 @@ pub(super) fn encode_decoded_pod(mut pod: Pod) -> Zeroizing<Vec<u8>> {
         pod_ips: status.pod_ips,
         ..PodStatus::default()
     });
-    Zeroizing::new(json(&pod))
+    Zeroizing::new(pod.to_json().expect(WRITABLE))
 }
 
 #[cfg(test)]

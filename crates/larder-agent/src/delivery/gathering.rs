@@ -24,9 +24,9 @@ use super::{
 /// The inputs of one pod.
 #[derive(Default)]
 pub(crate) struct Gathering {
-    fetched: BTreeMap<Need, Fetched>,
+    /// `None` while a need is being fetched.
+    fetched: BTreeMap<Need, Option<Fetched>>,
     fetching: FuturesUnordered<BoxFuture<'static, (Need, Fetched)>>,
-    in_flight: BTreeSet<Need>,
 }
 
 impl Gathering {
@@ -38,7 +38,8 @@ impl Gathering {
         needs: impl Iterator<Item = &'a Need>,
     ) {
         for need in needs {
-            if !self.fetched.contains_key(need) && self.in_flight.insert(need.clone()) {
+            if !self.fetched.contains_key(need) {
+                self.fetched.insert(need.clone(), None);
                 let fetch = fetch(Arc::clone(inputs), Arc::clone(plan), need.clone());
                 self.fetching.push(fetch.boxed());
             }
@@ -61,19 +62,23 @@ impl Gathering {
     }
 
     fn keep(&mut self, need: Need, fetched: Fetched) -> Need {
-        self.in_flight.remove(&need);
-        self.fetched.insert(need.clone(), fetched);
+        self.fetched.insert(need.clone(), Some(fetched));
         need
+    }
+
+    /// The value of `need`, if it is fetched.
+    fn value(&self, need: &Need) -> Option<&Fetched> {
+        self.fetched.get(need)?.as_ref()
     }
 
     /// Whether `need` is fetched.
     pub(crate) fn has(&self, need: &Need) -> bool {
-        self.fetched.contains_key(need)
+        self.value(need).is_some()
     }
 
     /// The time of the copy in the checkpoint that `need` was read from.
     pub(crate) fn stale_as_of(&self, need: &Need) -> Option<Timestamp> {
-        match self.fetched.get(need)? {
+        match self.value(need)? {
             Fetched::ConfigMap(_, stale) | Fetched::Secret(_, stale) => *stale,
             Fetched::Token(_) | Fetched::PodCertificate(_) | Fetched::Cluster => None,
         }
@@ -81,7 +86,7 @@ impl Gathering {
 
     /// The identity of a fetched object, and whether it is immutable.
     pub(crate) fn identity(&self, kind: Kind, name: &SmolStr) -> Option<(Uid, bool)> {
-        match self.fetched.get(&Need::Object(kind, name.clone()))? {
+        match self.value(&Need::Object(kind, name.clone()))? {
             Fetched::ConfigMap(Ok(object), _) => {
                 Some((object.metadata().uid.clone(), object.is_immutable()))
             }
@@ -103,7 +108,8 @@ impl Gathering {
                 .unwrap_or(TrustBundles::NotSynced),
             ..Inputs::default()
         };
-        for (need, fetched) in &self.fetched {
+        let fetched = self.fetched.iter();
+        for (need, fetched) in fetched.filter_map(|(need, value)| Some((need, value.as_ref()?))) {
             match (need, fetched) {
                 (Need::Object(_, name), Fetched::ConfigMap(object, _)) => {
                     inputs.config_maps.insert(name.to_string(), object.clone());
@@ -125,12 +131,14 @@ impl Gathering {
 
     /// Forgets the value of `need`, which has changed.
     pub(crate) fn forget(&mut self, need: &Need) {
-        self.fetched.remove(need);
+        if self.has(need) {
+            self.fetched.remove(need);
+        }
     }
 
     /// Forgets all values.
     pub(crate) fn forget_all(&mut self) {
-        self.fetched.clear();
+        self.fetched.retain(|_, value| value.is_none());
     }
 
     /// Forgets all values and fetches: the new plan may no longer register them.
@@ -140,13 +148,11 @@ impl Gathering {
 
     /// Forgets the values of all other needs.
     pub(crate) fn retain(&mut self, needs: &BTreeSet<&Need>) {
-        self.fetched.retain(|need, _| needs.contains(need));
+        self.fetched
+            .retain(|need, value| value.is_none() || needs.contains(need));
         // A map that was emptied keeps its last node.
         if self.fetched.is_empty() {
             self.fetched = BTreeMap::new();
-        }
-        if self.in_flight.is_empty() {
-            self.in_flight = BTreeSet::new();
         }
     }
 }

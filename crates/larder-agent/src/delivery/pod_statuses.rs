@@ -19,7 +19,7 @@ use super::{
     journal::Journal,
     plan::{PartKind, PodPlan},
 };
-use crate::status::{ContainerStatus, Delivery, Phase, PodStatus, VolumeStatus};
+use crate::status::{ContainerStatus, Delivery, Phase, PodOverview, PodStatus, VolumeStatus};
 
 /// The published status of one pod, written by the pod's worker.
 #[derive(Debug)]
@@ -132,6 +132,20 @@ impl PodStatusEntry {
         self.publish(Phase::Waiting, "", parts.collect(), now);
     }
 
+    pub(crate) fn status(&self) -> PodStatus {
+        self.status.lock().clone()
+    }
+
+    pub(crate) fn overview(&self) -> PodOverview {
+        let status = self.status.lock();
+        PodOverview {
+            key: self.name.clone(),
+            uid: self.uid.clone(),
+            delivery: status.delivery.clone(),
+            volumes: status.volumes.len(),
+        }
+    }
+
     /// Records that the pod was tried as far as possible, and only waits for a kubelet, or for an address.
     pub(crate) fn settle(&self) {
         self.is_settled.store(true, Ordering::Relaxed);
@@ -205,21 +219,22 @@ impl PodStatuses {
         }
     }
 
-    /// The status of every pod, by namespace and name.
-    pub(crate) fn pods(&self) -> Vec<PodStatus> {
-        let entries: Vec<_> = self.entries.lock().values().cloned().collect();
-        let mut pods: Vec<_> = entries
-            .iter()
-            .map(|entry| entry.status.lock().clone())
-            .collect();
-        pods.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
-        pods
+    /// The entry of a pod.
+    pub(crate) fn get(&self, uid: &ResolvedPodUid) -> Option<Arc<PodStatusEntry>> {
+        self.entries.lock().get(uid).cloned()
+    }
+
+    /// All entries, by namespace, name and UID.
+    pub(crate) fn sorted(&self) -> Vec<Arc<PodStatusEntry>> {
+        let mut entries: Vec<_> = self.entries.lock().values().cloned().collect();
+        // They are sorted by UID.
+        entries.sort_by(|a, b| a.name.cmp(&b.name));
+        entries
     }
 
     /// Whether every pod was tried: none waits for its first attempt.
     pub(crate) fn is_settled(&self) -> bool {
-        let entries: Vec<_> = self.entries.lock().values().cloned().collect();
-        entries.iter().all(|entry| {
+        self.sorted().iter().all(|entry| {
             entry.is_settled.load(Ordering::Relaxed)
                 || entry.status.lock().delivery.phase != Phase::Waiting
         })

@@ -16,7 +16,8 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
-    time::Instant,
+    task::JoinSet,
+    time::{Instant, sleep},
 };
 
 /// Bytes of documents that clients of all listeners may leave unread. The status of a full node has some 330 KiB.
@@ -33,12 +34,14 @@ pub(super) struct Documents {
 
 #[derive(Debug)]
 struct Latest {
-    /// Kept until the next one is built.
+    /// Kept for [`SHARED_FOR`]; a full node's is a twentieth of the agent's memory.
     document: Option<Arc<Document>>,
     /// Its share of the budget; the next one takes about as much.
     bytes: u32,
     built: Instant,
     sequence: u64,
+    /// Lets go of the document.
+    _end: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -64,6 +67,7 @@ impl Documents {
             bytes: 1,
             built: Instant::now(),
             sequence: 0,
+            _end: JoinSet::new(),
         };
         Self {
             budget: Arc::new(Semaphore::new(MAX_UNREAD as usize)),
@@ -109,11 +113,22 @@ impl Documents {
             text,
             _unread: unread,
         });
+        let shared = Arc::clone(&self.latest);
+        let mut end = JoinSet::new();
+        end.spawn(async move {
+            sleep(SHARED_FOR).await;
+            let mut latest = shared.lock();
+            // Otherwise it is a later one, which has a task of its own.
+            if latest.built.elapsed() >= SHARED_FOR {
+                latest.document = None;
+            }
+        });
         *latest = Latest {
             document: Some(Arc::clone(&document)),
             bytes,
             built: Instant::now(),
             sequence,
+            _end: end,
         };
         Some(document)
     }
@@ -142,6 +157,9 @@ mod tests {
         assert_eq!(documents.document(2, || b"2".to_vec()).unwrap().text, b"2");
         tokio::time::advance(SHARED_FOR).await;
         assert_eq!(documents.document(2, || b"3".to_vec()).unwrap().text, b"3");
+        // Nothing is kept for clients that do not come.
+        tokio::time::sleep(2 * SHARED_FOR).await;
+        assert!(documents.latest.lock().document.is_none());
     }
 
     #[tokio::test]

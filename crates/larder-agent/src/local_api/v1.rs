@@ -1,10 +1,10 @@
 //! The API for other programs, on the socket only: pods, their changes, and projections of given manifests.
 //! `docs/api.md` and `docs/openapi.json` describe it.
 
-use std::{collections::HashMap, convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, sync::Arc, time::Duration};
 
 use axum::{
-    Json, Router,
+    Router,
     body::{Body, to_bytes},
     extract::{Query, State},
     http::{StatusCode, header},
@@ -48,17 +48,18 @@ pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
 
 /// The document behind `/v1/pods`.
 #[derive(Serialize, JsonSchema)]
-pub(super) struct PodList {
+#[schemars(rename = "PodList")]
+pub(super) struct PodList<Pods = Vec<PodStatus>> {
     /// Changes after this number may be missing in the list: follow them from here.
     sequence: u64,
-    pods: Vec<PodStatus>,
+    pods: Pods,
 }
 
-async fn pods(State(agent): State<AgentHandle>) -> Json<PodList> {
+async fn pods(State(agent): State<AgentHandle>) -> Response {
     // Read before the pods, so that no change is missed.
     let sequence = agent.journal().newest();
-    let pods = agent.pod_statuses();
-    Json(PodList { sequence, pods })
+    let pods = agent.status_document(|pod| pod).pods;
+    super::json(&PodList { sequence, pods })
 }
 
 #[derive(Deserialize)]
@@ -145,19 +146,18 @@ impl StreamPosition {
 }
 
 fn lines(agent: &AgentHandle, entries: &[JournalEntry]) -> String {
-    let statuses = agent.pod_statuses();
-    let by_uid: HashMap<_, _> = statuses.iter().map(|pod| (pod.uid.as_str(), pod)).collect();
     let lines = entries.iter().filter_map(|entry| {
         let (sequence, uid) = (entry.sequence, entry.uid.as_str());
+        let pod;
         Some(line(&match &entry.removed {
             None => {
-                let pod = by_uid.get(uid)?;
+                pod = agent.pod_status_of(&entry.uid)?;
                 ChangeLine::Changed {
                     sequence,
                     namespace: &pod.namespace,
                     name: &pod.name,
                     uid,
-                    pod,
+                    pod: &pod,
                 }
             }
             Some(key) => ChangeLine::Removed {

@@ -5,9 +5,9 @@
 //!
 //! [`Config::values`]: crate::config::Config::values
 
-use axum::{Json, Router, extract::State, routing::get};
+use axum::{Router, extract::State, response::Response, routing::get};
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::program::Program;
 use crate::agent::AgentHandle;
@@ -42,8 +42,8 @@ async fn flagz(State((_, program)): Pages) -> String {
     heading("flagz") + &lines.collect::<String>()
 }
 
-async fn configz(State((_, program)): Pages) -> Json<Value> {
-    Json(json!({"agentconfiguration": program.config().values()}))
+async fn configz(State((_, program)): Pages) -> Response {
+    super::json(&json!({"agentconfiguration": program.config().values()}))
 }
 
 fn heading(page: &str) -> String {

@@ -11,7 +11,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use larder_objects::{
-    ConfigMap, Secret, defaults,
+    ConfigMap, Secret, defaults, json_tree,
     validation::{self, FieldErrors, Scope},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -134,7 +134,7 @@ fn typed<K: DeserializeOwned + Serialize>(
     let mut object: K = parse(value)?;
     default(&mut object);
     let errors = check(&object);
-    *value = serde_json::to_value(object).map_err(|_| unreadable())?;
+    *value = json_tree(&object).map_err(|_| unreadable())?;
     Ok(errors)
 }
 

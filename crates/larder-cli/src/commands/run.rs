@@ -27,7 +27,7 @@ use larder_agent::{
     config::{Config, Flags},
     local_api::{self, LogControl, OwnSocket, Program},
     root_dir::RootDir,
-    status::Phase,
+    status::AgentOverview,
 };
 use larder_connections::{Acceptor, raise_descriptor_limit};
 use larder_objects::chain;
@@ -318,10 +318,12 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     // In both cases: the summary shows what is missing.
     let mut is_ready = timeout(SUMMARY, ready()).await.is_ok();
     let mut changes = agent.pod_changes();
-    let status = agent.status();
     let style = output::Style::of_stdout();
-    let text = summary::of(&status, manifests.as_deref(), style);
-    let mut shown = summary::remembered(status);
+    let whole = |overview: &AgentOverview| {
+        summary::of(overview, agent.pod_statuses(), manifests.as_deref(), style)
+    };
+    let mut shown = agent.overview();
+    let text = whole(&shown);
     // One that the terminal cannot hold would lose lines.
     let is_live = live::fits(&text);
     let show = |text: String| {
@@ -334,11 +336,9 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     };
     show(text);
     while !is_ready {
-        let status = agent.status();
-        let waiting_for = status.silent_sources.join(", ");
-        let tried = status.pods.iter();
-        let tried = tried.filter(|pod| pod.delivery.phase != Phase::Waiting);
-        let (tried, pods) = (tried.count(), status.pods.len());
+        let overview = agent.overview();
+        let waiting_for = overview.silent_sources.join(", ");
+        let (tried, pods) = (overview.tried(), overview.pods.len());
         info!(waiting_for, tried, pods, "first pass under way");
         is_ready = timeout(PROGRESS, ready()).await.is_ok();
         if is_ready {
@@ -349,12 +349,12 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
         // Changes that belong together are one line.
         sleep(SETTLE).await;
         changes.mark_unchanged();
-        let status = agent.status();
+        let overview = agent.overview();
         show(if is_live {
-            summary::of(&status, manifests.as_deref(), style)
+            whole(&overview)
         } else {
-            summary::changes(&shown, &status, style)
+            summary::changes(&shown.pods, &overview.pods, style)
         });
-        shown = summary::remembered(status);
+        shown = overview;
     }
 }

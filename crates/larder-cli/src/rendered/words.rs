@@ -2,7 +2,7 @@
 
 use indexmap::{IndexMap, IndexSet};
 use k8s_openapi::api::core::v1::Volume;
-use larder_objects::Kind;
+use larder_objects::{Kind, volume_sources};
 use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin};
 
 use super::pod::RenderedPod;
@@ -159,14 +159,10 @@ pub(crate) fn volume_type(volume: &Volume) -> String {
         let name = secret.secret_name.as_deref().unwrap_or("");
         return format!("{} {name}", Kind::Secret);
     }
-    // Every field but the name is a type.
-    let fields = serde_json::to_value(volume).unwrap_or_default();
-    let mut types = fields
-        .as_object()
+    volume_sources(volume)
         .into_iter()
-        .flat_map(|fields| fields.keys());
-    let found = types.find(|field| *field != "name");
-    found.cloned().unwrap_or_default()
+        .next()
+        .map_or_else(String::new, |(type_, _)| type_)
 }
 
 #[cfg(test)]

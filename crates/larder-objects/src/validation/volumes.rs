@@ -14,7 +14,7 @@ use super::{
     environment::{check_field_ref, check_resource_ref},
     foreign,
 };
-use crate::FieldPath;
+use crate::{FieldPath, volume_sources};
 
 /// Fields of the pod that a file may show.
 const VOLUME_FIELDS: [&str; 5] = [
@@ -35,12 +35,10 @@ pub fn certificate_secs(signer_name: &str) -> RangeInclusive<i32> {
 
 pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: &Volume) {
     errors.check_given(field.child("name"), &volume.name, FieldErrors::check_label);
-    let Ok(Value::Object(fields)) = serde_json::to_value(volume) else {
-        return;
-    };
+    let sources = volume_sources(volume);
     let mut types = foreign::TYPES
         .into_iter()
-        .filter_map(|volume_type| Some((volume_type, fields.get(volume_type)?.as_object()?)));
+        .filter_map(|volume_type| Some((volume_type, sources.get(volume_type)?.as_object()?)));
     match types.next() {
         None => errors.required(field, "must specify a volume type"),
         Some((volume_type, fields)) => {

@@ -284,7 +284,7 @@ fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
     let hash = annotation(&pod.metadata, CONFIG_HASH)
         .unwrap_or_default()
         .to_owned();
-    let content = content_hash(&mirror);
+    let content = content_hash(pod);
     let metadata = &mut mirror.metadata;
     set_annotation(metadata, CONFIG_MIRROR, Some(hash));
     set_annotation(metadata, CONTENT_HASH, Some(content));
@@ -305,11 +305,11 @@ fn mirror_of(pod: &StoredPod, node: &NodeIdentity) -> Pod {
 pub(super) fn is_current(mirror: &ObjectMeta, pod: &StoredPod) -> bool {
     mirror.deletion_timestamp.is_none()
         && is_mirror_pod_of(mirror, &pod.metadata)
-        && annotation(mirror, CONTENT_HASH).is_none_or(|hash| hash == content_hash(&pod.decode()))
+        && annotation(mirror, CONTENT_HASH).is_none_or(|hash| hash == content_hash(pod))
 }
 
 /// Hash of the content of `pod` that users see: labels, annotations and spec.
-fn content_hash(pod: &Pod) -> String {
+fn content_hash(pod: &StoredPod) -> String {
     let mut annotations = pod.metadata.annotations.clone().unwrap_or_default();
     for key in [CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR, CONTENT_HASH] {
         annotations.remove(key);
@@ -317,7 +317,7 @@ fn content_hash(pod: &Pod) -> String {
     let content = json!({
         "labels": pod.metadata.labels,
         "annotations": annotations,
-        "spec": pod.spec,
+        "spec": pod.spec_tree(),
     });
     StableHash::EMPTY
         .with(Canonical(&content).to_string())

@@ -28,13 +28,13 @@ use std::{
 use bytes::{Buf as _, Bytes, BytesMut};
 use h2::{RecvStream, client};
 use http::{HeaderMap, Request, StatusCode, header};
+use k8s_openapi::api::core::v1::Pod;
 use larder_files::ownership::user;
 use larder_objects::{
-    ObjectMeta,
+    ApiJson as _, ObjectMeta,
     protobuf::{WireValue, fields},
 };
 use larder_watch::collection::{CollectionEvent, Found};
-use serde::de::IntoDeserializer as _;
 use tokio::{net::UnixStream, time::timeout};
 
 use self::schema::SCHEMA;
@@ -301,8 +301,8 @@ fn parse(message: &[u8]) -> Option<WatchEvent> {
         return Some(WatchEvent::Other);
     }
     let pod = SCHEMA.decode("Pod", pod)?;
-    let pod: StoredPod =
-        serde::Deserialize::deserialize(serde_json::Value::Object(pod).into_deserializer()).ok()?;
+    let pod = serde_json::to_vec(&pod).ok()?;
+    let pod = StoredPod::new(Pod::from_json(&pod).ok()?).ok()?;
     let metadata = pod.identity();
     if metadata.name.is_empty() || pod.uid().is_empty() {
         return None;

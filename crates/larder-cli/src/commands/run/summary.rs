@@ -6,14 +6,19 @@ use std::{
     path::Path,
 };
 
-use larder_agent::status::{AgentStatus, Delivery, Phase};
+use larder_agent::status::{AgentOverview, Delivery, Phase, PodOverview, PodStatus};
 
 use crate::output::{Paint, Style, count, escaped};
 
 /// The summary, for people; with what to try next if the pods come from `manifests`.
-pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -> String {
+pub(super) fn of(
+    status: &AgentOverview,
+    pods: impl IntoIterator<Item = PodStatus>,
+    manifests: Option<&Path>,
+    style: Style,
+) -> String {
     let mut text = String::new();
-    let volumes: usize = status.pods.iter().map(|pod| pod.volumes.len()).sum();
+    let volumes: usize = status.pods.iter().map(|pod| pod.volumes).sum();
     // Writing to a String does not fail.
     let _ = writeln!(
         text,
@@ -34,7 +39,7 @@ pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -
         );
         let _ = writeln!(text, "{}", style.paint(Paint::Yellow, hint));
     }
-    for pod in &status.pods {
+    for pod in pods {
         let path = format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
         let _ = writeln!(
             text,
@@ -89,21 +94,11 @@ pub(super) fn of(status: &AgentStatus, manifests: Option<&Path>, style: Style) -
     text
 }
 
-/// What [`changes`] compares with later: without the parts of pods, and the objects, which take the most memory.
-pub(super) fn remembered(mut status: AgentStatus) -> AgentStatus {
-    status.objects = Vec::new();
-    for pod in &mut status.pods {
-        pod.path = String::new();
-        (pod.volumes, pod.containers, pod.on_change) = Default::default();
-    }
-    status
-}
-
 /// A line for each pod that came, went, or is in another phase than before, for people.
-pub(super) fn changes(before: &AgentStatus, now: &AgentStatus, style: Style) -> String {
+pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style) -> String {
     let mut text = String::new();
-    let known: BTreeMap<_, _> = before.pods.iter().map(|pod| (&pod.uid, pod)).collect();
-    for pod in &now.pods {
+    let known: BTreeMap<_, _> = before.iter().map(|pod| (&pod.uid, pod)).collect();
+    for pod in now {
         let was = known.get(&pod.uid);
         let (delivery, is_new) = (&pod.delivery, was.is_none());
         let is_same = was.is_some_and(|was| {
@@ -115,18 +110,18 @@ pub(super) fn changes(before: &AgentStatus, now: &AgentStatus, style: Style) -> 
         let state = match delivery.phase {
             Phase::Delivered => style.paint(
                 Paint::Green,
-                format_args!("{} delivered", count(pod.volumes.len(), "volume")),
+                format_args!("{} delivered", count(pod.volumes, "volume")),
             ),
             phase if delivery.reason.is_empty() => style.paint(Paint::Yellow, phase.as_str()),
             _ => style.paint(Paint::Red, undelivered(delivery)),
         };
         let sign = if is_new { "+" } else { "~" };
-        let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
+        let name = style.paint(Paint::Bold, &pod.key);
         let _ = writeln!(text, "{sign} {name}  {state}");
     }
-    let served: BTreeSet<_> = now.pods.iter().map(|pod| &pod.uid).collect();
-    for pod in before.pods.iter().filter(|pod| !served.contains(&pod.uid)) {
-        let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
+    let served: BTreeSet<_> = now.iter().map(|pod| &pod.uid).collect();
+    for pod in before.iter().filter(|pod| !served.contains(&pod.uid)) {
+        let name = style.paint(Paint::Bold, &pod.key);
         let _ = writeln!(text, "- {name}  gone, its volumes removed");
     }
     text
@@ -138,37 +133,34 @@ fn undelivered(delivery: &Delivery) -> String {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+    use larder_objects::ObjectKey;
+    use larder_pods::ResolvedPodUid;
     use serde_json::json;
 
     use super::*;
 
-    fn status(pods: &[(&str, &str, &str)]) -> AgentStatus {
-        let pods = pods.iter().map(|(name, phase, reason)| {
-            json!({
-                "namespace": "demo", "name": name, "uid": name, "source": "api", "path": "/r",
-                "volumes": [], "containers": [],
-                "phase": phase, "since": "2026-01-01T00:00:00Z", "reason": reason,
-            })
+    fn pods(pods: &[(&str, Phase, &str)]) -> Vec<PodOverview> {
+        let pods = pods.iter().map(|(name, phase, reason)| PodOverview {
+            key: ObjectKey::new("demo", *name),
+            uid: ResolvedPodUid::new(*name),
+            delivery: Delivery::new(*phase, *reason, Timestamp::UNIX_EPOCH),
+            volumes: 0,
         });
-        let status = json!({
-            "node": "n1", "rootDir": "/r", "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
-            "watchScope": "Object", "silentSources": [], "problems": [],
-            "pods": pods.collect::<Vec<_>>(), "objects": [],
-        });
-        serde_json::from_value(status).unwrap()
+        pods.collect()
     }
 
     #[test]
     fn each_pod_that_comes_goes_or_waits_has_a_line() {
-        let before = remembered(status(&[
-            ("a", "Delivered", ""),
-            ("b", "Delivered", ""),
-            ("c", "Waiting", ""),
-        ]));
-        let now = status(&[
-            ("a", "Delivered", ""),
-            ("c", "Delivered", ""),
-            ("d", "Failing", "secret \"x\" not found"),
+        let before = pods(&[
+            ("a", Phase::Delivered, ""),
+            ("b", Phase::Delivered, ""),
+            ("c", Phase::Waiting, ""),
+        ]);
+        let now = pods(&[
+            ("a", Phase::Delivered, ""),
+            ("c", Phase::Delivered, ""),
+            ("d", Phase::Failing, "secret \"x\" not found"),
         ]);
         assert_eq!(
             changes(&before, &now, Style::PLAIN),
@@ -179,7 +171,11 @@ mod tests {
 
     #[test]
     fn a_node_without_pods_says_why() {
-        let text = of(&status(&[]), None, Style::PLAIN);
+        let overview = AgentOverview {
+            node: "n1".to_owned(),
+            ..AgentOverview::default()
+        };
+        let text = of(&overview, [], None, Style::PLAIN);
         assert!(text.contains("no pod has spec.nodeName n1"), "{text}");
     }
 
@@ -197,11 +193,14 @@ mod tests {
             "volumes": [with(json!({"name": evil, "type": evil, "path": evil, "files": 1}))],
             "containers": [with(json!({"name": evil, "path": evil}))],
         }));
-        let status = serde_json::from_value(json!({
-            "node": evil, "rootDir": evil, "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
-            "watchScope": "Object", "silentSources": [evil], "problems": [], "pods": [status], "objects": [],
-        }));
-        let text = of(&status.unwrap(), Some(Path::new(evil)), Style::PLAIN);
+        let overview = AgentOverview {
+            node: evil.to_owned(),
+            root_dir: evil.to_owned(),
+            silent_sources: vec![evil.to_owned()],
+            ..AgentOverview::default()
+        };
+        let pod = serde_json::from_value(status).unwrap();
+        let text = of(&overview, [pod], Some(Path::new(evil)), Style::PLAIN);
         let acts = |character: char| character.is_control() && character != '\n';
         assert!(!text.contains(acts), "{text:?}");
     }

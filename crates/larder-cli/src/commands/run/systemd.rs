@@ -23,7 +23,7 @@ use std::{
 
 use larder_agent::{
     agent::AgentHandle,
-    status::{AgentStatus, Phase},
+    status::{AgentOverview, Phase},
 };
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
@@ -69,7 +69,7 @@ impl ServiceManager {
             while !agent.is_ready() {
                 if updated.is_none_or(|at: Instant| at.elapsed() >= STATUS_INTERVAL) {
                     updated = Some(Instant::now());
-                    self.send(&format!("STATUS={}", starting(&agent.status())));
+                    self.send(&format!("STATUS={}", starting(&agent.overview())));
                 }
                 sleep(POLL_INTERVAL).await;
             }
@@ -87,7 +87,7 @@ impl ServiceManager {
             if self.watchdog.is_some() && agent.health().is_healthy() {
                 self.send("WATCHDOG=1");
             }
-            let new = summary(&agent.status());
+            let new = summary(&agent.overview());
             // Sent again if the manager has not read its earlier messages yet.
             if new != line && self.send(&format!("STATUS={new}")) {
                 line = new;
@@ -147,22 +147,20 @@ fn watchdog(usec: Option<String>, pid: Option<String>) -> Option<Duration> {
 }
 
 /// One line about an agent that has not finished its first pass.
-fn starting(status: &AgentStatus) -> String {
+fn starting(status: &AgentOverview) -> String {
     if !status.silent_sources.is_empty() {
         let sources = status.silent_sources.join(", ");
         return format!("waiting for the pods of: {sources}");
     }
-    let pods = status.pods.iter();
-    let tried = pods.filter(|pod| pod.delivery.phase != Phase::Waiting);
     format!(
         "first pass: {} of {} pods",
-        tried.count(),
+        status.tried(),
         status.pods.len()
     )
 }
 
 /// One line about a running agent.
-fn summary(status: &AgentStatus) -> String {
+fn summary(status: &AgentOverview) -> String {
     let pods = status.pods.iter();
     let done = pods.filter(|pod| matches!(pod.delivery.phase, Phase::Delivered | Phase::Ended));
     let mut parts = vec![format!(
