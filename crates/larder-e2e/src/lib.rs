@@ -16,6 +16,7 @@ mod process;
 mod proxy;
 mod real;
 mod root_dir;
+mod scratch_dir;
 mod server;
 
 pub use address::own_address;
@@ -24,4 +25,5 @@ pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;
 pub use real::{RealServer, StatusPatch};
 pub use root_dir::{Files, pod_files, reboot};
+pub use scratch_dir::ScratchDir;
 pub use server::Server;

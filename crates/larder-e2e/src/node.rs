@@ -21,7 +21,6 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use kube::Client;
-use tempfile::TempDir;
 
 pub use self::{
     container::Container,
@@ -30,6 +29,7 @@ pub use self::{
     larder::{Larder, MountView, build_larder},
 };
 use self::{containerd::Containerd, isolation::Isolated, remains::Remains};
+use crate::ScratchDir;
 
 /// containerd and a kubelet that are the node [`NODE`](crate::NODE) of an API server; dropped, they end.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl KubeletNode {
         admin: &Client,
         settings: KubeletSettings,
     ) -> anyhow::Result<Self> {
-        let folder = TempDir::with_prefix("larder-e2e-node-")?;
+        let folder = ScratchDir::with_prefix("larder-e2e-node-")?;
         let containerd = Containerd::start(&folder.path().join("containerd")).await?;
         let image = image::build(&folder.path().join("image"), &binaries.busybox)?;
         containerd.import(&image)?;

@@ -12,8 +12,8 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
 use larder_apiserver::{ApiServer, Kind, Options, Transport, User};
+use larder_e2e::ScratchDir;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tokio::{
     net::TcpListener,
     process::{Child, Command as TokioCommand},
@@ -30,7 +30,7 @@ struct Cluster {
     server: ApiServer,
     _serving: JoinSet<()>,
     _node: Child,
-    _folder: TempDir,
+    _folder: ScratchDir,
 }
 
 impl Cluster {
@@ -45,7 +45,7 @@ impl Cluster {
         if !may {
             return None;
         }
-        let folder = TempDir::with_prefix("larder-node-").unwrap();
+        let folder = ScratchDir::with_prefix("larder-node-").unwrap();
         let (images, kubeconfig) = (
             folder.path().join("images"),
             folder.path().join("kubeconfig"),

@@ -12,9 +12,8 @@ use std::{
 use anyhow::{Context as _, ensure};
 use kube::Client;
 use larder_agent::status::Phase;
-use larder_e2e::{Identity, NODE, Server};
+use larder_e2e::{Identity, NODE, ScratchDir, Server};
 use larder_objects::Kind;
-use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -47,14 +46,14 @@ const SLOWER_BUDGET: f64 = 1.05;
 
 /// A root directory, and how to start an agent on it.
 struct Place {
-    directory: Arc<TempDir>,
+    directory: Arc<ScratchDir>,
     kubeconfig: String,
     config: String,
 }
 
 impl Place {
     fn new(server: &Server, has_checkpoint: bool) -> anyhow::Result<Self> {
-        let directory = TempDir::with_prefix("larder-bench-")?;
+        let directory = ScratchDir::with_prefix("larder-bench-")?;
         let config = directory.path().join("agent.yaml");
         let text = if has_checkpoint {
             "checkpoint: {key: 'file:key'}"

@@ -14,12 +14,8 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use larder_agent::status::{AgentStatus, Phase};
-use larder_e2e::figures::Usage;
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process},
-};
-use tempfile::TempDir;
+use larder_e2e::{ScratchDir, figures::Usage};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::{Instant, sleep};
 
 use crate::PATIENCE;
@@ -32,17 +28,17 @@ pub(crate) struct Agent {
     child: Child,
     pub(crate) started: Instant,
     /// The root directory, `root`, and the log.
-    root: Arc<TempDir>,
+    root: Arc<ScratchDir>,
 }
 
 impl Agent {
     /// Starts `larder run` with these arguments and a root directory of its own.
     pub(crate) fn start(arguments: &[&str]) -> anyhow::Result<Self> {
-        Self::start_in(TempDir::with_prefix("larder-bench-")?.into(), arguments)
+        Self::start_in(ScratchDir::with_prefix("larder-bench-")?.into(), arguments)
     }
 
     /// The same with the root directory `root` in that directory, where an earlier agent may have left files.
-    pub(crate) fn start_in(root: Arc<TempDir>, arguments: &[&str]) -> anyhow::Result<Self> {
+    pub(crate) fn start_in(root: Arc<ScratchDir>, arguments: &[&str]) -> anyhow::Result<Self> {
         let log = File::create(root.path().join("log"))?;
         let binary = env::var_os("LARDER_BENCH_BINARY")
             .map_or(env!("CARGO_BIN_EXE_larder").into(), PathBuf::from);
@@ -142,13 +138,7 @@ impl Drop for Agent {
         let _ = self.child.kill();
         let _ = self.child.wait();
         // What it has mounted stays, so that a restarted agent finds it; this one is not restarted.
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let points = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        for point in points.map(Path::new) {
-            if point.starts_with(self.root.path()) {
-                let _ = unmount(point, UnmountFlags::DETACH);
-            }
-        }
+        self.root.unmount_all();
     }
 }
 

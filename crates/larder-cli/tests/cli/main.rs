@@ -43,18 +43,12 @@ use std::{
     process::{Command, Output, Stdio},
 };
 
-use rustix::mount::{UnmountFlags, unmount};
-use tempfile::TempDir;
+use larder_e2e::ScratchDir;
 
 /// A fresh directory in which `larder` runs.
 struct Desk {
-    dir: TempDir,
-}
-
-impl Drop for Desk {
-    fn drop(&mut self) {
-        self.unmount_all();
-    }
+    /// As root an agent mounts.
+    dir: ScratchDir,
 }
 
 /// The leftovers of a run.
@@ -68,7 +62,7 @@ struct Run {
 impl Desk {
     /// A directory with these files.
     fn with<const N: usize>(files: [(&str, &str); N]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = ScratchDir::with_prefix("larder-cli-").unwrap();
         for (name, content) in files {
             fs::write(dir.path().join(name), content).unwrap();
         }
@@ -77,17 +71,6 @@ impl Desk {
 
     fn path(&self) -> &Path {
         self.dir.path()
-    }
-
-    /// As root an agent mounts, and what is mounted keeps the directory from being cleared.
-    fn unmount_all(&self) {
-        let directory = fs::canonicalize(self.path()).unwrap();
-        let mounts = fs::read_to_string("/proc/mounts").unwrap();
-        for point in mounts.lines().filter_map(|line| line.split(' ').nth(1)) {
-            if Path::new(point).starts_with(&directory) {
-                let _ = unmount(point, UnmountFlags::DETACH);
-            }
-        }
     }
 
     /// Puts another file in the place of `name`, in one step.

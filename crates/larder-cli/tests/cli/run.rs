@@ -121,7 +121,7 @@ impl Drop for Agent<'_> {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.desk.unmount_all();
+        self.desk.dir.unmount_all();
     }
 }
 

@@ -9,16 +9,12 @@ use std::{
 };
 
 use larder_agent::{root_dir, status::AgentStatus};
-use larder_e2e::NODE;
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process},
-};
-use tempfile::TempDir;
+use larder_e2e::{NODE, ScratchDir};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// An agent, running or not; dropped, it is killed and all that it left goes.
 pub(crate) struct Agent {
-    folder: TempDir,
+    folder: ScratchDir,
     kubeconfig: PathBuf,
     child: Option<Child>,
 }
@@ -54,7 +50,7 @@ pub(crate) struct Usage {
 impl Agent {
     /// An agent that has not been started yet.
     pub(crate) fn prepare(kubeconfig: PathBuf) -> Self {
-        let folder = TempDir::with_prefix("larder-node-").unwrap();
+        let folder = ScratchDir::with_prefix("larder-node-").unwrap();
         fs::create_dir(folder.path().join("static")).unwrap();
         let config = "staticPodPath: static\nregisterNode: true\n";
         fs::write(folder.path().join("config.yaml"), config).unwrap();
@@ -162,11 +158,7 @@ impl Agent {
 
     /// Paths below the root directory on which something is mounted.
     pub(crate) fn mounts(&self) -> Vec<PathBuf> {
-        let root = fs::canonicalize(self.folder.path()).unwrap();
-        let mounts = fs::read_to_string("/proc/mounts").unwrap();
-        let paths = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        let below = paths.map(Path::new).filter(|path| path.starts_with(&root));
-        below.map(Path::to_owned).collect()
+        self.folder.mounts()
     }
 }
 
@@ -176,10 +168,6 @@ impl Drop for Agent {
             // It may have ended already.
             let _ = child.kill();
             let _ = child.wait();
-        }
-        // As root it mounts, and what is mounted keeps the folder from being cleared.
-        for path in self.mounts() {
-            let _ = unmount(&path, UnmountFlags::DETACH);
         }
     }
 }

@@ -10,8 +10,7 @@ use std::{
 };
 
 use fastrand::Rng;
-use rustix::mount::{UnmountFlags, unmount};
-use tempfile::TempDir;
+use larder_e2e::ScratchDir;
 use tokio::time::{Instant, sleep};
 
 use crate::agent::command;
@@ -75,7 +74,7 @@ fn mount_point(folder: &Path, number: usize) -> PathBuf {
 
 /// The agent, and what it serves.
 struct Machine {
-    folder: TempDir,
+    folder: ScratchDir,
     agent: Option<Child>,
 }
 
@@ -154,13 +153,6 @@ impl Drop for Machine {
             let _ = agent.kill();
             let _ = agent.wait();
         }
-        // What is mounted keeps the folder from being cleared.
-        let root = fs::canonicalize(self.root()).unwrap_or_else(|_| self.root());
-        let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-        let paths = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        for path in paths.filter(|path| Path::new(path).starts_with(&root)) {
-            let _ = unmount(path, UnmountFlags::DETACH);
-        }
     }
 }
 
@@ -193,7 +185,7 @@ async fn every_process_is_notified_of_its_last_content_whenever_the_agent_dies()
     let seed = seed.unwrap_or_else(|| fastrand::u64(..));
     let mut rng = Rng::with_seed(seed);
     let mut machine = Machine {
-        folder: TempDir::with_prefix("larder-on-change-").unwrap(),
+        folder: ScratchDir::with_prefix("larder-on-change-").unwrap(),
         agent: None,
     };
     fs::create_dir(machine.folder.path().join("manifests")).unwrap();

@@ -7,11 +7,9 @@ use std::{
     time::Duration,
 };
 
-use rustix::{
-    mount::{UnmountFlags, unmount},
-    process::{Pid, Signal, kill_process},
-};
-use tempfile::TempDir;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::ScratchDir;
 
 /// The directory of control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";
@@ -20,7 +18,7 @@ const ATTEMPTS: (u32, Duration) = (100, Duration::from_millis(20));
 
 /// The folder of a node whose kubelet and containerd have ended. Dropping it removes it and all containers.
 #[derive(Debug)]
-pub(super) struct Remains(pub(super) TempDir);
+pub(super) struct Remains(pub(super) ScratchDir);
 
 impl Drop for Remains {
     fn drop(&mut self) {
@@ -34,15 +32,7 @@ impl Drop for Remains {
             .filter_map(|path| path.file_name()?.to_str())
             .collect();
         kill_all_of(&ids);
-        let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-        let paths = mounts.lines().filter_map(|line| line.split(' ').nth(1));
-        let below: Vec<_> = paths
-            .filter(|path| Path::new(path).starts_with(&folder))
-            .collect();
-        for path in below.iter().rev() {
-            // What else holds it ends with the namespace.
-            let _ = unmount(*path, UnmountFlags::DETACH);
-        }
+        self.0.unmount_all();
         let hierarchies = entries(Path::new(CGROUPS))
             .into_iter()
             .chain([PathBuf::from(CGROUPS)]);
