@@ -8,7 +8,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
 use kube::Client;
-use larder_objects::StableHash;
+use larder_objects::{ApiJson as _, StableHash};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 
@@ -254,7 +254,10 @@ impl MirrorClient {
 
     async fn create_pod(&self, full_name: &FullName, pod: &Pod) -> Result<(), RequestError> {
         let path = pods_path(full_name)?;
-        let created = request(&self.client, Method::POST, path.as_str(), Some(pod)).await;
+        // As a tree, so that there is one serializer of pods.
+        let json = pod.to_json().and_then(|json| serde_json::from_slice(&json));
+        let pod: Value = json.expect("it was stored, so it has a JSON form");
+        let created = request(&self.client, Method::POST, path.as_str(), Some(&pod)).await;
         created.map(|_: IgnoredAny| ())
     }
 }
