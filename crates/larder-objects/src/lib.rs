@@ -31,8 +31,9 @@ mod stable_uid;
 mod subscript;
 mod uid;
 pub mod validation;
+mod wiped;
 pub mod x509;
-mod yaml;
+pub mod yaml;
 
 pub use age::age;
 pub use api_json::{ApiJson, exact_json, json_tree, volume_sources};

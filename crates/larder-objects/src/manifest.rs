@@ -44,7 +44,7 @@ mod kind;
 mod normalize;
 mod raw;
 mod read;
-mod typed;
+pub(crate) mod typed;
 mod unknown;
 
 use std::{

@@ -1,49 +1,180 @@
-//! YAML text to JSON values, as `kubectl` converts it, with the line of every node.
+//! YAML text to JSON values, as `kubectl` converts it, with the line of every node. JSON is YAML.
 //!
 //! The parser yields events, from which this module builds trees. Unlike a deserializer, a tree lets an error name its
 //! line, and lets scalars be typed by the rules of `sigs.k8s.io/yaml` (YAML 1.1: `yes` is a boolean, `0644` is octal),
 //! for which existing manifests were written.
 //!
+//! ```text
+//! settings ─► Document ─► value, or a type, or an error with its line
+//! manifests ─► chunks ─► nodes ─► value, and the lines of its fields
+//! ```
+//!
 //! Invariants:
-//! 1. A document that cannot be parsed affects no other: the text is split at its `---` lines before anything is
-//!    parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
+//! 1. A document of a manifest that cannot be parsed affects no other: the text is split at its `---` lines before
+//!    anything is parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
-//! 3. Copies made by aliases and merge keys count against a [`CopyBudget`], which grows with the file.
+//! 3. Copies made by aliases and merge keys count against [`Limits::copied_bytes`].
 //! 4. No tree is deeper than [`MAX_DEPTH`], copies included: everything below walks it recursively.
+//! 5. The texts of a [`Document`] are zeroized on drop: settings hold credentials.
+//!
+//! # Examples
+//!
+//! ```
+//! use larder_objects::yaml::Document;
+//!
+//! let document = Document::parse("ports:\n- 80\n- https\n", 0)?;
+//! assert_eq!(document.value()["ports"][0], 80);
+//!
+//! #[derive(Debug, serde::Deserialize)]
+//! struct Settings {
+//!     ports: Vec<u16>,
+//! }
+//! let error = document.decode::<Settings>().unwrap_err();
+//! assert_eq!(error.to_string(), "line 3: ports[1]: expected a whole number, found a string");
+//! # Ok::<(), larder_objects::yaml::Error>(())
+//! ```
 
 mod chunks;
 mod scalar;
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::{collections::HashMap, fmt};
 
-use granit_parser::{Event, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
+use granit_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
+use serde::Deserialize;
 use serde_json::Value;
 
-use crate::PathSegment;
+use crate::{FieldPath, PathSegment, manifest::typed, wiped::Wiped};
 
 pub(crate) use self::chunks::{Chunk, chunks};
 
 /// Largest number of mappings and sequences within each other. JSON has a limit of its own, 128, in `serde_json`.
 const MAX_DEPTH: usize = 100;
+/// Number of characters of a key that an error quotes.
+const MAX_SHOWN_KEY: usize = 64;
 /// Estimate of the memory of a node beside its text, in bytes.
 const NODE_BYTES: usize = 64;
 
-/// The bytes of text and of tree that the aliases and merge keys of one file may copy.
-pub(crate) struct CopyBudget {
-    limit: usize,
-    left: usize,
+/// What a text may hold.
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Most documents.
+    pub documents: usize,
+    /// Bytes that aliases and merge keys may copy: the length of the texts, and 64 for each node. 0 rejects anchors.
+    pub copied_bytes: usize,
+    /// Whether the last of equal keys counts. Otherwise, they are an error.
+    pub last_key_wins: bool,
 }
 
-impl CopyBudget {
-    /// For a file of `size` bytes: 4 MiB, and 16 times its size.
-    pub(crate) fn for_file(size: usize) -> Self {
-        let limit = (4 << 20) + size.saturating_mul(16);
-        Self { limit, left: limit }
+/// One document of a text, with the lines of its fields. Its texts are zeroized on drop, and `Debug` does not show them.
+pub struct Document {
+    value: Wiped,
+    lines: Node,
+}
+
+impl Document {
+    /// The only document of `text`; `null` if nothing is written there. Of aliases, see [`Limits::copied_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// The text is not YAML, has two documents or a key twice, or copies too much.
+    pub fn parse(text: &str, copied_bytes: usize) -> Result<Self, Error> {
+        let limits = Limits {
+            documents: 1,
+            copied_bytes,
+            last_key_wins: false,
+        };
+        match Self::parse_all(text, limits)?.pop() {
+            Some(document) => Ok(document),
+            None => Self::parse("null", 0),
+        }
+    }
+
+    /// The documents of `text`, in order.
+    ///
+    /// # Errors
+    ///
+    /// The text is not YAML, or exceeds the limits.
+    pub fn parse_all(text: &str, mut limits: Limits) -> Result<Vec<Self>, Error> {
+        let nodes = parse(Chunk { text, line: 1 }, &mut limits)?;
+        Ok(nodes.into_iter().map(Self::new).collect())
+    }
+
+    fn new(mut lines: Node) -> Self {
+        let value = Wiped(lines.take_value());
+        Self { value, lines }
+    }
+
+    /// The document as JSON.
+    pub fn value(&self) -> &Value {
+        &self.value.0
+    }
+
+    /// The document as a `T`. A field that a struct does not have is ignored, unless the struct denies it.
+    ///
+    /// # Errors
+    ///
+    /// A field has another type than in `T`, is missing or is denied, or the lists are too long.
+    pub fn decode<'de, T: Deserialize<'de>>(&'de self) -> Result<T, Error> {
+        typed::decode(self.value(), &mut Vec::new()).map_err(|problem| {
+            let line = self.line_of(&problem.field());
+            Error::new(ErrorKind::Type, line, problem.to_string())
+        })
+    }
+
+    /// Line of the innermost field that exists on the way along `path`, from 1: that of its value.
+    pub fn line_of(&self, path: &FieldPath) -> usize {
+        self.lines.line_of(path.segments())
     }
 }
 
-/// The documents of a chunk, in order. Usually one; `...` may separate more.
-pub(crate) fn parse(chunk: Chunk<'_>, budget: &mut CopyBudget) -> Result<Vec<Node>, SyntaxError> {
+impl fmt::Debug for Document {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Document").finish_non_exhaustive()
+    }
+}
+
+/// Why a text, or a document of it, is rejected. Quotes no value.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("line {line}: {problem}")]
+pub struct Error {
+    /// Line of the text, from 1.
+    pub line: usize,
+    /// The kind of the problem.
+    pub kind: ErrorKind,
+    /// The field, if it is known, and the problem.
+    pub problem: String,
+}
+
+/// The kinds of [`Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorKind {
+    /// Not YAML that Kubernetes would take.
+    Syntax,
+    /// A mapping has a key twice. The problem names the key.
+    DuplicateKey,
+    /// Too deep, too many documents or too many copies.
+    Limit,
+    /// A field is not as in the type.
+    Type,
+}
+
+impl Error {
+    fn new(kind: ErrorKind, line: usize, problem: impl Into<String>) -> Self {
+        let problem = problem.into();
+        Self {
+            line,
+            kind,
+            problem,
+        }
+    }
+
+    fn syntax(line: usize, problem: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Syntax, line, problem)
+    }
+}
+
+/// The documents of a chunk, in order. Usually one; `...` may separate more. What is copied is taken off the limits.
+pub(crate) fn parse(chunk: Chunk<'_>, limits: &mut Limits) -> Result<Vec<Node>, Error> {
     let options = granit_parser::options! {
         emit_comments: false,
         flow_nesting_limit: MAX_DEPTH,
@@ -53,12 +184,17 @@ pub(crate) fn parse(chunk: Chunk<'_>, budget: &mut CopyBudget) -> Result<Vec<Nod
         events: Parser::new_from_str_with_options(chunk.text, options),
         first_line: chunk.line,
         anchors: HashMap::new(),
-        budget,
+        limits,
         depth: 0,
     };
     let mut documents = Vec::new();
-    while let Some((event, _)) = builder.next()? {
+    while let Some((event, span)) = builder.next()? {
         if let Event::DocumentStart(..) = event {
+            let most = builder.limits.documents;
+            if documents.len() == most {
+                let problem = format!("too many documents: at most {most}");
+                return Err(Error::new(ErrorKind::Limit, builder.line(span), problem));
+            }
             builder.anchors.clear();
             let (event, span) = builder.expect_next()?;
             documents.push(builder.node(event, span)?);
@@ -79,22 +215,22 @@ pub(crate) struct Node {
 
 #[derive(Clone)]
 enum Content {
-    Scalar(Value),
+    Scalar(Wiped),
     Sequence(Vec<Node>),
-    /// In the order of the file; no key twice.
+    /// Sorted by name; no key twice.
     Mapping(Vec<(String, Node)>),
 }
 
 impl Node {
     /// Whether nothing is written here.
     pub(crate) fn is_null(&self) -> bool {
-        matches!(self.content, Content::Scalar(Value::Null))
+        matches!(self.content, Content::Scalar(Wiped(Value::Null)))
     }
 
     /// The JSON form. Moves the text of the scalars out, and leaves keys and lines.
     pub(crate) fn take_value(&mut self) -> Value {
         match &mut self.content {
-            Content::Scalar(value) => value.take(),
+            Content::Scalar(Wiped(value)) => value.take(),
             Content::Sequence(nodes) => nodes.iter_mut().map(Self::take_value).collect(),
             Content::Mapping(entries) => {
                 let entries = entries.iter_mut();
@@ -110,8 +246,8 @@ impl Node {
         let child = path.split_first().and_then(|(segment, rest)| {
             let child = match (segment, &self.content) {
                 (PathSegment::Field(key) | PathSegment::Key(key), Content::Mapping(entries)) => {
-                    let mut named = entries.iter().filter(|(name, _)| name == key);
-                    named.next().map(|(_, node)| node)
+                    let place = entries.binary_search_by(|(name, _)| (**name).cmp(key));
+                    place.ok().map(|place| &entries[place].1)
                 }
                 (PathSegment::Index(index), Content::Sequence(nodes)) => nodes.get(*index),
                 _ => None,
@@ -122,27 +258,11 @@ impl Node {
     }
 }
 
-/// Why a text is not YAML that Kubernetes would take.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SyntaxError {
-    /// Line of the file, from 1.
-    pub(crate) line: usize,
-    /// The problem; quotes no value.
-    pub(crate) problem: String,
-}
-
-impl SyntaxError {
-    fn new(line: usize, problem: impl Into<String>) -> Self {
-        let problem = problem.into();
-        Self { line, problem }
-    }
-}
-
 struct Builder<'a> {
     events: Parser<'a, StrInput<'a>>,
     first_line: usize,
     anchors: HashMap<usize, Anchored>,
-    budget: &'a mut CopyBudget,
+    limits: &'a mut Limits,
     /// Number of the mappings and sequences that are open.
     depth: usize,
 }
@@ -157,29 +277,28 @@ struct Anchored {
 }
 
 impl<'a> Builder<'a> {
-    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, SyntaxError> {
-        match self.events.next() {
-            None => Ok(None),
-            Some(Ok(next)) => Ok(Some(next)),
-            Some(Err(error)) => Err(self.scan_error(&error)),
-        }
+    fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Error> {
+        self.events.next().transpose().map_err(|error| {
+            let line = self.first_line + error.marker().line().max(1) - 1;
+            Error::syntax(line, error.info())
+        })
     }
 
-    fn expect_next(&mut self) -> Result<(Event<'a>, Span), SyntaxError> {
+    fn expect_next(&mut self) -> Result<(Event<'a>, Span), Error> {
         let next = self.next()?;
         Ok(next.expect("the parser closes what it opens before it ends"))
     }
 
     /// The node that begins with `event`, to its end.
-    fn node(&mut self, event: Event<'a>, span: Span) -> Result<Node, SyntaxError> {
+    fn node(&mut self, event: Event<'a>, span: Span) -> Result<Node, Error> {
         let line = self.line(span);
         let (content, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let value = scalar(&text, style, tag.as_deref())
-                    .map_err(|problem| SyntaxError::new(line, problem))?;
+                    .map_err(|problem| Error::syntax(line, problem))?;
                 // A block scalar's text moves; nothing else is worth the trouble.
                 let value = value.unwrap_or_else(|| Value::String(text.into_owned()));
-                (Content::Scalar(value), anchor)
+                (Content::Scalar(Wiped(value)), anchor)
             }
             Event::SequenceStart(_, anchor, _) => {
                 self.check_depth(1, line)?;
@@ -213,7 +332,7 @@ impl<'a> Builder<'a> {
         Ok(node)
     }
 
-    fn sequence(&mut self) -> Result<Vec<Node>, SyntaxError> {
+    fn sequence(&mut self) -> Result<Vec<Node>, Error> {
         let mut nodes = Vec::new();
         loop {
             match self.expect_next()? {
@@ -223,15 +342,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn mapping(&mut self) -> Result<Vec<(String, Node)>, SyntaxError> {
-        let mut entries = MappingEntries::default();
-        let mut merged = Vec::new();
+    fn mapping(&mut self) -> Result<Vec<(String, Node)>, Error> {
+        let (mut entries, mut merged) = (Vec::new(), Vec::new());
         loop {
             let (event, span) = self.expect_next()?;
             if let Event::MappingEnd = event {
                 break;
             }
-            let line = self.line(span);
             let is_merge_key =
                 matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
             let key = self.node(event, span)?;
@@ -239,23 +356,32 @@ impl<'a> Builder<'a> {
             let value = self.node(event, span)?;
             if is_merge_key {
                 merged.extend(merge_sources(value)?);
-                continue;
+            } else {
+                entries.push((key_name(key)?, value));
             }
-            let name = key_name(key)?;
-            entries.push(name, line, value)?;
+        }
+        if self.limits.last_key_wins {
+            entries.reverse();
+        }
+        sort(&mut entries);
+        let twice = entries.windows(2).find(|pair| pair[0].0 == pair[1].0);
+        if let (Some([(name, first), (_, next)]), false) = (twice, self.limits.last_key_wins) {
+            let name: String = name.chars().take(MAX_SHOWN_KEY).collect();
+            let problem = format!("key {name:?} is already set on line {}", first.line);
+            return Err(Error::new(ErrorKind::DuplicateKey, next.line, problem));
         }
         // Keys of the mapping itself win over merged ones; of these, the first.
-        for (name, node) in merged {
-            entries.push_if_absent(name, node);
-        }
-        Ok(entries.list)
+        entries.extend(merged);
+        sort(&mut entries);
+        entries.dedup_by(|next, first| next.0 == first.0);
+        Ok(entries)
     }
 
-    fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, SyntaxError> {
+    fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, Error> {
         // An anchor is known only once its node is complete, so a node that contains itself is rejected here.
         let Some(&Anchored { size, height, .. }) = self.anchors.get(&anchor) else {
             let problem = "an alias refers to the node that contains it";
-            return Err(SyntaxError::new(line, problem));
+            return Err(Error::syntax(line, problem));
         };
         self.check_depth(height, line)?;
         self.spend(size, line)?;
@@ -263,96 +389,60 @@ impl<'a> Builder<'a> {
     }
 
     /// Whether there is room for `more` mappings and sequences within each other.
-    fn check_depth(&self, more: usize, line: usize) -> Result<(), SyntaxError> {
+    fn check_depth(&self, more: usize, line: usize) -> Result<(), Error> {
         if self.depth + more > MAX_DEPTH {
             let problem = format!("nested more than {MAX_DEPTH} levels deep");
-            return Err(SyntaxError::new(line, problem));
+            return Err(Error::new(ErrorKind::Limit, line, problem));
         }
         Ok(())
     }
 
-    fn spend(&mut self, size: usize, line: usize) -> Result<(), SyntaxError> {
-        let budget = &mut *self.budget;
-        if let Some(left) = budget.left.checked_sub(size) {
-            budget.left = left;
-            return Ok(());
-        }
-        let problem = format!("aliases copy more than {} bytes", budget.limit);
-        Err(SyntaxError::new(line, problem))
+    fn spend(&mut self, size: usize, line: usize) -> Result<(), Error> {
+        let left = self.limits.copied_bytes.checked_sub(size).ok_or_else(|| {
+            let problem = "aliases repeat too much of the text";
+            Error::new(ErrorKind::Limit, line, problem)
+        })?;
+        self.limits.copied_bytes = left;
+        Ok(())
     }
 
     fn line(&self, span: Span) -> usize {
         self.first_line + span.start.line().max(1) - 1
     }
-
-    fn scan_error(&self, error: &ScanError) -> SyntaxError {
-        let line = self.first_line + error.marker().line().max(1) - 1;
-        SyntaxError::new(line, error.info())
-    }
 }
 
-/// MappingEntries of a mapping, with an index once there are enough of them to need one.
-#[derive(Default)]
-struct MappingEntries {
-    list: Vec<(String, Node)>,
-    lines: HashMap<String, usize>,
-}
-
-impl MappingEntries {
-    fn push(&mut self, name: String, line: usize, node: Node) -> Result<(), SyntaxError> {
-        match self.lines.entry(name.clone()) {
-            Entry::Occupied(first) => {
-                let problem = format!("key {name:?} is already set on line {}", first.get());
-                Err(SyntaxError::new(line, problem))
-            }
-            Entry::Vacant(entry) => {
-                entry.insert(line);
-                self.list.push((name, node));
-                Ok(())
-            }
-        }
-    }
-
-    fn push_if_absent(&mut self, name: String, node: Node) {
-        if !self.lines.contains_key(&name) {
-            self.lines.insert(name.clone(), node.line);
-            self.list.push((name, node));
-        }
-    }
+/// Sorts by name; equal ones stay in their order.
+fn sort(entries: &mut [(String, Node)]) {
+    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
 }
 
 /// What `<<: value` brings in: a mapping, or several in a sequence, of which the earlier win.
-fn merge_sources(value: Node) -> Result<Vec<(String, Node)>, SyntaxError> {
+fn merge_sources(value: Node) -> Result<Vec<(String, Node)>, Error> {
     let line = value.line;
     let sources = match value.content {
-        Content::Mapping(entries) => return Ok(entries),
         Content::Sequence(nodes) => nodes,
-        Content::Scalar(_) => Vec::new(),
+        _ => vec![value],
     };
     let mut entries = Vec::new();
-    let mut refused = sources.is_empty();
     for source in sources {
-        match source.content {
-            Content::Mapping(more) => entries.extend(more),
-            _ => refused = true,
-        }
-    }
-    if refused {
-        let problem = "a merge key (<<) takes a mapping or a sequence of mappings";
-        return Err(SyntaxError::new(line, problem));
+        let Content::Mapping(more) = source.content else {
+            let problem = "a merge key (<<) takes a mapping or a sequence of mappings";
+            return Err(Error::syntax(line, problem));
+        };
+        entries.extend(more);
     }
     Ok(entries)
 }
 
 /// A key as JSON has it: numbers and booleans become their text.
-fn key_name(key: Node) -> Result<String, SyntaxError> {
-    match key.content {
-        Content::Scalar(Value::String(name)) => Ok(name),
-        Content::Scalar(Value::Number(number)) => Ok(number.to_string()),
-        Content::Scalar(Value::Bool(value)) => Ok(value.to_string()),
+fn key_name(mut key: Node) -> Result<String, Error> {
+    match key.take_value() {
+        Value::String(name) => Ok(name),
+        Value::Number(number) => Ok(number.to_string()),
+        Value::Bool(value) => Ok(value.to_string()),
         _ => {
             let problem = "a key must be text, a number or a boolean";
-            Err(SyntaxError::new(key.line, problem))
+            Err(Error::syntax(key.line, problem))
         }
     }
 }
@@ -363,7 +453,11 @@ fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Result<Option<Va
     match yaml_tag.as_deref() {
         Some("str") => Ok(None),
         Some("binary") => scalar::binary(text).map(Some),
-        Some("int" | "float" | "bool" | "null" | "timestamp") => scalar::plain(text),
+        Some("int" | "float" | "bool" | "null") => match scalar::plain(text)? {
+            None => Err("a value is not of the type of its tag".to_owned()),
+            value => Ok(value),
+        },
+        Some("timestamp") => scalar::plain(text),
         // Tags of others say nothing that JSON could hold.
         _ if tag.is_some() => Ok(None),
         _ if style == ScalarStyle::Plain => scalar::plain(text),
@@ -379,7 +473,7 @@ fn measure(node: &Node) -> (usize, usize) {
         })
     };
     match &node.content {
-        Content::Scalar(Value::String(text)) => (NODE_BYTES + text.len(), 0),
+        Content::Scalar(Wiped(Value::String(text))) => (NODE_BYTES + text.len(), 0),
         Content::Scalar(_) => (NODE_BYTES, 0),
         Content::Sequence(nodes) => within(&mut nodes.iter().map(measure)),
         Content::Mapping(entries) => within(&mut entries.iter().map(|(key, node)| {
@@ -396,8 +490,16 @@ mod tests {
     use super::*;
     use crate::FieldPath;
 
-    fn parse_one(chunk: Chunk<'_>) -> Result<Vec<Node>, SyntaxError> {
-        parse(chunk, &mut CopyBudget::for_file(chunk.text.len()))
+    fn limits(copied_bytes: usize) -> Limits {
+        Limits {
+            documents: 16,
+            copied_bytes,
+            last_key_wins: false,
+        }
+    }
+
+    fn parse_one(chunk: Chunk<'_>) -> Result<Vec<Node>, Error> {
+        parse(chunk, &mut limits(1 << 20))
     }
 
     /// Every document as one line of JSON with its line, or the error.
@@ -501,11 +603,8 @@ mod tests {
         let bomb = bomb.concat();
         let chunk = chunks(&bomb)[0];
         let error = parse_one(chunk).err().unwrap();
-        assert!(
-            error.problem.starts_with("aliases copy more than"),
-            "{}",
-            error.problem
-        );
+        assert_eq!(error.problem, "aliases repeat too much of the text");
+        assert_eq!(error.kind, ErrorKind::Limit);
         check(
             "a: &a [*a]\n",
             expect![[r#"
@@ -549,18 +648,99 @@ mod tests {
                 1: ["5",5,"hi","5","5"]
             "#]],
         );
+        check(
+            "a: !!int x\n",
+            expect![[r#"
+                line 1: a value is not of the type of its tag
+            "#]],
+        );
     }
 
     #[test]
-    fn errors_quote_no_value() {
+    fn a_text_is_one_document_or_as_many_as_are_allowed() {
+        for (text, expected) in [
+            ("", "null"),
+            ("# nothing\n", "null"),
+            ("\u{feff}---\na: 1\n...\n", r#"{"a":1}"#),
+            ("a: |\r\n  x\r\n", r#"{"a":"x\n"}"#),
+            ("{\n\t\"a\": [\"\\u00e4\"]\n}", r#"{"a":["ä"]}"#),
+        ] {
+            let document = Document::parse(text, 0).unwrap();
+            assert_eq!(document.value().to_string(), expected, "{text}");
+        }
+        let error = Document::parse("a: 1\n---\n", 0).unwrap_err();
+        let expected = "line 2: too many documents: at most 1";
+        assert_eq!(error.to_string(), expected);
+        let all = Document::parse_all("---\n---\na: 1\n---\n", limits(0)).unwrap();
+        assert_eq!(all.len(), 3);
+        let error = Document::parse_all(&"---\n".repeat(1 << 20), limits(0)).unwrap_err();
+        assert_eq!((error.line, error.kind), (17, ErrorKind::Limit));
+    }
+
+    #[test]
+    fn the_last_of_equal_keys_counts_where_it_may() {
+        let text = "a: 1\nb: {c: 1, <<: {c: 2, d: 2}, c: 3}\na:\n  x: 2\n";
+        let mut last = limits(0);
+        last.last_key_wins = true;
+        let document = Document::parse_all(text, last).unwrap().pop().unwrap();
+        let expected = r#"{"a":{"x":2},"b":{"c":3,"d":2}}"#;
+        assert_eq!(document.value().to_string(), expected);
+        assert_eq!(document.line_of(&FieldPath::fields("a.x")), 4);
+        let error = Document::parse(text, 0).unwrap_err();
+        assert_eq!((error.line, error.kind), (2, ErrorKind::DuplicateKey));
+    }
+
+    #[test]
+    fn anchors_may_be_rejected() {
+        for text in ["a: &x 1\n", "a: &x\n", "a: &x {}\nb: *x\n", "&x a: 1\n"] {
+            let error = Document::parse(text, 0).unwrap_err();
+            assert_eq!((error.line, error.kind), (1, ErrorKind::Limit), "{text}");
+        }
+        let merged = Document::parse("a: {<<: {b: 1}}\n", 0).unwrap();
+        assert_eq!(merged.value()["a"]["b"], 1);
+    }
+
+    #[test]
+    fn errors_quote_no_value_and_little_of_a_key() {
+        #[derive(Debug, Deserialize)]
+        struct Typed {
+            #[expect(dead_code, reason = "only decoded")]
+            a: Option<Vec<bool>>,
+        }
+        let long = "k".repeat(1000);
         for text in [
             "a: \"hunter2\n",
             "a: hunter2: x\n",
             "a: !!binary \"hunter2!\"\n",
             "a: [hunter2\n",
+            "a: hunter2\n",
+            "a: [hunter2]\n",
+            "- hunter2\n",
+            "a: *hunter2\n",
+            "a: &hunter2 [*hunter2]\n",
+            "a: !<hunter2\n",
+            "a: !!int hunter2\n",
+            "a: \"\\hunter2\"\n",
+            "a: 'x'hunter2\n",
+            "a:\n\thunter2: 1\n",
+            "%hunter2 1\n%hunter2\na: [",
+            "a: |hunter2\n",
+            "[hunter2]: 1\n",
+            "a: {<<: hunter2}\n",
+            &format!("{long}: 1\n{long}: hunter2\n"),
+            &format!("a: {}hunter2", "[".repeat(1 << 20)),
+            &format!("a: {}hunter2", "- ".repeat(1 << 20)),
+            &format!("{}hunter2", "? ".repeat(1 << 20)),
+            &format!("{}hunter2", "{a: ".repeat(1 << 20)),
         ] {
-            let error = parse_one(chunks(text)[0]).err().unwrap();
-            assert!(!error.problem.contains("hunter2"), "{}", error.problem);
+            let shown: String = text.chars().take(20).collect();
+            let read = Document::parse(text, 1 << 20).and_then(|document| {
+                assert!(!format!("{document:?}").contains("hunter2"), "{shown}");
+                document.decode::<Typed>()
+            });
+            let error = format!("{0} {0:?}", read.unwrap_err());
+            assert!(!error.contains("hunter2"), "{error}");
+            assert!(error.len() < 500, "{error}");
         }
     }
 }

@@ -180,6 +180,7 @@ impl fmt::Display for Problem {
                 write!(f, "unknown field {:?}, ignored", field.to_string())?;
                 suggestion.map_or(Ok(()), |name| write!(f, "; did you mean {name:?}?"))
             }
+            Self::Type { field, problem } if field.segments().is_empty() => f.write_str(problem),
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),
             Self::Invalid(errors) => write!(f, "{errors}"),
             Self::Duplicate { first } => write!(f, "already defined in {first}"),

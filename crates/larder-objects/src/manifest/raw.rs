@@ -3,29 +3,27 @@
 use std::{fmt, ops::Deref};
 
 use serde_json::Value;
-use zeroize::Zeroize as _;
 
-/// An object as JSON. `Debug` shows its name only, and the text of a Secret is zeroized on drop.
+use crate::wiped::Wiped;
+
+/// An object as JSON. `Debug` shows its name only, and its texts are zeroized on drop.
 #[derive(Clone, PartialEq, Eq)]
-pub struct RawObject(Value);
+pub struct RawObject(Wiped);
 
 impl RawObject {
     /// Takes `object` over.
     pub fn new(object: Value) -> Self {
-        Self(object)
+        Self(Wiped(object))
     }
 
     /// The JSON itself; from here on it is in the caller's care.
     pub fn into_value(mut self) -> Value {
-        self.0.take()
+        self.0.0.take()
     }
 
     /// The text at `pointer`, a JSON pointer; empty when there is none.
     pub(super) fn text(&self, pointer: &str) -> &str {
-        self.0
-            .pointer(pointer)
-            .and_then(Value::as_str)
-            .unwrap_or("")
+        self.pointer(pointer).and_then(Value::as_str).unwrap_or("")
     }
 }
 
@@ -33,15 +31,7 @@ impl Deref for RawObject {
     type Target = Value;
 
     fn deref(&self) -> &Value {
-        &self.0
-    }
-}
-
-impl Drop for RawObject {
-    fn drop(&mut self) {
-        if self.text("/kind") == "Secret" {
-            zeroize(&mut self.0);
-        }
+        &self.0.0
     }
 }
 
@@ -52,15 +42,6 @@ impl fmt::Debug for RawObject {
             .field("namespace", &self.text("/metadata/namespace"))
             .field("name", &self.text("/metadata/name"))
             .finish_non_exhaustive()
-    }
-}
-
-fn zeroize(value: &mut Value) {
-    match value {
-        Value::String(text) => text.zeroize(),
-        Value::Array(values) => values.iter_mut().for_each(zeroize),
-        Value::Object(map) => map.values_mut().for_each(zeroize),
-        Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
 }
 
@@ -78,17 +59,6 @@ mod tests {
         assert_eq!(
             format!("{object:?}"),
             r#"RawObject { kind: "Secret", namespace: "", name: "s", .. }"#
-        );
-    }
-
-    #[test]
-    fn zeroising_reaches_every_text() {
-        let mut value =
-            json!({"data": {"p": "hunter2"}, "list": ["hunter2", {"x": "hunter2"}], "n": 1});
-        zeroize(&mut value);
-        assert_eq!(
-            value,
-            json!({"data": {"p": ""}, "list": ["", {"x": ""}], "n": 1})
         );
     }
 }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     FieldPath, ObjectKey,
-    yaml::{self, Chunk, CopyBudget, Node},
+    yaml::{self, Chunk, Limits, Node},
 };
 
 /// Number of errors, and of warnings, that are reported of one file. The others are counted.
@@ -56,8 +56,8 @@ impl Source<'_> {
             Lines::Yaml(node) => Some(node),
             Lines::Json(chunk, node) => node
                 .get_or_init(|| {
-                    let mut budget = CopyBudget::for_file(chunk.text.len());
-                    yaml::parse(*chunk, &mut budget).ok()?.into_iter().next()
+                    let mut limits = limits(chunk.text);
+                    yaml::parse(*chunk, &mut limits).ok()?.into_iter().next()
                 })
                 .as_ref(),
         };
@@ -113,6 +113,15 @@ impl Reported {
     }
 }
 
+/// The limits of a file: aliases may copy 4 MiB, and 16 times its size.
+fn limits(text: &str) -> Limits {
+    Limits {
+        documents: usize::MAX,
+        copied_bytes: (4 << 20) + text.len().saturating_mul(16),
+        last_key_wins: false,
+    }
+}
+
 /// Runs `read`; a panic becomes an error.
 fn guarded<T>(read: impl FnOnce() -> Result<T, Problem>) -> Result<T, Problem> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or(Err(Problem::Internal))
@@ -123,11 +132,11 @@ impl Loader {
     pub fn text(&mut self, name: &str, text: &str) {
         let file: Arc<str> = name.into();
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        let mut budget = CopyBudget::for_file(text.len());
+        let mut limits = limits(text);
         let mut document = 0;
         for chunk in yaml::chunks(text) {
             let read = guarded(|| {
-                self.chunk(&file, chunk, &mut document, &mut budget);
+                self.chunk(&file, chunk, &mut document, &mut limits);
                 Ok(())
             });
             if let Err(problem) = read {
@@ -144,12 +153,12 @@ impl Loader {
         file: &Arc<str>,
         chunk: Chunk<'_>,
         document: &mut usize,
-        budget: &mut CopyBudget,
+        limits: &mut Limits,
     ) {
         let body = chunk.without_separator();
         let is_json = body.text.trim_start().starts_with('{');
         if !(is_json && self.json(file, body, document)) {
-            self.yaml(file, chunk, document, budget);
+            self.yaml(file, chunk, document, limits);
         }
     }
 
@@ -158,9 +167,9 @@ impl Loader {
         file: &Arc<str>,
         chunk: Chunk<'_>,
         document: &mut usize,
-        budget: &mut CopyBudget,
+        limits: &mut Limits,
     ) {
-        let nodes = match yaml::parse(chunk, budget) {
+        let nodes = match yaml::parse(chunk, limits) {
             Ok(nodes) => nodes,
             Err(error) => {
                 *document += 1;
@@ -211,8 +220,8 @@ impl Loader {
                     start_line = line + text[space..].matches('\n').count();
                 }
                 Err(error) => {
-                    let budget = &mut CopyBudget::for_file(text.len());
-                    if start == 0 && !error.is_data() && yaml::parse(chunk, budget).is_ok() {
+                    let limits = &mut limits(text);
+                    if start == 0 && !error.is_data() && yaml::parse(chunk, limits).is_ok() {
                         return false;
                     }
                     *document += 1;

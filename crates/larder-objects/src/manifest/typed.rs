@@ -1,10 +1,10 @@
-//! Decodes the JSON of an object into its type, and notes where it fails and which fields the type does not have.
+//! Decodes JSON into a type, and notes where it fails and which fields the type does not have.
 //!
 //! A deserializer over [`Value`] that knows its path. The types of k8s-openapi name all their fields when they ask for
 //! a struct, so an unknown field is found in the same pass, also in an object that is rejected later.
 //!
 //! Invariants:
-//! 1. No error quotes a value: messages name types only.
+//! 1. No error quotes a value: messages name types only. A message that a type words itself is in that type's care.
 //! 2. Paths are made only for what is reported.
 //! 3. A timestamp that Go cannot decode is rejected. jiff reads years that no serializer of Kubernetes writes, so an
 //!    object with one could not be decoded again.
@@ -30,7 +30,7 @@ use crate::{FieldPath, PathSegment};
 const MAX_ITEM_BYTES: usize = 16 << 20;
 
 /// Decodes `value`. Its unknown fields are added to `unknown`, also when decoding fails.
-pub(super) fn decode<'de, T: Deserialize<'de>>(
+pub(crate) fn decode<'de, T: Deserialize<'de>>(
     value: &'de Value,
     unknown: &mut Vec<UnknownField>,
 ) -> Result<T, Problem> {
@@ -308,12 +308,17 @@ fn is_time(text: &str) -> bool {
 
 /// Rewords serde's message. What it found is named by type: serde quotes the value.
 fn type_problem(field: FieldPath, message: &str, found: &Value) -> Problem {
+    if let Some(rest) = message.strip_prefix("unknown field `") {
+        let name = rest.split('`').next().unwrap_or_default();
+        let (field, problem) = (field.child(name), "unknown field".to_owned());
+        return Problem::Type { field, problem };
+    }
     let Some((_, expected)) = message.rsplit_once(", expected ") else {
         let problem = message.to_owned();
         return Problem::Type { field, problem };
     };
     let expected = match expected {
-        "i32" | "i64" | "u32" | "u64" | "a 32-bit integer" => "a whole number",
+        "i32" | "i64" | "u16" | "u32" | "u64" | "a 32-bit integer" => "a whole number",
         "a map" => "a mapping",
         other => other,
     };
@@ -386,6 +391,7 @@ mod tests {
             json!({"spec": []}),
             "spec: expected a mapping, found a sequence",
         );
+        check_problem(json!([]), "expected a mapping, found a sequence");
     }
 
     #[test]

@@ -11,7 +11,7 @@ const MAX_COMPARED: usize = 64;
 
 /// A field that its type does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct UnknownField {
+pub(crate) struct UnknownField {
     pub(super) field: FieldPath,
     /// The name of a field that the type has, if one is similar.
     pub(super) suggestion: Option<&'static str>,
