@@ -100,8 +100,8 @@ pub enum KubeconfigError {
     /// It is not YAML, too complex, or has a value of another type than a kubeconfig's.
     #[error("line {line}: {problem}")]
     Line {
-        /// Line of the mistake, from 1; 0 if unknown.
-        line: u64,
+        /// Line of the mistake, from 1.
+        line: usize,
         /// The problem.
         problem: &'static str,
     },

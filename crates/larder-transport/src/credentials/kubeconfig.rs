@@ -5,8 +5,8 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use serde::Deserialize;
-use serde_saphyr::{DuplicateKeyPolicy, Error as YamlError};
+use larder_objects::yaml::{Document, ErrorKind, Limits};
+use serde::{Deserialize, de::DeserializeOwned};
 
 use super::secret::SecretText;
 use crate::setup_error::KubeconfigError;
@@ -135,7 +135,7 @@ impl Kubeconfig {
     /// Reads a file; relative paths in it become absolute.
     pub(super) fn read(path: &Path) -> Result<Self, KubeconfigError> {
         let text = super::file::read_text(path).map_err(KubeconfigError::Read)?;
-        let mut kubeconfig = Self::parse(text.trim_start_matches('\u{feff}'))?;
+        let mut kubeconfig = Self::parse(&text)?;
         if let Some(directory) = path.parent() {
             kubeconfig.resolve(directory);
         }
@@ -201,30 +201,21 @@ impl Kubeconfig {
 }
 
 /// Reads the documents of a YAML or JSON text within limits.
-pub(super) fn yaml<T: serde::de::DeserializeOwned>(text: &str) -> Result<Vec<T>, KubeconfigError> {
-    let options = serde_saphyr::options! {
-        with_snippet: false,
-        duplicate_keys: DuplicateKeyPolicy::LastWins,
-        budget: serde_saphyr::budget! {
-            // Aliases can nest deeper than the parser counts.
-            max_anchors: 0,
-            max_aliases: 0,
-            max_depth: 32,
-            flow_nesting_limit: 32,
-            max_documents: 16,
-        },
+pub(super) fn yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, KubeconfigError> {
+    let limits = Limits {
+        documents: 16,
+        copied_bytes: 0,
+        last_key_wins: true,
     };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let line = error.location().map_or(0, |location| location.line());
-        let problem = match error.without_snippet() {
-            YamlError::Budget { .. } => "too complex, or YAML anchors are used",
-            YamlError::SerdeInvalidType { .. }
-            | YamlError::SerdeInvalidValue { .. }
-            | YamlError::Unexpected { .. }
-            | YamlError::Message { .. } => "not what a kubeconfig has here",
-            _ => "malformed YAML",
-        };
-        KubeconfigError::Line { line, problem }
+    let decoded = Document::parse_all(text, limits)
+        .and_then(|documents| documents.iter().map(Document::decode).collect());
+    decoded.map_err(|error| KubeconfigError::Line {
+        line: error.line,
+        problem: match error.kind {
+            ErrorKind::Limit => "too complex, or YAML anchors are used",
+            ErrorKind::Type => "not what a kubeconfig has here",
+            ErrorKind::Syntax | ErrorKind::DuplicateKey => "malformed YAML",
+        },
     })
 }
 
@@ -254,7 +245,7 @@ mod tests {
     fn the_first_document_with_an_entry_wins() {
         let text = "
             current-context: a
-            contexts: [{name: a, context: {cluster: c, user: u, namespace: n}}]
+            contexts: [{name: a, context: {cluster: c, user: u, namespace: ns}}]
             users:
             ---
             clusters: [{name: c, cluster: {server: first}}, {name: c, cluster: {server: second}}]
@@ -265,7 +256,7 @@ mod tests {
         let selected = Kubeconfig::parse(&text).unwrap().select(None).unwrap();
         assert_eq!(&*selected.cluster.server.unwrap(), "first");
         assert_eq!(&*selected.user.token.unwrap(), "t");
-        assert_eq!(selected.namespace.as_deref(), Some("n"));
+        assert_eq!(selected.namespace.as_deref(), Some("ns"));
     }
 
     #[test]
@@ -288,7 +279,7 @@ mod tests {
                 format!("a: &{CANARY} 1\nb: *{CANARY}"),
                 "line 1: too complex, or YAML anchors are used",
             ),
-            (deep, "line 1: malformed YAML"),
+            (deep, "line 1: too complex, or YAML anchors are used"),
         ] {
             let error = Kubeconfig::parse(&text).unwrap_err();
             assert_eq!(error.to_string(), expected, "{text}");
