@@ -19,8 +19,8 @@ pub use error::HookError;
 pub(crate) use pod::defines_hooks;
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
+use larder_objects::yaml::Document;
 use serde_json::Value;
-use serde_saphyr::Error as YamlError;
 use smol_str::SmolStr;
 
 use self::{
@@ -36,6 +36,9 @@ use crate::{
 pub const MAX_HOOKS: usize = 16;
 /// Most bytes of text that describe the hooks of a pod (rule S8).
 pub const MAX_TEXT: usize = 16 << 10;
+/// Bytes that aliases may copy, for each byte of the text and for 1024 more: enough for 16 hooks that share their fields.
+/// Aliases of aliases expand a short text to any size.
+const COPIED_BYTES: usize = 64;
 /// Most bytes of a request's body (rule H1).
 const MAX_BODY: usize = 64 << 10;
 
@@ -117,7 +120,9 @@ pub fn hooks(
     let text = text.trim();
     let context = ParseContext { origin, outline };
     let hooks = if text.starts_with(['-', '[', '{']) {
-        long::list(&yaml(text)?, context)?
+        let document = Document::parse(text, COPIED_BYTES * (1024 + text.len()));
+        let document = document.map_err(|error| HookError::whole(error.to_string()))?;
+        long::list(document.value(), context)?
     } else {
         short::hook(text, context)?.into_iter().collect()
     };
@@ -132,29 +137,6 @@ fn hook_of_value(value: &Value, position: usize) -> Result<Hook, HookError> {
         outline: None,
     };
     long::hook(value, position, context)
-}
-
-fn yaml(text: &str) -> Result<Value, HookError> {
-    let options = serde_saphyr::options! {
-        with_snippet: false,
-        // Aliases of aliases expand a short text to any size. This is enough for 16 hooks that share their fields.
-        alias_limits: serde_saphyr::alias_limits! {
-            max_total_replayed_events: 1024 + text.len(),
-        },
-    };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error: YamlError| {
-        let line = error.location().map_or(1, |location| location.line());
-        let cause = match error.without_snippet() {
-            YamlError::AliasError { error, .. } => error,
-            other => other,
-        };
-        HookError::whole(match cause {
-            YamlError::AliasReplayLimitExceeded { .. } => {
-                format!("line {line}: aliases repeat too much of the text")
-            }
-            _ => format!("line {line} is not valid YAML"),
-        })
-    })
 }
 
 /// Checks the list as a whole: the number and the names of hooks, and actions that contradict each other.

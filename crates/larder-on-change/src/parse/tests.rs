@@ -180,7 +180,7 @@ fn each_mistake_has_its_message() {
         POD,
         expect!["[0].splay: expected a duration such as 100ms, 20s or 1m30s"],
     );
-    check("- signal: [", POD, expect!["line 1 is not valid YAML"]);
+    check("- signal: [", POD, expect!["line 1: unclosed bracket '['"]);
 }
 
 // on-change 1
