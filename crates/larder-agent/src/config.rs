@@ -36,6 +36,7 @@ use larder_objects::validation::is_subdomain;
 use larder_on_change::parse::{HookList, allowed_actions};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
+use zeroize::Zeroizing;
 
 use self::file::{Fields, typed};
 pub use self::{
@@ -269,12 +270,10 @@ impl Config {
         flags: Flags,
         host: &Host,
     ) -> Result<(Self, Option<String>), ConfigError> {
-        let (text, path) = match file {
-            None => (String::new(), Path::new("")),
-            Some(path) => {
-                let mut text = read_regular_text(path, MAX_BYTES).map_err(failed("read", path))?;
-                (mem::take(&mut *text), path)
-            }
+        let path = file.unwrap_or(Path::new(""));
+        let text = match file {
+            None => Zeroizing::default(),
+            Some(path) => read_regular_text(path, MAX_BYTES).map_err(failed("read", path))?,
         };
         let (mut config, warning) =
             Self::parse(&text, path, host).map_err(|source| ConfigError::File {
@@ -467,12 +466,10 @@ fn on_change(fields: &mut Fields) -> Result<OnChangeConfig, FileError> {
         config.from_pods = words;
     }
     if let Some(networks) = fields.take_with("onChangeAllowedNetworks", |value| {
-        let expected = "expected a list of networks such as 10.244.0.0/16";
-        let texts: Vec<String> = serde_json::from_value(value).map_err(|_| expected)?;
-        let networks = texts.iter().map(|text| text.parse());
-        networks
-            .collect::<Result<_, _>>()
-            .map_err(|_| expected.to_owned())
+        let expected = "a list of networks such as 10.244.0.0/16";
+        let texts: Vec<String> = typed(value, expected)?;
+        let networks: Result<_, _> = texts.iter().map(|text| text.parse()).collect();
+        networks.map_err(|_| format!("expected {expected}"))
     })? {
         config.allowed_networks = networks;
     }

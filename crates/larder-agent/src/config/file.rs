@@ -2,11 +2,17 @@
 //!
 //! Invariant: no error of this module quotes a value, since a header of `staticPodURLHeader` may be a credential.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
+use larder_objects::{
+    FieldPath,
+    yaml::{Document, ErrorKind},
+};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use serde_saphyr::{DuplicateKeyPolicy, Spanned};
+
+/// Bytes that aliases of a file may copy.
+const COPIED_BYTES: usize = 1 << 20;
 
 /// A mistake in a file and its line (from 1).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,7 +21,7 @@ pub enum FileError {
     #[error("line {line}: {problem}")]
     Malformed {
         /// Where the parser stopped.
-        line: u64,
+        line: usize,
         /// What it found there.
         problem: String,
     },
@@ -23,7 +29,7 @@ pub enum FileError {
     #[error("line {line}: {field}: {problem}")]
     Field {
         /// Where its value stands.
-        line: u64,
+        line: usize,
         /// Its name, as in the file.
         field: String,
         /// What is expected instead.
@@ -33,18 +39,18 @@ pub enum FileError {
     #[error("line {line}: unknown field {field:?}")]
     Unknown {
         /// Where its value stands.
-        line: u64,
+        line: usize,
         /// Its name, as in the file.
         field: String,
     },
 }
 
-/// The fields of one file that are not read yet.
+/// The fields of one file, and which of them are not read yet.
 #[derive(Debug)]
 pub(super) struct Fields {
-    left: BTreeMap<String, Spanned<Value>>,
-    /// The lines on which the entries of `onChange` begin.
-    hook_lines: Vec<u64>,
+    document: Document,
+    /// The names of those that are left.
+    left: BTreeSet<String>,
     /// Names that were requested.
     #[cfg(test)]
     taken: Vec<String>,
@@ -53,32 +59,32 @@ pub(super) struct Fields {
 impl Fields {
     /// Reads one YAML (or JSON) mapping; an empty text has no fields.
     pub(super) fn parse(text: &str) -> Result<Self, FileError> {
-        let options = serde_saphyr::options! {
-            with_snippet: false,
-            duplicate_keys: DuplicateKeyPolicy::Error,
+        let malformed = |line, problem: &str| FileError::Malformed {
+            line,
+            problem: problem.to_owned(),
         };
-        let left: Option<BTreeMap<String, Spanned<Value>>> =
-            serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-                FileError::Malformed {
-                    line: error.location().map_or(1, |location| location.line()),
-                    problem: malformed(&error).to_owned(),
-                }
-            })?;
-        let left = left.unwrap_or_default();
-        let hook_lines = if left.contains_key("onChange") {
-            lines_of_hooks(text)
-        } else {
-            Vec::new()
+        let document = Document::parse(text, COPIED_BYTES).map_err(|error| match error.kind {
+            // The key may be a value on the wrong side of the colon.
+            ErrorKind::DuplicateKey => malformed(error.line, "duplicate field"),
+            _ => malformed(error.line, &error.problem),
+        })?;
+        let left = match document.value() {
+            Value::Object(fields) => fields.keys().cloned().collect(),
+            Value::Null => BTreeSet::new(),
+            _ => {
+                let line = document.line_of(&FieldPath::root());
+                return Err(malformed(line, "not a mapping of fields"));
+            }
         };
         Ok(Self {
+            document,
             left,
-            hook_lines,
             #[cfg(test)]
             taken: Vec::new(),
         })
     }
 
-    /// Takes `field` out and decodes it; `None` if absent or `null`.
+    /// Takes `field` and decodes it; `None` if absent or `null`.
     pub(super) fn take<T: DeserializeOwned>(
         &mut self,
         field: &str,
@@ -87,46 +93,41 @@ impl Fields {
         self.take_with(field, |value| typed(value, expected))
     }
 
-    /// Takes `field` out and parses its text with `read`.
+    /// Takes `field` and parses its text with `read`.
     pub(super) fn take_text<T, E: ToString>(
         &mut self,
         field: &str,
         read: impl FnOnce(&str) -> Result<T, E>,
     ) -> Result<Option<T>, FileError> {
         self.take_with(field, |value| match value {
-            Value::String(text) => read(&text).map_err(|error| error.to_string()),
+            Value::String(text) => read(text).map_err(|error| error.to_string()),
             _ => Err("expected a string".to_owned()),
         })
     }
 
-    /// Takes `field` out and lets `read` make something of its value.
+    /// Takes `field` and lets `read` make something of its value.
     pub(super) fn take_with<T>(
         &mut self,
         field: &str,
-        read: impl FnOnce(Value) -> Result<T, String>,
+        read: impl FnOnce(&Value) -> Result<T, String>,
     ) -> Result<Option<T>, FileError> {
         #[cfg(test)]
         self.taken.push(field.to_owned());
-        let Some(spanned) = self
-            .left
-            .remove(field)
-            .filter(|spanned| !spanned.value.is_null())
-        else {
-            return Ok(None);
-        };
-        let line = spanned.referenced.line();
-        read(spanned.value)
-            .map(Some)
-            .map_err(|problem| FileError::Field {
-                line,
+        self.left.remove(field);
+        match &self.document.value()[field] {
+            Value::Null => Ok(None),
+            value => read(value).map(Some).map_err(|problem| FileError::Field {
+                line: self.line_of(field),
                 field: field.to_owned(),
                 problem,
-            })
+            }),
+        }
     }
 
     /// The line on which an entry of `onChange` begins.
-    pub(super) fn line_of_hook(&self, position: usize) -> u64 {
-        self.hook_lines.get(position).copied().unwrap_or(1)
+    pub(super) fn line_of_hook(&self, position: usize) -> usize {
+        let hook = FieldPath::fields("onChange").index(position);
+        self.document.line_of(&hook)
     }
 
     /// The names that were requested so far, in that order.
@@ -137,49 +138,24 @@ impl Fields {
 
     /// The names of the fields that are left, sorted.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
-        self.left.keys().map(String::as_str)
+        self.left.iter().map(String::as_str)
     }
 
     /// Rejects the first field that is left.
     pub(super) fn finish(self) -> Result<(), FileError> {
-        let first = self
-            .left
-            .into_iter()
-            .min_by_key(|(_, spanned)| spanned.referenced.line());
-        match first {
-            None => Ok(()),
-            Some((field, spanned)) => Err(FileError::Unknown {
-                line: spanned.referenced.line(),
-                field,
-            }),
-        }
+        let lines = self.left.iter().map(|field| (self.line_of(field), field));
+        lines.min().map_or(Ok(()), |(line, field)| {
+            let field = field.clone();
+            Err(FileError::Unknown { line, field })
+        })
+    }
+
+    fn line_of(&self, field: &str) -> usize {
+        self.document.line_of(&FieldPath::root().child(field))
     }
 }
 
 /// The value as a `T`.
-pub(super) fn typed<T: DeserializeOwned>(value: Value, expected: &str) -> Result<T, String> {
-    serde_json::from_value(value).map_err(|_| format!("expected {expected}"))
-}
-
-/// The lines on which the entries of `onChange` begin; none if the text is not as [`Fields::parse`] wants it.
-fn lines_of_hooks(text: &str) -> Vec<u64> {
-    /// Apart from [`Fields`], whose values have lost the places of what is in them.
-    #[derive(serde::Deserialize)]
-    struct HookLines {
-        #[serde(rename = "onChange")]
-        hooks: Vec<Spanned<serde::de::IgnoredAny>>,
-    }
-    let options = serde_saphyr::options! { with_snippet: false };
-    let found: Result<HookLines, _> = serde_saphyr::from_str_with_options(text, options);
-    let hooks = found.map(|found| found.hooks).unwrap_or_default();
-    hooks.iter().map(|hook| hook.referenced.line()).collect()
-}
-
-/// The parser's message may quote the text at the mistake.
-fn malformed(error: &serde_saphyr::Error) -> &'static str {
-    match error.without_snippet() {
-        serde_saphyr::Error::DuplicateMappingKey { .. } => "duplicate field",
-        serde_saphyr::Error::Budget { .. } => "too large or too deeply nested",
-        _ => "malformed YAML, or not a mapping of fields",
-    }
+pub(super) fn typed<T: DeserializeOwned>(value: &Value, expected: &str) -> Result<T, String> {
+    T::deserialize(value).map_err(|_| format!("expected {expected}"))
 }
