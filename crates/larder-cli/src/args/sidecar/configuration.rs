@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
 };
-use larder_objects::Kind;
+use larder_objects::{Kind, yaml::Document};
 use larder_on_change::{
     Hook,
     parse::{self, HookOrigin},
@@ -17,6 +17,8 @@ use smol_str::SmolStr;
 
 use crate::args::values::octal_mode;
 
+/// Bytes that aliases of the file may copy.
+const COPIED_BYTES: usize = 1 << 20;
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
 /// The error for sources of a pod that a sidecar does not support.
@@ -80,15 +82,13 @@ pub(crate) fn read(
     text: &str,
     namespace: Option<&str>,
 ) -> Result<(Vec<OwnVolume>, Vec<Hook>), String> {
-    // The parser's text may quote the input.
-    let file: File = serde_saphyr::from_str(text).map_err(|error| match error.location() {
-        Some(place) => format!("line {}: unexpected field or value", place.line()),
-        None => "not YAML".to_owned(),
-    })?;
+    let file = Document::parse(text, COPIED_BYTES).and_then(|document| document.decode());
+    let file: Option<File> = file.map_err(|error| error.to_string())?;
+    let file = file.unwrap_or_default();
     if file.kind.is_some_and(|kind| kind != "SidecarConfiguration") {
         return Err("kind: expected SidecarConfiguration".to_owned());
     }
-    let volumes = file.volumes.into_iter().enumerate();
+    let volumes = file.volumes.into_iter().flatten().enumerate();
     let volumes = volumes.map(|(number, entry)| {
         let volume = entry.own_volume(namespace);
         volume.map_err(|error| format!("volumes[{number}]: {error}"))
@@ -100,14 +100,13 @@ pub(crate) fn read(
     Ok((volumes.collect::<Result<_, _>>()?, hooks?))
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
     #[serde(default, rename = "apiVersion")]
     _api_version: Option<String>,
     kind: Option<String>,
-    #[serde(default)]
-    volumes: Vec<FileVolume>,
+    volumes: Option<Vec<FileVolume>>,
     on_change: Option<Value>,
 }
 
@@ -249,7 +248,23 @@ onChange:
                 "volumes: [{path: /d, configMap: {}}]",
                 "the name of the object is missing",
             ),
-            ("volumes: [{path: /d, emptyDir: {}}]", "line 1"),
+            (
+                "volumes:\n- path: /d\n  emptyDir: {}",
+                "line 3: volumes[0].emptyDir: unknown field",
+            ),
+            (
+                "volumes: [{path: /d, configMap: {name: app, optional: canary}}]",
+                "line 1: volumes[0].configMap.optional: expected a boolean, found a string",
+            ),
+            (
+                "volumes: [{name: own}]",
+                "line 1: volumes[0]: missing field `path`",
+            ),
+            (
+                "kind: 1\nkind: 2",
+                "line 2: key \"kind\" is already set on line 1",
+            ),
+            ("- canary", "line 1: expected a mapping, found a sequence"),
             ("onChange: [{signal: NONE}]", "onChange"),
         ] {
             let error = read(bad, Some("n")).unwrap_err();
