@@ -5,6 +5,7 @@
 use std::str;
 
 use fastrand::Rng;
+use larder_objects::yaml::Document;
 use serde_json::{Map, Value};
 
 /// How the inputs of a target are built.
@@ -61,7 +62,8 @@ fn documents(text: &[u8]) -> Option<Vec<Value>> {
     let text = str::from_utf8(text).ok()?;
     let read = |document: &str| {
         let json = serde_json::from_str(document);
-        json.ok().or_else(|| serde_saphyr::from_str(document).ok())
+        json.ok()
+            .or_else(|| Some(Document::parse(document, 1 << 20).ok()?.value().clone()))
     };
     text.split("\n---\n").map(read).collect()
 }

@@ -17,6 +17,7 @@ use http::Request;
 use kube::Client;
 use larder_agent::config::{Config, Flags, Host};
 use larder_e2e::Server;
+use larder_objects::yaml::Document;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -72,7 +73,7 @@ impl Kustomization {
 fn documents(text: &str) -> Vec<Value> {
     let documents = text.split("\n---\n");
     documents
-        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .map(|document| Document::parse(document, 0).unwrap().value().clone())
         .collect()
 }
 

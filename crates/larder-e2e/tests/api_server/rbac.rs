@@ -26,6 +26,7 @@ use larder_agent::{
     status::Phase,
 };
 use larder_e2e::{Identity, NODE, Server};
+use larder_objects::yaml::Document;
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -122,7 +123,7 @@ fn manifest(name: &str) -> Vec<Value> {
         .join("rbac.yaml");
     let text = fs::read_to_string(path).unwrap();
     text.split("\n---\n")
-        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .map(|document| Document::parse(document, 0).unwrap().value().clone())
         .collect()
 }
 
