@@ -5,7 +5,7 @@
 use std::str;
 
 use fastrand::Rng;
-use larder_objects::yaml::Document;
+use larder_objects::yaml::{COPIED_BYTES, Document};
 use serde_json::{Map, Value};
 
 /// How the inputs of a target are built.
@@ -62,8 +62,14 @@ fn documents(text: &[u8]) -> Option<Vec<Value>> {
     let text = str::from_utf8(text).ok()?;
     let read = |document: &str| {
         let json = serde_json::from_str(document);
-        json.ok()
-            .or_else(|| Some(Document::parse(document, 1 << 20).ok()?.value().clone()))
+        json.ok().or_else(|| {
+            Some(
+                Document::parse(document, COPIED_BYTES)
+                    .ok()?
+                    .value()
+                    .clone(),
+            )
+        })
     };
     text.split("\n---\n").map(read).collect()
 }

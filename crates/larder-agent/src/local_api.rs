@@ -51,7 +51,10 @@ pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
         .layer(DefaultBodyLimit::max(MAX_FILTER_BYTES))
         .with_state(program.clone());
     pods.with_state(agent.clone())
-        .route("/v1/openapi.json", get(async || json(&openapi::document())))
+        .route(
+            "/v1/openapi.json",
+            get(async || json(written(&openapi::document()))),
+        )
         .merge(log)
         .merge(v1::router(agent.clone(), program.clone()))
         .merge(pages(agent, program, |agent| {
@@ -102,14 +105,15 @@ async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {
     }
 }
 
-/// The response with this document.
-fn json(document: &impl Serialize) -> Response {
+/// The response with this JSON.
+fn json(text: Vec<u8>) -> Response {
     let kind = [(header::CONTENT_TYPE, "application/json")];
-    (kind, written(document)).into_response()
+    (kind, text).into_response()
 }
 
+/// A document of names and states, as JSON.
 fn written(document: &impl Serialize) -> Vec<u8> {
-    exact_json(document).expect("its keys are text, and memory takes it")
+    serde_json::to_vec(document).expect(WRITABLE)
 }
 
 fn documents(agent: AgentHandle, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
@@ -134,7 +138,8 @@ async fn pod(
     Path((namespace, name)): Path<(String, String)>,
 ) -> impl IntoResponse {
     match agent.served_pod(&namespace, &name) {
-        Some(pod) => json(&pod),
+        // It may hold credentials.
+        Some(pod) => json(exact_json(&pod).expect(WRITABLE)),
         None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
     }
 }
@@ -203,6 +208,8 @@ impl Listener for OwnSocket {
     }
 }
 
+/// Why encoding does not fail.
+const WRITABLE: &str = "keys of JSON are text, and memory takes it";
 /// Connections to one listener, however many descriptors there are.
 const MAX_CONNECTIONS: u64 = 64;
 /// Time for the first request head. Clients are on this machine, or scrape metrics.

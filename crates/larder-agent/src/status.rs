@@ -15,7 +15,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// The agent and everything it serves. Its lists are vectors, unless only a part of them is known, or needed.
+/// The agent and everything it serves. `Objects` is `()` where the objects are not needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
@@ -48,7 +48,7 @@ pub struct AgentStatus<Pods = Vec<PodStatus>, Objects = Vec<ObjectStatus>> {
     pub objects: Objects,
 }
 
-/// The agent and how far its pods are: a small part of [`AgentStatus`].
+/// The agent and how far the delivery of its pods is: a small part of [`AgentStatus`].
 pub type AgentOverview = AgentStatus<Vec<PodOverview>, ()>;
 
 impl AgentOverview {

@@ -2,7 +2,6 @@
 
 use std::{
     fs, io,
-    ops::Deref,
     path::{Path, PathBuf},
 };
 
@@ -24,6 +23,11 @@ impl ScratchDir {
         TempDir::with_prefix(prefix).map(Self)
     }
 
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
     /// The paths below it on which something is mounted, in the order of mounting.
     pub fn mounts(&self) -> Vec<PathBuf> {
         let Ok(root) = fs::canonicalize(self.path()) else {
@@ -38,17 +42,9 @@ impl ScratchDir {
     /// Unmounts all that is mounted below.
     pub fn unmount_all(&self) {
         for path in self.mounts().iter().rev() {
-            // What else holds it ends with the namespace.
+            // Detached, since a process may still use it.
             let _ = unmount(path, UnmountFlags::DETACH);
         }
-    }
-}
-
-impl Deref for ScratchDir {
-    type Target = TempDir;
-
-    fn deref(&self) -> &TempDir {
-        &self.0
     }
 }
 

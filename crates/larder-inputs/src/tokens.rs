@@ -7,6 +7,7 @@
 //! Invariants:
 //! 1. A token is held as `SecretBytes`; no error contains any of it.
 //! 2. A token that has just arrived is not due, so a wrong clock causes no flood of requests.
+//! 3. At most 32 requests are in flight.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -21,7 +22,7 @@ use larder_transport::{
     Backoff,
     path::{PathError, Resource},
 };
-use larder_watch::{REQUEST_TIMEOUT, RequestError, request_secret};
+use larder_watch::{RequestError, request_secret};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
@@ -39,7 +40,7 @@ const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 /// Longest wait for a token whose valid predecessor its reader waits for meanwhile.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Most requests at a time: an agent that starts needs one for each pod, and each takes 10 KiB on its way.
+/// Maximum number of requests in flight: an agent that starts needs one for each pod, and each takes some 10 KiB.
 const MAX_REQUESTS: usize = 32;
 
 /// Requests tokens and keeps them while they are valid.
@@ -50,8 +51,8 @@ pub struct Tokens {
     backoff: Backoff,
     rng: Mutex<Rng>,
     issued: Mutex<HashMap<Key, CachedToken>>,
-    /// A place for each request on its way.
-    places: Semaphore,
+    /// One for each request in flight.
+    permits: Semaphore,
 }
 
 /// Pod, service account and request: what a token is bound to.
@@ -146,7 +147,7 @@ impl Tokens {
             backoff,
             rng: Mutex::new(rng),
             issued: Mutex::default(),
-            places: Semaphore::new(MAX_REQUESTS),
+            permits: Semaphore::new(MAX_REQUESTS),
         }
     }
 
@@ -177,10 +178,11 @@ impl Tokens {
         let patience = if good.is_some() {
             RENEWAL_TIMEOUT
         } else {
-            REQUEST_TIMEOUT
+            // The request has a limit of its own, and the wait for a permit says nothing about the API server.
+            Duration::MAX
         };
         let answer = timeout(patience, async {
-            let _place = self.places.acquire().await.expect("it is never closed");
+            let _permit = self.permits.acquire().await.expect("it is never closed");
             // Boxed: it is large, and most wait.
             Box::pin(self.request(pod, &key)).await
         });
@@ -306,7 +308,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn an_agent_that_starts_sends_a_bounded_number_of_requests_at_a_time() {
+    async fn requests_in_flight_are_bounded() {
         let now = Arc::new(AtomicUsize::new(0));
         let most = Arc::new(AtomicUsize::new(0));
         let (requests, peak) = (Arc::clone(&now), Arc::clone(&most));

@@ -8,6 +8,7 @@ use std::io;
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus, Volume};
 use serde::Serialize;
 use serde_json::{Error, Map, Value};
+use zeroize::Zeroizing;
 
 /// A type with a JSON form in the API.
 pub trait ApiJson: Sized {
@@ -49,7 +50,7 @@ api_json!(Pod PodSpec PodStatus);
 ///
 /// It has a value that JSON cannot hold.
 pub fn exact_json(value: &impl Serialize) -> Result<Vec<u8>, Error> {
-    // Both behind one type, so that one serializer does.
+    // Both behind one type, so that one serializer suffices.
     let write = |to: &mut dyn io::Write| serde_json::to_writer(to, value);
     let mut length = Counter(0);
     write(&mut length)?;
@@ -78,10 +79,11 @@ impl io::Write for Counter {
 ///
 /// It has a value that JSON cannot hold.
 pub fn json_tree(value: &impl Serialize) -> Result<Value, Error> {
-    serde_json::from_slice(&exact_json(value)?)
+    // It may be a Secret.
+    serde_json::from_slice(&Zeroizing::new(exact_json(value)?))
 }
 
-/// The sources of a volume, by type. The API server allows one, and makes `emptyDir` of none.
+/// The sources of a volume, by type. The API server allows one, and defaults to `emptyDir`.
 pub fn volume_sources(volume: &Volume) -> Map<String, Value> {
     match json_tree(volume) {
         Ok(Value::Object(mut fields)) => {

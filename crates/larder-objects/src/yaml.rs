@@ -13,8 +13,8 @@
 //! 1. A document of a manifest that cannot be parsed affects no other: the text is split at its `---` lines before
 //!    anything is parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
-//! 3. Copies made by aliases and merge keys count against [`Limits::copied_bytes`].
-//! 4. No tree is deeper than [`MAX_DEPTH`], copies included: everything below walks it recursively.
+//! 3. Copies made by anchors and aliases count against [`Limits::copied_bytes`].
+//! 4. No tree is deeper than 100 levels, copies included: everything below walks it recursively.
 //! 5. The texts of a [`Document`] are zeroized on drop: settings hold credentials.
 //!
 //! # Examples
@@ -54,14 +54,17 @@ const MAX_SHOWN_KEY: usize = 64;
 /// Estimate of the memory of a node beside its text, in bytes.
 const NODE_BYTES: usize = 64;
 
+/// Bytes that anchors and aliases of settings may copy; see [`Limits::copied_bytes`].
+pub const COPIED_BYTES: usize = 1 << 20;
+
 /// What a text may hold.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Most documents.
+    /// Maximum number of documents.
     pub documents: usize,
-    /// Bytes that aliases and merge keys may copy: the length of the texts, and 64 for each node. 0 rejects anchors.
+    /// Bytes that anchors and aliases may copy: the length of the texts, and 64 for each node. 0 rejects anchors.
     pub copied_bytes: usize,
-    /// Whether the last of equal keys counts. Otherwise, they are an error.
+    /// Whether the last of duplicate keys wins; otherwise, they are an error.
     pub last_key_wins: bool,
 }
 
@@ -72,7 +75,7 @@ pub struct Document {
 }
 
 impl Document {
-    /// The only document of `text`; `null` if nothing is written there. Of aliases, see [`Limits::copied_bytes`].
+    /// The only document of `text`; `null` if nothing is written there. For aliases, see [`Limits::copied_bytes`].
     ///
     /// # Errors
     ///
@@ -154,7 +157,7 @@ pub enum ErrorKind {
     DuplicateKey,
     /// Too deep, too many documents or too many copies.
     Limit,
-    /// A field is not as in the type.
+    /// A field does not have the expected type.
     Type,
 }
 
@@ -286,7 +289,7 @@ impl<'a> Builder<'a> {
 
     fn expect_next(&mut self) -> Result<(Event<'a>, Span), Error> {
         let next = self.next()?;
-        Ok(next.expect("the parser closes what it opens before it ends"))
+        next.ok_or_else(|| Error::syntax(self.first_line, "unexpected end"))
     }
 
     /// The node that begins with `event`, to its end.
@@ -315,7 +318,7 @@ impl<'a> Builder<'a> {
                 (Content::Mapping(entries), anchor)
             }
             Event::Alias(anchor) => return self.alias(anchor, line),
-            other => unreachable!("the parser gives a node here, not {other:?}"),
+            _ => return Err(Error::syntax(line, "unexpected event")),
         };
         let node = Node { line, content };
         if anchor != 0 {
@@ -349,6 +352,7 @@ impl<'a> Builder<'a> {
             if let Event::MappingEnd = event {
                 break;
             }
+            let line = self.line(span);
             let is_merge_key =
                 matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
             let key = self.node(event, span)?;
@@ -357,22 +361,23 @@ impl<'a> Builder<'a> {
             if is_merge_key {
                 merged.extend(merge_sources(value)?);
             } else {
-                entries.push((key_name(key)?, value));
+                entries.push((key_name(key)?, value, line));
             }
         }
         if self.limits.last_key_wins {
             entries.reverse();
         }
-        sort(&mut entries);
+        entries.sort_by(|(one, ..), (other, ..)| one.cmp(other));
         let twice = entries.windows(2).find(|pair| pair[0].0 == pair[1].0);
-        if let (Some([(name, first), (_, next)]), false) = (twice, self.limits.last_key_wins) {
+        if let (Some([(name, _, first), (.., next)]), false) = (twice, self.limits.last_key_wins) {
             let name: String = name.chars().take(MAX_SHOWN_KEY).collect();
-            let problem = format!("key {name:?} is already set on line {}", first.line);
-            return Err(Error::new(ErrorKind::DuplicateKey, next.line, problem));
+            let problem = format!("key {name:?} is already set on line {first}");
+            return Err(Error::new(ErrorKind::DuplicateKey, *next, problem));
         }
         // Keys of the mapping itself win over merged ones; of these, the first.
-        entries.extend(merged);
-        sort(&mut entries);
+        let entries = entries.into_iter().map(|(name, value, _)| (name, value));
+        let mut entries: Vec<_> = entries.chain(merged).collect();
+        entries.sort_by(|(one, _), (other, _)| one.cmp(other));
         entries.dedup_by(|next, first| next.0 == first.0);
         Ok(entries)
     }
@@ -409,11 +414,6 @@ impl<'a> Builder<'a> {
     fn line(&self, span: Span) -> usize {
         self.first_line + span.start.line().max(1) - 1
     }
-}
-
-/// Sorts by name; equal ones stay in their order.
-fn sort(entries: &mut [(String, Node)]) {
-    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
 }
 
 /// What `<<: value` brings in: a mapping, or several in a sequence, of which the earlier win.
@@ -571,6 +571,12 @@ mod tests {
             "data:\n  a: 1\n  b: 2\n  a: 3\n",
             expect![[r#"
                 line 4: key "a" is already set on line 2
+            "#]],
+        );
+        check(
+            "a:\n  x: 1\na:\n  x: 2\n",
+            expect![[r#"
+                line 3: key "a" is already set on line 1
             "#]],
         );
     }

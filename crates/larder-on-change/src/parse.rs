@@ -36,7 +36,7 @@ use crate::{
 pub const MAX_HOOKS: usize = 16;
 /// Most bytes of text that describe the hooks of a pod (rule S8).
 pub const MAX_TEXT: usize = 16 << 10;
-/// Bytes that aliases may copy, for each byte of the text and for 1024 more: enough for 16 hooks that share their fields.
+/// Bytes that aliases may copy, for each byte of the text plus 1024: enough for 16 hooks that share their fields.
 /// Aliases of aliases expand a short text to any size.
 const COPIED_BYTES: usize = 64;
 /// Most bytes of a request's body (rule H1).

@@ -174,7 +174,7 @@ impl AgentHandle {
 
     /// The status of the agent and of everything it serves.
     pub fn status(&self) -> AgentStatus {
-        self.with(
+        self.status_with(
             self.pod_statuses().collect(),
             self.object_statuses().collect(),
         )
@@ -183,22 +183,26 @@ impl AgentHandle {
     /// The status of the agent, and how far its pods are.
     pub fn overview(&self) -> AgentOverview {
         let entries = self.node.reports.statuses.sorted();
-        self.with(entries.iter().map(|entry| entry.overview()).collect(), ())
+        self.status_with(entries.iter().map(|entry| entry.overview()).collect(), ())
     }
 
-    /// What is serialized as the [status](AgentHandle::status). `show` may hide a part of a pod's.
+    /// The [status](AgentHandle::status) in a form to be serialized. `show` may hide fields of a pod.
     pub(crate) fn status_document(
         &self,
         show: fn(PodStatus) -> PodStatus,
     ) -> AgentStatus<impl Serialize, impl Serialize> {
-        self.with(
+        self.status_with(
             Listed(move || self.pod_statuses().map(show)),
             Listed(|| self.object_statuses()),
         )
     }
 
     /// The status of the agent with these lists.
-    fn with<Pods, Objects>(&self, pods: Pods, objects: Objects) -> AgentStatus<Pods, Objects> {
+    fn status_with<Pods, Objects>(
+        &self,
+        pods: Pods,
+        objects: Objects,
+    ) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
         let of_pods = sources.problems.values().flatten();
@@ -232,7 +236,7 @@ impl AgentHandle {
         }
     }
 
-    /// The statuses of all pods, by namespace and name. Each is made when it is asked for.
+    /// The statuses of all pods, by namespace and name. They are made one at a time.
     pub fn pod_statuses(&self) -> impl Iterator<Item = PodStatus> {
         let entries = self.node.reports.statuses.sorted().into_iter();
         entries.map(|entry| self.pod_status(&entry))
@@ -257,7 +261,7 @@ impl AgentHandle {
         status
     }
 
-    /// The statuses of all objects. Each is made when it is asked for.
+    /// The statuses of all objects. They are made one at a time.
     fn object_statuses(&self) -> impl Iterator<Item = ObjectStatus> {
         let inputs = &self.node.inputs;
         objects(&inputs.config_maps).chain(objects(&inputs.secrets))
@@ -304,11 +308,11 @@ impl AgentHandle {
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.node.on_change.count_hooks();
-        let pods = self.overview().pods;
+        let pods = self.node.reports.statuses.sorted();
         if let Some(beside) = &self.beside {
             beside.observe();
         }
-        let phases = pods.iter().map(|pod| pod.delivery.phase);
+        let phases = pods.iter().map(|pod| pod.phase());
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
         self.node.reports.metrics.observe(phases, healthy, ready);
         let mut text = String::new();
@@ -322,7 +326,7 @@ impl AgentHandle {
     }
 }
 
-/// A list whose items are made when they are serialized, so that few are in memory at once.
+/// A list whose items are made when they are serialized, so that not all are in memory at once.
 struct Listed<Items>(Items);
 
 impl<Items, Iter> Serialize for Listed<Items>

@@ -6,13 +6,10 @@ use std::collections::BTreeSet;
 
 use larder_objects::{
     FieldPath,
-    yaml::{Document, ErrorKind},
+    yaml::{COPIED_BYTES, Document, ErrorKind},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-
-/// Bytes that aliases of a file may copy.
-const COPIED_BYTES: usize = 1 << 20;
 
 /// A mistake in a file and its line (from 1).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

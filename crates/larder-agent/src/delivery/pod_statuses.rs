@@ -136,6 +136,10 @@ impl PodStatusEntry {
         self.status.lock().clone()
     }
 
+    pub(crate) fn phase(&self) -> Phase {
+        self.status.lock().delivery.phase
+    }
+
     pub(crate) fn overview(&self) -> PodOverview {
         let status = self.status.lock();
         PodOverview {
@@ -235,8 +239,7 @@ impl PodStatuses {
     /// Whether every pod was tried: none waits for its first attempt.
     pub(crate) fn is_settled(&self) -> bool {
         self.sorted().iter().all(|entry| {
-            entry.is_settled.load(Ordering::Relaxed)
-                || entry.status.lock().delivery.phase != Phase::Waiting
+            entry.is_settled.load(Ordering::Relaxed) || entry.phase() != Phase::Waiting
         })
     }
 }

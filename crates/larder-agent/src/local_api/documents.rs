@@ -40,7 +40,7 @@ struct Latest {
     bytes: u32,
     built: Instant,
     sequence: u64,
-    /// Lets go of the document.
+    /// Drops the document after [`SHARED_FOR`].
     _end: JoinSet<()>,
 }
 
@@ -113,7 +113,7 @@ impl Documents {
             text,
             _unread: unread,
         });
-        let shared = Arc::clone(&self.latest);
+        let (shared, now) = (Arc::clone(&self.latest), Instant::now());
         let mut end = JoinSet::new();
         end.spawn(async move {
             sleep(SHARED_FOR).await;
@@ -126,7 +126,7 @@ impl Documents {
         *latest = Latest {
             document: Some(Arc::clone(&document)),
             bytes,
-            built: Instant::now(),
+            built: now,
             sequence,
             _end: end,
         };

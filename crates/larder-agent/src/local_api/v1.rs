@@ -21,7 +21,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::program::Program;
+use super::{json, program::Program, written};
 use crate::{agent::AgentHandle, delivery::journal::JournalEntry, status::PodStatus};
 
 /// Largest body of a projection: a full node's manifests are a tenth of it.
@@ -59,7 +59,7 @@ async fn pods(State(agent): State<AgentHandle>) -> Response {
     // Read before the pods, so that no change is missed.
     let sequence = agent.journal().newest();
     let pods = agent.status_document(|pod| pod).pods;
-    super::json(&PodList { sequence, pods })
+    json(written(&PodList { sequence, pods }))
 }
 
 #[derive(Deserialize)]

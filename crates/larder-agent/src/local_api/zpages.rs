@@ -9,7 +9,7 @@ use axum::{Router, extract::State, response::Response, routing::get};
 use jiff::Timestamp;
 use serde_json::json;
 
-use super::program::Program;
+use super::{program::Program, written};
 use crate::agent::AgentHandle;
 
 /// Name of the component.
@@ -43,7 +43,9 @@ async fn flagz(State((_, program)): Pages) -> String {
 }
 
 async fn configz(State((_, program)): Pages) -> Response {
-    super::json(&json!({"agentconfiguration": program.config().values()}))
+    super::json(written(
+        &json!({"agentconfiguration": program.config().values()}),
+    ))
 }
 
 fn heading(page: &str) -> String {

@@ -159,10 +159,8 @@ pub(crate) fn volume_type(volume: &Volume) -> String {
         let name = secret.secret_name.as_deref().unwrap_or("");
         return format!("{} {name}", Kind::Secret);
     }
-    volume_sources(volume)
-        .into_iter()
-        .next()
-        .map_or_else(String::new, |(type_, _)| type_)
+    let sources = volume_sources(volume);
+    sources.keys().next().cloned().unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -113,7 +113,7 @@ impl Reported {
     }
 }
 
-/// The limits of a file: aliases may copy 4 MiB, and 16 times its size.
+/// The limits of a file: aliases may copy 4 MiB plus 16 times its size.
 fn limits(text: &str) -> Limits {
     Limits {
         documents: usize::MAX,

@@ -256,7 +256,7 @@ impl MirrorClient {
         let path = pods_path(full_name)?;
         // As a tree, so that there is one serializer of pods.
         let json = pod.to_json().and_then(|json| serde_json::from_slice(&json));
-        let pod: Value = json.expect("it was stored, so it has a JSON form");
+        let pod: Value = json.expect("its keys are text, and its times were read from JSON");
         let created = request(&self.client, Method::POST, path.as_str(), Some(&pod)).await;
         created.map(|_: IgnoredAny| ())
     }

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use k8s_openapi::api::core::v1::{
     ConfigMapVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
 };
-use larder_objects::{Kind, yaml::Document};
+use larder_objects::{
+    Kind,
+    yaml::{COPIED_BYTES, Document},
+};
 use larder_on_change::{
     Hook,
     parse::{self, HookOrigin},
@@ -17,8 +20,6 @@ use smol_str::SmolStr;
 
 use crate::args::values::octal_mode;
 
-/// Bytes that aliases of the file may copy.
-const COPIED_BYTES: usize = 1 << 20;
 /// The kubelet's mode of files.
 const MODE: i32 = 0o644;
 /// The error for sources of a pod that a sidecar does not support.
