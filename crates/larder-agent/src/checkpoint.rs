@@ -30,7 +30,7 @@ mod inspect;
 mod record;
 mod serve;
 
-use std::{sync::Arc, time::Duration};
+use std::{panic::resume_unwind, sync::Arc, thread, time::Duration};
 
 use futures::{FutureExt as _, future::OptionFuture};
 use larder::Changes;
@@ -201,7 +201,7 @@ impl Checkpoint {
         let answered = contact.wait_for(|contact| *contact >= ApiContact::Denied);
         if timeout_at(deadline, answered).await.is_err() {
             let read;
-            (store, read) = blocking(move || {
+            (store, read) = apart(move || {
                 let read = store.contents(CopyContent::decode);
                 (store, read)
             })
@@ -223,7 +223,7 @@ impl Checkpoint {
     async fn open(&self) -> Result<Found, InspectError> {
         let (directory, keys) = (self.directory.clone(), self.config.keys.clone());
         let owner = self.cluster.owner(&self.node);
-        blocking(move || {
+        apart(move || {
             let keys = Keyring::load(&keys, credentials().as_deref())?;
             Ok(Store::open(&directory, keys, owner, CopyContent::decode)?)
         })
@@ -286,7 +286,7 @@ impl Checkpoint {
         };
         let snapshot = Snapshot::of(&self.inputs, &self.pods);
         let now = self.inputs.clock.now();
-        let (writing, written) = blocking(move || {
+        let (writing, written) = apart(move || {
             let written = writing.write(snapshot, now, refresh);
             (writing, written)
         })
@@ -312,6 +312,13 @@ impl Checkpoint {
         *recorder = Some(writing);
         result
     }
+}
+
+/// Runs `work` on a thread of its own, whose arena of the allocator the next such thread uses again. On the threads of
+/// deliveries, each of their arenas would grow to the memory of a write.
+async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    let ended = blocking(|| thread::scope(|scope| scope.spawn(work).join())).await;
+    ended.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Time after which the times of the freshness checks are written although nothing has changed.

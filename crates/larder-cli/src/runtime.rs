@@ -6,14 +6,15 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-/// Threads for work that waits for a disk, a name server or a credential plugin. More of them would not make a disk
-/// faster, and each keeps an arena of the allocator. Without this limit, as many would start as there are pods.
-pub(crate) const BLOCKING_THREADS: usize = 3;
+/// Threads for work that waits for a disk, a name server or a credential plugin: one more than a write of the checkpoint
+/// takes. More would not make a disk faster, and each keeps an arena of the allocator. Without this limit, as many would
+/// start as there are pods.
+const BLOCKING_THREADS: usize = 2;
 
 /// A runtime on this thread: it is enough for work that waits for the network, and reuses the memory that it frees.
-pub(crate) fn runtime(blocking_threads: usize) -> anyhow::Result<Runtime> {
+pub(crate) fn runtime() -> anyhow::Result<Runtime> {
     Builder::new_current_thread()
-        .max_blocking_threads(blocking_threads)
+        .max_blocking_threads(BLOCKING_THREADS)
         .enable_all()
         .build()
         .context("cannot start the runtime")

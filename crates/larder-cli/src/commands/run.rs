@@ -47,7 +47,7 @@ use crate::{
     outcome::{CommandOutcome, Failure},
     output::{self, live},
     rendered::project_text,
-    runtime::{BLOCKING_THREADS, runtime, stop_signal},
+    runtime::{runtime, stop_signal},
 };
 
 /// Time after which the summary is printed, even if something is still missing.
@@ -68,7 +68,7 @@ pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;
     beside::protect(&config)?;
-    runtime(BLOCKING_THREADS)?.block_on(serve(&args, config, log))
+    runtime()?.block_on(serve(&args, config, log))
 }
 
 /// The flags that override the configuration file.

@@ -30,8 +30,6 @@ use crate::{
     runtime::{runtime, stop_signal},
 };
 
-/// Threads for name resolution and the processes of scripts.
-const BLOCKING_THREADS: usize = 2;
 /// Longest time for a probe.
 const PROBE: Duration = Duration::from_secs(10);
 /// The port of k8s-sidecar.
@@ -73,14 +71,14 @@ pub(super) fn run_reload(
     let settings = reload_settings(args).map_err(Failure::unreadable)?;
     logging::start(log);
     warn_of(ignored);
-    runtime(BLOCKING_THREADS)?.block_on(until_signal(|shutdown| reload(settings, shutdown)))
+    runtime()?.block_on(until_signal(|shutdown| reload(settings, shutdown)))
 }
 
 fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failure> {
     let settings = own_settings(args).map_err(Failure::unreadable)?;
     logging::start(args.log_format);
     warn_of(ignored);
-    runtime(BLOCKING_THREADS)?.block_on(async {
+    runtime()?.block_on(async {
         let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
         let (client, _transport) = agent::connect(source).await?;
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
@@ -109,7 +107,7 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     let read = read.map_err(|errors| Failure::unreadable(errors.join("\n")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&read.log);
-    runtime(BLOCKING_THREADS)?.block_on(async {
+    runtime()?.block_on(async {
         let source = match read.kubeconfig.as_deref() {
             None if read.skip_tls_verify => Source::InClusterUnverified,
             kubeconfig => agent::origin(kubeconfig, None),

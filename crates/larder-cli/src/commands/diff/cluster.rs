@@ -25,7 +25,7 @@ use crate::{
     offline::key_of,
     outcome::Failure,
     output::{self, references::referenced},
-    runtime::{BLOCKING_THREADS, runtime},
+    runtime::runtime,
 };
 
 /// Number of requests at a time.
@@ -45,7 +45,7 @@ type Read = (Manifests, Manifests, bool);
 /// The API server cannot be reached, or rejects the credentials.
 pub(super) fn load(args: &DiffArgs, loader: Loader, manifests: Manifests) -> Result<Read, Failure> {
     let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
-    runtime(BLOCKING_THREADS)?.block_on(async {
+    runtime()?.block_on(async {
         let (client, _transport) = connect(source).await?;
         let failed = Cell::new(false);
         let reader = ClusterReader { client, failed };
