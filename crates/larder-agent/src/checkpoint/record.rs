@@ -102,7 +102,9 @@ impl Recorder {
         now: Timestamp,
         refresh: bool,
     ) -> Result<Written, StoreError> {
-        let mut wanted = Vec::new();
+        let (config_maps, secrets) = (snapshot.config_maps.len(), snapshot.secrets.len());
+        // Growing would take twice as much.
+        let mut wanted = Vec::with_capacity(snapshot.pods.len() + config_maps + secrets + 2);
         let mut before = std::mem::take(&mut self.seen);
         let mut namespaces = BTreeSet::new();
         for pod in snapshot.pods {
