@@ -5,7 +5,7 @@
 use std::str;
 
 use fastrand::Rng;
-use larder_objects::yaml::{COPIED_BYTES, Document};
+use larder_objects::yaml::{COPIED_BYTES, YamlDocument};
 use serde_json::{Map, Value};
 
 /// How the inputs of a target are built.
@@ -64,7 +64,7 @@ fn documents(text: &[u8]) -> Option<Vec<Value>> {
         let json = serde_json::from_str(document);
         json.ok().or_else(|| {
             Some(
-                Document::parse(document, COPIED_BYTES)
+                YamlDocument::parse(document, COPIED_BYTES)
                     .ok()?
                     .value()
                     .clone(),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use http::{Request, header};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
-use larder_objects::yaml::{COPIED_BYTES, Document};
+use larder_objects::yaml::{COPIED_BYTES, YamlDocument};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -80,7 +80,7 @@ impl Answer {
 ///
 /// The file is not readable as such a list.
 pub fn requests(yaml: &str) -> anyhow::Result<Vec<Step>> {
-    Ok(Document::parse(yaml, COPIED_BYTES)?.decode()?)
+    Ok(YamlDocument::parse(yaml, COPIED_BYTES)?.decode()?)
 }
 
 /// Sends all requests in order and returns the answers by name; one that did not come has status 0.

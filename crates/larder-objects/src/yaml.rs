@@ -5,7 +5,7 @@
 //! for which existing manifests were written.
 //!
 //! ```text
-//! settings ─► Document ─► value, or a type, or an error with its line
+//! settings ─► YamlDocument ─► value, or a type, or an error with its line
 //! manifests ─► chunks ─► nodes ─► value, and the lines of its fields
 //! ```
 //!
@@ -15,14 +15,14 @@
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
 //! 3. Copies made by anchors and aliases count against [`Limits::copied_bytes`].
 //! 4. No tree is deeper than 100 levels, copies included: everything below walks it recursively.
-//! 5. The texts of a [`Document`] are zeroized on drop: settings hold credentials.
+//! 5. The texts of a [`YamlDocument`] are zeroized on drop: settings hold credentials.
 //!
 //! # Examples
 //!
 //! ```
-//! use larder_objects::yaml::Document;
+//! use larder_objects::yaml::YamlDocument;
 //!
-//! let document = Document::parse("ports:\n- 80\n- https\n", 0)?;
+//! let document = YamlDocument::parse("ports:\n- 80\n- https\n", 0)?;
 //! assert_eq!(document.value()["ports"][0], 80);
 //!
 //! #[derive(Debug, serde::Deserialize)]
@@ -69,12 +69,12 @@ pub struct Limits {
 }
 
 /// One document of a text, with the lines of its fields. Its texts are zeroized on drop, and `Debug` does not show them.
-pub struct Document {
+pub struct YamlDocument {
     value: Wiped,
     lines: Node,
 }
 
-impl Document {
+impl YamlDocument {
     /// The only document of `text`; `null` if nothing is written there. For aliases, see [`Limits::copied_bytes`].
     ///
     /// # Errors
@@ -130,9 +130,9 @@ impl Document {
     }
 }
 
-impl fmt::Debug for Document {
+impl fmt::Debug for YamlDocument {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Document").finish_non_exhaustive()
+        f.debug_struct("YamlDocument").finish_non_exhaustive()
     }
 }
 
@@ -671,15 +671,15 @@ mod tests {
             ("a: |\r\n  x\r\n", r#"{"a":"x\n"}"#),
             ("{\n\t\"a\": [\"\\u00e4\"]\n}", r#"{"a":["ä"]}"#),
         ] {
-            let document = Document::parse(text, 0).unwrap();
+            let document = YamlDocument::parse(text, 0).unwrap();
             assert_eq!(document.value().to_string(), expected, "{text}");
         }
-        let error = Document::parse("a: 1\n---\n", 0).unwrap_err();
+        let error = YamlDocument::parse("a: 1\n---\n", 0).unwrap_err();
         let expected = "line 2: too many documents: at most 1";
         assert_eq!(error.to_string(), expected);
-        let all = Document::parse_all("---\n---\na: 1\n---\n", limits(0)).unwrap();
+        let all = YamlDocument::parse_all("---\n---\na: 1\n---\n", limits(0)).unwrap();
         assert_eq!(all.len(), 3);
-        let error = Document::parse_all(&"---\n".repeat(1 << 20), limits(0)).unwrap_err();
+        let error = YamlDocument::parse_all(&"---\n".repeat(1 << 20), limits(0)).unwrap_err();
         assert_eq!((error.line, error.kind), (17, ErrorKind::Limit));
     }
 
@@ -688,21 +688,21 @@ mod tests {
         let text = "a: 1\nb: {c: 1, <<: {c: 2, d: 2}, c: 3}\na:\n  x: 2\n";
         let mut last = limits(0);
         last.last_key_wins = true;
-        let document = Document::parse_all(text, last).unwrap().pop().unwrap();
+        let document = YamlDocument::parse_all(text, last).unwrap().pop().unwrap();
         let expected = r#"{"a":{"x":2},"b":{"c":3,"d":2}}"#;
         assert_eq!(document.value().to_string(), expected);
         assert_eq!(document.line_of(&FieldPath::fields("a.x")), 4);
-        let error = Document::parse(text, 0).unwrap_err();
+        let error = YamlDocument::parse(text, 0).unwrap_err();
         assert_eq!((error.line, error.kind), (2, ErrorKind::DuplicateKey));
     }
 
     #[test]
     fn anchors_may_be_rejected() {
         for text in ["a: &x 1\n", "a: &x\n", "a: &x {}\nb: *x\n", "&x a: 1\n"] {
-            let error = Document::parse(text, 0).unwrap_err();
+            let error = YamlDocument::parse(text, 0).unwrap_err();
             assert_eq!((error.line, error.kind), (1, ErrorKind::Limit), "{text}");
         }
-        let merged = Document::parse("a: {<<: {b: 1}}\n", 0).unwrap();
+        let merged = YamlDocument::parse("a: {<<: {b: 1}}\n", 0).unwrap();
         assert_eq!(merged.value()["a"]["b"], 1);
     }
 
@@ -740,7 +740,7 @@ mod tests {
             &format!("{}hunter2", "{a: ".repeat(1 << 20)),
         ] {
             let shown: String = text.chars().take(20).collect();
-            let read = Document::parse(text, 1 << 20).and_then(|document| {
+            let read = YamlDocument::parse(text, 1 << 20).and_then(|document| {
                 assert!(!format!("{document:?}").contains("hunter2"), "{shown}");
                 document.decode::<Typed>()
             });

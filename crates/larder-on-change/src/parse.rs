@@ -19,7 +19,7 @@ pub use error::HookError;
 pub(crate) use pod::defines_hooks;
 pub use pod::{ANNOTATION, ANNOTATION_PREFIX, AnnotatedHooks, annotated_hooks};
 
-use larder_objects::yaml::Document;
+use larder_objects::yaml::YamlDocument;
 use serde_json::Value;
 use smol_str::SmolStr;
 
@@ -120,7 +120,7 @@ pub fn hooks(
     let text = text.trim();
     let context = ParseContext { origin, outline };
     let hooks = if text.starts_with(['-', '[', '{']) {
-        let document = Document::parse(text, COPIED_BYTES * (1024 + text.len()));
+        let document = YamlDocument::parse(text, COPIED_BYTES * (1024 + text.len()));
         let document = document.map_err(|error| HookError::whole(error.to_string()))?;
         long::list(document.value(), context)?
     } else {

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 use larder_objects::{
     FieldPath,
-    yaml::{COPIED_BYTES, Document, ErrorKind},
+    yaml::{COPIED_BYTES, ErrorKind, YamlDocument},
 };
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -45,7 +45,7 @@ pub enum FileError {
 /// The fields of one file, and which of them are not read yet.
 #[derive(Debug)]
 pub(super) struct Fields {
-    document: Document,
+    document: YamlDocument,
     /// The names of those that are left.
     left: BTreeSet<String>,
     /// Names that were requested.
@@ -60,11 +60,12 @@ impl Fields {
             line,
             problem: problem.to_owned(),
         };
-        let document = Document::parse(text, COPIED_BYTES).map_err(|error| match error.kind {
-            // The key may be a value on the wrong side of the colon.
-            ErrorKind::DuplicateKey => malformed(error.line, "duplicate field"),
-            _ => malformed(error.line, &error.problem),
-        })?;
+        let document =
+            YamlDocument::parse(text, COPIED_BYTES).map_err(|error| match error.kind {
+                // The key may be a value on the wrong side of the colon.
+                ErrorKind::DuplicateKey => malformed(error.line, "duplicate field"),
+                _ => malformed(error.line, &error.problem),
+            })?;
         let left = match document.value() {
             Value::Object(fields) => fields.keys().cloned().collect(),
             Value::Null => BTreeSet::new(),

@@ -17,7 +17,7 @@ use http::Request;
 use kube::Client;
 use larder_agent::config::{Config, Flags, Host};
 use larder_e2e::Server;
-use larder_objects::yaml::Document;
+use larder_objects::yaml::YamlDocument;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -73,7 +73,7 @@ impl Kustomization {
 fn documents(text: &str) -> Vec<Value> {
     let documents = text.split("\n---\n");
     documents
-        .map(|document| Document::parse(document, 0).unwrap().value().clone())
+        .map(|document| YamlDocument::parse(document, 0).unwrap().value().clone())
         .collect()
 }
 

@@ -26,7 +26,7 @@ use larder_agent::{
     status::Phase,
 };
 use larder_e2e::{Identity, NODE, Server};
-use larder_objects::yaml::Document;
+use larder_objects::yaml::YamlDocument;
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ fn manifest(name: &str) -> Vec<Value> {
         .join("rbac.yaml");
     let text = fs::read_to_string(path).unwrap();
     text.split("\n---\n")
-        .map(|document| Document::parse(document, 0).unwrap().value().clone())
+        .map(|document| YamlDocument::parse(document, 0).unwrap().value().clone())
         .collect()
 }
 

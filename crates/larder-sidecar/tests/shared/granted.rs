@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, fs, path::Path, sync::Arc};
 use http::{Request, Response, StatusCode};
 use kube::client::Body;
 use larder_apiserver::ApiServer;
-use larder_objects::yaml::Document;
+use larder_objects::yaml::YamlDocument;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tower::service_fn;
@@ -18,7 +18,7 @@ pub(crate) fn rights(file: &str) -> BTreeSet<Right> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../deploy/sidecar")
         .join(file);
-    let role = Document::parse(&fs::read_to_string(path).unwrap(), 0).unwrap();
+    let role = YamlDocument::parse(&fs::read_to_string(path).unwrap(), 0).unwrap();
     let role = role.value();
     let texts = |value: &Value| -> Vec<String> {
         let items = value.as_array().into_iter().flatten();

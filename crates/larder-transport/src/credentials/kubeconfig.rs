@@ -5,7 +5,7 @@
 
 use std::{collections::BTreeMap, path::Path};
 
-use larder_objects::yaml::{Document, ErrorKind, Limits};
+use larder_objects::yaml::{ErrorKind, Limits, YamlDocument};
 use serde::{Deserialize, de::DeserializeOwned};
 
 use super::secret::SecretText;
@@ -207,8 +207,8 @@ pub(super) fn yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, Kubeconfig
         copied_bytes: 0,
         last_key_wins: true,
     };
-    let decoded = Document::parse_all(text, limits)
-        .and_then(|documents| documents.iter().map(Document::decode).collect());
+    let decoded = YamlDocument::parse_all(text, limits)
+        .and_then(|documents| documents.iter().map(YamlDocument::decode).collect());
     decoded.map_err(|error| KubeconfigError::Line {
         line: error.line,
         problem: match error.kind {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{
 };
 use larder_objects::{
     Kind,
-    yaml::{COPIED_BYTES, Document},
+    yaml::{COPIED_BYTES, YamlDocument},
 };
 use larder_on_change::{
     Hook,
@@ -83,7 +83,7 @@ pub(crate) fn read(
     text: &str,
     namespace: Option<&str>,
 ) -> Result<(Vec<OwnVolume>, Vec<Hook>), String> {
-    let file = Document::parse(text, COPIED_BYTES).and_then(|document| document.decode());
+    let file = YamlDocument::parse(text, COPIED_BYTES).and_then(|document| document.decode());
     let file: Option<File> = file.map_err(|error| error.to_string())?;
     let file = file.unwrap_or_default();
     if file.kind.is_some_and(|kind| kind != "SidecarConfiguration") {

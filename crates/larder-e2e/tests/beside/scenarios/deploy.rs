@@ -21,7 +21,7 @@ use larder_e2e::{
     Identity, NODE,
     node::{Container, IMAGE, MountView},
 };
-use larder_objects::yaml::Document;
+use larder_objects::yaml::YamlDocument;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -45,7 +45,7 @@ pub(super) fn manifest(name: &str) -> Vec<Value> {
         .join(name);
     let text = fs::read_to_string(path).unwrap();
     text.split("\n---\n")
-        .map(|document| Document::parse(document, 0).unwrap().value().clone())
+        .map(|document| YamlDocument::parse(document, 0).unwrap().value().clone())
         .collect()
 }
 
