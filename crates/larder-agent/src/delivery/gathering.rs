@@ -24,8 +24,8 @@ use super::{
 /// The inputs of one pod.
 #[derive(Default)]
 pub(crate) struct Gathering {
-    /// `None` while a need is being fetched.
-    fetched: BTreeMap<Need, Option<Fetched>>,
+    /// The value of each need; `None` while it is being fetched.
+    values: BTreeMap<Need, Option<Fetched>>,
     fetching: FuturesUnordered<BoxFuture<'static, (Need, Fetched)>>,
 }
 
@@ -38,8 +38,8 @@ impl Gathering {
         needs: impl Iterator<Item = &'a Need>,
     ) {
         for need in needs {
-            if !self.fetched.contains_key(need) {
-                self.fetched.insert(need.clone(), None);
+            if !self.values.contains_key(need) {
+                self.values.insert(need.clone(), None);
                 let fetch = fetch(Arc::clone(inputs), Arc::clone(plan), need.clone());
                 self.fetching.push(fetch.boxed());
             }
@@ -62,13 +62,13 @@ impl Gathering {
     }
 
     fn keep(&mut self, need: Need, fetched: Fetched) -> Need {
-        self.fetched.insert(need.clone(), Some(fetched));
+        self.values.insert(need.clone(), Some(fetched));
         need
     }
 
     /// The value of `need`, if it is fetched.
     fn value(&self, need: &Need) -> Option<&Fetched> {
-        self.fetched.get(need)?.as_ref()
+        self.values.get(need)?.as_ref()
     }
 
     /// Whether `need` is fetched.
@@ -108,19 +108,18 @@ impl Gathering {
                 .unwrap_or(TrustBundles::NotSynced),
             ..Inputs::default()
         };
-        let fetched = self.fetched.iter();
-        for (need, fetched) in fetched.filter_map(|(need, value)| Some((need, value.as_ref()?))) {
-            match (need, fetched) {
-                (Need::Object(_, name), Fetched::ConfigMap(object, _)) => {
+        for (need, value) in &self.values {
+            match (need, value) {
+                (Need::Object(_, name), Some(Fetched::ConfigMap(object, _))) => {
                     inputs.config_maps.insert(name.to_string(), object.clone());
                 }
-                (Need::Object(_, name), Fetched::Secret(object, _)) => {
+                (Need::Object(_, name), Some(Fetched::Secret(object, _))) => {
                     inputs.secrets.insert(name.to_string(), object.clone());
                 }
-                (Need::Token(request), Fetched::Token(token)) => {
+                (Need::Token(request), Some(Fetched::Token(token))) => {
                     inputs.tokens.insert(request.clone(), token.clone());
                 }
-                (Need::PodCertificate(key), Fetched::PodCertificate(issued)) => {
+                (Need::PodCertificate(key), Some(Fetched::PodCertificate(issued))) => {
                     inputs.pod_certificates.insert(key.clone(), issued.clone());
                 }
                 _ => {}
@@ -132,13 +131,13 @@ impl Gathering {
     /// Forgets the value of `need`, which has changed.
     pub(crate) fn forget(&mut self, need: &Need) {
         if self.has(need) {
-            self.fetched.remove(need);
+            self.values.remove(need);
         }
     }
 
     /// Forgets all values.
     pub(crate) fn forget_all(&mut self) {
-        self.fetched.retain(|_, value| value.is_none());
+        self.values.retain(|_, value| value.is_none());
     }
 
     /// Forgets all values and fetches: the new plan may no longer register them.
@@ -148,11 +147,11 @@ impl Gathering {
 
     /// Forgets the values of all other needs.
     pub(crate) fn retain(&mut self, needs: &BTreeSet<&Need>) {
-        self.fetched
+        self.values
             .retain(|need, value| value.is_none() || needs.contains(need));
         // A map that was emptied keeps its last node.
-        if self.fetched.is_empty() {
-            self.fetched = BTreeMap::new();
+        if self.values.is_empty() {
+            self.values = BTreeMap::new();
         }
     }
 }

@@ -48,17 +48,16 @@ pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
 
 /// The document behind `/v1/pods`.
 #[derive(Serialize, JsonSchema)]
-#[schemars(rename = "PodList")]
-pub(super) struct PodList<Pods = Vec<PodStatus>> {
+pub(super) struct PodList {
     /// Changes after this number may be missing in the list: follow them from here.
     sequence: u64,
-    pods: Pods,
+    pods: Vec<PodStatus>,
 }
 
 async fn pods(State(agent): State<AgentHandle>) -> Response {
     // Read before the pods, so that no change is missed.
     let sequence = agent.journal().newest();
-    let pods = agent.status_document(|pod| pod).pods;
+    let pods = agent.pod_statuses().collect();
     json(written(&PodList { sequence, pods }))
 }
 
