@@ -17,6 +17,7 @@ mod tail;
 mod users;
 
 use std::{
+    future::pending,
     io,
     os::{fd::OwnedFd, unix::process::ExitStatusExt as _},
     process::ExitStatus,
@@ -24,12 +25,12 @@ use std::{
 };
 
 use larder_on_change::{Command, PodChange};
-use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tempfile::TempPath;
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     net::unix::pipe,
     process::Child,
-    task::spawn_blocking,
     time::{Instant, timeout, timeout_at},
 };
 
@@ -283,11 +284,19 @@ impl Running {
     }
 }
 
-/// Waits for the end of a child without reaping it.
+/// Waits for the end of a child without reaping it. Takes no thread, of which there are few.
 async fn leader_ended(leader: Pid) {
-    let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-    // If the wait is given up, the thread ends with the child, which is killed then.
-    let _ = spawn_blocking(move || waitid(WaitId::Pid(leader), options)).await;
+    let pidfd = pidfd_open(leader, PidfdFlags::empty()).map_err(io::Error::from);
+    #[expect(
+        deprecated,
+        reason = "its successor is unsafe to call, and an `OwnedFd` is what both ask for"
+    )]
+    let ended = pidfd.and_then(|pidfd| AsyncFd::with_interest(pidfd, Interest::READABLE));
+    match ended {
+        Ok(ended) => drop(ended.readable().await),
+        // Without descriptors, it gets all of its time.
+        Err(_) => pending().await,
+    }
 }
 
 fn outcome(status: io::Result<ExitStatus>) -> StepOutcome {

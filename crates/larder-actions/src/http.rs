@@ -25,9 +25,11 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use larder_objects::chain;
+use larder_transport::blocking::lookup;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, lookup_host},
+    net::TcpStream,
+    sync::Semaphore,
     time::timeout,
 };
 use zeroize::Zeroizing;
@@ -306,10 +308,13 @@ async fn exchange_over<T>(
     }
 }
 
+/// Turns of looking up a host.
+static LOOKUPS: Semaphore = Semaphore::const_new(1);
+
 /// The addresses of a URL's host.
 async fn resolve(url: &HttpUrl) -> Result<Vec<SocketAddr>, HttpError> {
-    let found = lookup_host((url.host(), url.port())).await;
-    Ok(found.map_err(HttpError::Lookup)?.collect())
+    let found = lookup(&LOOKUPS, url.host(), url.port()).await;
+    found.map_err(HttpError::Lookup)
 }
 
 #[cfg(test)]

@@ -42,6 +42,7 @@ use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
 use larder_pods::Pods;
 use larder_transport::blocking::blocking;
+use parking_lot::Mutex;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until, timeout_at},
@@ -317,8 +318,22 @@ impl Checkpoint {
 /// Runs `work` on a thread of its own, whose arena of the allocator the next such thread uses again. On the threads of
 /// deliveries, each of their arenas would grow to the memory of a write.
 async fn apart<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let ended = blocking(|| thread::scope(|scope| scope.spawn(work).join())).await;
-    ended.unwrap_or_else(|panic| resume_unwind(panic))
+    let ended = blocking(move || {
+        let work = Mutex::new(Some(work));
+        let run = || {
+            let work = work.lock().take();
+            work.map(|work| work())
+        };
+        thread::scope(
+            |scope| match thread::Builder::new().spawn_scoped(scope, run) {
+                Ok(thread) => thread.join(),
+                // There may be no more threads.
+                Err(_) => Ok(run()),
+            },
+        )
+    });
+    let ended = ended.await.unwrap_or_else(|panic| resume_unwind(panic));
+    ended.expect("it runs once")
 }
 
 /// Time after which the times of the freshness checks are written although nothing has changed.

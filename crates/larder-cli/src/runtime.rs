@@ -6,10 +6,10 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-/// Threads for work that waits for a disk, a name server or a credential plugin: one more than a write of the checkpoint
-/// takes. More would not make a disk faster, and each keeps an arena of the allocator. Without this limit, as many would
-/// start as there are pods.
-const BLOCKING_THREADS: usize = 2;
+/// Threads for work that waits for a disk, a name server or a credential plugin. Name servers that do not answer take two:
+/// one of the API server's connections, one of the hooks' requests. More would not make a disk faster, and each keeps an
+/// arena of the allocator. Without this limit, as many would start as there are pods.
+const BLOCKING_THREADS: usize = 3;
 
 /// A runtime on this thread: it is enough for work that waits for the network, and reuses the memory that it frees.
 pub(crate) fn runtime() -> anyhow::Result<Runtime> {

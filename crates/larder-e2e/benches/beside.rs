@@ -59,7 +59,7 @@ const PATIENCE: Duration = Duration::from_mins(3);
 /// Pause between two reads of the status, and so the error of times that are read from it.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// The limit of the command.
-const BLOCKING_THREADS: usize = 2;
+const BLOCKING_THREADS: usize = 3;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {

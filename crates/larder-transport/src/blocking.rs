@@ -1,5 +1,12 @@
 //! Runs synchronous work off the runtime's threads. For the crates of this workspace.
 
+use std::{
+    io,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+};
+
+use tokio::sync::Semaphore;
+
 /// Runs `work`, which may wait for a disk, on a blocking thread and waits for its end. A panic of `work` resumes here.
 ///
 /// # Panics
@@ -13,5 +20,71 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     match tokio::task::spawn_blocking(work).await {
         Ok(value) => value,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+/// As [`blocking`], with a permit of `turns`, which `work` holds to its end even if the future is dropped. For work that
+/// may take long: blocking threads are few, and without a limit it would take all of them.
+///
+/// # Panics
+///
+/// `work` panics, or `turns` is closed.
+pub async fn blocking_in_turn<T: Send + 'static>(
+    turns: &'static Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let turn = turns.acquire().await.expect("it is never closed");
+    let work = move || {
+        let _turn = turn;
+        work()
+    };
+    blocking(work).await
+}
+
+/// The addresses of `host`, a name or an IP address, for connections to `port`. A name server that does not answer
+/// takes as many threads as `turns` has permits.
+///
+/// # Errors
+///
+/// The name cannot be resolved.
+pub async fn lookup(
+    turns: &'static Semaphore,
+    host: &str,
+    port: u16,
+) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![(address, port).into()]);
+    }
+    let host = host.to_owned();
+    let resolve = move || (&*host, port).to_socket_addrs().map(Iterator::collect);
+    blocking_in_turn(turns, resolve).await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc, time::Duration};
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn abandoned_work_keeps_its_turn() {
+        static TURNS: Semaphore = Semaphore::const_new(1);
+        let (release, released) = mpsc::channel::<()>();
+        let stuck = blocking_in_turn(&TURNS, move || released.recv());
+        assert!(timeout(Duration::ZERO, stuck).await.is_err());
+        assert_eq!(TURNS.available_permits(), 0);
+        drop(release);
+        assert_eq!(blocking_in_turn(&TURNS, || 1).await, 1);
+    }
+
+    #[tokio::test]
+    async fn address_needs_no_turn() {
+        static NEVER: Semaphore = Semaphore::const_new(0);
+        for (host, expected) in [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")] {
+            let expected = vec![expected.parse().unwrap()];
+            assert_eq!(lookup(&NEVER, host, 80).await.unwrap(), expected);
+        }
     }
 }

@@ -292,7 +292,7 @@ async fn run_out_of_time(script: &str, file: &Path, has_grace: bool) -> (ExecRep
     }
     // Time does not advance by itself while a blocking task is under way.
     let (sender, receiver) = std::sync::mpsc::channel::<()>();
-    let still = spawn_blocking(move || receiver.recv());
+    let still = tokio::task::spawn_blocking(move || receiver.recv());
     tokio::time::pause();
     tokio::time::advance(LIMIT).await;
     let over = Instant::now();
