@@ -38,7 +38,7 @@ use http::Method;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Client;
-use larder_objects::chain;
+use larder_objects::{PodIdentity, chain};
 use larder_transport::path::{PathError, Resource};
 use larder_watch::{RequestError, request};
 use parking_lot::Mutex;
@@ -128,13 +128,17 @@ impl Events {
         reason: &str,
         now: Timestamp,
     ) {
-        let uid = SmolStr::new(metadata.uid.as_deref().unwrap_or_default());
+        let pod = PodIdentity::from(metadata);
+        let version = metadata.resource_version.as_deref().map(SmolStr::new);
         let mut noted = self.noted.lock();
         let suffix = now.as_nanosecond().max(noted.last_suffix + 1);
         noted.last_suffix = suffix;
-        let event = PodEvent::new(metadata, subject, reason, now, suffix);
-        let pod_events = noted.pods.entry(uid).or_insert_with(PodEvents::new);
-        pod_events.note(event);
+        let pod_events = noted
+            .pods
+            .entry(pod.uid.clone())
+            .or_insert_with(PodEvents::new);
+        let pod = pod_events.share(pod);
+        pod_events.note(PodEvent::new(pod, version, subject, reason, now, suffix));
         drop(noted);
         self.wake.notify_one();
     }
@@ -148,8 +152,8 @@ impl Events {
     pub async fn run(&self) {
         loop {
             let next = self.noted.lock().next();
-            let (uid, event) = match next {
-                Ok(next) => next,
+            let event = match next {
+                Ok(event) => event,
                 Err(time) => {
                     let woken = self.wake.notified();
                     // A timeout and a new event both start another round.
@@ -161,22 +165,22 @@ impl Events {
                 }
             };
             let posted = self.post(&event).await;
-            let wait = self.posted(&uid, &event, posted);
+            let wait = self.posted(&event, posted);
             sleep(wait).await;
         }
     }
 
     /// Records the outcome of posting `event`; returns the pause before the next.
-    fn posted(&self, uid: &str, event: &PodEvent, outcome: Result<(), PostError>) -> Duration {
+    fn posted(&self, event: &PodEvent, outcome: Result<(), PostError>) -> Duration {
         let mut noted = self.noted.lock();
         // The pod may be gone.
-        let pod_events = noted.pods.get_mut(uid);
+        let pod_events = noted.pods.get_mut(&event.pod.uid);
         let mut events = pod_events.into_iter().flat_map(|pod| &mut pod.events);
-        if let Some(same) = events.find(|noted| noted.name == event.name) {
+        if let Some(same) = events.find(|noted| noted.suffix == event.suffix) {
             same.posted |= outcome.is_ok();
             same.due |= matches!(outcome, Err(PostError::Later(_) | PostError::Forbidden(_)));
         }
-        let pod = event.involved["name"].as_str().unwrap_or_default();
+        let pod = event.pod.name.as_str();
         match outcome {
             Ok(()) => {
                 (self.counted)("posted");
@@ -191,7 +195,7 @@ impl Events {
                 let now = Instant::now();
                 let has_warned = noted.warned_at.is_some_and(|at| now - at < FORBIDDEN);
                 let (namespace, reason, message) =
-                    (event.namespace(), event.reason, &*event.message);
+                    (event.pod.namespace.as_str(), event.reason, &*event.message);
                 if has_warned {
                     debug!(
                         error = why,
@@ -222,14 +226,16 @@ impl Events {
 
     async fn post(&self, event: &PodEvent) -> Result<(), PostError> {
         let invalid = |error: PathError| PostError::Never(error.to_string());
-        let collection = EVENTS.in_namespace(event.namespace()).map_err(invalid)?;
+        let collection = EVENTS
+            .in_namespace(event.pod.namespace.as_str())
+            .map_err(invalid)?;
         if event.posted {
             let count = json!({
                 "count": event.count,
                 "lastTimestamp": seconds(event.last),
-                "message": event.message,
+                "message": *event.message,
             });
-            let path = collection.object(&event.name).map_err(invalid)?;
+            let path = collection.object(&event.name()).map_err(invalid)?;
             match self.send(Method::PATCH, path.as_str(), &count).await {
                 // The API server keeps events for an hour only.
                 Err(error) if error.is_not_found() => {}
@@ -251,24 +257,24 @@ impl Events {
 }
 
 impl NotedEvents {
-    /// An event to post now, of the pod with this UID. It is no longer due, and its pod has spent a token for it. Without
-    /// one: when to look again at the latest.
-    fn next(&mut self) -> Result<(SmolStr, PodEvent), Option<Instant>> {
+    /// An event to post now. It is no longer due, and its pod has spent a token for it. Without one: when to look again at
+    /// the latest.
+    fn next(&mut self) -> Result<PodEvent, Option<Instant>> {
         let now = Instant::now();
         self.forbidden.retain(|_, until| *until > now);
         let mut after: Option<Instant> = None;
-        for (uid, pod) in &mut self.pods {
+        for pod in self.pods.values_mut() {
             let Some(due) = pod.events.iter().position(|event| event.due) else {
                 continue;
             };
-            if let Some(until) = self.forbidden.get(pod.events[due].namespace()) {
+            if let Some(until) = self.forbidden.get(pod.events[due].pod.namespace.as_str()) {
                 after = Some(after.map_or(*until, |after| after.min(*until)));
                 continue;
             }
             if pod.try_spend(now) {
                 let event = &mut pod.events[due];
                 event.due = false;
-                return Ok((uid.clone(), event.clone()));
+                return Ok(event.clone());
             }
         }
         Err(after)

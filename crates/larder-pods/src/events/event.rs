@@ -1,8 +1,11 @@
 //! One event: its subject, its text, and its count.
 
+use std::sync::Arc;
+
 use jiff::Timestamp;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use larder_objects::PodIdentity;
 use serde_json::{Value, json};
+use smol_str::SmolStr;
 
 /// Longest message in bytes that the API server accepts in every version of the kind.
 pub(super) const MAX_MESSAGE: usize = 1024;
@@ -66,18 +69,32 @@ impl PodReason {
     }
 }
 
+/// Which failures an event is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Failures {
+    /// One, since the last rest of its reason.
+    Recent,
+    /// One, not since then.
+    Earlier,
+    /// All further ones of its reason.
+    Combined,
+}
+
 /// A failure that repeats with the same message, or several similar ones.
 #[derive(Clone, Debug)]
 pub(super) struct PodEvent {
-    /// Name of the Event object.
-    pub(super) name: String,
-    /// Reference to the pod.
-    pub(super) involved: Value,
+    pub(super) pod: Arc<PodIdentity>,
+    /// The pod's version at the first failure.
+    pod_version: Option<SmolStr>,
+    /// The container that the event is about.
+    pub(super) field_path: Option<Box<str>>,
+    /// Makes the name of the Event object unique.
+    pub(super) suffix: i128,
     pub(super) reason: &'static str,
     /// `Warning` or `Normal`.
     type_: &'static str,
-    pub(super) message: String,
-    pub(super) combined: bool,
+    pub(super) message: Box<str>,
+    pub(super) failures: Failures,
     pub(super) count: u32,
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
@@ -89,7 +106,8 @@ pub(super) struct PodEvent {
 
 impl PodEvent {
     pub(super) fn new(
-        metadata: &ObjectMeta,
+        pod: Arc<PodIdentity>,
+        pod_version: Option<SmolStr>,
         subject: EventSubject<'_>,
         reason: &str,
         now: Timestamp,
@@ -104,31 +122,20 @@ impl PodEvent {
             EventSubject::Pod(of_pod) => (of_pod.as_str(), reason.to_owned()),
         };
         let is_warning = !matches!(subject, EventSubject::Pod(reason) if !reason.is_warning());
-        let mut involved = json!({
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "namespace": metadata.namespace.as_deref().unwrap_or_default(),
-            "name": metadata.name.as_deref().unwrap_or_default(),
-            // For a static pod its own UID, which its mirror pod has as an annotation: kubectl looks there.
-            "uid": metadata.uid,
-        });
-        if let Some(version) = &metadata.resource_version {
-            involved["resourceVersion"] = version.as_str().into();
-        }
-        if let EventSubject::Container(name, list) = subject {
+        let field_path = match subject {
             // Kubelet 1.36, `pkg/kubelet/container/ref.go`.
-            involved["fieldPath"] = format!("spec.{list}{{{name}}}").into();
-        }
-        let suffix = format!(".{suffix:x}");
-        let name = metadata.name.as_deref().unwrap_or_default();
-        let name = &name[..name.floor_char_boundary(MAX_NAME - suffix.len())];
+            EventSubject::Container(name, list) => Some(format!("spec.{list}{{{name}}}").into()),
+            EventSubject::Volume(_) | EventSubject::Pod(_) => None,
+        };
         Self {
-            name: format!("{}{suffix}", name.trim_end_matches(['.', '-'])),
-            involved,
+            pod,
+            pod_version,
+            field_path,
+            suffix,
             reason,
             type_: if is_warning { "Warning" } else { "Normal" },
-            message: message[..message.floor_char_boundary(MAX_MESSAGE)].to_owned(),
-            combined: false,
+            message: shortened(&message),
+            failures: Failures::Recent,
             count: 1,
             first: now,
             last: now,
@@ -139,30 +146,44 @@ impl PodEvent {
 
     /// Turns the event into the one for all similar failures.
     pub(super) fn combine(&mut self) {
-        self.message.insert_str(0, COMBINED);
-        let end = self.message.floor_char_boundary(MAX_MESSAGE);
-        self.message.truncate(end);
-        self.combined = true;
+        self.message = shortened(&format!("{COMBINED}{}", self.message));
+        self.failures = Failures::Combined;
         // The similar failures are about several parts.
-        if let Some(involved) = self.involved.as_object_mut() {
-            involved.remove("fieldPath");
-        }
+        self.field_path = None;
     }
 
-    pub(super) fn namespace(&self) -> &str {
-        self.involved["namespace"].as_str().unwrap_or_default()
+    /// Name of the Event object.
+    pub(super) fn name(&self) -> String {
+        let suffix = format!(".{:x}", self.suffix);
+        let name = &self.pod.name;
+        let name = &name[..name.floor_char_boundary(MAX_NAME - suffix.len())];
+        format!("{}{suffix}", name.trim_end_matches(['.', '-']))
     }
 
     /// The Event object.
     pub(super) fn object(&self, node: &str) -> Value {
+        let mut involved = json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": *self.pod.namespace,
+            "name": *self.pod.name,
+            // For a static pod its own UID, which its mirror pod has as an annotation: kubectl looks there.
+            "uid": *self.pod.uid,
+        });
+        if let Some(version) = &self.pod_version {
+            involved["resourceVersion"] = version.as_str().into();
+        }
+        if let Some(path) = &self.field_path {
+            involved["fieldPath"] = (**path).into();
+        }
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"namespace": self.namespace(), "name": self.name},
-            "involvedObject": self.involved,
+            "metadata": {"namespace": *self.pod.namespace, "name": self.name()},
+            "involvedObject": involved,
             "type": self.type_,
             "reason": self.reason,
-            "message": self.message,
+            "message": *self.message,
             "source": {"component": COMPONENT, "host": node},
             "reportingComponent": COMPONENT,
             "reportingInstance": node,
@@ -172,6 +193,11 @@ impl PodEvent {
             "lastTimestamp": seconds(self.last),
         })
     }
+}
+
+/// What the API server accepts of `message`.
+fn shortened(message: &str) -> Box<str> {
+    message[..message.floor_char_boundary(MAX_MESSAGE)].into()
 }
 
 /// The source of the events.

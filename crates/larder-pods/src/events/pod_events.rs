@@ -1,15 +1,13 @@
 //! The events of one pod: the last ones, and which failures count as the same.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
+use larder_objects::PodIdentity;
 use larder_transport::TokenBucket;
 use tokio::time::Instant;
 
-use super::event::PodEvent;
+use super::event::{Failures, PodEvent};
 
 /// Requests that a pod may cause at once.
 pub(super) const BURST: u32 = 25;
@@ -27,23 +25,13 @@ const MAX_EVENTS: usize = 32;
 pub(super) struct PodEvents {
     /// The last ones, oldest first.
     pub(super) events: Vec<PodEvent>,
-    /// By reason.
-    messages: BTreeMap<&'static str, Messages>,
     requests: TokenBucket,
-}
-
-/// The messages of a pod for one reason.
-#[derive(Debug, Default)]
-struct Messages {
-    different: BTreeSet<String>,
-    last: Timestamp,
 }
 
 impl PodEvents {
     pub(super) fn new() -> Self {
         Self {
             events: Vec::new(),
-            messages: BTreeMap::new(),
             requests: TokenBucket::new(REFILL, BURST, Instant::now()),
         }
     }
@@ -57,35 +45,48 @@ impl PodEvents {
         has_one
     }
 
+    /// The identity of the pod, once for all its events.
+    pub(super) fn share(&self, pod: PodIdentity) -> Arc<PodIdentity> {
+        let held = self.events.iter().find(|held| *held.pod == pod);
+        held.map_or_else(|| Arc::new(pod), |held| Arc::clone(&held.pod))
+    }
+
     /// Counts up the event that is the same, or keeps `event` as a new one.
     pub(super) fn note(&mut self, mut event: PodEvent) {
-        let messages = self.messages.entry(event.reason).or_default();
-        if event.last.duration_since(messages.last) > SIMILAR_WITHIN {
-            messages.different.clear();
+        let of_reason = |held: &&mut PodEvent| held.reason == event.reason;
+        let mut similar: Vec<_> = self.events.iter_mut().filter(of_reason).collect();
+        if (similar.iter()).all(|held| event.last.duration_since(held.last) > SIMILAR_WITHIN) {
+            let single = (similar.iter_mut()).filter(|held| held.failures == Failures::Recent);
+            single.for_each(|held| held.failures = Failures::Earlier);
         }
-        messages.last = event.last;
-        messages.different.insert(event.message.clone());
-        if messages.different.len() >= SIMILAR {
-            messages.different.pop_first();
+        let recent = similar
+            .iter()
+            .filter(|held| held.failures == Failures::Recent);
+        let mut different: BTreeSet<&str> = recent.map(|held| &*held.message).collect();
+        different.insert(&event.message);
+        if different.len() >= SIMILAR {
             event.combine();
         }
-        let same = self.events.iter_mut().find(|held| {
-            held.reason == event.reason
-                && held.combined == event.combined
-                && (held.combined
-                    || (held.message == event.message
-                        && held.involved["fieldPath"] == event.involved["fieldPath"]))
+        let is_combined = event.failures == Failures::Combined;
+        let same = similar.into_iter().find(|held| match held.failures {
+            Failures::Combined => is_combined,
+            Failures::Recent | Failures::Earlier => {
+                held.message == event.message && held.field_path == event.field_path
+            }
         });
         if let Some(held) = same {
             held.count += 1;
             held.last = event.last;
             held.message = event.message;
+            held.failures = event.failures;
             held.due = true;
             return;
         }
         if self.events.len() == MAX_EVENTS {
             self.events.remove(0);
         }
+        // Most pods have few.
+        self.events.reserve_exact(1);
         self.events.push(event);
     }
 }

@@ -163,6 +163,16 @@ async fn failures_with_ever_new_messages_share_an_event() {
         fixture.within(SECOND).await,
         ["PATCH 4 (combined from similar events): Error: reason 12"]
     );
+    // Whether it has an event of its own or not.
+    fixture.failed("reason 10");
+    fixture.failed("reason 8");
+    assert_eq!(
+        fixture.within(SECOND).await,
+        [
+            "PATCH 2 Error: reason 8",
+            "PATCH 5 (combined from similar events): Error: reason 10"
+        ]
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -179,13 +189,19 @@ async fn hostile_namespace_blocks_no_other_event() {
     assert!(fixture.counted("refused", 2));
 }
 
+fn event_of(metadata: &ObjectMeta, subject: EventSubject<'_>, why: &str) -> PodEvent {
+    let pod = Arc::new(PodIdentity::from(metadata));
+    let version = metadata.resource_version.as_deref().map(SmolStr::new);
+    PodEvent::new(pod, version, subject, why, Timestamp::UNIX_EPOCH, 255)
+}
+
 #[test]
 fn each_failure_has_the_kubelets_form() {
     let metadata = json!({"namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"});
     let metadata = serde_json::from_value(metadata).unwrap();
     let of = |subject, why: &str| {
-        let event = PodEvent::new(&metadata, subject, why, Timestamp::UNIX_EPOCH, 255);
-        let path = event.involved["fieldPath"].as_str().unwrap_or("-");
+        let event = event_of(&metadata, subject, why);
+        let path = event.field_path.as_deref().unwrap_or("-");
         format!("{} {path} {}", event.reason, event.message)
     };
     assert_eq!(
@@ -202,13 +218,7 @@ fn each_failure_has_the_kubelets_form() {
             format!("Failed {path} Error: secret \"s\" not found")
         );
     }
-    let event = PodEvent::new(
-        &metadata,
-        EventSubject::Volume("v"),
-        "x",
-        Timestamp::UNIX_EPOCH,
-        255,
-    );
+    let event = event_of(&metadata, EventSubject::Volume("v"), "x");
     let expected = json!({
         "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "n", "name": "web.ff"},
         "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "n", "name": "web", "uid": "u", "resourceVersion": "7"},
@@ -238,7 +248,7 @@ where
     let subject = EventSubject::Volume("v");
     events.failed(&metadata, subject, "no", Timestamp::UNIX_EPOCH);
     let next = events.noted.lock().next();
-    let Ok((_, event)) = next else {
+    let Ok(event) = next else {
         panic!("an event is due");
     };
     events.post(&event).await
@@ -277,14 +287,9 @@ fn names_and_messages_are_cut_to_the_api_servers_limits() {
     let metadata = json!({"namespace": "n", "name": "a".repeat(MAX_NAME), "uid": "u"});
     let metadata = serde_json::from_value(metadata).unwrap();
     let why = "ü".repeat(MAX_MESSAGE);
-    let event = PodEvent::new(
-        &metadata,
-        EventSubject::Volume("v"),
-        &why,
-        Timestamp::UNIX_EPOCH,
-        1,
-    );
-    assert!(event.name.len() <= MAX_NAME && event.name.starts_with("aaa"));
+    let event = event_of(&metadata, EventSubject::Volume("v"), &why);
+    let name = event.name();
+    assert!(name.len() <= MAX_NAME && name.starts_with("aaa"));
     assert!(event.message.len() <= MAX_MESSAGE && event.message.len() > MAX_MESSAGE - 4);
 }
 
