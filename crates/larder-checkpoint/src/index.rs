@@ -61,6 +61,15 @@ pub(crate) struct IndexEntry {
     pub(crate) verified_at: Option<Timestamp>,
 }
 
+impl IndexEntry {
+    pub(crate) fn file(&self) -> Option<&FileRef> {
+        match &self.kept {
+            CopyState::Absent => None,
+            CopyState::File { file, .. } => Some(file),
+        }
+    }
+}
+
 /// The kept state of a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CopyState {
@@ -72,6 +81,9 @@ pub(crate) enum CopyState {
 
 /// The copies, by name.
 pub(crate) type Entries = BTreeMap<CopyId, IndexEntry>;
+
+/// The entries that copies get; `None`: the copy goes.
+pub(crate) type IndexChanges = BTreeMap<CopyId, Option<IndexEntry>>;
 
 /// The list of the copies.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,10 +98,18 @@ pub(crate) struct Index {
 impl Index {
     /// The files that it lists.
     pub(crate) fn files(&self) -> impl Iterator<Item = FileName> {
-        self.entries.values().filter_map(|entry| match entry.kept {
-            CopyState::Absent => None,
-            CopyState::File { file, .. } => Some(file.name),
-        })
+        let files = self.entries.values().filter_map(IndexEntry::file);
+        files.map(|file| file.name)
+    }
+
+    /// Exchanges the entries of `changes` for those of the same copies. A second time it takes that back.
+    pub(crate) fn exchange(&mut self, changes: &mut IndexChanges) {
+        for (id, entry) in changes {
+            *entry = match entry.take() {
+                Some(new) => self.entries.insert(id.clone(), new),
+                None => self.entries.remove(id),
+            };
+        }
     }
 
     /// The bytes that the entry of a copy takes at most.

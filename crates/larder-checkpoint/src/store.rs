@@ -58,7 +58,7 @@ use self::{
     load::{FileIdentity, contents, load},
 };
 use crate::{
-    index::{CopyId, CopyState, Entries, FileRef, Index, IndexEntry, Malformed, Version},
+    index::{CopyId, CopyState, FileRef, Index, IndexChanges, IndexEntry, Malformed, Version},
     key::Keyring,
     seal::{FileName, Owner, SealContext, digest, sealed_len},
 };
@@ -353,8 +353,9 @@ impl Store {
         }
         // Step 2
         let mut batch = Batch::default();
-        let mut entries = Entries::new();
-        let mut differs = self.rewrite_index || refresh && !self.index.entries.is_empty();
+        let mut changes = IndexChanges::new();
+        let mut unwanted: BTreeSet<&CopyId> = self.index.entries.keys().collect();
+        let mut differs = self.rewrite_index || refresh && !unwanted.is_empty();
         let room = shared_room(wanted);
         for (copy, has_room) in wanted.iter().zip(room) {
             if !has_room {
@@ -370,16 +371,19 @@ impl Store {
                     return Err(error);
                 }
             };
+            unwanted.remove(&copy.id);
             differs |= known.is_none_or(|known| known.kept != entry.kept);
-            entries.insert(copy.id.clone(), entry);
+            if known != Some(&entry) {
+                changes.insert(copy.id.clone(), Some(entry));
+            }
         }
-        let mut kept = self.index.entries.keys();
-        differs |= kept.any(|id| !entries.contains_key(id));
+        differs |= !unwanted.is_empty();
+        changes.extend(unwanted.into_iter().map(|id| (id.clone(), None)));
         self.too_large = mem::take(&mut batch.too_large);
         if !differs {
             return Ok(Written::default());
         }
-        let written = self.commit(entries, batch, now)?;
+        let written = self.commit(changes, batch, now)?;
         self.remove_garbage();
         self.size = self.measure();
         Ok(written)
@@ -457,31 +461,34 @@ impl Store {
         Ok(Some(IndexEntry { kept, verified_at }))
     }
 
-    /// Steps 3 to 5. The files that the new index does not list become garbage.
+    /// Steps 3 to 5. The files that the index no longer lists become garbage.
     fn commit(
         &mut self,
-        entries: Entries,
+        mut changes: IndexChanges,
         mut batch: Batch,
         now: Timestamp,
     ) -> Result<Written, StoreError> {
-        let index = Index {
-            counter: self.index.counter.saturating_add(1),
-            written_at: now,
-            entries,
-        };
+        let before = (self.index.counter, self.index.written_at);
+        self.index.exchange(&mut changes);
+        self.index.counter = before.0.saturating_add(1);
+        self.index.written_at = now;
         let replaced = self
             .sync_files(&mut batch)
-            .and_then(|()| self.replace_index(&index, &mut batch));
+            .and_then(|()| self.replace_index(&mut batch));
         let file = match replaced {
             Ok(file) => file,
             Err(error) => {
+                self.index.exchange(&mut changes);
+                (self.index.counter, self.index.written_at) = before;
                 self.discard(batch);
                 return Err(error);
             }
         };
-        let listed: BTreeSet<_> = index.files().collect();
-        let old = mem::replace(&mut self.index, index);
-        let unlisted = old.files().filter(|name| !listed.contains(name));
+        let unlisted = changes.iter().filter_map(|(id, old)| {
+            let file = old.as_ref()?.file()?;
+            let listed = self.index.entries.get(id).and_then(IndexEntry::file);
+            (listed != Some(file)).then_some(file.name)
+        });
         self.garbage.extend(unlisted);
         self.resealed.clear();
         self.index_file = Some(file);
@@ -493,9 +500,9 @@ impl Store {
     }
 
     /// Steps 4 and 5, but for the last sync.
-    fn replace_index(&self, index: &Index, batch: &mut Batch) -> Result<FileIdentity, StoreError> {
+    fn replace_index(&self, batch: &mut Batch) -> Result<FileIdentity, StoreError> {
         let path = self.path.join(ASIDE);
-        let content = index.encode();
+        let content = self.index.encode();
         if sealed_len(content.len()) > MAX_FILE_BYTES {
             // An index that does not open would cost every copy.
             return Err(failed("write", &path)(Errno::FBIG).into());
