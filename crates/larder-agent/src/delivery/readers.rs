@@ -57,6 +57,10 @@ impl ObjectReaders {
     pub(crate) fn add(&self, object: (Kind, ObjectKey), pod: &ResolvedPodUid) {
         let mut objects = self.0.lock();
         let pods = &mut objects.entry(object).or_default().pods;
+        if pods.is_empty() {
+            // Otherwise the first has room for four.
+            pods.reserve_exact(1);
+        }
         if let Err(place) = pods.binary_search(pod) {
             pods.insert(place, pod.clone());
         }
