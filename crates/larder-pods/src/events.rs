@@ -9,8 +9,8 @@
 //!
 //! The reasons are constants of `pkg/kubelet/events/event.go`, the field path of a container is that of
 //! `pkg/kubelet/container/ref.go`. Rates and similarity are those of client-go (`tools/record/events_cache.go`). On
-//! purpose different: the source is `larder`, and there is no summary event (`Unable to attach or mount volumes: …`),
-//! which adds no cause.
+//! purpose different: the source is `larder`, a message that has joined the event of similar failures stays there, and
+//! there is no summary event (`Unable to attach or mount volumes: …`), which adds no cause.
 //!
 //! Invariants:
 //! 1. Posting events never blocks a worker: a failure is noted, and one task posts it.

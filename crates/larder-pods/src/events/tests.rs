@@ -8,13 +8,14 @@ use std::{
 
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
+use jiff::SignedDuration;
 use kube::client::Body;
 use tokio::time::timeout;
 use tower::service_fn;
 
 use super::{
     event::{MAX_MESSAGE, MAX_NAME},
-    pod_events::{BURST, REFILL, SIMILAR},
+    pod_events::{BURST, REFILL, SIMILAR, SIMILAR_WITHIN},
     *,
 };
 
@@ -63,15 +64,14 @@ impl Fixture {
     }
 
     fn failed(&self, why: &str) {
-        self.failed_in("n", why);
+        self.failed_in("n", why, Timestamp::UNIX_EPOCH);
     }
 
-    fn failed_in(&self, namespace: &str, why: &str) {
+    fn failed_in(&self, namespace: &str, why: &str, now: Timestamp) {
         let metadata = json!({"namespace": namespace, "name": "web", "uid": namespace});
         let metadata = serde_json::from_value(metadata).unwrap();
         let subject = EventSubject::Container("c", "initContainers");
-        self.events
-            .failed(&metadata, subject, why, Timestamp::UNIX_EPOCH);
+        self.events.failed(&metadata, subject, why, now);
     }
 
     /// Whether so many requests had this outcome.
@@ -176,10 +176,30 @@ async fn failures_with_ever_new_messages_share_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_rest_messages_have_events_of_their_own_again() {
+    let fixture = Fixture::new();
+    for round in 0..SIMILAR {
+        fixture.failed(&format!("reason {round}"));
+    }
+    assert_eq!(fixture.within(SECOND).await.len(), SIMILAR);
+    let mut now = Timestamp::UNIX_EPOCH + SIMILAR_WITHIN;
+    fixture.failed_in("n", "too early", now);
+    now += SIMILAR_WITHIN + SignedDuration::from_secs(1);
+    fixture.failed_in("n", "rested", now);
+    assert_eq!(
+        fixture.within(SECOND).await,
+        [
+            "PATCH 2 (combined from similar events): Error: too early",
+            "POST 1 Error: rested"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn hostile_namespace_blocks_no_other_event() {
     let fixture = Fixture::new();
     for namespace in ["a b", "../..", "a?b#c", "", "..", "\n", "n"] {
-        fixture.failed_in(namespace, namespace);
+        fixture.failed_in(namespace, namespace, Timestamp::UNIX_EPOCH);
     }
     let mut requests = fixture.within(SECOND).await;
     requests.sort_unstable();
