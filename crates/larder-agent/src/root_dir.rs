@@ -10,7 +10,7 @@ use std::{
     fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _, Seek as _, Write as _},
     os::{
-        fd::{AsRawFd as _, OwnedFd},
+        fd::{AsFd as _, AsRawFd as _, OwnedFd},
         unix::fs::{DirBuilderExt as _, MetadataExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
@@ -19,6 +19,7 @@ use std::{
 
 use larder_checkpoint::CheckpointDir;
 use larder_files::{
+    lock::Lock,
     operation_error::{OperationError, failed},
     ownership::{Ownership, user},
     sys,
@@ -26,7 +27,7 @@ use larder_files::{
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, VolumeHost};
 use rustix::{
-    fs::{AtFlags, FlockOperation, Mode, OFlags},
+    fs::{AtFlags, Mode, OFlags},
     io::Errno,
 };
 use tokio::net::UnixListener;
@@ -46,8 +47,7 @@ pub struct RootDir {
     path: PathBuf,
     directory: Arc<OwnedFd>,
     at_end: AtEnd,
-    /// The kernel releases the lock when the file is closed, also after `kill -9`.
-    _lock: File,
+    _lock: Lock,
 }
 
 /// What is removed when a root directory is given up.
@@ -272,7 +272,7 @@ pub(crate) fn lock_file(
     root: &Path,
     name: &str,
     option: &'static str,
-) -> Result<File, RootDirError> {
+) -> Result<Lock, RootDirError> {
     let path = root.join(name);
     // A pipe must not make the agent wait.
     let flags = OFlags::RDWR
@@ -289,7 +289,7 @@ pub(crate) fn lock_file(
         option,
     };
     let opened = rustix::fs::openat(directory, name, flags, Mode::from_raw_mode(0o640));
-    let mut lock = match opened {
+    let mut file = match opened {
         Ok(fd) => File::from(fd),
         Err(errno) => {
             let found = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -299,17 +299,17 @@ pub(crate) fn lock_file(
             });
         }
     };
-    let found = lock.metadata().map_err(failed("examine", &path))?;
+    let found = file.metadata().map_err(failed("examine", &path))?;
     if !found.is_file() || found.nlink() > 1 {
         return Err(not_a_lock(Ownership::from(&found)));
     }
     check_owner(&path, Ownership::from(&found), option)?;
-    match rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
+    let lock = match Lock::try_file(file.as_fd()) {
+        Ok(lock) => lock,
         Err(Errno::WOULDBLOCK) => {
             let mut process = String::new();
             // The error message names the process if it can be read.
-            let _ = (&lock).take(32).read_to_string(&mut process);
+            let _ = (&file).take(32).read_to_string(&mut process);
             let holder = match process.trim() {
                 "" => String::new(),
                 process => format!(" (process {process})"),
@@ -322,14 +322,14 @@ pub(crate) fn lock_file(
             });
         }
         Err(errno) => return Err(failed("lock", &path)(errno).into()),
-    }
+    };
     // The agent that held the lock has removed it at its end.
-    if lock.metadata().is_ok_and(|found| found.nlink() == 0) {
+    if file.metadata().is_ok_and(|found| found.nlink() == 0) {
         return lock_file(directory, root, name, option);
     }
-    lock.set_len(0)
-        .and_then(|()| lock.rewind())
-        .and_then(|()| writeln!(lock, "{}", std::process::id()))
+    file.set_len(0)
+        .and_then(|()| file.rewind())
+        .and_then(|()| writeln!(file, "{}", std::process::id()))
         .map_err(failed("write", &path))?;
     Ok(lock)
 }

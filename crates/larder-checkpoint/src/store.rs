@@ -43,7 +43,7 @@ use std::{
 };
 
 use jiff::{SignedDuration, Timestamp};
-use larder_files::{operation_error::failed, sys};
+use larder_files::{lock::Lock, operation_error::failed, sys};
 use rustix::io::Errno;
 use zeroize::Zeroizing;
 
@@ -186,7 +186,7 @@ impl Store {
         let parent = place.open_parent()?;
         let parent = parent.ok_or_else(|| failed("create", path)(Errno::NOENT))?;
         let directory = create_directory(parent.as_fd(), path)?;
-        let _locked = sys::try_lock(directory.as_fd()).map_err(failed("lock", path))?;
+        let _locked = Lock::try_dir(directory.as_fd()).map_err(failed("lock", path))?;
         let loaded = load(&directory, path, &keys, &owner, &decode, drop)?;
         let mut store = Self {
             parent,
@@ -224,7 +224,7 @@ impl Store {
         decode: impl Fn(&CopyId, &[u8]) -> Result<T, Malformed>,
     ) -> Result<Contents<T>, StoreError> {
         let directory = &self.directory;
-        let _locked = sys::try_lock(directory.as_fd()).map_err(failed("lock", &self.path))?;
+        let _locked = Lock::try_dir(directory.as_fd()).map_err(failed("lock", &self.path))?;
         contents(directory, &self.path, &self.keys, &self.owner, &decode)
     }
 
@@ -243,7 +243,7 @@ impl Store {
         let Some(directory) = place.open_existing()? else {
             return Ok(None);
         };
-        let _locked = sys::lock(directory.as_fd()).map_err(failed("lock", path))?;
+        let _locked = Lock::dir(directory.as_fd()).map_err(failed("lock", path))?;
         let mut contents = contents(&directory, path, keys, owner, &decode)?;
         let mode = mode(&directory, path)?;
         if mode & 0o077 != 0 {
@@ -268,7 +268,7 @@ impl Store {
             return Ok(0);
         };
         expect_checkpoint(&directory, path)?;
-        let _locked = sys::lock(directory.as_fd()).map_err(failed("lock", path))?;
+        let _locked = Lock::dir(directory.as_fd()).map_err(failed("lock", path))?;
         let mut removed = 0;
         // The index is removed first: without it, no file counts.
         for name in [INDEX, ASIDE] {
@@ -336,7 +336,7 @@ impl Store {
         // Step 1
         self.find_directory()?;
         let directory = self.directory.as_fd();
-        let _locked = sys::try_lock(directory).map_err(failed("lock", &self.path))?;
+        let _locked = Lock::try_dir(directory).map_err(failed("lock", &self.path))?;
         let found = match sys::stat_entry(directory, INDEX) {
             Ok(stat) => Some(FileIdentity::of(&stat)),
             Err(Errno::NOENT) => None,

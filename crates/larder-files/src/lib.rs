@@ -4,6 +4,7 @@ pub mod faults;
 pub mod sys;
 
 pub mod beneath;
+pub mod lock;
 pub mod new_file;
 pub mod operation_error;
 pub mod ownership;

@@ -13,14 +13,12 @@ use std::{
     ops::ControlFlow,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
-    thread,
-    time::Duration,
 };
 
 use rustix::{
     fs::{
-        self, AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, RawDir, RawDirEntry, SeekFrom,
-        Stat, StatxFlags, Uid,
+        self, AtFlags, FileType, Gid, Mode, OFlags, RawDir, RawDirEntry, SeekFrom, Stat,
+        StatxFlags, Uid,
     },
     io::{Errno, Result, retry_on_intr},
     path::Arg,
@@ -34,9 +32,6 @@ const LISTING_BYTES: usize = 4096;
 const TARGET_BYTES: usize = 512;
 /// This many entries are listed before [`list_from`] looks at the time.
 const PAUSE_AFTER: usize = 256;
-/// Longest wait of [`try_lock`], in steps.
-const LOCK_TRIES: usize = 100;
-const LOCK_STEP: Duration = Duration::from_millis(10);
 
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -324,35 +319,4 @@ fn walk(
         }
     }
     Ok(None)
-}
-
-/// Waits until no other handle has locked the directory, and locks it until the returned handle is closed.
-pub fn lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let handle = open_dir(dir, c".")?;
-    point()?;
-    retry_on_intr(|| fs::flock(&handle, FlockOperation::LockExclusive))?;
-    Ok(handle)
-}
-
-/// As [`lock`], but [`Errno::WOULDBLOCK`] if another handle keeps the directory locked for a second.
-///
-/// A handle that was closed here stays open for an instant in a forked child that has not called `exec` yet.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "flock has no form with a timeout; runs on a thread for blocking calls"
-)]
-pub fn try_lock(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
-    let handle = open_dir(dir, c".")?;
-    point()?;
-    let mut tries = 0;
-    loop {
-        match fs::flock(&handle, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(handle),
-            Err(Errno::WOULDBLOCK | Errno::INTR) if tries < LOCK_TRIES => {
-                tries += 1;
-                thread::sleep(LOCK_STEP);
-            }
-            Err(errno) => return Err(errno),
-        }
-    }
 }

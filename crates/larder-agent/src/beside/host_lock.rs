@@ -4,8 +4,9 @@
 //! Directory and file pass the checks of [`crate::root_dir`]: no other user can hold the lock, or use it to make larder
 //! write to another file.
 
-use std::{fs::File, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
+use larder_files::lock::Lock;
 use larder_transport::blocking::blocking;
 use tokio::time::sleep;
 use tracing::info;
@@ -18,10 +19,10 @@ const LOCK: &str = "beside.lock";
 /// Longest time until a waiting larder takes over from one that has exited.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right to touch, until it is dropped. The kernel also releases it when the process ends, even after `kill -9`.
+/// The right to touch, until it is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets another larder touch"]
-pub(crate) struct HostLock(#[expect(dead_code, reason = "held open")] File);
+pub(crate) struct HostLock(#[expect(dead_code, reason = "held")] Lock);
 
 impl HostLock {
     /// Takes the lock in `directory`, which is created if missing; `None` while another larder holds it. Errors name

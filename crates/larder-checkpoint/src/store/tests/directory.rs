@@ -165,7 +165,7 @@ fn a_lock_held_by_another_process_is_reported_without_waiting() {
     store.write(&[present("a", 1)], time(0), false).unwrap();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let held = rustix::fs::openat(CWD, root.checkpoint(), flags, Mode::empty()).unwrap();
-    let held = sys::lock(held.as_fd()).unwrap();
+    let held = Lock::dir(held.as_fd()).unwrap();
     let error = store.write(&[present("a", 2)], time(1), false).unwrap_err();
     assert_eq!(error.label(), "locked");
     let error = root.open_with(&[1], owner(1, "node-1")).err().unwrap();
