@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     Namespace, Processes,
-    mount_table::{MountLine, each_mount},
+    mount_table::{MountLine, below, each_mount},
     volume_places::{Shown, VolumePlaces},
 };
 
@@ -129,9 +129,9 @@ impl NamespaceMounts {
     fn add(&mut self, line: &MountLine<'_>, places: &VolumePlaces) -> ControlFlow<()> {
         self.first = Some(self.first.map_or(line.id, |first| first.min(line.id)));
         let mount_point = line.mount_point();
-        self.is_whole |= *mount_point == *Path::new("/");
+        self.is_whole |= mount_point.as_os_str() == "/";
         for (id, path, is_covered) in &mut self.roots {
-            *is_covered |= line.parent == *id && path.starts_with(&mount_point);
+            *is_covered |= line.parent == *id && below(path, &mount_point).is_some();
         }
         match places.shown(line) {
             Shown::Nothing => {}
@@ -157,7 +157,7 @@ impl NamespaceMounts {
     /// Whether the agent's directory is or would be there.
     fn is_in_root(&self, mount_point: &Path) -> bool {
         let mut roots = self.roots.iter();
-        roots.any(|(_, path, _)| mount_point.starts_with(path))
+        roots.any(|(_, path, _)| below(mount_point, path).is_some())
     }
 
     /// The mounts of a container; none if it is not one.

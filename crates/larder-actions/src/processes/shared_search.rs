@@ -6,7 +6,7 @@
 //! Invariants:
 //! 1. A round does not use a search that began before the round asked: the search may have passed the container
 //!    already.
-//! 2. Searches take at most a quarter of one processor.
+//! 2. Searches take at most a quarter of one processor, and after a quiet time at most a second more.
 
 use std::{
     io,
@@ -14,16 +14,19 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{
     sync::Mutex,
     task::spawn_blocking,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep},
 };
 
-/// Time between two searches, as a multiple of what the first took.
-const PAUSE: u32 = 3;
+/// A search is paid for by this many times as much time as it took.
+const PRICE: u32 = 4;
+/// Most time that may be owed when a search begins: that of searches that have taken a second.
+const CREDIT: Duration = Duration::from_secs(PRICE as u64);
 
 /// Searches with the result `T`.
 #[derive(Debug)]
@@ -37,18 +40,19 @@ pub(super) struct SharedSearch<T> {
 struct LastSearch<T> {
     number: u64,
     found: Option<Arc<T>>,
-    next_at: Option<Instant>,
+    /// When all searches are paid for.
+    paid_at: Option<Instant>,
 }
 
 impl<T> Default for SharedSearch<T> {
     fn default() -> Self {
-        let (number, found, next_at) = (0, None, None);
+        let (number, found, paid_at) = (0, None, None);
         Self {
             begun: AtomicU64::new(0),
             last: Arc::new(Mutex::new(LastSearch {
                 number,
                 found,
-                next_at,
+                paid_at,
             })),
         }
     }
@@ -73,16 +77,16 @@ impl<T: Send + Sync + 'static> SharedSearch<T> {
         if let Some(found) = last.found.as_ref().filter(|_| last.number > asked) {
             return Ok(Arc::clone(found));
         }
-        if let Some(next_at) = last.next_at {
-            sleep_until(next_at).await;
+        if let Some(paid_at) = last.paid_at {
+            sleep(paid_at.saturating_duration_since(Instant::now() + CREDIT)).await;
         }
         last.found = None;
         last.number = self.begun.fetch_add(1, Ordering::Relaxed) + 1;
         let searched = spawn_blocking(move || {
             let began = Instant::now();
             let found = search().map(Arc::new);
-            let now = Instant::now();
-            last.next_at = Some(now + (now - began) * PAUSE);
+            let paid_at = last.paid_at.map_or(began, |paid_at| paid_at.max(began));
+            last.paid_at = Some(paid_at + began.elapsed() * PRICE);
             last.found = found.as_ref().ok().cloned();
             found
         });
@@ -157,5 +161,30 @@ mod tests {
         assert!(is_pending(&mut next).await);
         go.send(()).unwrap();
         assert_eq!(*next.await.unwrap(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn searches_take_a_quarter_of_the_time_and_a_second_more_after_a_quiet_time() {
+        let (shared, start) = (SharedSearch::default(), Instant::now());
+        let mut begun = Vec::new();
+        for quiet in [0, 0, 0, 0, 0, 0, 60_000, 0, 0, 0] {
+            sleep(Duration::from_millis(quiet)).await;
+            let (starts, started) = tokio::sync::oneshot::channel();
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let search = shared.run(move || {
+                starts.send(Instant::now()).unwrap();
+                wait.recv().unwrap();
+                Ok(())
+            });
+            let end = async {
+                begun.push((started.await.unwrap() - start).as_millis());
+                tokio::time::advance(Duration::from_millis(500)).await;
+                go.send(()).unwrap();
+            };
+            tokio::join!(search, end).0.unwrap();
+        }
+        let first = [0, 500, 1000, 2000, 4000, 6000];
+        let later = [66_500, 67_000, 67_500, 68_500];
+        assert_eq!(begun, [&first[..], &later].concat());
     }
 }

@@ -4,6 +4,7 @@
 //! process show which file or directory below the agent's directory a mount elsewhere is.
 
 use std::{
+    cmp::Reverse,
     collections::HashMap,
     io,
     ops::ControlFlow,
@@ -11,7 +12,7 @@ use std::{
 };
 
 use super::{
-    mount_table::{MountLine, each_mount},
+    mount_table::{MountLine, below, each_mount},
     proc_directory::ProcDirectory,
 };
 
@@ -19,6 +20,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct VolumePlaces {
     root: PathBuf,
+    pods: PathBuf,
     /// For each device, its directories below [`root`](Self::root) and where this process sees them. The first one of
     /// the device that the root is on is the root itself.
     places: HashMap<Box<[u8]>, Vec<(PathBuf, PathBuf)>>,
@@ -65,6 +67,7 @@ impl VolumePlaces {
         }
         Ok(Self {
             root: root.to_owned(),
+            pods: root.join("pods"),
             places,
         })
     }
@@ -77,21 +80,23 @@ impl VolumePlaces {
         let (root, mount_point) = (line.root(), line.mount_point());
         // The shortest place is the directory itself; what is mounted from it elsewhere, such as for a subPath, has a longer
         // one.
-        let containing = places.iter().filter(|(place, _)| root.starts_with(place));
-        let Some((place, path)) = containing.min_by_key(|(place, _)| place.components().count())
+        let containing = places
+            .iter()
+            .filter_map(|(place, path)| Some((below(&root, place)?, path)));
+        let Some((inside, path)) =
+            containing.min_by_key(|(inside, _)| Reverse(inside.as_os_str().len()))
         else {
             let (place, path) = &places[0];
-            return match place.strip_prefix(&root) {
-                Ok(below) if *path == self.root => Shown::Root(joined(&mount_point, below)),
+            return match below(place, &root) {
+                Some(inside) if *path == self.root => Shown::Root(joined(&mount_point, inside)),
                 _ => Shown::Nothing,
             };
         };
-        let path = joined(path, root.strip_prefix(place).unwrap_or(Path::new("")));
-        let below = path.strip_prefix(self.root.join("pods"));
-        let mut names = below.into_iter().flat_map(Path::components);
+        let path = joined(path, inside);
+        let mut names = below(&path, &self.pods).into_iter().flat_map(Path::iter);
         match (names.next(), names.next()) {
             (Some(uid), Some(_)) => Shown::Pod {
-                uid: uid.as_os_str().to_string_lossy().into_owned(),
+                uid: uid.to_string_lossy().into_owned(),
                 path,
             },
             _ => Shown::Root(mount_point.into_owned()),
