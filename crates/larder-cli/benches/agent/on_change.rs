@@ -33,7 +33,7 @@ use tokio::{
 };
 
 use self::{
-    actors::{Group, Stage, bystanders},
+    actors::{Group, Stage},
     probe::{HTTP, Hits, now},
 };
 use crate::{
@@ -54,8 +54,8 @@ const HOOKED: usize = 1000;
 const ROUNDS: usize = 3;
 /// Pause between two reads of their files, and from the last one until their memory is measured.
 const SETTLING: Duration = Duration::from_secs(1);
-/// Least age of the other processes of the machine, when hooks search among them.
-const AGE: Duration = Duration::from_secs(11);
+/// Until the other processes are in their containers.
+const MOVING: Duration = Duration::from_secs(11);
 /// A process counts as started after a swap within the same clock tick.
 const TICK: Duration = Duration::from_millis(30);
 
@@ -370,8 +370,8 @@ async fn speed(node: &Node, kubeconfig: &str) -> anyhow::Result<()> {
         swaps,
     };
     let _actors = start_actors(&mut bench, port, &stamp).await?;
-    let _bystanders = bystanders(BYSTANDERS)?;
-    sleep(AGE).await;
+    let _bystanders = Stage::bystanders(BYSTANDERS)?;
+    sleep(MOVING).await;
 
     println!(
         "| from, to | hook p50 / p99 / max | budget p50 / p99 | shell loop p50 / p99 / max | loop / hook (p50) |"

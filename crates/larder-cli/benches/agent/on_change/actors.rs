@@ -10,6 +10,27 @@ use std::{
 use anyhow::Context as _;
 use rustix::process::{Pid, Signal, kill_process_group};
 
+/// Builds a root in memory, moves into it, and becomes the command after `--`.
+const CONTAINER: &str = r#"
+mount -t tmpfs none /mnt; cd /mnt
+mkdir dev etc mnt proc sys usr; mount --bind /usr usr
+for name in bin lib lib64 sbin; do if [ -L "/$name" ]; then ln -s "usr/$name" "$name"; fi; done
+mount -t proc none proc; mount -t sysfs none sys; mount -t tmpfs none dev
+mkdir dev/pts dev/shm; mount -t devpts none dev/pts; mount -t tmpfs none dev/shm
+for name in dev/full dev/null dev/random dev/tty dev/urandom dev/zero etc/hosts etc/hostname etc/resolv.conf; do
+    touch "$name"; mount --bind "/$name" "$name"
+done
+for name in bus fs irq sys; do mount --bind "proc/$name" "proc/$name"; done
+for name in kcore keys sysrq-trigger timer_list; do
+    if [ -e "proc/$name" ]; then mount --bind /dev/null "proc/$name"; fi
+done
+while [ "$1" != -- ]; do
+    if [ -d "$1" ]; then mkdir -p ".$2"; else mkdir -p ".${2%/*}"; touch ".$2"; fi
+    mount --bind "$1" ".$2"; shift 2
+done
+shift; pivot_root . mnt; umount -l /mnt; exec "$@"
+"#;
+
 /// Processes in a group of their own.
 pub(super) struct Group(Child);
 
@@ -61,15 +82,39 @@ impl Stage {
     /// A container with the volume mounted, whose main process says when it gets HUP.
     pub(super) fn receiver(&self, tag: &str, volume: &Path) -> anyhow::Result<Group> {
         let (program, at) = (self.program(tag)?, self.mount_point(tag));
-        let script = format!(
-            "mount --bind '{}' '{}' && mount -t tmpfs none '{}' && exec '{}' --receive {tag} '{}'",
-            volume.display(),
-            at.display(),
-            agent_directory(volume)?.display(),
-            program.display(),
-            self.socket.display()
-        );
-        Group::spawn(Command::new("unshare").args(["-m", "sh", "-c", &script]))
+        let mut command = Self::container(&[
+            [&self.folder, &self.folder],
+            [&env::current_exe()?, &env::current_exe()?],
+            [volume, &at],
+        ]);
+        Group::spawn(
+            command
+                .arg(program)
+                .args(["--receive", tag])
+                .arg(&self.socket),
+        )
+    }
+
+    /// Runs what is added to it in a mount namespace as runtimes make them: its own root, and some 25 mounts. `mounts` are
+    /// further ones: what, and where.
+    fn container(mounts: &[[&Path; 2]]) -> Command {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-euc", CONTAINER, "sh"]);
+        command.args(mounts.as_flattened()).arg("--");
+        command
+    }
+
+    /// Processes that have nothing to do with it, every tenth in a container of its own.
+    pub(super) fn bystanders(count: usize) -> anyhow::Result<Vec<Group>> {
+        let one = |number: usize| {
+            let mut command = if number.is_multiple_of(10) {
+                Self::container(&[])
+            } else {
+                Command::new("env")
+            };
+            Group::spawn(command.args(["sleep", "infinity"]))
+        };
+        (0..count).map(one).collect()
     }
 
     /// The usual loop: `action` at each swap of the volume.
@@ -82,26 +127,4 @@ impl Stage {
         );
         Group::spawn(Command::new("bash").args(["-c", &script]))
     }
-}
-
-/// Processes that have nothing to do with it, every tenth in a mount namespace of its own.
-pub(super) fn bystanders(count: usize) -> anyhow::Result<Vec<Group>> {
-    let one = |number: usize| {
-        if number.is_multiple_of(10) {
-            Group::spawn(Command::new("unshare").args(["-m", "sleep", "infinity"]))
-        } else {
-            Group::spawn(Command::new("sleep").arg("infinity"))
-        }
-    };
-    (0..count).map(one).collect()
-}
-
-/// The directory of the agent that has this volume, without links. No container shows it.
-fn agent_directory(volume: &Path) -> anyhow::Result<PathBuf> {
-    let volume = volume.canonicalize()?;
-    let pods = volume.ancestors().find(|path| path.ends_with("pods"));
-    let directory = pods
-        .and_then(Path::parent)
-        .context("not a volume of an agent")?;
-    Ok(directory.to_owned())
 }
