@@ -7,6 +7,7 @@ mod address;
 mod busy;
 mod client;
 pub mod corpus;
+pub mod deploy;
 mod embedded;
 pub mod fake_kubelet;
 pub mod figures;

@@ -7,24 +7,14 @@
 
 #![expect(clippy::print_stdout, reason = "says what was not created")]
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{fs, path::Path, process::Command};
 
 use http::Request;
 use kube::Client;
 use larder_agent::config::{Config, Flags, Host};
-use larder_e2e::Server;
-use larder_objects::yaml::YamlDocument;
+use larder_e2e::{Server, deploy};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-/// The folder of the bases and components.
-fn deploy() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy")
-}
 
 /// A folder of `deploy/` and its kustomization.
 struct Kustomization {
@@ -40,14 +30,17 @@ impl Kustomization {
 
     /// Those in the subfolders of a folder, by name.
     fn within(folder: &str) -> Vec<Self> {
-        let folders = fs::read_dir(deploy().join(folder)).unwrap();
+        let folders = fs::read_dir(deploy::folder().join(folder)).unwrap();
         let paths = folders.map(|folder| folder.unwrap().path());
         let mut all: Vec<_> = paths
             .filter(|path| path.join("kustomization.yaml").exists())
             .map(|path| Self {
-                name: path.strip_prefix(deploy()).unwrap().display().to_string(),
-                content: documents(&fs::read_to_string(path.join("kustomization.yaml")).unwrap())
-                    .remove(0),
+                name: path
+                    .strip_prefix(deploy::folder())
+                    .unwrap()
+                    .display()
+                    .to_string(),
+                content: deploy::documents(path.join("kustomization.yaml")).remove(0),
             })
             .collect();
         all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -61,25 +54,9 @@ impl Kustomization {
     /// The objects of a component, which kustomize adds to those of a base.
     fn resources(&self) -> Vec<Value> {
         let files = self.content["resources"].as_array().unwrap().iter();
-        let texts = files.map(|file| {
-            let path = deploy().join(&self.name).join(file.as_str().unwrap());
-            fs::read_to_string(path).unwrap()
-        });
-        texts.flat_map(|text| documents(&text)).collect()
+        let paths = files.map(|file| Path::new(&self.name).join(file.as_str().unwrap()));
+        paths.flat_map(deploy::documents).collect()
     }
-}
-
-/// The documents of a YAML stream.
-fn documents(text: &str) -> Vec<Value> {
-    let documents = text.split("\n---\n");
-    documents
-        .map(|document| YamlDocument::parse(document, 0).unwrap().value().clone())
-        .collect()
-}
-
-/// The documents of a file in `deploy/`.
-pub(crate) fn manifest(name: &str) -> Vec<Value> {
-    documents(&fs::read_to_string(deploy().join(name)).unwrap())
 }
 
 /// What `kubectl apply -k` would send for an overlay of a base with components that patch it; `None` without kubectl,
@@ -89,7 +66,7 @@ fn rendered(base: &str, components: &[&Kustomization]) -> Option<Vec<Value>> {
     let path = overlay.path().canonicalize().unwrap();
     // kustomize takes no absolute paths.
     let up = "../".repeat(path.components().count() - 1);
-    let deploy = deploy().canonicalize().unwrap();
+    let deploy = deploy::folder().canonicalize().unwrap();
     let place = |name: &str| {
         format!(
             "{up}{}",
@@ -111,7 +88,9 @@ fn rendered(base: &str, components: &[&Kustomization]) -> Option<Vec<Value>> {
     };
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{base}: {error}");
-    Some(documents(str::from_utf8(&output.stdout).unwrap()))
+    Some(deploy::documents_of(
+        str::from_utf8(&output.stdout).unwrap(),
+    ))
 }
 
 /// Creates `object`, on a path made from its kind.

@@ -6,15 +6,12 @@ use std::{fs, time::Duration};
 
 use http::{Method, Request};
 use kube::Client;
-use larder_e2e::{Identity, Server};
+use larder_e2e::{Identity, Server, deploy::documents};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::{
-    connect::connect,
-    deploy::{create, manifest},
-};
+use crate::{connect::connect, deploy::create};
 
 const TOKENS: &str = "/api/v1/namespaces/default/serviceaccounts/app/token";
 const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -59,7 +56,7 @@ async fn service_account_gets_no_free_tokens_and_only_mirror_pods_of_its_node() 
         "static-pods/rbac",
         "static-pods/policy",
     ] {
-        for object in manifest(&format!("{file}.yaml")) {
+        for object in documents(format!("{file}.yaml")) {
             create(&admin, &object).await;
         }
     }

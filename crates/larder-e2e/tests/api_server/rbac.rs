@@ -25,8 +25,7 @@ use larder_agent::{
     root_dir::RootDir,
     status::Phase,
 };
-use larder_e2e::{Identity, NODE, Server};
-use larder_objects::yaml::YamlDocument;
+use larder_e2e::{Identity, NODE, Server, deploy::documents};
 use larder_projection::disk::VolumeHost;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -113,18 +112,6 @@ fn deed(method: &Method, target: &str) -> Option<Deed> {
 fn qualified(resource: &str, group: &str) -> String {
     let dot = if group.is_empty() { "" } else { "." };
     format!("{resource}{dot}{group}")
-}
-
-/// The documents of a manifest.
-fn manifest(name: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../deploy")
-        .join(name)
-        .join("rbac.yaml");
-    let text = fs::read_to_string(path).unwrap();
-    text.split("\n---\n")
-        .map(|document| YamlDocument::parse(document, 0).unwrap().value().clone())
-        .collect()
 }
 
 /// The permissions that the roles among the documents grant.
@@ -343,7 +330,8 @@ async fn create_objects(admin: &Client) {
 
 /// Makes agents send every kind of request; returns the requests.
 async fn all_deeds(manifests: &[&str]) -> (BTreeSet<Deed>, BTreeSet<Deed>) {
-    let documents: Vec<_> = manifests.iter().flat_map(|name| manifest(name)).collect();
+    let roles = manifests.iter().map(|name| format!("{name}/rbac.yaml"));
+    let documents: Vec<_> = roles.flat_map(documents).collect();
     let server = Server::start().await.unwrap();
     let admin = server.client().await.unwrap();
     let folder = TempDir::with_prefix("larder-e2e-").unwrap();

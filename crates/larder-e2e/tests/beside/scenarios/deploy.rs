@@ -19,9 +19,9 @@ use kube::{
 };
 use larder_e2e::{
     Identity, NODE,
+    deploy::documents,
     node::{Container, IMAGE, MountView},
 };
-use larder_objects::yaml::YamlDocument;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -38,26 +38,15 @@ pub(super) async fn client_of(kubeconfig: Kubeconfig) -> Client {
     Client::try_from(config).unwrap()
 }
 
-/// The documents of a manifest of `deploy/beside`.
-pub(super) fn manifest(name: &str) -> Vec<Value> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../deploy/beside")
-        .join(name);
-    let text = fs::read_to_string(path).unwrap();
-    text.split("\n---\n")
-        .map(|document| YamlDocument::parse(document, 0).unwrap().value().clone())
-        .collect()
-}
-
 /// Applies the roles and the policy of `deploy/beside`.
 pub(super) async fn apply(bed: &Bed) {
     let namespaces: Api<Namespace> = Api::all(bed.admin.clone());
     if namespaces.get_opt("larder").await.unwrap().is_some() {
         return;
     }
-    for document in manifest("rbac.yaml")
+    for document in documents("beside/rbac.yaml")
         .into_iter()
-        .chain(manifest("policy.yaml"))
+        .chain(documents("beside/policy.yaml"))
     {
         bed.create(&document).await;
     }
@@ -117,7 +106,7 @@ pub(super) async fn until_policy(client: &Client, pod: &Pod) {
 
 /// The permissions that the roles of `deploy/beside` grant.
 fn granted() -> BTreeSet<(String, String)> {
-    let documents = manifest("rbac.yaml");
+    let documents = documents("beside/rbac.yaml");
     let rules = documents
         .iter()
         .filter_map(|document| document["rules"].as_array())
@@ -235,7 +224,7 @@ pub(crate) async fn account_as_deployed_delivers(bed: &mut Bed) {
 /// The pod that the DaemonSet's controller and the admission of service accounts would create: its template, with the
 /// kubelet's root directory of this node, and with the command and the libraries of this machine in place of an image.
 fn pod_of_daemon_set(bed: &Bed) -> Value {
-    let daemon_set = manifest("daemonset.yaml").remove(0);
+    let daemon_set = documents("beside/daemonset.yaml").remove(0);
     let root = bed.node.kubelet.root_dir().display().to_string();
     let template = daemon_set["spec"]["template"]
         .to_string()
@@ -379,7 +368,7 @@ pub(crate) async fn missing_right_is_named_and_not_asked_for_again(bed: &mut Bed
     bed.create(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": metadata}))
         .await;
     let api = "rbac.authorization.k8s.io/v1";
-    let documents = manifest("rbac.yaml");
+    let documents = documents("beside/rbac.yaml");
     let role = documents
         .into_iter()
         .find(|document| document["kind"] == "ClusterRole")
