@@ -15,10 +15,12 @@
 //! | `mount_table`, `proc_directory` | reading a `mountinfo`, and `/proc` |
 //!
 //! Invariants:
-//! 1. A process belongs to a container only if a volume's directory (device and root) is mounted at a mount point that
-//!    the pod gives to this container, in a namespace that shows neither the agent's directory nor files of other pods.
+//! 1. A process belongs to a container by its mounts, its control groups or its PID namespace. By mounts: a volume's
+//!    directory (device and root) is mounted at a mount point that the pod gives to this container, in a namespace that
+//!    shows neither the agent's directory nor files of other pods. Beside a kubelet: its control groups are named after
+//!    the container's ID. In `larder exec` and a sidecar: it is in the given PID namespace.
 //! 2. A signal goes to the process that was found, never to another one with a reused PID: it is sent through a pidfd,
-//!    after a second check of start time, and of mount namespace or control groups.
+//!    after a second check of start time, and of control groups, PID namespace or, if readable, mount namespace.
 //! 3. Process 1, this process and its ancestors get no signal.
 //! 4. A search uses nothing that an earlier search has read.
 

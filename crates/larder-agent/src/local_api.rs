@@ -12,8 +12,9 @@
 //! | `/v1/…` | pods, changes and projections, for other programs | socket |
 //!
 //! Invariants:
-//! 1. No response contains a value of an object. HTTP clients see names and states; socket clients also see pods, with
-//!    the values in their specifications, and the output of failed hooks that the operator has logged.
+//! 1. No response contains a value of an object that the agent holds; `/v1/project` returns values of the manifests in
+//!    its body. HTTP clients see names and states; socket clients also see pods, with the values in their
+//!    specifications, and the output of failed hooks that the operator has logged.
 //! 2. Clients speak HTTP/1.1, one request at a time. Responses that they do not read are shared and bounded.
 //! 3. The socket serves only root and the agent's own user, enforced by its mode and by the credentials of each peer.
 

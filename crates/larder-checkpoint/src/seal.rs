@@ -1,7 +1,7 @@
 //! Sealing: encrypts a file, and detects that it was changed or moved.
 //!
 //! ```text
-//! magic 8 │ format version 2 │ key id 8 │ salt 32 │ ciphertext: length 4, content, zeros │ tag 16
+//! magic (8 bytes) │ format version (2) │ key ID (8) │ salt (32) │ ciphertext: length (4), content, zeros │ tag (16)
 //! ```
 //!
 //! Invariants:

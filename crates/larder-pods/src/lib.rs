@@ -9,8 +9,7 @@
 //!                                             └───► MirrorReconciler: the API server's copies of static pods
 //! ```
 //!
-//! Each part works without the others. Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`. If a part differs, its module
-//! explains why.
+//! Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`. If a part differs, its module explains why.
 //!
 //! Features, both on by default: `static-sources` (`FileSource`, `HttpSource`) and `metrics` (`PodMetrics`).
 

@@ -1,6 +1,6 @@
 //! Health that can be believed (rules H1 to H7).
 //!
-//! A watch is *proven* by an event, a bookmark, a complete list, or an answer that opens it. Readiness is reached once,
+//! A watch is *confirmed* by an event, a bookmark, a complete list, or an answer that opens it. Readiness is reached once,
 //! and stays. During an outage of the API server health is good, since a restart would not help, and says `degraded`.
 
 use std::time::Duration;

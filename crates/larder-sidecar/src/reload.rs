@@ -1,7 +1,7 @@
 //! The reload form of configmap-reload: directories that somebody else mounts, and webhooks (section 7).
 //!
 //! Invariants:
-//! 1. A webhook is asked when the bytes behind `..data` differ from those that it was last told of, and never at start.
+//! 1. A webhook is requested when the bytes behind `..data` differ from those of its last request, and never at start.
 //! 2. Each URL has a hook of its own, so none waits for another.
 
 use std::{

@@ -1,7 +1,7 @@
 //! `larder diff`: what changes for each container between two sets of manifests.
 //!
 //! ```text
-//!  sides ─► two sets of manifests ─► rendered pods, as `larder render` has them ─► compare ─► tree, JSON, Markdown
+//!  sides ─► two sets of manifests ─► rendered pods, as `larder render` has them ─► compare ─► output
 //!   files, git, cluster
 //! ```
 //!

@@ -8,9 +8,9 @@
 //! | `steps` | the steps of a round |
 //! | `session` | the volumes of the command, kept up to date over all its starts |
 //! | `subpaths` | mounts by subPath that follow their volume |
-//! | `content` | the content that hooks select |
 //! | `origin` | the origin of the pod, and the paths to follow |
 //! | `delivered` | a pod of a running agent: the content delivered to a container |
+//! | `content` | the content that hooks select |
 //! | `start` | variables, mounts, user and command of one start |
 //! | `security` | security contexts: user, groups, capabilities |
 //! | `target` | the container, and its inputs |

@@ -2,6 +2,7 @@
 //!
 //! | module | purpose |
 //! | --- | --- |
+//! | `beside` | the mode beside a kubelet, as lines |
 //! | `progress` | prints the pending pods during `--wait` |
 //! | `report` | formats a status as lines |
 

@@ -13,8 +13,9 @@
 //! `cargo bench -p larder --bench managers -- 'guard, Watch'` measures just the fast path: a known object, read through
 //! the guard of a registered pod.
 //!
-//! With `LARDER_KUBELET`, the path of the program that `.ci/bench managers --kubelet DIR` builds from `kubelet.go`, the
-//! kubelet's own managers run in alternation with larder's, and the ratio is the median of those of all rounds.
+//! With `LARDER_KUBELET_MANAGERS`, the path of the program that `.ci/bench managers --kubelet DIR` builds from
+//! `kubelet.go`, the kubelet's own managers run in alternation with larder's, and the ratio is the median of those of all
+//! rounds.
 
 #![expect(
     clippy::unwrap_used,
@@ -178,9 +179,9 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    /// The program that `LARDER_KUBELET` names.
+    /// The program that `LARDER_KUBELET_MANAGERS` names.
     fn start() -> Option<Self> {
-        let program = std::env::var_os("LARDER_KUBELET")?;
+        let program = std::env::var_os("LARDER_KUBELET_MANAGERS")?;
         let (stdin, stdout) = (Stdio::piped(), Stdio::piped());
         let mut process = Command::new(program)
             .stdin(stdin)
