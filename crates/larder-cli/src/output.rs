@@ -6,7 +6,6 @@
 //! 2. No control character of a name, value or error reaches the terminal: [`escaped`].
 //! 3. Printing never panics: a closed stream ends the output, not the process.
 
-mod escape;
 pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod jsonpath;
@@ -27,11 +26,9 @@ use std::{
 
 use jiff::Timestamp;
 use larder_objects::chain;
+pub(crate) use larder_objects::escaped;
 
-pub(crate) use self::{
-    escape::escaped,
-    style::{Paint, Style},
-};
+pub(crate) use self::style::{Paint, Style};
 
 /// Prints clap's message: help on standard output, errors on standard error. Returns clap's exit code.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {

@@ -10,3 +10,4 @@ pub mod operation_error;
 pub mod ownership;
 pub mod regular_file;
 pub mod replace;
+pub mod stamp;

@@ -6,7 +6,7 @@
 //! 3. The bytes are wiped when they are dropped, and no copy is left behind.
 
 use std::{
-    fs::{self, FileType, OpenOptions},
+    fs::{self, File, FileType, OpenOptions},
     io::{self, Read},
     mem,
     os::{fd::OwnedFd, unix::fs::OpenOptionsExt as _},
@@ -81,7 +81,20 @@ pub fn read_regular_file(
         .custom_flags(flags.bits().cast_signed())
         .open(path)
         .map_err(failed("open"))?;
-    let metadata = file.metadata().map_err(failed("stat"))?;
+    read_file(file, max_bytes)
+}
+
+/// Reads a file that was opened without waiting for a pipe; see [`read_regular_file`].
+///
+/// # Errors
+///
+/// Those of [`read_regular_file`].
+pub fn read_file(file: File, max_bytes: u64) -> Result<Zeroizing<Vec<u8>>, RegularFileError> {
+    let metadata = file.metadata();
+    let metadata = metadata.map_err(|source| RegularFileError::Io {
+        step: "stat",
+        source,
+    })?;
     regular(metadata.file_type())?;
     read_bounded(file, metadata.len(), max_bytes)
 }

@@ -14,16 +14,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder_files::{ownership::Ownership, sys};
+use larder_files::{
+    operation_error::{OperationError, failed},
+    ownership::Ownership,
+    sys,
+};
 use larder_objects::chain;
 use larder_on_change::DigestKey;
+use larder_projection::disk::is_in_memory;
 use rustix::io::Errno;
 use tracing::warn;
 
 const FILE: &str = "on-change.key";
 const HAS_RANDOM: &str = "the kernel has random numbers for every process";
-const TMPFS_MAGIC: i64 = 0x0102_1994;
-const RAMFS_MAGIC: i64 = 0x8584_58f6;
 
 /// Why a directory cannot hold the key.
 #[derive(Debug, thiserror::Error)]
@@ -34,12 +37,8 @@ enum DigestKeyError {
     /// Others could replace or read the key.
     #[error("{} belongs to another user or is open to others", .0.display())]
     Exposed(PathBuf),
-    #[error("cannot {operation} {}", path.display())]
-    Io {
-        operation: &'static str,
-        path: PathBuf,
-        source: io::Error,
-    },
+    #[error(transparent)]
+    Io(#[from] OperationError),
 }
 
 /// The key in the first of `directories` that can hold it, with that directory; else a new one.
@@ -67,8 +66,7 @@ fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
         .create(directory)
         .map_err(failed("create", directory))?;
     let opened = sys::open_root(directory).map_err(failed("open", directory))?;
-    let kind = rustix::fs::fstatfs(&opened).map_err(failed("examine", directory))?;
-    if ![TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind.f_type) {
+    if !is_in_memory(&opened).map_err(failed("examine", directory))? {
         return Err(DigestKeyError::OnDisk(directory.to_owned()));
     }
     let found = sys::stat(&opened).map_err(failed("examine", directory))?;
@@ -84,18 +82,7 @@ fn load_from(directory: &Path) -> Result<DigestKey, DigestKeyError> {
             None => make(directory, &path).map_err(failed("write", &path))?,
         }
     }
-    Err(failed("read", &path)(Errno::NOENT))
-}
-
-fn failed<E: Into<io::Error>>(
-    operation: &'static str,
-    path: &Path,
-) -> impl FnOnce(E) -> DigestKeyError {
-    move |error| DigestKeyError::Io {
-        operation,
-        path: path.to_owned(),
-        source: error.into(),
-    }
+    Err(failed("read", &path)(Errno::NOENT).into())
 }
 
 /// The key in `directory`; `None` if there is none, or not all of it.
@@ -107,7 +94,7 @@ fn read(
         Ok(opened) => opened,
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::INVAL) => return Err(DigestKeyError::Exposed(path.to_owned())),
-        Err(errno) => return Err(failed("read", path)(errno)),
+        Err(errno) => return Err(failed("read", path)(errno).into()),
     };
     let ownership = Ownership::from(&found);
     if !ownership.is_trusted() || ownership.is_open_to_others() {

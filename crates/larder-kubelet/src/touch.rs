@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
-use larder_objects::{ObjectMeta, chain};
+use larder_objects::{ObjectMeta, chain, escaped};
 use larder_transport::path::{PathError, Query, Resource};
 use larder_watch::{RequestError, merge_patch};
 use serde::Deserialize;
@@ -219,21 +219,12 @@ fn is_from_authorizer(message: &str, pod: &ObjectMeta) -> bool {
     message.starts_with(&start) && message.contains(" cannot patch resource \"pods/status\"")
 }
 
-/// The first [`MAX_TEXT`] bytes of `message`, without control characters.
+/// The first [`MAX_TEXT`] bytes of `message`, escaped.
 fn shown(message: &str) -> String {
-    let mut shown = String::new();
-    for character in message.chars() {
-        let start = shown.len();
-        if character.is_control() {
-            shown.extend(character.escape_default());
-        } else {
-            shown.push(character);
-        }
-        if shown.len() > MAX_TEXT {
-            shown.truncate(start);
-            shown.push('…');
-            break;
-        }
+    let mut shown = escaped(message).into_owned();
+    if shown.len() > MAX_TEXT {
+        shown.truncate(shown.floor_char_boundary(MAX_TEXT));
+        shown.push('…');
     }
     shown
 }

@@ -27,6 +27,7 @@ use std::{
     time::Duration,
 };
 
+use larder_files::stamp::Stamp;
 use larder_objects::manifest::RawObject;
 use larder_pods::source::{DirectoryWatch, Signal, Touch};
 use tokio::{
@@ -38,7 +39,7 @@ use tracing::{debug, info, warn};
 pub(crate) use self::catalogue::ObjectId;
 use self::{
     catalogue::{Catalogue, FileObjects},
-    files::{Reading, Stamp},
+    files::Reading,
     schedule::{PATIENCE, ReadSchedule},
 };
 

@@ -3,9 +3,10 @@
 //! Terms and annotation keys are those of kubelet 1.36 (`pkg/kubelet/types/pod_update.go`,
 //! `pkg/kubelet/container/helpers.go`).
 
-use std::{borrow::Cow, fmt, str::FromStr};
+use std::{fmt, str::FromStr};
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use larder_objects::escaped;
 use smol_str::SmolStr;
 
 /// Annotation with the source of a pod: `file`, `http` or `api`. Set by the node, never read from a manifest.
@@ -90,22 +91,6 @@ impl fmt::Display for FullName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}_{}", escaped(&self.name), escaped(&self.namespace))
     }
-}
-
-/// `text` with its control characters escaped.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
-    if !text.contains(char::is_control) {
-        return Cow::Borrowed(text);
-    }
-    let mut escaped = String::new();
-    for char in text.chars() {
-        if char.is_control() {
-            escaped.extend(char.escape_default());
-        } else {
-            escaped.push(char);
-        }
-    }
-    Cow::Owned(escaped)
 }
 
 /// The text is not two non-empty parts around one `_`.

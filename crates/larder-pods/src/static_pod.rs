@@ -30,14 +30,14 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use larder_objects::{
-    StableHash,
+    StableHash, escaped,
     manifest::{Document, Loader, Manifest, ManifestError, Manifests, Origin},
     validation::{self, FieldErrors},
 };
 use serde_json::Value;
 
 use super::{
-    identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, escaped, set_annotation},
+    identity::{CONFIG_HASH, CONFIG_MIRROR, annotation, set_annotation},
     stored::{StoredPod, StoredPodError},
 };
 
@@ -330,7 +330,7 @@ impl StaticPods {
     }
 }
 
-/// `path` as text in one line: control characters are escaped, so that a file's name cannot forge lines of a log.
+/// `path` as text in one line, escaped, so that a file's name cannot forge lines of a log.
 pub(super) fn shown_path(path: &Path) -> String {
     escaped(&path.to_string_lossy()).into_owned()
 }

@@ -37,7 +37,7 @@ pub use environment::{EnvironmentTextError, read_environment};
 pub use error::{DiskError, DiskOperation};
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
 pub use subpath::{SubPath, bind_subpath, resolve};
-pub use tmpfs::Memory;
+pub use tmpfs::{Memory, is_in_memory};
 pub use writer::{AtomicWriter, Written};
 
 pub use crate::VolumeKind;

@@ -11,7 +11,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs::{self, DirBuilder, File},
+    fs::{DirBuilder, File},
     io::{self, Write as _},
     os::{
         fd::{AsFd as _, OwnedFd},
@@ -21,16 +21,19 @@ use std::{
     sync::Arc,
 };
 
-use larder_files::{ownership::Ownership, regular_file::read_regular_file, replace, sys};
+use larder_files::{ownership::Ownership, regular_file::read_open, replace, sys};
 use larder_on_change::{ContentDigest, Definition, DigestKey, Start};
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::{
+    fs::{CWD, Mode, OFlags, openat},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use crate::selection::{ObjectName, ObjectRef};
 
 /// The longest journal that is read: some hundred thousand files.
-const MAX_BYTES: u64 = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// The journal is rewritten once it has this many lines that are no longer in use.
 const SLACK: usize = 1000;
 /// The name of the journal.
@@ -95,16 +98,22 @@ impl Index {
     fn read(&mut self, own: &Path) -> io::Result<()> {
         DirBuilder::new().recursive(true).mode(0o700).create(own)?;
         // The directory above may be a mount that is open to all.
-        let found = Ownership::from(&fs::symlink_metadata(own)?);
+        let directory = sys::open_dir(CWD, own)?;
+        let found = Ownership::from(&sys::stat(&directory)?);
         if !found.is_own() || found.is_writable_by_others() {
             let text = "the directory belongs to another user, or others may write it";
             return Err(io::Error::other(text));
         }
-        let path = own.join(INDEX);
-        let text = path.exists().then(|| read_regular_file(&path, MAX_BYTES));
-        let text = text.transpose()?.unwrap_or_default();
+        let text = match sys::open_regular(directory.as_fd(), INDEX) {
+            Ok((file, stat)) => Some(read_open(&file, &stat, MAX_BYTES)?),
+            Err(Errno::NOENT) => None,
+            Err(errno) => return Err(errno.into()),
+        };
         let mut key = None;
-        for line in text.split(|byte| *byte == b'\n') {
+        for line in text
+            .iter()
+            .flat_map(|text| text.split(|byte| *byte == b'\n'))
+        {
             match serde_json::from_slice(line) {
                 Ok(Entry::Key(bytes)) => key = Some(bytes),
                 Ok(entry) => self.apply(entry),
@@ -114,7 +123,6 @@ impl Index {
         let key = key.map_or_else(DigestKey::generate, Ok);
         let key = key.map_err(io::Error::other)?;
         self.key = DigestKey::from_bytes(&key);
-        let directory = sys::open_dir(CWD, own)?;
         // A line that was cut off must not swallow the next one.
         self.journal = Some(self.rewritten(directory, key)?);
         Ok(())
@@ -227,7 +235,7 @@ fn line(entry: &Entry) -> Vec<u8> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::OpenOptions;
+    use std::fs::{self, OpenOptions};
 
     use larder_objects::Kind;
 

@@ -32,6 +32,7 @@ use std::{
 };
 
 use http::HeaderValue;
+use larder_files::stamp::Stamp;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use tokio::{
@@ -42,7 +43,6 @@ use tokio::{
 pub use self::source::Source;
 pub(crate) use self::source::{Settings, environment};
 use self::{
-    file::Stamp,
     plugin::{Issued, Plugin},
     user::User,
 };

@@ -70,6 +70,8 @@ mod pool;
 mod proxy;
 #[cfg(feature = "client")]
 mod rate_limit;
+#[doc(hidden)]
+pub mod redirect;
 #[cfg(feature = "metrics")]
 #[doc(hidden)]
 pub mod registrar;

@@ -3,10 +3,11 @@
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Read as _},
+    io,
     path::{Path, PathBuf},
 };
 
+use larder_files::regular_file::{read_file, read_regular_file};
 use rustix::fs::{Mode, OFlags, ResolveFlags, openat2};
 use smol_str::SmolStr;
 use zeroize::Zeroizing;
@@ -37,7 +38,7 @@ impl Files<'_> {
     ) -> Result<Zeroizing<Vec<u8>>, HttpError> {
         let read = self
             .open(volume, path)
-            .and_then(|file| content(file, MAX_CREDENTIAL));
+            .and_then(|file| Ok(read_file(file, MAX_CREDENTIAL + 1)?));
         let mut text = read.map_err(|source| HttpError::File {
             volume: volume.to_owned(),
             path: path.to_owned(),
@@ -54,15 +55,15 @@ impl Files<'_> {
 
     /// The content of a file with authorities.
     pub(super) fn authorities(&self, path: &str) -> Result<Zeroizing<Vec<u8>>, HttpError> {
-        let open = || {
+        let read = || -> io::Result<_> {
+            let max_bytes = MAX_AUTHORITIES + 1;
             if self.any_authorities && path.starts_with('/') {
-                return File::open(path);
+                return Ok(read_regular_file(Path::new(path), max_bytes)?);
             }
             let (volume, path) = path.split_once('/').ok_or(io::ErrorKind::NotFound)?;
-            self.open(volume, path)
+            Ok(read_file(self.open(volume, path)?, max_bytes)?)
         };
-        let read = open().and_then(|file| content(file, MAX_AUTHORITIES));
-        read.map_err(|source| HttpError::CaCertificates {
+        read().map_err(|source| HttpError::CaCertificates {
             path: path.to_owned(),
             source,
         })
@@ -78,15 +79,4 @@ impl Files<'_> {
         let file = openat2(&directory, Path::new(path), flags, Mode::empty(), beneath)?;
         Ok(file.into())
     }
-}
-
-fn content(file: File, limit: u64) -> io::Result<Zeroizing<Vec<u8>>> {
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("not a file"));
-    }
-    let mut content = Zeroizing::new(Vec::new());
-    if file.take(limit + 1).read_to_end(&mut content)? as u64 > limit {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    Ok(content)
 }

@@ -531,6 +531,8 @@ async fn certificate_must_have_the_name_of_the_server() {
     }
     // A file of the machine is for the operator's hooks only.
     let path = volumes.paths["trust"].join("ca.crt");
+    let pipe = volumes.directory.path().join("pipe");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, rustix::fs::Mode::RUSR).unwrap();
     for any_authorities in [false, true] {
         let files = Files {
             volumes: &volumes.paths,
@@ -538,5 +540,8 @@ async fn certificate_must_have_the_name_of_the_server() {
         };
         let read = files.authorities(path.to_str().unwrap());
         assert_eq!(read.is_ok(), any_authorities);
+        // A pipe is not waited for.
+        let read = files.authorities(pipe.to_str().unwrap());
+        assert!(matches!(read, Err(HttpError::CaCertificates { .. })));
     }
 }

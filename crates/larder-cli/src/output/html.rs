@@ -13,7 +13,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use ring::digest::{SHA256, digest};
 
 use super::{
-    escape::escaped,
+    escaped,
     tree::{Branch, TableCell},
 };
 

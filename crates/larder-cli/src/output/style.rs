@@ -5,7 +5,7 @@ use std::{
     io::{self, IsTerminal},
 };
 
-use super::escape::escaped;
+use super::escaped;
 
 /// How a text is emphasized.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Tables in kubectl's manner: a heading line, columns that line up, no lines between.
 
-use super::escape::escaped;
+use super::escaped;
 
 /// Widest column that is aligned; longer cells push the rest of their row to the right. No name of Kubernetes is longer,
 /// and a hostile one must not widen every row.

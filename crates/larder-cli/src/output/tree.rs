@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    escape::escaped,
+    escaped,
     style::{Paint, Style},
 };
 

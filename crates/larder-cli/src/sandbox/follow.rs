@@ -6,11 +6,12 @@ use std::{
     fs,
     path::{Path, PathBuf},
     pin::pin,
-    time::{Duration, SystemTime},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
 use futures::future::select_all;
+use larder_files::stamp::Stamp;
 use larder_pods::source::{DirectoryWatch, Signal};
 use tokio::time::{Instant, timeout_at};
 
@@ -113,9 +114,9 @@ fn directories(paths: &[PathBuf]) -> BTreeSet<PathBuf> {
     paths.iter().map(directory).collect()
 }
 
-/// Times and sizes of files at some time, from which later writes can be seen. Empty by default.
+/// The stamps of files at some time, from which later writes can be seen. Empty by default.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stamps(Vec<(PathBuf, Option<(SystemTime, u64)>)>);
+pub(crate) struct Stamps(Vec<(PathBuf, Option<Stamp>)>);
 
 impl Stamps {
     /// The stamps of files, and of those in directories, now.
@@ -132,8 +133,7 @@ impl Stamps {
     }
 }
 
-fn stamp(path: PathBuf) -> (PathBuf, Option<(SystemTime, u64)>) {
-    let metadata = fs::metadata(&path).ok();
-    let seen = metadata.and_then(|metadata| Some((metadata.modified().ok()?, metadata.len())));
-    (path, seen)
+fn stamp(path: PathBuf) -> (PathBuf, Option<Stamp>) {
+    let stamp = Stamp::of(&path);
+    (path, stamp)
 }

@@ -230,7 +230,7 @@ fn peer_of_another_user_is_refused_although_the_mode_lets_it_in() {
         let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
         command.env_clear().uid(agent_user).gid(agent_user);
         let mut agent = Agent::spawn(&desk, command, "--manifests m --node-name n1");
-        agent.summary();
+        agent.first_line();
         // The mode that the agent has set keeps others out as well.
         assert_eq!(first_line_as(&desk, OTHER), "permission denied");
         set_mode(&root, 0o755);

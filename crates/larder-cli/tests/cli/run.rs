@@ -61,10 +61,20 @@ impl<'a> Agent<'a> {
         }
     }
 
-    /// The first line that it prints once it serves.
-    pub(crate) fn summary(&mut self) -> String {
+    /// The first line that it prints.
+    pub(crate) fn first_line(&mut self) -> String {
         let mut line = String::new();
         self.stdout.read_line(&mut line).unwrap();
+        line
+    }
+
+    /// The same, after the first pass: on a busy machine, the line comes before.
+    pub(crate) fn summary(&mut self) -> String {
+        let line = self.first_line();
+        let deadline = Instant::now() + PATIENCE;
+        while self.desk.run("status --check readyz --root-dir root").code != 0 {
+            assert!(Instant::now() < deadline, "not ready: {line}");
+        }
         line
     }
 

@@ -1,6 +1,6 @@
 //! `larder exec`: files and directories that are mounted by subPath follow their volume.
 
-use std::{env, fs, path::Path};
+use std::{env, path::Path};
 
 use crate::{
     Desk,
@@ -117,7 +117,7 @@ fn sub_path_that_is_gone_keeps_its_content() {
     let mut running = Running::with_errors(&desk, &["--on-change", "signal:HUP"], script);
     assert_eq!(running.line(), "ready");
     let without = manifest(8).replace("{key: key, path: key}, ", "");
-    fs::write(desk.path().join("app.yaml"), without).unwrap();
+    desk.replace("app.yaml", &without);
     assert_eq!(
         running.error_line(),
         "larder: /larder-test/key keeps its content until a restart: volume config has no key anymore"

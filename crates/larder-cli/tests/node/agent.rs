@@ -92,6 +92,11 @@ impl Agent {
 
     /// Asks it to end and waits until it has.
     pub(crate) fn stop(&mut self) {
+        // Until its socket answers, it does not handle the signal.
+        while self.status().is_none() {
+            let child = self.child.as_mut().expect("the agent runs");
+            assert!(child.try_wait().unwrap().is_none(), "{}", self.log());
+        }
         let mut child = self.running();
         kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
         assert!(child.wait().unwrap().success(), "{}", self.log());

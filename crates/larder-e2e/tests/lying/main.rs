@@ -74,6 +74,9 @@ fn seed() -> u64 {
     seed.map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap())
 }
 
+/// Held by each test: memory and panics are counted for the whole process.
+static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
 /// The most memory that this process has taken since the last call of [`forget_peak`].
 fn peak_bytes() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -297,10 +300,12 @@ async fn survives(http2: bool) {
 
 #[tokio::test(start_paused = true)]
 async fn clients_survive_a_lying_server_over_http2() {
+    let _alone = ALONE.lock().await;
     survives(true).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn clients_survive_a_lying_server_over_http1() {
+    let _alone = ALONE.lock().await;
     survives(false).await;
 }

@@ -2,12 +2,11 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, Metadata},
-    io,
-    os::unix::fs::MetadataExt as _,
+    fs, io,
     path::{Path, PathBuf},
 };
 
+use larder_files::stamp::Stamp;
 use larder_objects::{
     chain,
     manifest::{Document, Loader, is_manifest_name},
@@ -15,26 +14,6 @@ use larder_objects::{
 
 /// Namespace of objects that name none, as `kubectl`'s.
 const DEFAULT_NAMESPACE: &str = "default";
-
-/// Differs when a file was written or replaced, but for a write within the clock tick of the one before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    file: (u64, u64),
-    length: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
-
-impl Stamp {
-    fn of(metadata: &Metadata) -> Self {
-        Self {
-            file: (metadata.dev(), metadata.ino()),
-            length: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-            changed: (metadata.ctime(), metadata.ctime_nsec()),
-        }
-    }
-}
 
 /// The manifests of `directory`, by [`is_manifest_name`]. Subdirectories are skipped; reading reports what is not a
 /// file.
@@ -48,7 +27,7 @@ pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
         }
         match fs::metadata(&path) {
             Ok(metadata) if !metadata.is_dir() => {
-                files.insert(path, Stamp::of(&metadata));
+                files.insert(path, Stamp::from(&metadata));
             }
             // A directory, a file removed meanwhile, or a link that leads nowhere.
             Ok(_) | Err(_) => {}

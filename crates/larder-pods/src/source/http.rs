@@ -18,15 +18,12 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header,
-    uri::{Parts, PathAndQuery},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use larder_objects::StableHash;
-use larder_transport::blocking::blocking;
+use larder_transport::{blocking::blocking, redirect::redirect_target};
 use percent_encoding::percent_decode_str;
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
@@ -438,28 +435,12 @@ fn decoded(part: &str) -> Option<Vec<u8>> {
     whole.then(|| percent_decode_str(part).collect())
 }
 
-/// Where `location`, absolute or relative, leads from `url`.
+/// Where `location` leads from `url`.
 fn redirected(url: &Uri, location: &HeaderValue) -> Option<Uri> {
-    let location = location.to_str().ok()?.split('#').next()?;
-    if location.contains("://") {
-        let url: Uri = location.parse().ok()?;
-        return matches!(url.scheme_str(), Some("http" | "https")).then_some(url);
-    }
-    if location.starts_with("//") {
-        return format!("{}:{location}", url.scheme_str()?).parse().ok();
-    }
-    let path = if location.starts_with('/') {
-        location.to_owned()
-    } else {
-        let directory = url
-            .path()
-            .rsplit_once('/')
-            .map_or("", |(directory, _)| directory);
-        format!("{directory}/{location}")
-    };
-    let mut parts = Parts::from(url.clone());
-    parts.path_and_query = Some(PathAndQuery::try_from(path).ok()?);
-    Uri::from_parts(parts).ok()
+    let (scheme, authority) = (url.scheme_str()?, url.authority()?.as_str());
+    let target = redirect_target(scheme, authority, url.path(), location.to_str().ok()?);
+    let url: Uri = target.parse().ok()?;
+    matches!(url.scheme_str(), Some("http" | "https")).then_some(url)
 }
 
 #[cfg(test)]

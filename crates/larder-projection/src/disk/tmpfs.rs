@@ -90,11 +90,16 @@ pub(crate) fn unmount(parent: BorrowedFd<'_>, name: &str) -> Result<()> {
     }
 }
 
+/// Whether the directory is on a file system in memory: a tmpfs or ramfs.
+///
+/// # Errors
+///
+/// The file system cannot be examined.
 #[expect(
     clippy::cast_sign_loss,
     reason = "a bit pattern, signed on some targets"
 )]
-fn is_in_memory(directory: impl AsFd) -> Result<bool> {
+pub fn is_in_memory(directory: impl AsFd) -> Result<bool> {
     let magic = fs::fstatfs(directory)?.f_type as u64 & 0xffff_ffff;
     Ok(magic == TMPFS_MAGIC || magic == RAMFS_MAGIC)
 }

@@ -1,9 +1,9 @@
-//! Credential files: bounded reads, and detection of changes.
+//! Bounded reads of credential files.
 //!
 //! The path may come from a kubeconfig, so it may name a FIFO, a device or a huge file. Errors are those of the system
 //! or constant texts; none quotes the content.
 
-use std::{fs, io, path::Path, time::SystemTime};
+use std::{io, path::Path};
 
 use larder_files::regular_file::{read_regular_file, read_regular_text};
 use zeroize::Zeroizing;
@@ -28,25 +28,4 @@ pub(super) fn read(path: &Path) -> io::Result<Zeroizing<Vec<u8>>> {
 /// As of [`read`], or it is not UTF-8.
 pub(super) fn read_text(path: &Path) -> io::Result<Zeroizing<String>> {
     Ok(read_regular_text(path, MAX_BYTES)?)
-}
-
-/// Identifies one content of a file, also when a link is flipped or the file is replaced within one clock tick.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
-    modified: Option<SystemTime>,
-    length: u64,
-    inode: u64,
-}
-
-impl Stamp {
-    /// The stamp of the file at `path`; `None` if it cannot be found.
-    pub(super) fn of(path: &Path) -> Option<Self> {
-        use std::os::unix::fs::MetadataExt as _;
-        let metadata = fs::metadata(path).ok()?;
-        Some(Self {
-            modified: metadata.modified().ok(),
-            length: metadata.len(),
-            inode: metadata.ino(),
-        })
-    }
 }

@@ -1,6 +1,9 @@
 //! Signals and restarts reach the processes of the pod's containers and no others (rules G1 to G8, R2 to R5).
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use larder_agent::agent::PodDeletion;
 use serde_json::{Value, json};
@@ -124,7 +127,11 @@ async fn named_process_gets_the_signal_instead_of_the_main_one() {
     let volume = created(&node, &pod_of("web", &[container("web", &at)], hook)).await;
     // The wrapper would say so if it got the signal. Its child is a copy of the shell under the name of the server.
     let nginx = points.path("bin").join("nginx");
-    std::fs::copy("/bin/bash", &nginx).unwrap();
+    // Not by this process: a child that another test forks meanwhile would keep the file open for writing.
+    let copied = Command::new("cp")
+        .args([Path::new("/bin/bash"), &nginx])
+        .status();
+    assert!(copied.unwrap().success());
     let child = points.path("bin").join("child");
     std::fs::write(&child, rereads(&at.join("f"))).unwrap();
     let script = format!(

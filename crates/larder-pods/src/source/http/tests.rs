@@ -242,7 +242,7 @@ async fn redirects_are_followed_but_headers_stay_with_their_server() {
     let to = |location| (302, String::new(), Some(location));
     let mut fixture = UrlFixture::new(vec![
         to("other.yaml"),
-        to("/x/y"),
+        to("/x/y?next=http://h.example/"),
         to("http://elsewhere.example/z"),
         ok(manifest("a")),
         to("ftp://h.example/"),
@@ -257,7 +257,7 @@ async fn redirects_are_followed_but_headers_stay_with_their_server() {
         .collect();
     assert_eq!(seen[0].0, URL);
     assert!(seen[1].0.ends_with("@h.example/m/other.yaml") && seen[1].1);
-    assert!(seen[2].0.ends_with("@h.example/x/y") && seen[2].1);
+    assert!(seen[2].0.ends_with("@h.example/x/y?next=http://h.example/") && seen[2].1);
     assert_eq!(seen[3], ("http://elsewhere.example/z", false));
 }
 

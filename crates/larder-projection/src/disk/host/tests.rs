@@ -597,7 +597,7 @@ fn a_mount_in_place_of_a_set_is_not_entered() {
         let result = host.set_up(&config("cfg"), &files([("a", "2")]), noon());
         assert!(result.is_err());
         assert_eq!(fs::read_to_string(victim.path().join("a")).unwrap(), "1");
-        rustix::mount::unmount(&set, rustix::mount::UnmountFlags::empty()).unwrap();
+        rustix::mount::unmount(&set, rustix::mount::UnmountFlags::DETACH).unwrap();
         host.set_up(&config("cfg"), &files([("a", "2")]), noon())
             .unwrap();
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "2");
@@ -684,7 +684,7 @@ fn after_a_reboot_a_volume_is_mounted_and_filled_again() {
         let payload = files([("a", "1")]);
         let path = host.set_up(&secret("sec"), &payload, noon()).unwrap().path;
         // A reboot takes the tmpfs and leaves marker and directory.
-        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
         let wrapper = "pods/u1/plugins/kubernetes.io~empty-dir/wrapped_sec/ready";
         assert!(root.path().join(wrapper).exists());
         assert_eq!(show(&path), "");
@@ -692,7 +692,7 @@ fn after_a_reboot_a_volume_is_mounted_and_filled_again() {
         assert!(again.written.swapped);
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
         // And if the directory is gone as well.
-        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
         fs::remove_dir(&path).unwrap();
         host.set_up(&secret("sec"), &payload, noon()).unwrap();
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
@@ -713,7 +713,7 @@ fn secrets_on_disk_are_removed_once_mounts_work() {
         host.set_up(&secret("sec"), &files([("a", "1")]), noon())
             .unwrap();
         assert_eq!(fs::read_to_string(path.join("a")).unwrap(), "1");
-        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::empty()).unwrap();
+        rustix::mount::unmount(&path, rustix::mount::UnmountFlags::DETACH).unwrap();
         assert_eq!(show(&path), "");
     });
 }

@@ -113,7 +113,7 @@ fn mounts_are_not_entered_and_all_else_is_removed() {
             show(&top).lines().map(without_mode).collect::<Vec<_>>(),
             ["a/", "a/b/", "a/b/mounted/", "a/b/mounted/kept"]
         );
-        unmount(&mounted, UnmountFlags::empty()).unwrap();
+        unmount(&mounted, UnmountFlags::DETACH).unwrap();
         remove_entry(root.path(), "top").unwrap();
         assert!(!top.exists());
         assert!(outside.path().join("kept").exists());

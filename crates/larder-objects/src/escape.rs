@@ -1,9 +1,10 @@
-//! Escapes all characters that a terminal may act on.
+//! Escapes all characters that a terminal may act on, and by which a name or message from outside could forge what a
+//! person reads.
 
 use std::borrow::Cow;
 
 /// Replaces each character that a terminal may act on by its escape: `\u{1b}`, `\n`.
-pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+pub fn escaped(text: &str) -> Cow<'_, str> {
     if !text.contains(is_unprintable) {
         return text.into();
     }
