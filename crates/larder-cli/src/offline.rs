@@ -13,7 +13,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
-    manifest::{Document, Manifest, Manifests},
+    manifest::{Manifest, Manifests},
 };
 use larder_projection::{
     Inputs, Needs, NodeFacts, ServiceFacts, TrustBundle, TrustBundles, Unavailable, pod_volumes,
@@ -77,7 +77,7 @@ impl Offline {
         let mut services = Vec::new();
         let mut trust_bundles = Vec::new();
         for document in manifests.documents {
-            let key = key_of(&document);
+            let key = document.object.key();
             match document.manifest {
                 Manifest::Pod(pod) => {
                     let workload = document.workload.map(|name| format!("{name}, "));
@@ -237,16 +237,4 @@ fn root_ca() -> Arc<ConfigMap> {
         data: [(ROOT_CA_KEY, PLACEHOLDER_CA.into())].into(),
         ..ConfigMap::default()
     })
-}
-
-/// Namespace and name of an object.
-pub(crate) fn key_of(document: &Document) -> ObjectKey {
-    let text = |pointer| {
-        document
-            .object
-            .pointer(pointer)
-            .and_then(|value| value.as_str())
-            .unwrap_or("")
-    };
-    ObjectKey::new(text("/metadata/namespace"), text("/metadata/name"))
 }

@@ -335,10 +335,13 @@ pub(super) fn shown_path(path: &Path) -> String {
     escaped(&path.to_string_lossy()).into_owned()
 }
 
-/// `url` without its secret parts: user, password and query.
-pub(super) fn shown_url(url: &str) -> String {
+/// `url` without what may hold credentials: user, password, query and fragment.
+pub fn shown_url(url: &str) -> String {
     let url = url.split(['?', '#']).next().unwrap_or_default();
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let Some((scheme, rest)) = url.split_once("://") else {
+        // The kubelet's word in `/configz`.
+        return "<masked>".to_owned();
+    };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     let host = authority.rsplit('@').next().unwrap_or_default();
     format!("{scheme}://{host}{path}")

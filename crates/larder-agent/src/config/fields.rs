@@ -5,7 +5,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
-use larder_pods::static_pod::ApiReferences;
+use larder_pods::static_pod::{ApiReferences, shown_url};
 use larder_transport::RateLimit;
 use serde_json::{Map, Value, json};
 
@@ -283,7 +283,7 @@ impl Config {
             "syncFrequency": go_duration(self.sync_frequency),
             "staticPodPath": path(&self.static_pod_path),
             "fileCheckFrequency": go_duration(self.file_check_frequency),
-            "staticPodURL": self.static_pod_url.as_deref().map(without_credentials),
+            "staticPodURL": self.static_pod_url.as_deref().map(shown_url),
             "staticPodURLHeader": headers,
             "httpCheckFrequency": go_duration(self.http_check_frequency),
             "staticPodAPIReferences": references,
@@ -338,18 +338,6 @@ impl Config {
 /// The kubelet's word in `/configz`.
 const MASKED: &str = "<masked>";
 
-/// `url` without user information, query and fragment, which may hold credentials.
-fn without_credentials(url: &str) -> String {
-    let end = url.find(['?', '#']).unwrap_or(url.len());
-    let url = &url[..end];
-    let Some((scheme, rest)) = url.split_once("://") else {
-        return MASKED.to_owned();
-    };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    format!("{scheme}://{host}{path}")
-}
-
 /// As Go prints a duration: `1m30s`, `500ms`, `1h0m0s`.
 fn go_duration(duration: Duration) -> String {
     if duration < Duration::from_secs(1) {
@@ -377,21 +365,6 @@ fn go_duration(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn urls_lose_their_credentials() {
-        for (url, shown) in [
-            (
-                "https://u:p@example.com/pods?token=t#f",
-                "https://example.com/pods",
-            ),
-            ("http://a@b@example.com:8080", "http://example.com:8080"),
-            ("https://example.com/a@b", "https://example.com/a@b"),
-            ("https://example.com?x=@/", "https://example.com"),
-        ] {
-            assert_eq!(without_credentials(url), shown);
-        }
-    }
 
     #[test]
     fn durations_are_printed_as_go_prints_them() {

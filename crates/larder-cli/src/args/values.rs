@@ -4,7 +4,7 @@ use std::{net::SocketAddr, str::FromStr, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use larder_agent::config::listen_address;
-use larder_objects::validation::is_label;
+use larder_objects::{go_duration, validation::is_label};
 
 /// `NAMESPACE/NAME`, or `NAME` in the namespace of `-n`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,32 +77,11 @@ pub(super) fn octal_mode(digits: &str) -> Result<u32, &'static str> {
 /// Longest time that a flag can give: a year.
 const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
-/// Parses a duration: whole numbers with the units h, m, s and ms, such as `1m30s`.
+/// Parses a duration as Go writes it, such as `1m30s`.
 pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
-    const EXPECTED: &str = "expected a duration of at most a year, such as 500ms, 30s or 2m";
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
-        let (number, unit) = rest.split_at(digits);
-        let number: u32 = number.parse().map_err(|_| EXPECTED)?;
-        let (unit, after) = [
-            ("ms", Duration::from_millis(1)),
-            ("s", Duration::from_secs(1)),
-            ("m", Duration::from_mins(1)),
-            ("h", Duration::from_hours(1)),
-        ]
-        .into_iter()
-        .find_map(|(name, length)| Some((length, unit.strip_prefix(name)?)))
-        .ok_or(EXPECTED)?;
-        let part = unit.checked_mul(number).ok_or(EXPECTED)?;
-        total = total.checked_add(part).ok_or(EXPECTED)?;
-        rest = after;
-    }
-    if text.is_empty() || total > MAX_DURATION {
-        return Err(EXPECTED);
-    }
-    Ok(total)
+    let duration = go_duration::parse(text).ok();
+    let duration = duration.filter(|duration| *duration <= MAX_DURATION);
+    duration.ok_or("expected a duration of at most a year, such as 500ms, 30s or 2m")
 }
 
 #[cfg(test)]
@@ -115,6 +94,7 @@ mod tests {
             ("500ms", 500),
             ("30s", 30_000),
             ("1m30s", 90_000),
+            ("1.5s", 1500),
             ("0s", 0),
         ] {
             assert_eq!(duration(text), Ok(Duration::from_millis(millis)), "{text}");
@@ -124,7 +104,6 @@ mod tests {
             "s",
             "30",
             "-1s",
-            "1.5s",
             "1d",
             "9999999h",
             "99999999999s",

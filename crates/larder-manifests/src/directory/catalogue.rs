@@ -31,16 +31,10 @@ pub(crate) struct ObjectId {
 }
 
 impl ObjectId {
-    pub(crate) fn of(object: &Value) -> Self {
-        let text = |pointer| {
-            object
-                .pointer(pointer)
-                .and_then(Value::as_str)
-                .unwrap_or("")
-        };
+    pub(crate) fn of(object: &RawObject) -> Self {
         Self {
-            kind: text("/kind").into(),
-            key: ObjectKey::new(text("/metadata/namespace"), text("/metadata/name")),
+            kind: object.text("/kind").into(),
+            key: object.key(),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref};
 
 use serde_json::Value;
 
-use crate::wiped::Wiped;
+use crate::{ObjectKey, wiped::Wiped};
 
 /// An object as JSON. `Debug` shows its name only, and its texts are zeroized on drop.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,8 +22,16 @@ impl RawObject {
     }
 
     /// The text at `pointer`, a JSON pointer; empty when there is none.
-    pub(super) fn text(&self, pointer: &str) -> &str {
+    pub fn text(&self, pointer: &str) -> &str {
         self.pointer(pointer).and_then(Value::as_str).unwrap_or("")
+    }
+
+    /// Namespace and name, empty where there is none.
+    pub fn key(&self) -> ObjectKey {
+        ObjectKey::new(
+            self.text("/metadata/namespace"),
+            self.text("/metadata/name"),
+        )
     }
 }
 

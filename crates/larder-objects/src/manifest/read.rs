@@ -22,7 +22,7 @@ use super::{
     unknown::UnknownField,
 };
 use crate::{
-    FieldPath, ObjectKey,
+    FieldPath,
     yaml::{self, Chunk, Limits, Node},
 };
 
@@ -360,10 +360,7 @@ impl Loader {
             manifest,
         } = decoded;
         let kind = object.text("/kind").to_owned();
-        let key = ObjectKey::new(
-            object.text("/metadata/namespace"),
-            object.text("/metadata/name"),
-        );
+        let key = object.key();
         if let Some((first, maker)) = self.seen.get(&(kind.clone(), key.clone())) {
             let first = first.clone();
             let problem = if *maker == workload {

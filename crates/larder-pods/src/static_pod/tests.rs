@@ -429,3 +429,18 @@ fn summary(pod: &Pod, expected: &Value) -> Value {
     }
     summary
 }
+
+#[test]
+fn urls_lose_their_credentials() {
+    for (url, shown) in [
+        (
+            "https://u:p@example.com/pods?token=t#f",
+            "https://example.com/pods",
+        ),
+        ("http://a@b@example.com:8080", "http://example.com:8080"),
+        ("https://example.com/a@b", "https://example.com/a@b"),
+        ("https://example.com?x=@/", "https://example.com"),
+    ] {
+        assert_eq!(shown_url(url), shown);
+    }
+}

@@ -22,7 +22,6 @@ use serde_json::Value;
 use crate::{
     agent::{connect, origin},
     args::DiffArgs,
-    offline::key_of,
     outcome::Failure,
     output::{self, references::referenced},
     runtime::runtime,
@@ -192,7 +191,7 @@ fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {
         Manifest::Secret(_) => Kind::Secret,
         _ => return None,
     };
-    Some((kind, key_of(document)))
+    Some((kind, document.object.key()))
 }
 
 /// A pod or workload as a manifest: without the fields that only the API server sets.
