@@ -5,7 +5,7 @@
 pub fn redirect_target(scheme: &str, authority: &str, path: &str, location: &str) -> String {
     let location = location.split('#').next().unwrap_or_default();
     let path = path.split('?').next().unwrap_or_default();
-    let directory = &path[..path.rfind('/').map_or(0, |at| at + 1)];
+    let directory = path.rfind('/').map_or("/", |at| &path[..=at]);
     // A path or query may contain a URL.
     let start = location.find([':', '/', '?']).unwrap_or(location.len());
     match &location[start..] {
@@ -47,5 +47,7 @@ mod tests {
                 expected
             );
         }
+        // Never a part of the host's name.
+        assert_eq!(redirect_target("http", "h", "", "x"), "http://h/x");
     }
 }
