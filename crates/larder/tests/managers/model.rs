@@ -414,7 +414,7 @@ async fn settle() {
 }
 
 /// Sequences for each strategy, unless `LARDER_MODEL_SEQUENCES` says otherwise.
-const STRATEGY: u32 = 1000;
+const STRATEGY: u32 = 500;
 /// And for other settings of one, which share most of its code.
 const VARIANT: u32 = 200;
 
