@@ -81,7 +81,7 @@ pub(crate) struct CountedBody<B> {
     _in_flight: Option<InFlight>,
 }
 
-/// One response among [`Bodies`].
+/// One response among the activity's bodies.
 #[derive(Debug)]
 struct Stall {
     activity: Arc<Activity>,

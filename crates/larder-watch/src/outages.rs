@@ -1,7 +1,7 @@
 //! Outages of the API server: one requester probes for its return on behalf of all.
 //!
 //! A requester that fails for a reason that affects every request alike ([`RequestError::is_outage`]), or that is
-//! throttled, backs off by the schedule of [`RequestBackoff`](crate::RequestBackoff), up to a minute. That is long once
+//! throttled, backs off by the schedule of [`RequestBackoff`], up to a minute. That is long once
 //! the server is back. But if all requesters retried more often, an API server in trouble would get many requests. So:
 //!
 //! 1. During an outage, one requester, the probe, retries after at most [`PROBE`], times a random 1.0 to 2.0. (If its

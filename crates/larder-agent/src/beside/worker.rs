@@ -1,5 +1,5 @@
 //! The worker of one pod: gathers the inputs of its parts, looks at the disk, and touches the pod when the
-//! [rules](super::rules) say so.
+//! [rules](larder_kubelet::rules) say so.
 //!
 //! ```text
 //!  inbox, fetched, swaps, timers, node ─► look (one blocking call) ─► rules ─► permit ─► look again ─► PATCH ─► answer

@@ -2,11 +2,10 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Read as _, Write as _},
-    os::unix::{fs::PermissionsExt as _, net::UnixStream, process::CommandExt as _},
+    io::{BufRead as _, BufReader, Read as _},
+    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
 };
 
 use larder_agent::local_api::openapi;
@@ -15,27 +14,8 @@ use serde_json::{Value, json};
 use crate::{
     Desk,
     fake_agent::is_root,
-    run::{Agent, config_map, desk, pod, put},
+    run::{Agent, ask, config_map, desk, pod, put, send},
 };
-
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_mins(1);
-
-fn send(desk: &Desk, request: &str) -> UnixStream {
-    let mut stream = UnixStream::connect(desk.path().join("root/agent.sock")).unwrap();
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    stream
-}
-
-/// Status and body of the answer.
-fn ask(desk: &Desk, request: &str) -> (String, String) {
-    let mut answer = String::new();
-    send(desk, request).read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap();
-    (status.to_owned(), body.to_owned())
-}
 
 fn get(desk: &Desk, path: &str) -> Value {
     let (status, body) = ask(desk, &format!("GET {path} HTTP/1.0\r\n\r\n"));

@@ -2,7 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead as _, BufReader, Lines},
+    io::{BufRead as _, BufReader, Lines, Read as _, Write as _},
+    os::unix::net::UnixStream,
     path::PathBuf,
     process::{Child, ChildStderr, ChildStdout, Command, Stdio},
     sync::Arc,
@@ -72,7 +73,7 @@ impl<'a> Agent<'a> {
     pub(crate) fn summary(&mut self) -> String {
         let line = self.first_line();
         let deadline = Instant::now() + PATIENCE;
-        while self.desk.run("status --check readyz --root-dir root").code != 0 {
+        while ask(self.desk, "GET /readyz HTTP/1.0\r\n\r\n").0 != "200" {
             assert!(Instant::now() < deadline, "not ready: {line}");
         }
         line
@@ -180,6 +181,23 @@ pub(crate) async fn until(what: &str, mut done: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "waited in vain for {what}");
         sleep(POLL_INTERVAL).await;
     }
+}
+
+/// Sends a request to the agent's socket.
+pub(crate) fn send(desk: &Desk, request: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(desk.path().join("root/agent.sock")).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    stream
+}
+
+/// Status and body of the answer.
+pub(crate) fn ask(desk: &Desk, request: &str) -> (String, String) {
+    let mut answer = String::new();
+    send(desk, request).read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap();
+    (status.to_owned(), body.to_owned())
 }
 
 fn status(desk: &Desk) -> Value {

@@ -25,7 +25,7 @@ const MAX_ANNOTATED_TIMEOUT: Duration = Duration::from_mins(5);
 /// Longest grace period that an annotation may ask for, and longest time for hooks that do nothing but restart: they wait
 /// without a place.
 const MAX_ANNOTATED_GRACE: Duration = Duration::from_hours(1);
-/// Shortest [`Retry::min`] and [`Retry::max`] of an annotation: each attempt costs the node a search for processes.
+/// Shortest `min` and `max` of `retry` in an annotation: each attempt costs the node a search for processes.
 const MIN_ANNOTATED_RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
 /// Most bytes of patterns in a hook of an annotation: the time to match a path grows with them.
 const MAX_ANNOTATED_PATTERNS: usize = 1 << 10;
