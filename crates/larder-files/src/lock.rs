@@ -77,7 +77,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The kernel rejects this for no lock that was granted.
+        // Unlocking an open file does not fail.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

@@ -1,6 +1,10 @@
 //! Detects that a file was written or replaced.
 
-use std::{fs, fs::Metadata, os::unix::fs::MetadataExt as _, path::Path};
+use std::{
+    fs::{self, Metadata},
+    os::unix::fs::MetadataExt as _,
+    path::Path,
+};
 
 /// Differs when a file was written or replaced, also by the flip of a link, but for a write within the clock tick of the
 /// one before.
