@@ -6,7 +6,7 @@
 #[path = "common/node.rs"]
 mod node;
 
-use std::fmt::Write as _;
+use std::{fmt::Write as _, sync::LazyLock};
 
 use allocation_counter::{AllocationInfo, measure};
 use larder_pods::{
@@ -24,6 +24,9 @@ fn list(count: usize) -> String {
     }
     text
 }
+
+/// Ten thousand pods, decoded once for all that do not measure that.
+static PODS: LazyLock<Vec<StoredPod>> = LazyLock::new(|| decoded(10_000));
 
 fn decoded(count: usize) -> Vec<StoredPod> {
     let static_pods = StaticPods::new("n1", ApiReferences::Refuse);
@@ -69,8 +72,7 @@ fn sets_cost_the_same_for_each_pod() {
         }
         steps
     };
-    let all = decoded(10_000);
-    let (small, large) = (costs(all[..1000].to_vec()), costs(all));
+    let (small, large) = (costs(PODS[..1000].to_vec()), costs(PODS.clone()));
     for (step, what) in ["fill", "unchanged", "changed", "empty"].iter().enumerate() {
         check(what, &small[step], &large[step]);
     }
@@ -78,14 +80,13 @@ fn sets_cost_the_same_for_each_pod() {
 
 #[test]
 fn one_change_costs_the_same_beside_any_number_of_pods() {
-    let all = decoded(10_000);
     let cost = |count: usize| {
         let mut node = Node::new(PodSource::Http);
-        node.take(SourcePods::All(all[..count].to_vec()));
-        let changed = relabeled(all[0].clone());
+        node.take(SourcePods::All(PODS[..count].to_vec()));
+        let changed = relabeled(PODS[0].clone());
         // Keeps the tables from growing while they are measured.
         node.take(SourcePods::One(Box::new(changed)));
-        let back = all[0].clone();
+        let back = PODS[0].clone();
         measure(|| node.take(SourcePods::One(Box::new(back)))).count_total
     };
     assert_eq!(cost(100), cost(10_000));

@@ -3,17 +3,12 @@
 use std::{
     fs,
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    thread,
 };
 
 use larder_apiserver::Kind;
 use serde_json::json;
 
-use crate::world::{World, until};
+use crate::world::{World, meanwhile, until};
 
 const ANNOTATION: &str = "k8s-sidecar-target-directory";
 
@@ -162,21 +157,14 @@ async fn content_of_the_next_object_takes_the_place_of_a_winner_that_goes() {
     let _sidecar = world.ready().await;
     world.until_files("k=of b").await;
     let path = world.folder().join("k");
-    let done = Arc::new(AtomicBool::new(false));
-    let reader = thread::spawn({
-        let done = Arc::clone(&done);
-        move || {
-            while !done.load(Ordering::SeqCst) {
-                let text = fs::read_to_string(&path).expect("there is no gap");
-                assert!(text == "of a" || text == "of b", "{text}");
-            }
-        }
+    let reader = meanwhile(move || {
+        let text = fs::read_to_string(&path).expect("there is no gap");
+        assert!(text == "of a" || text == "of b", "{text}");
     });
     world.config_map("a", "x", &[("k", "of a")]);
     world.delete(Kind::ConfigMap, "b", "x");
     world.until_files("k=of a").await;
-    done.store(true, Ordering::SeqCst);
-    reader.join().unwrap();
+    reader.end();
     world.delete(Kind::ConfigMap, "a", "x");
     world.until_files("").await;
 }
@@ -217,18 +205,10 @@ async fn reader_never_finds_an_empty_or_half_file() {
     world.config_map("n", "a", &[("k", &content(0))]);
     let _sidecar = world.ready().await;
     let path = world.folder().join("k");
-    let done = Arc::new(AtomicBool::new(false));
-    let reader = thread::spawn({
-        let done = Arc::clone(&done);
-        move || {
-            let mut reads = 0;
-            while !done.load(Ordering::SeqCst) || reads == 0 {
-                let text = fs::read_to_string(&path).unwrap();
-                assert_eq!(text.len(), 20_000);
-                assert_eq!(text, text[..5].repeat(4000));
-                reads += 1;
-            }
-        }
+    let reader = meanwhile(move || {
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.len(), 20_000);
+        assert_eq!(text, text[..5].repeat(4000));
     });
     for version in 1..=1000 {
         world.config_map("n", "a", &[("k", &content(version))]);
@@ -236,8 +216,7 @@ async fn reader_never_finds_an_empty_or_half_file() {
             world.until_files(&format!("k={}", content(version))).await;
         }
     }
-    done.store(true, Ordering::SeqCst);
-    reader.join().unwrap();
+    reader.end();
 }
 
 // sidecar 17
@@ -247,23 +226,17 @@ async fn file_has_its_mode_from_the_first_moment() {
     world.config_map("n", "a", &[("k", "0")]);
     let _sidecar = world.ready().await;
     let path = world.folder().join("k");
-    let done = Arc::new(AtomicBool::new(false));
-    let reader = thread::spawn({
-        let (done, path) = (Arc::clone(&done), path.clone());
-        move || {
-            while !done.load(Ordering::SeqCst) {
-                let mode = fs::metadata(&path).unwrap().mode();
-                assert_eq!(mode & 0o7777, 0o440);
-            }
-        }
+    let read = path.clone();
+    let reader = meanwhile(move || {
+        let mode = fs::metadata(&read).unwrap().mode();
+        assert_eq!(mode & 0o7777, 0o440);
     });
     for version in 1..100 {
         let text = version.to_string();
         world.config_map("n", "a", &[("k", &text)]);
         world.until_files(&format!("k={version}")).await;
     }
-    done.store(true, Ordering::SeqCst);
-    reader.join().unwrap();
+    reader.end();
     // The same bytes with another mode are replaced.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
     world.config_map("n", "a", &[("k", "99"), ("marker", "1")]);

@@ -5,7 +5,6 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread,
     time::Duration,
 };
 
@@ -17,7 +16,7 @@ use larder_apiserver::{Fault, Kind, Verb};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
-use crate::world::{World, until};
+use crate::world::{World, meanwhile, until};
 
 /// Watches that fall silent without closing, as behind a firewall that forgets connections.
 #[derive(Default)]
@@ -180,15 +179,9 @@ async fn no_file_is_lost_over_expired_throttled_and_cut_watches() {
     }
     let _sidecar = world.ready().await;
     let paths = ["a", "b", "c"].map(|name| world.folder().join(name));
-    let done = Arc::new(AtomicBool::new(false));
-    let reader = thread::spawn({
-        let done = Arc::clone(&done);
-        move || {
-            while !done.load(Ordering::SeqCst) {
-                for path in &paths {
-                    assert!(path.exists(), "{} is lost", path.display());
-                }
-            }
+    let reader = meanwhile(move || {
+        for path in &paths {
+            assert!(path.exists(), "{} is lost", path.display());
         }
     });
     // Its version is too old, as a status and as an event.
@@ -220,8 +213,7 @@ async fn no_file_is_lost_over_expired_throttled_and_cut_watches() {
         world.until_files(&format!("a=2 b=2 c={bytes}")).await;
         fault.lift();
     }
-    done.store(true, Ordering::SeqCst);
-    reader.join().unwrap();
+    reader.end();
 }
 
 // sidecar 43, 45: also when the object that takes over cannot be read at first

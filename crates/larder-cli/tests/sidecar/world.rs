@@ -4,7 +4,11 @@ use std::{
     collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{
+        Arc,
+        mpsc::{RecvTimeoutError, Sender, channel},
+    },
+    thread::{self, JoinHandle},
     time::Duration,
 };
 
@@ -183,6 +187,36 @@ impl Sidecar {
     /// Ends it as a kill does.
     pub(crate) async fn kill(mut self) {
         self.task.shutdown().await;
+    }
+}
+
+/// A check that a thread repeats until `end`.
+pub(crate) struct Meanwhile {
+    ended: Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+/// Repeats `check` some thousand times a second, and at least once: as often as an application looks, and not as often
+/// as a processor can.
+pub(crate) fn meanwhile(check: impl Fn() + Send + 'static) -> Meanwhile {
+    let (ended, end) = channel();
+    let thread = thread::spawn(move || {
+        loop {
+            check();
+            match end.recv_timeout(Duration::from_micros(100)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                _ => return,
+            }
+        }
+    });
+    Meanwhile { ended, thread }
+}
+
+impl Meanwhile {
+    /// Panics if a check has.
+    pub(crate) fn end(self) {
+        drop(self.ended);
+        self.thread.join().unwrap();
     }
 }
 
