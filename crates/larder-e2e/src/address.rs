@@ -1,9 +1,12 @@
-//! Addresses of this machine.
+//! Addresses and ports of this machine.
 
 use std::{
     io::{self, Write as _},
-    net::UdpSocket,
+    mem,
+    net::{Ipv4Addr, UdpSocket},
 };
+
+use tokio::net::TcpSocket;
 
 /// An address of this machine that a pod could have; `None`, with a note, if it has only loopback ones. No packet is
 /// sent.
@@ -22,4 +25,20 @@ pub fn own_address() -> Option<String> {
         let _ = io::stderr().write_all(note);
     }
     Some(address?.ip().to_string())
+}
+
+/// A TCP port that this machine gives to nothing else while this process runs. Connections to it are refused until a
+/// server binds it: with `SO_REUSEADDR`, as servers do.
+///
+/// # Errors
+///
+/// No socket can be bound.
+pub fn reserved_port() -> io::Result<u16> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind((Ipv4Addr::UNSPECIFIED, 0).into())?;
+    let port = socket.local_addr()?.port();
+    // Bound until the process ends.
+    mem::forget(socket);
+    Ok(port)
 }

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Identity, NODE, NodeRequest};
+use crate::{Identity, NODE, NodeRequest, reserved_port};
 
 /// A server, and the inputs of its clients.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl EmbeddedServer {
             .audit(AuditLog::in_memory());
         let mut server = Self {
             api: ApiServer::try_new(options)?,
-            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            address: SocketAddr::from(([127, 0, 0, 1], reserved_port()?)),
             folder: TempDir::with_prefix("larder-e2e-")?,
             serving: JoinSet::new(),
         };
@@ -35,10 +35,9 @@ impl EmbeddedServer {
         Ok(server)
     }
 
-    /// Serves on the previous address.
+    /// Serves on its address.
     pub(crate) async fn serve(&mut self) -> anyhow::Result<()> {
         let listener = TcpListener::bind(self.address).await?;
-        self.address = listener.local_addr()?;
         let api = self.api.clone();
         self.serving.spawn(async move {
             api.serve(listener, Transport::Tls, CancellationToken::new())

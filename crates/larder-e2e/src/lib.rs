@@ -20,7 +20,7 @@ mod root_dir;
 mod scratch_dir;
 mod server;
 
-pub use address::own_address;
+pub use address::{own_address, reserved_port};
 pub use client::{Identity, NODE, NodeRequest};
 pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;

@@ -5,7 +5,7 @@ mod certificate;
 use std::{
     collections::BTreeSet,
     fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
@@ -21,7 +21,8 @@ use tokio::time::Instant;
 
 use self::certificate::ClientAuthority;
 use crate::{
-    Identity, NODE, NodeRequest, busy::BusyServer, client::client, figures::Usage, process::Process,
+    Identity, NODE, NodeRequest, busy::BusyServer, client::client, figures::Usage,
+    process::Process, reserved_port,
 };
 
 /// The two processes; dropped, they are killed and their folder is removed.
@@ -61,8 +62,8 @@ impl RealServer {
             etcd: None,
             assets: assets.to_owned(),
             folder,
-            etcd_port: free_port()?,
-            port: free_port()?,
+            etcd_port: reserved_port()?,
+            port: reserved_port()?,
             node_token: 0,
             clients,
             busy: Vec::new(),
@@ -336,7 +337,7 @@ impl RealServer {
 
     fn start_etcd(&mut self) -> anyhow::Result<()> {
         let client = format!("http://127.0.0.1:{}", self.etcd_port);
-        let peer = format!("http://127.0.0.1:{}", free_port()?);
+        let peer = format!("http://127.0.0.1:{}", reserved_port()?);
         let child = self.spawn(
             "etcd",
             &[
@@ -483,8 +484,3 @@ const START_DEADLINE: Duration = Duration::from_secs(90);
 const ADMIN: &str = "admin";
 /// File of the node's bearer token.
 const NODE_TOKEN: &str = "node.token";
-
-/// A port that was free a moment ago.
-pub(crate) fn free_port() -> std::io::Result<u16> {
-    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
-}

@@ -3,18 +3,16 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read, Write as _},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    sync::{
-        atomic::{AtomicU16, Ordering},
-        mpsc::{Receiver, RecvTimeoutError, channel},
-    },
+    sync::mpsc::{Receiver, RecvTimeoutError, channel},
     thread,
     time::Duration,
 };
 
+use larder_e2e::reserved_port;
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::{Desk, exec::may_mount};
@@ -49,7 +47,7 @@ impl Blocks {
         let (_, rest) = document.split_once(&format!("### {heading}\n")).unwrap();
         let section = rest.split("\n## ").next().unwrap();
         let section = section.split("\n### ").next().unwrap();
-        let port = free_port();
+        let port = reserved_port().unwrap();
         let section = section.replace("8080", &port.to_string());
         let mut blocks = Self {
             commands: Vec::new(),
@@ -201,18 +199,6 @@ pub(crate) fn ask(port: u16) -> Option<String> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     Some(body.trim_end().to_owned())
-}
-
-/// A port that no client gets by chance: such ports begin at 32768. No test of this process gets it again, which may
-/// run beside this one and not listen yet.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = u16::try_from(std::process::id() % 10_000).unwrap();
-    let next = || NEXT.fetch_add(1, Ordering::Relaxed) % 10_000;
-    let mut ports = (0..10_000).map(|_| 20_000 + (first + next()) % 10_000);
-    ports
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .unwrap()
 }
 
 /// The lines of a stream, for which a test can wait with a limit.

@@ -12,14 +12,14 @@ mod volumes;
 mod webhooks;
 
 use std::{
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
     path::Path,
     process::{Child, Command, Output, Stdio},
 };
 
 use http::Request;
 use kube::Client;
-use larder_e2e::{Identity, Server};
+use larder_e2e::{Identity, Server, reserved_port};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -91,7 +91,7 @@ impl World {
 impl Sidecar {
     /// Starts `command`, which listens at a free port, the value of `HEALTH_PORT`.
     fn start(mut command: Command) -> Self {
-        let port = free_port();
+        let port = reserved_port().unwrap();
         command
             .env("HEALTH_HOST", "127.0.0.1")
             .env("HEALTH_PORT", port.to_string());
@@ -145,9 +145,4 @@ fn sidecar(desk: &Desk, args: &[&str]) -> Command {
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::write_json;
-use crate::{NODE, figures::Usage, process::Process, real::free_port};
+use crate::{NODE, figures::Usage, process::Process, reserved_port};
 
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
@@ -69,7 +69,7 @@ impl Kubelet {
             binary,
             kubeconfig,
             socket: socket.to_owned(),
-            port: free_port()?,
+            port: reserved_port()?,
             settings,
             process: None,
         })

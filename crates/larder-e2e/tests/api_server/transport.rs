@@ -13,6 +13,7 @@ use std::{fs, os::unix::fs::symlink, path::Path, sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, ManagerConfig, ObjectState};
 use larder_apiserver::{ApiServer, AuditLog, Options};
+use larder_e2e::reserved_port;
 use larder_transport::{Lane, Source};
 use rustls::ServerConfig;
 use serde_json::json;
@@ -62,7 +63,8 @@ impl Node {
     ) -> Self {
         let tls = authority.server(&["h2"]);
         let api = ApiServer::new(Options::default().audit(AuditLog::in_memory()));
-        let server = Running::start(&api, Arc::clone(&tls), "127.0.0.1:0").await;
+        let address = format!("127.0.0.1:{}", reserved_port().unwrap());
+        let server = Running::start(&api, Arc::clone(&tls), &address).await;
         let url = format!("https://{}", server.address);
         let config = config().credentials_check_interval(Duration::ZERO);
         let client = Client::from(source(url), config).await;

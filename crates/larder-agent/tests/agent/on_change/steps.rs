@@ -1,13 +1,13 @@
 //! Real commands and requests: from the change of an object to the running process, and to the listener.
 
-use std::{fs, net::SocketAddr};
+use std::fs;
 
 use larder_agent::agent::PodDeletion;
-use larder_e2e::own_address;
+use larder_e2e::{own_address, reserved_port};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
-    net::{TcpListener, TcpSocket},
+    net::TcpListener,
 };
 
 use super::harness::configured;
@@ -207,23 +207,11 @@ fn external() -> Node {
     node
 }
 
-/// Keeps a port of this address from others while no test listens on it. Connections to it are refused then.
-fn reserved(ip: &str) -> (TcpSocket, u16) {
-    let socket = TcpSocket::new_v4().unwrap();
-    // As every listener of tokio has it, so that one may bind the port, too.
-    socket.set_reuseaddr(true).unwrap();
-    socket
-        .bind(SocketAddr::new(ip.parse().unwrap(), 0))
-        .unwrap();
-    let port = socket.local_addr().unwrap().port();
-    (socket, port)
-}
-
 // on-change 29, 48
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn request_goes_to_the_pods_own_address_until_it_succeeds() {
     let Some(ip) = own_address() else { return };
-    let (_reserved, port) = reserved(&ip);
+    let port = reserved_port().unwrap();
     let listener = TcpListener::bind((ip.as_str(), port)).await.unwrap();
     let mut node = external();
     node.run();

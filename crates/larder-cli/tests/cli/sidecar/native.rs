@@ -1,7 +1,8 @@
 //! A native sidecar: the application starts only when the startup probe of the sidecar has succeeded.
 
-use super::{Sidecar, World, application::Application, free_port};
+use super::{Sidecar, World, application::Application};
 use crate::run::until;
+use larder_e2e::reserved_port;
 use serde_json::json;
 
 // sidecar 49
@@ -10,7 +11,7 @@ async fn application_that_waits_for_the_startup_probe_gets_its_request() {
     let world = World::new().await;
     let object = json!({"metadata": {"name": "app", "labels": {"l": "1"}}, "data": {"k": "1"}});
     world.create("ConfigMap", object).await;
-    let (label, own) = (free_port(), free_port());
+    let [label, own, listen] = [(); 3].map(|()| reserved_port().unwrap());
     let url = format!("http://127.0.0.1:{label}/reload");
     let variables = [
         ("LABEL", "l"),
@@ -20,7 +21,7 @@ async fn application_that_waits_for_the_startup_probe_gets_its_request() {
         ("REQ_RETRY_BACKOFF_FACTOR", "0.01"),
     ];
     let labeled = Sidecar::start(world.sidecar(&[], &variables));
-    let (listen, hook) = (free_port(), format!("http:{own}/reload"));
+    let hook = format!("http:{own}/reload");
     let address = format!("127.0.0.1:{listen}");
     let args = ["--config-map", "default/app:volume", "--listen", &address];
     let flags = ["--kubeconfig", &world.kubeconfig, "--on-change", &hook];

@@ -8,12 +8,12 @@ use std::{
     process::Command,
 };
 
+use larder_e2e::reserved_port;
 use rustix::process::Signal;
 
 use super::{
     Sidecar,
     application::{Application, reply},
-    free_port,
 };
 use crate::{Desk, run::until};
 
@@ -87,7 +87,7 @@ async fn metrics_of_configmap_reload_have_its_names_types_and_labels() {
         let status = if seen.line.contains("/bad") { 500 } else { 200 };
         Some(reply(status, &[], b""))
     });
-    let port = free_port();
+    let port = reserved_port().unwrap();
     let listen = format!("-web.listen-address=127.0.0.1:{port}");
     let (good, bad) = (application.url("/good"), application.url("/bad"));
     let good = good.replace("http://", "http://user:canary@");
