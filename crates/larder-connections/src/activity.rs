@@ -20,6 +20,14 @@ pub(crate) struct SlotsInner {
     pub(crate) changed: Notify,
 }
 
+impl SlotsInner {
+    /// How many connections that have completed no request are left alone at the limit while others are idle. A new one
+    /// needs some time for its request.
+    pub(crate) fn spared(&self) -> usize {
+        (self.max / 4).clamp(1, 16)
+    }
+}
+
 #[derive(Debug, Default)]
 pub(crate) struct SlotTable {
     pub(crate) open: usize,
@@ -34,8 +42,15 @@ pub(crate) struct SlotTable {
 pub(crate) type IdleKey = (bool, u64);
 
 impl SlotTable {
-    pub(crate) fn replace_one(&mut self) {
-        if let Some((_, replaced)) = self.idle.pop_first() {
+    /// Closes the connection that has been idle longest: of those that have completed no request if there are more than
+    /// `spared` of them, and else of the others.
+    pub(crate) fn replace_one(&mut self, spared: usize) {
+        const COMPLETED: IdleKey = (true, 0);
+        let has_more = self.idle.range(..COMPLETED).nth(spared).is_some();
+        let completed = self.idle.range(COMPLETED..).next().filter(|_| !has_more);
+        let victim = completed.or_else(|| self.idle.first_key_value());
+        let key = victim.map(|(key, _)| *key);
+        if let Some(replaced) = key.and_then(|key| self.idle.remove(&key)) {
             self.closing += 1;
             replaced.cancel();
         }

@@ -19,10 +19,11 @@
 //!
 //! Invariants:
 //! 1. No more than [`ConnectionLimits::max_connections`] connections are open; each holds a [`ConnectionSlot`].
-//! 2. At that limit a new connection replaces the one that has been idle longest. Connections that have never completed
-//!    a request go first, then connections between two requests. A connection with a request in flight is never
-//!    replaced.
-//! 3. A request answered with 401 does not count: an unauthenticated client stays in the group that is replaced first.
+//! 2. At that limit a new connection replaces the one that has been idle longest. If many connections have never
+//!    completed a request, one of those goes, and else one that is between two requests: clients that send nothing
+//!    cannot take the place of others, nor can idle ones keep new ones away. A connection with a request in flight is
+//!    never replaced.
+//! 3. A request answered with 401 does not count: an unauthenticated client stays among those that have completed none.
 //! 4. Every wait for the client ends: for the first request, for the next request, and for the client to read. A stream
 //!    of HTTP/2 whose window stays closed ends its connection.
 //! 5. A failed accept or a panic of one connection never ends the server, and no failure makes it spin.

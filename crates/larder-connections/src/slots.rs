@@ -60,7 +60,7 @@ impl ConnectionSlots {
                     return ConnectionSlot::new(self.inner.clone());
                 }
                 if table.open - table.closing >= self.inner.max {
-                    table.replace_one();
+                    table.replace_one(self.inner.spared());
                 }
             }
             changed.await;
@@ -69,7 +69,7 @@ impl ConnectionSlots {
 
     /// Closes the connection that has been idle longest, if there is one.
     pub(crate) fn replace_one(&self) {
-        self.inner.table.lock().replace_one();
+        self.inner.table.lock().replace_one(self.inner.spared());
     }
 }
 

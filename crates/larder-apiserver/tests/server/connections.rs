@@ -133,6 +133,24 @@ async fn silent_connections_are_replaced_before_idle_ones() {
 }
 
 #[tokio::test]
+async fn idle_connections_are_replaced_when_a_new_client_needs_room() {
+    let server = server(ConnectionLimits::default().max_connections(8));
+    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let mut streams = Vec::new();
+    for _ in 0..20 {
+        let mut stream = connect(address, VERSION).await;
+        read_to(&mut stream, "gitVersion").await;
+        streams.push(stream);
+    }
+    // So are those that connect at the same time, and send their request late.
+    let mut late = [connect(address, b"").await, connect(address, b"").await];
+    for stream in &mut late {
+        stream.write_all(VERSION).await.unwrap();
+        read_to(stream, "gitVersion").await;
+    }
+}
+
+#[tokio::test]
 async fn clients_that_got_401_hold_no_slot() {
     let server = server(ConnectionLimits::default().max_connections(4));
     let (address, _tasks) = serve(&server, Transport::Tls).await;
