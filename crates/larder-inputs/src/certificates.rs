@@ -29,7 +29,10 @@ use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{PodCertificate, SourceKey, Unavailable};
-use larder_transport::{Backoff, blocking::blocking};
+use larder_transport::{
+    Backoff,
+    blocking::{blocking, blocking_in_turn},
+};
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
@@ -56,6 +59,9 @@ const REFRESH_JITTER: Duration = Duration::from_mins(5);
 const MIN_USE: Duration = Duration::from_mins(1);
 /// Time after which a request that the watch has not shown is abandoned, plus up to 50 % at random. As the kubelet.
 const UNSEEN: Duration = Duration::from_mins(10);
+
+/// One RSA key at a time, also of pods that are gone meanwhile: each takes a processor for seconds.
+static RSA_KEYS: Semaphore = Semaphore::const_new(1);
 
 /// One source of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -112,7 +118,6 @@ impl Certificates {
             clock,
             backoff,
             name: node_name.to_owned(),
-            key_making: Semaphore::new(1),
             requests: watch::Sender::default(),
             served: ServedResource::of::<PodCertificateRequest>(),
             held,
@@ -195,8 +200,6 @@ struct Node {
     clock: Clock,
     backoff: Backoff,
     name: String,
-    /// One key at a time: several RSA keys would occupy all processors.
-    key_making: Semaphore,
     /// The last known requests of this node.
     requests: watch::Sender<Requests>,
     served: ServedResource,
@@ -324,9 +327,12 @@ impl Node {
         rng: &mut Rng,
     ) -> Result<(PodCertificate, Validity), NotIssued> {
         let key_type = source.key_type.clone();
-        let turn = self.key_making.acquire().await;
-        let key = blocking(move || PodKey::generate(&key_type)).await;
-        drop(turn);
+        let make = move || PodKey::generate(&key_type);
+        let key = if source.key_type.starts_with("RSA") {
+            blocking_in_turn(&RSA_KEYS, make).await
+        } else {
+            blocking(make).await
+        };
         let refused = |error: PodKeyError| NotIssued::Refused(chain(&error));
         let key = key.map_err(refused)?;
         let private_key_pem = key.private_key_pem().map_err(refused)?;

@@ -73,6 +73,9 @@ struct PathState {
     error: Option<String>,
 }
 
+/// Most bytes of the paths of an object: it has up to a million keys, and each may be in a directory with a long name.
+const MAX_PATHS: usize = 4 << 20;
+
 /// What an object wants of its paths: this content, or that of this URL.
 type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
 
@@ -112,10 +115,16 @@ impl Files {
         let Ok(directory) = directory else {
             return desired;
         };
+        let mut length = 0;
         for (key, bytes) in decoded.files() {
             let named = self.places.file_name(object, key, bytes).map_err(refused);
             if let Ok((name, url)) = named {
-                let path = directory.join(name).to_string_lossy().into();
+                let path: Arc<str> = directory.join(name).to_string_lossy().into();
+                length += path.len();
+                if length > MAX_PATHS {
+                    refused("the paths of its files are longer than 4 MiB".to_owned());
+                    break;
+                }
                 desired.insert(path, (bytes, url));
             }
         }
@@ -169,6 +178,7 @@ impl Files {
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
+        let was_ours = self.index.files().contains_key(path);
         self.index.add_file(path, object);
         let tag = self.index.key().tag(bytes);
         let written = self.try_write(Path::new(&**path), bytes);
@@ -191,6 +201,10 @@ impl Files {
                 let has_old = fs::symlink_metadata(&**path).is_ok_and(|found| found.is_file());
                 let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
                 state.url = None;
+                if !was_ours {
+                    // What is there is another's.
+                    self.index.remove(path);
+                }
                 state.error = waits.then(|| format!("cannot write {path}: {error}"));
                 self.read_again(object, true);
             }
@@ -391,4 +405,37 @@ fn default_mode() -> u32 {
     let mask = text.lines().find_map(|line| line.strip_prefix("Umask:"));
     let mask = mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok());
     0o666 & !mask.unwrap_or(0o022)
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_files::faults::{Fault, during};
+    use prometheus_client::registry::Registry;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn file_of_the_application_stays_that_was_never_replaced() {
+        let root = TempDir::new().unwrap();
+        let (folder, state) = (root.path().join("f"), root.path().join("state"));
+        fs::create_dir(&folder).unwrap();
+        fs::create_dir(&state).unwrap();
+        let places = Places::new(&folder, &[]).unwrap();
+        let metrics = Metrics::register(&mut Registry::default());
+        let mut files = Files::new(places, &state, metrics);
+        let path: Arc<str> = folder.join("k").to_string_lossy().into();
+        fs::write(&*path, "app").unwrap();
+        let object = ObjectRef::new(Kind::ConfigMap, "n", "a");
+        files.claim(&path, &object);
+        let full = Fault::FromNowOn(Errno::NOSPC);
+        let ((), has_failed) = during(0, full, || files.write(&path, &object, b"1"));
+        assert!(has_failed);
+        files.remove(&path);
+        assert_eq!(fs::read_to_string(&*path).unwrap(), "app");
+        files.claim(&path, &object);
+        files.write(&path, &object, b"1");
+        files.remove(&path);
+        assert!(!fs::exists(&*path).unwrap());
+    }
 }

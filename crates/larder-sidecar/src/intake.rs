@@ -227,10 +227,12 @@ impl fmt::Debug for Watched {
 impl Watched {
     fn object(&self, head: &Head) -> Result<Option<ObjectRef>, RequestError> {
         let (selection, meta) = (&self.selection, &head.metadata);
-        if meta.name.is_empty() {
-            return Err(RequestError::Unexpected("an object without a name"));
-        }
         let namespace = selection.namespace.as_ref().unwrap_or(&meta.namespace);
+        // They become parts of paths.
+        let is_name = |text: &str| !text.is_empty() && !text.contains(['/', '\0']);
+        if !is_name(&meta.name) || !is_name(namespace) {
+            return Err(RequestError::Unexpected("an object without a valid name"));
+        }
         let object = ObjectRef::new(selection.kind, namespace, &meta.name);
         if !selection.covers(&object) {
             return Ok(None);

@@ -4,6 +4,7 @@
 //! by the kernel, which follows no link out of it.
 
 use std::{
+    collections::BTreeMap,
     fs, iter,
     os::fd::{AsFd as _, OwnedFd},
     path::{Component, Path, PathBuf},
@@ -13,6 +14,7 @@ use std::{
 use larder_files::sys;
 use larder_projection::disk::resolve;
 use rustix::io::{Errno, Result as SystemResult};
+use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{index::Index, selection::ObjectRef};
@@ -23,6 +25,8 @@ pub(crate) const ASIDE: &str = ".larder-";
 const URL: &str = ".url";
 /// The longest URL.
 const MAX_URL: usize = 8 << 10;
+/// The longest path of a directory, as for the kernel (PATH_MAX, which includes a NUL).
+const MAX_DIRECTORY: usize = 4095;
 
 /// Where the files of objects go.
 #[derive(Clone, Debug)]
@@ -61,6 +65,11 @@ impl Places {
     pub(crate) fn directory(&self, annotation: Option<&str>) -> Result<PathBuf, String> {
         let annotation = annotation.unwrap_or_default();
         let path = normalized(&self.folder().join(annotation));
+        if path.as_os_str().len() > MAX_DIRECTORY {
+            return Err(format!(
+                "annotation {annotation:.200}… leads to a path of more than {MAX_DIRECTORY} bytes"
+            ));
+        }
         if self.split(&path).is_ok() && !annotation.contains('\0') {
             return Ok(path);
         }
@@ -181,12 +190,18 @@ impl Places {
 
 /// The value of an annotation.
 pub(crate) fn annotation(json: &[u8], name: &str) -> Option<String> {
-    #[derive(serde::Deserialize)]
+    // Nothing else of the metadata is decoded: `managedFields` may be large.
+    #[derive(Deserialize)]
     struct Annotated {
-        metadata: Value,
+        metadata: Metadata,
+    }
+    #[derive(Deserialize)]
+    struct Metadata {
+        annotations: BTreeMap<String, Value>,
     }
     let annotated: Annotated = serde_json::from_slice(json).ok()?;
-    Some(annotated.metadata["annotations"][name].as_str()?.to_owned())
+    let annotations = annotated.metadata.annotations;
+    Some(annotations.get(name)?.as_str()?.to_owned())
 }
 
 /// Without `.` and `..`, as text.

@@ -144,7 +144,9 @@ fn content(directories: &[PathBuf], key: &DigestKey) -> (ContentDigest, Items) {
             // A set that is replaced while it is read causes another event.
             for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
                 let path = entry.path();
-                if path.is_dir() && depth < MAX_DEPTH {
+                // Not through a link, which may lead anywhere.
+                let is_directory = entry.file_type().is_ok_and(|found| found.is_dir());
+                if is_directory && depth < MAX_DEPTH {
                     levels.push((path, depth + 1));
                 } else if let Ok(bytes) = read_regular_file(&path, MAX_BYTES) {
                     let (volume, name) = (directory.to_string_lossy(), path.to_string_lossy());

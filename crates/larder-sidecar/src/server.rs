@@ -26,6 +26,8 @@ use crate::{health::Health, metrics::Metrics};
 
 /// Connections at the same time.
 const CONNECTIONS: usize = 16;
+/// Time for an answer, which only a client that does not read it needs.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest answer that a probe reads.
 const MAX_ANSWER: usize = 64 << 10;
 /// Time for open connections when the sidecar ends.
@@ -79,7 +81,9 @@ impl Pages {
         };
         info!(address = ?listener.local_addr().ok(), "listening");
         let limits = ConnectionLimits::default().http1_only();
-        let limits = limits.max_connections(CONNECTIONS);
+        let limits = limits
+            .max_connections(CONNECTIONS)
+            .response_timeout(RESPONSE_TIMEOUT);
         let (pages, shutdown) = (Arc::clone(self), CancellationToken::new());
         let service = service_fn(move |request: http::Request<Incoming>| {
             let response = pages.response(request.uri());

@@ -123,6 +123,22 @@ async fn webhook_that_is_down_does_not_delay_another() {
 }
 
 #[tokio::test]
+async fn links_in_a_volume_are_not_followed() {
+    let root = TempDir::new().unwrap();
+    let volume = root.path().join("v");
+    swap(&volume, "..1", "1");
+    let application = Application::start().await;
+    let (_task, _) = start(vec![volume.clone()], &[application.url("/a")], 1).await;
+    // Eight levels of twenty links that lead back are 25 billion paths.
+    fs::create_dir(volume.join("..2")).unwrap();
+    for number in 0..20 {
+        symlink(".", volume.join(format!("..2/{number}"))).unwrap();
+    }
+    swap(&volume, "..2", "2");
+    until(|| application.seen().len() == 1).await;
+}
+
+#[tokio::test]
 async fn failed_webhook_is_retried() {
     let root = TempDir::new().unwrap();
     let volume = root.path().join("v");

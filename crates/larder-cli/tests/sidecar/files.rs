@@ -148,6 +148,34 @@ async fn annotation_that_leads_out_is_refused() {
     assert_eq!(written, "b", "of two with one path the later name wins");
 }
 
+#[tokio::test(start_paused = true)]
+async fn many_keys_in_a_long_directory_take_bounded_memory() {
+    let world = World::new();
+    let long = format!("{}/", "d".repeat(250)).repeat(15);
+    let data: serde_json::Map<_, _> = (0..2000)
+        .map(|key| (format!("k{key}"), json!("")))
+        .collect();
+    let mut fields = moved_to(&long);
+    fields["data"] = data.into();
+    world.object("ConfigMap", "n", "a", &fields);
+    // Its directory alone is too long.
+    let fields =
+        json!({"data": {"x": "1"}, "metadata": {"annotations": {ANNOTATION: long.repeat(60)}}});
+    world.object("ConfigMap", "n", "b", &fields);
+    world.config_map("n", "c", &[("c", "1")]);
+    let _sidecar = world.ready().await;
+    assert_eq!(
+        fs::read_to_string(world.folder().join("c")).unwrap(),
+        "1",
+        "others are written"
+    );
+    let files = fs::read_dir(world.folder().join(long)).unwrap().count();
+    assert!(
+        (1000..1200).contains(&files),
+        "{files} files, 4 MiB of paths"
+    );
+}
+
 // sidecar 13
 #[tokio::test(start_paused = true)]
 async fn content_of_the_next_object_takes_the_place_of_a_winner_that_goes() {

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
+use kube::client::Body;
 use serde_json::json;
 
 use crate::world::{World, until};
@@ -182,6 +183,25 @@ async fn list_ends_when_everything_is_there_and_at_once_without_the_right() {
         "{error}"
     );
     assert!(started.elapsed() >= Duration::from_mins(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn object_whose_name_is_a_path_is_refused() {
+    let world = World::new()
+        .with("METHOD", "LIST")
+        .with("UNIQUE_FILENAMES", "true");
+    let outside = world.root.path().join("outside");
+    let [bad, good] = ["/../../outside/../x", "good"]
+        .map(|name| json!({"metadata": {"namespace": "n", "name": name}, "data": {"k": "1"}}));
+    let list = json!({"metadata": {"resourceVersion": "1"}, "items": [bad, good]}).to_string();
+    let service = tower::service_fn(move |_: http::Request<Body>| {
+        let answer = http::Response::new(Body::from(list.clone().into_bytes()));
+        async { Ok::<_, kube::Error>(answer) }
+    });
+    let mut sidecar = world.start_with(kube::Client::new(service, "default"));
+    assert_eq!(sidecar.ended().await, Ok(()));
+    assert_eq!(world.files(), "namespace_n.configmap_good.k=1");
+    assert!(!outside.exists());
 }
 
 #[tokio::test(start_paused = true)]
