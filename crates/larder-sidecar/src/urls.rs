@@ -146,11 +146,12 @@ impl UrlKeys {
     }
 }
 
-/// Fetches a URL, and follows redirects.
+/// Fetches a URL, and follows redirects, of which none begins when the time for a request is over.
 async fn run(settings: &UrlSettings, url: &str, validators: Vec<(String, String)>) -> Fetched {
     let client = &settings.client;
     let first = HttpUrl::parse(url).map_err(|error| error.to_string())?;
     let mut url = first.clone();
+    let began = Instant::now();
     for _ in 0..=REDIRECTS {
         let mut headers = validators.clone();
         let is_trusted = |trusted: &HttpUrl| origin(trusted) == origin(&url);
@@ -173,6 +174,9 @@ async fn run(settings: &UrlSettings, url: &str, validators: Vec<(String, String)
             304 if !validators.is_empty() => return Ok(None),
             500..=599 if client.enable_5xx => return Ok(Some(fetched)),
             301 | 302 | 303 | 307 | 308 => {
+                if began.elapsed() > client.timeout {
+                    return Err(format!("{first}: redirects take too long"));
+                }
                 let next = redirected(&url, fetched.header("location").unwrap_or_default());
                 url = next.map_err(|error| format!("{url}: {error}"))?;
             }

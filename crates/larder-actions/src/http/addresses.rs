@@ -10,10 +10,21 @@ use std::{
 
 use super::HttpError;
 
-/// The metadata service of AWS. That of most clouds is link-local.
-const AWS_METADATA: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
-/// The metadata service of Alibaba Cloud.
-const ALIBABA_METADATA: Ipv4Addr = Ipv4Addr::new(100, 100, 100, 200);
+/// The services for a cloud's machines that are not link-local, as those of most clouds are: metadata of Alibaba and of
+/// Oracle (Classic), and Azure's for its agent.
+const METADATA_V4: [Ipv4Addr; 3] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+    Ipv4Addr::new(168, 63, 129, 16),
+];
+/// Metadata of AWS and its identities of pods, of Google, Oracle and Scaleway.
+const METADATA_V6: [Ipv6Addr; 5] = [
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23),
+    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0xc1, 0, 0, 0, 0, 0xa9fe, 0xa9fe),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
+];
 
 /// The addresses that the status of a pod has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,7 +147,7 @@ pub(super) fn is_refused(ip: IpAddr) -> bool {
                 || ip.is_unicast_link_local()
                 || ip.is_multicast()
                 || ip.is_unspecified()
-                || ip == AWS_METADATA
+                || METADATA_V6.contains(&ip)
                 || embedded(ip).is_some_and(is_refused_v4)
         }
     }
@@ -154,7 +165,7 @@ fn is_refused_v4(ip: Ipv4Addr) -> bool {
         || ip.is_multicast()
         || ip.is_unspecified()
         || ip.is_broadcast()
-        || ip == ALIBABA_METADATA
+        || METADATA_V4.contains(&ip)
 }
 
 /// The IPv4 address in an IPv6 one: NAT64 (RFC 6052 and 8215), 6to4 (RFC 3056), IPv4-compatible (RFC 4291).
@@ -217,6 +228,12 @@ mod tests {
         for ip in [
             "169.254.169.254",
             "fd00:ec2::254",
+            "fd00:ec2::23",
+            "fd20:ce::254",
+            "fd00:c1::a9fe:a9fe",
+            "fd00:42::42",
+            "192.0.0.192",
+            "168.63.129.16",
             "100.100.100.200",
             "::ffff:100.100.100.200",
             "64:ff9b::6464:64c8",
