@@ -39,11 +39,7 @@ use larder_transport::RateLimit;
 use zeroize::Zeroizing;
 
 use self::file::{Fields, typed};
-pub use self::{
-    checkpoint::CheckpointConfig,
-    fields::{FIELDS, Field},
-    file::FileError,
-};
+pub use self::{checkpoint::CheckpointConfig, fields::RELOADED_FIELDS, file::FileError};
 use crate::beside::BesideConfig;
 use crate::root_dir::CHECKPOINT;
 

@@ -164,7 +164,7 @@ impl AgentHandle {
         &self.node.reports.statuses.journal
     }
 
-    /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::Field::reloads):
+    /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::RELOADED_FIELDS):
     /// `syncFrequency`, from the next repair pass of each pod on, and the settings of hooks. An unchanged hook keeps
     /// the record of its notifications. Watches and volumes are not affected.
     pub fn reload(&self, config: &Config) {

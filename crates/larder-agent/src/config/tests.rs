@@ -1,7 +1,9 @@
+mod fields;
 mod reference;
 
 use expect_test::{Expect, expect};
 
+use self::fields::FIELDS;
 use super::*;
 
 fn host() -> Host {
@@ -338,6 +340,21 @@ fn table_of_fields_is_complete() {
     let taken = fields.taken().iter().map(String::as_str);
     let others: Vec<_> = taken.filter(|name| !names.contains(name)).collect();
     assert_eq!(others, ["kind", "apiVersion"]);
+    for name in RELOADED_FIELDS {
+        assert!(names.contains(&name), "{name}");
+    }
+}
+
+#[test]
+fn fields_of_different_values_are_named_in_order() {
+    let config = |text: &str| parse(text).unwrap().0;
+    let old = config("staticPodURL: http://host/?a=1\nmaxWatches: 7\n");
+    let new = config("staticPodURL: http://host/?a=2\nlisten: 127.0.0.1:1\n");
+    // A URL differs even where it is not shown.
+    assert_eq!(old.values()["staticPodURL"], new.values()["staticPodURL"]);
+    let expected = ["listen", "maxWatches", "staticPodURL"];
+    assert_eq!(old.differences(&new), expected);
+    assert!(new.differences(&new).is_empty());
 }
 
 // on-change 8: an error of a hook names the line of the hook.

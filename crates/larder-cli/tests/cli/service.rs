@@ -115,7 +115,7 @@ fn reload_takes_up_what_it_can_and_names_the_rest() {
     config("syncFrequency: 2m\nmaxWatches: 7\nstaticPodPath: pods\n");
     agent.hang_up();
     let event = agent.event("changed fields need a restart, keeping their values");
-    assert_eq!(event["fields"], "staticPodPath, maxWatches");
+    assert_eq!(event["fields"], "maxWatches, staticPodPath");
     let event = agent.event("configuration reloaded");
     assert_eq!(event["fields"], "syncFrequency");
     let (_, text) = get(first.as_str().unwrap(), "/configz", "*/*");

@@ -24,7 +24,8 @@ changed, those marked *reload* take effect at once, and one warning names those 
 "
     .to_owned();
     for field in FIELDS {
-        let change = if field.reloads { "reload" } else { "restart" };
+        let reloads = RELOADED_FIELDS.contains(&field.name);
+        let change = if reloads { "reload" } else { "restart" };
         // Writing to a String does not fail.
         let _ = writeln!(
             text,

@@ -2,6 +2,7 @@
 //!
 //! Invariant: an invalid configuration changes nothing.
 
+use larder_agent::config::RELOADED_FIELDS;
 use larder_objects::chain;
 use tracing::{error, info, warn};
 
@@ -44,25 +45,22 @@ pub(super) async fn reload(run: &Run<'_>) {
                     error = format!("{error:#}"),
                     "failed to move the HTTP API, keeping its address"
                 );
-                different.retain(|field| field.name != "listen");
+                different.retain(|field| field != "listen");
             }
         }
     }
-    let names = |reloads: bool| {
-        let fields = different.iter().filter(|field| field.reloads == reloads);
-        let names: Vec<_> = fields.map(|field| field.name).collect();
-        names.join(", ")
-    };
+    let (reloaded, restart): (Vec<_>, Vec<_>) = different
+        .into_iter()
+        .partition(|field| RELOADED_FIELDS.contains(&field.as_str()));
     used.sync_frequency = new.sync_frequency;
     used.on_change = new.on_change;
     run.handle.reload(&used);
     program.set_config(used);
-    let restart = names(false);
     if !restart.is_empty() {
         warn!(
-            fields = restart,
+            fields = restart.join(", "),
             "changed fields need a restart, keeping their values"
         );
     }
-    info!(fields = names(true), "configuration reloaded");
+    info!(fields = reloaded.join(", "), "configuration reloaded");
 }
