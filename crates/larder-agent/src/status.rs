@@ -11,9 +11,7 @@ pub use larder_hooks::HookStatus;
 use larder_objects::ObjectKey;
 use larder_pods::ResolvedPodUid;
 use larder_projection::{ContainerKind, ContainerView};
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
 
 /// The agent and everything it serves. `Objects` is `()` where the objects are not needed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -111,7 +109,8 @@ pub struct RightStatus {
 }
 
 /// Something that a container sees only after a restart.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct OutdatedStatus {
     /// `env` or `subPath`.
@@ -182,7 +181,8 @@ pub struct ServingStatus {
 }
 
 /// One pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
     /// Namespace.
@@ -214,13 +214,14 @@ pub struct PodStatus {
 }
 
 /// A pod and its status: the document behind `/pods/NAMESPACE/NAME`. It has the pod's own values and none of an object.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ServedPod {
     /// Its status.
     pub status: PodStatus,
     /// The pod as the agent serves it: as in the API of Kubernetes.
-    #[schemars(with = "Map<String, Value>")]
+    #[cfg_attr(test, schemars(with = "serde_json::Map<String, serde_json::Value>"))]
     pub pod: Pod,
 }
 
@@ -247,7 +248,8 @@ impl ServedPod {
 }
 
 /// One volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
     /// `spec.volumes[].name`.
@@ -274,7 +276,8 @@ pub struct VolumeStatus {
 }
 
 /// The environment of one container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
     /// Name of the container.
@@ -296,7 +299,8 @@ pub struct ContainerStatus {
 }
 
 /// How far the delivery of something is, since when, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
     /// The phase.
@@ -309,9 +313,8 @@ pub struct Delivery {
 }
 
 /// The phases of a delivery. Ordered by how much they need attention: the phase of a pod is the greatest of its parts.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Phase {
     /// In place and up to date.
     Delivered,

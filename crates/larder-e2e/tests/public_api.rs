@@ -189,8 +189,11 @@ impl Item<'_> {
             return Vec::new();
         }
         let kept = ["derive", "non_exhaustive", "must_use", "deprecated", "cfg"];
-        let is_kept =
-            |attribute: &&String| kept.iter().any(|kept| attribute[2..].starts_with(kept));
+        // Only tests have what an attribute gives to them.
+        let is_kept = |attribute: &&String| {
+            kept.iter().any(|kept| attribute[2..].starts_with(kept))
+                && !attribute.starts_with("#[cfg_attr(test,")
+        };
         let mut lines: Vec<_> = self.attributes.iter().filter(is_kept).cloned().collect();
         match head.split(' ').nth(1).unwrap_or_default() {
             "struct" if self.lines[0].ends_with('{') => {
@@ -278,6 +281,7 @@ pub use inner::Shown as Renamed;
 
 /// Docs.
 #[derive(Clone)]
+#[cfg_attr(test, derive(Debug))]
 #[expect(
     clippy::all,
     reason = "x"

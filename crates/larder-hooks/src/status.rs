@@ -3,11 +3,11 @@
 //! The comments on the fields are also their description in `docs/openapi.json`.
 
 use jiff::Timestamp;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// One hook of a pod, or an annotation that has none because of an error.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct HookStatus {
     /// Its name; empty for an annotation with an error.

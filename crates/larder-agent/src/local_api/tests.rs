@@ -1,5 +1,7 @@
 //! The local API under hostile clients.
 
+mod openapi;
+
 use std::{future::pending, net::SocketAddr};
 
 use axum::routing::get;

@@ -13,7 +13,6 @@ use axum::{
 };
 use futures::stream;
 use larder_transport::blocking::blocking;
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, watch},
@@ -47,7 +46,8 @@ pub(super) fn router(agent: AgentHandle, program: Program) -> Router {
 }
 
 /// The document behind `/v1/pods`.
-#[derive(Serialize, JsonSchema)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct PodList {
     /// Changes after this number may be missing in the list: follow them from here.
     sequence: u64,
@@ -67,9 +67,9 @@ struct Since {
 }
 
 /// A line of the stream of changes.
-#[derive(Serialize, JsonSchema)]
+#[derive(Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "Change"))]
 #[serde(tag = "type")]
-#[schemars(rename = "Change")]
 pub(super) enum ChangeLine<'a> {
     Changed {
         sequence: u64,

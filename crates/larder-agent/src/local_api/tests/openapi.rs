@@ -1,16 +1,20 @@
-//! The description of the socket's API in OpenAPI 3.1. `docs/openapi.json` is this document; the socket serves it, too.
+//! The description of the socket's API in OpenAPI 3.1, which the agent serves as recorded. `UPDATE_EXPECT=1 cargo test`
+//! writes it.
 //!
 //! The types of the answers describe themselves. Objects have no other fields than those described; a test of `v1`
 //! compares both.
 
+use expect_test::expect_file;
 use schemars::{Schema, generate::SchemaSettings, transform::RecursiveTransform};
 use serde_json::{Map, Value, json};
 
-use super::v1::{ChangeLine, PodList};
-use crate::status::ServedPod;
+use crate::{
+    local_api::v1::{ChangeLine, PodList},
+    status::ServedPod,
+};
 
 /// The document.
-pub fn document() -> Value {
+fn document() -> Value {
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -175,28 +179,19 @@ fn path_parameter(name: &str) -> Value {
     json!({"name": name, "in": "path", "required": true, "schema": {"type": "string"}})
 }
 
-#[cfg(test)]
-mod tests {
-    use expect_test::expect_file;
+#[test]
+fn recorded_document_describes_the_types() {
+    let text = serde_json::to_string_pretty(&document()).unwrap() + "\n";
+    expect_file!["../openapi.json"].assert_eq(&text);
+}
 
-    use super::*;
-
-    #[test]
-    fn document_is_published_as_it_is() {
-        let text = serde_json::to_string_pretty(&document()).unwrap() + "\n";
-        expect_file!["../../../../docs/openapi.json"].assert_eq(&text);
-    }
-
-    #[test]
-    fn every_reference_leads_to_a_schema() {
-        let document = document();
-        let text = document.to_string();
-        let names = text.split("#/components/schemas/").skip(1);
-        for name in names.map(|rest| rest.split('"').next().unwrap()) {
-            assert!(
-                document["components"]["schemas"].get(name).is_some(),
-                "{name}"
-            );
-        }
+#[test]
+fn every_reference_leads_to_a_schema() {
+    let document = document();
+    let text = document.to_string();
+    let names = text.split("#/components/schemas/").skip(1);
+    for name in names.map(|rest| rest.split('"').next().unwrap()) {
+        let schema = document["components"]["schemas"].get(name);
+        assert!(schema.is_some(), "{name}");
     }
 }
