@@ -6,14 +6,18 @@
 //! command creates in a mirror disappear with the command.
 //!
 //! Unlike an overlay, a mirror shows the mounts below, and needs no permission that a user namespace lacks.
+//!
+//! Invariant: nothing is mounted or created outside of the path that was looked up, even if another user owns a directory
+//! of it and replaces it by a link meanwhile. Mounts are made on open directories and files, and what is missing is
+//! created in the private tmpfs.
 
 use std::{
     borrow::Cow,
-    collections::BTreeSet,
+    collections::BTreeMap,
     ffi::OsStr,
     fs, io,
     os::{
-        fd::AsRawFd,
+        fd::{AsRawFd, OwnedFd},
         unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     },
     path::{Component, Path, PathBuf},
@@ -41,8 +45,8 @@ pub(super) struct PrivateView {
     /// `/`, or the mirror of it.
     root: PathBuf,
     staging: PathBuf,
-    /// Directories in which mount points can be created.
-    own: BTreeSet<PathBuf>,
+    /// Directories in which mount points can be created, and where they are in the private tmpfs.
+    own: BTreeMap<PathBuf, PathBuf>,
     mirrors: usize,
     /// Mount points of the volumes, in the tree of this process.
     volumes: Vec<PathBuf>,
@@ -70,7 +74,7 @@ impl PrivateView {
         Self {
             root: "/".into(),
             staging: staging.to_owned(),
-            own: BTreeSet::new(),
+            own: BTreeMap::new(),
             mirrors: 0,
             volumes: Vec::new(),
         }
@@ -83,7 +87,8 @@ impl PrivateView {
             .is_dir();
         let kind = if is_dir { Kind::Directory } else { Kind::File };
         let target = self.ensure(Path::new(&mount.target), kind)?;
-        mount_bind_recursive(&mount.source, &target).context("cannot bind-mount")?;
+        mount_bind_recursive(&mount.source, opened(&target)?.path())
+            .context("cannot bind-mount")?;
         restrict(&target, mount.read_only, mount.options)
             .context("cannot make the mount read-only")?;
         self.volumes.push(target);
@@ -205,25 +210,25 @@ impl PrivateView {
 
     /// Creates `name` in `parent`, or in a mirror of it.
     fn create(&mut self, parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<PathBuf> {
-        if !self.own.contains(parent) {
+        if !self.own.contains_key(parent) {
             self.mirror(parent)?;
         }
         // The mirror of the root has a path of its own.
         let parent = if parent == Path::new("/") {
-            self.root.clone()
+            &self.root
         } else {
-            parent.to_owned()
+            parent
         };
-        let created = parent.join(name);
+        let (shown, created) = (parent.join(name), self.own[parent].join(name));
         match kind {
             Kind::Directory => {
                 fs::create_dir(&created)?;
                 fs::set_permissions(&created, fs::Permissions::from_mode(0o755))?;
-                self.own.insert(created.clone());
+                self.own.insert(shown.clone(), created);
             }
             Kind::File => drop(fs::File::create_new(&created)?),
         }
-        Ok(created)
+        Ok(shown)
     }
 
     /// Replaces a directory by a mirror of it.
@@ -233,28 +238,52 @@ impl PrivateView {
         fs::create_dir_all(&mirror)?;
         // The root of a view must be a mount.
         mount_bind_recursive(&mirror, &mirror)?;
-        for entry in fs::read_dir(directory)? {
+        let original = opened(directory)?;
+        for entry in fs::read_dir(original.path())? {
             let entry = entry?;
             let (mut source, copy) = (entry.path(), mirror.join(entry.file_name()));
-            if source == self.staging {
+            if directory.join(entry.file_name()) == self.staging {
                 source = self.staging.join(COVERED);
             }
             show(&source, &copy)
                 .with_context(|| format!("cannot mount {} in a mirror", source.display()))?;
         }
-        let metadata = fs::metadata(directory)?;
+        let metadata = fs::metadata(original.path())?;
         // A user who may not change the owner keeps the mirror.
         let _ = chown(&mirror, Some(metadata.uid()), Some(metadata.gid()));
         fs::set_permissions(&mirror, metadata.permissions())?;
         if directory == Path::new("/") {
-            self.own.insert(mirror.clone());
+            self.own.insert(mirror.clone(), mirror.clone());
             self.root = mirror;
         } else {
-            mount_bind_recursive(&mirror, directory)?;
-            self.own.insert(directory.to_owned());
+            mount_bind_recursive(&mirror, original.path())?;
+            self.own.insert(directory.to_owned(), mirror);
         }
         Ok(())
     }
+}
+
+/// What is at a path, whatever takes its place there later.
+struct Opened {
+    /// A link of the kernel to it.
+    link: PathBuf,
+    file: OwnedFd,
+}
+
+impl Opened {
+    fn path(&self) -> &Path {
+        &self.link
+    }
+}
+
+/// Opens what is at `path`, which has no links: not for reading, which may need a permission, or block.
+fn opened(path: &Path) -> io::Result<Opened> {
+    let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    if fs::read_link(&link)? != path {
+        return Err(io::Error::other("another user has replaced a directory"));
+    }
+    Ok(Opened { link, file })
 }
 
 /// Makes an entry of a directory appear at `copy` in a mirror, unless it is gone: other processes use the directory.
@@ -294,9 +323,8 @@ pub(super) fn restrict(target: &Path, read_only: bool, options: BindOptions) -> 
     if !read_only && options == BindOptions::default() {
         return Ok(());
     }
-    // Not opened for reading: that may need a permission, or block on a special file.
-    let file = open(target, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
-    let kept = fstatvfs(&file)?.f_flag;
+    let target = opened(target)?;
+    let kept = fstatvfs(&target.file)?.f_flag;
     let mut flags = MountFlags::BIND;
     flags.set(MountFlags::RDONLY, read_only);
     flags.set(MountFlags::NOEXEC, options.no_exec);
@@ -315,5 +343,28 @@ pub(super) fn restrict(target: &Path, read_only: bool, options: BindOptions) -> 
             flags |= keep;
         }
     }
-    Ok(mount_remount(target, flags, c"")?)
+    Ok(mount_remount(target.path(), flags, c"")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use tempfile::TempDir;
+
+    use super::*;
+
+    #[test]
+    fn what_was_replaced_by_a_link_is_not_opened() {
+        let root = TempDir::new().unwrap();
+        let root = fs::canonicalize(root.path()).unwrap();
+        let (place, other) = (root.join("place"), root.join("other"));
+        fs::create_dir(&place).unwrap();
+        fs::create_dir(&other).unwrap();
+        let before = opened(&place).unwrap();
+        fs::rename(&place, root.join("moved")).unwrap();
+        symlink(&other, &place).unwrap();
+        assert!(opened(&place).is_err());
+        // What was opened stays the same directory.
+        fs::write(before.path().join("f"), "").unwrap();
+        assert!(root.join("moved/f").exists());
+    }
 }
