@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use kube::Client;
 use larder_objects::{SecretBytes, chain};
 use larder_pods::StoredPod;
-use larder_projection::{MAX_REFRESH_JITTER, Token, TokenError, TokenRequest, Unavailable};
+use larder_projection::{MAX_REFRESH_JITTER, Token, TokenRequest, Unavailable};
 use larder_transport::{
     Backoff,
     path::{PathError, Resource},
@@ -206,14 +206,10 @@ impl Tokens {
             }
             return Ok(good.token.token.clone());
         }
-        let error = match kept {
-            None => TokenError::Fetch { error },
-            Some(_) => TokenError::Expired {
-                key: key.account.to_string(),
-                error,
-            },
-        };
-        Err(Unavailable::failed(error.to_string()))
+        Err(Unavailable::failed(match kept {
+            None => format!("failed to fetch token: {error}"),
+            Some(_) => format!("token {} expired and refresh failed: {error}", key.account),
+        }))
     }
 
     /// Time of the next check of the pod's tokens.
@@ -297,10 +293,12 @@ fn decode(answer: &[u8]) -> Option<Token> {
 mod tests {
     use std::{
         convert::Infallible,
+        future::ready,
         sync::atomic::{AtomicUsize, Ordering},
     };
 
     use futures::future::join_all;
+    use http::{Request, Response};
     use kube::client::Body;
     use tokio::time::sleep;
     use tower::service_fn;
@@ -312,7 +310,7 @@ mod tests {
         let now = Arc::new(AtomicUsize::new(0));
         let most = Arc::new(AtomicUsize::new(0));
         let (requests, peak) = (Arc::clone(&now), Arc::clone(&most));
-        let service = service_fn(move |_: http::Request<Body>| {
+        let service = service_fn(move |_: Request<Body>| {
             let (requests, peak) = (Arc::clone(&requests), Arc::clone(&peak));
             async move {
                 peak.fetch_max(
@@ -323,7 +321,7 @@ mod tests {
                 requests.fetch_sub(1, Ordering::Relaxed);
                 let answer =
                     br#"{"status":{"token":"abc","expirationTimestamp":"2026-03-01T12:00:00Z"}}"#;
-                Ok::<_, Infallible>(http::Response::new(Body::from(answer.to_vec())))
+                Ok::<_, Infallible>(Response::new(Body::from(answer.to_vec())))
             }
         });
         let client = Client::new(service, "default");
@@ -342,6 +340,38 @@ mod tests {
         let issued = join_all(pods.map(async |pod| tokens.get(&pod, &request).await));
         assert!(issued.await.iter().all(Result::is_ok));
         assert_eq!(most.load(Ordering::Relaxed), MAX_REQUESTS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn texts_of_failures_are_the_kubelets() {
+        // projection 71
+        let not_served = || Response::builder().status(404).body(Body::from(Vec::new()));
+        let body = br#"{"spec":{"expirationSeconds":600},"status":{"token":"abc","expirationTimestamp":"2026-03-01T11:10:00Z"}}"#;
+        let issued = || Ok(Response::new(Body::from(body.to_vec())));
+        let requests = AtomicUsize::new(0);
+        let service = service_fn(move |_: Request<Body>| {
+            let is_second = requests.fetch_add(1, Ordering::Relaxed) == 1;
+            ready(if is_second { issued() } else { not_served() })
+        });
+        let clock = Clock::new(|| "2026-03-01T11:00:00Z".parse().unwrap());
+        let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1));
+        let client = Client::new(service, "default");
+        let tokens = Tokens::new(client, clock, backoff, Rng::with_seed(1));
+        let pod = json!({"metadata": {"namespace": "n", "name": "p", "uid": "u"},
+            "spec": {"serviceAccountName": "a", "containers": []}});
+        let pod: StoredPod = serde_json::from_value(pod).unwrap();
+        let request = TokenRequest {
+            audience: None,
+            expiration_secs: 600,
+        };
+        let failure = async || tokens.get(&pod, &request).await.unwrap_err();
+        let reason = "the API server does not have TokenRequest endpoints enabled";
+        let never = format!("failed to fetch token: {reason}");
+        assert_eq!(failure().await, Unavailable::failed(never));
+        tokens.get(&pod, &request).await.unwrap();
+        sleep(Duration::from_secs(601)).await;
+        let expired = format!("token a expired and refresh failed: {reason}");
+        assert_eq!(failure().await, Unavailable::failed(expired));
     }
 
     #[test]

@@ -44,7 +44,7 @@ pub use needs::Needs;
 pub use origin::{Absent, Origin};
 pub use payload::{File, FileData, PathError, Payload, VolumePath};
 pub use pod_certificate::PodCertificate;
-pub use token::{MAX_REFRESH_JITTER, Token, TokenError};
+pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
 pub use volume::{
     PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project, token_paths,

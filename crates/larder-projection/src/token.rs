@@ -53,32 +53,6 @@ impl Token {
     }
 }
 
-/// Why there is no token to serve. The texts are the kubelet's.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum TokenError {
-    /// None was ever issued.
-    #[error("failed to fetch token: {error}")]
-    Fetch {
-        /// The error of the API server or of the connection.
-        error: String,
-    },
-    /// The last one has expired.
-    #[error("token {key} expired and refresh failed: {error}")]
-    Expired {
-        /// The request.
-        key: String,
-        /// The error of the API server or of the connection.
-        error: String,
-    },
-    /// The API server cannot issue tokens.
-    #[error("the API server does not have TokenRequest endpoints enabled")]
-    Unsupported,
-    /// There is no API server.
-    #[error("cannot use TokenManager when kubelet is in standalone mode")]
-    Standalone,
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -1,13 +1,14 @@
 //! Every text that the kubelet has as well, byte for byte, with its file in kubelet 1.36.
 //!
 //! Compared with the sources by hand. Texts of larder alone are not listed: limits, NUL bytes, malformed quantities.
+//! Those of tokens are in `larder-inputs`, which requests them.
 
 use std::sync::Arc;
 
 use larder_objects::{Kind, ObjectKey};
 use larder_projection::{
     EnvFileError, EnvironmentError, FieldError, LineProblem, MountError, ObjectError, PathError,
-    ResourceError, SourceError, TokenError, TrustBundleError,
+    ResourceError, SourceError, TrustBundleError,
 };
 
 fn text(text: &str) -> String {
@@ -343,32 +344,6 @@ fn texts_of_issued_content_are_the_kubelets() {
             "staging/src/k8s.io/apimachinery/pkg/apis/meta/v1/helpers.go",
             TrustBundleError::Operator(text("Near")),
             r#"while parsing label selector: "Near" is not a valid label selector operator"#,
-        ),
-    ]);
-    let tokens = "pkg/kubelet/token/token_manager.go";
-    check(&[
-        (
-            tokens,
-            TokenError::Fetch { error: text("why") },
-            "failed to fetch token: why",
-        ),
-        (
-            tokens,
-            TokenError::Expired {
-                key: text("a"),
-                error: text("why"),
-            },
-            "token a expired and refresh failed: why",
-        ),
-        (
-            tokens,
-            TokenError::Unsupported,
-            "the API server does not have TokenRequest endpoints enabled",
-        ),
-        (
-            tokens,
-            TokenError::Standalone,
-            "cannot use TokenManager when kubelet is in standalone mode",
         ),
     ]);
 }
