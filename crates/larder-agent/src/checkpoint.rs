@@ -50,7 +50,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-pub use self::inspect::{CopyInfo, InspectError, Inspection, inspect};
+pub use self::inspect::{InspectError, inspect};
 pub(crate) use self::{
     board::CheckpointBoard,
     serve::{ApiContact, StaleNode, contact},

@@ -100,7 +100,7 @@ pub struct SavedCopy<T> {
     pub content: Option<T>,
     /// Time of its last freshness check.
     pub verified_at: Timestamp,
-    /// Length of its file.
+    /// Length of its file; 0 if it does not exist.
     pub bytes: u64,
 }
 

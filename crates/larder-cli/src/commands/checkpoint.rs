@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
 use larder_agent::{
-    checkpoint::{CopyInfo, Inspection, inspect},
+    checkpoint::inspect,
     config::{Config, Flags},
 };
-use larder_checkpoint::Store;
+use larder_checkpoint::{Contents, SavedCopy, Store};
 use larder_objects::chain;
 use serde_json::json;
 
@@ -48,7 +48,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
     Ok(CommandOutcome::partial_if(!found.rejected.is_empty()))
 }
 
-fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
+fn find(args: &CheckpointArgs, config: &Config) -> Result<Contents<()>, Failure> {
     let Some(checkpoint) = &config.checkpoint else {
         return Err(Failure::unreadable(
             "no checkpoint is configured; name a key in `checkpoint.key` of the configuration (--config FILE)",
@@ -66,16 +66,16 @@ fn find(args: &CheckpointArgs, config: &Config) -> Result<Inspection, Failure> {
 }
 
 /// A line for each copy, with its age at `now`.
-fn table(copies: &[CopyInfo], now: Timestamp) -> String {
+fn table(copies: &[SavedCopy<()>], now: Timestamp) -> String {
     let rows = copies.iter().map(|copy| {
-        let name = match (copy.namespace.as_str(), copy.name.as_str()) {
+        let name = match (copy.id.namespace.as_str(), copy.id.name.as_str()) {
             ("", name) => name.to_owned(),
             (namespace, name) => format!("{namespace}/{name}"),
         };
-        let state = if copy.is_absent { "absent" } else { "present" };
+        let state = copy.content.map_or("absent", |()| "present");
         let verified_at = format!("{:.0}", copy.verified_at);
         [
-            copy.kind.clone(),
+            copy.id.kind.to_string(),
             name,
             state.to_owned(),
             verified_at,
@@ -88,40 +88,44 @@ fn table(copies: &[CopyInfo], now: Timestamp) -> String {
     output::table::table(heading, &rows)
 }
 
-fn json(found: &Inspection) -> serde_json::Value {
+fn json(found: &Contents<()>) -> serde_json::Value {
     let copies = found.copies.iter().map(|copy| {
         json!({
-            "kind": copy.kind,
-            "namespace": copy.namespace,
-            "name": copy.name,
-            "absent": copy.is_absent,
+            "kind": copy.id.kind,
+            "namespace": copy.id.namespace,
+            "name": copy.id.name,
+            "absent": copy.content.is_none(),
             "proven": copy.verified_at.to_string(),
             "bytes": copy.bytes,
         })
     });
-    json!({"copies": copies.collect::<Vec<_>>(), "rejected": found.rejected})
+    let rejected = found.rejected.iter().map(ToString::to_string);
+    json!({"copies": copies.collect::<Vec<_>>(), "rejected": rejected.collect::<Vec<_>>()})
 }
 
 #[cfg(test)]
 mod tests {
     use expect_test::expect;
+    use larder_checkpoint::CopyId;
 
     use super::*;
 
     #[test]
     fn a_list_shows_names_and_ages_and_no_value() {
-        let copy = |kind: &str, namespace: &str, name: &str, is_absent, bytes| CopyInfo {
-            kind: kind.to_owned(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            is_absent,
+        let copy = |kind: &str, namespace: &str, name: &str, content, bytes| SavedCopy {
+            id: CopyId {
+                kind: kind.into(),
+                namespace: namespace.into(),
+                name: name.into(),
+            },
+            content,
             verified_at: Timestamp::UNIX_EPOCH,
             bytes,
         };
         let copies = [
-            copy("Pod", "prod", "web", false, 2048),
-            copy("Secret", "prod", "tls\u{1b}", true, 0),
-            copy("Node", "", "", false, 512),
+            copy("Pod", "prod", "web", Some(()), 2048),
+            copy("Secret", "prod", "tls\u{1b}", None, 0),
+            copy("Node", "", "", Some(()), 512),
         ];
         let now = Timestamp::from_second(3600).unwrap();
         expect![[r#"
