@@ -503,8 +503,7 @@ fn rate_limit(fields: &mut Fields) -> Result<RateLimit, FileError> {
     let qps: u16 = fields.take("kubeAPIQPS", expected)?.unwrap_or(50);
     let burst = fields.take("kubeAPIBurst", expected)?;
     let burst: u16 = burst.filter(|&burst| burst > 0).unwrap_or(100);
-    let limit = RateLimit::from_kubelet(qps.into(), burst.into());
-    Ok(limit.expect("unsigned numbers are not negative"))
+    Ok(RateLimit::from_kubelet(qps.into(), burst.into()))
 }
 
 const MINUTE: Duration = Duration::from_mins(1);

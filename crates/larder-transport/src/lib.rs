@@ -93,7 +93,7 @@ pub use {
     dial::Connector,
     error::{ConnectError, Error, StreamError},
     metrics::Metrics,
-    rate_limit::{InvalidRateLimit, RateLimit},
+    rate_limit::RateLimit,
     setup_error::{KubeconfigError, PluginError, SetupError},
     transport::{ConnectionStatus, Lane, Protocol, Transport, connect},
 };

@@ -24,35 +24,16 @@ pub enum RateLimit {
     },
 }
 
-/// `kubeAPIQPS` or `kubeAPIBurst` is negative.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{field} ({value}) must not be a negative number")]
-pub struct InvalidRateLimit {
-    /// Name of the field in the configuration.
-    pub field: &'static str,
-    /// The refused value.
-    pub value: i32,
-}
-
 impl RateLimit {
-    /// The limit of a kubelet with these settings.
+    /// The limit of a kubelet with these `kubeAPIQPS` and `kubeAPIBurst`.
     ///
     /// 0 selects the default of client-go: 5 per second, bursts of 10 (client-go 1.36, `rest/config.go`). A kubelet
     /// whose configuration omits the fields uses 50 and 100, as [`Default`] does.
-    ///
-    /// # Errors
-    ///
-    /// A negative number (kubelet 1.36, `pkg/kubelet/apis/config/validation`).
-    pub fn from_kubelet(kube_api_qps: i32, kube_api_burst: i32) -> Result<Self, InvalidRateLimit> {
-        let field = |field, value, zero| match u32::try_from(value) {
-            Ok(0) => Ok(zero),
-            Ok(value) => Ok(value),
-            Err(_) => Err(InvalidRateLimit { field, value }),
-        };
-        Ok(Self::Limited {
-            qps: field("kubeAPIQPS", kube_api_qps, 5)?,
-            burst: field("kubeAPIBurst", kube_api_burst, 10)?,
-        })
+    pub fn from_kubelet(qps: u32, burst: u32) -> Self {
+        Self::Limited {
+            qps: if qps == 0 { 5 } else { qps },
+            burst: if burst == 0 { 10 } else { burst },
+        }
     }
 }
 
@@ -157,11 +138,8 @@ mod tests {
 
     #[test]
     fn kubelet_fields_follow_its_rules() {
-        let limited = |qps, burst| Ok(RateLimit::Limited { qps, burst });
+        let limited = |qps, burst| RateLimit::Limited { qps, burst };
         assert_eq!(RateLimit::from_kubelet(50, 100), limited(50, 100));
         assert_eq!(RateLimit::from_kubelet(0, 0), limited(5, 10));
-        let refused = |field, value| Err(InvalidRateLimit { field, value });
-        assert_eq!(RateLimit::from_kubelet(-1, 1), refused("kubeAPIQPS", -1));
-        assert_eq!(RateLimit::from_kubelet(1, -2), refused("kubeAPIBurst", -2));
     }
 }

@@ -194,7 +194,7 @@ async fn an_unread_stream_stops_only_itself() {
 async fn watches_do_not_consume_the_rate_limit() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
-    let config = config().rate_limit(RateLimit::from_kubelet(1, 1).unwrap());
+    let config = config().rate_limit(RateLimit::from_kubelet(1, 1));
     let client = Client::new(server.config(&authority), config).await;
     client.get("/first").await.unwrap();
     let names: Vec<String> = (0..20).map(|i| format!("w{i}")).collect();
@@ -207,7 +207,7 @@ async fn watches_do_not_consume_the_rate_limit() {
 async fn requests_with_a_limit_of_their_own_do_not_consume_the_rate_limit() {
     let authority = Authority::new();
     let server = Server::kube_like(&authority).await;
-    let config = config().rate_limit(RateLimit::from_kubelet(1, 1).unwrap());
+    let config = config().rate_limit(RateLimit::from_kubelet(1, 1));
     let client = Client::new(server.config(&authority), config).await;
     for _ in 0..20 {
         let mut request = Request::get("/touch").body(Body::empty()).unwrap();
