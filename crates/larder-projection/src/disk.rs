@@ -34,7 +34,7 @@ mod writer;
 
 pub use empty_dir::{empty_dir_path, make_empty_dir};
 pub use environment::{EnvironmentTextError, read_environment};
-pub use error::{DiskError, DiskOperation};
+pub use error::DiskError;
 pub use host::{PodOnDisk, PodVolume, SetUp, VolumeHost};
 pub use subpath::{SubPath, bind_subpath, resolve};
 pub use tmpfs::{Memory, is_in_memory};

@@ -5,14 +5,14 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder_files::sys;
+use larder_files::{operation_error::failed, sys};
 use rustix::{
     fs::{CWD, FileType},
     io::Errno,
 };
 
 use super::{
-    error::{DiskError, DiskOperation},
+    error::DiskError,
     layout::aside,
     ownership::{self, Group},
     tree,
@@ -35,7 +35,7 @@ impl Directory {
     /// Opens `path` itself; the links in it are the caller's.
     pub(crate) fn open(path: &Path) -> Result<Self, DiskError> {
         let fd = sys::open_dir(CWD, path)
-            .map_err(|errno| DiskError::new(DiskOperation::OpenDirectory, path, errno))?;
+            .map_err(|errno| DiskError::new("open directory", path, errno))?;
         Ok(Self {
             fd,
             path: path.to_owned(),
@@ -59,13 +59,22 @@ impl Directory {
         self.fd
     }
 
-    /// Names a failure of `step` on the entry `name`.
+    /// Names a failure of `operation` on the entry `name`.
     pub(crate) fn failed<'a>(
         &'a self,
-        operation: DiskOperation,
+        operation: &'static str,
         name: &'a str,
     ) -> impl Fn(Errno) -> DiskError + 'a {
         move |errno| DiskError::new(operation, &self.path.join(name), errno)
+    }
+
+    /// The same, for an operation after the new content is in place.
+    pub(crate) fn failed_late<'a>(
+        &'a self,
+        operation: &'static str,
+        name: &'a str,
+    ) -> impl Fn(Errno) -> DiskError + 'a {
+        move |errno| DiskError::AfterCommit(failed(operation, &self.path.join(name))(errno))
     }
 
     /// The directory `name`, if there is one.
@@ -76,7 +85,7 @@ impl Directory {
                 path: self.path.join(name),
             })),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.failed(DiskOperation::OpenDirectory, name)(errno)),
+            Err(errno) => Err(self.failed("open directory", name)(errno)),
         }
     }
 
@@ -93,13 +102,11 @@ impl Directory {
         let created = match sys::make_dir(self.fd.as_fd(), name, 0o700) {
             Ok(()) => true,
             Err(Errno::EXIST) => false,
-            Err(errno) => return Err(self.failed(DiskOperation::CreateDirectory, name)(errno)),
+            Err(errno) => return Err(self.failed("create directory", name)(errno)),
         };
         match self.child(name)? {
             Some(child) => Ok((child, created)),
-            None => Err(self.failed(DiskOperation::OpenDirectory, name)(
-                Errno::NOENT,
-            )),
+            None => Err(self.failed("open directory", name)(Errno::NOENT)),
         }
     }
 
@@ -107,13 +114,13 @@ impl Directory {
     pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, DiskError> {
         let (child, _) = self.make(name)?;
         ownership::settle(&child, None, Group::default(), mode)
-            .map_err(self.failed(DiskOperation::SetMode, name))?;
+            .map_err(self.failed("set mode of", name))?;
         Ok(child)
     }
 
     /// What the directory holds, sorted; names that are not UTF-8 belong to other programs.
     pub(crate) fn entries(&self) -> Result<Vec<(String, FileType)>, DiskError> {
-        let failed = |errno| DiskError::new(DiskOperation::ListDirectory, &self.path, errno);
+        let failed = |errno| DiskError::new("list directory", &self.path, errno);
         // A handle of its own: a directory can be listed once for each handle.
         let listed = sys::open_dir(self.fd.as_fd(), c".").map_err(failed)?;
         let mut entries = Vec::new();
@@ -134,8 +141,7 @@ impl Directory {
 
     /// Removes the entry `name` with all that is in it; it may be gone already.
     pub(crate) fn remove(&self, name: &str) -> Result<(), DiskError> {
-        tree::remove(self.fd.as_fd(), name.as_bytes())
-            .map_err(self.failed(DiskOperation::Remove, name))
+        tree::remove(self.fd.as_fd(), name.as_bytes()).map_err(self.failed("remove", name))
     }
 
     /// Removes the file `name`, and what an interrupted replacement of it has left.
@@ -149,7 +155,7 @@ impl Directory {
         match sys::remove_dir(self.fd.as_fd(), name) {
             Ok(()) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTEMPTY | Errno::EXIST) => Ok(false),
-            Err(errno) => Err(self.failed(DiskOperation::Remove, name)(errno)),
+            Err(errno) => Err(self.failed("remove", name)(errno)),
         }
     }
 }

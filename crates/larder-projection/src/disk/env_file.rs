@@ -18,7 +18,6 @@ use rustix::{
 
 use super::{
     DiskError, VolumeHost,
-    error::DiskOperation,
     layout::{self, element},
     subpath::resolve,
 };
@@ -52,7 +51,7 @@ impl VolumeHost {
         };
         // The API has a path within the volume, whether or not it begins with a slash.
         let path = file.path.trim_start_matches('/');
-        let failed = volume.failed(DiskOperation::ReadEnvFile, path);
+        let failed = volume.failed("read env file", path);
         let found = match resolve(volume.as_fd(), path) {
             Err(Errno::NOENT) => return Ok(None),
             found => found.map_err(&failed)?,
@@ -159,10 +158,10 @@ mod tests {
         let (_root, host, volume) = empty_dir();
         let error = |path: &str| {
             let error = read(&host, path).unwrap_err();
-            let DiskError::Io { source, .. } = error else {
+            let DiskError::Io(error) = error else {
                 panic!("{error}");
             };
-            Errno::from_io_error(&source).unwrap()
+            Errno::from_io_error(&error.source).unwrap()
         };
         fs::write(volume.join("most"), vec![b'#'; LIMIT]).unwrap();
         assert_eq!(read(&host, "most").unwrap().unwrap().content.len(), LIMIT);

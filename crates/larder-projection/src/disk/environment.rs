@@ -16,7 +16,6 @@ use zeroize::Zeroizing;
 use super::{
     DiskError, VolumeHost,
     directory::Directory,
-    error::DiskOperation,
     host::mount_memory,
     layout::{self, element},
     ownership::{self, Group},
@@ -45,14 +44,14 @@ impl VolumeHost {
             (containers, _) = mount_memory(&pod, containers, layout::CONTAINERS, None)?;
         }
         ownership::settle(&containers, None, Group::default(), layout::PRIVATE)
-            .map_err(pod.failed(DiskOperation::SetMode, layout::CONTAINERS))?;
+            .map_err(pod.failed("set mode of", layout::CONTAINERS))?;
         let directory = containers.ensure(container, layout::PRIVATE)?;
         let text = encode(variables);
         if holds(&directory, &text) {
             return Ok(false);
         }
         replace_file(directory.as_fd(), layout::ENVIRONMENT, TMP, MODE, &text)
-            .map_err(directory.failed(DiskOperation::WriteFile, layout::ENVIRONMENT))?;
+            .map_err(directory.failed("write file", layout::ENVIRONMENT))?;
         Ok(true)
     }
 }

@@ -21,7 +21,6 @@ use rustix::io::Errno;
 use super::{
     AtomicWriter, DiskError, Written,
     directory::Directory,
-    error::DiskOperation,
     layout::{self, element},
     ownership::{self, Group},
     subpath,
@@ -122,11 +121,7 @@ impl VolumeHost {
     }
 
     fn open_with(root: &Path, may_mount: bool) -> Result<Self, DiskError> {
-        let failed = |source| DiskError::Io {
-            operation: DiskOperation::CreateDirectory,
-            path: root.to_owned(),
-            source,
-        };
+        let failed = |error| DiskError::new("create directory", root, error);
         DirBuilder::new()
             .recursive(true)
             .mode(layout::PRIVATE)
@@ -154,17 +149,13 @@ impl VolumeHost {
     /// The handle cannot be duplicated, or the system does not say what can be mounted.
     pub fn open_at(root: impl AsFd, path: &Path) -> Result<Self, DiskError> {
         let fd = root.as_fd().try_clone_to_owned();
-        let fd = fd.map_err(|source| DiskError::Io {
-            operation: DiskOperation::OpenDirectory,
-            path: path.to_owned(),
-            source,
-        })?;
+        let fd = fd.map_err(|error| DiskError::new("open directory", path, error))?;
         Self::over(Directory::new(fd, path.to_owned()), true)
     }
 
     fn over(root: Directory, may_mount: bool) -> Result<Self, DiskError> {
         let memory = Memory::probe(root.as_fd(), may_mount)
-            .map_err(|errno| DiskError::new(DiskOperation::Mount, root.path(), errno))?;
+            .map_err(|errno| DiskError::new("mount tmpfs on", root.path(), errno))?;
         Ok(Self {
             root,
             memory,
@@ -405,18 +396,16 @@ pub(super) fn mount_memory(
     size_limit: Option<u64>,
 ) -> Result<(Directory, bool), DiskError> {
     let is_mounted = tmpfs::is_mounted(parent.as_fd(), directory.as_fd());
-    if is_mounted.map_err(parent.failed(DiskOperation::Mount, name))? {
+    if is_mounted.map_err(parent.failed("mount tmpfs on", name))? {
         return Ok((directory, false));
     }
     let size_limit = size_limit.filter(|&bytes| bytes > 0);
-    tmpfs::mount(directory.as_fd(), size_limit)
-        .map_err(parent.failed(DiskOperation::Mount, name))?;
+    tmpfs::mount(directory.as_fd(), size_limit).map_err(parent.failed("mount tmpfs on", name))?;
     // The handle is still the directory below: what a run without mounts left there must not stay on a disk.
-    tree::remove_contents(&directory.into_fd())
-        .map_err(parent.failed(DiskOperation::Remove, name))?;
+    tree::remove_contents(&directory.into_fd()).map_err(parent.failed("remove", name))?;
     match parent.child(name)? {
         Some(mounted) => Ok((mounted, true)),
-        None => Err(parent.failed(DiskOperation::Mount, name)(Errno::NOENT)),
+        None => Err(parent.failed("mount tmpfs on", name)(Errno::NOENT)),
     }
 }
 
@@ -428,9 +417,7 @@ fn mark_ready(pod: &Directory, volume: &str) -> Result<(), DiskError> {
         .ensure(&layout::wrapped(volume), layout::PRIVATE)?;
     match sys::create_file(wrapper.as_fd(), layout::READY, 0o640) {
         Ok(_) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(wrapper.failed(DiskOperation::WriteFile, layout::READY)(
-            errno,
-        )),
+        Err(errno) => Err(wrapper.failed("write file", layout::READY)(errno)),
     }
 }
 
@@ -445,7 +432,7 @@ fn fill(
     let mode = volume.kind.root_mode() | volume.fs_group.map_or(0, |_| GROUP_ROOT);
     // Step 3
     let owned = ownership::settle(&directory, None, group, mode)
-        .map_err(|errno| DiskError::new(DiskOperation::SetMode, directory.path(), errno))?;
+        .map_err(|errno| DiskError::new("set mode of", directory.path(), errno))?;
     for path in volume.mount_points {
         subpath::make_directories(&directory, path.as_str(), group.directory_mode())?;
     }
@@ -463,8 +450,7 @@ fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskEr
         wrapper.remove(&layout::wrapped(name))?;
     }
     if let Some(plugin) = pod.grandchild([layout::VOLUMES, kind.directory()])? {
-        tmpfs::unmount(plugin.as_fd(), name)
-            .map_err(plugin.failed(DiskOperation::Unmount, name))?;
+        tmpfs::unmount(plugin.as_fd(), name).map_err(plugin.failed("unmount", name))?;
         plugin.remove(name)?;
     }
     Ok(())
@@ -543,7 +529,7 @@ fn retain_environments(pod: &Directory, containers: &HashSet<&str>) -> Result<()
 /// Removes what a pod has besides volumes, and every directory that is empty then.
 fn remove_rest(pod: &Directory, files: &[&str]) -> Result<(), DiskError> {
     tmpfs::unmount(pod.as_fd(), layout::CONTAINERS)
-        .map_err(pod.failed(DiskOperation::Unmount, layout::CONTAINERS))?;
+        .map_err(pod.failed("unmount", layout::CONTAINERS))?;
     pod.remove(layout::CONTAINERS)?;
     for name in files {
         pod.remove_replaceable(name)?;

@@ -10,7 +10,6 @@ use rustix::{fs::FileType, io::Errno};
 use super::{
     DiskError, VolumeHost,
     directory::Directory,
-    error::DiskOperation,
     layout::{self, element},
 };
 
@@ -33,7 +32,7 @@ impl VolumeHost {
             .root()
             .ensure(layout::BY_NAME, MODE)?
             .ensure(namespace, MODE)?;
-        let failed = directory.failed(DiskOperation::Link, pod);
+        let failed = directory.failed("create link", pod);
         match sys::read_link(directory.as_fd(), pod) {
             Ok(found) if found.to_bytes() == target.as_bytes() => return Ok(false),
             // Leads elsewhere, or is no link.
@@ -63,7 +62,7 @@ impl VolumeHost {
                 Ok(found) if found.to_bytes() == target.as_bytes() => directory.remove(pod)?,
                 Ok(_) | Err(Errno::INVAL | Errno::NOENT) => {}
                 Err(errno) => {
-                    return Err(directory.failed(DiskOperation::ListDirectory, pod)(errno));
+                    return Err(directory.failed("list directory", pod)(errno));
                 }
             }
         }
@@ -155,7 +154,7 @@ fn target(uid: &str) -> String {
 /// The pod that the link `name` leads to, if it has the form of [`target`] and is not about to be renamed.
 fn uid(directory: &Directory, name: &str) -> Result<Option<String>, DiskError> {
     let found = sys::read_link(directory.as_fd(), name)
-        .map_err(directory.failed(DiskOperation::ListDirectory, name))?;
+        .map_err(directory.failed("list directory", name))?;
     let uid = found
         .to_str()
         .ok()

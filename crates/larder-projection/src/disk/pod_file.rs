@@ -11,7 +11,6 @@ use zeroize::Zeroizing;
 
 use super::{
     DiskError, VolumeHost,
-    error::DiskOperation,
     layout::{self, element},
 };
 
@@ -38,7 +37,7 @@ impl VolumeHost {
         match read {
             Ok(text) => Ok(Some(text)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(pod.failed(DiskOperation::ReadFile, name)(errno)),
+            Err(errno) => Err(pod.failed("read file", name)(errno)),
         }
     }
 
@@ -68,7 +67,7 @@ impl VolumeHost {
         };
         let aside = layout::aside(element(name)?);
         replace_file(pod.as_fd(), name, &aside, MODE, content)
-            .map_err(pod.failed(DiskOperation::WriteFile, name))?;
+            .map_err(pod.failed("write file", name))?;
         Ok(true)
     }
 

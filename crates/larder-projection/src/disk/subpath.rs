@@ -24,7 +24,6 @@ use rustix::{
 use super::{
     DiskError, VolumeHost,
     directory::Directory,
-    error::DiskOperation,
     layout::{self, element},
     tmpfs, writer,
 };
@@ -75,9 +74,9 @@ impl VolumeHost {
         };
         let root = root.ok_or_else(|| {
             let path = self.volume_path(mount.pod_uid, mount.kind, volume);
-            DiskError::new(DiskOperation::OpenVolume, &path, Errno::NOENT)
+            DiskError::new("open volume", &path, Errno::NOENT)
         })?;
-        let failed = root.failed(DiskOperation::ResolveSubPath, mount.path);
+        let failed = root.failed("resolve subPath", mount.path);
         let source = match resolve(root.as_fd(), mount.path) {
             Err(Errno::NOENT) => {
                 let mode = sys::stat(&root).map_err(&failed)?.st_mode & 0o7777;
@@ -92,8 +91,7 @@ impl VolumeHost {
             .ensure(volume, layout::PRIVATE)?
             .ensure(container, layout::PRIVATE)?;
         let name = mount.index.to_string();
-        bind(&source, &targets, &name)
-            .map_err(targets.failed(DiskOperation::BindSubPath, &name))?;
+        bind(&source, &targets, &name).map_err(targets.failed("bind-mount on", &name))?;
         Ok(targets.path().join(name))
     }
 }
@@ -114,8 +112,7 @@ pub fn bind_subpath(
 ) -> std::result::Result<Option<PathBuf>, DiskError> {
     check_sub_path(path).map_err(DiskError::SubPath)?;
     let root = Directory::open(volume)?;
-    let resolved =
-        || resolve_at_rest(&root, path).map_err(root.failed(DiskOperation::ResolveSubPath, path));
+    let resolved = || resolve_at_rest(&root, path).map_err(root.failed("resolve subPath", path));
     let mut source = resolved()?;
     if let (None, Some(mode)) = (&source, create) {
         make_directories(&root, path, mode)?;
@@ -125,7 +122,7 @@ pub fn bind_subpath(
         return Ok(None);
     };
     let targets = Directory::open(targets)?;
-    bind(&source, &targets, name).map_err(targets.failed(DiskOperation::BindSubPath, name))?;
+    bind(&source, &targets, name).map_err(targets.failed("bind-mount on", name))?;
     Ok(Some(targets.path().join(name)))
 }
 
@@ -210,9 +207,9 @@ pub(super) fn remove(pod: &Directory, volume: &str) -> std::result::Result<(), D
             if let Some(targets) = containers.child(&container)? {
                 for (target, _) in targets.entries()? {
                     tmpfs::unmount(targets.as_fd(), &target)
-                        .map_err(targets.failed(DiskOperation::Unmount, &target))?;
+                        .map_err(targets.failed("unmount", &target))?;
                     remove_target(targets.as_fd(), &target)
-                        .map_err(targets.failed(DiskOperation::Remove, &target))?;
+                        .map_err(targets.failed("remove", &target))?;
                 }
             }
             containers.remove_if_empty(&container)?;
@@ -234,7 +231,7 @@ pub(super) fn make_directories(
     path: &str,
     mode: u32,
 ) -> std::result::Result<(), DiskError> {
-    let failed = base.failed(DiskOperation::CreateDirectory, path);
+    let failed = base.failed("create directory", path);
     let elements = path.split('/').filter(|name| !matches!(*name, "" | "."));
     let mut reached = sys::open_dir(base.as_fd(), c".").map_err(&failed)?;
     let mut so_far = String::new();

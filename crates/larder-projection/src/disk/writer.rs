@@ -69,7 +69,7 @@ use self::{
 };
 use super::{
     directory::Directory,
-    error::{DiskError, DiskOperation},
+    error::DiskError,
     ownership::{self, Group},
     tree,
 };
@@ -112,8 +112,8 @@ impl AtomicWriter {
     ///
     /// `path` does not exist, or is no directory.
     pub fn open(path: &Path) -> Result<Self, DiskError> {
-        let volume = sys::open_dir(CWD, path)
-            .map_err(|errno| DiskError::new(DiskOperation::OpenVolume, path, errno))?;
+        let volume =
+            sys::open_dir(CWD, path).map_err(|errno| DiskError::new("open volume", path, errno))?;
         Ok(Self::new(volume, path.to_owned()))
     }
 
@@ -203,7 +203,7 @@ impl AtomicWriter {
     fn remove_old(&self, old: Set) -> Result<(), DiskError> {
         let name = old.name.as_bytes();
         tree::remove_opened(self.volume.as_fd(), name, old.dir)
-            .map_err(self.volume.failed(DiskOperation::RemoveOldSet, &old.name))
+            .map_err(self.volume.failed_late("remove old directory", &old.name))
     }
 
     /// Gives a link to `user` and the group, as far as they are requested; returns whether it is theirs now.
@@ -226,19 +226,19 @@ impl AtomicWriter {
         let name = match sys::read_link(volume, DATA).map(CString::into_string) {
             Ok(Ok(target)) if is_reserved(&target) => target,
             Ok(_) | Err(Errno::NOENT) => return Ok(None),
-            Err(errno) => return Err(self.volume.failed(DiskOperation::ReadCurrent, DATA)(errno)),
+            Err(errno) => return Err(self.volume.failed("read link", DATA)(errno)),
         };
         match beneath::open_dir(volume, name.as_bytes()) {
             Ok(dir) => Ok(Some(Set { name, dir })),
             // Missing, or something else has its name: there is nothing to keep.
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => Ok(None),
-            Err(errno) => Err(self.volume.failed(DiskOperation::ReadCurrent, &name)(errno)),
+            Err(errno) => Err(self.volume.failed("read link", &name)(errno)),
         }
     }
 
     /// Step 3.
     fn list_root(&self) -> Result<Root, DiskError> {
-        let fails = |errno| DiskError::new(DiskOperation::ListVolume, self.volume.path(), errno);
+        let fails = |errno| DiskError::new("list volume", self.volume.path(), errno);
         // Listed by the pass before, perhaps.
         let mut root = Root::default();
         sys::list(self.volume.fd(), |name, kind| root.add(name, kind)).map_err(fails)?;
@@ -256,7 +256,7 @@ impl AtomicWriter {
                 Ok(()) => break name,
                 Err(Errno::EXIST) if attempts > 0 => attempts -= 1,
                 Err(errno) => {
-                    return Err(self.volume.failed(DiskOperation::CreateSet, &name)(errno));
+                    return Err(self.volume.failed("create directory", &name)(errno));
                 }
             }
         };
@@ -265,7 +265,7 @@ impl AtomicWriter {
             Err(errno) => {
                 // The error names the failed operation; what cannot be removed now is a leftover of the next pass.
                 let _ = sys::remove_dir(volume, &*name);
-                Err(self.volume.failed(DiskOperation::CreateSet, &name)(errno))
+                Err(self.volume.failed("create directory", &name)(errno))
             }
         }
     }

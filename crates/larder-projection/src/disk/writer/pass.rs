@@ -10,7 +10,7 @@ use super::{AtomicWriter, DATA, DATA_TMP, Root, Set, Written, compare::Misowned,
 use crate::{
     File,
     disk::{
-        error::{DiskError, DiskOperation},
+        error::DiskError,
         ownership::{self, Group},
         tree,
     },
@@ -29,7 +29,7 @@ impl Pass<'_> {
     /// Does something whose failure is reported only after all the rest has been done.
     pub(super) fn late<T>(
         &mut self,
-        operation: DiskOperation,
+        operation: &'static str,
         name: &str,
         action: impl FnOnce(BorrowedFd<'_>) -> rustix::io::Result<T>,
     ) -> Option<T> {
@@ -37,7 +37,7 @@ impl Pass<'_> {
             Ok(value) => Some(value),
             Err(errno) => {
                 if self.late.is_ok() {
-                    self.late = Err(self.writer.volume.failed(operation, name)(errno));
+                    self.late = Err(self.writer.volume.failed_late(operation, name)(errno));
                 }
                 None
             }
@@ -48,7 +48,7 @@ impl Pass<'_> {
     pub(super) fn remove_leftovers(&mut self, root: &Root, current: Option<&Set>) {
         let is_current = |name: &str| current.is_some_and(|current| current.name == name);
         for name in root.internal.iter().filter(|name| !is_current(name)) {
-            let removed = self.late(DiskOperation::RemoveLeftover, name, |volume| {
+            let removed = self.late("remove leftover", name, |volume| {
                 tree::remove(volume, name.as_bytes())
             });
             self.written.repaired |= removed.is_some();
@@ -59,7 +59,7 @@ impl Pass<'_> {
     pub(super) fn correct_owners(&mut self, set: &Set, misowned: &[Misowned<'_>]) {
         for file in misowned {
             let name = format!("{}/{}", set.name, file.path);
-            let corrected = self.late(DiskOperation::SetOwner, &name, |_| file.correct(&set.dir));
+            let corrected = self.late("set owner of", &name, |_| file.correct(&set.dir));
             self.written.repaired |= corrected == Some(true);
             self.written.not_owned += usize::from(corrected == Some(false));
         }
@@ -77,13 +77,12 @@ impl Pass<'_> {
         let set = writer.create_set(now, random)?;
         let published = self.fill(&set).and_then(|()| {
             // Step 8
-            let failed = writer.volume.failed(DiskOperation::LinkSet, DATA_TMP);
+            let failed = writer.volume.failed("create link", DATA_TMP);
             sys::link(&*set.name, volume, DATA_TMP).map_err(&failed)?;
             let owned = writer.own_link(DATA_TMP, None).map_err(&failed)?;
             self.written.not_owned += usize::from(!owned);
             // Step 9
-            sys::rename(volume, DATA_TMP, DATA)
-                .map_err(writer.volume.failed(DiskOperation::Publish, DATA))
+            sys::rename(volume, DATA_TMP, DATA).map_err(writer.volume.failed("replace link", DATA))
         });
         if published.is_err() {
             // The error names the failed operation; what cannot be removed now is a leftover of the next pass.
@@ -108,7 +107,7 @@ impl Pass<'_> {
         for directory in &self.plan.directories {
             let owned = parents
                 .create(directory, writer.group)
-                .map_err(failed(DiskOperation::CreateDirectory, directory))?;
+                .map_err(failed("create directory", directory))?;
             not_owned += usize::from(!owned);
         }
         let mut exact = None;
@@ -121,12 +120,12 @@ impl Pass<'_> {
             let owned = parents
                 .of(path.as_str())
                 .and_then(|(dir, name)| write_file(dir, name, file, writer.group, &mut is_exact))
-                .map_err(failed(DiskOperation::WriteFile, path.as_str()))?;
+                .map_err(failed("write file", path.as_str()))?;
             exact = is_exact.then_some((directory, file.mode));
             not_owned += usize::from(!owned);
         }
         let owned = ownership::settle(&set.dir, None, writer.group, writer.group.directory_mode())
-            .map_err(writer.volume.failed(DiskOperation::OpenSet, &set.name))?;
+            .map_err(writer.volume.failed("set mode of", &set.name))?;
         self.written.not_owned += not_owned + usize::from(!owned);
         Ok(())
     }
@@ -143,11 +142,11 @@ impl Pass<'_> {
                     continue;
                 }
             };
-            let changed = self.late(DiskOperation::Link, name, |volume| {
+            let changed = self.late("create link", name, |volume| {
                 ensure_link(volume, name, exists)
             });
             self.note_repair(changed);
-            let owned = self.late(DiskOperation::Link, name, |_| writer.own_link(name, owner));
+            let owned = self.late("create link", name, |_| writer.own_link(name, owner));
             self.written.not_owned += usize::from(owned == Some(false));
         }
     }
@@ -160,9 +159,7 @@ impl Pass<'_> {
             .iter()
             .filter(|&(name, &kind)| kind == FileType::Symlink && !is_needed(name));
         for (name, _) in links {
-            let removed = self.late(DiskOperation::Unlink, name, |volume| {
-                remove_link(volume, name)
-            });
+            let removed = self.late("remove link", name, |volume| remove_link(volume, name));
             self.note_repair(removed);
         }
     }
