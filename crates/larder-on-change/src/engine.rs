@@ -26,14 +26,16 @@ use crate::{
     hook::{Debounce, Hook, OnFailure, timing::MAX_PAUSE},
 };
 
-/// The known content of the last notification.
+/// The last notification of an application, as far as it is known. A new hook starts from it (rules P3 to P6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LastNotification {
-    /// No content has been delivered yet.
+pub enum LastNotification {
+    /// No content has been delivered yet. The first content is a first delivery, which fires only hooks with `initial`.
     Nothing,
-    /// The content of the last success, or of the first delivery.
+    /// The content of the last success, or of the first delivery. A change since a restart fires after a random pause of
+    /// up to 10 s.
     Content(ContentDigest),
-    /// An attempt failed, so the application may have seen its content or not.
+    /// An attempt failed, so the application may have seen its content or not. After a restart, any content fires
+    /// likewise.
     Uncertain,
 }
 
@@ -63,18 +65,6 @@ impl HookState {
             Self::Failing => "Failing",
         }
     }
-}
-
-/// The past of a new hook (rules P3 to P6).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
-    /// Nothing: the first content is a first delivery, which fires only hooks with `initial`.
-    FirstDelivery,
-    /// The application was notified of this content before a restart. A change since then fires after a random pause of
-    /// up to 10 s.
-    Notified(ContentDigest),
-    /// An attempt had failed before the restart, so the application may have seen any content: fires likewise.
-    Uncertain,
 }
 
 /// Longest extra pause of a round that is due because of a change during a restart, so that no herd starts (rule P6).
@@ -145,20 +135,15 @@ pub struct HookEngine {
 }
 
 impl HookEngine {
-    /// A hook with the past `start`.
-    pub fn new(hook: Arc<Hook>, start: Start) -> Self {
-        let (notified, spread) = match start {
-            Start::FirstDelivery => (LastNotification::Nothing, false),
-            Start::Notified(digest) => (LastNotification::Content(digest), true),
-            Start::Uncertain => (LastNotification::Uncertain, true),
-        };
+    /// A hook that starts after this notification.
+    pub fn new(hook: Arc<Hook>, notified: LastNotification) -> Self {
         Self {
             hook,
             phase: Phase::Idle,
             notified,
             present: None,
             failures: 0,
-            spread,
+            spread: notified != LastNotification::Nothing,
         }
     }
 

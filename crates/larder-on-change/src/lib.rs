@@ -41,7 +41,7 @@ mod tracked;
 pub use changes::{Changes, PodChange, VolumeChange};
 pub use content::{Content, PartContent, PartTags};
 pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
-pub use engine::{HookEngine, HookState, Outcome, Round, Start};
+pub use engine::{HookEngine, HookState, LastNotification, Outcome, Round};
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, StopDefaults, Timing, grace_period};

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     content::Content,
     digest::{ContentDigest, DigestKey},
+    engine::LastNotification,
     pod_hooks::PodHook,
 };
 
@@ -53,19 +54,6 @@ pub(crate) struct HookRecord {
     last_success: Option<Timestamp>,
 }
 
-/// The last known notification of a hook.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Recorded {
-    /// The record lacks a hook with this name, place and definition.
-    New,
-    /// The application was notified of this content.
-    Notified(ContentDigest),
-    /// The application may have been notified of other content.
-    Uncertain,
-    /// The application was notified of content whose digest was made with another key.
-    OtherKey,
-}
-
 impl Record {
     /// Records these hooks.
     pub(crate) fn new(key: &DigestKey, hooks: impl Iterator<Item = HookRecord>) -> Self {
@@ -87,21 +75,30 @@ impl Record {
         serde_json::to_vec(self).expect("names and numbers have a form in JSON")
     }
 
-    /// Looks up the last known notification of `hook`, and the time of its last success.
-    pub(crate) fn of(&self, hook: &PodHook, key: &DigestKey) -> (Recorded, Option<Timestamp>) {
+    /// Looks up the last notification of `hook`, and the time of its last success.
+    ///
+    /// The notification is `Nothing` if the record lacks a hook with this name, place and definition, and `None` if the
+    /// digest of its content was made with another key.
+    pub(crate) fn of(
+        &self,
+        hook: &PodHook,
+        key: &DigestKey,
+    ) -> (Option<LastNotification>, Option<Timestamp>) {
         let is_of = |record: &&HookRecord| {
             record.name == hook.hook.name
                 && record.place == hook.place.to_string()
                 && record.definition == hook.hook.definition().to_string()
         };
         let Some(found) = self.hooks.iter().find(is_of) else {
-            return (Recorded::New, None);
+            return (Some(LastNotification::Nothing), None);
         };
         let recorded = match found.digest.as_deref().map(ContentDigest::from_hex) {
-            _ if found.uncertain => Recorded::Uncertain,
-            None => Recorded::New,
-            Some(_) if self.key != key.fingerprint() => Recorded::OtherKey,
-            Some(digest) => digest.map_or(Recorded::Uncertain, Recorded::Notified),
+            _ if found.uncertain => Some(LastNotification::Uncertain),
+            None => Some(LastNotification::Nothing),
+            Some(_) if self.key != key.fingerprint() => None,
+            Some(digest) => {
+                Some(digest.map_or(LastNotification::Uncertain, LastNotification::Content))
+            }
         };
         (recorded, found.last_success)
     }

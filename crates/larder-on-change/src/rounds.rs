@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     changes::PodChange,
     digest::{ContentDigest, Items},
-    engine::{HookEngine, HookState, Outcome, Start},
+    engine::{HookEngine, HookState, LastNotification, Outcome},
     hook::Hook,
     round_id::RoundId,
 };
@@ -82,7 +82,7 @@ impl Rounds {
     /// Hooks of an application that has not started, in this pod.
     pub fn new(hooks: impl IntoIterator<Item = Hook>, pod: PodIdentity, is_spread: bool) -> Self {
         let hooks = hooks.into_iter().map(Arc::new).map(|hook| HookRounds {
-            engine: HookEngine::new(Arc::clone(&hook), Start::FirstDelivery),
+            engine: HookEngine::new(Arc::clone(&hook), LastNotification::Nothing),
             hook,
             present: Items::default(),
             succeeded: Items::default(),
@@ -105,11 +105,11 @@ impl Rounds {
     }
 
     /// What each hook starts from, and whether it fires for what is there already.
-    pub fn start_from(&mut self, start: impl Fn(&str) -> (Start, bool)) {
+    pub fn start_from(&mut self, start: impl Fn(&str) -> (LastNotification, bool)) {
         for tracked in &mut self.hooks {
-            let (start, is_initial) = start(&tracked.hook.name);
+            let (last, is_initial) = start(&tracked.hook.name);
             Arc::make_mut(&mut tracked.hook).initial |= is_initial;
-            tracked.engine = HookEngine::new(Arc::clone(&tracked.hook), start);
+            tracked.engine = HookEngine::new(Arc::clone(&tracked.hook), last);
         }
     }
 

@@ -11,11 +11,11 @@ use tokio::{sync::Notify, time::Instant};
 use crate::{
     content::{Content, PartContent},
     digest::DigestKey,
-    engine::{HookEngine, HookState, Start},
+    engine::{HookEngine, HookState, LastNotification},
     part::PartKey,
     pod_hooks::PodHook,
     queue::HookId,
-    record::{HookRecord, Past, Recorded},
+    record::{HookRecord, Past},
     round_id::RoundId,
 };
 
@@ -116,42 +116,34 @@ impl TrackedHook {
         key: &DigestKey,
         now: Timestamp,
     ) -> Self {
-        let on_disk = past.map(|past| &past.content);
-        let on_disk = on_disk.filter(|content| content.concerns(hook));
-        let compared = || match on_disk {
-            Some(content) => {
-                let content = extended(&Content::default(), content.parts(), hook);
-                let digest = content.digest(hook, key);
-                (Start::Notified(digest), Some(Arc::new(content)))
-            }
-            None => (Start::FirstDelivery, None),
-        };
         let (recorded, last_success) = match past {
-            None => (Recorded::New, None),
-            Some(Past { record: None, .. }) => (Recorded::OtherKey, None),
+            None => (Some(LastNotification::Nothing), None),
+            Some(Past { record: None, .. }) => (None, None),
             Some(Past {
                 record: Some(record),
                 ..
             }) => record.of(hook, key),
         };
-        let (start, notified) = match recorded {
-            Recorded::New => (Start::FirstDelivery, None),
-            Recorded::Uncertain => (Start::Uncertain, None),
-            Recorded::OtherKey => compared(),
-            Recorded::Notified(digest) => match on_disk {
-                Some(content) if content.digest(hook, key) == digest => compared(),
-                _ => (Start::Notified(digest), None),
-            },
-        };
+        let on_disk = past
+            .map(|past| &past.content)
+            .filter(|content| content.concerns(hook))
+            .map(|content| (content, content.digest(hook, key)));
+        let last = recorded.unwrap_or(match on_disk {
+            Some((_, digest)) => LastNotification::Content(digest),
+            None => LastNotification::Nothing,
+        });
+        let notified = on_disk
+            .filter(|(_, digest)| last == LastNotification::Content(*digest))
+            .map(|(content, _)| Arc::new(extended(&Content::default(), content.parts(), hook)));
         Self {
             id,
-            engine: HookEngine::new(Arc::clone(&hook.hook), start),
+            engine: HookEngine::new(Arc::clone(&hook.hook), last),
             notified,
             pending: None,
             shown: HookState::Idle,
             since: now,
             last_success,
-            starts_afresh: recorded == Recorded::New,
+            starts_afresh: recorded == Some(LastNotification::Nothing),
             has_failed: false,
         }
     }

@@ -22,7 +22,7 @@ use std::{
 };
 
 use larder_files::{ownership::Ownership, regular_file::read_open, replace, sys};
-use larder_on_change::{ContentDigest, Definition, DigestKey, Start};
+use larder_on_change::{ContentDigest, Definition, DigestKey, LastNotification};
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     io::Errno,
@@ -159,11 +159,11 @@ impl Index {
         self.directories.contains(directory)
     }
 
-    /// How a hook starts that has a record of an earlier start.
-    pub(crate) fn recorded(&self, name: &str) -> Option<Start> {
+    /// The last notification of a hook that has a record of an earlier start.
+    pub(crate) fn recorded(&self, name: &str) -> Option<LastNotification> {
         let digest = self.hooks.get(name)?.as_ref();
         let digest = digest.and_then(|digest| ContentDigest::from_hex(digest));
-        Some(digest.map_or(Start::Uncertain, Start::Notified))
+        Some(digest.map_or(LastNotification::Uncertain, LastNotification::Content))
     }
 
     pub(crate) fn add_file(&mut self, path: &Arc<str>, object: &ObjectRef) {

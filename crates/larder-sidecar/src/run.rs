@@ -15,7 +15,7 @@ use futures::{
     future::{BoxFuture, OptionFuture},
 };
 use larder_objects::chain;
-use larder_on_change::Start;
+use larder_on_change::LastNotification;
 use larder_watch::{
     Api, Engine, Limits, NodeContext, Report, RequestBackoff, RequestError, RequestTiming, TargetId,
 };
@@ -274,9 +274,9 @@ impl Running {
         self.hooks.rounds.start_from(|name| {
             let recorded = intake.lock().sink.index().recorded(name);
             match (runs_script, recorded) {
-                (Some(runs_script), _) if name == HOOK => (Start::FirstDelivery, runs_script),
-                (_, Some(start)) => (start, false),
-                (_, None) => (Start::FirstDelivery, fires),
+                (Some(runs_script), _) if name == HOOK => (LastNotification::Nothing, runs_script),
+                (_, Some(last)) => (last, false),
+                (_, None) => (LastNotification::Nothing, fires),
             }
         });
         self.observe();

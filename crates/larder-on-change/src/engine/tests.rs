@@ -25,7 +25,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    fn new(timing: Timing, on_failure: OnFailure, initial: bool, start: Start) -> Self {
+    fn new(timing: Timing, on_failure: OnFailure, initial: bool, last: LastNotification) -> Self {
         let hook = Hook {
             name: "test".to_owned(),
             volumes: None,
@@ -38,7 +38,7 @@ impl Simulation {
             initial,
         };
         Self {
-            engine: HookEngine::new(Arc::new(hook), start),
+            engine: HookEngine::new(Arc::new(hook), last),
             began: Instant::now(),
             now: 0,
             random: 0.0,
@@ -48,7 +48,7 @@ impl Simulation {
 
     /// A hook that has had its first delivery.
     fn delivered(timing: Timing) -> Self {
-        let mut simulation = Self::new(timing, OnFailure::Retry, false, Start::FirstDelivery);
+        let mut simulation = Self::new(timing, OnFailure::Retry, false, LastNotification::Nothing);
         simulation.observe("first");
         simulation
     }
@@ -104,7 +104,7 @@ fn first_delivery_fires_only_initial_hooks() {
     assert!(quiet.rounds.is_empty());
     assert_eq!(quiet.engine.notified(), Some(content("first")));
 
-    let mut initial = Simulation::new(timing(), OnFailure::Retry, true, Start::FirstDelivery);
+    let mut initial = Simulation::new(timing(), OnFailure::Retry, true, LastNotification::Nothing);
     initial.observe("first");
     initial.run(5000, DONE);
     assert_eq!(initial.times(), [100]);
@@ -318,7 +318,7 @@ fn used_up_attempts_end_as_the_hook_says() {
     };
     let outcomes = [OnFailure::Retry, OnFailure::Ignore, OnFailure::Restart].map(|on_failure| {
         let timing = Timing { retry, ..timing() };
-        let mut simulation = Simulation::new(timing, on_failure, false, Start::FirstDelivery);
+        let mut simulation = Simulation::new(timing, on_failure, false, LastNotification::Nothing);
         simulation.observe("first");
         simulation.observe("second");
         let mut restart = false;
@@ -347,7 +347,8 @@ fn newer_content_gets_a_round_before_a_restart() {
         ..Retry::default()
     };
     let timing = Timing { retry, ..timing() };
-    let mut simulation = Simulation::new(timing, OnFailure::Restart, false, Start::FirstDelivery);
+    let mut simulation =
+        Simulation::new(timing, OnFailure::Restart, false, LastNotification::Nothing);
     simulation.observe("first");
     simulation.observe("second");
     simulation.run(200, None);
@@ -361,7 +362,7 @@ fn newer_content_gets_a_round_before_a_restart() {
 // on-change 57, 58
 #[test]
 fn restart_fires_for_a_change_while_away_and_for_nothing_else() {
-    let notified = Start::Notified(content("first"));
+    let notified = LastNotification::Content(content("first"));
     let mut unchanged = Simulation::new(timing(), OnFailure::Retry, false, notified);
     unchanged.observe("first");
     unchanged.run(20_000, DONE);
@@ -376,7 +377,8 @@ fn restart_fires_for_a_change_while_away_and_for_nothing_else() {
 // on-change 59, 60
 #[test]
 fn uncertain_past_fires_whatever_the_content() {
-    let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, Start::Uncertain);
+    let uncertain = LastNotification::Uncertain;
+    let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, uncertain);
     simulation.observe("first");
     simulation.run(20_000, DONE);
     assert_eq!(simulation.rounds.len(), 1);
@@ -387,7 +389,7 @@ fn uncertain_past_fires_whatever_the_content() {
 fn rounds_due_at_start_are_spread_over_ten_seconds() {
     let mut starts = Vec::new();
     for step in 0..100 {
-        let notified = Start::Notified(content("first"));
+        let notified = LastNotification::Content(content("first"));
         let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, notified);
         simulation.random = f64::from(step) / 100.0;
         simulation.observe("second");
@@ -426,7 +428,7 @@ fn content_that_was_missing_until_now_fires_nothing() {
 // on-change 14, 58
 #[test]
 fn missing_content_that_arrives_after_a_restart_hides_no_change() {
-    let notified = Start::Notified(content("first"));
+    let notified = LastNotification::Content(content("first"));
     let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, notified);
     let second = content("second and more");
     simulation.engine.extend(content("first"), None, second);
