@@ -75,6 +75,8 @@ impl Machine {
             folder,
         };
         assert_eq!(machine.line(), "started");
+        // nginx forgets a signal that comes before it has workers.
+        while !machine.succeeds("grep -qsx \"PPid:.$(cat /run/nginx.pid)\" /proc/[0-9]*/status") {}
         machine
     }
 
