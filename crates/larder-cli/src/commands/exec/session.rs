@@ -144,7 +144,7 @@ impl<'a> Session<'a> {
             }
             // The agent writes this volume; here its changes are noticed.
             (Some(Source::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
-                let set = fs::read_link(directory.join("..data")).unwrap_or_default();
+                let set = current_set(&directory);
                 let before = self.sets.borrow_mut().insert(directory, set.clone());
                 Ok(before != Some(set))
             }
@@ -293,6 +293,12 @@ impl<'a> Session<'a> {
         let target = self.target.borrow();
         let start = self.start_of(&target)?.fingerprint();
         let content = Content::read(&target, &self.directories_of(&target), start)?;
+        // The agent may have swapped a volume since it was last looked at. Then the files are newer than the number of the
+        // content, and a round must not take them for those that the command has started with.
+        let is_newer = |(directory, set): (&PathBuf, &PathBuf)| current_set(directory) != *set;
+        if self.sets.borrow().iter().any(is_newer) {
+            self.content.set(self.content.get() + 1);
+        }
         rounds.observe(Instant::now(), |hook| content.of(hook, &self.key));
         Ok(())
     }
@@ -448,6 +454,11 @@ impl<'a> Session<'a> {
         output::note("keeping the last good state");
         None
     }
+}
+
+/// The target of `..data` in a volume; empty if it has none.
+fn current_set(directory: &Path) -> PathBuf {
+    fs::read_link(directory.join("..data")).unwrap_or_default()
 }
 
 /// Writes a plan that only this user can read.
