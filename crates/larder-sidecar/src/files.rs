@@ -198,13 +198,14 @@ impl Files {
                 let error = format!("cannot {step}: {errno}");
                 warn!(%path, %object, error, "cannot write file, will retry");
                 self.metrics.wrote("failed");
-                let has_old = fs::symlink_metadata(&**path).is_ok_and(|found| found.is_file());
-                let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
-                state.url = None;
-                if !was_ours {
-                    // What is there is another's.
+                let found = fs::symlink_metadata(&**path);
+                if !was_ours && found.is_ok() {
+                    // It is another's still.
                     self.index.remove(path);
                 }
+                let has_old = found.is_ok_and(|found| found.is_file());
+                let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
+                state.url = None;
                 state.error = waits.then(|| format!("cannot write {path}: {error}"));
                 self.read_again(object, true);
             }
