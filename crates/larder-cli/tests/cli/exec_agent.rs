@@ -4,8 +4,13 @@ use std::{
     fs,
     io::{Read as _, Write as _},
     net::TcpStream,
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::{
+        fs::{PermissionsExt as _, symlink},
+        process::CommandExt as _,
+    },
     process::Command,
+    thread,
+    time::Duration,
 };
 
 use rustix::process::{Signal, geteuid};
@@ -128,6 +133,40 @@ fn change_at_the_agent_signals_or_restarts_the_command() {
     assert_eq!(running.line(), "ready");
     put(&desk, "two", "z");
     assert_eq!(running.end(), ("z".to_owned(), Some(5)));
+    agent.signal(Signal::TERM);
+}
+
+#[test]
+fn change_while_volumes_are_looked_at_fires_its_hook() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk();
+    let mut agent = serving(&desk);
+    let volume = desk
+        .path()
+        .join("root/by-name/prod/web/volumes/kubernetes.io~configmap/config");
+    let args = [
+        &WHERE[..],
+        &["--on-change", "signal:SIGHUP", "--on-change-debounce", "0s"],
+    ]
+    .concat();
+    let script =
+        "trap 'exit 5' HUP; echo ready; i=0; while [ $i -lt 200 ]; do i=$((i+1)); sleep 0.05; done";
+    for round in 0..30 {
+        // As the agent swaps a volume, at a time that moves over the first look of `exec`.
+        let set = format!("..0{round}");
+        fs::create_dir(volume.join(&set)).unwrap();
+        for key in ["word", "other"] {
+            fs::write(volume.join(&set).join(key), round.to_string()).unwrap();
+        }
+        symlink(&set, volume.join("..data_tmp")).unwrap();
+        let mut running = Running::with(&desk, &args, script);
+        assert_eq!(running.line(), "ready");
+        thread::park_timeout(Duration::from_millis(round));
+        fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+        assert_eq!(running.end(), (String::new(), Some(5)), "round {round}");
+    }
     agent.signal(Signal::TERM);
 }
 

@@ -21,7 +21,7 @@ fn edit_under_load(recipe: &Recipe, running: &mut RunningRecipe, path: &Path) ->
     let manifest = fs::read_to_string(path).unwrap();
     thread::scope(|scope| {
         let (sender, answers) = channel();
-        // Until nobody takes the answers any more. Pauses leave CPU time to the reloads.
+        // Ends when the receiver is dropped. The pauses leave CPU time for the reloads.
         scope.spawn(move || {
             while sender.send(recipe.ask()).is_ok() {
                 thread::park_timeout(Duration::from_millis(1));
