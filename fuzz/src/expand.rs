@@ -1,11 +1,10 @@
 //! `$(VAR)` expansion: one pass; without `$$` and without known names a text stays as it is.
 
-use super::{Reader::OfText, Target};
-use crate::{outcome::Outcome, structure::Structure};
-
-pub(super) const TARGET: Target = Target::new("expand", OfText(run), Structure::Bytes, 4 << 10);
-
-fn run(text: &str) -> Outcome {
+/// Reads an input. Returns whether it names a variable.
+pub fn run(input: &[u8]) -> bool {
+    let Ok(text) = str::from_utf8(input) else {
+        return false;
+    };
     let unknown = larder_projection::expand(text, |_| None);
     assert!(unknown.len() <= text.len());
     if !text.contains("$$") {
@@ -18,7 +17,5 @@ fn run(text: &str) -> Outcome {
     });
     assert!(emptied.len() <= unknown.len());
     assert!(names.iter().all(|name| !name.contains(')')));
-    Outcome::new(!names.is_empty())
-        .with_size(names.len())
-        .with_size(text.len() - unknown.len())
+    !names.is_empty()
 }
