@@ -16,6 +16,7 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 
@@ -30,6 +31,12 @@ class Agent(http.client.HTTPConnection):
     def connect(self):
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.connect(self.path)
+        # What the agent says is executed, so a socket that another user has made is as bad as that user's command.
+        peer = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        _, user, _ = struct.unpack("3i", peer)
+        if user not in (0, os.getuid()):
+            self.sock.close()
+            sys.exit(f"cannot trust the agent on {self.path}: it runs as user {user}")
 
     def ask(self, path):
         self.request("GET", path)

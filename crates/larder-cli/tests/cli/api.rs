@@ -3,11 +3,13 @@
 use std::{
     fs,
     io::{BufRead as _, BufReader, Read as _},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixListener, process::CommandExt as _},
     path::Path,
     process::{Command, Stdio},
+    thread,
 };
 
+use rustix::{fs::Uid, thread::set_thread_uid};
 use serde_json::{Value, json};
 
 use crate::{
@@ -256,6 +258,39 @@ fn projection_needs_nothing_of_the_agent() {
 }
 
 #[test]
+fn example_provider_executes_nothing_for_an_agent_of_another_user() {
+    if !is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let socket = desk.path().join("agent.sock");
+    let path = socket.clone();
+    // The kernel keeps the credentials of the thread that listens.
+    fs::set_permissions(desk.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let listener = thread::spawn(move || {
+        set_thread_uid(Uid::from_raw(65534)).unwrap();
+        UnixListener::bind(path).unwrap()
+    });
+    let _listener = listener.join().unwrap();
+    let output = provider(desk.path()).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    let expected = format!(
+        "cannot trust the agent on {}: it runs as user 65534\n",
+        socket.display()
+    );
+    assert_eq!((output.status.code(), &*error), (Some(1), &*expected));
+}
+
+/// The example provider, asking the agent of `root_dir`.
+fn provider(root_dir: &Path) -> Command {
+    let provider =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python-provider/provider.py");
+    let mut command = Command::new("python3");
+    command.arg(provider).arg(root_dir);
+    command
+}
+
+#[test]
 fn example_provider_runs_and_restarts_what_larder_delivers() {
     let desk = desk();
     let script = "echo got $A $(cat $VOLUME_cfg/a); exec sleep 600";
@@ -279,11 +314,7 @@ spec:
     put(&desk, "variables.yaml", &config_map("variables", "a: one"));
     let mut agent = Agent::start(&desk);
     agent.summary();
-    let provider =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../clients/python-provider/provider.py");
-    let mut child = Command::new("python3")
-        .arg(provider)
-        .arg(desk.path().join("root"))
+    let mut child = provider(&desk.path().join("root"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
