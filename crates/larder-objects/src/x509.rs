@@ -13,6 +13,8 @@ pub struct Certificate<'a> {
     pub public_key: &'a [u8],
     /// Whether it may certify others: the CA bit of its basic constraints.
     pub is_ca: bool,
+    /// The common name of its subject, if that has exactly one.
+    pub common_name: Option<&'a str>,
 }
 
 /// The type of the key in a SubjectPublicKeyInfo.
@@ -34,10 +36,14 @@ const BOOLEAN: u8 = 0x01;
 const OID: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
+const SET: u8 = 0x31;
+const UTF8_STRING: u8 = 0x0c;
+const PRINTABLE_STRING: u8 = 0x13;
 const CONTEXT_0: u8 = 0xa0;
 const CONTEXT_3: u8 = 0xa3;
 
 const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 0x13];
+const COMMON_NAME: &[u8] = &[0x55, 0x04, 0x03];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 const RSA: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 const ELLIPTIC: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
@@ -58,8 +64,7 @@ impl<'a> Certificate<'a> {
         body.next(SEQUENCE)?;
         let mut validity = Reader(body.next(SEQUENCE)?);
         let (not_before, not_after) = (validity.time()?, validity.time()?);
-        // The subject.
-        body.next(SEQUENCE)?;
+        let common_name = common_name(body.next(SEQUENCE)?);
         let public_key = body.whole(SEQUENCE)?;
         PublicKey::parse(public_key)?;
         // Unique identifiers of issuer and subject.
@@ -76,6 +81,7 @@ impl<'a> Certificate<'a> {
             not_after,
             public_key,
             is_ca,
+            common_name,
         })
     }
 }
@@ -132,6 +138,25 @@ fn signed_body(der: &[u8]) -> Option<&[u8]> {
     signed.next(BIT_STRING)?;
     signed.end()?;
     Some(body)
+}
+
+/// The common name among the attributes of `subject`; `None` unless they are well-formed and there is exactly one.
+fn common_name(subject: &[u8]) -> Option<&str> {
+    let (mut subject, mut found) = (Reader(subject), None);
+    while !subject.0.is_empty() {
+        let mut attributes = Reader(subject.next(SET)?);
+        while !attributes.0.is_empty() {
+            let mut attribute = Reader(attributes.next(SEQUENCE)?);
+            if attribute.next(OID)? == COMMON_NAME {
+                let text = attribute.skip(UTF8_STRING);
+                let text = text.or_else(|| attribute.skip(PRINTABLE_STRING))?;
+                if found.replace(str::from_utf8(text).ok()?).is_some() {
+                    return None;
+                }
+            }
+        }
+    }
+    found
 }
 
 /// The CA bit among `extensions`; `None` if they are malformed.
@@ -254,6 +279,10 @@ mod tests {
         assert_eq!(root.not_after, "2126-01-31T12:00:00Z");
         let leaf = Certificate::parse(&leaf).unwrap();
         assert!(!leaf.is_ca);
+        assert_eq!(
+            (root.common_name, leaf.common_name),
+            (Some("root"), Some("leaf"))
+        );
         assert_eq!(
             PublicKey::parse(leaf.public_key),
             Some(PublicKey::Rsa(3072))

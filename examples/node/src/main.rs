@@ -69,9 +69,12 @@ struct Arguments {
     /// Key of the certificate
     #[arg(long)]
     tls_private_key_file: PathBuf,
-    /// Authority of the API server's certificate as a client. Each of its clients can run commands in containers
+    /// Authority of the API server's certificate as a client
     #[arg(long)]
     client_ca_file: PathBuf,
+    /// Common name of that certificate; only this client can read logs and run commands in containers
+    #[arg(long, default_value = "kube-apiserver-kubelet-client")]
+    client_name: String,
 }
 
 fn main() -> anyhow::Result<ExitCode> {
@@ -107,7 +110,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     private.recursive(true).mode(0o700).create(&directory)?;
     let (certificate, key) = (&arguments.tls_cert_file, &arguments.tls_private_key_file);
     let files = [certificate, key, &arguments.client_ca_file];
-    let listener = TlsListener::bind(arguments.node_ip, files).await?;
+    let listener = TlsListener::bind(arguments.node_ip, files, &arguments.client_name).await?;
     let port = listener.socket.local_addr()?.port();
     let node = Arc::new(Node {
         client,
