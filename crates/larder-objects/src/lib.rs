@@ -23,7 +23,6 @@ pub mod manifest;
 mod object;
 pub mod pem;
 mod pod_identity;
-pub mod protobuf;
 mod quantity;
 pub mod references;
 mod resources;

@@ -10,7 +10,6 @@ mod directory;
 mod file;
 #[cfg(feature = "static-sources")]
 mod http;
-mod kubelet;
 #[cfg(feature = "static-sources")]
 mod last_good;
 
@@ -28,7 +27,6 @@ pub use directory::{DirectoryWatch, Signal, Touch};
 pub use file::{FileSource, FileSourceError};
 #[cfg(feature = "static-sources")]
 pub use http::{HttpService, HttpSource, HttpSourceError};
-pub use kubelet::PodsApiError;
 
 /// One report of a source.
 #[derive(Debug)]

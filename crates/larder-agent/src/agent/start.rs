@@ -102,10 +102,7 @@ impl Agent {
         );
         tasks.spawn("trust bundles", trust_bundles);
         let mut expected = vec![PodSource::Api];
-        let mut source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
-        if let Some(beside) = &self.config.beside {
-            source = source.beside_kubelet(&beside.kubelet_root_dir);
-        }
+        let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
         tasks.spawn("pod source api", source.run(reports.clone()));
         // Static pods belong to the kubelet, and reference no objects.
         if let Some(beside) = &self.handle.beside {

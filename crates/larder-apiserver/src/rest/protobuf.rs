@@ -7,8 +7,11 @@
 //! Field numbers: Kubernetes 1.36, the `generated.proto` of `api/core/v1`, `api/authentication/v1`,
 //! `api/authorization/v1`, `api/policy/v1` and `apimachinery/pkg/apis/meta/v1`.
 
-use larder_objects::protobuf::{Schema, WireValue, fields};
+mod schema;
+
 use serde_json::Value;
+
+use self::schema::{Schema, WireValue, fields};
 
 /// The media type.
 pub(super) const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
@@ -54,7 +57,7 @@ const BODIES: [&str; 11] = [
 ];
 
 #[rustfmt::skip]
-const SCHEMA: Schema = Schema { is_complete: true, messages: &[
+const SCHEMA: Schema = Schema { messages: &[
     ("TypeMeta", "1 apiVersion Text, 2 kind Text"),
     ("Metadata", "1 name Text, 2 generateName Text, 3 namespace Text, 4 selfLink Text, 5 uid Text, \
         6 resourceVersion Text, 7 generation PlainInt, 8 creationTimestamp Time, 11 labels {Text}, \

@@ -4,10 +4,6 @@
 //! nodes no other list. After the first list, each change is reported separately, so that its cost does not grow with
 //! the pods of the node.
 //!
-//! Beside a kubelet that serves its pods itself, they come from there, and nothing is asked of the API server about pods.
-//! While the kubelet does not answer, they come from the API server. A change of the origin is a complete set like any
-//! other.
-//!
 //! Invariant: a pod that cannot be decoded stays as last reported, and is a problem. While one exists, the readable
 //! pods are not the complete set. So they are reported one by one, and no pod of the node is removed because the list
 //! lacks it.
@@ -15,22 +11,14 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     fmt,
-    future::pending,
-    path::{Path, PathBuf},
-    pin::pin,
     sync::Arc,
-    time::Duration,
 };
 
 use kube::Client;
-use larder_objects::{DecodeError, ObjectMeta, chain};
-use tokio::{sync::mpsc, time::sleep};
-use tracing::info;
+use larder_objects::{DecodeError, ObjectMeta};
+use tokio::sync::mpsc;
 
-use super::{
-    Closed, Reporter, SourceProblem, SourceReport,
-    kubelet::{PodsApi, SOCKET},
-};
+use super::{Closed, Reporter, SourceProblem, SourceReport};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
     NodeContext, RequestError,
@@ -44,10 +32,6 @@ use crate::{
 };
 
 const PODS: Resource = Resource::core("pods");
-/// Pause between two attempts to reach the kubelet's API while the API server is followed.
-const KUBELET_AGAIN: Duration = Duration::from_mins(1);
-/// Pause before the first attempt after the kubelet has ended the watch. A restart takes about as long.
-const KUBELET_RESTART: Duration = Duration::from_secs(2);
 
 /// The pods of one node at the API server.
 #[derive(Clone)]
@@ -55,8 +39,6 @@ pub struct ApiSource {
     client: Client,
     node_name: String,
     context: NodeContext,
-    /// The root directory of the kubelet beside which it runs, and the pause between two attempts to reach its API.
-    kubelet: Option<(PathBuf, Duration)>,
 }
 
 impl fmt::Debug for ApiSource {
@@ -96,19 +78,7 @@ impl ApiSource {
             client,
             node_name: node_name.into(),
             context: NodeContext::default(),
-            kubelet: None,
         }
-    }
-
-    /// Takes the pods from the API of the kubelet with this root directory, while that is served.
-    #[must_use]
-    pub fn beside_kubelet(self, root: &Path) -> Self {
-        self.asking_kubelet(root, KUBELET_AGAIN)
-    }
-
-    pub(super) fn asking_kubelet(mut self, root: &Path, pause: Duration) -> Self {
-        self.kubelet = Some((root.join(SOCKET), pause));
-        self
     }
 
     /// Shares the rate limit of repeated requests, and the knowledge of outages, with the rest of the node.
@@ -151,15 +121,11 @@ impl ApiSource {
         };
         // The dropped receiver also ends a wait or a silent watch.
         let report = async {
-            let mut kubelet = self.open_kubelet().await;
-            loop {
-                let ended = match kubelet.take() {
-                    Some(watch) => self.report_of_kubelet(watch, &mut seen).await,
-                    None => self.report_of_server(&mut seen).await,
-                };
-                match ended {
-                    Ok(next) => kubelet = next,
-                    Err(Closed) => return,
+            let mut pods = self.follow();
+            while seen.report(pods.next().await).await.is_ok() {
+                if seen.owes_all && seen.unreadable.is_empty() {
+                    seen.owes_all = false;
+                    pods.relist();
                 }
             }
         };
@@ -168,81 +134,7 @@ impl ApiSource {
             () = reports.closed() => {}
         }
     }
-
-    /// Reports the pods of the API server; returns once the kubelet serves them.
-    async fn report_of_server(&self, seen: &mut Seen) -> Result<Option<KubeletWatch>, Closed> {
-        let mut pods = self.follow();
-        let mut kubelet = pin!(self.kubelet_again());
-        loop {
-            let event = tokio::select! {
-                biased;
-                event = pods.next() => event,
-                watch = &mut kubelet => return Ok(Some(watch)),
-            };
-            seen.report(event).await?;
-            if seen.owes_all && seen.unreadable.is_empty() {
-                seen.owes_all = false;
-                pods.relist();
-            }
-        }
-    }
-
-    /// Reports the pods of the kubelet until its watch ends; returns its next one if that comes at once, as after a
-    /// restart.
-    async fn report_of_kubelet(
-        &self,
-        (mut api, all): KubeletWatch,
-        seen: &mut Seen,
-    ) -> Result<Option<KubeletWatch>, Closed> {
-        info!("following the pods of the kubelet");
-        seen.report(all).await?;
-        loop {
-            match api.next().await {
-                Ok(event) => seen.report(event).await?,
-                Err(error) => {
-                    info!(error = chain(&error), "the kubelet's watch of pods ended");
-                    break;
-                }
-            }
-        }
-        drop(api);
-        if let Some((_, pause)) = self.kubelet {
-            sleep(KUBELET_RESTART.min(pause)).await;
-        }
-        Ok(self.open_kubelet().await)
-    }
-
-    /// Asks the kubelet for its pods.
-    async fn open_kubelet(&self) -> Option<KubeletWatch> {
-        let (socket, _) = self.kubelet.as_ref()?;
-        let opened = PodsApi::open(socket).await.inspect_err(|error| {
-            if !error.is_not_served() {
-                let error = chain(error);
-                info!(
-                    error,
-                    "cannot follow the pods of the kubelet, asking the API server"
-                );
-            }
-        });
-        opened.ok()
-    }
-
-    /// Asks the kubelet again and again until it serves its pods.
-    async fn kubelet_again(&self) -> KubeletWatch {
-        let Some((_, pause)) = self.kubelet else {
-            return pending().await;
-        };
-        loop {
-            sleep(pause).await;
-            if let Some(watch) = self.open_kubelet().await {
-                return watch;
-            }
-        }
-    }
 }
-
-/// A watch of the kubelet, and the complete set of pods with which it began.
-type KubeletWatch = (PodsApi, CollectionEvent<StoredPod>);
 
 /// The pods seen and reported so far.
 struct Seen {

@@ -1,6 +1,6 @@
 //! Kubernetes' protobuf form of objects, read into the JSON form.
 //!
-//! A [`Schema`] names the messages and fields that a reader uses, and no others. No code is generated.
+//! A [`Schema`] names the messages and fields that a reader knows; any other is an error. No code is generated.
 //!
 //! Invariants:
 //! 1. The cost grows with the bytes. The nesting of the messages of a schema bounds the depth; [`MAX_ITEMS`] bounds
@@ -12,33 +12,29 @@ use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 /// Most items of lists and maps in one object. Decoded, an item of two bytes may take kilobytes.
-pub const MAX_ITEMS: usize = 20_000;
+const MAX_ITEMS: usize = 20_000;
 
 /// The known messages.
 #[derive(Clone, Copy, Debug)]
-pub struct Schema {
-    /// Whether an unknown field is an error; otherwise it is left out.
-    pub is_complete: bool,
+pub(super) struct Schema {
     /// The messages, each with its fields: number, JSON name and type, joined by commas. A type is a message, `[TYPE]`,
     /// `{TYPE}` (a map from strings), `<MESSAGE>` (its fields stand in place of the field), or a scalar: `Text`,
     /// `Bytes`, `Bool`, `Int`, `Time`, `Quantity`, `IntOrString`. The scalars `PlainInt` and `PlainBool` are those that
     /// Go writes though they are zero, which JSON leaves out.
-    pub messages: &'static [(&'static str, &'static str)],
+    pub(super) messages: &'static [(&'static str, &'static str)],
 }
 
 /// A value as it stands in the bytes.
 #[derive(Clone, Copy, Debug)]
-pub enum WireValue<'a> {
+pub(super) enum WireValue<'a> {
     /// A number, a flag or a choice.
     Number(u64),
     /// A text, bytes or a message.
     Bytes(&'a [u8]),
-    /// A number of a fixed width, of which no message of Kubernetes reads anything.
-    Fixed,
 }
 
 /// The fields of a message in their order; `None` ends those that are malformed.
-pub fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, WireValue<'_>)>> {
+pub(super) fn fields(mut bytes: &[u8]) -> impl Iterator<Item = Option<(u64, WireValue<'_>)>> {
     std::iter::from_fn(move || {
         if bytes.is_empty() {
             return None;
@@ -59,8 +55,7 @@ fn field<'a>(bytes: &mut &'a [u8]) -> Option<(u64, WireValue<'a>)> {
             let length = varint(bytes)?;
             WireValue::Bytes(take(bytes, usize::try_from(length).ok()?)?)
         }
-        1 => take(bytes, 8).map(|_| WireValue::Fixed)?,
-        5 => take(bytes, 4).map(|_| WireValue::Fixed)?,
+        // Numbers of a fixed width, which no known message has, and the groups of protobuf 1.
         _ => return None,
     };
     Some((tag >> 3, wire))
@@ -119,15 +114,16 @@ fn within(kind: &'static str, brackets: [char; 2]) -> Option<&'static str> {
 
 impl Schema {
     /// The object that `bytes`, a message called `name`, stand for. `None` if they are malformed, have more than
-    /// [`MAX_ITEMS`] items, or hold what a complete schema does not know.
-    pub fn decode(&self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
+    /// [`MAX_ITEMS`] items, or hold a field that the schema does not know.
+    pub(super) fn decode(&self, name: &str, bytes: &[u8]) -> Option<Map<String, Value>> {
         let mut object = Map::new();
         self.message(name, bytes, &mut object, &mut 0)?;
         Some(object)
     }
 
-    /// The types of fields that are neither a scalar nor a message of the schema; for tests of a schema.
-    pub fn unknown_types(&self) -> Vec<&'static str> {
+    /// The types of fields that are neither a scalar nor a message of the schema.
+    #[cfg(test)]
+    pub(super) fn unknown_types(&self) -> Vec<&'static str> {
         let scalars = "Text Bytes Bool PlainBool Int PlainInt Time Quantity IntOrString";
         let messages = self.messages.iter();
         let fields = messages.flat_map(|(_, fields)| fields.split(", "));
@@ -151,12 +147,7 @@ impl Schema {
         let (_, declared) = self.messages.iter().find(|(known, _)| *known == name)?;
         for field in fields(bytes) {
             let (number, wire) = field?;
-            let Some((name, kind)) = field_of(declared, number) else {
-                if self.is_complete {
-                    return None;
-                }
-                continue;
-            };
+            let (name, kind) = field_of(declared, number)?;
             if let Some(item) = within(kind, ['[', ']']) {
                 *items += 1;
                 let list = object.entry(name).or_insert_with(|| json!([]));
@@ -239,7 +230,7 @@ impl Schema {
                 self.message(message, bytes, &mut object, items)?;
                 Value::Object(object)
             }
-            (_, WireValue::Number(_) | WireValue::Fixed) => return None,
+            (_, WireValue::Number(_)) => return None,
         })
     }
 }
@@ -249,7 +240,6 @@ mod tests {
     use super::*;
 
     const SCHEMA: Schema = Schema {
-        is_complete: false,
         messages: &[
             (
                 "Object",
@@ -280,11 +270,6 @@ mod tests {
             (b"*\x02\x08\x01", json!({"time": "1970-01-01T00:00:01Z"})),
             (b"*\0", json!({})),
             (b"2\x04\x0a\x021k", json!({"amount": "1k"})),
-            // Unknown, also of a fixed width.
-            (
-                b"\x51\0\0\0\0\0\0\0\0\x55\0\0\0\0\x58\x01\x0a\x01a",
-                json!({"name": "a"}),
-            ),
         ] {
             assert_eq!(decode(bytes), Some(expected), "{bytes:?}");
         }
@@ -300,6 +285,9 @@ mod tests {
             b"\x12\x01\x0a",
             b"\x08\x01",
             b"*\x02\x20\x01",
+            // Unknown, also of a fixed width.
+            b"\x58\x01\x0a\x01a",
+            b"\x51\0\0\0\0\0\0\0\0\x55\0\0\0\0\x0a\x01a",
         ] {
             assert_eq!(decode(bytes), None, "{bytes:?}");
         }
