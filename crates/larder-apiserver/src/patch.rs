@@ -3,6 +3,8 @@
 mod json;
 mod merge;
 mod strategic;
+#[cfg(test)]
+mod tests;
 
 use serde_json::Value;
 
@@ -52,7 +54,9 @@ impl PatchType {
         let patched = match self {
             Self::Json => json::apply(old.clone(), patch),
             Self::Merge => Ok(merge::apply(old.clone(), patch)),
-            Self::StrategicMerge => strategic::apply(kind, old.clone(), patch),
+            Self::StrategicMerge => {
+                strategic::apply(kind, old.clone(), patch).map(strategic::without_directives)
+            }
         };
         patched.map_err(|error| match error {
             PatchError::Malformed(why) => {

@@ -1,5 +1,9 @@
 //! JSON patch, RFC 6902: a list of operations on JSON pointers, all or none.
 //!
+//! Where kube-apiserver 1.36 (with `evanphx/json-patch` v4) differs from the RFC, so does this: a missing `value` and a
+//! missing member of an object count as null, `replace` may add a member, an index may be negative (from the end), and
+//! only `replace` and `test` may concern the whole document.
+//!
 //! Invariant: a patch of any content costs bounded memory, time and nesting. [`MAX_OPERATIONS`], [`MAX_COPIED_BYTES`],
 //! [`MAX_STEPS`] and [`MAX_DEPTH`] are checked before an operation is carried out.
 
@@ -12,12 +16,32 @@ use crate::json::{MAX_DEPTH, depth, json_type, size_up_to};
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
 enum Operation {
-    Add { path: String, value: Value },
-    Remove { path: String },
-    Replace { path: String, value: Value },
-    Move { from: String, path: String },
-    Copy { from: String, path: String },
-    Test { path: String, value: Value },
+    Add {
+        path: String,
+        #[serde(default)]
+        value: Value,
+    },
+    Remove {
+        path: String,
+    },
+    Replace {
+        path: String,
+        #[serde(default)]
+        value: Value,
+    },
+    Move {
+        from: String,
+        path: String,
+    },
+    Copy {
+        from: String,
+        path: String,
+    },
+    Test {
+        path: String,
+        #[serde(default)]
+        value: Value,
+    },
 }
 
 /// Most operations of one patch. Source: kube-apiserver 1.36,
@@ -64,7 +88,7 @@ pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
             Operation::Move { from, path } => document.move_value(&from, &path)?,
             Operation::Copy { from, path } => document.copy(&from, &path)?,
             Operation::Test { path, value } => {
-                if document.root.pointer(&path).unwrap_or(&Value::Null) != &value {
+                if get(&document.root, &path)? != &value {
                     return Err(PatchError::Unfit);
                 }
             }
@@ -88,10 +112,6 @@ impl Document {
     /// Puts `value`, whose depth is at most `depth`, at `path`.
     fn add(&mut self, path: &str, value: Value, depth: usize) -> Result<(), PatchError> {
         self.nest(path, depth)?;
-        if path.is_empty() {
-            self.root = value;
-            return Ok(());
-        }
         let (parent, last) = parent(&mut self.root, path)?;
         match parent {
             Value::Object(fields) => {
@@ -100,7 +120,7 @@ impl Document {
             Value::Array(items) => {
                 let index = match last.as_str() {
                     "-" => items.len(),
-                    last => index(last, items.len() + 1)?,
+                    last => index(last, items.len() + 1).ok_or(PatchError::Unfit)?,
                 };
                 step(&mut self.steps, items.len() - index)?;
                 items.insert(index, value);
@@ -111,14 +131,11 @@ impl Document {
     }
 
     fn remove(&mut self, path: &str) -> Result<Value, PatchError> {
-        if path.is_empty() {
-            return Err(PatchError::Unfit);
-        }
         let (parent, last) = parent(&mut self.root, path)?;
         let removed = match parent {
             Value::Object(fields) => fields.remove(&last),
             Value::Array(items) => {
-                let index = index(&last, items.len())?;
+                let index = index(&last, items.len()).ok_or(PatchError::Unfit)?;
                 step(&mut self.steps, items.len() - index)?;
                 Some(items.remove(index))
             }
@@ -129,18 +146,20 @@ impl Document {
 
     fn replace(&mut self, path: &str, value: Value) -> Result<(), PatchError> {
         self.nest(path, depth(&value))?;
-        *self.root.pointer_mut(path).ok_or(PatchError::Unfit)? = value;
+        if path.is_empty() {
+            self.root = value;
+            return Ok(());
+        }
+        let (parent, last) = parent(&mut self.root, path)?;
+        let held = match parent {
+            Value::Object(fields) => fields.entry(last).or_insert(Value::Null),
+            parent => child(parent, &last).ok_or(PatchError::Unfit)?,
+        };
+        *held = value;
         Ok(())
     }
 
     fn move_value(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
-        // A value cannot be moved into itself.
-        if path
-            .strip_prefix(from)
-            .is_some_and(|rest| rest.starts_with('/'))
-        {
-            return Err(PatchError::Unfit);
-        }
         let value = self.remove(from)?;
         let mut depth_bound = self.depth.saturating_sub(tokens(from));
         if tokens(path) + depth_bound > MAX_DEPTH {
@@ -151,7 +170,7 @@ impl Document {
     }
 
     fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
-        let value = self.root.pointer(from).ok_or(PatchError::Unfit)?;
+        let value = get(&self.root, from)?;
         self.copied_bytes += size_up_to(value, MAX_COPIED_BYTES - self.copied_bytes + 1);
         if self.copied_bytes > MAX_COPIED_BYTES {
             return Err(PatchError::Unfit);
@@ -191,16 +210,55 @@ fn tokens(path: &str) -> usize {
 /// What holds the value at `path`, and its last token.
 fn parent<'v>(target: &'v mut Value, path: &str) -> Result<(&'v mut Value, String), PatchError> {
     let (parent, last) = path.rsplit_once('/').ok_or(PatchError::Unfit)?;
-    let parent = target.pointer_mut(parent).ok_or(PatchError::Unfit)?;
-    Ok((parent, last.replace("~1", "/").replace("~0", "~")))
+    let mut tokens = parent.split('/').skip(1).map(unescaped);
+    let parent = tokens.try_fold(target, |value, token| child(value, &token));
+    Ok((parent.ok_or(PatchError::Unfit)?, unescaped(last)))
 }
 
-/// An index of a list, below `end`; RFC 6901 allows no leading zeros and no signs.
-fn index(token: &str, end: usize) -> Result<usize, PatchError> {
-    let is_plain = token == "0" || !token.starts_with('0');
-    let is_number = is_plain && token.bytes().all(|byte| byte.is_ascii_digit());
-    let index = token.parse().ok().filter(|index| is_number && *index < end);
-    index.ok_or(PatchError::Unfit)
+/// The value at `path`: null where its parent is an object without it.
+fn get<'v>(root: &'v Value, path: &str) -> Result<&'v Value, PatchError> {
+    let mut value = root;
+    let mut tokens = path.split('/').skip(1).map(unescaped).peekable();
+    if tokens.peek().is_none() && !path.is_empty() {
+        return Err(PatchError::Unfit);
+    }
+    while let Some(token) = tokens.next() {
+        let found = match value {
+            Value::Object(fields) => fields.get(&token),
+            Value::Array(items) => index(&token, items.len()).map(|index| &items[index]),
+            _ => None,
+        };
+        let is_absent_member = value.is_object() && tokens.peek().is_none();
+        value = found
+            .or(is_absent_member.then_some(&Value::Null))
+            .ok_or(PatchError::Unfit)?;
+    }
+    Ok(value)
+}
+
+/// The member or item of `value` that `token` names.
+fn child<'v>(value: &'v mut Value, token: &str) -> Option<&'v mut Value> {
+    match value {
+        Value::Object(fields) => fields.get_mut(token),
+        Value::Array(items) => index(token, items.len()).map(|index| &mut items[index]),
+        _ => None,
+    }
+}
+
+fn unescaped(token: &str) -> String {
+    token.replace("~1", "/").replace("~0", "~")
+}
+
+/// An index of a list, below `end`; a negative one counts from there.
+fn index(token: &str, end: usize) -> Option<usize> {
+    let index: i64 = token.parse().ok()?;
+    let back = usize::try_from(index.unsigned_abs()).ok()?;
+    let index = if index < 0 {
+        end.checked_sub(back)?
+    } else {
+        back
+    };
+    (index < end).then_some(index)
 }
 
 #[cfg(test)]
@@ -311,10 +369,11 @@ mod tests {
     fn a_patch_that_does_not_fit_changes_nothing() {
         for patch in [
             json!([{"op": "remove", "path": "/x"}]),
-            json!([{"op": "replace", "path": "/x", "value": 1}]),
+            json!([{"op": "replace", "path": "/l/1", "value": 1}]),
+            json!([{"op": "add", "path": "", "value": {}}]),
             json!([{"op": "test", "path": "/a", "value": 2}]),
             json!([{"op": "add", "path": "/l/9", "value": 2}]),
-            json!([{"op": "add", "path": "/l/01", "value": 2}]),
+            json!([{"op": "add", "path": "/l/-3", "value": 2}]),
             json!([{"op": "add", "path": "/x/y", "value": 2}]),
             json!([{"op": "move", "from": "/l", "path": "/l/0"}]),
             json!([{"op": "nonsense", "path": "/a"}]),

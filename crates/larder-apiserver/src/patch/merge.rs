@@ -1,11 +1,18 @@
 //! JSON merge patch, RFC 7386.
+//!
+//! As with kube-apiserver 1.36 (`evanphx/json-patch` v4), the objects in a list of the patch lose their nulls, too.
 
 use serde_json::{Map, Value};
 
 /// The value that `patch` makes of `target`: objects are merged, `null` removes, everything else replaces.
 pub(super) fn apply(target: Value, patch: &Value) -> Value {
-    let Value::Object(patch) = patch else {
-        return patch.clone();
+    let patch = match patch {
+        Value::Object(patch) => patch,
+        Value::Array(items) => {
+            let items = items.iter().map(|item| apply(Value::Null, item));
+            return items.collect();
+        }
+        patch => return patch.clone(),
     };
     let mut merged = match target {
         Value::Object(target) => target,

@@ -1,26 +1,37 @@
 //! Strategic merge patch: a merge patch that knows which lists are sets and which are keyed, and takes directives.
 //!
 //! Source: `apimachinery/pkg/util/strategicpatch`, and the `patchStrategy` and `patchMergeKey` tags of
-//! `api/core/v1/types.go`, 1.36.
+//! `api/core/v1/types.go`, 1.36. The tests of [`patch`](super) compare it with kubectl.
 //!
 //! Invariant: the cost grows with the sizes of object and patch together. Lists are matched through hashes of their
 //! items.
 //!
 //! | directive | in | meaning |
 //! | --- | --- | --- |
-//! | `$patch: replace` | object, or an item of a list | what the patch holds replaces what is there |
+//! | `$patch: replace` | object | what the patch holds replaces what is there |
+//! | `$patch: replace` | item of a list | the other items replace the list |
 //! | `$patch: delete` | object, or item with merge key | is removed |
-//! | `$patch: merge` | object | as without it |
-//! | `$retainKeys: [..]` | object | other fields are dropped |
+//! | `$retainKeys: [..]` | object | other fields are dropped; the patch may set no other ones |
 //! | `$deleteFromPrimitiveList/<field>: [..]` | object | these items leave the list of that name |
 //! | `$setElementOrder/<field>: [..]` | object | the order of that list; what it does not name keeps its place |
+//!
+//! The items of a patch come in the order of the patch, or of `$setElementOrder`. Each other item stays before those of
+//! the patch that it preceded, and behind the rest: see [`in_order`].
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use serde_json::{Map, Value};
 
 use super::PatchError;
 use crate::resource::Kind;
+
+/// A list that a patch does not simply replace.
+struct MergedList {
+    /// The field that holds the object with the list; `None` if any may.
+    parent: Option<&'static str>,
+    field: &'static str,
+    merge: ListMerge,
+}
 
 /// How a list is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,44 +44,90 @@ enum ListMerge {
     Keyed(&'static str),
 }
 
-/// The lists of a pod that are not atomic, and the field that identifies an item: `PARENT/LIST=FIELD`, or `PARENT/LIST`
-/// for a set. The parent is named where the list alone is ambiguous.
-const POD: &str = "containers=name initContainers=name ephemeralContainers=name volumes=name imagePullSecrets=name \
-    hostAliases=ip topologySpreadConstraints=topologyKey resourceClaims=name schedulingGates=name env=name \
-    volumeMounts=mountPath volumeDevices=devicePath containers/ports=containerPort \
-    initContainers/ports=containerPort ephemeralContainers/ports=containerPort status/conditions=type \
-    status/podIPs=ip status/hostIPs=ip status/resourceClaimStatuses=name";
+const fn keyed(field: &'static str, key: &'static str) -> MergedList {
+    MergedList {
+        parent: None,
+        field,
+        merge: ListMerge::Keyed(key),
+    }
+}
 
-/// Those of the metadata of every kind.
-const METADATA: &str = "metadata/finalizers metadata/ownerReferences=uid";
+const fn keyed_in(parent: &'static str, field: &'static str, key: &'static str) -> MergedList {
+    MergedList {
+        parent: Some(parent),
+        ..keyed(field, key)
+    }
+}
+
+const fn set_in(parent: &'static str, field: &'static str) -> MergedList {
+    MergedList {
+        parent: Some(parent),
+        field,
+        merge: ListMerge::Set,
+    }
+}
+
+const METADATA: &[MergedList] = &[
+    set_in("metadata", "finalizers"),
+    keyed_in("metadata", "ownerReferences", "uid"),
+];
+
+const POD: &[MergedList] = &[
+    keyed("containers", "name"),
+    keyed("initContainers", "name"),
+    keyed("ephemeralContainers", "name"),
+    keyed("volumes", "name"),
+    keyed("imagePullSecrets", "name"),
+    keyed("hostAliases", "ip"),
+    keyed("topologySpreadConstraints", "topologyKey"),
+    keyed("resourceClaims", "name"),
+    keyed("schedulingGates", "name"),
+    keyed("env", "name"),
+    keyed("volumeMounts", "mountPath"),
+    keyed("volumeDevices", "devicePath"),
+    keyed_in("containers", "ports", "containerPort"),
+    keyed_in("initContainers", "ports", "containerPort"),
+    keyed_in("ephemeralContainers", "ports", "containerPort"),
+    keyed_in("status", "conditions", "type"),
+    keyed_in("status", "podIPs", "ip"),
+    keyed_in("status", "hostIPs", "ip"),
+    keyed_in("status", "resourceClaimStatuses", "name"),
+];
+
+const NODE: &[MergedList] = &[
+    set_in("spec", "podCIDRs"),
+    keyed_in("status", "conditions", "type"),
+    keyed_in("status", "addresses", "type"),
+];
+
+const SERVICE: &[MergedList] = &[
+    keyed_in("spec", "ports", "port"),
+    keyed_in("status", "conditions", "type"),
+];
+
+const SERVICE_ACCOUNT: &[MergedList] = &[keyed("secrets", "name")];
+
+const CONDITIONS: &[MergedList] = &[keyed_in("status", "conditions", "type")];
 
 /// How the list `field` below `parent` is patched.
 fn list(kind: Kind, parent: &str, field: &str) -> ListMerge {
-    let own = match kind {
+    let own: &[MergedList] = match kind {
         Kind::Pod => POD,
-        Kind::Node => "spec/podCIDRs status/conditions=type status/addresses=type",
-        Kind::Service => "spec/ports=port status/conditions=type",
-        Kind::Namespace | Kind::PodCertificateRequest => "status/conditions=type",
-        Kind::ServiceAccount => "secrets=name",
+        Kind::Node => NODE,
+        Kind::Service => SERVICE,
+        Kind::ServiceAccount => SERVICE_ACCOUNT,
+        Kind::Namespace | Kind::PodCertificateRequest => CONDITIONS,
         Kind::ConfigMap
         | Kind::Secret
         | Kind::Event
         | Kind::ClusterTrustBundle
         | Kind::Lease
-        | Kind::CsiDriver => "",
+        | Kind::CsiDriver => &[],
     };
-    let mut known = METADATA
-        .split_ascii_whitespace()
-        .chain(own.split_ascii_whitespace());
-    let found = known.find_map(|known| {
-        let (path, list) = match known.split_once('=') {
-            Some((path, key)) => (path, ListMerge::Keyed(key)),
-            None => (known, ListMerge::Set),
-        };
-        let (above, name) = path.split_once('/').unwrap_or((parent, path));
-        (name == field && above == parent).then_some(list)
-    });
-    found.unwrap_or(ListMerge::Atomic)
+    let is_it =
+        |list: &&MergedList| list.field == field && list.parent.is_none_or(|above| above == parent);
+    let found = METADATA.iter().chain(own).find(is_it);
+    found.map_or(ListMerge::Atomic, |list| list.merge)
 }
 
 const PATCH: &str = "$patch";
@@ -81,11 +138,32 @@ const SET_ORDER: &str = "$setElementOrder/";
 type Fields = Map<String, Value>;
 
 /// What `patch` makes of `target`, an object of `kind`.
+///
+/// Directives stay in parts of the patch that are copied as a whole, as they do upstream; see [`without_directives`].
 pub(super) fn apply(kind: Kind, target: Value, patch: &Value) -> Result<Value, PatchError> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(malformed("it is not an object"));
     };
     merge_object(kind, "", target, patch).map(Value::Object)
+}
+
+/// Drops directives and nulls, which no field of an object can hold. An API server drops them when it decodes what a
+/// patch has made.
+pub(super) fn without_directives(value: Value) -> Value {
+    match value {
+        Value::Object(fields) => {
+            let fields = fields.into_iter().filter(|(field, value)| {
+                let is_directive = [PATCH, RETAIN_KEYS].contains(&&**field)
+                    || field.starts_with(DELETE_FROM)
+                    || field.starts_with(SET_ORDER);
+                !is_directive && !value.is_null()
+            });
+            let fields = fields.map(|(field, value)| (field, without_directives(value)));
+            Value::Object(fields.collect())
+        }
+        Value::Array(items) => items.into_iter().map(without_directives).collect(),
+        value => value,
+    }
 }
 
 /// Merges `patch` into `target`, the value of the field `parent`.
@@ -95,66 +173,148 @@ fn merge_object(
     mut target: Fields,
     patch: &Fields,
 ) -> Result<Fields, PatchError> {
-    match directive(patch)? {
-        Some("replace") => return Ok(plain(patch)),
-        Some("delete") => return Ok(Fields::new()),
-        _ => {}
+    match patch.get(PATCH).map(Value::as_str) {
+        None => {}
+        Some(Some("replace")) => {
+            let mut replaced = patch.clone();
+            replaced.remove(PATCH);
+            return Ok(replaced);
+        }
+        Some(Some("delete")) => return Ok(Fields::new()),
+        Some(_) => return Err(malformed("unknown patch type")),
     }
     if let Some(retained) = patch.get(RETAIN_KEYS) {
-        let retained: HashSet<&str> = items(retained, RETAIN_KEYS)?
-            .iter()
-            .filter_map(Value::as_str)
-            .collect();
-        target.retain(|field, _| retained.contains(field.as_str()));
+        retain(&mut target, patch, retained)?;
+    }
+    for (directive, order) in patch {
+        if let Some(field) = directive.strip_prefix(SET_ORDER) {
+            merge_and_order(kind, parent, field, &mut target, patch, order)?;
+        }
     }
     for (field, change) in patch {
         if let Some(field) = field.strip_prefix(DELETE_FROM) {
-            let deleted: HashSet<_> = items(change, DELETE_FROM)?.iter().map(identity).collect();
-            if let Some(Value::Array(held)) = target.get_mut(field) {
+            if let (Some(Value::Array(held)), Value::Array(deleted)) =
+                (target.get_mut(field), change)
+            {
+                let deleted: HashSet<_> = deleted.iter().map(identity).collect();
                 held.retain(|item| !deleted.contains(&identity(item)));
             }
         } else if change.is_null() {
             target.remove(field);
-        } else if !field.starts_with('$') {
-            let held = target.remove(field);
-            let merged = merge_field(kind, parent, field, held, change)?;
-            target.insert(field.clone(), merged);
-        }
-    }
-    for (field, order) in patch {
-        if let Some(field) = field.strip_prefix(SET_ORDER)
-            && let Some(Value::Array(held)) = target.get_mut(field)
+        } else if field != RETAIN_KEYS
+            && !field.starts_with(SET_ORDER)
+            && !patch.contains_key(&format!("{SET_ORDER}{field}"))
         {
-            reorder(held, items(order, SET_ORDER)?, list(kind, parent, field));
+            let merged = merge_field(kind, parent, field, target.remove(field), change)?;
+            target.extend(merged.map(|merged| (field.clone(), merged)));
         }
     }
     Ok(target)
 }
 
-/// What `change` makes of a field that holds `held`.
+/// Drops what `$retainKeys` does not name.
+fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), PatchError> {
+    let retained = items(retained, RETAIN_KEYS)?.iter();
+    let retained: HashSet<&str> = retained.filter_map(Value::as_str).collect();
+    let mut set = patch.iter().filter(|(field, value)| {
+        let is_directive = field.starts_with(DELETE_FROM) || field.starts_with(SET_ORDER);
+        !value.is_null() && !is_directive && *field != RETAIN_KEYS
+    });
+    if set.any(|(field, _)| !retained.contains(&**field)) {
+        return Err(malformed("invalid patch format of retainKeys"));
+    }
+    target.retain(|field, _| retained.contains(&**field));
+    Ok(())
+}
+
+/// Merges the list `field` of `patch`, if there is one, and puts the whole in the given order.
+fn merge_and_order(
+    kind: Kind,
+    parent: &str,
+    field: &str,
+    target: &mut Fields,
+    patch: &Fields,
+    order: &Value,
+) -> Result<(), PatchError> {
+    let (order, list) = (items(order, SET_ORDER)?, list(kind, parent, field));
+    let change = match patch.get(field) {
+        Some(change) => Some(items(change, field)?),
+        None => None,
+    };
+    if let Some(change) = change {
+        check_order(change, order, list)?;
+    }
+    let held = match target.remove(field) {
+        None | Some(Value::Null) => None,
+        Some(Value::Array(held)) => Some(held),
+        Some(_) => return Err(malformed(&format!("{field} is not a list"))),
+    };
+    let (merged, before) = match (held, change) {
+        (None, None) => return Ok(()),
+        (Some(held), None) => (held.clone(), held),
+        (None, Some(change)) => (change.iter().filter_map(fresh).collect(), Vec::new()),
+        (Some(held), Some(change)) if list == ListMerge::Atomic => (change.to_vec(), held),
+        (Some(held), Some(change)) => {
+            let length = held.len();
+            let merged = merge_items(kind, field, list, held, change)?;
+            // Upstream, new items take the places of deleted ones there.
+            let before = merged.items.iter().take(length).cloned().collect();
+            (merged.in_order(list)?, before)
+        }
+    };
+    if list == ListMerge::Atomic && merged.iter().any(Value::is_object) {
+        return Err(malformed(&format!("{field} has no merge key")));
+    }
+    let ordered = in_order(merged, order, &before, list)?;
+    target.insert(field.to_owned(), Value::Array(ordered));
+    Ok(())
+}
+
+/// The items of a patch must come in the order that it asks for.
+fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(), PatchError> {
+    let mut ids = order.iter().map(|item| id(item, list));
+    for item in change.iter().filter(|item| item[PATCH] != "delete") {
+        let id = id(item, list)?;
+        if !ids.any(|other| other.as_ref() == Ok(&id)) {
+            return Err(malformed(
+                "the order in the patch list doesn't match the $setElementOrder list",
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// What `change` makes of a field that holds `held`; `None` if nothing stays.
 fn merge_field(
     kind: Kind,
     parent: &str,
     field: &str,
     held: Option<Value>,
     change: &Value,
-) -> Result<Value, PatchError> {
+) -> Result<Option<Value>, PatchError> {
     match (held, change) {
-        (held, Value::Object(change)) => {
-            let held = match held {
-                Some(Value::Object(held)) => held,
-                _ => Fields::new(),
-            };
-            merge_object(kind, field, held, change).map(Value::Object)
+        (Some(Value::Object(held)), Value::Object(change)) => {
+            merge_object(kind, field, held, change).map(|merged| Some(Value::Object(merged)))
         }
-        (held, Value::Array(change)) => {
-            let held = match held {
-                Some(Value::Array(held)) => held,
-                _ => Vec::new(),
-            };
-            merge_list(kind, field, list(kind, parent, field), held, change).map(Value::Array)
+        (Some(Value::Array(held)), Value::Array(change)) => {
+            let merged = merge_list(kind, field, list(kind, parent, field), held, change)?;
+            Ok(Some(Value::Array(merged)))
         }
-        (_, change) => Ok(change.clone()),
+        (_, change) => Ok(fresh(change)),
+    }
+}
+
+/// A part of a patch that meets nothing: without nulls, and without what has a directive `$patch`.
+fn fresh(change: &Value) -> Option<Value> {
+    match change {
+        Value::Object(change) if change.contains_key(PATCH) => None,
+        Value::Object(change) => {
+            let fields = change.iter().filter(|(_, value)| !value.is_null());
+            let fields = fields.filter_map(|(field, value)| Some((field.clone(), fresh(value)?)));
+            Some(Value::Object(fields.collect()))
+        }
+        Value::Array(change) => Some(change.iter().filter_map(fresh).collect()),
+        change => Some(change.clone()),
     }
 }
 
@@ -162,67 +322,159 @@ fn merge_list(
     kind: Kind,
     field: &str,
     list: ListMerge,
-    mut held: Vec<Value>,
+    held: Vec<Value>,
     patch: &[Value],
 ) -> Result<Vec<Value>, PatchError> {
+    if list == ListMerge::Atomic {
+        return Ok(patch.to_vec());
+    }
+    merge_items(kind, field, list, held, patch)?.in_order(list)
+}
+
+/// A merged list.
+struct MergedItems {
+    /// First those of before, then new ones.
+    items: Vec<Value>,
+    /// Those of the patch that are no directives.
+    plain: Vec<Value>,
+    /// Those of before that are not deleted.
+    before: Vec<Value>,
+}
+
+impl MergedItems {
+    fn in_order(self, list: ListMerge) -> Result<Vec<Value>, PatchError> {
+        in_order(self.items, &self.plain, &self.before, list)
+    }
+}
+
+fn merge_items(
+    kind: Kind,
+    field: &str,
+    list: ListMerge,
+    held: Vec<Value>,
+    patch: &[Value],
+) -> Result<MergedItems, PatchError> {
+    let ListMerge::Keyed(key) = list else {
+        let mut known = HashSet::new();
+        let both = held.iter().chain(patch);
+        let items = both.filter(|item| known.insert(identity(item))).cloned();
+        return Ok(MergedItems {
+            items: items.collect(),
+            plain: patch.to_vec(),
+            before: held,
+        });
+    };
+    let (before, plain) = obey_directives(held, patch, list)?;
+    let mut items = before.clone();
+    let mut places = HashMap::new();
+    for (place, item) in items.iter().enumerate() {
+        if let Some(id) = item.get(key) {
+            places.entry(identity(id)).or_insert(place);
+        }
+    }
+    let no_object = || malformed(&format!("an item of {field} is not an object"));
+    for item in &plain {
+        let change = item.as_object().ok_or_else(no_object)?;
+        match places.entry(id(item, list)?) {
+            Entry::Occupied(place) => {
+                let target = &mut items[*place.get()];
+                let held = target.as_object_mut().map(std::mem::take);
+                let held = held.ok_or_else(no_object)?;
+                *target = Value::Object(merge_object(kind, field, held, change)?);
+            }
+            Entry::Vacant(place) => {
+                place.insert(items.len());
+                items.push(item.clone());
+            }
+        }
+    }
+    Ok(MergedItems {
+        items,
+        plain,
+        before,
+    })
+}
+
+/// Carries out the items of `patch` that are directives: what is left of `held`, and the other items.
+fn obey_directives(
+    mut held: Vec<Value>,
+    patch: &[Value],
+    list: ListMerge,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let (mut plain, mut deleted, mut replaces) = (Vec::new(), HashSet::new(), false);
+    for item in patch {
+        match item.get(PATCH).map(Value::as_str) {
+            None => plain.push(item.clone()),
+            Some(Some("delete")) => _ = deleted.insert(id(item, list)?),
+            Some(Some("replace")) => replaces = true,
+            Some(Some("merge")) => {
+                return Err(malformed(
+                    "merging lists cannot yet be specified in the patch",
+                ));
+            }
+            Some(_) => return Err(malformed("unknown patch type")),
+        }
+    }
+    if replaces {
+        return Ok((plain, Vec::new()));
+    }
+    if !deleted.is_empty() {
+        held.retain(|item| id(item, list).is_ok_and(|id| !deleted.contains(&id)));
+    }
+    Ok((held, plain))
+}
+
+/// Puts the items that `order` names in that order. The others keep theirs, that of `before`, and each comes as soon as
+/// the next item that `order` names does not stand before it there.
+fn in_order(
+    merged: Vec<Value>,
+    order: &[Value],
+    before: &[Value],
+    list: ListMerge,
+) -> Result<Vec<Value>, PatchError> {
+    let ranks = |items: &[Value]| -> Result<HashMap<String, usize>, PatchError> {
+        let mut ranks = HashMap::new();
+        for (rank, item) in items.iter().enumerate() {
+            ranks.entry(id(item, list)?).or_insert(rank);
+        }
+        Ok(ranks)
+    };
+    let (order, before) = (ranks(order)?, ranks(before)?);
+    let (mut named, mut others) = (Vec::new(), Vec::new());
+    for item in merged {
+        let id = id(&item, list)?;
+        let place = before.get(&id).copied();
+        match order.get(&id) {
+            Some(&rank) => named.push((rank, place, item)),
+            None => others.push((place, item)),
+        }
+    }
+    // Both are stable: items of the same key keep their order.
+    named.sort_by_key(|(rank, ..)| *rank);
+    others.sort_by_key(|(place, _)| *place);
+    let mut others = others.into_iter().peekable();
+    let mut all = Vec::new();
+    for (_, place, item) in named {
+        // What was not there before comes first.
+        while let Some((_, other)) =
+            others.next_if(|(other, _)| place.is_some_and(|place| other.is_some_and(|o| o < place)))
+        {
+            all.push(other);
+        }
+        all.push(item);
+    }
+    all.extend(others.map(|(_, item)| item));
+    Ok(all)
+}
+
+/// What tells an item from the others of its list.
+fn id(item: &Value, list: ListMerge) -> Result<String, PatchError> {
     match list {
-        ListMerge::Atomic => Ok(patch.to_vec()),
-        ListMerge::Set => {
-            let mut known: HashSet<_> = held.iter().map(identity).collect();
-            held.extend(
-                patch
-                    .iter()
-                    .filter(|item| known.insert(identity(item)))
-                    .cloned(),
-            );
-            Ok(held)
-        }
-        ListMerge::Keyed(key) => {
-            let replaces = |item: &Value| item[PATCH] == "replace" && item.get(key).is_none();
-            if patch.iter().any(replaces) {
-                let kept = patch.iter().filter(|item| !replaces(item));
-                return Ok(kept.cloned().collect());
-            }
-            let mut slots: Vec<_> = held.into_iter().map(Some).collect();
-            let mut places: HashMap<String, Vec<usize>> = HashMap::new();
-            for (place, item) in slots.iter().flatten().enumerate() {
-                if let Some(id) = item.get(key) {
-                    places.entry(identity(id)).or_default().push(place);
-                }
-            }
-            for item in patch {
-                let Value::Object(change) = item else {
-                    return Err(malformed(&format!("an item of {field} is not an object")));
-                };
-                let Some(id) = change.get(key) else {
-                    return Err(malformed(&format!(
-                        "map: does not contain declared merge key: {key} (in {field})"
-                    )));
-                };
-                let id = identity(id);
-                if directive(change)? == Some("delete") {
-                    for place in places.remove(&id).unwrap_or_default() {
-                        slots[place] = None;
-                    }
-                    continue;
-                }
-                let place = *places
-                    .entry(id)
-                    .or_insert_with(|| {
-                        slots.push(None);
-                        vec![slots.len() - 1]
-                    })
-                    .first()
-                    .expect("an entry has a place");
-                let target = match slots[place].take() {
-                    Some(Value::Object(target)) => target,
-                    _ => Fields::new(),
-                };
-                let merged = merge_object(kind, field, target, change)?;
-                slots[place] = Some(Value::Object(merged));
-            }
-            Ok(slots.into_iter().flatten().collect())
-        }
+        ListMerge::Keyed(key) => item
+            .get(key)
+            .map(identity)
+            .ok_or_else(|| malformed(&format!("map: does not contain declared merge key: {key}"))),
+        ListMerge::Set | ListMerge::Atomic => Ok(identity(item)),
     }
 }
 
@@ -231,55 +483,9 @@ fn identity(value: &Value) -> String {
     value.to_string()
 }
 
-/// Puts the items that `order` names in that order. An item that it does not name stays behind the one that it
-/// followed.
-fn reorder(held: &mut Vec<Value>, order: &[Value], list: ListMerge) {
-    let id = |item: &Value| match list {
-        ListMerge::Keyed(key) => identity(&item[key]),
-        _ => identity(item),
-    };
-    let mut ranks = HashMap::new();
-    for (rank, item) in order.iter().enumerate() {
-        ranks.entry(id(item)).or_insert(rank);
-    }
-    let mut rank = None;
-    let mut ranked: Vec<_> = std::mem::take(held)
-        .into_iter()
-        .map(|item| {
-            let named = ranks.get(&id(&item)).copied();
-            rank = named.or(rank);
-            ((rank, named.is_none()), item)
-        })
-        .collect();
-    // Stable: items of the same rank keep their order.
-    ranked.sort_by_key(|(rank, _)| *rank);
-    held.extend(ranked.into_iter().map(|(_, item)| item));
-}
-
-/// The patch without its directives.
-fn plain(patch: &Fields) -> Fields {
-    let fields = patch
-        .iter()
-        .filter(|(field, value)| !field.starts_with('$') && !value.is_null());
-    fields
-        .map(|(field, value)| (field.clone(), value.clone()))
-        .collect()
-}
-
-/// `$patch`, checked.
-fn directive(patch: &Fields) -> Result<Option<&str>, PatchError> {
-    match patch.get(PATCH) {
-        None => Ok(None),
-        Some(Value::String(word)) if matches!(&**word, "replace" | "delete" | "merge") => {
-            Ok(Some(word))
-        }
-        Some(other) => Err(malformed(&format!("unknown patch type: {other}"))),
-    }
-}
-
-fn items<'a>(value: &'a Value, directive: &str) -> Result<&'a [Value], PatchError> {
+fn items<'a>(value: &'a Value, field: &str) -> Result<&'a [Value], PatchError> {
     let items = value.as_array().map(Vec::as_slice);
-    items.ok_or_else(|| malformed(&format!("{directive} is not a list")))
+    items.ok_or_else(|| malformed(&format!("{field} is not a list")))
 }
 
 fn malformed(why: &str) -> PatchError {
@@ -309,7 +515,7 @@ mod tests {
                 json!([{"name": "a", "env": [{"name": "Y", "value": "2"}]}, {"name": "b", "image": "2"}]),
             ),
             spec(json!([
-                {"name": "a", "image": "1", "env": [{"name": "X", "value": "1"}, {"name": "Y", "value": "2"}]},
+                {"name": "a", "image": "1", "env": [{"name": "Y", "value": "2"}, {"name": "X", "value": "1"}]},
                 {"name": "b", "image": "2"},
             ])),
         );
@@ -318,7 +524,7 @@ mod tests {
             spec(json!([{"name": "a", "args": ["1"], "ports": [{"containerPort": 1}]}])),
             spec(json!([{"name": "a", "args": ["2"], "ports": [{"containerPort": 2}]}])),
             spec(
-                json!([{"name": "a", "args": ["2"], "ports": [{"containerPort": 1}, {"containerPort": 2}]}]),
+                json!([{"name": "a", "args": ["2"], "ports": [{"containerPort": 2}, {"containerPort": 1}]}]),
             ),
         );
     }
@@ -374,7 +580,7 @@ mod tests {
                 "$setElementOrder/containers": [{"name": "c"}, {"name": "b"}, {"name": "a"}],
                 "containers": [{"name": "c"}],
             }}),
-            spec(json!([{"name": "c"}, {"name": "b"}, {"name": "a"}, {"name": "x"}])),
+            spec(json!([{"name": "c"}, {"name": "x"}, {"name": "b"}, {"name": "a"}])),
         );
     }
 
