@@ -59,16 +59,20 @@ fn not_read(error: &(dyn std::error::Error + 'static)) -> ApiError {
     }
 }
 
-/// The body: JSON, or what little is read of protobuf.
+/// The body, which must be an object: JSON, or what little is read of protobuf.
 pub(super) fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, ApiError> {
     const JSON: &str = "application/json";
-    match media_type(headers) {
-        None | Some(JSON) => parse_json(body),
+    let body = match media_type(headers) {
+        None | Some(JSON) => parse_json(body)?,
         Some(protobuf::MEDIA_TYPE) => {
-            protobuf::decode(body).ok_or_else(ApiError::unsupported_media_type)
+            protobuf::decode(body).ok_or_else(ApiError::unsupported_media_type)?
         }
-        Some(_) => Err(ApiError::unsupported_media_type()),
+        Some(_) => return Err(ApiError::unsupported_media_type()),
+    };
+    if !body.is_object() {
+        return Err(ApiError::bad_request("the body is not a JSON object"));
     }
+    Ok(body)
 }
 
 /// The body of a deletion, if there is one.

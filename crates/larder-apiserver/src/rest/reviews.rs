@@ -3,12 +3,17 @@
 //! Source of the rules that every user has: kube-apiserver 1.36, the roles `system:basic-user`, `system:discovery` and
 //! `system:public-info-viewer`.
 
+use k8s_openapi::api::{
+    authentication::v1::SelfSubjectReview,
+    authorization::v1::{SelfSubjectAccessReview, SelfSubjectRulesReview},
+};
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::{
     ApiError, ApiServer, Authorization, User,
     authorize::Attempt,
-    json::{set_default, text},
+    json::{decode, set_default, text, without_values},
     request::Verb,
     status::Cause,
 };
@@ -36,12 +41,21 @@ pub(super) fn is_review(group: &str, name: &str) -> bool {
     reviews.any(|(of, kind)| *of == group && plural(kind) == name)
 }
 
+/// Rejects a review with a field of the wrong type.
+fn check<T: DeserializeOwned>(kind: &str, review: &Value) -> Result<(), ApiError> {
+    let checked = decode::<T>(review).map(drop);
+    checked.map_err(|reason| {
+        let why = without_values(&reason);
+        ApiError::bad_request(format!("the body is not a {kind}: {why}"))
+    })
+}
+
 impl ApiServer {
     /// Answers a review that `user` asks for.
     ///
     /// # Errors
     ///
-    /// It asks nothing.
+    /// A field is of the wrong type, or it asks nothing.
     pub(super) fn review(
         &self,
         user: &User,
@@ -52,6 +66,11 @@ impl ApiServer {
         let (group, kind) = found.ok_or_else(ApiError::no_such_path)?;
         review["kind"] = (*kind).into();
         review["apiVersion"] = format!("{group}/v1").into();
+        match *kind {
+            "SelfSubjectReview" => check::<SelfSubjectReview>(kind, &review)?,
+            "SelfSubjectAccessReview" => check::<SelfSubjectAccessReview>(kind, &review)?,
+            _ => check::<SelfSubjectRulesReview>(kind, &review)?,
+        }
         set_default(&mut review["metadata"], json!({}));
         review["status"] = match *kind {
             "SelfSubjectReview" => {

@@ -115,6 +115,43 @@ async fn deep_bodies_are_rejected() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bodies_and_parts_that_are_no_object_are_bad_requests() {
+    let server = server();
+    let token = "/api/v1/namespaces/default/serviceaccounts/default/token";
+    let reviews = [
+        "/apis/authentication.k8s.io/v1/selfsubjectreviews",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews",
+    ];
+    let binding = format!("{PODS}/a/binding");
+    let creating = [MAPS, PODS, token, &binding].into_iter().chain(reviews);
+    for wrong in ["[]", "1", "\"text\"", "true", "[[]]"] {
+        for path in creating.clone() {
+            let mut bodies = vec![wrong.to_owned()];
+            // A binding has only a target.
+            if path != binding {
+                bodies.push(format!(r#"{{"metadata": {wrong}}}"#));
+            }
+            if path == token || reviews[1..].contains(&path) {
+                bodies.push(format!(r#"{{"spec": {wrong}}}"#));
+            }
+            for body in bodies {
+                let (status, answer) = post(&server, path, body.clone()).await;
+                assert_eq!(status, StatusCode::BAD_REQUEST, "{path} {body}: {answer}");
+            }
+        }
+        for request in [
+            Request::put(format!("{MAPS}/a")),
+            Request::delete(format!("{MAPS}/a")),
+        ] {
+            let (status, answer) = call(&server, request, wrong).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}: {answer}");
+        }
+    }
+    assert!(server.get(Kind::ConfigMap, "default", "a").is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_patch_that_copies_without_end_is_rejected() {
     let server = server();
     let doubling: Value = (0..40)
