@@ -18,40 +18,150 @@ pub(crate) enum Include {
     Nothing,
 }
 
-/// The columns of a kind; `+` marks those that only `-o wide` shows. After `=` stands the field of the cells, and after
-/// `|` what they show where it is absent. The cells of other columns are [computed].
-fn columns(kind: Kind) -> &'static str {
+/// A column of a kind.
+#[derive(Clone, Copy)]
+struct Column {
+    name: &'static str,
+    /// Where the cells come from, and what they show where that is absent; without it they are computed.
+    field: Option<(&'static str, &'static str)>,
+    /// Only `-o wide` shows it.
+    is_wide: bool,
+}
+
+const fn computed(name: &'static str) -> Column {
+    Column {
+        name,
+        field: None,
+        is_wide: false,
+    }
+}
+
+const fn field(name: &'static str, pointer: &'static str, absent: &'static str) -> Column {
+    Column {
+        field: Some((pointer, absent)),
+        ..computed(name)
+    }
+}
+
+const fn wide(column: Column) -> Column {
+    Column {
+        is_wide: true,
+        ..column
+    }
+}
+
+const POD: &[Column] = &[
+    computed("Name"),
+    computed("Ready"),
+    computed("Status"),
+    computed("Restarts"),
+    computed("Age"),
+    wide(field("IP", "/status/podIP", "<none>")),
+    wide(field("Node", "/spec/nodeName", "<none>")),
+    wide(field(
+        "Nominated Node",
+        "/status/nominatedNodeName",
+        "<none>",
+    )),
+    wide(computed("Readiness Gates")),
+];
+const CONFIG_MAP: &[Column] = &[computed("Name"), computed("Data"), computed("Age")];
+const SECRET: &[Column] = &[
+    computed("Name"),
+    field("Type", "/type", ""),
+    computed("Data"),
+    computed("Age"),
+];
+const SERVICE: &[Column] = &[
+    computed("Name"),
+    field("Type", "/spec/type", ""),
+    field("Cluster-IP", "/spec/clusterIP", "<none>"),
+    field("External-IP", "/spec/externalName", "<none>"),
+    computed("Port(s)"),
+    computed("Age"),
+    wide(computed("Selector")),
+];
+const SERVICE_ACCOUNT: &[Column] = &[computed("Name"), computed("Age")];
+const NAMESPACE: &[Column] = &[
+    computed("Name"),
+    field("Status", "/status/phase", ""),
+    computed("Age"),
+];
+const NODE: &[Column] = &[
+    computed("Name"),
+    computed("Status"),
+    computed("Roles"),
+    computed("Age"),
+    field("Version", "/status/nodeInfo/kubeletVersion", ""),
+    wide(computed("Internal-IP")),
+    wide(computed("External-IP")),
+    wide(field("OS-Image", "/status/nodeInfo/osImage", "<unknown>")),
+    wide(field(
+        "Kernel-Version",
+        "/status/nodeInfo/kernelVersion",
+        "<unknown>",
+    )),
+    wide(field(
+        "Container-Runtime",
+        "/status/nodeInfo/containerRuntimeVersion",
+        "<unknown>",
+    )),
+];
+const EVENT: &[Column] = &[
+    computed("Last Seen"),
+    field("Type", "/type", ""),
+    field("Reason", "/reason", ""),
+    computed("Object"),
+    wide(field("Subobject", "/involvedObject/fieldPath", "")),
+    wide(computed("Source")),
+    computed("Message"),
+    wide(computed("First Seen")),
+    wide(computed("Count")),
+    wide(computed("Name")),
+];
+const CLUSTER_TRUST_BUNDLE: &[Column] = &[
+    computed("Name"),
+    field("SignerName", "/spec/signerName", "<none>"),
+];
+const POD_CERTIFICATE_REQUEST: &[Column] = &[
+    computed("Name"),
+    field("PodName", "/spec/podName", ""),
+    field("ServiceAccountName", "/spec/serviceAccountName", ""),
+    field("NodeName", "/spec/nodeName", ""),
+    field("SignerName", "/spec/signerName", ""),
+    computed("State"),
+    computed("UnverifiedUserAnnotations"),
+];
+const LEASE: &[Column] = &[
+    computed("Name"),
+    field("Holder", "/spec/holderIdentity", ""),
+    computed("Age"),
+];
+const CSI_DRIVER: &[Column] = &[
+    computed("Name"),
+    computed("AttachRequired"),
+    computed("PodInfoOnMount"),
+    computed("StorageCapacity"),
+    computed("TokenRequests"),
+    computed("RequiresRepublish"),
+    computed("Modes"),
+    computed("Age"),
+];
+
+const fn columns(kind: Kind) -> &'static [Column] {
     match kind {
-        Kind::Pod => {
-            "Name, Ready, Status, Restarts, Age, +IP=/status/podIP|<none>, +Node=/spec/nodeName|<none>, \
-             +Nominated Node=/status/nominatedNodeName|<none>, +Readiness Gates"
-        }
-        Kind::ConfigMap => "Name, Data, Age",
-        Kind::Secret => "Name, Type=/type, Data, Age",
-        Kind::Service => {
-            "Name, Type=/spec/type, Cluster-IP=/spec/clusterIP|<none>, External-IP=/spec/externalName|<none>, \
-             Port(s), Age, +Selector"
-        }
-        Kind::ServiceAccount => "Name, Age",
-        Kind::Namespace => "Name, Status=/status/phase, Age",
-        Kind::Node => {
-            "Name, Status, Roles, Age, Version=/status/nodeInfo/kubeletVersion, +Internal-IP, +External-IP, \
-             +OS-Image=/status/nodeInfo/osImage|<unknown>, +Kernel-Version=/status/nodeInfo/kernelVersion|<unknown>, \
-             +Container-Runtime=/status/nodeInfo/containerRuntimeVersion|<unknown>"
-        }
-        Kind::Event => {
-            "Last Seen, Type=/type, Reason=/reason, Object, +Subobject=/involvedObject/fieldPath, +Source, Message, \
-             +First Seen, +Count, +Name"
-        }
-        Kind::ClusterTrustBundle => "Name, SignerName=/spec/signerName|<none>",
-        Kind::PodCertificateRequest => {
-            "Name, PodName=/spec/podName, ServiceAccountName=/spec/serviceAccountName, NodeName=/spec/nodeName, \
-             SignerName=/spec/signerName, State, UnverifiedUserAnnotations"
-        }
-        Kind::Lease => "Name, Holder=/spec/holderIdentity, Age",
-        Kind::CsiDriver => {
-            "Name, AttachRequired, PodInfoOnMount, StorageCapacity, TokenRequests, RequiresRepublish, Modes, Age"
-        }
+        Kind::Pod => POD,
+        Kind::ConfigMap => CONFIG_MAP,
+        Kind::Secret => SECRET,
+        Kind::Service => SERVICE,
+        Kind::ServiceAccount => SERVICE_ACCOUNT,
+        Kind::Namespace => NAMESPACE,
+        Kind::Node => NODE,
+        Kind::Event => EVENT,
+        Kind::ClusterTrustBundle => CLUSTER_TRUST_BUNDLE,
+        Kind::PodCertificateRequest => POD_CERTIFICATE_REQUEST,
+        Kind::Lease => LEASE,
+        Kind::CsiDriver => CSI_DRIVER,
     }
 }
 
@@ -63,13 +173,11 @@ pub(super) fn table(
     include: Include,
     now: Timestamp,
 ) -> Value {
-    let definitions = columns(kind).split(", ").map(|column| {
-        let (column, _) = column.split_once('=').unwrap_or((column, ""));
-        let name = column.trim_start_matches('+');
+    let definitions = columns(kind).iter().map(|column| {
         // `kubectl` takes the format, not the name, for the name of an object.
-        let format = if name == "Name" { "name" } else { "" };
-        let priority = i32::from(name != column);
-        json!({"name": name, "type": "string", "format": format, "description": "", "priority": priority})
+        let format = if column.name == "Name" { "name" } else { "" };
+        json!({"name": column.name, "type": "string", "format": format, "description": "",
+            "priority": i32::from(column.is_wide)})
     });
     let definitions: Vec<_> = definitions.collect();
     let rows = objects.map(|object| {
@@ -100,19 +208,15 @@ pub(super) fn partial(metadata: &Value) -> Value {
 
 /// The cells of a row, in the order of [`columns`].
 fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let columns = columns(kind).split(", ");
-    let cells = columns.map(|column| match column.split_once('=') {
-        Some((_, source)) => {
-            let (field, absent) = source.split_once('|').unwrap_or((source, ""));
-            or(text(object, field), absent)
-        }
-        None => computed(kind, column.trim_start_matches('+'), object, now),
+    let cells = columns(kind).iter().map(|column| match column.field {
+        Some((pointer, absent)) => or(text(object, pointer), absent),
+        None => computed_cell(kind, column.name, object, now),
     });
     cells.collect()
 }
 
 /// A cell that is more than a field of the object.
-fn computed(kind: Kind, column: &str, object: &Value, now: Timestamp) -> Value {
+fn computed_cell(kind: Kind, column: &str, object: &Value, now: Timestamp) -> Value {
     const NONE: &str = "<none>";
     let text = |pointer: &str| text(object, pointer);
     let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
@@ -319,7 +423,7 @@ mod tests {
         for kind in Kind::ALL {
             assert_eq!(
                 cells(kind, &json!({}), Timestamp::UNIX_EPOCH).len(),
-                columns(kind).split(", ").count()
+                columns(kind).len()
             );
         }
     }

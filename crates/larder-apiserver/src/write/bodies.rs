@@ -128,55 +128,158 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
     )
 }
 
-/// Fields of which people often get the type wrong, as a number or `yes` in YAML that should be text: of which kind (`*`:
-/// all), where (`*` is any key or index), in which structure of Go, of which type there. For all others the error is that
-/// of our decoder.
-const TYPES: [&str; 14] = [
-    "* metadata.name ObjectMeta string",
-    "* metadata.labels.* ObjectMeta string",
-    "* metadata.annotations.* ObjectMeta string",
-    "ConfigMap data.* ConfigMap string",
-    "Secret data.* Secret []uint8",
-    "Secret stringData.* Secret string",
-    "Pod spec.nodeSelector.* PodSpec string",
-    "Pod spec.volumes.*.name Volume string",
-    "Pod spec.containers.*.name Container string",
-    "Pod spec.containers.*.args.* Container string",
-    "Pod spec.containers.*.command.* Container string",
-    "Pod spec.containers.*.ports Container []v1.ContainerPort",
-    "Pod spec.containers.*.ports.*.containerPort ContainerPort int32",
-    "Pod spec.containers.*.env.*.value EnvVar string",
-];
+/// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text.
+struct TypedField {
+    /// Of all kinds if `None`.
+    kind: Option<Kind>,
+    /// `*` is any key or index.
+    path: &'static [&'static str],
+    /// The structure of Go that has the field.
+    structure: &'static str,
+    go_type: GoType,
+}
 
-/// The first value of [`TYPES`] that is of another type, as Go reports it.
-fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
-    for row in TYPES {
-        let words: Vec<_> = row.split(' ').collect();
-        let [kind, path, structure, expected] = words[..] else {
-            unreachable!("each row has four words");
-        };
-        if kind != "*" && kind != resource.name {
-            continue;
-        }
-        let fits = |value: &Value| match expected {
-            "string" => value.is_string(),
-            "int32" => value
-                .as_i64()
-                .is_some_and(|number| i32::try_from(number).is_ok()),
-            "[]uint8" => value.is_string() || value.is_array(),
-            _ => value.is_array(),
-        };
-        let steps: Vec<_> = path.split('.').collect();
-        if let Some(found) = at(body, &steps).into_iter().find(|value| !fits(value)) {
-            let fields: Vec<_> = steps.into_iter().filter(|step| *step != "*").collect();
-            return Some(format!(
-                "json: cannot unmarshal {} into Go struct field {structure}.{} of type {expected}",
-                json_type(found),
-                fields.join(".")
-            ));
+#[derive(Clone, Copy)]
+enum GoType {
+    Text,
+    Int32,
+    Bytes,
+    /// Of the type that is named.
+    List(&'static str),
+}
+
+impl GoType {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Text => "string",
+            Self::Int32 => "int32",
+            Self::Bytes => "[]uint8",
+            Self::List(name) => name,
         }
     }
-    None
+
+    fn fits(self, value: &Value) -> bool {
+        match self {
+            Self::Text => value.is_string(),
+            Self::Int32 => value
+                .as_i64()
+                .is_some_and(|number| i32::try_from(number).is_ok()),
+            Self::Bytes => value.is_string() || value.is_array(),
+            Self::List(_) => value.is_array(),
+        }
+    }
+}
+
+/// For all other fields the error is that of our decoder.
+const TYPED_FIELDS: &[TypedField] = &[
+    TypedField {
+        kind: None,
+        path: &["metadata", "name"],
+        structure: "ObjectMeta",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: None,
+        path: &["metadata", "labels", "*"],
+        structure: "ObjectMeta",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: None,
+        path: &["metadata", "annotations", "*"],
+        structure: "ObjectMeta",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::ConfigMap),
+        path: &["data", "*"],
+        structure: "ConfigMap",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Secret),
+        path: &["data", "*"],
+        structure: "Secret",
+        go_type: GoType::Bytes,
+    },
+    TypedField {
+        kind: Some(Kind::Secret),
+        path: &["stringData", "*"],
+        structure: "Secret",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "nodeSelector", "*"],
+        structure: "PodSpec",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "volumes", "*", "name"],
+        structure: "Volume",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "containers", "*", "name"],
+        structure: "Container",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "containers", "*", "args", "*"],
+        structure: "Container",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "containers", "*", "command", "*"],
+        structure: "Container",
+        go_type: GoType::Text,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "containers", "*", "ports"],
+        structure: "Container",
+        go_type: GoType::List("[]v1.ContainerPort"),
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "containers", "*", "ports", "*", "containerPort"],
+        structure: "ContainerPort",
+        go_type: GoType::Int32,
+    },
+    TypedField {
+        kind: Some(Kind::Pod),
+        path: &["spec", "containers", "*", "env", "*", "value"],
+        structure: "EnvVar",
+        go_type: GoType::Text,
+    },
+];
+
+/// The first value of [`TYPED_FIELDS`] that is of another type, as Go reports it.
+fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
+    let fields = TYPED_FIELDS.iter();
+    let mut fields = fields.filter(|field| field.kind.is_none_or(|kind| kind == resource.kind));
+    fields.find_map(
+        |TypedField {
+             path,
+             structure,
+             go_type,
+             ..
+         }| {
+            let mut values = at(body, path).into_iter();
+            let found = values.find(|value| !go_type.fits(value))?;
+            let fields: Vec<_> = path.iter().copied().filter(|step| *step != "*").collect();
+            Some(format!(
+                "json: cannot unmarshal {} into Go struct field {structure}.{} of type {}",
+                json_type(found),
+                fields.join("."),
+                go_type.name()
+            ))
+        },
+    )
 }
 
 /// The values at a path of which `*` stands for any key or index.
