@@ -54,7 +54,7 @@ use crate::{
 
 /// Reports of sources in the queue. A faster source waits.
 const REPORTS: usize = 16;
-/// Longest wait for the passes under way after a background task has failed.
+/// Longest wait for rounds of hooks and passes under way at the end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An agent that is ready to run.
@@ -111,7 +111,10 @@ impl Agent {
         self.handle.clone()
     }
 
-    /// Serves until `shutdown`. Then every pass under way is finished, and the volumes stay as they are.
+    /// Serves until `shutdown`. Then every pass under way is finished, for at most 10 s, and the volumes stay as they are.
+    ///
+    /// A disk or a name server that hangs keeps a blocking thread of the runtime. Dropping the runtime would wait for
+    /// it, `Runtime::shutdown_timeout` does not.
     ///
     /// # Errors
     ///
@@ -230,19 +233,22 @@ async fn end(
     mut tasks: Tasks,
     result: Result<(), TaskError>,
 ) -> Result<(), TaskError> {
-    // Running steps of hooks get their time, which the task of hooks bounds.
-    let drained = timeout(DRAIN_TIMEOUT, on_change.drained());
-    if result.is_ok() && drained.await.is_err() {
-        warn!("rounds of hooks still running at the shutdown deadline, exiting anyway");
-    }
-    tasks.shutdown().await;
-    let drained = reconciler.drain();
-    match result {
-        Ok(()) => drained.await,
-        // A worker that hangs must not keep a failed agent from exiting.
-        Err(error) => Err(timeout(DRAIN_TIMEOUT, drained)
-            .await
-            .map_or(error, |_| error)),
+    let drain = async {
+        // Running steps of hooks get their time, which the task of hooks bounds.
+        if result.is_ok() {
+            on_change.drained().await;
+        }
+        tasks.shutdown().await;
+        reconciler.drain().await
+    };
+    match timeout(DRAIN_TIMEOUT, drain).await {
+        Ok(drained) => result.and(drained),
+        Err(_) => {
+            warn!(
+                "rounds of hooks or passes still running at the shutdown deadline, exiting anyway"
+            );
+            result
+        }
     }
 }
 

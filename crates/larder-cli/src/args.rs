@@ -82,7 +82,7 @@ pub(crate) enum Command {
 /// With --beside-kubelet, an ordinary kubelet runs the pods and writes their volumes. larder makes it refresh a volume
 /// as soon as its ConfigMap or Secret has changed, and verifies the files; docs/beside-kubelet.md describes it. Without
 /// --kubeconfig, the service account of the container is used, or else the kubelet's own kubeconfig.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder run --manifests examples/                    no cluster needed; edit the files
   larder run --kubeconfig ~/.kube/config --node-name edge-7
@@ -153,7 +153,7 @@ pub(crate) struct RunArgs {
 }
 
 /// Root directory and configuration of an agent.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PlaceArgs {
     /// Directory of the volumes [default: /var/lib/larder for root, else $XDG_RUNTIME_DIR/larder or /tmp/larder-UID]
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]

@@ -1,8 +1,18 @@
-//! The runtime of commands, and the signals that end them.
+//! The runtimes of commands, and the signals that end them.
+
+use std::{
+    io,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use anyhow::Context as _;
+use signal_hook::{
+    consts::{SIGINT, SIGTERM},
+    flag,
+};
 use tokio::{
-    runtime::{Builder, Runtime},
+    runtime::Builder,
     signal::unix::{SignalKind, signal},
 };
 
@@ -10,27 +20,94 @@ use tokio::{
 /// one of the API server's connections, one of the hooks' requests. More would not make a disk faster, and each keeps an
 /// arena of the allocator. Without this limit, as many would start as there are pods.
 const BLOCKING_THREADS: usize = 3;
+/// Time for work on blocking threads that nothing waits for any more: a write to a disk is finished, a name server or a
+/// disk that does not answer is not waited for.
+const LEFTOVERS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A runtime on this thread: it is enough for work that waits for the network, and reuses the memory that it frees.
-pub(crate) fn runtime() -> anyhow::Result<Runtime> {
-    Builder::new_current_thread()
-        .max_blocking_threads(BLOCKING_THREADS)
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")
+/// Runs `work` on this thread: it is enough for work that waits for the network, and reuses the memory that it frees.
+///
+/// # Errors
+///
+/// Those of `work`, or the runtime cannot be started.
+pub(crate) fn block_on<T, E: From<anyhow::Error>>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let mut builder = Builder::new_current_thread();
+    run_on(builder.max_blocking_threads(BLOCKING_THREADS), work)
 }
 
-/// Waits for SIGINT or SIGTERM. From this call on, neither ends the process.
+/// Runs `work` on all cores.
+///
+/// # Errors
+///
+/// As [`block_on`].
+#[cfg(feature = "manifests")]
+pub(crate) fn block_on_all_cores<T, E: From<anyhow::Error>>(
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    run_on(&mut Builder::new_multi_thread(), work)
+}
+
+fn run_on<T, E: From<anyhow::Error>>(
+    builder: &mut Builder,
+    work: impl Future<Output = Result<T, E>>,
+) -> Result<T, E> {
+    let runtime = builder.enable_all().build();
+    let runtime = runtime.context("cannot start the runtime")?;
+    let result = runtime.block_on(work);
+    // Dropped, it would wait for its blocking threads however long they take. The process ends them.
+    runtime.shutdown_timeout(LEFTOVERS_TIMEOUT);
+    result
+}
+
+/// Waits for SIGINT or SIGTERM. From this call on, the first of them does not end the process; the second one does at
+/// once, even if this thread hangs.
 pub(crate) fn stop_signal() -> anyhow::Result<impl Future<Output = ()>> {
     let take = |kind| signal(kind).context("cannot handle signals");
     let (mut interrupt, mut terminate) = (
         take(SignalKind::interrupt())?,
         take(SignalKind::terminate())?,
     );
+    end_at_second_signal().context("cannot handle signals")?;
     Ok(async move {
         tokio::select! {
             _ = interrupt.recv() => {}
             _ = terminate.recv() => {}
         }
     })
+}
+
+/// Exits with the shell's code for a signal, as the default action is not taken by the first process of a container.
+fn end_at_second_signal() -> io::Result<()> {
+    let is_second = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // In this order: the first signal finds the flag unset, and sets it.
+        flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&is_second))?;
+        flag::register(signal, Arc::clone(&is_second))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use tokio::task::spawn_blocking;
+
+    use super::*;
+
+    #[test]
+    fn thread_that_never_returns_does_not_keep_a_command() {
+        let (_never, received) = channel::<()>();
+        let (started, begin) = channel();
+        let result: anyhow::Result<u8> = block_on(async {
+            drop(spawn_blocking(move || {
+                started.send(()).expect("the test waits for it");
+                received.recv()
+            }));
+            begin.recv().context("the thread runs")?;
+            Ok(1)
+        });
+        assert_eq!(result.ok(), Some(1));
+    }
 }

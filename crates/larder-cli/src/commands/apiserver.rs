@@ -17,17 +17,13 @@ use crate::{
     logging,
     outcome::{CommandOutcome, Failure},
     output,
-    runtime::stop_signal,
+    runtime::{block_on_all_cores, stop_signal},
 };
 
 pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     logging::start(args.log_format);
     raise_descriptor_limit();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    runtime.block_on(serve(args))
+    block_on_all_cores(serve(args))
 }
 
 /// Serves until a signal arrives.

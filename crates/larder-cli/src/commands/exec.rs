@@ -40,7 +40,7 @@ use self::{
 use crate::{
     args::ExecArgs,
     outcome::Failure,
-    runtime::runtime,
+    runtime::block_on,
     sandbox::{Follower, Sandbox, exit_code},
 };
 
@@ -55,8 +55,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
         .map_err(Failure::unreadable)?;
     // While this process has one thread.
     let sandbox = Sandbox::enter(&origin.needed(&first))?;
-    let runtime = runtime()?;
-    let status = runtime.block_on(async {
+    let status = block_on(async {
         let follower = if origin.is_followed() {
             Some(Follower::new(&origin.followed(&first), &seen)?)
         } else {

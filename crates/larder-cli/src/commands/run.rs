@@ -19,7 +19,10 @@ mod systemd;
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, anyhow};
-use futures::{FutureExt as _, TryFutureExt as _};
+use futures::{
+    FutureExt as _, TryFutureExt as _,
+    future::{FusedFuture as _, OptionFuture},
+};
 use kube::Client;
 use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
@@ -47,7 +50,7 @@ use crate::{
     outcome::{CommandOutcome, Failure},
     output::{self, live},
     rendered::project_text,
-    runtime::{runtime, stop_signal},
+    runtime::{block_on, stop_signal},
 };
 
 /// Time after which the summary is printed, even if something is still missing.
@@ -68,7 +71,7 @@ pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;
     beside::protect(&config)?;
-    runtime()?.block_on(serve(&args, config, log))
+    block_on(serve(&args, config, log))
 }
 
 /// The flags that override the configuration file.
@@ -236,15 +239,16 @@ impl Run<'_> {
         let (stop, mut hangup) = (stop_signal()?, signal(SignalKind::hangup())?);
         let follow = self.manager.follow(&self.handle);
         tokio::pin!(follow, stop);
+        let mut reload = OptionFuture::default();
         // Every arm is cancel-safe; `follow` never ends.
         loop {
             tokio::select! {
                 () = &mut stop => return Ok(()),
-                _ = hangup.recv() => {
+                _ = hangup.recv(), if reload.is_terminated() => {
                     self.manager.reloading();
-                    reload::reload(self).await;
-                    self.manager.reloaded();
+                    reload = Some(reload::reload(self).boxed_local().fuse()).into();
                 }
+                Some(()) = &mut reload => self.manager.reloaded(),
                 () = &mut follow => {}
                 Some((name, ended)) = tasks.join_next() => match ended {
                     Ok(Ok(())) if name == SUMMARY_TASK => {}

@@ -27,7 +27,7 @@ use crate::{
     },
     logging,
     outcome::{CommandOutcome, Failure},
-    runtime::{runtime, stop_signal},
+    runtime::{block_on, stop_signal},
 };
 
 /// Longest time for a probe.
@@ -71,14 +71,14 @@ pub(super) fn run_reload(
     let settings = reload_settings(args).map_err(Failure::unreadable)?;
     logging::start(log);
     warn_of(ignored);
-    runtime()?.block_on(until_signal(|shutdown| reload(settings, shutdown)))
+    block_on(until_signal(|shutdown| reload(settings, shutdown)))
 }
 
 fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failure> {
     let settings = own_settings(args).map_err(Failure::unreadable)?;
     logging::start(args.log_format);
     warn_of(ignored);
-    runtime()?.block_on(async {
+    block_on(async {
         let source = agent::origin(args.kubeconfig.as_deref(), args.context.as_deref());
         let (client, _transport) = agent::connect(source).await?;
         let mut hangup = signal(SignalKind::hangup()).context("cannot take signals")?;
@@ -107,7 +107,7 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     let read = read.map_err(|errors| Failure::unreadable(errors.join("\n")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&read.log);
-    runtime()?.block_on(async {
+    block_on(async {
         let source = match read.kubeconfig.as_deref() {
             None if read.skip_tls_verify => Source::InClusterUnverified,
             kubeconfig => agent::origin(kubeconfig, None),

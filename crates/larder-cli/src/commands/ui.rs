@@ -32,12 +32,12 @@ use crate::{
     args::UiArgs,
     outcome::{CommandOutcome, Failure},
     output,
-    runtime::{runtime, stop_signal},
+    runtime::{block_on, stop_signal},
 };
 
 pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
     let root_dir = client_config(&args.place)?.root_dir;
-    runtime()?.block_on(async {
+    block_on(async {
         let listener = TcpListener::bind(args.listen).await;
         let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
         let address = listener.local_addr().context("cannot find the port")?;

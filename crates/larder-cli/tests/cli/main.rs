@@ -12,6 +12,7 @@ mod checkpoint_canaries;
 mod clean;
 mod containers;
 mod diff;
+mod ending;
 mod examples;
 mod exec;
 mod exec_agent;

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep};
 use crate::{Desk, Run};
 
 /// Longest that anything may take.
-const PATIENCE: Duration = Duration::from_mins(1);
+pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 /// Between two looks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 

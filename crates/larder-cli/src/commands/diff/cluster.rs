@@ -24,7 +24,7 @@ use crate::{
     args::DiffArgs,
     outcome::Failure,
     output::{self, references::referenced},
-    runtime::runtime,
+    runtime::block_on,
 };
 
 /// Number of requests at a time.
@@ -44,7 +44,7 @@ type Read = (Manifests, Manifests, bool);
 /// The API server cannot be reached, or rejects the credentials.
 pub(super) fn load(args: &DiffArgs, loader: Loader, manifests: Manifests) -> Result<Read, Failure> {
     let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
-    runtime()?.block_on(async {
+    block_on(async {
         let (client, _transport) = connect(source).await?;
         let failed = Cell::new(false);
         let reader = ClusterReader { client, failed };

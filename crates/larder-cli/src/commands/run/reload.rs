@@ -4,21 +4,22 @@
 
 use larder_agent::config::RELOADED_FIELDS;
 use larder_objects::chain;
+use larder_transport::blocking::blocking;
 use tracing::{error, info, warn};
 
 use super::{Run, http};
-use crate::agent::load_config;
+use crate::{agent::load_config, outcome::Failure};
 
 /// Reads the configuration of `run` again and applies it.
 pub(super) async fn reload(run: &Run<'_>) {
-    let Run { args, program, .. } = run;
-    let place = &args.place;
-    let loaded = load_config(place.config.as_deref(), place, super::flags(args));
-    let loaded = loaded.and_then(|(mut new, warning)| {
-        super::beside::find_kubelet(args, &mut new)?;
+    let (args, program) = (run.args.clone(), &run.program);
+    let load = move || {
+        let (file, flags) = (args.place.config.as_deref(), super::flags(&args));
+        let (mut new, warning) = load_config(file, &args.place, flags)?;
+        super::beside::find_kubelet(&args, &mut new)?;
         Ok((new, warning))
-    });
-    let (new, warning) = match loaded {
+    };
+    let (new, warning) = match blocking::<Result<_, Failure>>(load).await {
         Ok(loaded) => loaded,
         Err(error) => {
             let error = chain(&error);
