@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
@@ -491,10 +491,12 @@ async fn pod_and_its_objects_are_removed_together_without_warnings() {
     {
         let line = agent.log.as_mut().unwrap().next().unwrap().unwrap();
         let event: Value = serde_json::from_str(&line).unwrap();
-        assert_eq!(event["level"], "INFO", "{event}");
+        let message = event["message"].as_str().unwrap();
+        // An ordinary user may not mount.
+        let is_of_user = message.starts_with("Secrets are kept on disk") && !geteuid().is_root();
+        assert!(event["level"] == "INFO" || is_of_user, "{event}");
         told.push(format!(
-            "{}: {}",
-            event["message"].as_str().unwrap(),
+            "{message}: {}",
             event["object"].as_str().unwrap_or_default()
         ));
     }

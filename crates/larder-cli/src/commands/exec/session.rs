@@ -104,6 +104,8 @@ impl<'a> Session<'a> {
             key: DigestKey::temporary()?,
         };
         let target = session.target.borrow();
+        // Whoever runs it, a user that the pod forbids is an error of the container and not of a volume.
+        identity(&target.pod, target.container(), sandbox.mapped())?;
         let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
             session
