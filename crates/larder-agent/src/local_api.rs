@@ -72,12 +72,13 @@ pub fn router(agent: AgentHandle, program: Program) -> Router {
 }
 
 fn pages(agent: AgentHandle, program: Program, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
+    let documents = documents(&agent, &program, status);
     let pages = zpages::router(agent.clone(), program);
     Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
-        .with_state(agent.clone())
-        .merge(documents(agent, status))
+        .with_state(agent)
+        .merge(documents)
         .merge(pages)
 }
 
@@ -113,9 +114,13 @@ fn written(document: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(document).expect(WRITABLE)
 }
 
-fn documents(agent: AgentHandle, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
+fn documents(
+    agent: &AgentHandle,
+    program: &Program,
+    status: fn(&AgentHandle) -> Vec<u8>,
+) -> Router {
     let answer = |media_type, build: fn(&AgentHandle) -> Vec<u8>| {
-        let (documents, agent) = (Documents::new(), agent.clone());
+        let (documents, agent) = (Documents::new(&program.unread), agent.clone());
         get(async move || {
             let sequence = agent.journal().newest();
             documents.answer(sequence, media_type, || build(&agent))

@@ -25,6 +25,16 @@ const MAX_UNREAD: u32 = 16 << 20;
 /// Time for which a document is shared, unless the status of a pod changes.
 const SHARED_FOR: Duration = Duration::from_millis(100);
 
+/// Room for unread documents. Cloning shares it.
+#[derive(Clone, Debug)]
+pub(super) struct Budget(Arc<Semaphore>);
+
+impl Default for Budget {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_UNREAD as usize)))
+    }
+}
+
 /// One kind of documents. Cloning shares it.
 #[derive(Clone, Debug)]
 pub(super) struct Documents {
@@ -61,7 +71,8 @@ impl AsRef<[u8]> for Unread {
 }
 
 impl Documents {
-    pub(super) fn new() -> Self {
+    /// Documents whose unread bytes count towards `budget`.
+    pub(super) fn new(budget: &Budget) -> Self {
         let latest = Latest {
             document: None,
             bytes: 1,
@@ -70,7 +81,7 @@ impl Documents {
             _end: JoinSet::new(),
         };
         Self {
-            budget: Arc::new(Semaphore::new(MAX_UNREAD as usize)),
+            budget: Arc::clone(&budget.0),
             latest: Arc::new(Mutex::new(latest)),
         }
     }
@@ -140,7 +151,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn clients_that_do_not_read_share_one_document() {
-        let documents = Documents::new();
+        let documents = Documents::new(&Budget::default());
         let first = documents.document(1, || vec![b'x'; 1000]).unwrap();
         for _ in 0..4000 {
             let other = documents
@@ -162,9 +173,20 @@ mod tests {
         assert!(documents.latest.lock().document.is_none());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn unread_documents_of_one_kind_leave_no_room_for_another() {
+        let budget = Budget::default();
+        let [status, metrics] = [(); 2].map(|()| Documents::new(&budget));
+        let all = status.document(1, || vec![b'x'; MAX_UNREAD as usize]);
+        assert!(metrics.document(1, || b"1".to_vec()).is_none());
+        drop(all);
+        tokio::time::sleep(2 * SHARED_FOR).await;
+        assert!(metrics.document(1, || b"1".to_vec()).is_some());
+    }
+
     #[tokio::test]
     async fn unread_documents_are_bounded_and_read_ones_make_room() {
-        let documents = Documents::new();
+        let documents = Documents::new(&Budget::default());
         let quarter = || vec![b'x'; MAX_UNREAD as usize / 4];
         let mut unread: Vec<_> = (0..4)
             .map(|sequence| documents.document(sequence, quarter).unwrap())

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt, sync::Arc};
 use arc_swap::ArcSwap;
 use tokio_util::sync::CancellationToken;
 
+use super::documents::Budget;
 use crate::config::Config;
 
 /// The program around an agent. Cloning shares it.
@@ -15,6 +16,8 @@ pub struct Program {
     pub(super) log: Option<LogControl>,
     pub(super) projector: Option<Projector>,
     pub(super) shutdown: CancellationToken,
+    /// Of the documents of all listeners.
+    pub(super) unread: Budget,
 }
 
 /// Computes what the pods of some manifests (YAML or JSON) see, as JSON; or returns what is wrong with them.
@@ -29,6 +32,7 @@ impl Program {
             log: None,
             projector: None,
             shutdown: CancellationToken::new(),
+            unread: Budget::default(),
         }
     }
 
