@@ -112,27 +112,28 @@ impl Config {
 /// The kubelet's word in `/configz`.
 const MASKED: &str = "<masked>";
 
-/// As Go prints a duration: `1m30s`, `500ms`, `1h0m0s`.
+/// As Go prints a duration: `1m30s`, `1.5ms`, `1h0m0s`.
 fn go_duration(duration: Duration) -> String {
-    if duration < Duration::from_secs(1) {
-        let micros = duration.as_micros();
-        return match micros {
-            0 => format!("{}ns", duration.as_nanos()),
-            _ if micros.is_multiple_of(1000) => format!("{}ms", micros / 1000),
-            _ => format!("{micros}µs"),
-        };
-    }
-    let (hours, minutes) = (duration.as_secs() / 3600, duration.as_secs() / 60 % 60);
-    let seconds = format!(
-        "{}.{:03}",
-        duration.as_secs() % 60,
-        duration.subsec_millis()
-    );
-    let seconds = seconds.trim_end_matches('0').trim_end_matches('.');
+    let nanos = duration.as_nanos();
+    let (unit, digits) = match nanos {
+        0 => return "0s".to_owned(),
+        1..1_000 => return format!("{nanos}ns"),
+        1_000..1_000_000 => ("µs", 3),
+        1_000_000..1_000_000_000 => ("ms", 6),
+        _ => ("s", 9),
+    };
+    let scale = 10_u128.pow(digits);
+    let (whole, rest, width) = (nanos / scale, nanos % scale, digits as usize);
+    let (hours, minutes, whole) = match unit {
+        "s" => (whole / 3600, whole / 60 % 60, whole % 60),
+        _ => (0, 0, whole),
+    };
+    let number = format!("{whole}.{rest:0width$}");
+    let number = number.trim_end_matches('0').trim_end_matches('.');
     match (hours, minutes) {
-        (0, 0) => format!("{seconds}s"),
-        (0, _) => format!("{minutes}m{seconds}s"),
-        _ => format!("{hours}h{minutes}m{seconds}s"),
+        (0, 0) => format!("{number}{unit}"),
+        (0, _) => format!("{minutes}m{number}s"),
+        _ => format!("{hours}h{minutes}m{number}s"),
     }
 }
 
@@ -142,7 +143,21 @@ mod tests {
 
     #[test]
     fn durations_are_printed_as_go_prints_them() {
-        for text in ["1m30s", "500ms", "1h0m0s", "20s", "1.5s", "1m0s", "7µs"] {
+        for text in [
+            "0s",
+            "1ns",
+            "7µs",
+            "1.001µs",
+            "1.5ms",
+            "500ms",
+            "1.5s",
+            "2.000000001s",
+            "20s",
+            "1m0s",
+            "1m30s",
+            "1h0m0s",
+            "1h0m0.25s",
+        ] {
             let duration = larder_objects::go_duration::parse(text).unwrap();
             assert_eq!(go_duration(duration), text);
         }
