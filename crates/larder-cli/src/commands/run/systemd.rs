@@ -8,6 +8,7 @@
 //! 3. Without a service manager nothing is sent. A message that cannot be sent is dropped: the watchdog is the check.
 
 use std::{
+    cell::Cell,
     env,
     ffi::OsString,
     io,
@@ -41,6 +42,8 @@ const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct ServiceManager {
     socket: Option<UnixDatagram>,
     watchdog: Option<Duration>,
+    /// Whether `READY=1` was sent.
+    is_started: Cell<bool>,
 }
 
 impl ServiceManager {
@@ -55,7 +58,11 @@ impl ServiceManager {
         });
         let variable = |name| env::var(name).ok();
         let watchdog = watchdog(variable("WATCHDOG_USEC"), variable("WATCHDOG_PID"));
-        Self { socket, watchdog }
+        Self {
+            socket,
+            watchdog,
+            is_started: Cell::new(false),
+        }
     }
 
     /// Follows `agent` until it is dropped: readiness, the watchdog, and a status line.
@@ -77,6 +84,7 @@ impl ServiceManager {
         let is_ready = timeout(READY_TIMEOUT, ready).await.is_ok();
         debug!(is_ready, after = ?start.elapsed(), "started");
         self.send("READY=1");
+        self.is_started.set(true);
         let period = self
             .watchdog
             .map_or(STATUS_INTERVAL, |limit| (limit / 3).min(STATUS_INTERVAL));
@@ -95,8 +103,11 @@ impl ServiceManager {
         }
     }
 
-    /// The configuration is being reloaded.
+    /// The configuration is being reloaded. A reload during the start is a part of it.
     pub(super) fn reloading(&self) {
+        if !self.is_started.get() {
+            return;
+        }
         let now = clock_gettime(ClockId::Monotonic);
         let micros = now.tv_sec * 1_000_000 + now.tv_nsec / 1000;
         self.send(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
@@ -104,7 +115,9 @@ impl ServiceManager {
 
     /// The reload is over, with or without success.
     pub(super) fn reloaded(&self) {
-        self.send("READY=1");
+        if self.is_started.get() {
+            self.send("READY=1");
+        }
     }
 
     /// The agent is shutting down.
@@ -180,6 +193,8 @@ fn summary(status: &AgentOverview) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
 
     #[test]
@@ -195,15 +210,38 @@ mod tests {
         assert_eq!(watchdog(None, None), None);
     }
 
-    #[test]
-    fn manager_that_does_not_read_gets_no_more_messages() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("notify");
+    /// A manager, and the connection to it, before the agent has started.
+    fn connected(folder: &Path) -> (UnixDatagram, ServiceManager) {
+        let path = folder.join("notify");
         let manager = UnixDatagram::bind(&path).unwrap();
         let service = ServiceManager {
             socket: Some(connect(&path.into_os_string()).unwrap()),
             watchdog: None,
+            is_started: Cell::new(false),
         };
+        (manager, service)
+    }
+
+    #[test]
+    fn reload_during_the_start_does_not_end_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let (manager, service) = connected(folder.path());
+        service.reloading();
+        service.reloaded();
+        service.is_started.set(true);
+        service.reloading();
+        service.reloaded();
+        for expected in ["RELOADING=1", "READY=1"] {
+            let mut buffer = [0; 128];
+            let length = manager.recv(&mut buffer).unwrap();
+            assert!(buffer[..length].starts_with(expected.as_bytes()));
+        }
+    }
+
+    #[test]
+    fn manager_that_does_not_read_gets_no_more_messages() {
+        let folder = tempfile::tempdir().unwrap();
+        let (manager, service) = connected(folder.path());
         let sent = (0..100_000)
             .take_while(|_| service.send("STATUS=old"))
             .count();
