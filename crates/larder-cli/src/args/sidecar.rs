@@ -3,16 +3,11 @@
 pub(crate) mod configuration;
 pub(crate) mod variables;
 
-use std::{
-    convert::Infallible,
-    net::SocketAddr,
-    path::PathBuf,
-    sync::atomic::{AtomicUsize, Ordering},
-    time::Duration,
-};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use clap::{ValueEnum, ValueHint};
+use clap::{Arg, ArgAction, ArgMatches, Command, FromArgMatches, ValueEnum, ValueHint};
 use larder_agent::config::listen_address;
+use larder_objects::Kind;
 
 use super::{
     LogFormat, OnChangeArgs,
@@ -87,13 +82,8 @@ pub(crate) struct SidecarArgs {
 /// The own form.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VolumeArgs {
-    /// A ConfigMap as a volume; options are `optional`, `mode=0440` and `item=KEY:PATH[:MODE]`; several times
-    #[arg(long, value_name = "[NAMESPACE/]NAME:DIR[,OPTION…]", value_parser = positioned)]
-    pub(crate) config_map: Vec<Positioned>,
-
-    /// A Secret as a volume, likewise
-    #[arg(long, value_name = "[NAMESPACE/]NAME:DIR[,OPTION…]", value_parser = positioned)]
-    pub(crate) secret: Vec<Positioned>,
+    #[command(flatten)]
+    pub(crate) objects: ObjectFlags,
 
     /// File with a SidecarConfiguration: volumes as in a pod, and onChange. SIGHUP reads it again
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -120,16 +110,49 @@ pub(crate) struct VolumeArgs {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// The value of a flag, and its position among the flags of both kinds.
-pub(crate) type Positioned = (usize, String);
+/// Objects as volumes, in the order of the flags: of two volumes for one directory, the later one wins.
+#[derive(Debug)]
+pub(crate) struct ObjectFlags(pub(crate) Vec<(Kind, String)>);
 
-#[expect(
-    clippy::unnecessary_wraps,
-    reason = "a parser of clap returns a result"
-)]
-fn positioned(text: &str) -> Result<Positioned, Infallible> {
-    static POSITION: AtomicUsize = AtomicUsize::new(0);
-    Ok((POSITION.fetch_add(1, Ordering::Relaxed), text.to_owned()))
+impl clap::Args for ObjectFlags {
+    fn augment_args(command: Command) -> Command {
+        let flag = |name, help| {
+            let flag = Arg::new(name).long(name).help(help);
+            flag.value_name("[NAMESPACE/]NAME:DIR[,OPTION…]")
+                .action(ArgAction::Append)
+        };
+        command.args([
+            flag(
+                "config-map",
+                "A ConfigMap as a volume; options are `optional`, `mode=0440` and `item=KEY:PATH[:MODE]`; several times",
+            ),
+            flag("secret", "A Secret as a volume, likewise"),
+        ])
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ObjectFlags {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let of = |kind, flag| {
+            let places = matches.indices_of(flag).into_iter().flatten();
+            let values = matches.get_many::<String>(flag).into_iter().flatten();
+            places
+                .zip(values)
+                .map(move |(place, value)| (place, (kind, value.clone())))
+        };
+        let flags = of(Kind::ConfigMap, "config-map").chain(of(Kind::Secret, "secret"));
+        let in_order: BTreeMap<_, _> = flags.collect();
+        Ok(Self(in_order.into_values().collect()))
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
 }
 
 /// The flags of configmap-reload.
@@ -188,4 +211,24 @@ pub(crate) enum ProbedState {
     Live,
     /// Whether the first sync is complete
     Ready,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+
+    use super::*;
+
+    #[test]
+    fn flags_of_both_kinds_keep_their_order() {
+        let words = "larder-sidecar --secret a:/x --config-map b:/x --secret c:/x";
+        let args = SidecarArgs::try_parse_from(words.split(' ')).map_err(|error| error.to_string());
+        let expected = [
+            (Kind::Secret, "a:/x"),
+            (Kind::ConfigMap, "b:/x"),
+            (Kind::Secret, "c:/x"),
+        ];
+        let expected = expected.map(|(kind, value)| (kind, value.to_owned()));
+        assert_eq!(args.map(|args| args.volumes.objects.0), Ok(expected.into()));
+    }
 }

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, sync::Arc, time::Duration};
 use anyhow::{Context as _, anyhow};
 use futures::{StreamExt as _, future::ready, stream};
 use larder_files::regular_file::read_regular_text;
-use larder_objects::{Kind, chain};
+use larder_objects::chain;
 use larder_on_change::{Hook, HttpUrl, PodOutline, parse};
 use larder_sidecar::{
     OwnSettings, ReloadSettings, RunError, check, check_hook, join_volumes, run_label as label,
@@ -45,8 +45,7 @@ pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
         return probe(state, args.address);
     }
     let volumes = &args.volumes;
-    let is_own =
-        !volumes.config_map.is_empty() || !volumes.secret.is_empty() || volumes.config.is_some();
+    let is_own = !volumes.objects.0.is_empty() || volumes.config.is_some();
     let is_reload = !args.reload.volume_dir.is_empty();
     let mut label_variables = variables::MARKS.to_vec();
     label_variables.retain(|name| std::env::var_os(name).is_some());
@@ -139,13 +138,8 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     let namespace = args.namespace.as_deref().or(own);
     let mut all = Vec::new();
     let mut all_hooks = hooks(args)?;
-    let of = |kind, values| std::iter::repeat(kind).zip(values);
-    let maps = of(Kind::ConfigMap, &volumes.config_map);
-    let mut flags: Vec<_> = maps.chain(of(Kind::Secret, &volumes.secret)).collect();
-    // A later flag wins, of either kind.
-    flags.sort_by_key(|(_, (position, _))| *position);
-    for (kind, (_, value)) in flags {
-        let volume = configuration::volume(kind, value, namespace);
+    for (kind, value) in &volumes.objects.0 {
+        let volume = configuration::volume(*kind, value, namespace);
         all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
     }
     if let Some(path) = &volumes.config {
