@@ -420,16 +420,16 @@ impl PodRules {
             .map(|(name, _)| name)
     }
 
-    /// The parts whose next swap is awaited: those, and volumes that the kubelet is setting up. For a pod with hooks also
-    /// volumes that are left to the kubelet.
-    pub fn awaited(&self, has_hooks: bool) -> impl Iterator<Item = &PartName> {
+    /// The parts whose next swap is awaited: those, volumes that the kubelet is setting up, and volumes that are left to
+    /// the kubelet.
+    pub fn awaited(&self) -> impl Iterator<Item = &PartName> {
         let may_come = self.gate == Gate::Open && !self.view.ending && !self.gone;
         let parts = self.parts.iter();
         parts
             .filter(move |(_, part)| {
                 part.is_outstanding()
                     || may_come && part.is_being_set_up()
-                    || has_hooks && part.is_left_to_kubelet()
+                    || part.is_left_to_kubelet()
             })
             .map(|(name, _)| name)
     }

@@ -240,6 +240,7 @@ impl PodSwaps {
             }
             let is_polling = !self.polled.is_empty();
             tokio::select! {
+                biased;
                 () = self.inbox.arrived.notified() => {}
                 () = self.dispatch(), if !self.watched.is_empty() => {}
                 () = sleep_until(self.next_poll), if is_polling => self.poll(),

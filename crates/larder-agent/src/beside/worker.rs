@@ -436,8 +436,7 @@ impl BesideWorker {
 
     /// Follows the swaps of exactly the volumes whose next swap is awaited.
     async fn follow_swaps(&mut self, plan: &PodPlan) {
-        let has_hooks = self.hooked.hooks().is_some();
-        let awaited: BTreeSet<_> = self.rules.awaited(has_hooks).cloned().collect();
+        let awaited: BTreeSet<_> = self.rules.awaited().cloned().collect();
         let mut wanted = Vec::new();
         for (key, part) in plan.parts.iter().enumerate() {
             let PartKind::Volume(volume, kind) = &part.kind else {

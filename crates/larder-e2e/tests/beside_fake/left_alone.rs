@@ -39,6 +39,28 @@ async fn a_volume_that_shows_the_touch_is_no_reason_for_another() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn status_shows_a_changed_label_in_its_file_within_two_seconds() {
+    let world = World::start().await;
+    let labels = json!({"downwardAPI": {"items": [
+        {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}},
+    ]}});
+    world.run(pod("web").volume("d", labels)).await;
+    world.until_delivered("web").await;
+    let mut labeled = world.server.get(Kind::Pod, "default", "web").unwrap();
+    labeled["metadata"]["labels"] = json!({"a": "1"});
+    world.apply(&labeled);
+    let is_waiting = || {
+        world
+            .phase("web", "d")
+            .is_some_and(|(phase, _)| phase == Phase::Waiting)
+    };
+    world.until("the label to be seen", is_waiting).await;
+    world.until_file("web", "d", "labels", "a=\"1\"").await;
+    assert!(world.until_delivered("web").await < secs(2));
+    assert_eq!(world.touches(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_pod_that_excludes_itself_is_not_watched() {
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);
