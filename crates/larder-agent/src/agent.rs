@@ -241,15 +241,11 @@ async fn end(
         tasks.shutdown().await;
         reconciler.drain().await
     };
-    match timeout(DRAIN_TIMEOUT, drain).await {
-        Ok(drained) => result.and(drained),
-        Err(_) => {
-            warn!(
-                "rounds of hooks or passes still running at the shutdown deadline, exiting anyway"
-            );
-            result
-        }
-    }
+    let Ok(drained) = timeout(DRAIN_TIMEOUT, drain).await else {
+        warn!("rounds of hooks or passes still running at the shutdown deadline, exiting anyway");
+        return result;
+    };
+    result.and(drained)
 }
 
 /// The change streams of the managers end only if a manager's own task has ended.

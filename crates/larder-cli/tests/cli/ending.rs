@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     net::{Ipv4Addr, UdpSocket},
     process::{Child, Command, Stdio},
 };
@@ -52,7 +53,7 @@ impl SilentNameServer {
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap()
     }
@@ -118,9 +119,15 @@ async fn lookup_that_takes_minutes_keeps_no_command_from_exiting() {
         "--on-change",
         &format!("http:{hook}"),
         "--",
-        "cat",
+        "sh",
+        "-c",
+        "echo ready; cat",
     ];
     let mut exec = server.spawn(&around, larder, &args, &[]);
+    let mut line = String::new();
+    let mut stdout = BufReader::new(exec.stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
     edit(&around, "two", "1");
     server.is_asked();
     drop(exec.stdin.take());
