@@ -25,3 +25,8 @@ archive() {
     tar --create --directory "$1" --format=gnu --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
         --numeric-owner .
 }
+
+# The crates in the executables, one a line: "name v1.2.3 …". Neither build tools nor tests end up in them.
+linked_crates() {
+    cargo tree --locked --package larder-cli --target "$rust_target" --edges normal --prefix none --format '{p}'
+}
