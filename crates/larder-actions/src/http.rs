@@ -70,19 +70,34 @@ pub enum Hosts<'a> {
     Pod(&'a PodAddresses),
 }
 
+/// How far a request came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestProgress {
+    /// There was no connection.
+    Unsent,
+    /// There was no answer.
+    Unanswered,
+    /// The answer has this status.
+    Answered(u16),
+}
+
 /// Sends the request, and waits for the status.
-pub(crate) async fn run(
+pub async fn send(
     call: &HttpCall,
     limit: Duration,
     change: &PodChange,
     context: RequestContext<'_>,
-) -> StepOutcome {
+) -> (StepOutcome, RequestProgress) {
     match timeout(limit, request(call, change, context)).await {
-        Ok(Ok(())) => StepOutcome::Succeeded,
-        Ok(Err(error)) => StepOutcome::Failed(format!("{}: {}", call.target, chain(&error))),
+        Ok(Ok(status)) => (StepOutcome::Succeeded, RequestProgress::Answered(status)),
+        Ok(Err(error)) => {
+            let reason = format!("{}: {}", call.target, chain(&error));
+            (StepOutcome::Failed(reason), error.progress())
+        }
         Err(_) => {
             let timed_out = StepOutcome::timed_out(limit);
-            StepOutcome::TimedOut(format!("{}: {}", call.target, timed_out.reason()))
+            let reason = format!("{}: {}", call.target, timed_out.reason());
+            (StepOutcome::TimedOut(reason), RequestProgress::Unanswered)
         }
     }
 }
@@ -91,7 +106,7 @@ async fn request(
     call: &HttpCall,
     change: &PodChange,
     context: RequestContext<'_>,
-) -> Result<(), HttpError> {
+) -> Result<u16, HttpError> {
     let target = Target::of(call, context).await?;
     let request = target.request(call, change, context)?;
     let secured = target
@@ -99,7 +114,7 @@ async fn request(
         .then_some((&call.tls, &*target.host, context.files));
     let status = exchange(&target.addresses, secured, request, status).await?;
     if call.is_expected(status) {
-        Ok(())
+        Ok(status)
     } else {
         Err(HttpError::Status(status))
     }

@@ -129,7 +129,10 @@ pub async fn run_step(
             sent.err().unwrap_or(StepOutcome::Succeeded)
         }
         Action::Restart(restart) => environment.restart(restart, change, timeout).await,
-        Action::Http(call) => http::run(call, timeout, change, environment.request()).await,
+        Action::Http(call) => {
+            let sent = http::send(call, timeout, change, environment.request());
+            sent.await.0
+        }
         Action::Exec(command) => exec::run(command, timeout, change, environment).await,
     };
     environment.step_ended(action, &outcome, began.elapsed());

@@ -80,8 +80,7 @@ const MAX_PATHS: usize = 4 << 20;
 type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
 
 impl Files {
-    pub(crate) fn new(places: Places, state_dir: &Path, metrics: Metrics) -> Self {
-        let index = Index::open(state_dir, places.folder());
+    pub(crate) fn new(places: Places, index: Index, metrics: Metrics) -> Self {
         let known = index.files().keys();
         let known = known.filter_map(|path| Path::new(&**path).parent());
         for directory in known.chain([places.folder()]).collect::<BTreeSet<_>>() {
@@ -349,6 +348,7 @@ impl Sink for Files {
         set(&self.metrics.collisions, collisions);
         set(&self.metrics.files, self.index.files().len());
         let unwritten = paths().find_map(|state| state.error.clone());
+        self.settled.retries |= !self.index.mend(false);
         Settled {
             unwritten,
             ..mem::take(&mut self.settled)
@@ -424,7 +424,8 @@ mod tests {
         fs::create_dir(&state).unwrap();
         let places = Places::new(&folder, &[]).unwrap();
         let metrics = Metrics::register(&mut Registry::default());
-        let mut files = Files::new(places, &state, metrics);
+        let index = Index::open(&state, &folder);
+        let mut files = Files::new(places, index, metrics);
         let path: Arc<str> = folder.join("k").to_string_lossy().into();
         fs::write(&*path, "app").unwrap();
         let object = ObjectRef::new(Kind::ConfigMap, "n", "a");

@@ -8,10 +8,12 @@
 //! Invariants:
 //! 1. A path is in the journal before its file is written. So nothing of ours is ever unknown.
 //! 2. A line that was cut off says nothing.
+//! 3. After a failed write, the journal is rewritten as a whole as soon as that is possible.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs::{DirBuilder, File},
+    hash::Hash,
     io::{self, Write as _},
     os::{
         fd::{AsFd as _, OwnedFd},
@@ -19,6 +21,7 @@ use std::{
     },
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
 use larder_files::{ownership::Ownership, regular_file::read_open, replace, sys};
@@ -28,14 +31,17 @@ use rustix::{
     io::Errno,
 };
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 use tracing::warn;
 
 use crate::selection::{ObjectName, ObjectRef};
 
 /// The longest journal that is read: some hundred thousand files.
 const MAX_BYTES: usize = 64 << 20;
-/// The journal is rewritten once it has this many lines that are no longer in use.
-const SLACK: usize = 1000;
+/// The journal is rewritten once it has doubled, and has this many bytes besides.
+const SLACK: usize = 256 << 10;
+/// Pause after a failed write.
+const RETRY: Duration = Duration::from_secs(10);
 /// The name of the journal.
 const INDEX: &str = "index";
 
@@ -71,12 +77,16 @@ struct Journal {
     directory: OwnedFd,
     key: [u8; DigestKey::BYTES],
     file: File,
-    lines: usize,
+    /// Its bytes, and those at the time it was rewritten.
+    length: usize,
+    rewritten: usize,
+    /// After a failed write: when it is rewritten.
+    due: Option<Instant>,
 }
 
 impl Index {
-    /// The index of the files in `folder`, in the directory `state`. Without one, a warning says so.
-    pub(crate) fn open(state: &Path, folder: &Path) -> Self {
+    /// The index of `owner`, in the directory `state`. Without one, a warning says so.
+    pub(crate) fn open(state: &Path, owner: &(impl Hash + ?Sized)) -> Self {
         let mut index = Self {
             files: BTreeMap::new(),
             directories: BTreeSet::new(),
@@ -84,8 +94,8 @@ impl Index {
             key: DigestKey::temporary().expect("the system has random numbers"),
             journal: None,
         };
-        // Each folder has an index of its own: several sidecars may share a state directory.
-        let own = state.join(Definition::of(&folder.as_os_str()).to_string());
+        // Several sidecars may share a state directory.
+        let own = state.join(Definition::of(&owner).to_string());
         if let Err(error) = index.read(&own) {
             warn!(
                 %error, path = %state.display(),
@@ -189,20 +199,33 @@ impl Index {
     fn note(&mut self, entry: Entry) {
         let line = line(&entry);
         self.apply(entry);
-        let used = self.files.len() + self.directories.len() + self.hooks.len();
-        let Some(mut journal) = self.journal.take() else {
+        let Some(journal) = &mut self.journal else {
             return;
         };
-        journal.lines += 1;
-        let written = if journal.lines > 2 * used + SLACK {
-            self.rewritten(journal.directory, journal.key)
+        if journal.due.is_some() || journal.length > 2 * journal.rewritten + SLACK {
+            self.mend(true);
+        } else if let Err(error) = journal.file.write_all(&line) {
+            journal.fail(&error);
         } else {
-            journal.file.write_all(&line).map(|()| journal)
+            journal.length += line.len();
+        }
+    }
+
+    /// Rewrites the journal if a write has failed a while ago, or if it `is_long`. Returns whether all is written.
+    pub(crate) fn mend(&mut self, is_long: bool) -> bool {
+        let Some(journal) = &self.journal else {
+            return true;
         };
-        let written = written.inspect_err(|error| {
-            warn!(%error, "cannot write the index, files of this start may stay after the next one");
-        });
-        self.journal = written.ok();
+        let is_due = journal.due.map_or(is_long, |due| due <= Instant::now());
+        if is_due {
+            let directory = journal.directory.try_clone();
+            let written = directory.and_then(|directory| self.rewritten(directory, journal.key));
+            match (written, &mut self.journal) {
+                (Ok(written), journal) => *journal = Some(written),
+                (Err(error), journal) => journal.iter_mut().for_each(|one| one.fail(&error)),
+            }
+        }
+        self.journal.iter().all(|journal| journal.due.is_none())
     }
 
     /// A journal of what is in use.
@@ -222,8 +245,17 @@ impl Index {
             directory,
             key,
             file: file.into(),
-            lines: entries.len(),
+            length: text.len(),
+            rewritten: text.len(),
+            due: None,
         })
+    }
+}
+
+impl Journal {
+    fn fail(&mut self, error: &io::Error) {
+        warn!(%error, "cannot write the index, will retry; until then, files of this start may stay after the next one");
+        self.due = Some(Instant::now() + RETRY);
     }
 }
 
@@ -283,10 +315,27 @@ mod tests {
     fn journal_does_not_grow_with_every_change() {
         let root = tempfile::tempdir().unwrap();
         let mut index = Index::open(root.path(), Path::new("/f"));
-        for _ in 0..SLACK {
-            index.add_file(&"/f/a".into(), &object("a"));
-            index.remove("/f/a");
+        let path: Arc<str> = format!("/f/{}", "a".repeat(4000)).into();
+        for _ in 0..200 {
+            index.add_file(&path, &object("a"));
+            index.remove(&path);
         }
-        assert!(index.journal.as_ref().unwrap().lines <= SLACK + 2);
+        assert!(index.journal.as_ref().unwrap().length <= SLACK + 10_000);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn journal_is_written_again_after_the_disk_was_full() {
+        let root = tempfile::tempdir().unwrap();
+        let folder = Path::new("/f");
+        let mut index = Index::open(root.path(), folder);
+        // Every write to it fails as on a full disk.
+        let full = OpenOptions::new().write(true).open("/dev/full").unwrap();
+        index.journal.as_mut().unwrap().file = full;
+        index.add_file(&"/f/a".into(), &object("a"));
+        assert!(!index.mend(false) && Index::open(root.path(), folder).files.is_empty());
+        tokio::time::advance(RETRY).await;
+        assert!(index.mend(false));
+        index.add_file(&"/f/b".into(), &object("b"));
+        assert_eq!(Index::open(root.path(), folder).files.len(), 2);
     }
 }

@@ -1,6 +1,9 @@
 //! The label form: objects by label or name become files in a folder.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use larder_on_change::{Hook, Retry};
 use smol_str::SmolStr;
@@ -12,16 +15,14 @@ use crate::{
     files::{Files, VOLUME},
     health::Health,
     hooks::HookAndRound,
-    request::{RequestRound, hook, missing_interpreter},
+    index::Index,
+    request::{RequestRound, SLOW, hook, missing_interpreter},
     run::{HOOK, Running},
     server::{Form, Pages, RunError},
     settings::LabelSettings,
     steps::StepContext,
     urls::UrlKeys,
 };
-
-/// Pause between two attempts when the fast retries are used up.
-const SLOW: Duration = Duration::from_mins(5);
 
 /// Runs the label form, with hooks besides its own, until `shutdown`, or, with `once`, until everything is written and
 /// one round is over.
@@ -54,7 +55,7 @@ pub async fn run(
             .ok(),
     };
     let metrics = &pages.metrics;
-    let own = own_round(&settings);
+    let own = own_round(&settings, &shutdown);
     let round = own.as_ref().and_then(|(_, round)| round.clone());
     let others = hooks.into_iter().map(|hook| (hook, None));
     let hooks = own.into_iter().chain(others).collect();
@@ -65,21 +66,27 @@ pub async fn run(
     let context = StepContext::new(settings.pod, state_dir, volumes, metrics, has_script);
     let mut places = settings.files;
     places.fetch_urls = settings.urls.is_some();
-    let files = Files::new(places, state_dir, metrics.clone());
-    let followed = (settings.selections, settings.timing);
+    let selections: BTreeSet<_> = settings.selections.into_iter().collect();
+    // Others in this folder have theirs.
+    let index = Index::open(state_dir, &(places.folder(), &selections));
+    let files = Files::new(places, index, metrics.clone());
+    let followed = (selections, settings.timing);
     let mut running = Running::new(client, followed, files, (hooks, context), &pages);
     running.urls = UrlKeys::new(settings.urls.unwrap_or_default(), metrics.clone());
     running.once = settings.once;
+    running.own_round = round.clone();
     running.skipped = round.filter(|_| settings.skip_init && settings.once.is_none());
     let run = running.until(&shutdown);
     pages.served_during(listener, run).await
 }
 
 /// Script and request; `None` without both.
-fn own_round(settings: &LabelSettings) -> Option<HookAndRound> {
+fn own_round(settings: &LabelSettings, ending: &CancellationToken) -> Option<HookAndRound> {
     let round = RequestRound {
         script: settings.script.clone(),
         request: settings.request.clone(),
+        ending: ending.clone(),
+        waits_for_credentials: settings.once.is_none(),
         ..RequestRound::default()
     };
     if round.script.is_none() && round.request.is_none() {

@@ -2,7 +2,7 @@
 
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-use larder_actions::{StepOutcome, metrics::RoundMetrics};
+use larder_actions::{StepOutcome, http::RequestProgress, metrics::RoundMetrics};
 use larder_objects::Kind;
 use larder_transport::registrar::{Labels, Registrar};
 use prometheus_client::{
@@ -105,31 +105,27 @@ impl WebhookMetrics {
         }
     }
 
-    /// A request has ended; `expected` is the status of success.
+    /// A request has ended.
     pub(crate) fn asked(
         &self,
         webhook: &str,
         outcome: &StepOutcome,
+        progress: RequestProgress,
         took: Duration,
-        expected: u16,
     ) {
         let own = ("webhook", webhook.to_owned());
         let labels = vec![own.clone()];
         self.duration.get_or_create(&labels).set(took.as_secs_f64());
         let last_error = self.last_error.get_or_create(&labels);
         last_error.set(i64::from(!outcome.is_success()));
-        let code = if outcome.is_success() {
-            self.successes.get_or_create(&labels).inc();
-            Some(expected.to_string())
-        } else {
-            let answered = outcome.reason().split_once(": answered ");
-            let code = answered.and_then(|(_, rest)| rest.split([';', ' ']).next());
-            let reason = code.map_or("client_request_do", |_| "client_response");
-            self.failed(webhook, reason);
-            code.map(str::to_owned)
-        };
-        if let Some(code) = code {
-            let labels = vec![own, ("status_code", code)];
+        let answered = matches!(progress, RequestProgress::Answered(_));
+        match (outcome.is_success(), answered) {
+            (true, _) => drop(self.successes.get_or_create(&labels).inc()),
+            (false, true) => self.failed(webhook, "client_response"),
+            (false, false) => self.failed(webhook, "client_request_do"),
+        }
+        if let RequestProgress::Answered(status) = progress {
+            let labels = vec![own, ("status_code", status.to_string())];
             self.requests.get_or_create(&labels).inc();
         }
     }

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeMap,
     fs, io,
+    mem::MaybeUninit,
     net::SocketAddr,
     os::fd::OwnedFd,
     path::{Path, PathBuf},
@@ -20,7 +21,10 @@ use larder_on_change::{
     ContentDigest, Debounce, DigestKey, Digester, HttpCall, HttpTarget, HttpUrl, Items, Retry,
 };
 use prometheus_client::registry::Registry;
-use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::{
+    fs::inotify::{self, CreateFlags, WatchFlags},
+    io::Errno,
+};
 use tokio::{io::unix::AsyncFd, time::sleep};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
@@ -158,7 +162,7 @@ fn content(directories: &[PathBuf], key: &DigestKey) -> (ContentDigest, Items) {
     digester.finish_with_items()
 }
 
-/// Becomes readable when an entry of one of the directories is replaced.
+/// Becomes readable when an entry of one of the directories appears or is replaced.
 fn watch(directories: &[PathBuf]) -> io::Result<AsyncFd<OwnedFd>> {
     let instance = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC)?;
     let changes = WatchFlags::MOVED_TO | WatchFlags::CREATE;
@@ -174,13 +178,57 @@ fn watch(directories: &[PathBuf]) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::new(instance)
 }
 
-/// Waits for the first event; without a watch, for the next look. Cancel-safe: events are never read.
+/// Waits for a set that was replaced; without a watch, for the next look. Cancel-safe: the owner watches anew after each
+/// change.
 async fn changed(watch: Option<&AsyncFd<OwnedFd>>) {
-    match watch {
-        Some(watch) => {
-            let _ = watch.readable().await;
-            info!("directory changed");
+    let Some(watch) = watch else {
+        return sleep(POLL).await;
+    };
+    while let Ok(mut ready) = watch.readable().await {
+        if is_replaced(watch.get_ref()) {
+            break;
         }
-        None => sleep(POLL).await,
+        ready.clear_ready();
+    }
+    info!("directory changed");
+}
+
+/// Whether an event concerns `..data` or a directory as a whole. Reads the events; other entries are somebody else's.
+fn is_replaced(watch: &OwnedFd) -> bool {
+    let mut buffer = [MaybeUninit::uninit(); 4096];
+    let mut events = inotify::Reader::new(watch, &mut buffer);
+    loop {
+        match events.next() {
+            Ok(event) => {
+                let name = event.file_name();
+                if name.is_none_or(|name| name.to_bytes() == b"..data") {
+                    return true;
+                }
+            }
+            Err(errno) => return errno != Errno::AGAIN,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    // sidecar 52
+    #[tokio::test]
+    async fn other_entries_of_a_directory_are_not_looked_at() {
+        let root = tempfile::tempdir().unwrap();
+        let watch = watch(&[root.path().to_owned()]).unwrap();
+        for name in ["other", "..2026"] {
+            fs::write(root.path().join(name), "1").unwrap();
+        }
+        assert!(!is_replaced(watch.get_ref()));
+        symlink("..2026", root.path().join("aside")).unwrap();
+        fs::rename(root.path().join("aside"), root.path().join("..data")).unwrap();
+        assert!(is_replaced(watch.get_ref()));
+        fs::remove_dir_all(root.path()).unwrap();
+        assert!(is_replaced(watch.get_ref()), "it is watched anew");
     }
 }

@@ -8,14 +8,20 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use larder_actions::{StepOutcome, run_step};
+use larder_actions::{
+    StepEnvironment as _, StepOutcome,
+    http::{RequestProgress, send},
+    run_step,
+};
 use larder_files::regular_file::read_regular_text;
 use larder_on_change::{Action, Command, Debounce, Hook, PodChange, Retry, Timing};
+use parking_lot::Mutex;
 use rustix::fs::{Access, access};
 use tokio::{
     sync::watch,
-    time::{Instant, timeout},
+    time::{Instant, sleep},
 };
+use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
 use crate::{
@@ -26,6 +32,10 @@ use crate::{
 
 /// The longest user or password.
 const MAX_CREDENTIAL: u64 = 64 << 10;
+/// Pause between two attempts when the fast retries are used up, or the login was refused.
+pub(crate) const SLOW: Duration = Duration::from_mins(5);
+/// Pause between two looks at the files of credentials that were refused.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// A script with its longest time, and a request.
 #[derive(Debug, Default)]
@@ -34,6 +44,12 @@ pub(crate) struct RequestRound {
     pub(crate) request: Option<RequestSettings>,
     /// The next round sends no request.
     pub(crate) skips_request: AtomicBool,
+    /// Ends pauses: a request that is not under way is not waited for.
+    pub(crate) ending: CancellationToken,
+    /// Whether the round goes on after a refused login, for as long as a file may bring other credentials.
+    pub(crate) waits_for_credentials: bool,
+    /// Why the last login was refused, unless another answer has come since.
+    pub(crate) refusal: Mutex<Option<String>>,
     /// Those of a webhook.
     pub(crate) metrics: Option<WebhookMetrics>,
 }
@@ -81,45 +97,81 @@ impl RequestRound {
             let mut call = request.call.clone();
             call.tls.clone_from(&request.client.tls);
             // With the credentials of this moment.
-            match authorization(&request.client.credentials) {
-                Ok(header) => call.headers.extend(header),
+            let sent = match authorization(&request.client.credentials) {
+                Ok(header) => header,
                 Err(reason) => return StepOutcome::Failed(reason.to_owned()),
-            }
-            let (began, call) = (Instant::now(), Action::Http(call));
-            let outcome = run_step(&call, request.client.timeout, change, context).await;
-            let pause = next_pause(&mut left, total, &outcome);
+            };
+            call.headers.extend(sent.clone());
+            let (began, limit) = (Instant::now(), request.client.timeout);
+            let (outcome, progress) = send(&call, limit, change, context.request()).await;
+            context.step_ended(&Action::Http(call), &outcome, began.elapsed());
+            *self.refusal.lock() = outcome
+                .failure()
+                .filter(|_| is_refused(progress))
+                .map(str::to_owned);
+            let pause = next_pause(&mut left, total, progress).filter(|_| !outcome.is_success());
             if let Some(metrics) = &self.metrics {
-                let (url, expected) = (request.call.target.to_string(), request.call.expect[0].0);
-                metrics.asked(&url, &outcome, began.elapsed(), expected);
+                let url = request.call.target.to_string();
+                metrics.asked(&url, &outcome, progress, began.elapsed());
                 if pause.is_none() && !outcome.is_success() {
                     metrics.failed(&url, "retries_exhausted");
                 }
             }
-            let Some(pause) = pause else {
+            let credentials = &request.client.credentials;
+            let has_files =
+                credentials.username_file.is_some() || credentials.password_file.is_some();
+            let waits = self.waits_for_credentials && has_files && is_refused(progress);
+            if outcome.is_success() || pause.is_none() && !waits {
                 return outcome;
-            };
+            }
             let error = outcome.reason();
-            warn!(error, ?pause, "request failed, will retry");
-            // A newer change starts anew.
-            if timeout(pause, newer.changed()).await.is_ok() {
-                return outcome;
+            let next = async {
+                if let Some(pause) = pause {
+                    let seconds = pause.as_secs_f64();
+                    warn!(error, pause = %format_args!("{seconds}s"), "request failed, will retry");
+                    sleep(pause).await;
+                } else {
+                    warn!(error, "login refused, waiting for other credentials");
+                    changed(credentials, sent.as_ref()).await;
+                }
+            };
+            tokio::select! {
+                biased;
+                () = self.ending.cancelled() => return outcome,
+                // It starts anew.
+                _ = newer.changed() => return outcome,
+                () = next => {}
             }
         }
     }
 }
 
-/// The pause before the next attempt, which is taken off those of `total` that are left; `None` if there is none.
-fn next_pause(left: &mut Retries, total: u32, outcome: &StepOutcome) -> Option<Duration> {
-    if outcome.is_success() {
-        return None;
+/// Whether the application has refused the login: it may lock an account after some of these (rule N3).
+pub(crate) fn is_refused(progress: RequestProgress) -> bool {
+    matches!(progress, RequestProgress::Answered(401 | 403))
+}
+
+/// Waits until the credentials are others than these, or for the slow attempt.
+async fn changed(credentials: &Credentials, sent: Option<&(String, String)>) {
+    let until = Instant::now() + SLOW;
+    let is_same = || authorization(credentials).is_ok_and(|now| now.as_ref() == sent);
+    while Instant::now() < until && is_same() {
+        sleep(LOOK).await;
     }
-    let reason = outcome.reason();
+}
+
+/// The pause before the next attempt after a failure, which is taken off those of `total` that are left; `None` if there
+/// is none.
+fn next_pause(left: &mut Retries, total: u32, progress: RequestProgress) -> Option<Duration> {
+    if is_refused(progress) {
+        left.total = 0;
+    }
     // The smaller of each and the total holds.
     left.total = left.total.checked_sub(1)?;
-    if reason.contains(": cannot ") {
-        left.connect = left.connect.checked_sub(1)?;
-    } else if !reason.contains(": answered ") {
-        left.read = left.read.checked_sub(1)?;
+    match progress {
+        RequestProgress::Unsent => left.connect = left.connect.checked_sub(1)?,
+        RequestProgress::Unanswered => left.read = left.read.checked_sub(1)?,
+        RequestProgress::Answered(_) => {}
     }
     Some(left.pause(total - left.total))
 }
@@ -191,10 +243,9 @@ mod tests {
         }
     }
 
-    fn attempts(mut left: Retries, reason: &str) -> usize {
-        let outcome = StepOutcome::Failed(format!("http://h/: {reason}"));
+    fn attempts(mut left: Retries, progress: RequestProgress) -> usize {
         let (total, mut count) = (left.total, 1);
-        while next_pause(&mut left, total, &outcome).is_some() {
+        while next_pause(&mut left, total, progress).is_some() {
             count += 1;
         }
         count
@@ -202,13 +253,13 @@ mod tests {
 
     #[test]
     fn smaller_of_the_kind_and_the_total_holds() {
-        assert_eq!(attempts(retries(5, 10, 5), "cannot connect: refused"), 6);
-        assert_eq!(attempts(retries(5, 2, 5), "cannot connect: refused"), 3);
-        assert_eq!(attempts(retries(5, 2, 1), "no answer: closed"), 2);
-        assert_eq!(attempts(retries(5, 2, 1), "answered 503"), 6);
-        assert_eq!(attempts(retries(0, 2, 1), "answered 503"), 1);
-        let mut left = retries(5, 5, 5);
-        assert_eq!(next_pause(&mut left, 5, &StepOutcome::Succeeded), None);
+        use RequestProgress::{Answered, Unanswered, Unsent};
+        assert_eq!(attempts(retries(5, 10, 5), Unsent), 6);
+        assert_eq!(attempts(retries(5, 2, 5), Unsent), 3);
+        assert_eq!(attempts(retries(5, 2, 1), Unanswered), 2);
+        assert_eq!(attempts(retries(5, 2, 1), Answered(503)), 6);
+        assert_eq!(attempts(retries(0, 2, 1), Answered(503)), 1);
+        assert_eq!(attempts(retries(5, 5, 5), Answered(401)), 1);
     }
 
     // sidecar 38

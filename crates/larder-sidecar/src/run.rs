@@ -63,7 +63,9 @@ pub(crate) struct Running {
     pub(crate) once: Option<Duration>,
     /// The application may have read files before this start: its first changes fire hooks.
     pub(crate) had_files: bool,
-    /// The round of the label form, if it is to send no request after the first sync.
+    /// The round of the label form.
+    pub(crate) own_round: Option<Arc<RequestRound>>,
+    /// The same, if it is to send no request after the first sync.
     pub(crate) skipped: Option<Arc<RequestRound>>,
     engine: Box<Engine<Watched>>,
     /// What is followed, by the numbers of targets and in [`Health`].
@@ -117,6 +119,7 @@ impl Running {
             urls: UrlKeys::new(UrlSettings::default(), pages.metrics.clone()),
             once: None,
             had_files: true,
+            own_round: None,
             skipped: None,
             is_synced: false,
             has_written: false,
@@ -148,9 +151,11 @@ impl Running {
         let deadline = self.once.map(|once| Instant::now() + once.min(MAX_TIME));
         loop {
             let settled = self.settle();
-            // After the only sync comes one round, whose failure is only logged (rule N5).
+            // After the only sync comes one round. Its failure is only logged, unless the login was refused (rule N5).
             if self.once.is_some() && self.is_synced && self.hooks.is_at_rest() {
-                return Ok(());
+                let round = self.own_round.as_ref();
+                let refusal = round.and_then(|round| round.refusal.lock().take());
+                return refusal.map_or(Ok(()), |reason| Err(RunError(reason)));
             }
             let stale = self.intake.lock().next_stale();
             let stale = stale.filter(|_| self.reread.is_none());

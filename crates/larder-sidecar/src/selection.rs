@@ -44,7 +44,7 @@ impl ObjectName {
 }
 
 /// What one watch covers. Requests encode its parts; those for a namespace that cannot be part of a path fail.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub struct Selection {
     /// The kind.

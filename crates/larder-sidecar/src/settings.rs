@@ -70,7 +70,7 @@ pub struct LabelSettings {
     pub listen: Vec<SocketAddr>,
     /// The pod of this process, for hooks and the script.
     pub pod: PodIdentity,
-    /// Directory of the index (rules D2 to D4). Sidecars may share it, if their folders differ.
+    /// Directory of the index (rules D2 to D4). Sidecars may share it, if their folders or selections differ.
     pub state_dir: PathBuf,
 }
 

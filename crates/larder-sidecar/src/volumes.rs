@@ -112,7 +112,8 @@ struct VolumeState {
 
 impl Volumes {
     pub(crate) fn new(volumes: Vec<OwnVolume>, state_dir: &Path, metrics: Metrics) -> Self {
-        let first = volumes.first().map(|volume| volume.path.clone());
+        let paths = volumes.iter().map(|volume| volume.path.clone());
+        let index = Index::open(state_dir, &paths.collect::<BTreeSet<_>>());
         let states = volumes.into_iter().map(|volume| VolumeState {
             objects: volume.objects(),
             volume,
@@ -126,7 +127,7 @@ impl Volumes {
             unlisted: objects.cloned().collect(),
             states,
             inputs: Inputs::default(),
-            index: Index::open(state_dir, &first.unwrap_or_default()),
+            index,
             metrics,
         }
     }
@@ -207,7 +208,10 @@ impl Sink for Volumes {
 
     /// Writes the volumes whose objects have changed.
     fn settle(&mut self, _: bool) -> Settled {
-        let mut settled = Settled::default();
+        let mut settled = Settled {
+            retries: !self.index.mend(false),
+            ..Settled::default()
+        };
         for state in &mut self.states {
             let path = state.volume.path.display();
             if state.is_due && state.objects.is_disjoint(&self.unlisted) {

@@ -2,6 +2,8 @@
 
 use std::{io, net::IpAddr};
 
+use super::RequestProgress;
+
 /// Why a request failed. The caller adds the target.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HttpError {
@@ -49,6 +51,16 @@ pub(super) enum HttpError {
     Exchange(#[source] hyper::Error),
     #[error("answered {0}{note}", note = note(*.0))]
     Status(u16),
+}
+
+impl HttpError {
+    pub(super) fn progress(&self) -> RequestProgress {
+        match self {
+            Self::Status(status) => RequestProgress::Answered(*status),
+            Self::Exchange(_) => RequestProgress::Unanswered,
+            _ => RequestProgress::Unsent,
+        }
+    }
 }
 
 fn note(status: u16) -> &'static str {

@@ -71,7 +71,7 @@ impl Volumes {
                 any_authorities: false,
             },
         };
-        run(call, limit, &change, context).await
+        send(call, limit, &change, context).await.0
     }
 }
 

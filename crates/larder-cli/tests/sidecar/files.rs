@@ -333,6 +333,28 @@ async fn file_of_an_object_that_went_meanwhile_goes_after_all_lists() {
     world.until_files("y=1 z=1").await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn two_sidecars_share_a_folder_and_a_state_directory() {
+    let first = World::new();
+    let mut second = World::new().with("LABEL", "m");
+    for (name, path) in [("FOLDER", "f"), ("LARDER_STATE_DIR", "state")] {
+        second.set(name, &first.root.path().join(path).display().to_string());
+    }
+    first.config_map("n", "a", &[("a", "1")]);
+    second.object(
+        "ConfigMap",
+        "n",
+        "b",
+        &json!({"data": {"b": "1"}, "metadata": {"labels": {"m": "1"}}}),
+    );
+    for _ in 0..2 {
+        for world in [&first, &second] {
+            world.ready().await.stop().await.unwrap();
+        }
+    }
+    assert_eq!(first.files(), "a=1 b=1");
+}
+
 // sidecar 46
 #[tokio::test(start_paused = true)]
 async fn without_a_state_directory_nothing_old_is_removed() {

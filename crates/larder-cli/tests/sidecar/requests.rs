@@ -108,7 +108,7 @@ async fn restart_without_a_change_causes_no_request() {
 
 // sidecar 34
 #[tokio::test]
-async fn refused_request_is_retried() {
+async fn refused_login_is_sent_once_for_each_change() {
     let application = Application::start().await;
     application.answers(|_| Some(reply(401, &[], b"canary")));
     let world = with_request(&application)
@@ -117,17 +117,55 @@ async fn refused_request_is_retried() {
         .with("REQ_PAYLOAD", "canary");
     world.config_map("n", "a", &[("a", "1")]);
     let sidecar = world.ready().await;
-    until(|| application.seen().len() >= 6).await;
     sidecar.until_request("Retrying").await;
     let body = sidecar.health.ready(tokio::time::Instant::now()).body;
     assert!(
         body.contains("answered 401") && !body.contains("canary"),
         "{body}"
     );
-    assert_eq!(application.seen().len(), 6, "one and five fast retries");
+    assert_eq!(application.seen().len(), 1, "an account may be locked");
     application.answers(|_| Some(reply(204, &[], b"")));
     world.config_map("n", "a", &[("a", "2")]);
     sidecar.until_request("Idle").await;
+    assert_eq!(application.seen().len(), 2);
+}
+
+// sidecar 34
+#[tokio::test]
+async fn refused_login_is_repeated_when_the_file_of_its_password_changes() {
+    let application = Application::start().await;
+    application.answers(|seen| {
+        let is_right = seen.headers["authorization"] == "Basic dTp0d28=";
+        Some(reply(if is_right { 200 } else { 403 }, &[], b""))
+    });
+    let mut world = with_request(&application).with("REQ_USERNAME", "u");
+    let path = world.root.path().join("password");
+    fs::write(&path, "one").unwrap();
+    world.set("REQ_PASSWORD_FILE", &path.display().to_string());
+    world.config_map("n", "a", &[("a", "1")]);
+    let sidecar = world.ready().await;
+    until(|| application.seen().len() == 1).await;
+    fs::write(&path, "two").unwrap();
+    sidecar.until_request("Idle").await;
+    assert_eq!(application.seen().len(), 2);
+}
+
+// sidecar 50
+#[tokio::test]
+async fn end_does_not_wait_for_the_next_try() {
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(503, &[], b"")));
+    let world = with_request(&application).with("REQ_RETRY_BACKOFF_FACTOR", "60");
+    world.config_map("n", "a", &[("a", "1")]);
+    let sidecar = world.ready().await;
+    // The first retry has no pause before it.
+    until(|| application.seen().len() == 2).await;
+    let began = Instant::now();
+    sidecar.stop().await.unwrap();
+    assert!(
+        began.elapsed() < Duration::from_secs(5),
+        "the time for a round that runs"
+    );
 }
 
 // sidecar 35
@@ -219,6 +257,18 @@ async fn list_with_a_failing_request_succeeds_after_the_fast_retries() {
     world.config_map("n", "a", &[("a", "1")]);
     assert_eq!(world.start().ended().await, Ok(()));
     assert_eq!(application.seen().len(), 6);
+}
+
+// sidecar 39
+#[tokio::test]
+async fn list_with_a_refused_login_fails() {
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(401, &[], b"")));
+    let world = with_request(&application).with("METHOD", "LIST");
+    world.config_map("n", "a", &[("a", "1")]);
+    let ended = world.start().ended().await.unwrap_err().to_string();
+    assert!(ended.contains("answered 401"), "{ended}");
+    assert_eq!(application.seen().len(), 1);
 }
 
 // sidecar 49
