@@ -5,6 +5,7 @@
 mod fields;
 mod labels;
 
+use larder_objects::ObjectKey;
 use smol_str::SmolStr;
 
 pub(crate) use fields::FieldSelector;
@@ -33,6 +34,14 @@ impl Filter {
     /// The one name that can match; `None` when several can.
     pub(crate) fn name(&self) -> Option<&SmolStr> {
         self.fields.name()
+    }
+
+    /// The one object that can match; `None` when several can, or one in any namespace.
+    pub(crate) fn key(&self) -> Option<ObjectKey> {
+        Some(ObjectKey::new(
+            self.namespace.clone()?,
+            self.name()?.clone(),
+        ))
     }
 
     /// Whether the filter lets everything of its namespace through.

@@ -5,7 +5,8 @@
 //! 2. An object's bytes exist once. Lists, watch frames and history share them.
 //! 3. A watcher gets every change that its filter lets through, in order, or gets [`Taken::Expired`]. A watcher that
 //!    never looks costs its entry and nothing per change; the past that waits for it is the history, which is bounded.
-//! 4. A change costs the watchers of the object's name and those that name none, not all watchers of the kind.
+//! 4. A change costs the watchers whose namespace and name, where their filters state them, are the object's.
+//!    A watcher of one object reads only that object's changes from the history.
 //! 5. No method awaits or calls out under the lock; wakers are called after it.
 
 mod history;

@@ -159,6 +159,52 @@ fn watches_end_from_outside_and_later_ones_do_not() {
     assert!(later.poll_take(Waker::noop()).is_pending());
 }
 
+/// Compared watchers and read changes when all of `objects` are edited before their watchers read.
+fn work_of_an_edit(objects: &[(String, String)]) -> usize {
+    let store = store(Limits {
+        changes: 10_000,
+        bytes: 10 << 20,
+    });
+    let value = |(namespace, name): &(String, String), label| json!({"metadata": {"namespace": namespace, "name": name, "labels": {"l": label}}});
+    let stored: Vec<_> = objects
+        .iter()
+        .map(|object| store.create(KIND, value(object, "old")).unwrap())
+        .collect();
+    let watches: Vec<_> = objects
+        .iter()
+        .map(|(namespace, name)| {
+            let filter = Filter {
+                namespace: Some(namespace.into()),
+                ..Filter::clone(&filter(&format!("metadata.name={name}"), ""))
+            };
+            store.watch(KIND, Arc::new(filter), Start::State).unwrap().0
+        })
+        .collect();
+    for (object, current) in objects.iter().zip(&stored) {
+        store.replace(current, value(object, "new")).unwrap();
+    }
+    for watch in &watches {
+        assert_eq!(events(watch).len(), 1);
+    }
+    let mut inner = store.inner.lock();
+    let table = inner.table(KIND);
+    table.watchers.compared + table.history.read.get()
+}
+
+#[test]
+fn an_edit_of_many_objects_costs_each_watcher_its_own_change() {
+    let edit = |count: usize, object: fn(usize) -> (String, String)| {
+        work_of_an_edit(&(0..count).map(object).collect::<Vec<_>>())
+    };
+    for object in [
+        |at| (format!("n{at}"), "app".to_owned()),
+        |at| ("n".to_owned(), format!("app-{at}")),
+    ] {
+        let (once, twice) = (edit(200, object), edit(400, object));
+        assert_eq!(twice, 2 * once, "work for 200 and 400 objects");
+    }
+}
+
 #[derive(Debug, Clone)]
 enum Op {
     Put(usize, usize),

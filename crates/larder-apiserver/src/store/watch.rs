@@ -5,11 +5,12 @@
 //! too slow finds the version it is pending from compacted.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
     task::{Poll, Waker},
 };
 
+use larder_objects::ObjectKey;
 use smol_str::SmolStr;
 
 use super::{Compacted, Store, history::Change};
@@ -69,10 +70,17 @@ type WatcherId = u64;
 pub(super) struct Watchers {
     last_id: WatcherId,
     by_id: BTreeMap<WatcherId, Watcher>,
-    /// Those whose filter names one object, by its name.
-    of_name: HashMap<SmolStr, Vec<WatcherId>>,
-    /// The others.
-    of_any: Vec<WatcherId>,
+    by_scope: HashMap<Scope, BTreeSet<WatcherId>>,
+    /// How many watchers changes were compared with.
+    #[cfg(test)]
+    pub(super) compared: usize,
+}
+
+/// The namespace and the name that a filter insists on.
+type Scope = (Option<SmolStr>, Option<SmolStr>);
+
+fn scope(filter: &Filter) -> Scope {
+    (filter.namespace.clone(), filter.name().cloned())
 }
 
 #[derive(Debug)]
@@ -108,10 +116,8 @@ impl Store {
                 (state, None)
             }
             Start::After(version) => {
-                let missed = table
-                    .history
-                    .after(version)?
-                    .find(|change| change.concerns(&filter));
+                let mut changes = table.history.after_for(version, &filter)?;
+                let missed = changes.find(|change| change.concerns(&filter));
                 (Vec::new(), missed.map(|change| change.object.version))
             }
         };
@@ -148,7 +154,7 @@ impl Watch {
             return Poll::Pending;
         };
         let filter = watcher.filter.clone();
-        match table.history.after(pending - 1) {
+        match table.history.after_for(pending - 1, &filter) {
             Ok(changes) => Poll::Ready(Taken::Events(
                 changes
                     .filter_map(|change| change.through(&filter))
@@ -181,11 +187,8 @@ impl Watchers {
 
     fn insert(&mut self, watcher: Watcher) -> WatcherId {
         self.last_id += 1;
-        match watcher.filter.name() {
-            Some(name) => self.of_name.entry(name.clone()).or_default(),
-            None => &mut self.of_any,
-        }
-        .push(self.last_id);
+        let ids = self.by_scope.entry(scope(&watcher.filter)).or_default();
+        ids.insert(self.last_id);
         self.by_id.insert(self.last_id, watcher);
         self.last_id
     }
@@ -200,29 +203,36 @@ impl Watchers {
         let Some(watcher) = self.by_id.remove(&id) else {
             return;
         };
-        match watcher.filter.name() {
-            Some(name) => {
-                if let Some(ids) = self.of_name.get_mut(name) {
-                    ids.retain(|other| *other != id);
-                    if ids.is_empty() {
-                        self.of_name.remove(name);
-                    }
-                }
+        let scope = scope(&watcher.filter);
+        if let Some(ids) = self.by_scope.get_mut(&scope) {
+            ids.remove(&id);
+            if ids.is_empty() {
+                self.by_scope.remove(&scope);
             }
-            None => self.of_any.retain(|other| *other != id),
         }
     }
 
     /// Marks the watchers that `change` concerns, and returns their wakers.
     pub(super) fn notice(&mut self, change: &Change) -> Vec<Waker> {
-        let named = self.of_name.get(&change.object.key.name);
-        let ids = named.into_iter().flatten().chain(&self.of_any);
+        let ObjectKey { namespace, name } = &change.object.key;
+        let [namespace, name] = [namespace, name].map(|part| Some(part.clone()));
+        let scopes = [
+            (namespace.clone(), name.clone()),
+            (namespace, None),
+            (None, name),
+            (None, None),
+        ];
+        let ids = scopes.iter().filter_map(|scope| self.by_scope.get(scope));
         let mut wakers = Vec::new();
-        for id in ids {
+        for id in ids.flatten() {
             let watcher = self
                 .by_id
                 .get_mut(id)
-                .expect("both indexes hold ids of `by_id`");
+                .expect("the index holds ids of `by_id`");
+            #[cfg(test)]
+            {
+                self.compared += 1;
+            }
             if watcher.pending.is_none() && change.concerns(&watcher.filter) {
                 watcher.pending = Some(change.object.version);
                 wakers.extend(watcher.waker.take());
