@@ -10,14 +10,16 @@
 
 use std::{
     fmt,
-    fs::File,
+    fs::{self, File, Metadata},
     io::{self, Write},
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
     sync::Arc,
 };
 
+use larder_files::ownership::Ownership;
 use parking_lot::Mutex;
+use rustix::fs::OFlags;
 use serde::Serialize;
 
 /// The log of requests. Cloning gives another handle to the same log.
@@ -74,6 +76,16 @@ fn push(writer: &mut impl Write, bytes: &[u8]) -> (usize, io::Result<()>) {
     (taken, Ok(()))
 }
 
+/// Rejects what another user may have put in the place of a log.
+fn check_owner(found: &Metadata) -> io::Result<()> {
+    let ownership = Ownership::from(found);
+    if ownership.is_trusted() {
+        return Ok(());
+    }
+    let problem = format!("it belongs to user {}", ownership.owner);
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, problem))
+}
+
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AuditRecord {
@@ -116,15 +128,21 @@ impl AuditLog {
     ///
     /// # Errors
     ///
-    /// The file cannot be opened; for a FIFO also if no process has it open for reading.
+    /// The file cannot be opened; for a FIFO also if no process has it open for reading. The file, or a link at `path`,
+    /// belongs to another user than root and that of this process.
     pub fn to_file(path: &Path) -> io::Result<Self> {
-        let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let mut flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
+        let found = fs::symlink_metadata(path).ok();
+        if let Some(link) = found.filter(Metadata::is_symlink) {
+            // In a sticky directory, nobody else can replace it after this.
+            check_owner(&link)?;
+            flags.remove(OFlags::NOFOLLOW);
+        }
         let mut options = File::options();
-        let file = options
-            .append(true)
-            .create(true)
-            .custom_flags(flags)
-            .open(path)?;
+        options.append(true).create(true);
+        let options = options.custom_flags(flags.bits().cast_signed());
+        let file = options.open(path)?;
+        check_owner(&file.metadata()?)?;
         Ok(Self::to_writer(file))
     }
 
@@ -189,5 +207,53 @@ impl fmt::Debug for AuditLog {
             Sink::Writer(_) => "AuditLog::to_writer",
             Sink::Memory(_) => "AuditLog::in_memory",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, chown, lchown, symlink};
+
+    use super::*;
+
+    #[test]
+    fn a_file_or_link_of_another_user_is_refused_and_left_alone() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let shared = tempfile::tempdir().unwrap();
+        fs::set_permissions(shared.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let at = |name: &str| shared.path().join(name);
+        for name in ["target", "foreign"] {
+            fs::write(at(name), "kept").unwrap();
+        }
+        chown(at("foreign"), Some(1000), None).unwrap();
+        for (link, target) in [
+            ("own-link", "target"),
+            ("foreign-link", "target"),
+            ("foreign-link-to-new", "new"),
+            ("own-link-to-foreign", "foreign"),
+        ] {
+            symlink(at(target), at(link)).unwrap();
+            if link.starts_with("foreign") {
+                lchown(at(link), Some(1000), None).unwrap();
+            }
+        }
+        for refused in [
+            "foreign",
+            "foreign-link",
+            "foreign-link-to-new",
+            "own-link-to-foreign",
+        ] {
+            let error = AuditLog::to_file(&at(refused)).unwrap_err();
+            assert_eq!(error.to_string(), "it belongs to user 1000", "{refused}");
+        }
+        assert!(!at("new").exists());
+        for name in ["target", "foreign"] {
+            assert_eq!(fs::read_to_string(at(name)).unwrap(), "kept");
+        }
+        for taken in ["target", "own-link", "fresh"] {
+            AuditLog::to_file(&at(taken)).unwrap();
+        }
     }
 }
