@@ -6,6 +6,8 @@
 //!    leads elsewhere.
 //! 3. No link below the directory is followed.
 
+mod mounts;
+
 use std::{
     fs::{self, DirBuilder, File, Permissions},
     io::{self, Read as _, Seek as _, Write as _},
@@ -25,7 +27,7 @@ use larder_files::{
     sys,
 };
 use larder_pods::PodSource;
-use larder_projection::disk::{DiskError, VolumeHost};
+use larder_projection::disk::{DiskError, Memory, VolumeHost};
 use rustix::{
     fs::{AtFlags, Mode, OFlags},
     io::Errno,
@@ -40,6 +42,11 @@ const LOCK: &str = "agent.lock";
 const SOCKET: &str = "agent.sock";
 /// The sealed copies for a start while the API server is unreachable.
 pub(crate) const CHECKPOINT: &str = "checkpoint";
+/// The boot in which an agent has mounted something here.
+const BOOT: &str = "boot";
+/// What the kernel calls the present boot.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
 /// A root directory that this agent uses alone until the value is dropped.
 #[derive(Debug)]
 #[must_use = "dropping it lets another agent in"]
@@ -77,6 +84,29 @@ pub enum RootDirError {
         problem: String,
         /// With which the user chooses the directory.
         option: &'static str,
+    },
+    /// The volumes cannot be used.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// Containers would see empty directories where Secrets are.
+    #[error(
+        "cannot keep Secrets in {}: containers do not see what this process mounts there. Make the mount shared \
+         (`mountPropagation: Bidirectional`, `rshared`), run in the machine's mount namespace, choose a directory in \
+         memory with {OPTION}, or take away CAP_SYS_ADMIN", path.display()
+    )]
+    HiddenMounts {
+        /// The root directory.
+        path: PathBuf,
+    },
+    /// Containers would keep a file system that is never updated.
+    #[error(
+        "cannot update {}: an earlier agent has mounted a tmpfs there, which this process does not see. Bind the root \
+         directory with all mounts in it (`rbind`, `HostToContainer` or `Bidirectional`), or run where the earlier \
+         agent did; if it was unmounted since, remove the file {BOOT} in the root directory", volume.display()
+    )]
+    UnseenMounts {
+        /// The volume.
+        volume: PathBuf,
     },
     /// Two agents would overwrite each other's volumes.
     #[error("{} is in use by another larder agent{holder}; stop it, or choose another directory with {option}", path.display())]
@@ -148,13 +178,53 @@ impl RootDir {
         Arc::clone(&self.directory)
     }
 
-    /// The volumes in it.
+    /// The volumes in it. Secrets are in a tmpfs of each volume where this process may mount and containers see it;
+    /// otherwise in directories.
     ///
     /// # Errors
     ///
-    /// As [`VolumeHost::open_at`].
-    pub fn volumes(&self) -> Result<VolumeHost, DiskError> {
-        VolumeHost::open_at(&self.directory, &self.path)
+    /// As [`VolumeHost::open_at`]; or this process may mount, but containers would not see it, and the directory is on
+    /// a disk; or it does not see what an earlier agent has mounted, and would hide that.
+    pub fn volumes(&self) -> Result<VolumeHost, RootDirError> {
+        let mut host = VolumeHost::open_at(&self.directory, &self.path, true)?;
+        let boot = fs::read_to_string(BOOT_ID).unwrap_or_default();
+        if self.mounted_in().is_some_and(|mounted| mounted == boot)
+            && let Some(volume) = host.unseen_memory()?
+        {
+            return Err(RootDirError::UnseenMounts { volume });
+        }
+        let path = self.path.join(BOOT);
+        match rustix::fs::unlinkat(&self.directory, BOOT, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(errno) => return Err(failed("remove", &path)(errno).into()),
+        }
+        if let Memory::Directory { .. } = host.memory() {
+            return Ok(host);
+        }
+        let are_seen = mounts::are_seen(&self.directory);
+        if are_seen.map_err(failed("find the mount of", &self.path))? {
+            let file = sys::create_file(self.directory.as_fd(), BOOT, 0o640);
+            let mut file = File::from(file.map_err(failed("create", &path))?);
+            let written = file.write_all(boot.as_bytes());
+            written.map_err(failed("write", &path))?;
+            return Ok(host);
+        }
+        host = VolumeHost::open_at(&self.directory, &self.path, false)?;
+        match host.memory() {
+            Memory::Directory { in_memory: true } => Ok(host),
+            _ => Err(RootDirError::HiddenMounts {
+                path: self.path.clone(),
+            }),
+        }
+    }
+
+    /// The boot in which the last agent may have mounted something here.
+    fn mounted_in(&self) -> Option<String> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(&self.directory, BOOT, flags, Mode::empty()).ok()?;
+        let mut text = String::new();
+        File::from(file).take(64).read_to_string(&mut text).ok()?;
+        Some(text)
     }
 
     /// The directory for the last good manifests of a source of static pods.
@@ -208,7 +278,11 @@ impl Drop for RootDir {
         };
         // What cannot be removed is replaced by the next start.
         let _ = rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty());
-        let is_unused = sys::names(&self.directory).is_ok_and(|names| names == [LOCK]);
+        let is_own = |name: &String| [LOCK, BOOT].contains(&name.as_str());
+        let is_unused = sys::names(&self.directory).is_ok_and(|names| names.iter().all(is_own));
+        if is_unused || is_discarded {
+            let _ = rustix::fs::unlinkat(&self.directory, BOOT, AtFlags::empty());
+        }
         if is_unused || is_discarded {
             let _ = rustix::fs::unlinkat(&self.directory, LOCK, AtFlags::empty());
         }

@@ -34,6 +34,7 @@ use larder_agent::{
 };
 use larder_connections::{Acceptor, raise_descriptor_limit};
 use larder_objects::chain;
+use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -136,7 +137,12 @@ struct AgentOrigin {
 async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<CommandOutcome, Failure> {
     raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
-    let volumes = root.volumes().context("cannot use the root directory")?;
+    let volumes = match config.beside {
+        // The kubelet's are elsewhere, and nothing is mounted.
+        Some(_) => VolumeHost::open(root.path()).map_err(anyhow::Error::from),
+        None => root.volumes().map_err(anyhow::Error::from),
+    };
+    let volumes = volumes.context("cannot use the root directory")?;
     let socket = root.bind_socket();
     let mut registry = Registry::with_prefix("larder");
     let shutdown = CancellationToken::new();

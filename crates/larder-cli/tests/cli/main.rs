@@ -21,6 +21,7 @@ mod first_hour;
 mod hostile;
 mod listen;
 mod metrics;
+mod mounts;
 mod nginx;
 mod on_change;
 mod recipes;

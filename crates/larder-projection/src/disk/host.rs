@@ -142,15 +142,15 @@ impl VolumeHost {
     }
 
     /// Like [`Self::open`], for a root directory that is open already. `path` is its absolute path without links; it
-    /// names the volumes and is not resolved.
+    /// names the volumes and is not resolved. Nothing is mounted unless this process `may_mount`.
     ///
     /// # Errors
     ///
     /// The handle cannot be duplicated, or the system does not say what can be mounted.
-    pub fn open_at(root: impl AsFd, path: &Path) -> Result<Self, DiskError> {
+    pub fn open_at(root: impl AsFd, path: &Path, may_mount: bool) -> Result<Self, DiskError> {
         let fd = root.as_fd().try_clone_to_owned();
         let fd = fd.map_err(|error| DiskError::new("open directory", path, error))?;
-        Self::over(Directory::new(fd, path.to_owned()), true)
+        Self::over(Directory::new(fd, path.to_owned()), may_mount)
     }
 
     fn over(root: Directory, may_mount: bool) -> Result<Self, DiskError> {
@@ -324,6 +324,41 @@ impl VolumeHost {
             }
         }
         Ok(found)
+    }
+
+    /// A volume that was set up in a tmpfs which this process does not see: it is gone with a reboot, or was mounted
+    /// where this process does not look.
+    ///
+    /// # Errors
+    ///
+    /// A directory cannot be listed.
+    pub fn unseen_memory(&self) -> Result<Option<PathBuf>, DiskError> {
+        let Some(pods) = self.root.child(layout::PODS)? else {
+            return Ok(None);
+        };
+        for uid in pods.directories()? {
+            let Some(pod) = pods.child(&uid)? else {
+                continue;
+            };
+            let wrapper = pod.grandchild([layout::PLUGINS, layout::WRAPPER])?;
+            let volumes = volumes_of(&pod)?.into_iter();
+            for (kind, name) in volumes.filter(|(kind, _)| kind.wants_memory()) {
+                let marker = wrapper
+                    .as_ref()
+                    .map(|all| all.child(&layout::wrapped(&name)));
+                let plugin = pod.grandchild([layout::VOLUMES, kind.directory()])?;
+                let (Some(Some(_)), Some(plugin)) = (marker.transpose()?, plugin) else {
+                    continue;
+                };
+                if let Some(directory) = plugin.child(&name)? {
+                    let is_seen = tmpfs::is_mounted(plugin.as_fd(), directory.as_fd());
+                    if !is_seen.map_err(plugin.failed("examine", &name))? {
+                        return Ok(Some(directory.path().to_owned()));
+                    }
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Whether a kubelet uses the same root directory, and so has pods in it.

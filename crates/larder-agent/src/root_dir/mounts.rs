@@ -1,0 +1,73 @@
+//! Whether containers see what this process mounts.
+//!
+//! The runtime of the containers is outside of this process. It sees a mount if both are in one mount namespace, or if
+//! the mount below it is shared.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, AsRawFd as _},
+};
+
+/// The first mount namespace of the machine, in Linux 6.18 and before.
+const FIRST_NAMESPACES: [&str; 3] = ["mnt:[4026531832]", "mnt:[4026531840]", "mnt:[4026531841]"];
+/// The first PID namespace of the machine.
+const FIRST_PIDS: &str = "pid:[4026531836]";
+
+/// Whether containers see a file system that is mounted below `directory`.
+///
+/// # Errors
+///
+/// `/proc` cannot be read.
+pub(super) fn are_seen(directory: impl AsFd) -> io::Result<bool> {
+    let fd = directory.as_fd().as_raw_fd();
+    let found = fs::read_to_string(format!("/proc/self/fdinfo/{fd}"))?;
+    let id = found.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    let id = id.unwrap_or_default().trim();
+    let mounts = fs::read_to_string("/proc/self/mountinfo")?;
+    let mut mounts = mounts.lines();
+    let mount = mounts.find(|line| line.split(' ').next() == Some(id));
+    let namespace = |path| fs::read_link(path).map(|name| name.to_string_lossy().into_owned());
+    let own = namespace("/proc/self/ns/mnt")?;
+    let is_first = FIRST_NAMESPACES.contains(&&*own);
+    Ok(is_seen(
+        mount.unwrap_or_default(),
+        is_first || namespace("/proc/1/ns/mnt").is_ok_and(|first| first == own),
+        is_first || namespace("/proc/self/ns/pid")? == FIRST_PIDS,
+    ))
+}
+
+/// The same for a directory on `mount`, a line of `mountinfo`. `is_of_init`: this mount namespace is that of process 1;
+/// `is_machine`: and process 1 is that of the machine.
+fn is_seen(mount: &str, is_of_init: bool, is_machine: bool) -> bool {
+    let (fields, _) = mount.split_once(" - ").unwrap_or((mount, ""));
+    let mut fields = fields.split(' ');
+    let mount_point = fields.nth(4);
+    let is_shared = fields.any(|field| field.starts_with("shared:"));
+    // A container's own root is closed to others. What else is mounted in one comes from outside, and is read there.
+    is_shared || is_of_init && (is_machine || mount_point == Some("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOUND: &str = "41 30 8:1 /var/lib/larder /var/lib/larder rw,relatime - ext4 /dev/sda1 rw";
+    const SLAVE: &str = "41 30 8:1 /a /var/lib/larder rw master:1 - ext4 /dev/sda1 rw";
+    const SHARED: &str = "41 30 8:1 /a /var/lib/larder rw shared:7 master:1 - ext4 /dev/sda1 rw";
+    const ROOT: &str = "30 1 0:29 / / rw,relatime - overlay overlay rw";
+
+    #[test]
+    fn containers_see_mounts_of_the_machine_and_shared_ones() {
+        for (mount, is_of_init, is_machine, expected) in [
+            (BOUND, true, true, true),
+            (BOUND, true, false, false),
+            (BOUND, false, true, false),
+            (SLAVE, true, false, false),
+            (SHARED, false, false, true),
+            (ROOT, true, false, true),
+            (ROOT, false, true, false),
+        ] {
+            assert_eq!(is_seen(mount, is_of_init, is_machine), expected, "{mount}");
+        }
+    }
+}
