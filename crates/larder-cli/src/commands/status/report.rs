@@ -1,7 +1,7 @@
 //! The status of an agent as lines for people.
 
 use jiff::Timestamp;
-use larder_agent::status::{AgentStatus, Delivery, HookStatus, Phase, PodStatus};
+use larder_agent::status::{AgentStatus, Delivery, HookStatus, ObjectStatus, Phase, PodStatus};
 
 use super::beside;
 use crate::output::{
@@ -65,9 +65,10 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
     text += &section(hooks);
     if detail == Detail::Wide {
         text += &watch_scopes(status);
-        text += &objects(status, |_| true);
     }
-    text
+    // A watch may break, or be denied, under a pod that runs.
+    let is_wide = detail == Detail::Wide;
+    text + &objects(status, |object| is_wide || !object.error.is_empty())
 }
 
 /// One pod in full.
@@ -129,7 +130,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
         let lines = hook.output.lines();
         text.extend(lines.map(|line| escaped_line(&format!("  {line}"))));
     }
-    text + &objects(status, |pods| pods.contains(&name))
+    text + &objects(status, |object| object.pods.contains(&name))
 }
 
 /// `API server away since 2026-01-01T00:00:00Z; serving 12 pods from the checkpoint of 2026-01-01T00:00:00Z`
@@ -306,11 +307,8 @@ fn watch_scopes(status: &AgentStatus) -> String {
     }))
 }
 
-fn objects(status: &AgentStatus, is_shown: impl Fn(&[String]) -> bool) -> String {
-    let shown = status
-        .objects
-        .iter()
-        .filter(|object| is_shown(&object.pods));
+fn objects(status: &AgentStatus, is_shown: impl Fn(&ObjectStatus) -> bool) -> String {
+    let shown = status.objects.iter().filter(|object| is_shown(object));
     section(shown.map(|object| {
         let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
         [
@@ -437,6 +435,22 @@ mod tests {
             prod/web/tls   secret   Failing   3m5s   2                   secret "tls" not found
         "#]]
         .assert_eq(&overview(&status(), Detail::Pending, now()));
+    }
+
+    #[test]
+    fn overview_shows_objects_that_cannot_be_read_now() {
+        let mut status = status();
+        status.objects = serde_json::from_value(json!([{"kind": "ConfigMap", "namespace": "default", "name": "denied",
+            "state": "Synced", "resourceVersion": "1", "ageSecs": 60, "error": "403 Forbidden", "pods": []}]))
+        .unwrap();
+        let text = overview(&status, Detail::Pending, now());
+        assert!(
+            text.contains("ConfigMap default/denied") && text.contains("403 Forbidden"),
+            "{text}"
+        );
+        status.objects[0].error.clear();
+        let text = overview(&status, Detail::Pending, now());
+        assert!(!text.contains("denied"), "{text}");
     }
 
     #[test]
