@@ -16,7 +16,15 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
     let root = client_config(&args.place)?.root_dir;
     let found = Leftovers::find(&root).map_err(|error| anyhow::anyhow!("{}", chain(&error)))?;
     let Some(found) = found else {
+        let pods = root.join("pods");
         let root = root.display();
+        if pods.exists() {
+            let error = anyhow::anyhow!(
+                "no agent has used {root}, so its pods are those of another program, such as a kubelet: nothing was \
+                 removed"
+            );
+            return Err(error.into());
+        }
         output::note(format_args!(
             "no agent has used {root}, so there is nothing to remove"
         ));

@@ -81,6 +81,13 @@ async fn a_stopped_agent_is_removed_with_its_mounts_and_a_running_one_is_not() {
     let run = desk.run("clean --root-dir root");
     assert_eq!(run.code, 0);
     assert!(run.stderr.contains("no agent has used"), "{run:?}");
+    // A program with its own use of larder's writer, or a kubelet, locks no root directory.
+    let foreign = root.join("pods/uid/volumes/kubernetes.io~secret/key");
+    fs::create_dir_all(&foreign).unwrap();
+    let run = desk.run("clean --root-dir root");
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("nothing was removed"), "{run:?}");
+    assert!(foreign.exists());
 }
 
 /// Every file below a directory, with its content.
