@@ -1,5 +1,5 @@
-//! For a program beside a kubelet: compares the volumes that the kubelet has written with computed content, and
-//! *touches* pods, which makes the kubelet rewrite their volumes at once.
+//! Internal to larder, no stability. For a program beside a kubelet: compares the volumes that the kubelet has written
+//! with computed content, and *touches* pods, which makes the kubelet rewrite their volumes at once.
 //!
 //! ```text
 //!  computed files ─► kubelet_dir: compare ─► rules ─► touch_queue ─► touch ─► API server ─► kubelet
