@@ -25,11 +25,10 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use larder_objects::chain;
-use larder_transport::blocking::lookup;
+use larder_transport::lookup::lookup;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    sync::Semaphore,
     time::timeout,
 };
 use zeroize::Zeroizing;
@@ -323,12 +322,9 @@ async fn exchange_over<T>(
     }
 }
 
-/// Turns of looking up a host.
-static LOOKUPS: Semaphore = Semaphore::const_new(1);
-
 /// The addresses of a URL's host.
 async fn resolve(url: &HttpUrl) -> Result<Vec<SocketAddr>, HttpError> {
-    let found = lookup(&LOOKUPS, url.host(), url.port()).await;
+    let found = lookup(url.host(), url.port()).await;
     found.map_err(HttpError::Lookup)
 }
 

@@ -1,10 +1,5 @@
 //! Runs synchronous work off the runtime's threads. For the crates of this workspace.
 
-use std::{
-    io,
-    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
-};
-
 use tokio::sync::Semaphore;
 
 /// Runs `work`, which may wait for a disk, on a blocking thread and waits for its end. A panic of `work` resumes here.
@@ -41,25 +36,6 @@ pub async fn blocking_in_turn<T: Send + 'static>(
     blocking(work).await
 }
 
-/// The addresses of `host`, a name or an IP address, for connections to `port`. A name server that does not answer
-/// takes as many threads as `turns` has permits.
-///
-/// # Errors
-///
-/// The name cannot be resolved.
-pub async fn lookup(
-    turns: &'static Semaphore,
-    host: &str,
-    port: u16,
-) -> io::Result<Vec<SocketAddr>> {
-    if let Ok(address) = host.parse::<IpAddr>() {
-        return Ok(vec![(address, port).into()]);
-    }
-    let host = host.to_owned();
-    let resolve = move || (&*host, port).to_socket_addrs().map(Iterator::collect);
-    blocking_in_turn(turns, resolve).await
-}
-
 #[cfg(test)]
 mod tests {
     use std::{sync::mpsc, time::Duration};
@@ -77,14 +53,5 @@ mod tests {
         assert_eq!(TURNS.available_permits(), 0);
         drop(release);
         assert_eq!(blocking_in_turn(&TURNS, || 1).await, 1);
-    }
-
-    #[tokio::test]
-    async fn address_needs_no_turn() {
-        static NEVER: Semaphore = Semaphore::const_new(0);
-        for (host, expected) in [("127.0.0.1", "127.0.0.1:80"), ("::1", "[::1]:80")] {
-            let expected = vec![expected.parse().unwrap()];
-            assert_eq!(lookup(&NEVER, host, 80).await.unwrap(), expected);
-        }
     }
 }

@@ -15,15 +15,14 @@ use rustls::ClientConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
-    sync::Semaphore,
 };
 use tokio_rustls::TlsConnector;
 
 use super::{
     Config, ConnectError, Lane, StreamError,
-    blocking::lookup,
     endpoint::Endpoint,
     io::{Io, Received, Stream},
+    lookup::lookup,
 };
 
 /// How the byte streams below TLS and HTTP are opened: over TCP, or by a function (a Unix socket, a tunnel, a simulated
@@ -137,16 +136,13 @@ pub(super) async fn dial(
         .unwrap_or(Err(ConnectError::Timeout { waited }))
 }
 
-/// Turns of looking up a host.
-static LOOKUPS: Semaphore = Semaphore::const_new(1);
-
 /// Tries the host's addresses in turn, each with its share of the time.
 async fn connect(host: &str, port: u16, timeout: Duration) -> Result<TcpStream, ConnectError> {
     let resolve = |source| ConnectError::Resolve {
         host: host.to_owned(),
         source,
     };
-    let addresses = lookup(&LOOKUPS, host, port).await.map_err(resolve)?;
+    let addresses = lookup(host, port).await.map_err(resolve)?;
     let share = timeout / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut failure = resolve(io::Error::new(io::ErrorKind::NotFound, "no address"));
     for address in addresses {

@@ -60,6 +60,8 @@ mod endpoint;
 mod error;
 #[cfg(feature = "client")]
 mod io;
+#[doc(hidden)]
+pub mod lookup;
 #[cfg(feature = "client")]
 mod metrics;
 mod own_rate_limit;
