@@ -2,9 +2,15 @@
 
 use std::time::Duration;
 
-use super::{Connector, RateLimit};
+use super::{Connector, RateLimit, SetupError};
 
-/// Settings of a [`Transport`](super::Transport). The defaults suit a node with thousands of watches.
+const SECOND: Duration = Duration::from_secs(1);
+/// Shortest of the durations that must pass.
+const SHORTEST: Duration = Duration::from_millis(1);
+const YEAR: Duration = Duration::from_hours(365 * 24);
+
+/// Settings of a [`Transport`](super::Transport). The defaults suit a node with thousands of watches. No duration may
+/// exceed a year; [`connect`](super::connect) refuses settings out of bounds.
 ///
 /// ```
 /// use larder_transport::{Config, RateLimit};
@@ -19,26 +25,33 @@ pub struct Config {
     pub rate_limit: RateLimit,
     /// How the byte streams of connections are opened. Defaults to TCP.
     pub connector: Connector,
-    /// Time for name resolution, TCP, a proxy, TLS and the server's first SETTINGS together. Defaults to 10 s.
+    /// Time for name resolution, TCP, a proxy, TLS and the server's first SETTINGS together. Defaults to 10 s; at least
+    /// 1 ms.
     pub connect_timeout: Duration,
-    /// Time between two PINGs on an HTTP/2 connection. Defaults to 30 s, as in client-go. Together with
-    /// [`keep_alive_timeout`](Self#structfield.keep_alive_timeout), a dead peer is detected within 45 s.
+    /// Time between two PINGs on an HTTP/2 connection. Defaults to 30 s, as in client-go; at least 1 s. Together
+    /// with [`keep_alive_timeout`](Self#structfield.keep_alive_timeout), a dead peer is detected within 45 s.
     pub keep_alive_interval: Duration,
-    /// Time without any byte from the peer after a PING until the connection is closed. Defaults to 15 s.
+    /// Time without any byte from the peer after a PING until the connection is closed. Defaults to 15 s; at
+    /// least 1 s.
     pub keep_alive_timeout: Duration,
     /// Time after which a connection without streams is closed. Defaults to 90 s.
     pub idle_timeout: Duration,
-    /// Delay after the first failed attempt to connect; it doubles with each further failure. Defaults to 100 ms.
+    /// Delay after the first failed attempt to connect; it doubles with each further failure. Defaults to
+    /// 100 ms; at least 1 ms.
     pub backoff_base: Duration,
-    /// Longest delay between two attempts to connect, before jitter of ±50 %. Defaults to 5 s.
+    /// Longest delay between two attempts to connect, before jitter of ±50 %. Defaults to 5 s; at least
+    /// 1 ms.
     pub backoff_cap: Duration,
-    /// Most streams on one connection, if the server allows as many. Defaults to 100, kube-apiserver's own limit.
+    /// Most streams on one connection, if the server allows as many. Defaults to 100, kube-apiserver's own limit; at
+    /// least 1.
     ///
     /// The connection window is this number times the stream window, so unread streams never block the others.
     pub max_streams_per_connection: u32,
-    /// Bytes that the server may send ahead on a watch. Defaults to 256 KiB, which is credit and not memory.
+    /// Bytes that the server may send ahead on a watch. Defaults to 256 KiB, which is credit and not memory; at
+    /// least 1 KiB.
     pub watch_window: u32,
-    /// Bytes that the server may send ahead on an ordinary request. Defaults to 1 MiB, the size of a large object.
+    /// Bytes that the server may send ahead on an ordinary request. Defaults to 1 MiB, the size of a large object; at
+    /// least 1 KiB.
     pub request_window: u32,
     /// Shortest time between two checks of the credentials. Defaults to 10 s. After a 401 or a failed TLS handshake,
     /// the next check follows a second later.
@@ -76,6 +89,45 @@ impl Config {
         self.user_agent = user_agent.into();
         self
     }
+
+    /// Checks the bounds of all settings: with others, the transport would loop, or wait forever.
+    pub(crate) fn check(&self) -> Result<(), SetupError> {
+        let durations = [
+            ("connect_timeout", self.connect_timeout, SHORTEST),
+            ("keep_alive_interval", self.keep_alive_interval, SECOND),
+            ("keep_alive_timeout", self.keep_alive_timeout, SECOND),
+            ("idle_timeout", self.idle_timeout, Duration::ZERO),
+            ("backoff_base", self.backoff_base, SHORTEST),
+            ("backoff_cap", self.backoff_cap, SHORTEST),
+            (
+                "credentials_check_interval",
+                self.credentials_check_interval,
+                Duration::ZERO,
+            ),
+        ];
+        for (setting, value, least) in durations {
+            if !(least..=YEAR).contains(&value) {
+                let expected = format!("{least:?} to one year");
+                return Err(SetupError::Setting { setting, expected });
+            }
+        }
+        let numbers = [
+            (
+                "max_streams_per_connection",
+                self.max_streams_per_connection,
+                1,
+            ),
+            ("watch_window", self.watch_window, 1 << 10),
+            ("request_window", self.request_window, 1 << 10),
+        ];
+        for (setting, value, least) in numbers {
+            if value < least {
+                let expected = format!("{least} or more");
+                return Err(SetupError::Setting { setting, expected });
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Default for Config {
@@ -97,5 +149,34 @@ impl Default for Config {
             user_agent: concat!("larder/", env!("CARGO_PKG_VERSION")).to_owned(),
             seed: None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_would_loop_or_wait_forever_are_refused() {
+        let error = |config: Config| config.check().unwrap_err().to_string();
+        Config::default().check().unwrap();
+        let zero = Config::default().keep_alive_interval(Duration::ZERO);
+        let expected = "invalid keep_alive_interval: expected 1s to one year";
+        assert_eq!(error(zero), expected);
+        let endless = Config::default().idle_timeout(Duration::MAX);
+        assert_eq!(
+            error(endless),
+            "invalid idle_timeout: expected 0ns to one year"
+        );
+        let expected = "invalid backoff_cap: expected 1ms to one year";
+        assert_eq!(
+            error(Config::default().backoff_cap(Duration::ZERO)),
+            expected
+        );
+        let expected = "invalid max_streams_per_connection: expected 1 or more";
+        assert_eq!(
+            error(Config::default().max_streams_per_connection(0)),
+            expected
+        );
     }
 }

@@ -48,8 +48,8 @@ use self::{
 };
 use crate::setup_error::SetupError;
 
-/// How long before the expiry of its credentials a plugin runs again.
-const RENEW_BEFORE: Duration = Duration::from_mins(1);
+/// Longest wait of requests for a check of files, which usually takes microseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// How often, and after which pause, a missing file is looked for again. A kubelet rotates its client certificate by
 /// removing a link and renaming the new one (client-go 1.36, `util/certificate/certificate_store.go`), so a file may be
@@ -124,6 +124,29 @@ impl Credentials {
     pub(crate) fn can_change(&self) -> bool {
         let loaded = self.loaded();
         loaded.plugin.is_some() || !loaded.files.is_empty() || loaded.token_file.is_some()
+    }
+
+    /// How long requests wait for a check that begins at `now`. No request waits while a plugin renews credentials that
+    /// are still valid.
+    pub(crate) fn patience(&self, unauthorized: bool, now: Instant) -> Duration {
+        let loaded = self.loaded();
+        let Some((_, issued)) = &loaded.plugin else {
+            return PATIENCE;
+        };
+        if unauthorized || issued.expiry.is_some_and(|expiry| expiry.at <= now) {
+            plugin::TIMEOUT + PATIENCE
+        } else if issued.is_renewal_due(now) {
+            Duration::ZERO
+        } else {
+            PATIENCE
+        }
+    }
+
+    /// When a plugin is due to run again, if it is.
+    pub(crate) fn renew_at(&self) -> Option<Instant> {
+        let loaded = self.loaded();
+        let (_, issued) = loaded.plugin.as_ref()?;
+        Some(issued.expiry?.renew_at)
     }
 
     /// `Authorization` of a request.
@@ -297,10 +320,8 @@ impl LoadedCredentials {
     }
 
     fn plugin_is_due(&self, unauthorized: bool) -> bool {
-        self.plugin.as_ref().is_some_and(|(_, issued)| {
-            let expires = issued.expires;
-            unauthorized || expires.is_some_and(|expires| expires <= Instant::now() + RENEW_BEFORE)
-        })
+        let issued = self.plugin.as_ref().map(|(_, issued)| issued);
+        issued.is_some_and(|issued| unauthorized || issued.is_renewal_due(Instant::now()))
     }
 }
 

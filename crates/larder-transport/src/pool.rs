@@ -12,9 +12,10 @@
 //!    [`access`](super::access).
 //! 4. Every task (dial, driver, check of the credentials) is in a `JoinSet` of the worker and ends with it.
 
+mod checks;
 mod lane;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::{
@@ -23,7 +24,10 @@ use tokio::{
     time::Instant,
 };
 
-use self::lane::{LaneState, Member};
+use self::{
+    checks::CredentialChecks,
+    lane::{LaneState, Member},
+};
 use super::{
     Backoff, Config, ConnectError, Error, Lane, Metrics,
     access::{Access, Pass},
@@ -33,9 +37,6 @@ use super::{
     dial::{Dialed, dial},
     endpoint::Endpoint,
 };
-
-/// Shortest time between two checks of the credentials after a 401 or a failed handshake.
-const REJECTED_PAUSE: Duration = Duration::from_secs(1);
 
 /// A request for a stream.
 #[derive(Debug)]
@@ -66,15 +67,7 @@ pub(super) struct Pool {
     next_id: u64,
     dials: JoinSet<(Lane, Result<Dialed, ConnectError>)>,
     drivers: JoinSet<()>,
-    /// At most one: the check of the credentials under way.
-    checks: JoinSet<Check>,
-    checked_at: Instant,
-    /// When the next check is due, if a request arrives.
-    next_check: Instant,
-    /// A request has arrived since a check was last considered.
-    arrived: bool,
-    /// The server has answered 401 since the last check.
-    unauthorized: bool,
+    checks: CredentialChecks,
 }
 
 /// Everything that wakes the worker.
@@ -101,14 +94,14 @@ impl Pool {
         let mut random = config
             .seed
             .map_or_else(fastrand::Rng::new, fastrand::Rng::with_seed);
-        let checked_at = Instant::now();
-        let next_check = checked_at + config.credentials_check_interval;
+        let checks =
+            CredentialChecks::new(Arc::clone(&credentials), config.credentials_check_interval);
         let lane = |lane| LaneState {
             lane,
             members: Vec::new(),
             waiting: std::collections::VecDeque::new(),
             dialing: 0,
-            expected_streams: config.max_streams_per_connection.max(1) as usize,
+            expected_streams: config.max_streams_per_connection as usize,
         };
         Self {
             server: Arc::new(server),
@@ -129,11 +122,7 @@ impl Pool {
             next_id: 0,
             dials: JoinSet::new(),
             drivers: JoinSet::new(),
-            checks: JoinSet::new(),
-            checked_at,
-            next_check,
-            arrived: false,
-            unauthorized: false,
+            checks,
         }
     }
 
@@ -143,7 +132,7 @@ impl Pool {
             match self.next_event(deadline).await {
                 PoolEvent::Reserve(Reservation { lane, reply }) => {
                     self.lane(lane).waiting.push_back(reply);
-                    self.arrived = true;
+                    self.checks.requested();
                 }
                 PoolEvent::Changed | PoolEvent::Deadline => {}
                 PoolEvent::Dialed(lane, result) => self.dialed(lane, result),
@@ -169,7 +158,7 @@ impl Pool {
                 Err(error) if error.is_cancelled() => PoolEvent::Ended(error.id()),
                 ended => PoolEvent::Ended(ended.unwrap_or_else(bug).0),
             },
-            Some(checked) = self.checks.join_next() => {
+            Some(checked) = self.checks.ended() => {
                 PoolEvent::Checked(checked.unwrap_or_else(bug))
             }
             reservation = self.reservations.recv() => {
@@ -212,17 +201,15 @@ impl Pool {
             self.access.granted();
         }
         if seen.unauthorized {
-            self.unauthorized = true;
-            self.check_soon();
+            self.checks.unauthorized();
             self.access.refused(now);
         }
-        if self.checks.is_empty() {
-            self.check_if_due(now);
-        }
-        if self.checks.is_empty() {
-            deadline = earliest(deadline, self.serve(now));
-        }
-        deadline
+        self.checks.start_if_due(now);
+        let more = match self.checks.wait(now) {
+            None => self.serve(now),
+            until => until,
+        };
+        earliest(deadline, more)
     }
 
     /// Serves waiting requests as far as room and access permit. Returns when there is more to do.
@@ -271,26 +258,6 @@ impl Pool {
         }
     }
 
-    /// Checks the credentials, if a request has arrived and the last check is old.
-    fn check_if_due(&mut self, now: Instant) {
-        if !std::mem::take(&mut self.arrived) || now < self.next_check {
-            return;
-        }
-        self.checked_at = now;
-        self.next_check = now + self.config.credentials_check_interval;
-        let unauthorized = std::mem::take(&mut self.unauthorized);
-        if self.credentials.can_change() {
-            let credentials = Arc::clone(&self.credentials);
-            self.checks
-                .spawn(async move { credentials.check(unauthorized).await });
-        }
-    }
-
-    /// Server and client do not accept each other, so the files may hold something new.
-    fn check_soon(&mut self) {
-        self.next_check = self.next_check.min(self.checked_at + REJECTED_PAUSE);
-    }
-
     /// Starts as many attempts to connect as the waiting streams need and invariant 1 allows.
     fn dial_if_needed(&mut self, now: Instant) -> Option<Instant> {
         for lane in [Lane::Request, Lane::Watch] {
@@ -331,7 +298,7 @@ impl Pool {
                 });
                 // The files may hold another authority.
                 if matches!(error, ConnectError::Tls(_)) {
-                    self.check_soon();
+                    self.checks.hurry();
                 }
                 let retry_in = self.backoff.failed(Instant::now());
                 let server = Arc::clone(&self.server.name);

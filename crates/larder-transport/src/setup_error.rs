@@ -40,6 +40,14 @@ pub enum SetupError {
         /// The proxy, without user and password.
         url: String,
     },
+    /// A setting of [`Config`](crate::Config) is out of bounds.
+    #[error("invalid {setting}: expected {expected}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// The bounds.
+        expected: String,
+    },
     /// A credential file cannot be read.
     #[error("failed to read the {part} from {}", path.display())]
     Unreadable {

@@ -38,7 +38,7 @@ const ATTEMPTS: u32 = 5;
 ///
 /// # Errors
 ///
-/// The configuration is unusable. Whether the server can be reached shows in requests only.
+/// The settings or the configuration are unusable. Whether the server can be reached shows in requests only.
 ///
 /// # Examples
 ///
@@ -60,6 +60,7 @@ pub async fn connect(
     config: Config,
     metrics: Metrics,
 ) -> Result<(kube::Client, Transport), SetupError> {
+    config.check()?;
     let (settings, credentials) = Credentials::load(source).await?;
     let endpoint = Endpoint::new(&settings)?;
     // Only what kube's layers need, and no credentials.

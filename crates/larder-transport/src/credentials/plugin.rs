@@ -31,7 +31,9 @@ use super::{
 use crate::setup_error::PluginError;
 
 /// Time that a plugin has to print its credentials and exit.
-const TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long before the expiry of its credentials a plugin runs again, at most: a fifth of their life if that is less.
+const RENEW_BEFORE: Duration = Duration::from_mins(1);
 /// Longest output that is read, in bytes.
 const MAX_OUTPUT_BYTES: usize = 1 << 20;
 /// Name of the cluster extension that configures plugins.
@@ -61,14 +63,41 @@ impl fmt::Debug for Plugin {
 pub(super) struct Issued {
     pub(super) token: Option<HeaderValue>,
     pub(super) identity: Option<Identity>,
-    /// When it expires, if it does.
-    pub(super) expires: Option<Instant>,
+    pub(super) expiry: Option<Expiry>,
+}
+
+/// When credentials end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Expiry {
+    pub(super) at: Instant,
+    /// When the plugin runs again.
+    pub(super) renew_at: Instant,
+}
+
+impl Expiry {
+    /// The expiry of credentials that were issued at `now` for `left`.
+    pub(super) fn new(now: Instant, left: Duration) -> Self {
+        // A time beyond what an instant can hold is as good as a year.
+        let at = now.checked_add(left);
+        let at = at.unwrap_or(now + Duration::from_hours(365 * 24));
+        let early = RENEW_BEFORE.min(left / 5);
+        Self {
+            at,
+            renew_at: at - early,
+        }
+    }
+}
+
+impl Issued {
+    pub(super) fn is_renewal_due(&self, now: Instant) -> bool {
+        self.expiry.is_some_and(|expiry| expiry.renew_at <= now)
+    }
 }
 
 impl fmt::Debug for Issued {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Issued")
-            .field("expires", &self.expires)
+            .field("expiry", &self.expiry)
             .finish_non_exhaustive()
     }
 }
@@ -205,17 +234,17 @@ impl Plugin {
         if token.is_none() && identity.is_none() {
             return Err(PluginError::NoCredentials);
         }
-        let expires = match &status.expiration_timestamp {
+        let expiry = match &status.expiration_timestamp {
             None => None,
             Some(text) => {
                 let at: Timestamp = text.parse().map_err(|_| PluginError::Malformed)?;
-                Some(instant(at))
+                Some(Expiry::new(Instant::now(), left(at)))
             }
         };
         Ok(Issued {
             token,
             identity,
-            expires,
+            expiry,
         })
     }
 }
@@ -243,18 +272,14 @@ fn pem(text: &SecretText) -> Zeroizing<Vec<u8>> {
     Zeroizing::new(text.as_bytes().to_vec())
 }
 
-/// The instant of a time on the wall clock; now, if that has passed.
+/// The time until `at` on the wall clock; zero if that has passed.
 #[expect(
     clippy::disallowed_methods,
-    reason = "expiry is a time on the wall clock; it is turned into an instant here and nowhere else"
+    reason = "expiry is a time on the wall clock; it is compared with that clock here and nowhere else"
 )]
-fn instant(at: Timestamp) -> Instant {
+fn left(at: Timestamp) -> Duration {
     let left = at.duration_since(Timestamp::now());
-    let left = Duration::try_from(left).unwrap_or_default();
-    let now = Instant::now();
-    // A time beyond what an instant can hold is as good as a year.
-    now.checked_add(left)
-        .unwrap_or(now + Duration::from_hours(365 * 24))
+    Duration::try_from(left).unwrap_or_default()
 }
 
 /// The cluster as a plugin gets it (`client.authentication.k8s.io`, `Cluster`).

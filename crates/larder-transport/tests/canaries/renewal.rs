@@ -179,3 +179,32 @@ async fn a_plugin_runs_again_before_its_token_expires() {
     assert_eq!(client.transport.connections().len(), 2);
     log.check();
 }
+
+#[tokio::test]
+async fn a_plugin_whose_tokens_live_for_less_than_a_minute_runs_once() {
+    let authority = Authority::new();
+    let server = Server::kube_like(&authority).await;
+    let directory = TempDir::new().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let script = format!(
+        "cd {}; echo >>runs; at=$(date -u -d @$(($(date +%s) + 55)) +%Y-%m-%dT%H:%M:%SZ);
+         echo \"{{apiVersion: v1, status: {{token: {CANARY}, expirationTimestamp: '$at'}}}}\"",
+        directory.path().display()
+    );
+    fs::write(at("script"), script).unwrap();
+    let user = format!(
+        "exec: {{apiVersion: v1, command: sh, args: ['{}']}}",
+        at("script").display()
+    );
+    write(&at("kubeconfig"), &server, &authority, &user);
+    let source = Source::Kubeconfig {
+        path: at("kubeconfig"),
+        context: None,
+    };
+    let config = config().credentials_check_interval(Duration::ZERO);
+    let client = Client::from(source, config).await;
+    for _ in 0..3 {
+        client.get("/a").await.unwrap();
+    }
+    assert_eq!(fs::read_to_string(at("runs")).unwrap(), "\n");
+}

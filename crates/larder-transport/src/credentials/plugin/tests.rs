@@ -100,5 +100,5 @@ async fn an_answer_has_token_and_expiry() {
         \"status\": {\"token\": \"t\", \"expirationTimestamp\": \"2000-01-01T00:00:00Z\"}}'";
     let issued = shell(script).run().await.unwrap();
     assert_eq!(issued.token.unwrap(), "Bearer t");
-    assert!(issued.expires.unwrap() <= Instant::now());
+    assert!(issued.expiry.unwrap().at <= Instant::now());
 }
