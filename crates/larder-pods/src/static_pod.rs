@@ -28,12 +28,14 @@ use std::{
     path::Path,
 };
 
+use http::Uri;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use larder_objects::{
     StableHash, escaped,
     manifest::{Document, Loader, Manifest, ManifestError, Manifests, Origin},
     validation::{self, FieldErrors},
 };
+use larder_transport::url::without_credentials;
 use serde_json::Value;
 
 use super::{
@@ -337,14 +339,11 @@ pub(super) fn shown_path(path: &Path) -> String {
 
 /// `url` without what may hold credentials: user, password, query and fragment.
 pub fn shown_url(url: &str) -> String {
-    let url = url.split(['?', '#']).next().unwrap_or_default();
-    let Some((scheme, rest)) = url.split_once("://") else {
+    match url.parse::<Uri>() {
+        Ok(url) if url.authority().is_some() => without_credentials(&url) + url.path(),
         // The kubelet's word in `/configz`.
-        return "<masked>".to_owned();
-    };
-    let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    format!("{scheme}://{host}{path}")
+        _ => "<masked>".to_owned(),
+    }
 }
 
 /// Runs a parser of the manifest at `place`, and makes an error of its panic. A manifest comes from outside: whatever

@@ -41,7 +41,7 @@ use tokio::{
 };
 
 pub use self::source::Source;
-pub(crate) use self::source::{Settings, environment};
+pub(crate) use self::source::{Settings, environment, system_tls};
 use self::{
     plugin::{Issued, Plugin},
     user::User,

@@ -104,11 +104,7 @@ pub(super) async fn dial(
 ) -> Result<Dialed, ConnectError> {
     let waited = config.connect_timeout;
     let steps = async {
-        let (host, port) = match &server.proxy {
-            None => (&server.host, server.port),
-            Some(proxy) => (&proxy.host, proxy.port),
-        };
-        let mut plain = config.connector.open(host, port, &config).await?;
+        let mut plain = first_hop(&server, &config).await?;
         if let Some(proxy) = &server.proxy {
             proxy.tunnel(&mut plain, &server.name).await?;
         }
@@ -134,6 +130,18 @@ pub(super) async fn dial(
     tokio::time::timeout(waited, steps)
         .await
         .unwrap_or(Err(ConnectError::Timeout { waited }))
+}
+
+/// Opens a byte stream to `server`, or to the proxy before it.
+pub(super) async fn first_hop(
+    server: &Endpoint,
+    config: &Config,
+) -> Result<Box<dyn Stream>, ConnectError> {
+    let (host, port) = match &server.proxy {
+        None => (&server.host, server.port),
+        Some(proxy) => (&proxy.host, proxy.port),
+    };
+    config.connector.open(host, port, config).await
 }
 
 /// Tries the host's addresses in turn, each with its share of the time.

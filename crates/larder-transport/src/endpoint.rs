@@ -1,7 +1,8 @@
-//! The address of the API server, and the way to it.
+//! The address of a server, and the way to it.
 
 use std::sync::Arc;
 
+use http::Uri;
 use rustls_pki_types::ServerName;
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     url::{port, without_credentials},
 };
 
-/// Host, port and scheme of the API server.
+/// Host, port and scheme of a server.
 #[derive(Clone, Debug)]
 pub(crate) struct Endpoint {
     /// `HOST:PORT`, for errors and logs.
@@ -36,6 +37,19 @@ impl Endpoint {
             Some(url) => Some(Proxy::new(url)?),
             None => Proxy::of_environment(url, &environment)?,
         };
+        Self::of(url, settings.tls_server_name.as_deref(), proxy)
+    }
+
+    /// The server at `url`, with another name in TLS if that is given.
+    ///
+    /// # Errors
+    ///
+    /// The URL is unsupported.
+    pub(crate) fn of(
+        url: &Uri,
+        tls_server_name: Option<&str>,
+        proxy: Option<Proxy>,
+    ) -> Result<Self, SetupError> {
         let unsupported = || SetupError::Url {
             url: without_credentials(url),
         };
@@ -51,7 +65,7 @@ impl Endpoint {
             url: without_credentials(url),
         })?;
         let tls_name = if tls {
-            let name = settings.tls_server_name.as_deref().unwrap_or(host);
+            let name = tls_server_name.unwrap_or(host);
             let name = ServerName::try_from(name.to_owned());
             Some(name.map_err(|_| SetupError::ServerName)?)
         } else {

@@ -59,6 +59,9 @@ mod endpoint;
 #[cfg(feature = "client")]
 mod error;
 #[cfg(feature = "client")]
+#[doc(hidden)]
+pub mod http_client;
+#[cfg(feature = "client")]
 mod io;
 #[doc(hidden)]
 pub mod lookup;
@@ -81,8 +84,8 @@ pub mod registrar;
 mod setup_error;
 #[cfg(feature = "client")]
 mod transport;
-#[cfg(feature = "client")]
-mod url;
+#[doc(hidden)]
+pub mod url;
 
 pub use backoff::Backoff;
 pub use bucket::TokenBucket;

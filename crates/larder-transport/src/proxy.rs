@@ -1,4 +1,4 @@
-//! The HTTP proxy on the way to the API server, if there is one.
+//! The HTTP proxy on the way to a server, if there is one.
 //!
 //! A kubeconfig's `proxy-url` is always used. Without it, `HTTPS_PROXY` (for a server at `https://`) or `HTTP_PROXY`
 //! applies, unless `NO_PROXY` names the server. Each variable may be in lower case. The rules are those of Go programs
@@ -10,15 +10,13 @@
 
 use std::{fmt, net::IpAddr};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::Uri;
-use percent_encoding::percent_decode_str;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::{
     error::ConnectError,
     setup_error::SetupError,
-    url::{port, without_credentials},
+    url::{basic_authorization, port, without_credentials},
 };
 
 /// Reads a variable of the environment.
@@ -33,7 +31,7 @@ pub(super) struct Proxy {
     pub(super) host: String,
     pub(super) port: u16,
     /// Value of `Proxy-Authorization`.
-    authorization: Option<String>,
+    pub(super) authorization: Option<String>,
 }
 
 impl fmt::Debug for Proxy {
@@ -55,19 +53,7 @@ impl Proxy {
         let (Some("http"), Some(authority)) = (url.scheme_str(), url.authority()) else {
             return Err(refused());
         };
-        let user = authority.as_str().rsplit_once('@').map(|(user, _)| user);
-        let plain = |text| {
-            let decoded = percent_decode_str(text).decode_utf8();
-            decoded.map_err(|_| refused())
-        };
-        let authorization = match user {
-            None => None,
-            Some(user) => {
-                let (name, password) = user.split_once(':').unwrap_or((user, ""));
-                let pair = [plain(name)?, plain(password)?].join(":");
-                Some(format!("Basic {}", BASE64.encode(pair)))
-            }
-        };
+        let authorization = basic_authorization(url).map_err(|_| refused())?;
         let host = authority.host();
         Ok(Self {
             host: host.trim_matches(['[', ']']).to_owned(),
@@ -298,8 +284,8 @@ mod tests {
     fn credentials_of_a_proxy_are_sent_and_never_shown() {
         let url: Uri = "http://us%65r:p%40ss@proxy:3128".parse().unwrap();
         let proxy = Proxy::new(&url).unwrap();
-        let expected = format!("Basic {}", BASE64.encode("user:p@ss"));
-        assert_eq!(proxy.authorization.as_deref(), Some(expected.as_str()));
+        let expected = Some("Basic dXNlcjpwQHNz");
+        assert_eq!(proxy.authorization.as_deref(), expected);
         assert_eq!(format!("{proxy:?}"), "Proxy(proxy:3128)");
         for url in ["socks5://u:secret@proxy:1080", "https://u:secret@proxy"] {
             let error = Proxy::new(&url.parse().unwrap()).unwrap_err().to_string();

@@ -1,8 +1,12 @@
-//! Ports of URLs, and URLs in messages.
+//! Ports and users of URLs, and URLs in messages. For the crates of this workspace.
 //!
 //! Invariant: no user, password, path or query of a URL is shown.
 
+#[cfg(feature = "client")]
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use http::{Uri, uri::Authority};
+#[cfg(feature = "client")]
+use percent_encoding::percent_decode_str;
 
 /// The port of a URL's authority, or `default` if it has none. `None` if no connection can be opened to it:
 /// [`http::Uri`] takes any number for a port, and then acts as if there were none.
@@ -15,19 +19,21 @@ pub(crate) fn port(authority: &Authority, default: u16) -> Option<u16> {
 
 /// The port as it is written, whether or not it is one; empty if there is none.
 pub(crate) fn port_text(authority: &Authority) -> &str {
-    let text = authority.as_str();
-    let text = text.rsplit_once('@').map_or(text, |(_, rest)| rest);
-    let rest = text.strip_prefix(authority.host()).unwrap_or_default();
+    let rest = host_and_port(authority).strip_prefix(authority.host());
+    let rest = rest.unwrap_or_default();
     rest.strip_prefix(':').unwrap_or_default()
 }
 
+/// The authority without user and password.
+pub(crate) fn host_and_port(authority: &Authority) -> &str {
+    let text = authority.as_str();
+    text.rsplit_once('@').map_or(text, |(_, rest)| rest)
+}
+
 /// Scheme, host and port of a URL: no user, password, path or query.
-pub(crate) fn without_credentials(url: &Uri) -> String {
+pub fn without_credentials(url: &Uri) -> String {
     match (url.scheme_str(), url.authority()) {
-        (Some(scheme), Some(authority)) => match (authority.host(), port_text(authority)) {
-            (host, "") => format!("{scheme}://{host}"),
-            (host, port) => format!("{scheme}://{host}:{port}"),
-        },
+        (Some(scheme), Some(authority)) => format!("{scheme}://{}", host_and_port(authority)),
         _ => "(without scheme or host)".to_owned(),
     }
 }
@@ -38,6 +44,35 @@ pub(crate) fn shown_url(text: &str) -> String {
         |_| "(malformed)".to_owned(),
         |url| without_credentials(&url),
     )
+}
+
+/// A percent sign in the user or password of a URL is not followed by two hexadecimal digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidUser;
+
+/// The value of `Authorization` or `Proxy-Authorization` that stands for user and password of a URL (RFC 7617), if it
+/// has them.
+///
+/// # Errors
+///
+/// An escape in them is malformed.
+#[cfg(feature = "client")]
+pub fn basic_authorization(url: &Uri) -> Result<Option<String>, InvalidUser> {
+    let authority = url.authority().map_or("", Authority::as_str);
+    let Some((user, _)) = authority.rsplit_once('@') else {
+        return Ok(None);
+    };
+    let is_escape = |rest: &str| {
+        let digits = rest.as_bytes().get(..2);
+        digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+    };
+    if !user.split('%').skip(1).all(is_escape) {
+        return Err(InvalidUser);
+    }
+    let (name, password) = user.split_once(':').unwrap_or((user, ""));
+    let decoded = |text| percent_decode_str(text).collect::<Vec<u8>>();
+    let pair = [decoded(name), b":".to_vec(), decoded(password)].concat();
+    Ok(Some(format!("Basic {}", BASE64.encode(pair))))
 }
 
 #[cfg(test)]
@@ -75,6 +110,19 @@ mod tests {
             ("https://c4n4ry c4n4ry", "(malformed)"),
         ] {
             assert_eq!(shown_url(url), shown);
+        }
+    }
+
+    #[cfg(feature = "client")]
+    #[test]
+    fn user_and_password_are_decoded() {
+        let basic = |url: &str| basic_authorization(&url.parse().unwrap());
+        let of = |pair: &[u8]| Ok(Some(format!("Basic {}", BASE64.encode(pair))));
+        assert_eq!(basic("http://us%65r:p%40:s@h/@"), of(b"user:p@:s"));
+        assert_eq!(basic("http://%ff@h"), of(b"\xff:"));
+        assert_eq!(basic("http://h/u:p@h"), Ok(None));
+        for user in ["%zz:p", "u:%4", "u%"] {
+            assert_eq!(basic(&format!("http://{user}@h")), Err(InvalidUser));
         }
     }
 }

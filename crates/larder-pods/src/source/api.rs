@@ -130,6 +130,7 @@ impl ApiSource {
             }
         };
         tokio::select! {
+            biased;
             () = report => {}
             () = reports.closed() => {}
         }

@@ -91,6 +91,7 @@ impl FileSource {
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::File, reports.clone());
         tokio::select! {
+            biased;
             _ = self.follow(&mut reporter) => {}
             () = reports.closed() => {}
         }

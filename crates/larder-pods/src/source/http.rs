@@ -16,17 +16,16 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-use base64::{Engine as _, prelude::BASE64_STANDARD as BASE64};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
-use hyper_rustls::HttpsConnectorBuilder;
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use larder_objects::StableHash;
-use larder_transport::{blocking::blocking, redirect::redirect_target};
-use percent_encoding::percent_decode_str;
+use larder_transport::{
+    SetupError, blocking::blocking, http_client::HttpClient, redirect::redirect_target,
+    url::basic_authorization,
+};
 use tokio::{sync::mpsc, time};
-use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
+use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood};
 use crate::{
@@ -101,7 +100,7 @@ pub enum HttpSourceError {
     },
     /// The certificates that the system trusts cannot be read.
     #[error("cannot read the system's trusted certificates")]
-    Certificates(#[source] std::io::Error),
+    Certificates(#[source] SetupError),
     /// The request failed.
     #[error("no response")]
     Request(#[source] BoxError),
@@ -134,7 +133,8 @@ pub enum HttpSourceError {
 }
 
 impl HttpSource {
-    /// The pods at `url`, as `static_pods` makes them, requested with `headers`: `staticPodURLHeader`.
+    /// The pods at `url`, as `static_pods` makes them, requested with `headers`: `staticPodURLHeader`. `HTTP_PROXY`,
+    /// `HTTPS_PROXY` and `NO_PROXY` apply, as in the kubelet.
     ///
     /// `check_frequency` is `httpCheckFrequency`, 20 s by default in the kubelet: the time between a response and the
     /// next request. Must be positive.
@@ -148,21 +148,11 @@ impl HttpSource {
         check_frequency: Duration,
         static_pods: StaticPods,
     ) -> Result<Self, HttpSourceError> {
-        let connector = HttpsConnectorBuilder::new()
-            .with_provider_and_native_roots(rustls::crypto::ring::default_provider())
-            .map_err(HttpSourceError::Certificates)?
-            .https_or_http()
-            .enable_http1()
-            .build();
-        let client = Client::builder(TokioExecutor::new())
-            // One request every now and then.
-            .pool_max_idle_per_host(0)
-            .build(connector);
-        let service = client
-            .map_response(|response: Response<hyper::body::Incoming>| {
-                response.map(|body| body.map_err(BoxError::from).boxed_unsync())
-            })
-            .map_err(BoxError::from);
+        let client = HttpClient::new().map_err(HttpSourceError::Certificates)?;
+        let service = service_fn(move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        });
         let service = BoxCloneSyncService::new(service);
         Self::with_service(url, headers, check_frequency, static_pods, service)
     }
@@ -209,6 +199,7 @@ impl HttpSource {
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::Http, reports.clone());
         tokio::select! {
+            biased;
             _ = self.follow(&mut reporter) => {}
             () = reports.closed() => {}
         }
@@ -409,30 +400,13 @@ fn header_map(
             map.append(key.clone(), value);
         }
     }
-    if let (Some(basic), header::Entry::Vacant(entry)) =
-        (basic_authorization(url), map.entry(header::AUTHORIZATION))
-    {
-        entry.insert(basic);
+    let basic = basic_authorization(url).map_err(|_| HttpSourceError::Url)?;
+    if let (Some(basic), header::Entry::Vacant(entry)) = (basic, map.entry(header::AUTHORIZATION)) {
+        let mut value = HeaderValue::try_from(basic).map_err(|_| HttpSourceError::Url)?;
+        value.set_sensitive(true);
+        entry.insert(value);
     }
     Ok(map)
-}
-
-/// User and password of `url` as a header: RFC 7617.
-fn basic_authorization(url: &Uri) -> Option<HeaderValue> {
-    let (user, _) = url.authority()?.as_str().rsplit_once('@')?;
-    let (user, password) = user.split_once(':').unwrap_or((user, ""));
-    let pair = [decoded(user)?, b":".to_vec(), decoded(password)?].concat();
-    let mut value = HeaderValue::try_from(format!("Basic {}", BASE64.encode(pair))).ok()?;
-    value.set_sensitive(true);
-    Some(value)
-}
-
-/// The bytes of a part of a URL, in which some are written as `%` and two hexadecimal digits.
-fn decoded(part: &str) -> Option<Vec<u8>> {
-    let is_byte = |digits: &[u8]| digits.iter().all(u8::is_ascii_hexdigit);
-    let mut escapes = part.split('%').skip(1);
-    let whole = escapes.all(|rest| rest.as_bytes().get(..2).is_some_and(is_byte));
-    whole.then(|| percent_decode_str(part).collect())
 }
 
 /// Where `location` leads from `url`.

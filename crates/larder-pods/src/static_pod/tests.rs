@@ -437,9 +437,11 @@ fn urls_lose_their_credentials() {
             "https://u:p@example.com/pods?token=t#f",
             "https://example.com/pods",
         ),
-        ("http://a@b@example.com:8080", "http://example.com:8080"),
+        ("http://a@b@example.com:8080", "http://example.com:8080/"),
+        ("http:// example.com", "<masked>"),
+        ("example.com/pods", "<masked>"),
         ("https://example.com/a@b", "https://example.com/a@b"),
-        ("https://example.com?x=@/", "https://example.com"),
+        ("https://example.com?x=@/", "https://example.com/"),
     ] {
         assert_eq!(shown_url(url), shown);
     }

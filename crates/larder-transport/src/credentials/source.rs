@@ -173,6 +173,20 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
     })
 }
 
+/// The TLS configuration of a client that trusts what the system trusts, and has no certificate. Blocks on files.
+///
+/// # Errors
+///
+/// The system trusts no authority.
+pub(crate) fn system_tls() -> Result<rustls::ClientConfig, SetupError> {
+    let settings = TlsSettings {
+        authority: Authority::System,
+        accept_invalid_certs: false,
+        identity: None,
+    };
+    settings.load(None)
+}
+
 /// The configuration of a pod, whose service account is mounted at `directory`.
 pub(super) fn in_cluster(
     directory: &Path,

@@ -356,8 +356,7 @@ async fn bodies_are_decoded_off_the_runtime_thread() {
 #[tokio::test(start_paused = true)]
 async fn an_endless_body_ends_at_the_limit() {
     let service = service_fn(|_: Request<Empty<Bytes>>| async {
-        let chunk =
-            || Ok::<_, BoxError>(hyper::body::Frame::data(Bytes::from(vec![b'['; 1 << 16])));
+        let chunk = || Ok::<_, BoxError>(http_body::Frame::data(Bytes::from(vec![b'['; 1 << 16])));
         let body = StreamBody::new(futures::stream::repeat_with(chunk));
         Ok::<_, BoxError>(Response::new(body.boxed_unsync()))
     });
