@@ -17,9 +17,12 @@
 //! 2. An issued certificate is served until its successor is issued, or until the pod is removed. A rejection is final
 //!    for the pod.
 //! 3. One watch follows the requests, and only while a pod has such a source.
+//! 4. A key serves all attempts until its certificate is issued. Pods take turns for RSA keys, however many one of them
+//!    asks for: see [`rsa_turns`].
 
 mod key;
 mod request;
+mod rsa_turns;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
@@ -29,15 +32,12 @@ use kube::Client;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::StoredPod;
 use larder_projection::{PodCertificate, SourceKey, Unavailable};
-use larder_transport::{
-    Backoff,
-    blocking::{blocking, blocking_in_turn},
-};
+use larder_transport::{Backoff, blocking::blocking};
 use larder_watch::NodeContext;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::{
-    sync::{Semaphore, mpsc, watch},
+    sync::{mpsc, watch},
     time::{Instant, sleep, sleep_until},
 };
 use tokio_util::task::JoinMap;
@@ -49,6 +49,7 @@ use self::{
         CertificateRequestError, Ending, PodCertificateRequest, Requests, Validity, create, ending,
         follow_requests,
     },
+    rsa_turns::{MAX_RSA_SOURCES, PodTurn, RsaTurns},
 };
 use crate::{clock::Clock, served_version::ServedResource};
 
@@ -59,9 +60,6 @@ const REFRESH_JITTER: Duration = Duration::from_mins(5);
 const MIN_USE: Duration = Duration::from_mins(1);
 /// Time after which a request that the watch has not shown is abandoned, plus up to 50 % at random. As the kubelet.
 const UNSEEN: Duration = Duration::from_mins(10);
-
-/// One RSA key at a time, also of pods that are gone meanwhile: each takes a processor for seconds.
-static RSA_KEYS: Semaphore = Semaphore::const_new(1);
 
 /// One source of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -123,7 +121,12 @@ impl Certificates {
             held,
             changes,
         });
-        let issuer = Issuer { node, rng, inbox };
+        let issuer = Issuer {
+            node,
+            rng,
+            inbox,
+            rsa_turns: RsaTurns::default(),
+        };
         (certificates, issuer, receiver)
     }
 
@@ -190,6 +193,7 @@ pub struct Issuer {
     /// Each task gets a fork.
     rng: Rng,
     inbox: mpsc::UnboundedReceiver<Command>,
+    rsa_turns: RsaTurns,
 }
 
 /// What all tasks share.
@@ -232,7 +236,10 @@ impl Issuer {
                 tokio::select! {
                     biased;
                     command = self.inbox.recv() => match command {
-                        Some(command) => handle(&self.node, &mut tasks, &mut self.rng, command),
+                        Some(command) => {
+                            let (turns, rng) = (&mut self.rsa_turns, &mut self.rng);
+                            handle(&self.node, &mut tasks, turns, rng, command);
+                        }
                         None => std::future::pending().await,
                     },
                     Some((_, Err(error))) = tasks.join_next() => if error.is_panic() {
@@ -245,17 +252,35 @@ impl Issuer {
     }
 }
 
-fn handle(node: &Arc<Node>, tasks: &mut JoinMap<SourceId, ()>, rng: &mut Rng, command: Command) {
+fn handle(
+    node: &Arc<Node>,
+    tasks: &mut JoinMap<SourceId, ()>,
+    rsa_turns: &mut RsaTurns,
+    rng: &mut Rng,
+    command: Command,
+) {
     match command {
         Command::Issue(id, pod, source) => {
+            let mut turn = None;
+            if source.key_type.starts_with("RSA") {
+                turn = rsa_turns.of(&id);
+                if turn.is_none() {
+                    tasks.abort(&id);
+                    let text = format!("more than {MAX_RSA_SOURCES} RSA keys of one pod");
+                    return node.publish(&id, Err(Unavailable::failed(text)));
+                }
+            }
             let span = info_span!("certificate", pod.uid = %id.pod_uid, volume = id.key.volume);
             let task = node
                 .clone()
-                .keep_issued(id.clone(), pod, source, rng.fork());
+                .keep_issued(id.clone(), pod, source, turn, rng.fork());
             // Replaces the task of a source that has changed.
             tasks.spawn(id, task.instrument(span));
         }
-        Command::Forget(pod_uid) => tasks.abort_matching(|id| id.pod_uid == pod_uid),
+        Command::Forget(pod_uid) => {
+            rsa_turns.forget(&pod_uid);
+            tasks.abort_matching(|id| id.pod_uid == pod_uid);
+        }
     }
 }
 
@@ -266,13 +291,23 @@ impl Node {
         id: SourceId,
         pod: Arc<StoredPod>,
         source: Box<PodCertificateProjection>,
+        turn: Option<PodTurn>,
         mut rng: Rng,
     ) {
         let mut backoff = self.backoff;
+        let mut key = None;
         loop {
-            match self.issue(&pod, &source, &mut rng).await {
+            let attempt = async {
+                if key.is_none() {
+                    key = Some(generate(&source.key_type, turn.as_ref()).await?);
+                }
+                let key = key.as_ref().expect("it was just made");
+                self.issue(&pod, &source, key, &mut rng).await
+            };
+            match attempt.await {
                 Ok((certificate, validity)) => {
                     backoff = self.backoff;
+                    key = None;
                     info!(until = %validity.not_after, "certificate issued");
                     self.publish(&id, Ok(Arc::new(certificate)));
                     let jitter = REFRESH_JITTER.mul_f64(rng.f64());
@@ -324,20 +359,12 @@ impl Node {
         &self,
         pod: &StoredPod,
         source: &PodCertificateProjection,
+        key: &PodKey,
         rng: &mut Rng,
     ) -> Result<(PodCertificate, Validity), NotIssued> {
-        let key_type = source.key_type.clone();
-        let make = move || PodKey::generate(&key_type);
-        let key = if source.key_type.starts_with("RSA") {
-            blocking_in_turn(&RSA_KEYS, make).await
-        } else {
-            blocking(make).await
-        };
-        let refused = |error: PodKeyError| NotIssued::Refused(chain(&error));
-        let key = key.map_err(refused)?;
-        let private_key_pem = key.private_key_pem().map_err(refused)?;
+        let private_key_pem = key.private_key_pem().map_err(NotIssued::of_key)?;
         let mut requests = self.requests.subscribe();
-        let name = create(&self.client, &self.served, &self.name, pod, source, &key)
+        let name = create(&self.client, &self.served, &self.name, pod, source, key)
             .await
             .map_err(NotIssued::Failed)?;
         let id = ObjectKey::new(pod.key().namespace, name);
@@ -391,6 +418,17 @@ impl Node {
     }
 }
 
+/// A new key, made on a blocking thread; one of RSA in the pod's `turn`.
+async fn generate(key_type: &str, turn: Option<&PodTurn>) -> Result<PodKey, NotIssued> {
+    let key_type = key_type.to_owned();
+    let make = move || PodKey::generate(&key_type);
+    let key = match turn {
+        Some(turn) => turn.take(make).await,
+        None => blocking(make).await,
+    };
+    key.map_err(NotIssued::of_key)
+}
+
 /// Why no certificate was issued.
 enum NotIssued {
     /// The signer rejected it, or the key cannot be made: another attempt would fail too.
@@ -399,4 +437,11 @@ enum NotIssued {
     Vanished,
     /// The request could not be made.
     Failed(CertificateRequestError),
+}
+
+impl NotIssued {
+    #[expect(clippy::needless_pass_by_value, reason = "it is passed to `map_err`")]
+    fn of_key(error: PodKeyError) -> Self {
+        Self::Refused(chain(&error))
+    }
 }

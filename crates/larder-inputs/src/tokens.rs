@@ -6,7 +6,8 @@
 //!
 //! Invariants:
 //! 1. A token is held as `SecretBytes`; no error contains any of it.
-//! 2. A token that has just arrived is not due, so a wrong clock causes no flood of requests.
+//! 2. A token that has just arrived is neither due nor expired for [`MIN_USE`], whatever its lifetime and the clock. So
+//!    neither a wrong clock nor a short lifetime causes a flood of requests.
 //! 3. At most 32 requests are in flight.
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
@@ -39,6 +40,9 @@ const SERVICE_ACCOUNTS: Resource = Resource::core("serviceaccounts");
 
 /// Longest wait for a token whose valid predecessor its reader waits for meanwhile.
 const RENEWAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Shortest time for which a token is used. Kubernetes issues none for less than ten minutes.
+const MIN_USE: Duration = Duration::from_secs(10);
 
 /// Maximum number of requests in flight: an agent that starts needs one for each pod, and each takes some 10 KiB.
 const MAX_REQUESTS: usize = 32;
@@ -89,15 +93,19 @@ impl CachedToken {
     }
 
     fn is_due(&self, now: Timestamp) -> bool {
+        let used = self.received.elapsed();
         let age = self.token.refresh_age(self.jitter);
-        age.is_some_and(|age| self.received.elapsed() >= age)
-            || !self.clock_is_wrong && self.token.is_refresh_due(now, self.jitter)
+        used >= MIN_USE
+            && (age.is_some_and(|age| used >= age)
+                || !self.clock_is_wrong && self.token.is_refresh_due(now, self.jitter))
     }
 
     fn is_expired(&self, now: Timestamp) -> bool {
+        let used = self.received.elapsed();
         let life = self.token.life_time;
-        life.is_some_and(|life| self.received.elapsed() > life)
-            || !self.clock_is_wrong && self.token.is_expired(now)
+        used >= MIN_USE
+            && (life.is_some_and(|life| used > life)
+                || !self.clock_is_wrong && self.token.is_expired(now))
     }
 
     /// Time of the next check, as of `now`.
@@ -109,11 +117,12 @@ impl CachedToken {
         let by_clock = self.token.refresh_at(self.jitter)?.duration_since(now);
         // A moment later, when that time has passed.
         let by_clock = Duration::try_from(by_clock).unwrap_or_default() + Duration::from_millis(1);
-        Some(if self.clock_is_wrong {
+        let due = if self.clock_is_wrong {
             by_age
         } else {
             by_age.min(Instant::now() + by_clock)
-        })
+        };
+        Some(due.max(self.received + MIN_USE))
     }
 }
 
@@ -300,7 +309,7 @@ mod tests {
     use futures::future::join_all;
     use http::{Request, Response};
     use kube::client::Body;
-    use tokio::time::sleep;
+    use tokio::time::{sleep, sleep_until};
     use tower::service_fn;
 
     use super::*;
@@ -372,6 +381,45 @@ mod tests {
         sleep(Duration::from_secs(601)).await;
         let expired = format!("token a expired and refresh failed: {reason}");
         assert_eq!(failure().await, Unavailable::failed(expired));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn token_without_a_lifetime_worth_the_name_is_requested_every_ten_seconds() {
+        for life in [0, 1, 5] {
+            let requests = Arc::new(AtomicUsize::new(0));
+            let seen = Arc::clone(&requests);
+            let service = service_fn(move |_: Request<Body>| {
+                seen.fetch_add(1, Ordering::Relaxed);
+                let at = format!("2026-03-01T11:00:0{life}Z");
+                let answer = json!({"spec": {"expirationSeconds": life},
+                    "status": {"token": "abc", "expirationTimestamp": at}});
+                ready(Ok::<_, Infallible>(Response::new(Body::from(
+                    answer.to_string().into_bytes(),
+                ))))
+            });
+            let client = Client::new(service, "default");
+            let start = Instant::now();
+            let clock = Clock::new(move || {
+                let at: Timestamp = "2026-03-01T11:00:00Z".parse().unwrap();
+                at + start.elapsed()
+            });
+            let backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(1));
+            let tokens = Tokens::new(client, clock, backoff, Rng::with_seed(1));
+            let pod = json!({"metadata": {"namespace": "n", "name": "p", "uid": "u"}});
+            let pod: StoredPod = serde_json::from_value(pod).unwrap();
+            let request = TokenRequest {
+                audience: None,
+                expiration_secs: 600,
+            };
+            // As the worker of a pod: it wakes for each renewal, and other events wake it in between.
+            while start.elapsed() < Duration::from_secs(35) {
+                tokens.get(&pod, &request).await.unwrap();
+                let renewal = tokens.renewal("u").unwrap();
+                assert!(renewal > Instant::now(), "{life}");
+                sleep_until(renewal.min(Instant::now() + Duration::from_millis(300))).await;
+            }
+            assert_eq!(requests.load(Ordering::Relaxed), 4, "{life}");
+        }
     }
 
     #[test]

@@ -296,6 +296,12 @@ async fn a_vanished_request_is_replaced() {
     signer.requests.delete(name, &params).await.unwrap();
     let again = signer.pending().await;
     assert_ne!(again.metadata.name, request.metadata.name);
+    // The key is the same: an RSA key takes seconds of a processor.
+    let key = |request: &PodCertificateRequest| {
+        let stub = &request.spec.stub_pkc_s10_request.0;
+        x509::requested_key(stub).unwrap().to_vec()
+    };
+    assert_eq!(key(&again), key(&request));
     let chain = signer.issue(&again).await;
     until_chain(&node, &chain).await;
     node.stop().await;
