@@ -177,6 +177,8 @@ pub struct Loader {
     uids: bool,
     /// Whether subdirectories are read.
     recursive: bool,
+    /// Most objects that are kept.
+    most: usize,
     manifests: Manifests,
     /// Where each object was first seen, and the workload that it was made of.
     seen: HashMap<(String, ObjectKey), (Origin, Option<String>)>,
@@ -193,6 +195,7 @@ impl Loader {
             namespace: namespace.into(),
             uids: true,
             recursive: false,
+            most: usize::MAX,
             manifests: Manifests::default(),
             seen: HashMap::new(),
             generated: GeneratedNames::default(),
@@ -214,6 +217,13 @@ impl Loader {
     #[must_use]
     pub fn recursive(mut self, recursive: bool) -> Self {
         self.recursive = recursive;
+        self
+    }
+
+    /// Rejects each object after the first `objects`. Decoded, an object may take fifty times the bytes of its text.
+    #[must_use]
+    pub fn at_most(mut self, objects: usize) -> Self {
+        self.most = objects;
         self
     }
 

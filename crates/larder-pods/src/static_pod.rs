@@ -150,6 +150,9 @@ impl From<ManifestError> for StaticPodError {
     }
 }
 
+/// Most pods behind a URL. A kubelet runs 110 by default.
+const MAX_PODS: usize = 10_000;
+
 /// Makes static pods from manifests, for one node.
 #[derive(Clone, Debug)]
 pub struct StaticPods {
@@ -191,7 +194,7 @@ impl StaticPods {
             errors,
             skipped,
             ..
-        } = load(name, text);
+        } = load(name, text, 2);
         let first_error = errors.into_iter().next();
         let mut documents = documents.into_iter();
         let first = match (documents.next(), first_error) {
@@ -243,7 +246,7 @@ impl StaticPods {
         text: &str,
     ) -> Result<Vec<StoredPod>, StaticPodError> {
         let place = name.to_owned();
-        let manifests = load(name, text);
+        let manifests = load(name, text, MAX_PODS);
         if let Some(error) = manifests.errors.into_iter().next() {
             return Err(error.into());
         }
@@ -362,8 +365,8 @@ fn guarded<T>(
     })
 }
 
-fn load(name: &str, text: &str) -> Manifests {
-    let mut loader = Loader::new("default").without_uids();
+fn load(name: &str, text: &str, most: usize) -> Manifests {
+    let mut loader = Loader::new("default").without_uids().at_most(most);
     loader.text(name, text);
     loader.finish()
 }

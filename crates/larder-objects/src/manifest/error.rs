@@ -59,6 +59,7 @@ impl ManifestError {
 
 /// The object that an error is about. Displays as `ConfigMap "app": `, or as nothing while nothing is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Subject {
     /// Its kind, if it has one.
     pub kind: Option<String>,
@@ -85,6 +86,11 @@ pub enum Problem {
     Syntax(String),
     /// The document is something else than a mapping.
     NotAnObject,
+    /// The reader takes no more objects; see [`Loader::at_most`](super::Loader::at_most).
+    TooMany {
+        /// The number that it takes.
+        most: usize,
+    },
     /// A field without which nothing can be done is absent: `apiVersion`, `kind`, `metadata.name`.
     Missing {
         /// The field.
@@ -144,6 +150,7 @@ impl Problem {
                 .map_or_else(FieldPath::root, |error| error.field.clone()),
             Self::Syntax(_)
             | Self::NotAnObject
+            | Self::TooMany { .. }
             | Self::Duplicate { .. }
             | Self::SamePod { .. }
             | Self::Internal => FieldPath::root(),
@@ -172,6 +179,7 @@ impl fmt::Display for Problem {
             Self::NotAnObject => {
                 f.write_str("a document must be a mapping with apiVersion, kind and metadata")
             }
+            Self::TooMany { most } => write!(f, "expected at most {most} objects"),
             Self::Missing { field } => write!(f, "{field}: Required value"),
             Self::UnknownKind { kind, api_version } => {
                 write!(f, "no matches for kind {kind:?} in version {api_version:?}")

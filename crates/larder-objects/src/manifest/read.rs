@@ -294,6 +294,10 @@ impl Loader {
     }
 
     fn object(&mut self, source: &Source<'_>, item: Option<usize>, object: RawObject) {
+        if self.manifests.documents.len() >= self.most {
+            let problem = Problem::TooMany { most: self.most };
+            return self.failed(source, item, Subject::default(), problem);
+        }
         let mut unknown = Vec::new();
         let mut subject = Subject::default();
         let recognized = guarded(|| {

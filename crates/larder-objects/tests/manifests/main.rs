@@ -8,7 +8,7 @@ use std::fs;
 
 use expect_test::{Expect, expect};
 use larder_objects::manifest::{Loader, Manifest, Manifests};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 fn load(text: &str) -> Manifests {
     let mut loader = Loader::new("default");
@@ -620,5 +620,25 @@ fn debug_of_everything_that_was_read_shows_no_secret() {
     assert!(
         !shown.contains("hunter2") && !shown.contains("aHVudGVy"),
         "{shown}"
+    );
+}
+
+#[test]
+fn objects_beyond_the_accepted_number_are_rejected() {
+    let map = |name| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": [map("a"), map("b"), map("c")]});
+    let mut loader = Loader::new("default").at_most(2);
+    loader.text("f.yaml", &list.to_string());
+    loader.text("g.yaml", &map("d").to_string());
+    let manifests = loader.finish();
+    assert_eq!(manifests.documents.len(), 2);
+    let errors: Vec<_> = manifests.errors.iter().map(ToString::to_string).collect();
+    let problem = "expected at most 2 objects";
+    assert_eq!(
+        errors,
+        [
+            format!("f.yaml: document 1, item 3, line 1: {problem}"),
+            format!("g.yaml: document 1, line 1: {problem}"),
+        ]
     );
 }
