@@ -1,3 +1,5 @@
+//! Internal to larder: its API has no stability.
+//!
 //! Accepts connections within limits, so that clients that send nothing cannot stop a server.
 //!
 //! For any HTTP server over TCP or a Unix socket:

@@ -108,6 +108,7 @@ pub trait Object: DeserializeOwned + Debug + PartialEq + Send + Sync + 'static {
 /// Carries the place only: the text of a JSON error quotes the value it stumbled over, which may be a Secret's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("cannot decode {kind}: {problem} at line {line} column {column}")]
+#[non_exhaustive]
 pub struct DecodeError {
     /// The expected kind, as written in a manifest.
     pub kind: &'static str,

@@ -6,6 +6,7 @@ use crate::SecretBytes;
 
 /// One well-formed block.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Block<'t> {
     /// `CERTIFICATE`, …
     pub label: &'t str,

@@ -69,6 +69,7 @@ struct PodIndex {
 
 /// All pods of the node, read at once.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct PodsAndMirrorPods {
     /// Regular pods, static ones included.
     pub pods: Vec<Arc<StoredPod>>,
@@ -82,6 +83,7 @@ pub struct PodsAndMirrorPods {
 
 /// The pods that decide about mirror pods, read at once.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct MirrorOverview {
     /// Every static pod, with its mirror pod if there is one.
     pub static_pods: Vec<(Arc<StoredPod>, Option<Arc<StoredPod>>)>,
@@ -91,6 +93,7 @@ pub struct MirrorOverview {
 
 /// A pod and its counterpart; see [`Pods::pod_and_mirror_pod`].
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PodAndMirrorPod {
     /// The regular pod.
     pub pod: Option<Arc<StoredPod>>,
@@ -102,6 +105,7 @@ pub struct PodAndMirrorPod {
 
 /// Translations of UIDs; see [`Pods::uid_translations`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct UidTranslations {
     /// Every static pod; `None` while it has no mirror pod.
     pub pod_to_mirror: HashMap<ResolvedPodUid, Option<MirrorPodUid>>,
@@ -111,6 +115,7 @@ pub struct UidTranslations {
 
 /// Number of pods of each sort, counted by each call so that it cannot drift.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PodCounts {
     /// Regular pods that are not static.
     pub ordinary: u64,

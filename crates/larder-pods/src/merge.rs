@@ -64,6 +64,7 @@ pub enum Operation {
 
 /// One operation on some pods of one source.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct PodUpdate {
     /// The operation.
     pub operation: Operation,
@@ -77,6 +78,7 @@ pub struct PodUpdate {
 /// `FailedValidation`.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("ignoring pod {} of source {pod_source}: {holder} already has its {what}", FullName::of(&pod.metadata))]
+#[non_exhaustive]
 pub struct DuplicatePod {
     /// The pod that is ignored.
     pub pod: Arc<StoredPod>,
@@ -90,6 +92,7 @@ pub struct DuplicatePod {
 
 /// The result of one report.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Merged {
     /// Updates to be handled in this order. Only the ADD that announces a source without pods is empty.
     pub updates: Vec<PodUpdate>,

@@ -122,6 +122,7 @@ pub enum Protocol {
 
 /// One connection at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConnectionStatus {
     /// Number of the connection, from 1 in the order in which they were opened.
     pub id: u64,

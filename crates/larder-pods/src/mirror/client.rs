@@ -31,6 +31,7 @@ pub(super) const CONTENT_HASH: &str = "larder.dev/static-pod-content";
 
 /// The owner of this node's mirror pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NodeIdentity {
     /// Name of the Node.
     pub name: String,
