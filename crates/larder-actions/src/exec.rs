@@ -3,7 +3,7 @@
 //! ```text
 //! Launch ──launcher──► Child, a process group of its own ──► status
 //!   words, variables,    │ pipe: standard output and error
-//!   changes              └──► tail: the last 8 KiB, which only a hook with `logOutput` has logged
+//!   changes              └──► tail: the last 8 KiB, shown if the hook has `logOutput` and no Secret is near
 //! ```
 //!
 //! Invariants:
@@ -12,7 +12,6 @@
 //! 3. Dropping a run kills the group.
 
 mod machine;
-mod redactor;
 mod tail;
 mod users;
 
@@ -34,8 +33,8 @@ use tokio::{
     time::{Instant, timeout, timeout_at},
 };
 
+pub use self::machine::Machine;
 use self::tail::Tail;
-pub use self::{machine::Machine, redactor::Redactor};
 use crate::{StepEnvironment, StepOutcome, signal};
 
 /// Time from TERM to KILL (rule X7).
@@ -113,13 +112,46 @@ pub struct ExecReport {
     pub outcome: StepOutcome,
     /// The number of bytes that it has printed.
     pub bytes: u64,
-    /// The end of its output, if the hook has it logged. It may hold control characters.
-    pub output: Option<String>,
+    /// What may be told of its output.
+    pub output: CommandOutput,
     /// The beginning of what is kept of the output.
     start: Vec<u8>,
 }
 
+/// What may be told of the output of a command (rule X5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CommandOutput {
+    /// There is none.
+    Empty,
+    /// The hook does not have it logged.
+    Unlogged,
+    /// The end of it. It may hold control characters.
+    Shown(String),
+    /// It may hold bytes of a Secret.
+    Withheld {
+        /// Why, as a clause: `the pod reads Secrets`.
+        why: &'static str,
+        /// The program that shows it by hand. Arguments are left out, since they may be credentials.
+        program: String,
+    },
+}
+
 impl ExecReport {
+    /// In place of output that is not shown: its size, and what would show it. `None` if there is none, or it is shown.
+    pub fn unshown(&self) -> Option<String> {
+        let bytes = self.bytes;
+        match &self.output {
+            CommandOutput::Empty | CommandOutput::Shown(_) => None,
+            CommandOutput::Unlogged => Some(format!(
+                "{bytes} bytes of output, which logOutput would show"
+            )),
+            CommandOutput::Withheld { why, program } => Some(format!(
+                "{bytes} bytes of output, withheld because {why}: \
+                 to see them, run {program} by hand, with the arguments of the hook"
+            )),
+        }
+    }
+
     /// Whether the output, if it was short, begins with this text.
     pub fn begins_with(&self, text: &str) -> bool {
         self.start.starts_with(text.as_bytes())
@@ -142,28 +174,27 @@ pub(crate) async fn run(
     if timeout_at(deadline, ready).await.is_err() {
         return StepOutcome::timed_out(limit);
     }
-    let redactor = async || {
-        if !command.log_output {
-            return None;
-        }
-        Some(environment.redactor(change).await.finish())
-    };
-    let before = redactor().await;
+    let before = environment.withholds();
     let (running, output) = match launched(command, change, environment) {
         Ok(launched) => launched,
         Err(error) => return StepOutcome::Failed(error.to_string()),
     };
     let (outcome, tail) = running.ended(limit, deadline, output).await;
-    // Where values were replaced meanwhile, the command may have printed any of them, also one that is gone again.
-    let redactor = redactor().await.map(|after| match before {
-        Some(before) if before == after => after,
-        _ => Redactor::all(),
-    });
+    let (bytes, start) = (tail.bytes(), tail.start());
+    let output = match before.or_else(|| environment.withholds()) {
+        _ if bytes == 0 => CommandOutput::Empty,
+        Some(why) => CommandOutput::Withheld {
+            why,
+            program: command.words.first().cloned().unwrap_or_default(),
+        },
+        None if command.log_output => CommandOutput::Shown(tail.text()),
+        None => CommandOutput::Unlogged,
+    };
     let report = ExecReport {
         outcome,
-        bytes: tail.bytes(),
-        start: tail.start(),
-        output: redactor.map(|redactor| tail.text(&redactor)),
+        bytes,
+        output,
+        start,
     };
     environment.command_ended(report, change)
 }

@@ -1,7 +1,7 @@
-//! Actions: the steps of a hook, and their results.
+//! Internal to larder, no stability. Actions: the steps of a hook, and their results.
 //!
-//! `larder-on-change` decides when a round begins. Its owner then calls [`run_steps`] with the steps of the hook, the
-//! [`PodChange`] that they share, and a [`StepEnvironment`] on which they act: a pod of a node, the command of
+//! `larder-on-change` decides when a round begins. Its owner then calls [`run_attempt`] with the attempt, the
+//! [`PodChange`] that its steps share, and a [`StepEnvironment`] on which they act: a pod of a node, the command of
 //! `larder exec`, or the pod of a sidecar.
 //!
 //! | action | where |
@@ -16,7 +16,7 @@
 //! Invariants:
 //! 1. A step ends at its timeout, with everything that it has started (rule T7).
 //! 2. No reason contains a value of an object, a credential, or the user or query of a URL (rules S6, S7). Output of a
-//!    command leaves this crate only if the hook sets `logOutput`, and without values of Secrets.
+//!    command leaves this crate only if the hook sets `logOutput`, and the command can read no Secret.
 
 pub mod exec;
 pub mod http;
@@ -28,12 +28,12 @@ pub mod targets;
 
 use std::time::Duration;
 
-use larder_on_change::{Action, Hook, PodChange, Restart};
+use larder_on_change::{Action, Attempt, PodChange, Restart};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use self::{
-    exec::{ExecReport, Launch, LaunchError, Launched, Redactor},
+    exec::{ExecReport, Launch, LaunchError, Launched},
     http::RequestContext,
     processes::{FoundContainer, Processes},
 };
@@ -86,32 +86,51 @@ pub trait StepEnvironment {
     /// It cannot be started.
     fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError>;
 
-    /// Finds what must not be logged of the output of a command. Asked only for a command whose output is.
-    async fn redactor(&self, change: &PodChange) -> Redactor;
+    /// Why the output of commands is withheld, as a clause; `None` if they can read no Secret. Asked before and after a
+    /// command.
+    fn withholds(&self) -> Option<&'static str>;
 
     /// A command has ended; returns the outcome of its step.
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome;
+
+    /// All attempts have failed, and the containers are restarted next.
+    fn restart_follows(&self, _: &StepOutcome, _: &PodChange) {}
 
     /// A step has ended.
     fn step_ended(&self, _action: &Action, _outcome: &StepOutcome, _took: Duration) {}
 }
 
-/// Runs steps of `hook` in order, until one fails (rule T6); `grace` is the grace period of the pod.
-pub async fn run_steps(
-    steps: &[Action],
-    hook: &Hook,
+/// Runs the steps of an attempt in order, until one fails (rule T6). After the last failure, the restart follows that
+/// `onFailure: Restart` asks for. `grace` is the grace period of the pod.
+pub async fn run_attempt<P>(
+    attempt: &Attempt<P>,
     grace: Duration,
     change: &PodChange,
     environment: &impl StepEnvironment,
 ) -> StepOutcome {
-    for action in steps {
+    let hook = &attempt.hook().hook;
+    let run = async |action: &Action| {
         let timeout = hook.timing.timeout_of(action, grace);
-        let outcome = run_step(action, timeout, change, environment).await;
+        run_step(action, timeout, change, environment).await
+    };
+    let mut outcome = StepOutcome::Succeeded;
+    for action in &hook.steps {
+        outcome = run(action).await;
         if !outcome.is_success() {
-            return outcome;
+            break;
         }
     }
-    StepOutcome::Succeeded
+    if outcome.is_success() {
+        return StepOutcome::Succeeded;
+    }
+    if attempt.control.restarts_after_failure() {
+        environment.restart_follows(&outcome, change);
+        let restarted = run(&Action::Restart(Restart::default())).await;
+        if restarted.is_success() {
+            return StepOutcome::Succeeded;
+        }
+    }
+    outcome
 }
 
 /// Runs one step, which takes this time at most.

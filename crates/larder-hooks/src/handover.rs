@@ -176,6 +176,7 @@ impl OnChange {
             let past = Past {
                 content: Content::default().with(on_disk),
                 record: self.read_record(uid),
+                is_uncertain: false,
             };
             self.adopt(pod, &handed.hooks, &past);
         }

@@ -1,4 +1,4 @@
-//! Hooks of pods: they notify an application once changed content of its volumes or variables is in place.
+//! Internal to larder, no stability. Hooks of pods: they notify an application once changed content of its volumes or variables is in place.
 //!
 //! ```text
 //!  annotations, configuration ─► hooks of the pod ─┐  in its plan

@@ -70,6 +70,7 @@ impl Observer {
         Past {
             content: Content::default().with(on_disk),
             record: self.on_change.read_record(uid),
+            is_uncertain: false,
         }
     }
 

@@ -6,15 +6,11 @@ mod targets;
 use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use larder_actions::{StepOutcome, run_steps};
-use larder_objects::PodIdentity;
-use larder_on_change::{
-    Action, Attempt, AttemptEnd, HookId, Place, PodChange, Restart, parse::ConfiguredHook,
-};
+use larder_actions::{StepOutcome, run_attempt};
+use larder_on_change::{Attempt, AttemptEnd, HookId, Place, PodChange, parse::ConfiguredHook};
 use larder_transport::blocking::blocking;
 use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
-use tracing::warn;
 
 use self::environment::PodEnvironment;
 use super::{OnChange, hooked_pod::HookedPod};
@@ -79,11 +75,10 @@ async fn steps(
     summary: &mut String,
 ) -> AttemptEnd {
     record(on_change, &attempt.uid).await;
-    let (id, hook) = (attempt.id, &attempt.hook().hook);
-    let (environment, changes) = PodEnvironment::of(attempt, on_change);
-    *summary = changes.summary();
-    let restarts_after_failure = || on_change.schedule().restarts_after_failure(id);
-    if hook.restarts() || restarts_after_failure() {
+    let hook = &attempt.hook().hook;
+    let (environment, change) = PodEnvironment::of(attempt, on_change);
+    *summary = change.changes.summary();
+    if hook.restarts() || attempt.control.restarts_after_failure() {
         let (names, now) = (environment.targets.query.names(), on_change.now());
         let limit = on_change
             .schedule()
@@ -97,33 +92,12 @@ async fn steps(
     {
         on_change.metrics().delayed(changed_at.elapsed());
     }
-    let change = PodChange {
-        hook: hook.name.clone(),
-        round: attempt.round,
-        attempt: attempt.number,
-        pod: PodIdentity::from(&attempt.pod.pod.metadata),
-        changes,
-    };
     if let Place::Program(index) = attempt.hook().place {
         let called = on_change.handler(index)(change);
         return call(called, hook.timing.timeout, on_change).await;
     }
     let grace = environment.targets.stop.grace;
-    let mut outcome = run_steps(&hook.steps, hook, grace, &change, &environment).await;
-    if !outcome.is_success() && restarts_after_failure() {
-        let pod = &change.pod;
-        warn!(
-            pod = %format_args!("{}/{}", pod.namespace, pod.name),
-            hook = hook.name,
-            error = outcome.reason(),
-            "all attempts failed, restarting the container"
-        );
-        let restart = [Action::Restart(Restart::default())];
-        let restarted = run_steps(&restart, hook, grace, &change, &environment).await;
-        if restarted.is_success() {
-            outcome = restarted;
-        }
-    }
+    let outcome = run_attempt(attempt, grace, &change, &environment).await;
     let (ended, output) = environment.into_results();
     restarted.extend(ended);
     end(&outcome, output)

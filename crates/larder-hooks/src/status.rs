@@ -24,8 +24,8 @@ pub struct HookStatus {
     /// Why the last attempt failed, what the hook waits for, or the error of the annotation.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub reason: String,
-    /// The end of what the command of the last failed attempt printed, if the hook sets `logOutput`; without lines that
-    /// hold a value of a Secret. Only the socket shows it.
+    /// The end of what the command of the last failed attempt printed, if the hook sets `logOutput` and the pod reads no
+    /// Secret; otherwise what would show it. Only the socket shows it.
     #[serde(skip_serializing_if = "String::is_empty", default)]
     pub output: String,
     /// Number of failed attempts in a row.

@@ -387,8 +387,8 @@ impl OnChange {
     pub(super) fn write_record(&self, uid: &str) {
         let _writer = self.writer(uid).lock();
         let record = self.0.schedule.lock().record(uid, self.key());
-        let Some(text) = record else { return };
-        let written = self.0.node.host.write_pod_file(uid, RECORD, &text);
+        let Some(record) = record else { return };
+        let written = self.0.node.host.write_pod_file(uid, RECORD, &record.text());
         if let Err(error) = &written {
             warn!(
                 pod.uid = uid,

@@ -11,8 +11,8 @@ use std::{
 use smol_str::SmolStr;
 
 use crate::{
-    changes::Changes,
-    digest::{ContentDigest, ContentTag, DigestKey, Digester},
+    changes::{Changes, VolumeChange},
+    digest::{ContentDigest, ContentTag, DigestItem, DigestKey},
     part::PartKey,
     pod_hooks::{PodHook, PodHooks},
 };
@@ -39,15 +39,33 @@ impl PartTags {
         items: impl Iterator<Item = (N, B)>,
         key: &DigestKey,
     ) -> Option<Self> {
+        Self::selected_by(hooks, part, items, |bytes| key.tag(bytes.as_ref()))
+    }
+
+    /// The same, of files or variables that have tags already.
+    pub fn of_tagged<N: AsRef<str>>(
+        hooks: &PodHooks,
+        part: &PartKey,
+        items: impl Iterator<Item = (N, ContentTag)>,
+    ) -> Option<Self> {
+        Self::selected_by(hooks, part, items, |tag| tag)
+    }
+
+    fn selected_by<N: AsRef<str>, T>(
+        hooks: &PodHooks,
+        part: &PartKey,
+        items: impl Iterator<Item = (N, T)>,
+        tag: impl Fn(T) -> ContentTag,
+    ) -> Option<Self> {
         if !hooks.selects_part(part) {
             return None;
         }
-        let items = items.filter_map(|(name, bytes)| {
+        let items = items.filter_map(|(name, content)| {
             let name = name.as_ref();
             let is_token = hooks.is_token(part, name);
             hooks.selects(part, name, is_token).then(|| Item {
                 name: SmolStr::new(name),
-                tag: key.tag(bytes.as_ref()),
+                tag: tag(content),
                 is_token,
             })
         });
@@ -124,22 +142,26 @@ impl Content {
 
     /// The digest of the content that `hook` selects (rule F2).
     pub(crate) fn digest(&self, hook: &PodHook, key: &DigestKey) -> ContentDigest {
-        self.digester(hook, key).finish()
+        // Parts and their items are in the order of their keys.
+        key.digest(self.selected(hook).map(|(part, item)| {
+            let (is_variable, owner) = match part {
+                PartKey::Volume(volume, _) => (false, volume),
+                PartKey::Environment(container) => (true, container),
+            };
+            DigestItem {
+                is_variable,
+                owner,
+                name: &item.name,
+                tag: item.tag,
+            }
+        }))
     }
 
-    fn digester(&self, hook: &PodHook, key: &DigestKey) -> Digester {
-        let mut digester = Digester::new(key);
-        for (part, content) in self.parts() {
-            for item in content.tags.selected(part, hook) {
-                match part {
-                    PartKey::Volume(volume, _) => digester.file_tag(volume, &item.name, item.tag),
-                    PartKey::Environment(container) => {
-                        digester.variable_tag(container, &item.name, item.tag);
-                    }
-                }
-            }
-        }
-        digester
+    fn selected<'a>(&'a self, hook: &'a PodHook) -> impl Iterator<Item = (&'a PartKey, &'a Item)> {
+        self.parts().flat_map(|(part, content)| {
+            let items = content.tags.selected(part, hook);
+            items.map(move |item| (part, item))
+        })
     }
 
     /// Whether `hook` selects any of this content.
@@ -147,11 +169,44 @@ impl Content {
         self.parts().any(|(part, _)| hook.selects_part(part))
     }
 
-    /// The differences from `before` that `hook` selects: paths of files and names of variables, without the
+    /// The differences from `before` that `hook` selects: paths of files and names of variables, in order, without the
     /// directories of volumes.
-    pub fn changes_since(&self, before: &Self, hook: &PodHook, key: &DigestKey) -> Changes {
-        let items = |content: &Self| content.digester(hook, key).finish_with_items().1;
-        items(self).changes_since(&items(before))
+    pub fn changes_since(&self, before: &Self, hook: &PodHook) -> Changes {
+        let items = |content: &Self| -> BTreeMap<_, _> {
+            let items = content.selected(hook);
+            items
+                .map(|(part, item)| ((part.clone(), item.name.clone()), item.tag))
+                .collect()
+        };
+        let (now, before) = (items(self), items(before));
+        let mut volumes = BTreeMap::<_, VolumeChange>::new();
+        let mut variables = BTreeSet::new();
+        let keys: BTreeSet<_> = now.keys().chain(before.keys()).collect();
+        for key @ (part, name) in keys {
+            let (now, before) = (now.get(key), before.get(key));
+            if now == before {
+                continue;
+            }
+            let PartKey::Volume(volume, _) = part else {
+                variables.extend((!name.is_empty()).then(|| name.to_string()));
+                continue;
+            };
+            let change = volumes.entry(volume).or_default();
+            let paths = match (before, now) {
+                (None, _) => &mut change.added,
+                (_, None) => &mut change.removed,
+                _ => &mut change.changed,
+            };
+            paths.push(name.to_string());
+        }
+        let named = volumes.into_iter().map(|(name, change)| VolumeChange {
+            name: name.clone(),
+            ..change
+        });
+        Changes {
+            volumes: named.collect(),
+            variables: variables.into_iter().collect(),
+        }
     }
 
     /// The containers with variables that `hook` selects and that differ from `before`.
@@ -181,5 +236,67 @@ impl Content {
             }
         }
         last
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use larder_projection::VolumeKind;
+
+    use super::*;
+    use crate::{outline::PodOutline, parse};
+
+    // on-change 42
+    #[test]
+    fn changes_are_added_changed_and_removed_names() {
+        let origin = parse::HookOrigin::CommandLine;
+        let hooks = parse::hooks("[{http: 80/, environment: true}]", origin, None).unwrap();
+        let outline = PodOutline {
+            containers: vec![crate::ContainerOutline {
+                name: "web".into(),
+                ..crate::ContainerOutline::default()
+            }],
+            ..PodOutline::default()
+        };
+        let hooks = PodHooks::of_command(hooks.into_iter().map(Arc::new), &outline);
+        let key = DigestKey::from_bytes(&[1; 32]);
+        let content = |files: &[(&str, &str, &str)], level: &str| {
+            let of = |part: PartKey, items: &[(&str, &str)]| {
+                let tags = PartTags::of(&hooks, &part, items.iter().copied(), &key).unwrap();
+                (
+                    part,
+                    Arc::new(PartContent {
+                        tags,
+                        swapped: None,
+                    }),
+                )
+            };
+            let mut parts = vec![of(
+                PartKey::Environment("web".into()),
+                &[("LEVEL", level), ("SAME", "x"), ("", level)],
+            )];
+            for volume in ["v", "w"] {
+                let own = files.iter().filter(|(owner, ..)| *owner == volume);
+                let items: Vec<_> = own.map(|(_, path, text)| (*path, *text)).collect();
+                parts.push(of(
+                    PartKey::Volume(volume.into(), VolumeKind::ConfigMap),
+                    &items,
+                ));
+            }
+            Content::default().with(parts)
+        };
+        let before = content(&[("v", "a", "1"), ("v", "b", "1"), ("w", "x", "1")], "1");
+        let now = content(&[("v", "b", "2"), ("v", "c", "1"), ("w", "x", "1")], "2");
+        let hook = &hooks.hooks[0];
+        let changes = now.changes_since(&before, hook);
+        assert_eq!(changes.variables, ["LEVEL"]);
+        let [volume] = changes.volumes.as_slice() else {
+            panic!("one volume has changed: {changes:?}");
+        };
+        assert_eq!(volume.name, "v");
+        assert_eq!(volume.added, ["c"]);
+        assert_eq!(volume.changed, ["b"]);
+        assert_eq!(volume.removed, ["a"]);
+        assert_eq!(now.changes_since(&now, hook), Changes::default());
     }
 }

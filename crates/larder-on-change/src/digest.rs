@@ -4,15 +4,9 @@
 //! short Secret (rule P2). Every field is preceded by its length, so that different sets of items have different
 //! encodings.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    sync::Arc,
-};
+use std::fmt;
 
 use ring::{hmac, rand};
-
-use crate::changes::{Changes, VolumeChange};
 
 /// The digest key of a machine. `Debug` does not show it.
 #[derive(Clone)]
@@ -100,18 +94,18 @@ impl fmt::Debug for ContentTag {
 
 /// The digest of the content that a hook selects.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ContentDigest([u8; 32]);
+pub(crate) struct ContentDigest([u8; 32]);
 
 impl ContentDigest {
     /// The digest as lower-case hexadecimal digits, for storage.
-    pub fn to_hex(&self) -> String {
+    pub(crate) fn to_hex(self) -> String {
         let (halves, _) = self.0.as_chunks();
         let [high, low] = [0, 1].map(|half| u128::from_be_bytes(halves[half]));
         format!("{high:032x}{low:032x}")
     }
 
     /// The digest that [`to_hex`](Self::to_hex) has written; `None` if the text is something else.
-    pub fn from_hex(text: &str) -> Option<Self> {
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
         if text.len() != 64 || !text.bytes().all(is_digit) {
             return None;
@@ -132,115 +126,28 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// Adds up the content of one hook, in any order.
-///
-/// Modes, owners, times and versions are not part of it (rule F2).
-#[derive(Debug)]
-pub struct Digester {
-    key: DigestKey,
-    items: Tags,
+/// One file or variable of the content of a hook.
+pub(crate) struct DigestItem<'a> {
+    pub(crate) is_variable: bool,
+    /// The volume, or the container.
+    pub(crate) owner: &'a str,
+    /// The path in the volume, or the name.
+    pub(crate) name: &'a str,
+    pub(crate) tag: ContentTag,
 }
 
-/// The tag of each item, by its kind, its volume or container, and its path or name.
-type Tags = BTreeMap<(u8, Box<str>, Box<str>), ContentTag>;
-
-/// The content that a hook selects, without the bytes. It serves only to compute what has changed. Cheap to clone.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Items {
-    items: Arc<Tags>,
-}
-
-impl Items {
-    /// The differences from `earlier`, in the order of names, without variables that have none. The directories of
-    /// volumes are the caller's to add.
-    pub fn changes_since(&self, earlier: &Self) -> Changes {
-        let mut volumes = BTreeMap::<&str, VolumeChange>::new();
-        let mut variables = BTreeSet::new();
-        let keys: BTreeSet<_> = self.items.keys().chain(earlier.items.keys()).collect();
-        for key @ (what, owner, name) in keys {
-            let (now, before) = (self.items.get(key), earlier.items.get(key));
-            if now == before {
-                continue;
-            }
-            if *what == VARIABLE {
-                variables.extend((!name.is_empty()).then(|| name.to_string()));
-                continue;
-            }
-            let volume = volumes.entry(owner).or_default();
-            let paths = match (before, now) {
-                (None, _) => &mut volume.added,
-                (_, None) => &mut volume.removed,
-                _ => &mut volume.changed,
-            };
-            paths.push(name.to_string());
-        }
-        let named = volumes.into_iter().map(|(name, change)| VolumeChange {
-            name: name.into(),
-            ..change
-        });
-        Changes {
-            volumes: named.collect(),
-            variables: variables.into_iter().collect(),
-        }
-    }
-}
-
-const FILE: u8 = 0;
-const VARIABLE: u8 = 1;
-
-impl Digester {
-    /// A digester without content.
-    pub fn new(key: &DigestKey) -> Self {
-        Self {
-            key: key.clone(),
-            items: BTreeMap::new(),
-        }
-    }
-
-    /// Adds a file: its volume, its path in the volume, its bytes. A second file of the same path replaces the first.
-    pub fn file(&mut self, volume: &str, path: &str, bytes: &[u8]) {
-        self.file_tag(volume, path, self.key.tag(bytes));
-    }
-
-    /// Adds a variable of a container.
-    pub fn variable(&mut self, container: &str, name: &str, value: &[u8]) {
-        self.variable_tag(container, name, self.key.tag(value));
-    }
-
-    /// Adds a file whose bytes `tag` stands for.
-    pub fn file_tag(&mut self, volume: &str, path: &str, tag: ContentTag) {
-        self.items.insert((FILE, volume.into(), path.into()), tag);
-    }
-
-    /// Adds a variable of a container whose value `tag` stands for.
-    pub fn variable_tag(&mut self, container: &str, name: &str, tag: ContentTag) {
-        let name = (VARIABLE, container.into(), name.into());
-        self.items.insert(name, tag);
-    }
-
-    /// The digest of everything that was added.
-    pub fn finish(self) -> ContentDigest {
-        self.finish_with_items().0
-    }
-
-    /// The digest, and the items from which [`Items::changes_since`] computes the changes.
-    pub fn finish_with_items(self) -> (ContentDigest, Items) {
-        let digest = self.digest();
-        let items = Items {
-            items: Arc::new(self.items),
-        };
-        (digest, items)
-    }
-
-    fn digest(&self) -> ContentDigest {
-        let mut context = hmac::Context::with_key(&self.key.key);
-        for ((what, owner, name), tag) in &self.items {
-            context.update(&[*what]);
-            for text in [owner, name] {
+impl DigestKey {
+    /// The digest of items, which are in the order of their fields. Modes, owners, times and versions are not part of
+    /// it (rule F2).
+    pub(crate) fn digest<'a>(&self, items: impl Iterator<Item = DigestItem<'a>>) -> ContentDigest {
+        let mut context = hmac::Context::with_key(&self.key);
+        for item in items {
+            context.update(&[u8::from(item.is_variable)]);
+            for text in [item.owner, item.name] {
                 context.update(&u64::try_from(text.len()).unwrap_or(u64::MAX).to_le_bytes());
                 context.update(text.as_bytes());
             }
-            context.update(&tag.0);
+            context.update(&item.tag.0);
         }
         let tag = context.sign();
         ContentDigest(tag.as_ref().try_into().expect("SHA-256 has 32 bytes"))
@@ -251,73 +158,55 @@ impl Digester {
 mod tests {
     use super::*;
 
-    fn digest(key: u8, files: &[(&str, &str, &str)]) -> ContentDigest {
-        let mut digester = Digester::new(&DigestKey::from_bytes(&[key; 32]));
-        for (volume, path, bytes) in files {
-            digester.file(volume, path, bytes.as_bytes());
-        }
-        digester.finish()
+    fn digest(key: u8, items: &[(bool, &str, &str, &str)]) -> ContentDigest {
+        let key = DigestKey::from_bytes(&[key; 32]);
+        let items = items
+            .iter()
+            .map(|(is_variable, owner, name, text)| DigestItem {
+                is_variable: *is_variable,
+                owner,
+                name,
+                tag: key.tag(text.as_bytes()),
+            });
+        key.digest(items)
     }
 
     // on-change 15
     #[test]
-    fn same_bytes_have_one_digest_in_any_order() {
-        let forward = digest(1, &[("v", "a", "1"), ("v", "b", "2")]);
-        assert_eq!(forward, digest(1, &[("v", "b", "2"), ("v", "a", "1")]));
-        assert_ne!(forward, digest(1, &[("v", "a", "2"), ("v", "b", "1")]));
-        assert_ne!(forward, digest(1, &[("v", "a", "1")]));
+    fn names_bytes_and_kinds_of_items_count() {
+        let one = digest(1, &[(false, "v", "a", "1"), (false, "v", "b", "2")]);
+        assert_eq!(
+            one,
+            digest(1, &[(false, "v", "a", "1"), (false, "v", "b", "2")])
+        );
+        assert_ne!(
+            one,
+            digest(1, &[(false, "v", "a", "2"), (false, "v", "b", "1")])
+        );
+        assert_ne!(one, digest(1, &[(false, "v", "a", "1")]));
+        assert_ne!(
+            digest(1, &[(true, "v", "a", "1")]),
+            digest(1, &[(false, "v", "a", "1")])
+        );
     }
 
     #[test]
     fn boundaries_between_fields_count() {
-        assert_ne!(
-            digest(1, &[("v", "ab", "c")]),
-            digest(1, &[("va", "b", "c")])
-        );
-        assert_ne!(
-            digest(1, &[("v", "a", "bc")]),
-            digest(1, &[("v", "ab", "c")])
-        );
-        let mut variable = Digester::new(&DigestKey::from_bytes(&[1; 32]));
-        variable.variable("v", "a", b"1");
-        assert_ne!(variable.finish(), digest(1, &[("v", "a", "1")]));
-    }
-
-    // on-change 42
-    #[test]
-    fn changes_are_added_changed_and_removed_names() {
-        let items = |files: &[(&str, &str, &str)], level: &str| {
-            let mut digester = Digester::new(&DigestKey::from_bytes(&[1; 32]));
-            for (volume, path, bytes) in files {
-                digester.file(volume, path, bytes.as_bytes());
-            }
-            digester.variable("web", "LEVEL", level.as_bytes());
-            digester.variable("web", "SAME", b"x");
-            digester.finish_with_items().1
-        };
-        let before = items(&[("v", "a", "1"), ("v", "b", "1"), ("w", "x", "1")], "1");
-        let now = items(&[("v", "b", "2"), ("v", "c", "1"), ("w", "x", "1")], "2");
-        let changes = now.changes_since(&before);
-        assert_eq!(changes.variables, ["LEVEL"]);
-        let [volume] = changes.volumes.as_slice() else {
-            panic!("one volume has changed: {changes:?}");
-        };
-        assert_eq!(volume.name, "v");
-        assert_eq!(volume.added, ["c"]);
-        assert_eq!(volume.changed, ["b"]);
-        assert_eq!(volume.removed, ["a"]);
-        assert_eq!(now.changes_since(&now), Changes::default());
+        let file = |owner, name, text| digest(1, &[(false, owner, name, text)]);
+        assert_ne!(file("v", "ab", "c"), file("va", "b", "c"));
+        assert_ne!(file("v", "a", "bc"), file("v", "ab", "c"));
     }
 
     // on-change 65
     #[test]
     fn digest_of_a_secret_depends_on_the_key() {
-        assert_ne!(digest(1, &[("v", "a", "1")]), digest(2, &[("v", "a", "1")]));
+        let secret = [(false, "v", "a", "1")];
+        assert_ne!(digest(1, &secret), digest(2, &secret));
     }
 
     #[test]
     fn stored_digests_are_read_back() {
-        let one = digest(1, &[("v", "a", "1")]);
+        let one = digest(1, &[(false, "v", "a", "1")]);
         assert_eq!(ContentDigest::from_hex(&one.to_hex()), Some(one));
         for garbage in ["", "zz", &"g".repeat(64), &"A".repeat(64), &"é".repeat(32)] {
             assert_eq!(ContentDigest::from_hex(garbage), None);
@@ -327,8 +216,7 @@ mod tests {
     #[test]
     fn debug_output_has_neither_key_nor_content() {
         let key = DigestKey::from_bytes(b"canary-canary-canary-canary-0000");
-        let mut digester = Digester::new(&key);
-        digester.file("v", "a", b"canary");
-        assert!(!format!("{digester:?} {key:?}").contains("canary"));
+        let tag = key.tag(b"canary");
+        assert!(!format!("{tag:?} {key:?}").contains("canary"));
     }
 }

@@ -28,7 +28,7 @@ use crate::{
 
 /// The last notification of an application, as far as it is known. A new hook starts from it (rules P3 to P6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastNotification {
+pub(crate) enum LastNotification {
     /// No content has been delivered yet. The first content is a first delivery, which fires only hooks with `initial`.
     Nothing,
     /// The content of the last success, or of the first delivery. A change since a restart fires after a random pause of
@@ -72,16 +72,16 @@ const RESTART_SPREAD: Duration = Duration::from_secs(10);
 
 /// One attempt to notify the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Round {
+pub(crate) struct Round {
     /// The content of the round's notification.
-    pub digest: ContentDigest,
+    pub(crate) digest: ContentDigest,
     /// 1 for the first attempt of the round.
-    pub attempt: u32,
+    pub(crate) attempt: u32,
 }
 
 /// The outcome of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// Every step succeeded.
     Succeeded,
     /// A step failed or timed out.
@@ -123,7 +123,7 @@ struct RunningPhase {
 
 /// The engine of one hook.
 #[derive(Clone, Debug)]
-pub struct HookEngine {
+pub(crate) struct HookEngine {
     hook: Arc<Hook>,
     phase: Phase,
     notified: LastNotification,
@@ -136,7 +136,7 @@ pub struct HookEngine {
 
 impl HookEngine {
     /// A hook that starts after this notification.
-    pub fn new(hook: Arc<Hook>, notified: LastNotification) -> Self {
+    pub(crate) fn new(hook: Arc<Hook>, notified: LastNotification) -> Self {
         Self {
             hook,
             phase: Phase::Idle,
@@ -148,7 +148,7 @@ impl HookEngine {
     }
 
     /// A pass is over: every part of the pod that was due is in place, and the hook selects this content (rule F1).
-    pub fn observe(&mut self, content: ContentDigest, now: Instant) {
+    pub(crate) fn observe(&mut self, content: ContentDigest, now: Instant) {
         let before = self.present.replace(content);
         if before == Some(content) {
             return;
@@ -187,7 +187,7 @@ impl HookEngine {
 
     /// Like [`observe`](Self::observe), for the first look at content since a restart: a change came meanwhile, so its
     /// round gets an extra random pause (rule P6).
-    pub fn observe_after_restart(&mut self, content: ContentDigest, now: Instant) {
+    pub(crate) fn observe_after_restart(&mut self, content: ContentDigest, now: Instant) {
         self.spread = true;
         self.observe(content, now);
         if matches!(self.phase, Phase::Idle) {
@@ -198,7 +198,7 @@ impl HookEngine {
     /// Content that was missing until now was delivered for the first time, and nothing else has changed: it is part of
     /// all contents known so far, so nothing fires (rule F4). `notified` is the content of the last success with it,
     /// `running` that of the round that runs, `present` the present one.
-    pub fn extend(
+    pub(crate) fn extend(
         &mut self,
         notified: ContentDigest,
         running: Option<ContentDigest>,
@@ -217,7 +217,7 @@ impl HookEngine {
     }
 
     /// The next time at which [`advance`](Self::advance) has an effect.
-    pub fn wakes_at(&self) -> Option<Instant> {
+    pub(crate) fn wakes_at(&self) -> Option<Instant> {
         match self.phase {
             Phase::Quiet { first, latest } => Some(self.quiet_until(first, latest)),
             Phase::Splay { until } | Phase::Retrying { until } => Some(until),
@@ -233,7 +233,7 @@ impl HookEngine {
 
     /// Advances the time. Returns since when a round has been due, if one is. `random` decides the pause that may begin
     /// now.
-    pub fn advance(&mut self, now: Instant, random: f64) -> Option<Instant> {
+    pub(crate) fn advance(&mut self, now: Instant, random: f64) -> Option<Instant> {
         loop {
             let due = self.wakes_at().filter(|due| *due <= now);
             self.phase = match (&self.phase, due) {
@@ -259,7 +259,7 @@ impl HookEngine {
     /// Begins the round that is due: the caller runs the steps, and reports with [`finished`](Self::finished).
     ///
     /// Returns `None` if no round is due.
-    pub fn start(&mut self) -> Option<Round> {
+    pub(crate) fn start(&mut self) -> Option<Round> {
         let (Phase::Due { .. }, Some(digest)) = (&self.phase, self.present) else {
             return None;
         };
@@ -278,7 +278,7 @@ impl HookEngine {
     /// A step of the round that [`start`](Self::start) has returned has failed. Returns whether the container is to be
     /// restarted, because no attempt is left (`onFailure: Restart`). Newer content that has arrived gets a round of its
     /// own instead.
-    pub fn restarts_after_failure(&self) -> bool {
+    pub(crate) fn restarts_after_failure(&self) -> bool {
         let Phase::Running(running) = &self.phase else {
             return false;
         };
@@ -294,7 +294,7 @@ impl HookEngine {
     }
 
     /// The round that [`start`](Self::start) has returned is over. `random` decides the pause before the next attempt.
-    pub fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) {
+    pub(crate) fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) {
         let Phase::Running(running) = &self.phase else {
             return;
         };
@@ -328,7 +328,7 @@ impl HookEngine {
 
     /// The round that [`start`](Self::start) has returned may not continue before `until`. Then it begins again, with
     /// the content of that time. Changes meanwhile join it.
-    pub fn defer(&mut self, until: Instant) {
+    pub(crate) fn defer(&mut self, until: Instant) {
         if let Phase::Running(_) = self.phase {
             self.phase = Phase::Splay { until };
         }
@@ -336,7 +336,7 @@ impl HookEngine {
 
     /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a
     /// restart (rule P4).
-    pub fn notified(&self) -> Option<ContentDigest> {
+    pub(crate) fn notified(&self) -> Option<ContentDigest> {
         match self.notified {
             LastNotification::Content(digest) => Some(digest),
             LastNotification::Nothing | LastNotification::Uncertain => None,
@@ -345,17 +345,17 @@ impl HookEngine {
 
     /// Whether an attempt without a later success may have notified the application; to be stored with
     /// [`notified`](Self::notified).
-    pub fn is_uncertain(&self) -> bool {
+    pub(crate) fn is_uncertain(&self) -> bool {
         self.notified == LastNotification::Uncertain
     }
 
     /// Whether the hook fires after a first delivery, too.
-    pub fn is_initial(&self) -> bool {
+    pub(crate) fn is_initial(&self) -> bool {
         self.hook.initial
     }
 
     /// The state of the hook.
-    pub fn state(&self) -> HookState {
+    pub(crate) fn state(&self) -> HookState {
         match self.phase {
             Phase::Idle => HookState::Idle,
             Phase::Quiet { .. } | Phase::Splay { .. } | Phase::Due { .. } => HookState::Waiting,
@@ -366,7 +366,7 @@ impl HookEngine {
     }
 
     /// Number of failed attempts in a row.
-    pub fn failures(&self) -> u32 {
+    pub(crate) fn failures(&self) -> u32 {
         self.failures
     }
 }

@@ -1,4 +1,4 @@
-//! Hooks: actions on an application after the volumes or variables that larder delivers to it have changed.
+//! Internal to larder, no stability. Hooks: actions on an application after the volumes or variables that larder delivers to it have changed.
 //!
 //! ```text
 //!  content of a pass ─► filter ─► digest ─► quiet period ─► splay ─► round ─► steps ─► success: record
@@ -7,8 +7,8 @@
 //! ```
 //!
 //! A [`Hook`] is a filter, one or several [`Action`]s, and timing. [`parse`] reads hooks from the command line, from
-//! pod annotations and from the agent's configuration, and checks which actions each source may request. [`HookEngine`]
-//! decides when a hook fires, and [`Schedule`] does so for all pods of a node. Both are pure: time and random numbers are
+//! pod annotations and from the agent's configuration, and checks which actions each source may request. [`Schedule`]
+//! decides when they fire: those of all pods of a node, or of one application. It is pure: time and random numbers are
 //! passed in. The crate `larder-actions` runs the steps of a round.
 //!
 //! The contract is `docs/spec/on-change.md`; tests cite its scenarios as `// on-change 12`.
@@ -19,7 +19,7 @@
 //! 2. A hook whose content equals that of its last success never fires, unless an attempt has failed since: the effect
 //!    of a failed attempt is unknown.
 //! 3. Every change reaches the application at least once. Across restarts this holds if the caller stores what
-//!    [`HookEngine::notified`] returns, and creates the hook's next engine with it.
+//!    [`Schedule::record`] returns, and adopts the hooks with it at the next start.
 
 mod changes;
 mod content;
@@ -33,27 +33,25 @@ mod pod_hooks;
 mod queue;
 mod record;
 mod round_id;
-mod rounds;
 mod schedule;
 mod signal;
 mod tracked;
 
 pub use changes::{Changes, PodChange, VolumeChange};
 pub use content::{Content, PartContent, PartTags};
-pub use digest::{ContentDigest, ContentTag, DigestKey, Digester, Items};
-pub use engine::{HookEngine, HookState, LastNotification, Outcome, Round};
+pub use digest::{ContentTag, DigestKey};
+pub use engine::HookState;
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, StopDefaults, Timing, grace_period};
 pub use hook::url::{HttpUrl, HttpUrlError};
 pub use hook::{Action, Command, Definition, Hook, OnFailure, Restart, SignalTarget};
-pub use outline::{ContainerOutline, PodOutline, VolumeOutline};
+pub use outline::{ContainerOutline, MountedPath, PodOutline, VolumeOutline};
 pub use part::PartKey;
 pub use pod_hooks::{HookSources, InvalidAnnotation, Place, PodHook, PodHooks, has_same_hooks};
 pub use queue::HookId;
 pub use record::{Past, Record};
 pub use round_id::RoundId;
-pub use rounds::{DueRound, EndedRound, HookRounds, Rounds};
 pub use schedule::{Attempt, AttemptEnd, Ended, PodSchedule, Schedule};
 pub use signal::Signal;
 pub use tracked::{Now, RoundControl, TrackedHook};

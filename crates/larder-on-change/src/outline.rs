@@ -1,6 +1,6 @@
 //! The outline of a pod that hooks are checked against: its volumes, containers and ports.
 
-use k8s_openapi::api::core::v1::{Container, Pod, Volume};
+use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
 use larder_objects::volume_sources;
 use larder_projection::{VolumeKind, token_paths};
 use smol_str::SmolStr;
@@ -27,10 +27,12 @@ pub struct VolumeOutline {
     pub type_name: SmolStr,
     /// Paths of its service account tokens.
     pub tokens: Vec<SmolStr>,
+    /// Whether it may hold bytes of Secrets, tokens or private keys.
+    pub is_secret: bool,
 }
 
 /// A container of a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerOutline {
     /// Its name.
     pub name: SmolStr,
@@ -40,8 +42,54 @@ pub struct ContainerOutline {
     pub is_sidecar: bool,
     /// Names of its ports, with their numbers.
     pub ports: Vec<(SmolStr, u16)>,
-    /// Names of the volumes that it mounts by `subPath`, which shows it the old file until it restarts.
-    pub sub_paths: Vec<SmolStr>,
+    /// Whether a variable may hold the value of a Secret.
+    pub has_secret_variables: bool,
+    /// The volumes that it mounts, and what of each.
+    pub mounts: Vec<(SmolStr, MountedPath)>,
+}
+
+/// The part of a volume that a container mounts. By a path, it keeps the old file until it restarts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountedPath {
+    /// All of it.
+    Whole,
+    /// The file or directory of this path, without needless separators.
+    SubPath(SmolStr),
+    /// A path that depends on variables, or on links.
+    Unknown,
+}
+
+impl MountedPath {
+    fn of(mount: &VolumeMount) -> Self {
+        let is_set = |path: &&String| !path.is_empty();
+        if mount
+            .sub_path_expr
+            .as_ref()
+            .is_some_and(|path| is_set(&path))
+        {
+            return Self::Unknown;
+        }
+        let Some(path) = mount.sub_path.as_ref().filter(is_set) else {
+            return Self::Whole;
+        };
+        let names = path
+            .split('/')
+            .filter(|name| !name.is_empty() && *name != ".");
+        match names.collect::<Vec<_>>().as_slice() {
+            [] => Self::Whole,
+            [first, ..] if first.starts_with("..") => Self::Unknown,
+            names => Self::SubPath(names.join("/").into()),
+        }
+    }
+
+    /// Whether it holds the file of this path.
+    pub fn contains(&self, path: &str) -> bool {
+        let Self::SubPath(mounted) = self else {
+            return true;
+        };
+        let rest = path.strip_prefix(mounted.as_str());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
 }
 
 impl PodOutline {
@@ -76,6 +124,17 @@ impl PodOutline {
         delivered.map(|volume| &volume.name)
     }
 
+    /// Whether any of this may show the bytes of a Secret, a token or a private key.
+    pub fn reads_secrets(&self) -> bool {
+        // What is not known counts.
+        self.containers.is_empty()
+            || self.volumes.iter().any(|volume| volume.is_secret)
+            || self
+                .containers
+                .iter()
+                .any(|container| container.has_secret_variables)
+    }
+
     /// The number of the port that a container calls `name`.
     pub fn port(&self, name: &str) -> Option<u16> {
         let mut ports = self
@@ -97,6 +156,15 @@ impl VolumeOutline {
             kind: VolumeKind::of(volume),
             // The API server's default.
             type_name: type_name.map_or("emptyDir", String::as_str).into(),
+            is_secret: volume.secret.is_some()
+                || volume.projected.as_ref().is_some_and(|projected| {
+                    let mut sources = projected.sources.iter().flatten();
+                    sources.any(|source| {
+                        source.secret.is_some()
+                            || source.service_account_token.is_some()
+                            || source.pod_certificate.is_some()
+                    })
+                }),
             tokens: token_paths(volume)
                 .map(|path| path.as_str().into())
                 .collect(),
@@ -113,16 +181,24 @@ impl ContainerOutline {
                 u16::try_from(port.container_port).ok()?,
             ))
         });
-        let is_set = |path: &Option<String>| path.as_ref().is_some_and(|path| !path.is_empty());
         let mounts = container.volume_mounts.iter().flatten();
-        let by_path =
-            mounts.filter(|mount| is_set(&mount.sub_path) || is_set(&mount.sub_path_expr));
         Self {
             name: container.name.as_str().into(),
             is_init,
             is_sidecar,
             ports: named.collect(),
-            sub_paths: by_path.map(|mount| mount.name.as_str().into()).collect(),
+            has_secret_variables: container
+                .env_from
+                .iter()
+                .flatten()
+                .any(|all| all.secret_ref.is_some())
+                || container.env.iter().flatten().any(|variable| {
+                    let source = variable.value_from.as_ref();
+                    source.is_some_and(|source| source.secret_key_ref.is_some())
+                }),
+            mounts: mounts
+                .map(|mount| (mount.name.as_str().into(), MountedPath::of(mount)))
+                .collect(),
         }
     }
 }

@@ -8,7 +8,7 @@ use smol_str::SmolStr;
 
 use crate::{
     hook::{Hook, OnFailure},
-    outline::PodOutline,
+    outline::{ContainerOutline, MountedPath, PodOutline},
     parse::{AllowedActions, ConfiguredHook, HookError, annotated_hooks, defines_hooks},
     part::PartKey,
 };
@@ -20,6 +20,8 @@ pub enum Place {
     Annotation(SmolStr),
     /// `onChange` of the configuration.
     Configuration,
+    /// The command line.
+    CommandLine,
     /// The program that embeds the agent: its hook with this index, which it runs itself.
     Program(usize),
 }
@@ -29,6 +31,7 @@ impl fmt::Display for Place {
         match self {
             Self::Annotation(key) => f.write_str(key),
             Self::Configuration => f.write_str("configuration"),
+            Self::CommandLine => f.write_str("command line"),
             Self::Program(_) => f.write_str("program"),
         }
     }
@@ -41,11 +44,39 @@ pub struct PodHook {
     pub place: Place,
     /// The hook.
     pub hook: Arc<Hook>,
-    /// A note for its user in addition to its state (rule F7).
-    pub note: Option<Box<str>>,
+    /// What `subPath` means for it; `None` if that is nothing.
+    sub_paths: Option<Box<SubPaths>>,
+}
+
+/// The effect of mounts by `subPath` on a hook.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct SubPaths {
+    /// A note for the user in addition to the hook's state (rule F7).
+    note: Option<String>,
+    /// The volumes that its containers mount by `subPath` only, and what of each. Other files of them do not count, since
+    /// nobody sees them (rule F2).
+    partial: Vec<(SmolStr, MountedPath)>,
 }
 
 impl PodHook {
+    fn new(place: Place, hook: Arc<Hook>, outline: &PodOutline) -> Self {
+        let sub_paths = SubPaths {
+            note: sub_path_note(outline, &hook),
+            partial: partial(outline, &hook),
+        };
+        let has_any = sub_paths != SubPaths::default();
+        Self {
+            place,
+            hook,
+            sub_paths: has_any.then(|| Box::new(sub_paths)),
+        }
+    }
+
+    /// A note for its user in addition to its state.
+    pub fn note(&self) -> Option<&str> {
+        self.sub_paths.as_ref()?.note.as_deref()
+    }
+
     /// Whether the hook selects content of the part.
     pub fn selects_part(&self, part: &PartKey) -> bool {
         match part {
@@ -60,9 +91,20 @@ impl PodHook {
     /// Whether the hook selects the file or variable of this name.
     pub(crate) fn selects(&self, part: &PartKey, name: &str, is_token: bool) -> bool {
         match part {
-            PartKey::Volume(volume, _) => self.hook.selects_file(volume, name, is_token),
-            PartKey::Environment(_) => self.selects_part(part),
+            PartKey::Volume(volume, _) => {
+                self.hook.selects_file(volume, name, is_token) && self.sees(volume, name)
+            }
+            // The item without a name stands for all else that a restart changes.
+            PartKey::Environment(_) => {
+                self.selects_part(part) && (!name.is_empty() || self.hook.restarts())
+            }
         }
+    }
+
+    fn sees(&self, volume: &str, path: &str) -> bool {
+        let partial = self.sub_paths.iter().flat_map(|found| &found.partial);
+        let mut mounted = partial.filter(|(name, _)| name == volume).peekable();
+        mounted.peek().is_none() || mounted.any(|(_, part)| part.contains(path))
     }
 
     /// Whether both are the same hook with the same definition.
@@ -75,7 +117,7 @@ impl PodHook {
     pub fn action(&self) -> String {
         match self.place {
             Place::Program(_) => "program".to_owned(),
-            Place::Annotation(_) | Place::Configuration => self.hook.action(),
+            Place::Annotation(_) | Place::Configuration | Place::CommandLine => self.hook.action(),
         }
     }
 }
@@ -109,6 +151,29 @@ pub struct PodHooks {
 }
 
 impl PodHooks {
+    /// The hooks of one application, from its command line.
+    pub fn of_command(hooks: impl IntoIterator<Item = Arc<Hook>>, outline: &PodOutline) -> Self {
+        let hooks = hooks.into_iter();
+        let hooks = hooks.map(|hook| PodHook::new(Place::CommandLine, hook, outline));
+        Self::new(hooks.collect(), Vec::new(), outline)
+    }
+
+    fn new(hooks: Vec<PodHook>, errors: Vec<InvalidAnnotation>, outline: &PodOutline) -> Self {
+        let select_variables = hooks.iter().any(|hook| hook.hook.environment);
+        let containers = outline.containers.iter();
+        let targets = containers.filter(|container| select_variables && !container.is_init);
+        let tokens = outline.volumes.iter().flat_map(|volume| {
+            let tokens = volume.tokens.iter();
+            tokens.map(|path| (volume.name.clone(), path.clone()))
+        });
+        Self {
+            hooks: hooks.into(),
+            errors: errors.into(),
+            targets: targets.map(|container| container.name.clone()).collect(),
+            tokens: tokens.collect(),
+        }
+    }
+
     /// Whether a hook selects content of the part.
     pub fn selects_part(&self, part: &PartKey) -> bool {
         if let PartKey::Environment(container) = part
@@ -161,9 +226,7 @@ impl HookSources<'_> {
         let (mut hooks, mut errors) = (Vec::new(), Vec::new());
         let mut add = |place: &Place, hook: Arc<Hook>| {
             if applies(&hook, &outline) {
-                let note = sub_path_note(&outline, &hook).map(String::into_boxed_str);
-                let place = place.clone();
-                hooks.push(PodHook { place, hook, note });
+                hooks.push(PodHook::new(place.clone(), hook, &outline));
             }
         };
         let annotations = pod.annotations.iter();
@@ -196,19 +259,7 @@ impl HookSources<'_> {
         if hooks.is_empty() && errors.is_empty() {
             return None;
         }
-        let select_variables = hooks.iter().any(|hook| hook.hook.environment);
-        let containers = outline.containers.iter();
-        let targets = containers.filter(|container| select_variables && !container.is_init);
-        let tokens = outline.volumes.iter().flat_map(|volume| {
-            let tokens = volume.tokens.iter();
-            tokens.map(|path| (volume.name.clone(), path.clone()))
-        });
-        Some(PodHooks {
-            hooks: hooks.into(),
-            errors: errors.into(),
-            targets: targets.map(|container| container.name.clone()).collect(),
-            tokens: tokens.collect(),
-        })
+        Some(PodHooks::new(hooks, errors, &outline))
     }
 
     /// Whether annotations may still ask for everything that the hook does.
@@ -233,27 +284,47 @@ fn applies(hook: &Hook, outline: &PodOutline) -> bool {
         && hook.container.as_ref().is_none_or(has_container)
 }
 
+/// The running containers that the hook is about.
+fn containers<'a>(
+    outline: &'a PodOutline,
+    hook: &Hook,
+) -> impl Iterator<Item = &'a ContainerOutline> {
+    let containers = outline.containers.iter();
+    containers.filter(|container| {
+        let named = hook.container.as_ref();
+        !container.is_init && named.is_none_or(|name| *name == container.name)
+    })
+}
+
 /// The note for a hook that depends on a `subPath` mount, which keeps the old file (rule F7).
 fn sub_path_note(outline: &PodOutline, hook: &Hook) -> Option<String> {
     if hook.restarts() {
         return None;
     }
-    let mut containers = outline.containers.iter().filter(|container| {
-        let named = hook.container.as_ref();
-        !container.is_init
-            && !container.is_sidecar
-            && named.is_none_or(|name| *name == container.name)
-    });
-    let is_stale = |volume: &&SmolStr| {
-        hook.selects_volume(volume) && outline.delivered().any(|name| name == *volume)
+    let mut containers = containers(outline, hook).filter(|container| !container.is_sidecar);
+    let is_stale = |(volume, path): &&(SmolStr, MountedPath)| {
+        *path != MountedPath::Whole
+            && hook.selects_volume(volume)
+            && outline.delivered().any(|name| name == volume)
     };
     containers.find_map(|container| {
-        let volume = container.sub_paths.iter().find(is_stale)?;
+        let (volume, _) = container.mounts.iter().find(is_stale)?;
         Some(format!(
             "container {} mounts {volume} by subPath: only a restart shows it the new file",
             container.name
         ))
     })
+}
+
+/// The volumes that the hook's containers mount by `subPath` only, and what of each. A volume that none of them mounts
+/// is whole: others read it.
+fn partial(outline: &PodOutline, hook: &Hook) -> Vec<(SmolStr, MountedPath)> {
+    let mounts = || containers(outline, hook).flat_map(|container| &container.mounts);
+    let is_partial = |(volume, _): &&(SmolStr, MountedPath)| {
+        let mut same = mounts().filter(|(name, _)| name == volume);
+        same.all(|(_, path)| matches!(path, MountedPath::SubPath(_)))
+    };
+    mounts().filter(is_partial).cloned().collect()
 }
 
 /// The annotations that define hooks, in the order of their keys.

@@ -15,8 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
-/// Most rounds of a pod that run at the same time: a pod whose hooks hang leaves places to others.
-const OF_POD: usize = 2;
+/// Most rounds of a pod that run at the same time on a node: a pod whose hooks hang leaves places to others.
+pub(crate) const OF_POD: usize = 2;
 
 /// Names a hook among all of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,6 +26,7 @@ pub struct HookId(pub u64);
 #[derive(Debug)]
 pub(crate) struct RoundQueue {
     parallelism: usize,
+    of_pod: usize,
     pods: BTreeMap<SmolStr, PodQueue>,
     /// The pod of each hook that waits or runs.
     hooks: HashMap<HookId, SmolStr>,
@@ -53,10 +54,11 @@ struct PodQueue {
 }
 
 impl RoundQueue {
-    /// A queue of which at most `parallelism` rounds run at once; at least one.
-    pub(crate) fn new(parallelism: usize) -> Self {
+    /// A queue of which at most `parallelism` rounds run at once, and `of_pod` of each pod; at least one.
+    pub(crate) fn new(parallelism: usize, of_pod: usize) -> Self {
         Self {
             parallelism: parallelism.max(1),
+            of_pod,
             pods: BTreeMap::new(),
             hooks: HashMap::new(),
             turn: 0,
@@ -95,7 +97,7 @@ impl RoundQueue {
         let pods = self
             .pods
             .values_mut()
-            .filter(|pod| pod.running.len() < OF_POD);
+            .filter(|pod| pod.running.len() < self.of_pod);
         let next = pods.filter_map(|pod| {
             let kept = if pod.running.is_empty() { 0 } else { reserved };
             let mut due = pod.due.iter().copied();
@@ -166,7 +168,7 @@ mod tests {
     #[test]
     fn no_more_rounds_run_than_allowed_and_the_oldest_runs_first() {
         let start = Instant::now();
-        let mut queue = RoundQueue::new(8);
+        let mut queue = RoundQueue::new(8, OF_POD);
         for id in 0..20 {
             queue.push(
                 HookId(id),
@@ -182,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_running_hook_is_not_queued_again() {
-        let mut queue = RoundQueue::new(1);
+        let mut queue = RoundQueue::new(1, OF_POD);
         queue.push(HookId(1), &pod(1), Instant::now(), OWN);
         queue.push(HookId(1), &pod(1), Instant::now(), OWN);
         assert_eq!(all(&mut queue), [1]);
@@ -195,7 +197,7 @@ mod tests {
     #[test]
     fn hooks_of_one_pod_that_hang_hold_two_places() {
         let start = Instant::now();
-        let mut queue = RoundQueue::new(8);
+        let mut queue = RoundQueue::new(8, OF_POD);
         for id in 0..16 {
             queue.push(HookId(id), &pod(0), start, OWN);
         }
@@ -209,7 +211,7 @@ mod tests {
     #[test]
     fn annotated_hooks_that_hang_leave_places_to_other_pods_and_to_the_operator() {
         let start = Instant::now();
-        let mut queue = RoundQueue::new(8);
+        let mut queue = RoundQueue::new(8, OF_POD);
         for id in 0..8 {
             queue.push(HookId(id), &pod(id / 2), start, ANNOTATED);
         }
@@ -239,7 +241,7 @@ mod tests {
         let start = Instant::now();
         for (pods, places) in [(6, 8), (7, 8), (50, 8), (50, 3), (1, 1)] {
             for arrival in 1..20 {
-                let mut queue = RoundQueue::new(places);
+                let mut queue = RoundQueue::new(places, OF_POD);
                 let honest = HookId(pods * HOOKS);
                 for id in 0..pods * HOOKS {
                     queue.push(HookId(id), &pod(id / HOOKS), start, ANNOTATED);
@@ -279,7 +281,7 @@ mod tests {
 
     #[test]
     fn few_places_have_no_reserve() {
-        let mut queue = RoundQueue::new(3);
+        let mut queue = RoundQueue::new(3, OF_POD);
         for id in 0..4 {
             queue.push(HookId(id), &pod(id / 3), Instant::now(), ANNOTATED);
         }
@@ -291,7 +293,7 @@ mod tests {
     fn pods_take_turns() {
         let start = Instant::now();
         let later = |secs| start + Duration::from_secs(secs);
-        let mut queue = RoundQueue::new(1);
+        let mut queue = RoundQueue::new(1, OF_POD);
         for id in 0..16 {
             queue.push(HookId(id), &pod(0), start, OWN);
         }

@@ -23,10 +23,12 @@ pub struct Past {
     pub content: Content,
     /// `None` if there is none that can be read.
     pub record: Option<Record>,
+    /// Without a record, the application may have read other content than what is on disk, so its hooks fire.
+    pub is_uncertain: bool,
 }
 
 /// The record of a pod.
-#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Record {
     version: u32,
@@ -71,7 +73,7 @@ impl Record {
     }
 
     /// The text of the record.
-    pub(crate) fn text(&self) -> Vec<u8> {
+    pub fn text(&self) -> Vec<u8> {
         serde_json::to_vec(self).expect("names and numbers have a form in JSON")
     }
 
@@ -116,7 +118,7 @@ impl HookRecord {
             place: hook.place.to_string(),
             name: hook.hook.name.clone(),
             definition: hook.hook.definition().to_string(),
-            digest: digest.map(|digest| digest.to_hex()),
+            digest: digest.map(ContentDigest::to_hex),
             uncertain,
             last_success,
         }

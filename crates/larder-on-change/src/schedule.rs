@@ -12,22 +12,24 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
+    sync::{Arc, LazyLock},
     time::Duration,
 };
 
 use fastrand::Rng;
 use jiff::Timestamp;
+use larder_objects::PodIdentity;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 
 use crate::{
+    changes::PodChange,
     content::{Content, PartContent, PartTags},
     digest::DigestKey,
-    engine::Outcome,
+    engine::{HookState, Outcome},
     part::PartKey,
     pod_hooks::{Place, PodHook, PodHooks},
-    queue::{HookId, RoundQueue},
+    queue::{HookId, OF_POD, RoundQueue},
     record::{Past, Record},
     round_id::RoundId,
     tracked::{Now, RoundControl, RunningRound, TrackedHook},
@@ -36,6 +38,9 @@ use crate::{
 /// Most restarts of a container within [`RESTART_WINDOW`] (rule R4).
 const MAX_RESTARTS: usize = 5;
 const RESTART_WINDOW: Duration = Duration::from_mins(10);
+
+/// Of an application that was never notified.
+static EMPTY: LazyLock<Content> = LazyLock::new(Content::default);
 
 /// The hooks of all pods. Its owner keeps a `P` for each pod, which attempts get a copy of.
 #[derive(Debug)]
@@ -46,7 +51,8 @@ pub struct Schedule<P> {
     timers: BTreeSet<(Instant, HookId)>,
     queue: RoundQueue,
     last_id: u64,
-    rng: Rng,
+    /// `None` if no pause is random.
+    rng: Option<Rng>,
 }
 
 /// A pod with hooks.
@@ -110,6 +116,18 @@ impl<P> Attempt<P> {
     pub fn hook(&self) -> &PodHook {
         &self.hooks.hooks[self.index]
     }
+
+    /// What the steps are told of it. The directories of volumes are the caller's to add.
+    pub fn change(&self, pod: PodIdentity) -> PodChange {
+        let notified = self.notified.as_deref().unwrap_or(&EMPTY);
+        PodChange {
+            pod,
+            hook: self.hook().hook.name.clone(),
+            round: self.round,
+            attempt: self.number,
+            changes: self.content.changes_since(notified, self.hook()),
+        }
+    }
 }
 
 /// How an attempt ended.
@@ -130,6 +148,16 @@ pub enum AttemptEnd {
     Interrupted,
 }
 
+/// By the reason of a failure, if it is one.
+impl From<Option<&str>> for AttemptEnd {
+    fn from(failure: Option<&str>) -> Self {
+        failure.map_or(Self::Succeeded, |reason| Self::Failed {
+            reason: reason.to_owned(),
+            output: String::new(),
+        })
+    }
+}
+
 /// A round of a hook that still exists has ended.
 #[derive(Debug)]
 pub struct Ended<P> {
@@ -143,16 +171,27 @@ pub struct Ended<P> {
     pub was_reported: bool,
     /// Whether it is the first failure, or one with another reason.
     pub is_news: bool,
+    /// The hook's state from now on.
+    pub state: HookState,
 }
 
 impl<P: Clone> Schedule<P> {
-    /// A schedule without hooks; at most `parallelism` rounds run at the same time.
+    /// The schedule of a node, without hooks; at most `parallelism` rounds run at the same time.
     pub fn new(parallelism: usize, rng: Rng) -> Self {
+        Self::with_queue(RoundQueue::new(parallelism, OF_POD), Some(rng))
+    }
+
+    /// The schedule of one application. All rounds that are due run at the same time. Without `rng`, no pause is random.
+    pub fn of_one(rng: Option<Rng>) -> Self {
+        Self::with_queue(RoundQueue::new(usize::MAX, usize::MAX), rng)
+    }
+
+    fn with_queue(queue: RoundQueue, rng: Option<Rng>) -> Self {
         Self {
             pods: BTreeMap::new(),
             hooks: HashMap::new(),
             timers: BTreeSet::new(),
-            queue: RoundQueue::new(parallelism),
+            queue,
             last_id: 0,
             rng,
         }
@@ -186,7 +225,7 @@ impl<P: Clone> Schedule<P> {
     }
 
     /// The record of a pod, if the one on disk may be out of date; from now on it counts as written.
-    pub fn record(&mut self, uid: &str, key: &DigestKey) -> Option<Vec<u8>> {
+    pub fn record(&mut self, uid: &str, key: &DigestKey) -> Option<Record> {
         let pod = self.pods.get_mut(uid)?;
         if !std::mem::take(&mut pod.is_dirty) {
             return None;
@@ -194,7 +233,7 @@ impl<P: Clone> Schedule<P> {
         let hooks = pod.hooks.hooks.iter().zip(&pod.tracked);
         let hooks = hooks
             .map(|(hook, tracked)| tracked.record(hook, pod.is_changing, key.ends_with_agent()));
-        Some(Record::new(key, hooks).text())
+        Some(Record::new(key, hooks))
     }
 
     /// A part of a pod is about to be written with content of these tags. Returns whether a record has to be stored before:
@@ -411,7 +450,7 @@ impl<P: Clone> Schedule<P> {
             && at <= now.instant
         {
             self.timers.remove(&(at, id));
-            let random = self.rng.f64();
+            let random = self.random(0.0);
             let Some((tracked, uid)) = self.tracked(id) else {
                 continue;
             };
@@ -440,12 +479,20 @@ impl<P: Clone> Schedule<P> {
         (attempts, self.timers.first().map(|(at, _)| *at))
     }
 
+    /// A random number in [0, 1), or `fixed`.
+    fn random(&mut self, fixed: f64) -> f64 {
+        self.rng.as_mut().map_or(fixed, Rng::f64)
+    }
+
     fn begin(&mut self, id: HookId, time: Timestamp) -> Option<Attempt<P>> {
         let (uid, index) = self.hooks.get(&id)?;
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let tracked = pod.tracked.get_mut(index)?;
         let round = tracked.engine.start()?;
-        let random = self.rng.u128(..);
+        let random = self
+            .rng
+            .as_mut()
+            .map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
         let control = Arc::<RoundControl>::default();
         let pending = tracked.pending_mut();
         let round_id = *pending
@@ -456,6 +503,7 @@ impl<P: Clone> Schedule<P> {
             control: Arc::clone(&control),
         });
         let changed_at = pending.changed_at;
+        tracked.note_restart();
         tracked.note_state(time);
         pod.is_dirty = true;
         Some(Attempt {
@@ -471,13 +519,6 @@ impl<P: Clone> Schedule<P> {
             changed_at,
             control,
         })
-    }
-
-    /// A step of the hook's attempt has failed. Returns whether the container is to be restarted, as the last step of the
-    /// attempt (`onFailure: Restart`).
-    pub fn restarts_after_failure(&mut self, id: HookId) -> bool {
-        let found = self.tracked(id);
-        found.is_some_and(|(tracked, _)| tracked.engine.restarts_after_failure())
     }
 
     /// The hook's attempt waits for something that needs no place among the running rounds.
@@ -496,7 +537,7 @@ impl<P: Clone> Schedule<P> {
     /// Takes in the end of an attempt; `None` if its hook is gone.
     pub fn ended(&mut self, id: HookId, end: &AttemptEnd, now: Now) -> Option<Ended<P>> {
         self.queue.finished(id);
-        let random = self.rng.f64();
+        let random = self.random(1.0);
         let (uid, index) = self.hooks.get(&id)?;
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let hook = &pod.hooks.hooks[index];
@@ -531,6 +572,7 @@ impl<P: Clone> Schedule<P> {
         tracked.note_state(now.time);
         pod.is_dirty = true;
         let ended = Ended {
+            state: tracked.state(),
             pod: pod.pod.clone(),
             hook: hook.hook.name.clone(),
             action: hook.action(),

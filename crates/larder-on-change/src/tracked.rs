@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, LazyLock},
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use jiff::Timestamp;
@@ -89,12 +92,20 @@ pub(crate) struct RunningRound {
 pub struct RoundControl {
     pub(crate) cancel: Notify,
     pub(crate) place: Notify,
+    /// A failure of the attempt is the last one, and a restart follows.
+    restarts: AtomicBool,
 }
 
 impl RoundControl {
     /// Waits until the round is to end, since its hook is gone. Cancel-safe.
     pub async fn cancelled(&self) {
         self.cancel.notified().await;
+    }
+
+    /// Whether the container is to be restarted after a failure, as the last step of the attempt (`onFailure: Restart`).
+    /// Newer content that has arrived gets a round of its own instead.
+    pub fn restarts_after_failure(&self) -> bool {
+        self.restarts.load(Ordering::Relaxed)
     }
 
     /// Waits for the place that the round has [claimed](crate::Schedule::claim_place). Cancel-safe.
@@ -118,7 +129,11 @@ impl TrackedHook {
     ) -> Self {
         let (recorded, last_success) = match past {
             None => (Some(LastNotification::Nothing), None),
-            Some(Past { record: None, .. }) => (None, None),
+            Some(Past {
+                record: None,
+                is_uncertain,
+                ..
+            }) => (is_uncertain.then_some(LastNotification::Uncertain), None),
             Some(Past {
                 record: Some(record),
                 ..
@@ -233,6 +248,15 @@ impl TrackedHook {
             }
         } else {
             self.pending_mut().changed_at.get_or_insert(now);
+        }
+        self.note_restart();
+    }
+
+    /// Tells the round in progress whether a failure is followed by a restart.
+    pub(crate) fn note_restart(&self) {
+        if let Some(running) = &self.pending().running {
+            let restarts = self.engine.restarts_after_failure();
+            running.control.restarts.store(restarts, Ordering::Relaxed);
         }
     }
 

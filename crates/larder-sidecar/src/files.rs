@@ -23,13 +23,14 @@ use larder_files::{
     sys,
 };
 use larder_objects::{ConfigMap, Kind, Secret, chain};
-use larder_on_change::{ContentDigest, ContentTag, Digester, Hook, Items};
+use larder_on_change::{ContentTag, PodHooks};
 use larder_projection::Keyed;
 use rustix::io::Errno;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
+    content::{DeliveredPart, delivered},
     index::Index,
     intake::{Settled, Sink, UrlFile},
     metrics::{Metrics, set},
@@ -359,22 +360,20 @@ impl Sink for Files {
         &mut self.index
     }
 
-    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items) {
-        let mut digester = Digester::new(self.index.key());
-        for path in self.index.files().keys() {
+    fn content(&mut self, hooks: &PodHooks) -> Vec<DeliveredPart> {
+        let key = self.index.key().clone();
+        let files = self.index.files().keys().map(|path| {
             let state = self.paths.entry(Arc::clone(path)).or_default();
             let tag = *state.tag.get_or_insert_with(|| {
                 // An unreadable one counts as empty.
                 let bytes = read_regular_file(Path::new(&**path), MAX_READ).unwrap_or_default();
-                self.index.key().tag(&bytes)
+                key.tag(&bytes)
             });
             let inside = Path::new(&**path).strip_prefix(self.places.folder());
             let name = inside.map_or_else(|_| (**path).into(), Path::to_string_lossy);
-            if hook.selects_file(VOLUME, &name, false) {
-                digester.file_tag(VOLUME, &name, tag);
-            }
-        }
-        digester.finish_with_items()
+            (name, tag)
+        });
+        delivered(VOLUME, hooks, files).into_iter().collect()
     }
 
     fn wants(&self, file: &UrlFile) -> bool {

@@ -1,53 +1,71 @@
 //! Hooks of a sidecar: when they fire, and their rounds beside everything else (rules A4, N1, N2).
 //!
-//! The engines of `larder-on-change` decide, and `larder-actions` acts. Nothing here waits for a round: the owner asks
+//! The schedule of `larder-on-change` decides, and `larder-actions` acts. Nothing here waits for a round: the owner asks
 //! for the [`next`](Hooks::next) event among its others.
 //!
 //! Invariants:
-//! 1. The owner learns that a round begins before its first step, and records that its outcome is uncertain: rounds
-//!    are only polled by `next`, which returns when one begins.
+//! 1. The owner learns that a round begins before its first step, and stores the [record](Hooks::record), by which its
+//!    outcome is uncertain: rounds are only polled by `next`, which returns when one begins.
 //! 2. A newer change ends the pauses of a round, and starts another one.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use larder_actions::{StepOutcome, run_steps};
+use larder_actions::{StepOutcome, run_attempt};
 use larder_on_change::{
-    ContentDigest, DueRound, Hook, HookRounds, HookState, Items, Rounds, VolumeChange,
+    Attempt, AttemptEnd, DigestKey, Hook, HookId, HookState, Now, Past, PodHooks, PodOutline,
+    Record, Schedule, VolumeChange,
 };
 use serde_json::json;
+use smol_str::SmolStr;
 use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
 use tracing::{info, warn};
 
-use crate::{clock, health::Health, request::RequestRound, steps::StepContext};
+use crate::{
+    clock, content::DeliveredPart, health::Health, request::RequestRound, steps::StepContext,
+};
+
+/// The application, of which a sidecar has one.
+const APPLICATION: SmolStr = SmolStr::new_static("");
 
 /// A hook, and its round if that is not its steps.
 pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
 
-/// News of a hook, for its record: the content of its last success, or `None` while that is uncertain.
-pub(crate) type HookEvent = Option<(String, Option<ContentDigest>)>;
+/// A round that is over, and what it took.
+type RoundEnd = (HookId, Duration, StepOutcome);
 
 /// The hooks of a sidecar.
 pub(crate) struct Hooks {
-    pub(crate) rounds: Rounds,
-    own_rounds: Vec<Option<Arc<RequestRound>>>,
-    running: FuturesUnordered<BoxFuture<'static, (usize, Duration, StepOutcome)>>,
+    all: Vec<(Arc<Hook>, Option<Arc<RequestRound>>)>,
+    pub(crate) adopted: Arc<PodHooks>,
+    schedule: Schedule<()>,
+    running: FuturesUnordered<BoxFuture<'static, RoundEnd>>,
     context: Arc<StepContext>,
     health: Arc<Health>,
     /// Counts changes, so that rounds notice them.
     changes: watch::Sender<u64>,
 }
 
+fn now() -> Now {
+    Now {
+        instant: Instant::now(),
+        time: clock::now(),
+    }
+}
+
 impl Hooks {
     pub(crate) fn new(hooks: Vec<HookAndRound>, context: StepContext, health: Arc<Health>) -> Self {
-        let (hooks, own_rounds): (Vec<_>, _) = hooks.into_iter().unzip();
+        let shared = hooks
+            .into_iter()
+            .map(|(hook, round)| (Arc::new(hook), round));
         Self {
+            all: shared.collect(),
+            adopted: Arc::new(PodHooks::of_command([], &PodOutline::default())),
             // A sidecar has one application: nothing needs to be spread.
-            rounds: Rounds::new(hooks, context.pod.clone(), false),
-            own_rounds,
+            schedule: Schedule::of_one(None),
             running: FuturesUnordered::new(),
             context: Arc::new(context),
             health,
@@ -55,11 +73,34 @@ impl Hooks {
         }
     }
 
+    /// From now on these hooks fire. Those that were adopted before go on; new ones start from the past or, if others
+    /// were adopted before them, from the present.
+    pub(crate) fn adopt(&mut self, is_meant: impl Fn(&Hook) -> bool, past: &Past, key: &DigestKey) {
+        let meant = self.all.iter().filter(|(hook, _)| is_meant(hook));
+        let meant = meant.map(|(hook, _)| Arc::clone(hook));
+        self.adopted = Arc::new(PodHooks::of_command(meant, &PodOutline::default()));
+        let hooks = Arc::clone(&self.adopted);
+        self.schedule
+            .adopt(&APPLICATION, (), hooks, past, key, clock::now());
+    }
+
     /// Everything that has changed together is in place.
-    pub(crate) fn observe(&mut self, content: impl FnMut(&Hook) -> (ContentDigest, Items)) {
-        self.rounds.observe(Instant::now(), content);
+    pub(crate) fn observe(&mut self, content: Vec<DeliveredPart>, key: &DigestKey) {
+        self.schedule.pass(&APPLICATION, content, key, now());
         self.changes.send_modify(|count| *count += 1);
         self.show();
+    }
+
+    /// What the application was last notified of, if that has changed since the last call.
+    pub(crate) fn record(&mut self, key: &DigestKey) -> Option<Record> {
+        self.schedule.record(&APPLICATION, key)
+    }
+
+    /// The state of the hook of this name, if it was adopted.
+    pub(crate) fn state(&self, name: &str) -> Option<HookState> {
+        let mut hooks = self.schedule.pod(&APPLICATION)?.tracked();
+        let (_, tracked) = hooks.find(|(hook, _)| hook.hook.name == name)?;
+        Some(tracked.state())
     }
 
     /// Whether a round runs.
@@ -69,87 +110,100 @@ impl Hooks {
 
     /// Whether every hook has nothing to do, or has given up for now.
     pub(crate) fn is_at_rest(&self) -> bool {
-        let mut states = self.rounds.hooks().iter().map(HookRounds::state);
-        states.all(|state| !matches!(state, HookState::Waiting | HookState::Running))
+        let mut hooks = self.schedule.tracked_hooks();
+        hooks.all(|hook| !matches!(hook.state(), HookState::Waiting | HookState::Running))
     }
 
-    /// The next event. Waits forever if there is none to come.
+    /// Waits until a round begins or ends; forever if there is none to come.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
-    pub(crate) async fn next(&mut self) -> HookEvent {
+    pub(crate) async fn next(&mut self) -> RoundEvent {
         loop {
-            let now = Instant::now();
-            if let Some(due) = self.rounds.begin(now) {
-                return Some((self.begins(due, now), None));
+            let now = now();
+            let (due, wakes_at) = self.schedule.due(now);
+            if !due.is_empty() {
+                for attempt in due {
+                    self.begins(attempt, now.instant);
+                }
+                self.show();
+                return RoundEvent::Begun;
             }
-            let wakes_at = self.rounds.wakes_at();
             // Both arms are cancel-safe.
             tokio::select! {
                 biased;
-                Some((index, took, outcome)) = self.running.next() => return self.ended(index, took, &outcome),
-                () = sleep_until(wakes_at.unwrap_or(now)), if wakes_at.is_some() => {}
+                Some(end) = self.running.next() => {
+                    self.ended(end);
+                    return RoundEvent::Ended;
+                }
+                () = sleep_until(wakes_at.unwrap_or(now.instant)), if wakes_at.is_some() => {}
                 else => std::future::pending().await,
             }
         }
     }
 
-    /// Returns the name of the hook. Nothing of the round happens before [`next`](Self::next) waits again.
-    fn begins(&mut self, due: DueRound, now: Instant) -> String {
-        let (index, hook, mut change) = (due.index, due.hook, due.change);
-        if let Some(changed) = due.changed {
+    /// Nothing of the round happens before [`next`](Self::next) waits again.
+    fn begins(&mut self, attempt: Attempt<()>, now: Instant) {
+        if let Some(changed) = attempt.changed_at.filter(|_| attempt.number == 1) {
             self.context.metrics.on_change.delayed(now - changed);
         }
+        let mut change = attempt.change(self.context.pod.clone());
         change.changes.locate(&self.context.volumes);
         let volumes = change.changes.volumes.iter();
         let changed: usize = volumes.map(VolumeChange::files).sum();
-        let name = change.hook.clone();
-        info!(hook = name, changed, "round begins");
-        let (context, own_round) = (Arc::clone(&self.context), self.own_rounds[index].clone());
-        let newer = self.changes.subscribe();
+        info!(hook = change.hook, changed, "round begins");
+        let mut all = self.all.iter();
+        let own = all.find(|(hook, _)| Arc::ptr_eq(hook, &attempt.hook().hook));
+        let own_round = own.and_then(|(_, round)| round.clone());
+        let (context, newer) = (Arc::clone(&self.context), self.changes.subscribe());
         let round = async move {
             let began = Instant::now();
             let outcome = match own_round {
                 Some(round) => round.run(&change, &context, newer).await,
-                None => run_steps(&hook.steps, &hook, Duration::ZERO, &change, &*context).await,
+                None => run_attempt(&attempt, Duration::ZERO, &change, &*context).await,
             };
-            (index, began.elapsed(), outcome)
+            (attempt.id, began.elapsed(), outcome)
         };
         self.running.push(round.boxed());
-        self.show();
-        name
     }
 
-    fn ended(&mut self, index: usize, took: Duration, outcome: &StepOutcome) -> HookEvent {
-        let failure = outcome.failure();
-        let ended = self.rounds.finished(index, failure, Instant::now());
-        let name = self.rounds.hooks()[index].hook.name.clone();
-        match failure {
-            None => {
-                info!(hook = name, ?took, "round succeeded");
-                self.context.metrics.on_change.succeeded(clock::now());
+    fn ended(&mut self, (id, took, outcome): RoundEnd) {
+        let end = AttemptEnd::from(outcome.failure());
+        if let Some(ended) = self.schedule.ended(id, &end, now()) {
+            let hook = ended.hook;
+            match outcome.failure() {
+                None => {
+                    info!(hook, ?took, "round succeeded");
+                    self.context.metrics.on_change.succeeded(clock::now());
+                }
+                // Once for each reason.
+                Some(error) if ended.is_news => warn!(hook, ?took, error, "round failed"),
+                Some(_) => {}
             }
-            // Once for each reason.
-            Some(error) if ended.is_news => warn!(hook = name, ?took, error, "round failed"),
-            Some(_) => {}
         }
         self.show();
-        ended.succeeded.map(|digest| (name, Some(digest)))
     }
 
     fn show(&self) {
         let (mut failing, mut pending, mut shown) = (0, 0, Vec::new());
-        for hook in self.rounds.hooks() {
-            let state = hook.state();
+        let application = self.schedule.pod(&APPLICATION);
+        for (hook, tracked) in application.iter().flat_map(|pod| pod.tracked()) {
+            let state = tracked.state();
             failing += usize::from(matches!(state, HookState::Retrying | HookState::Failing));
             pending += usize::from(state != HookState::Idle);
             shown.push(json!({
                 "name": hook.hook.name, "state": state.name(),
-                "failures": hook.failures(), "reason": hook.reason,
+                "failures": tracked.failures(), "reason": tracked.reason(),
             }));
         }
         self.health.set_hooks(shown);
         self.context.metrics.on_change.set_hooks(failing, pending);
     }
+}
+
+/// What has happened to a round.
+pub(crate) enum RoundEvent {
+    Begun,
+    Ended,
 }

@@ -1,5 +1,5 @@
-//! What is ours, across restarts (rules D2 to D4): paths with their objects, directories that we made, and the digest of
-//! the last successful round of each hook.
+//! What is ours, across restarts (rules D2 to D4): paths with their objects, directories that we made, and the record
+//! of what hooks have notified the application of.
 //!
 //! A journal of one JSON value for each line, in a directory that only this user can write. It is appended to before a
 //! file appears, and rewritten when most of it is out of date. It has no byte that depends on a value, but for
@@ -25,7 +25,7 @@ use std::{
 };
 
 use larder_files::{ownership::Ownership, regular_file::read_open, replace, sys};
-use larder_on_change::{ContentDigest, Definition, DigestKey, LastNotification};
+use larder_on_change::{Definition, DigestKey, Record};
 use rustix::{
     fs::{CWD, Mode, OFlags, openat},
     io::Errno,
@@ -57,8 +57,8 @@ enum Entry {
     Directory(Arc<str>),
     /// No longer ours.
     Gone(Arc<str>),
-    /// The digest of a hook's last success; none while that is uncertain.
-    Hook(String, Option<String>),
+    /// What the application was last notified of.
+    Hooks(Record),
 }
 
 /// What is ours; without a journal if there is no directory for it.
@@ -66,8 +66,7 @@ enum Entry {
 pub(crate) struct Index {
     files: BTreeMap<Arc<str>, ObjectRef>,
     directories: BTreeSet<Arc<str>>,
-    /// In hexadecimal digits.
-    hooks: BTreeMap<String, Option<String>>,
+    hooks: Option<Record>,
     key: DigestKey,
     journal: Option<Journal>,
 }
@@ -90,7 +89,7 @@ impl Index {
         let mut index = Self {
             files: BTreeMap::new(),
             directories: BTreeSet::new(),
-            hooks: BTreeMap::new(),
+            hooks: None,
             key: DigestKey::temporary().expect("the system has random numbers"),
             journal: None,
         };
@@ -150,7 +149,7 @@ impl Index {
                 self.files.remove(&path);
                 self.directories.remove(&path);
             }
-            Entry::Hook(name, digest) => drop(self.hooks.insert(name, digest)),
+            Entry::Hooks(record) => self.hooks = Some(record),
         }
     }
 
@@ -169,11 +168,9 @@ impl Index {
         self.directories.contains(directory)
     }
 
-    /// The last notification of a hook that has a record of an earlier start.
-    pub(crate) fn recorded(&self, name: &str) -> Option<LastNotification> {
-        let digest = self.hooks.get(name)?.as_ref();
-        let digest = digest.and_then(|digest| ContentDigest::from_hex(digest));
-        Some(digest.map_or(LastNotification::Uncertain, LastNotification::Content))
+    /// The record of hooks of an earlier start, if there is one.
+    pub(crate) fn hooks(&self) -> Option<&Record> {
+        self.hooks.as_ref()
     }
 
     pub(crate) fn add_file(&mut self, path: &Arc<str>, object: &ObjectRef) {
@@ -191,9 +188,9 @@ impl Index {
         self.note(Entry::Gone(path.into()));
     }
 
-    /// Notes the content of a hook's last success; `None` from the first step of an attempt on.
-    pub(crate) fn set_hook(&mut self, name: String, digest: Option<ContentDigest>) {
-        self.note(Entry::Hook(name, digest.map(|digest| digest.to_hex())));
+    /// Notes what the application was last notified of.
+    pub(crate) fn set_hooks(&mut self, record: Record) {
+        self.note(Entry::Hooks(record));
     }
 
     fn note(&mut self, entry: Entry) {
@@ -235,8 +232,7 @@ impl Index {
         let mut entries = vec![Entry::Key(key)];
         entries.extend(self.files.iter().map(file));
         entries.extend(self.directories.iter().cloned().map(Entry::Directory));
-        let hooks = self.hooks.clone().into_iter();
-        entries.extend(hooks.map(|(name, digest)| Entry::Hook(name, digest)));
+        entries.extend(self.hooks.clone().map(Entry::Hooks));
         let text: Vec<u8> = entries.iter().flat_map(line).collect();
         replace::replace_file(directory.as_fd(), INDEX, "index.new", 0o600, &text)?;
         let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC;
@@ -285,13 +281,17 @@ mod tests {
         let mut index = Index::open(&state, folder);
         assert!(index.files.is_empty() && index.journal.is_some());
         let tag = index.key().tag(b"a");
-        let digest = ContentDigest::from_hex(&"ab".repeat(32));
+        let record = |hooks: &str| {
+            let text = format!(r#"{{"version":1,"key":"","hooks":[{hooks}]}}"#);
+            Record::read(text.as_bytes()).unwrap()
+        };
+        let hook = r#"{"place":"command line","name":"request","definition":"","uncertain":true}"#;
         index.add_file(&"/f/a".into(), &object("a"));
         index.add_file(&"/f/\"b\n".into(), &object("b"));
         index.remove("/f/a");
         index.add_directory("/f/d");
-        index.set_hook("request".to_owned(), None);
-        index.set_hook("request".to_owned(), digest);
+        index.set_hooks(record(""));
+        index.set_hooks(record(hook));
         let directory = fs::read_dir(&state).unwrap().next().unwrap().unwrap();
         let path = directory.path().join(INDEX);
         let mut file = OpenOptions::new().append(true).open(&path).unwrap();
@@ -302,10 +302,7 @@ mod tests {
             BTreeMap::from([("/f/\"b\n".into(), object("b"))])
         );
         assert!(index.has_made("/f/d") && index.key().tag(b"a") == tag);
-        assert_eq!(
-            index.hooks,
-            BTreeMap::from([("request".to_owned(), Some("ab".repeat(32)))])
-        );
+        assert_eq!(index.hooks(), Some(&record(hook)));
         index.add_file(&"/f/e".into(), &object("e"));
         assert_eq!(Index::open(&state, folder).files.len(), 2);
         assert!(Index::open(&state, Path::new("/g")).files.is_empty());

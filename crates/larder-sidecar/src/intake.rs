@@ -15,13 +15,14 @@ use std::{
 };
 
 use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
-use larder_on_change::{ContentDigest, Hook, Items};
+use larder_on_change::PodHooks;
 use larder_transport::path::{CollectionPath, Resource, field_selector};
 use larder_watch::{Head, RequestError, RequestFailure, RequestTiming, Target};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::{
+    content::DeliveredPart,
     health::Health,
     index::Index,
     metrics::Metrics,
@@ -39,8 +40,8 @@ pub(crate) trait Sink: fmt::Debug + Send {
     /// What is ours across restarts.
     fn index(&mut self) -> &mut Index;
 
-    /// The digest of what a hook selects, and what changes are computed from.
-    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items);
+    /// What is in place of what hooks select.
+    fn content(&mut self, hooks: &PodHooks) -> Vec<DeliveredPart>;
 
     /// Whether this file is still to have the content of this URL.
     fn wants(&self, _: &UrlFile) -> bool {

@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod clock;
+mod content;
 mod files;
 mod health;
 mod hooks;

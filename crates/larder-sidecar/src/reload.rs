@@ -17,9 +17,7 @@ use std::{
 
 use larder_files::regular_file::read_regular_file;
 use larder_objects::PodIdentity;
-use larder_on_change::{
-    ContentDigest, Debounce, DigestKey, Digester, HttpCall, HttpTarget, HttpUrl, Items, Retry,
-};
+use larder_on_change::{Debounce, DigestKey, HttpCall, HttpTarget, HttpUrl, Past, PodHooks, Retry};
 use prometheus_client::registry::Registry;
 use rustix::{
     fs::inotify::{self, CreateFlags, WatchFlags},
@@ -30,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::{
+    content::{DeliveredPart, delivered},
     health::Health,
     hooks::{HookAndRound, Hooks},
     metrics::WebhookMetrics,
@@ -84,6 +83,7 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
     let context = StepContext::new(pod, Path::new(""), none, &pages.metrics, false);
     let mut hooks = Hooks::new(hooks.collect(), context, Arc::clone(&health));
     let key = DigestKey::temporary().expect("the system has random numbers");
+    hooks.adopt(|_| true, &Past::default(), &key);
     let run = async {
         loop {
             // Before reading, so that no change is missed.
@@ -93,8 +93,8 @@ pub async fn run(settings: ReloadSettings, shutdown: CancellationToken) -> Resul
             });
             let problem = "a directory cannot be watched";
             health.set_problem(watch.is_err().then(|| problem.to_owned()));
-            let present = content(&settings.volume_dirs, &key);
-            hooks.observe(|_| present.clone());
+            let present = content(&settings.volume_dirs, &hooks.adopted, &key);
+            hooks.observe(present, &key);
             // Every arm is cancel-safe.
             loop {
                 tokio::select! {
@@ -139,10 +139,10 @@ fn webhook(
     (hook, Some(Arc::new(round)))
 }
 
-/// The digest of all files behind `..data`.
-fn content(directories: &[PathBuf], key: &DigestKey) -> (ContentDigest, Items) {
-    let mut digester = Digester::new(key);
-    for directory in directories {
+/// All files behind `..data`.
+fn content(directories: &[PathBuf], hooks: &PodHooks, key: &DigestKey) -> Vec<DeliveredPart> {
+    let volumes = directories.iter().filter_map(|directory| {
+        let mut files = Vec::new();
         let mut levels = vec![(directory.join("..data"), 0)];
         while let Some((path, depth)) = levels.pop() {
             // A set that is replaced while it is read causes another event.
@@ -153,13 +153,13 @@ fn content(directories: &[PathBuf], key: &DigestKey) -> (ContentDigest, Items) {
                 if is_directory && depth < MAX_DEPTH {
                     levels.push((path, depth + 1));
                 } else if let Ok(bytes) = read_regular_file(&path, MAX_BYTES) {
-                    let (volume, name) = (directory.to_string_lossy(), path.to_string_lossy());
-                    digester.file(&volume, &name, &bytes);
+                    files.push((path.to_string_lossy().into_owned(), key.tag(&bytes)));
                 }
             }
         }
-    }
-    digester.finish_with_items()
+        delivered(&directory.to_string_lossy(), hooks, files.into_iter())
+    });
+    volumes.collect()
 }
 
 /// Becomes readable when an entry of one of the directories appears or is replaced.

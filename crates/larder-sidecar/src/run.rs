@@ -15,7 +15,7 @@ use futures::{
     future::{BoxFuture, OptionFuture},
 };
 use larder_objects::chain;
-use larder_on_change::LastNotification;
+use larder_on_change::{HookState, Past};
 use larder_watch::{
     Api, Engine, Limits, NodeContext, Report, RequestBackoff, RequestError, RequestTiming, TargetId,
 };
@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     health::{Health, MAX_SILENCE},
-    hooks::{HookAndRound, HookEvent, Hooks},
+    hooks::{HookAndRound, Hooks, RoundEvent},
     intake::{Intake, Settled, SharedIntake, Sink, Watched, failure_text},
     request::RequestRound,
     selection::{ObjectRef, Selection},
@@ -169,7 +169,7 @@ impl Running {
                     self.end().await;
                     return Ok(());
                 }
-                event = self.hooks.next() => self.note(event),
+                _ = self.hooks.next() => self.record(),
                 Some(()) = at(self.observe_at) => self.observe(),
                 () = self.urls.next(&self.intake) => {}
                 () = sleep(RETRY), if settled.retries => {}
@@ -268,34 +268,47 @@ impl Running {
 
     /// The first sync is complete: hooks begin (rule N2).
     fn begin(&mut self) {
-        let fires = self.has_written && self.had_files;
-        let runs_script = self.skipped.as_ref().map(|round| {
-            // As theirs does.
-            let runs_script = fires && round.script.is_some();
-            round.skips_request.store(runs_script, Ordering::Relaxed);
-            runs_script
-        });
-        let intake = &self.intake;
-        self.hooks.rounds.start_from(|name| {
-            let recorded = intake.lock().sink.index().recorded(name);
-            match (runs_script, recorded) {
-                (Some(runs_script), _) if name == HOOK => (LastNotification::Nothing, runs_script),
-                (_, Some(last)) => (last, false),
-                (_, None) => (LastNotification::Nothing, fires),
-            }
-        });
+        let mut intake = self.intake.lock();
+        let index = intake.sink.index();
+        let key = index.key().clone();
+        let past = Past {
+            record: index.hooks().cloned(),
+            is_uncertain: self.has_written && self.had_files,
+            ..Past::default()
+        };
+        drop(intake);
+        if self
+            .skipped
+            .as_ref()
+            .is_some_and(|round| round.script.is_none())
+        {
+            // Its hook starts from the present content.
+            self.hooks.adopt(|hook| hook.name != HOOK, &past, &key);
+        }
+        self.hooks.adopt(|_| true, &past, &key);
         self.observe();
+        if let Some(round) = &self.skipped {
+            // As theirs does, only the script runs.
+            let runs = self.hooks.state(HOOK) == Some(HookState::Waiting);
+            round.skips_request.store(runs, Ordering::Relaxed);
+        }
     }
 
     fn observe(&mut self) {
         self.observe_at = None;
         let mut intake = self.intake.lock();
-        self.hooks.observe(|hook| intake.sink.digest(hook));
+        let content = intake.sink.content(&self.hooks.adopted);
+        self.hooks.observe(content, intake.sink.index().key());
+        drop(intake);
+        self.record();
     }
 
-    fn note(&self, event: HookEvent) {
-        if let Some((name, digest)) = event {
-            self.intake.lock().sink.index().set_hook(name, digest);
+    /// Stores what the application was last notified of.
+    fn record(&mut self) {
+        let mut intake = self.intake.lock();
+        let index = intake.sink.index();
+        if let Some(record) = self.hooks.record(index.key()) {
+            index.set_hooks(record);
         }
     }
 
@@ -305,8 +318,8 @@ impl Running {
         while self.hooks.is_running() {
             match timeout_at(deadline, self.hooks.next()).await {
                 // It is repeated after the next start.
-                Ok(Some((_, None))) | Err(_) => break,
-                Ok(event) => self.note(event),
+                Ok(RoundEvent::Begun) | Err(_) => break,
+                Ok(RoundEvent::Ended) => self.record(),
             }
         }
     }

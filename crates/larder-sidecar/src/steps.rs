@@ -12,12 +12,12 @@ use std::{
 
 use larder_actions::{
     StepEnvironment, StepOutcome,
-    exec::{ExecReport, Launch, LaunchError, Launched, Machine, Redactor},
+    exec::{ExecReport, Launch, LaunchError, Launched, Machine},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
 };
 use larder_objects::PodIdentity;
-use larder_on_change::{Action, Hook, PodChange, PodOutline};
+use larder_on_change::{Action, Hook, OnFailure, PodChange, PodOutline};
 use smol_str::SmolStr;
 use tracing::info;
 
@@ -75,6 +75,9 @@ impl StepContext {
 ///
 /// What it cannot do, and what can be done instead.
 pub fn check_hook(hook: &Hook) -> Result<(), &'static str> {
+    if hook.on_failure == OnFailure::Restart {
+        return Err(NO_RESTART);
+    }
     hook.steps.iter().try_for_each(|step| match step {
         Action::Restart(_) => Err(NO_RESTART),
         Action::Signal(target) if target.process.is_none() => Err(NO_PROCESS),
@@ -118,15 +121,14 @@ impl StepEnvironment for StepContext {
         self.machine.launch(launch)
     }
 
-    async fn redactor(&self, _: &PodChange) -> Redactor {
-        // Which values are secret is not kept.
-        Redactor::all()
+    fn withholds(&self) -> Option<&'static str> {
+        Some("this container holds a token of the API server")
     }
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
-        if report.bytes > 0 {
-            let (hook, bytes) = (&change.hook, report.bytes);
-            info!(hook, bytes, "command has printed");
+        if let Some(output) = report.unshown() {
+            let hook = &change.hook;
+            info!(hook, output, "command has printed");
         }
         report.outcome
     }

@@ -14,7 +14,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{Kind, Object, chain};
-use larder_on_change::{ContentDigest, ContentTag, DigestKey, Digester, Hook, Items};
+use larder_on_change::{ContentTag, DigestKey, PodHooks};
 use larder_projection::{
     Inputs, Needs, Payload, Unavailable,
     disk::{AtomicWriter, DiskError},
@@ -25,6 +25,7 @@ use tracing::{info, warn};
 
 use crate::{
     clock,
+    content::{DeliveredPart, delivered},
     index::Index,
     intake::{Settled, Sink},
     metrics::Metrics,
@@ -251,17 +252,14 @@ impl Sink for Volumes {
         &mut self.index
     }
 
-    fn digest(&mut self, hook: &Hook) -> (ContentDigest, Items) {
-        let mut digester = Digester::new(self.index.key());
-        for state in &self.states {
-            let name = &state.volume.name;
-            for (path, tag) in state.tags.iter().flatten() {
-                if hook.selects_file(name, path, false) {
-                    digester.file_tag(name, path, *tag);
-                }
-            }
-        }
-        digester.finish_with_items()
+    fn content(&mut self, hooks: &PodHooks) -> Vec<DeliveredPart> {
+        let written = self.states.iter().filter_map(|state| {
+            let tags = state.tags.iter().flatten();
+            let tags = tags.map(|(path, tag)| (path, *tag));
+            state.tags.as_ref()?;
+            delivered(&state.volume.name, hooks, tags)
+        });
+        written.collect()
     }
 }
 

@@ -4,14 +4,10 @@ use std::{collections::VecDeque, convert::Infallible, future::pending};
 
 use tokio::{io::AsyncReadExt as _, net::unix::pipe};
 
-use super::redactor::Redactor;
-
 /// Most bytes that are kept (rule X5).
 const KEPT: usize = 8 << 10;
 /// Bytes that tell the message of larder's own programs.
 const START: usize = 64;
-/// Replacement for a withheld line.
-const WITHHELD: &str = "(withheld)";
 
 /// Reads a pipe, and keeps the end.
 pub(super) struct Tail {
@@ -69,30 +65,9 @@ impl Tail {
         self.kept.iter().copied().take(START).collect()
     }
 
-    /// The lines, without those that hold a secret text.
-    pub(super) fn text(mut self, redactor: &Redactor) -> String {
-        let is_cut = self.read > self.kept.len() as u64;
-        let kept = &*self.kept.make_contiguous();
-        let mut lines = kept.split(|&byte| byte == b'\n');
-        let mut text = String::new();
-        if is_cut && let Some(first) = lines.next() {
-            // A value may have been cut in two: the rest of its line cannot be searched for it.
-            if redactor.is_empty() {
-                text.push_str(&String::from_utf8_lossy(first));
-            } else {
-                text.push_str(WITHHELD);
-            }
-            text.push('\n');
-        }
-        for line in lines {
-            if redactor.matches(line) {
-                text.push_str(WITHHELD);
-            } else {
-                text.push_str(&String::from_utf8_lossy(line));
-            }
-            text.push('\n');
-        }
-        text.truncate(text.trim_end().len());
-        text
+    /// What is kept, as text.
+    pub(super) fn text(mut self) -> String {
+        let text = String::from_utf8_lossy(self.kept.make_contiguous());
+        text.trim_end().to_owned()
     }
 }

@@ -8,6 +8,7 @@
 //! | `steps` | the steps of a round |
 //! | `session` | the volumes of the command, kept up to date over all its starts |
 //! | `subpaths` | mounts by subPath that follow their volume |
+//! | `hooks` | the hooks of the command |
 //! | `origin` | the origin of the pod, and the paths to follow |
 //! | `delivered` | a pod of a running agent: the content delivered to a container |
 //! | `content` | the content that hooks select |
@@ -17,6 +18,7 @@
 
 mod content;
 mod delivered;
+mod hooks;
 mod origin;
 mod security;
 mod session;
@@ -30,12 +32,12 @@ use std::process::ExitCode;
 
 use larder_actions::processes::Processes;
 use larder_objects::PodIdentity;
-use larder_on_change::{PodOutline, Rounds, StopDefaults};
+use larder_on_change::StopDefaults;
 use tokio::sync::mpsc::unbounded_channel;
 
 use self::{
-    origin::Origin, session::Session, steps::CommandContext, supervisor::supervise,
-    target::ExecTarget,
+    hooks::CommandHooks, origin::Origin, session::Session, steps::CommandContext,
+    supervisor::supervise,
 };
 use crate::{
     args::ExecArgs,
@@ -48,7 +50,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
     let origin = Origin::new(args)?;
     let seen = origin.stamps();
     let (first, _) = origin.read(args)?;
-    let outline = outline(&first);
+    let outline = first.outline();
     let hooks = args
         .on_change
         .hooks(&outline)
@@ -62,32 +64,17 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             None
         };
         let (sender, restarts) = unbounded_channel();
-        let mut rounds = Rounds::new(hooks, PodIdentity::from(&first.pod), true);
+        let mut hooks = CommandHooks::new(hooks, &outline)?;
         let around = CommandContext {
+            pod: PodIdentity::from(&first.pod),
             outline,
             stop: StopDefaults::of(&first.pod),
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
         };
         let session = Session::new(args, &origin, &sandbox, first)?;
-        session.observe(&mut rounds)?;
-        supervise(&session, &around, restarts, rounds, follower).await
+        session.observe(&mut hooks)?;
+        supervise(&session, &around, restarts, hooks, follower).await
     })?;
     Ok(ExitCode::from(exit_code(status)))
-}
-
-/// What hooks of this command may name: its own container, and the volumes that it mounts.
-fn outline(target: &ExecTarget) -> PodOutline {
-    let mut outline = PodOutline::of(&target.pod);
-    outline
-        .containers
-        .retain(|container| container.name == target.container);
-    let mounted: Vec<_> = target
-        .volumes()
-        .map(|volume| volume.name.as_str())
-        .collect();
-    outline
-        .volumes
-        .retain(|volume| mounted.contains(&&*volume.name));
-    outline
 }

@@ -18,6 +18,7 @@ mod exec;
 mod exec_agent;
 mod fake_agent;
 mod first_hour;
+mod hook_rules;
 mod hostile;
 mod listen;
 mod metrics;

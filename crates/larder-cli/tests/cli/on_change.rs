@@ -4,5 +4,4 @@ mod actions;
 mod failures;
 mod flags;
 mod harness;
-mod timing;
 mod volumes;

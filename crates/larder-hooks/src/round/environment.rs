@@ -1,30 +1,29 @@
 //! The environment of an attempt's steps: the containers and addresses of a pod, and this machine.
 
 use std::{
-    fs,
-    os::unix::fs::MetadataExt as _,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{
     StepEnvironment, StepOutcome,
-    exec::{ExecReport, Launch, LaunchError, Launched, Redactor},
+    exec::{CommandOutput, ExecReport, Launch, LaunchError, Launched},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
     restart,
 };
-use larder_on_change::{Action, Attempt, Changes, Content, Place, PodChange, Restart};
-use larder_projection::{ContainerKind, VolumeKind, containers, pod_volumes};
+use larder_objects::PodIdentity;
+use larder_on_change::{Action, Attempt, Content, Place, PodChange, PodOutline, Restart};
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 use tokio::time::Instant;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::targets::PodTargets;
 use crate::{OnChange, hooked_pod::HookedPod};
-use larder_transport::blocking::blocking;
 
 /// Most bytes of the output of a failed command that are kept for status: one for each pod, if a hook selects all.
 const SHOWN_OUTPUT: usize = 2 << 10;
@@ -42,8 +41,11 @@ pub(super) struct PodEnvironment<'a> {
 }
 
 impl<'a> PodEnvironment<'a> {
-    /// For an attempt, with the changes that it is about.
-    pub(super) fn of(attempt: &'a Attempt<HookedPod>, on_change: &'a OnChange) -> (Self, Changes) {
+    /// For an attempt, with the change that it is about.
+    pub(super) fn of(
+        attempt: &'a Attempt<HookedPod>,
+        on_change: &'a OnChange,
+    ) -> (Self, PodChange) {
         let hook = attempt.hook();
         let mut targets = PodTargets::of(on_change, attempt);
         let query = &mut targets.query;
@@ -51,10 +53,14 @@ impl<'a> PodEnvironment<'a> {
         let before = attempt.notified.as_deref();
         let earlier = before.unwrap_or(&empty);
         let content = &attempt.content;
-        let mut changes = content.changes_since(earlier, hook, on_change.key());
-        changes.locate(&query.mounts.volumes);
+        let mut change = attempt.change(PodIdentity::from(&attempt.pod.pod.metadata));
+        change.changes.locate(&query.mounts.volumes);
         query.volumes = before.is_some().then(|| {
-            let names = changes.volumes.iter().map(|volume| volume.name.clone());
+            let names = change
+                .changes
+                .volumes
+                .iter()
+                .map(|volume| volume.name.clone());
             names.collect()
         });
         query.variables = content.changed_environments(earlier, hook);
@@ -67,7 +73,7 @@ impl<'a> PodEnvironment<'a> {
             output: Mutex::default(),
             has_place: AtomicBool::new(true),
         };
-        (environment, changes)
+        (environment, change)
     }
 
     /// The containers that were restarted, and the end of the output of the command that has failed.
@@ -136,33 +142,44 @@ impl StepEnvironment for PodEnvironment<'_> {
         self.on_change.machine().launch(launch)
     }
 
-    async fn redactor(&self, change: &PodChange) -> Redactor {
-        let pod = self.attempt.pod.pod.decode();
-        let (on_change, uid) = (self.on_change.clone(), self.attempt.uid.clone());
-        let changes = change.changes.clone();
-        blocking(move || redactor(&on_change, &uid, &pod, &changes)).await
+    fn withholds(&self) -> Option<&'static str> {
+        // Also if it does so only since the attempt began.
+        let mut schedule = self.on_change.schedule();
+        let now = schedule
+            .pod_mut(&self.attempt.uid)
+            .map(|known| Arc::clone(&known.pod));
+        drop(schedule);
+        let reads_now = || now.is_some_and(|now| PodOutline::of(&now.decode()).reads_secrets());
+        let reads = self.targets.outline.reads_secrets() || reads_now();
+        reads.then_some("the pod reads Secrets, tokens or private keys")
     }
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
         let pod = format!("{}/{}", change.pod.namespace, change.pod.name);
         let (hook, bytes, outcome) = (&change.hook, report.bytes, report.outcome.reason());
-        match &report.output {
-            Some(output) => info!(
+        let told = match &report.output {
+            CommandOutput::Shown(output) => Some(end_of(output).to_owned()),
+            _ => report.unshown(),
+        };
+        match (&report.output, &told) {
+            (CommandOutput::Shown(output), _) | (_, Some(output)) => info!(
                 pod,
                 hook, outcome, bytes, output, "output of a hook's command"
             ),
-            None if bytes > 0 => info!(
-                pod,
-                hook, outcome, bytes, "output of a hook's command, which logOutput would show"
-            ),
-            None => {}
+            (_, None) => {}
         }
-        if !report.outcome.is_success()
-            && let Some(output) = &report.output
-        {
-            end_of(output).clone_into(&mut self.output.lock());
+        if !report.outcome.is_success() {
+            *self.output.lock() = told.unwrap_or_default();
         }
         report.outcome
+    }
+
+    fn restart_follows(&self, failure: &StepOutcome, change: &PodChange) {
+        let (pod, hook, error) = (&change.pod, &change.hook, failure.reason());
+        warn!(
+            pod = %format_args!("{}/{}", pod.namespace, pod.name),
+            hook, error, "all attempts failed, restarting the container"
+        );
     }
 
     fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {
@@ -181,124 +198,12 @@ fn end_of(output: &str) -> &str {
     }
 }
 
-/// Finds the values of Secrets that a command could print: those of the pod's present files and variables. Everything is
-/// withheld if they may have changed, since the command may print the values before.
-fn redactor(on_change: &OnChange, uid: &str, pod: &Pod, changes: &Changes) -> Redactor {
-    let secret: Vec<_> = pod_volumes(pod)
-        .filter_map(|volume| Some((volume.name.as_str(), VolumeKind::of(volume)?)))
-        .filter(|(_, kind)| matches!(kind, VolumeKind::Secret | VolumeKind::Projected))
-        .collect();
-    let containers = secret_variables(pod);
-    let mut volumes = changes.volumes.iter();
-    if volumes.any(|volume| secret.iter().any(|(name, _)| *name == volume.name))
-        || !containers.is_empty()
-            && (!changes.variables.is_empty() || on_change.node().kubelet.is_some())
-    {
-        return Redactor::all();
-    }
-    let mut redactor = Redactor::new();
-    for (name, kind) in secret {
-        let read = on_change
-            .node()
-            .volumes()
-            .read_set(uid, kind, name, |_, bytes| {
-                redactor.add(bytes);
-            });
-        let Some(set) = read else {
-            return Redactor::all();
-        };
-        redactor.add_version(set);
-    }
-    let host = &on_change.node().host;
-    for container in containers {
-        // First the version: what is read after it is of this version or of a later one.
-        let file = fs::metadata(host.environment_path(uid, container));
-        let variables = host.read_back_environment(uid, container);
-        let (Ok(file), Some(variables)) = (file, variables) else {
-            return Redactor::all();
-        };
-        let changed_at = (file.ctime(), file.ctime_nsec());
-        redactor.add_version(format!("{} {changed_at:?}", file.ino()));
-        for value in variables.values() {
-            redactor.add(value);
-        }
-    }
-    redactor
-}
-
-/// The containers with variables of Secrets.
-fn secret_variables(pod: &Pod) -> Vec<&str> {
-    let delivered = containers(pod).filter(|container| container.kind != ContainerKind::Ephemeral);
-    let of_secrets = delivered.filter(|container| {
-        let mut sources = container.env_from.iter();
-        let variables = container.env.iter();
-        let mut values = variables.filter_map(|variable| variable.value_from.as_ref());
-        sources.any(|source| source.secret_ref.is_some())
-            || values.any(|source| source.secret_key_ref.is_some())
-    });
-    of_secrets.map(|container| container.name).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use larder_on_change::VolumeChange;
     use serde_json::json;
 
     use super::*;
     use crate::tests::on_change;
-
-    #[test]
-    fn values_before_a_change_and_variables_of_secrets_are_not_logged() {
-        let root = tempfile::tempdir().unwrap();
-        let on_change = on_change(root.path());
-        let mut pod = json!({
-            "metadata": {"namespace": "n", "name": "web", "uid": "u1"},
-            "spec": {
-                "containers": [{"name": "main"}],
-                "volumes": [{"name": "config", "configMap": {"name": "c"}}],
-            },
-        });
-        let check = |pod: &serde_json::Value, volume: &str, variables: &[&str], expected: &str| {
-            let pod = serde_json::from_value(pod.clone()).unwrap();
-            let changes = Changes {
-                volumes: vec![VolumeChange {
-                    name: volume.into(),
-                    ..VolumeChange::default()
-                }],
-                variables: variables.iter().map(ToString::to_string).collect(),
-            };
-            let found = redactor(&on_change, "u1", &pod, &changes);
-            assert_eq!(format!("{found:?}"), expected, "{volume} {variables:?}");
-        };
-        check(&pod, "config", &["A"], "Redactor(0)");
-        // A Secret that is not in place cannot be searched for either.
-        let secret = json!({"name": "tls", "secret": {"secretName": "s"}});
-        pod["spec"]["volumes"].as_array_mut().unwrap().push(secret);
-        check(&pod, "tls", &[], "Redactor(all)");
-        check(&pod, "config", &[], "Redactor(all)");
-        // Attack: a value that is in place only while a command runs.
-        let path = root.path().join("pods/u1/volumes/kubernetes.io~secret/tls");
-        let put = |set: &str, value: &str| {
-            fs::create_dir_all(path.join(set)).unwrap();
-            fs::write(path.join(set).join("key"), value).unwrap();
-            let _ = fs::remove_file(path.join("..data"));
-            std::os::unix::fs::symlink(set, path.join("..data")).unwrap();
-            let pod = serde_json::from_value(pod.clone()).unwrap();
-            redactor(&on_change, "u1", &pod, &Changes::default())
-        };
-        let before = put("..1", "hunter2");
-        assert!(before == put("..1", "hunter2"));
-        put("..2", "hunter3");
-        assert!(before != put("..3", "hunter2"));
-        pod["spec"]["volumes"].as_array_mut().unwrap().pop();
-        pod["spec"]["containers"][0]["envFrom"] = json!([{"secretRef": {"name": "s"}}]);
-        check(&pod, "config", &["A"], "Redactor(all)");
-        let path = on_change.node().host.environment_path("u1", "main");
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, r#"{"A": "hunter2"}"#).unwrap();
-        check(&pod, "config", &["A"], "Redactor(all)");
-        check(&pod, "config", &[], "Redactor(7)");
-    }
 
     #[test]
     fn status_keeps_the_last_lines_of_an_output() {

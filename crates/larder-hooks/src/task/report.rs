@@ -42,8 +42,8 @@ impl OnChange {
             place: hook.place.to_string(),
             state: tracked.state().name().to_owned(),
             since: Some(tracked.since),
-            reason: match (tracked.reason(), &hook.note) {
-                ("", Some(note)) => note.to_string(),
+            reason: match (tracked.reason(), hook.note()) {
+                ("", Some(note)) => note.to_owned(),
                 (reason, _) => reason.to_owned(),
             },
             output: tracked.output().to_owned(),

@@ -2,16 +2,20 @@
 
 use super::*;
 use crate::{
-    digest::{DigestKey, Digester},
+    digest::{DigestItem, DigestKey},
     hook::{Action, Paths, Restart, Retry, Timing},
 };
 
 const MS: Duration = Duration::from_millis(1);
 
 fn content(text: &str) -> ContentDigest {
-    let mut digester = Digester::new(&DigestKey::from_bytes(&[7; DigestKey::BYTES]));
-    digester.file("v", "f", text.as_bytes());
-    digester.finish()
+    let key = DigestKey::from_bytes(&[7; DigestKey::BYTES]);
+    key.digest(std::iter::once(DigestItem {
+        is_variable: false,
+        owner: "v",
+        name: "f",
+        tag: key.tag(text.as_bytes()),
+    }))
 }
 
 /// A hook, and a clock in milliseconds.

@@ -82,7 +82,7 @@ impl Node {
 
     fn record(&mut self, uid: &str) -> Option<String> {
         let record = self.schedule.record(uid, &self.key);
-        record.map(|text| String::from_utf8(text).unwrap())
+        record.map(|record| String::from_utf8(record.text()).unwrap())
     }
 }
 
@@ -107,9 +107,9 @@ fn container_is_not_restarted_while_newer_content_waits() {
     let [attempt] = &node.due(1)[..] else {
         panic!("one attempt");
     };
-    assert!(node.schedule.restarts_after_failure(attempt.id));
+    assert!(attempt.control.restarts_after_failure());
     node.deliver("a", "3");
-    assert!(!node.schedule.restarts_after_failure(attempt.id));
+    assert!(!attempt.control.restarts_after_failure());
     node.ended(attempt, &failed());
     assert_eq!(node.due(1).len(), 1);
 }

@@ -48,17 +48,6 @@ async fn first_deliveries_fire_nothing() {
     rounds.none().await;
 }
 
-// on-change 14
-#[tokio::test(start_paused = true)]
-async fn initial_hooks_fire_once_after_a_first_delivery() {
-    let (node, mut rounds) = node(hook("initial: true"));
-    node.apply(&config_map("a", &[("f", "1")]));
-    node.apply(&pod("web").config_map("a", "a").build());
-    let change = rounds.succeed().await;
-    assert_eq!(change.changes.volumes[0].added, ["f"]);
-    rounds.none().await;
-}
-
 // on-change 15
 #[tokio::test(start_paused = true)]
 async fn metadata_versions_and_modes_are_no_change() {
@@ -93,23 +82,6 @@ async fn there_and_back_within_the_quiet_period_is_no_change() {
     node.until("web", "a", &[("f", "1")]).await;
     until_state(&node, "web", "Idle").await;
     rounds.none().await;
-}
-
-// on-change 17
-#[tokio::test(start_paused = true)]
-async fn paths_select_the_files_that_count() {
-    let (node, mut rounds) = node(hook("paths: ['*.conf'], debounce: 10ms"));
-    node.apply(&config_map("a", &[("a.txt", "1"), ("b.conf", "1")]));
-    node.apply(&pod("web").config_map("a", "a").build());
-    node.until("web", "a", &[("a.txt", "1"), ("b.conf", "1")])
-        .await;
-    node.apply(&config_map("a", &[("a.txt", "2"), ("b.conf", "1")]));
-    node.until("web", "a", &[("a.txt", "2"), ("b.conf", "1")])
-        .await;
-    rounds.none().await;
-    node.apply(&config_map("a", &[("a.txt", "2")]));
-    let change = rounds.succeed().await;
-    assert_eq!(change.changes.volumes[0].removed, ["b.conf"]);
 }
 
 // on-change 18

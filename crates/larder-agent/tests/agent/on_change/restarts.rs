@@ -78,19 +78,6 @@ async fn restart_without_a_change_fires_nothing() {
     }
 }
 
-// on-change 58
-#[tokio::test(start_paused = true)]
-async fn change_while_no_agent_ran_fires_once() {
-    let (mut node, mut rounds) = node(3).await;
-    node.kill().await;
-    edit(&node, 1, "1");
-    node.run();
-    let change = rounds.succeed().await;
-    assert_eq!(change.pod.name, "web-1");
-    assert_eq!(change.changes.volumes[0].changed, ["f"]);
-    rounds.none().await;
-}
-
 // on-change 59
 #[tokio::test(start_paused = true)]
 async fn crash_between_swap_and_round_fires_after_the_restart() {

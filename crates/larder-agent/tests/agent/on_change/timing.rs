@@ -68,23 +68,6 @@ async fn steady_changes_cause_a_round_after_the_longest_wait() {
     tokio::join!(edits, rounds_end);
 }
 
-// on-change 26
-#[tokio::test(start_paused = true)]
-async fn changes_during_a_round_cause_exactly_one_more() {
-    let (node, mut rounds) = node(immediate()).await;
-    edit(&node, "1");
-    let running = rounds.next().await;
-    for edits in 2..=6 {
-        edit(&node, &edits.to_string());
-        node.until("web", "a", &[("f", &edits.to_string())]).await;
-    }
-    until_state(&node, "web", "Running").await;
-    running.answer.send(Ok(())).unwrap();
-    let change = rounds.succeed().await;
-    assert_ne!(change.round, running.change.round);
-    rounds.none().await;
-}
-
 // on-change 27
 #[tokio::test(start_paused = true)]
 async fn change_during_the_random_pause_joins_the_round() {
@@ -206,30 +189,6 @@ async fn hook_that_hangs_delays_neither_others_nor_deliveries() {
     let (took, ()) = millis(node.until("a", "v", &[("f", "2")])).await;
     assert!(took < 500, "{took}");
     drop(hanging);
-}
-
-// on-change 33
-#[tokio::test(start_paused = true)]
-async fn used_up_attempts_rest_until_the_next_change() {
-    let (node, mut rounds) = node(hook("debounce: {min: 0s, max: 0s}, retry: {attempts: 2}")).await;
-    edit(&node, "1");
-    rounds.fail("broken").await;
-    rounds.fail("broken").await;
-    until_state(&node, "web", "Failing").await;
-    rounds.none().await;
-    edit(&node, "2");
-    rounds.succeed().await;
-    until_state(&node, "web", "Idle").await;
-}
-
-// on-change 33
-#[tokio::test(start_paused = true)]
-async fn ignored_failure_counts_as_done() {
-    let (node, mut rounds) = node(hook("debounce: {min: 0s, max: 0s}, onFailure: Ignore")).await;
-    edit(&node, "1");
-    rounds.fail("broken").await;
-    until_state(&node, "web", "Idle").await;
-    rounds.none().await;
 }
 
 // on-change 34

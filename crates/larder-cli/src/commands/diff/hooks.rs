@@ -34,7 +34,7 @@ pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<F
     };
     let (before, after) = (content(from, &hooks, &key), content(to, &hooks, &key));
     let fired = hooks.hooks.iter().filter_map(|hook| {
-        let changes = after.changes_since(&before, hook, &key);
+        let changes = after.changes_since(&before, hook);
         (changes != Changes::default()).then(|| FiredHook {
             name: hook.hook.name.clone(),
             action: hook.action(),

@@ -11,19 +11,16 @@ use std::{
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Volume;
-use larder_actions::exec::Redactor;
-use larder_on_change::{Changes, DigestKey, Rounds};
 use larder_projection::{
     Inputs, NestedMountPoints, VolumeKind, VolumePath,
     disk::{PodVolume, SubPath, VolumeHost, bind_subpath, make_empty_dir},
     fs_group, nested_mount_points, project,
 };
 use smol_str::SmolStr;
-use tokio::time::Instant;
-use zeroize::Zeroizing;
 
 use super::{
-    content::{Content, filled},
+    content::{content, filled},
+    hooks::CommandHooks,
     origin::Origin,
     security::{identity, unsupported},
     start::{MountedVolume, Source, Start, mode_for_only_user},
@@ -76,8 +73,8 @@ pub(super) struct Session<'a> {
     subpaths: Option<SubPaths>,
     /// The volumes of which it was printed that the command keeps their old files.
     stale: RefCell<BTreeSet<String>>,
-    /// The key of digests.
-    key: DigestKey,
+    /// The container has read a Secret or a token at some time. What commands of hooks print may hold it.
+    has_read_secrets: Cell<bool>,
 }
 
 impl<'a> Session<'a> {
@@ -101,11 +98,12 @@ impl<'a> Session<'a> {
                 .subpath_updates
                 .then(|| SubPaths::new(sandbox.staging())),
             stale: RefCell::default(),
-            key: DigestKey::temporary()?,
+            has_read_secrets: Cell::new(false),
         };
         let target = session.target.borrow();
         // Whoever runs it, a user that the pod forbids is an error of the container and not of a volume.
         identity(&target.pod, target.container(), sandbox.mapped())?;
+        session.note_secrets(&target);
         let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
             session
@@ -271,14 +269,15 @@ impl<'a> Session<'a> {
         found.collect()
     }
 
-    /// Finds what must not be logged after `changes`.
-    pub(super) fn redactor(&self, changes: &Changes) -> Redactor {
-        let target = self.target.borrow();
-        let directories = self.directories_of(&target);
-        match Content::read(&target, &directories, Zeroizing::default()) {
-            Ok(content) => content.redactor(&target, &directories, changes),
-            Err(_) => Redactor::all(),
-        }
+    fn note_secrets(&self, target: &ExecTarget) {
+        let reads = target.outline().reads_secrets();
+        self.has_read_secrets
+            .set(self.has_read_secrets.get() || reads);
+    }
+
+    /// Whether commands of hooks may print a Secret or a token.
+    pub(super) fn has_read_secrets(&self) -> bool {
+        self.has_read_secrets.get()
     }
 
     /// Name of the container.
@@ -288,20 +287,21 @@ impl<'a> Session<'a> {
 
     /// Passes the present content to the hooks: everything that has changed together is in place (rule F1). The first
     /// time, the command is about to start with it (rule P7).
-    pub(super) fn observe(&self, rounds: &mut Rounds) -> anyhow::Result<()> {
-        if rounds.hooks().is_empty() {
+    pub(super) fn observe(&self, hooks: &mut CommandHooks) -> anyhow::Result<()> {
+        if hooks.is_empty() {
             return Ok(());
         }
         let target = self.target.borrow();
         let start = self.start_of(&target)?.fingerprint();
-        let content = Content::read(&target, &self.directories_of(&target), start)?;
+        let directories = self.directories_of(&target);
+        let content = content(&target, &directories, &start, hooks.selected())?;
         // The agent may have swapped a volume since it was last looked at. Then the files are newer than the number of the
         // content, and a round must not take them for those that the command has started with.
         let is_newer = |(directory, set): (&PathBuf, &PathBuf)| current_set(directory) != *set;
         if self.sets.borrow().iter().any(is_newer) {
             self.content.set(self.content.get() + 1);
         }
-        rounds.observe(Instant::now(), |hook| content.of(hook, &self.key));
+        hooks.observe(content);
         Ok(())
     }
 
@@ -413,6 +413,7 @@ impl<'a> Session<'a> {
         if let Some(follower) = follower {
             follower.follow(&self.origin.followed(&next));
         }
+        self.note_secrets(&next);
         let mut update = Update::default();
         let mount_points = nested_mount_points(&next.pod);
         for volume in next.volumes() {

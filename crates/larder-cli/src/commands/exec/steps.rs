@@ -1,16 +1,17 @@
 //! Runs the steps of a round on a command: signals, HTTP requests, restarts, and commands in its view.
 
-use std::{collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
 use larder_actions::{
     StepEnvironment, StepOutcome,
-    exec::{ExecReport, Launch, LaunchError, Launched, PATH, Redactor},
+    exec::{CommandOutput, ExecReport, Launch, LaunchError, Launched, PATH},
     http::{Files, Hosts, RequestContext},
     processes::{FoundContainer, Processes},
-    run_steps,
+    run_attempt,
     signal::stop_signal,
 };
-use larder_on_change::{DueRound, PodChange, PodOutline, Restart, StopDefaults};
+use larder_objects::PodIdentity;
+use larder_on_change::{Attempt, HookId, PodChange, PodOutline, Restart, StopDefaults};
 use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
@@ -41,6 +42,7 @@ pub(super) struct RestartRequest {
 
 /// The input that the steps of all rounds share.
 pub(super) struct CommandContext {
+    pub(super) pod: PodIdentity,
     pub(super) outline: PodOutline,
     /// How a restart ends the command, unless the hook says otherwise.
     pub(super) stop: StopDefaults,
@@ -56,26 +58,29 @@ struct CommandEnvironment<'a> {
     container: SmolStr,
     /// The directories of volumes.
     volumes: BTreeMap<SmolStr, PathBuf>,
+    /// All attempts have failed.
+    has_failed: Cell<bool>,
 }
 
-/// Runs the steps of a round until one fails.
+/// Runs the steps of an attempt until one fails.
 pub(super) async fn run(
-    mut due: DueRound,
+    attempt: Attempt<()>,
     context: &CommandContext,
     session: &Session<'_>,
-) -> (usize, StepOutcome) {
+) -> (HookId, StepOutcome) {
     let started = session.started();
-    due.change.changes.locate(&started.mount_paths);
+    let mut change = attempt.change(context.pod.clone());
+    change.changes.locate(&started.mount_paths);
     let environment = CommandEnvironment {
         context,
         session,
         started,
         container: session.container().into(),
         volumes: session.directories(),
+        has_failed: Cell::new(false),
     };
-    let (hook, grace) = (&due.hook, context.stop.grace);
-    let outcome = run_steps(&hook.steps, hook, grace, &due.change, &environment).await;
-    (due.index, outcome)
+    let outcome = run_attempt(&attempt, context.stop.grace, &change, &environment).await;
+    (attempt.id, outcome)
 }
 
 impl CommandEnvironment<'_> {
@@ -127,7 +132,9 @@ impl StepEnvironment for CommandEnvironment<'_> {
             Err(reason) => return StepOutcome::Failed(reason),
         };
         let mut reason = change.changes.summary();
-        if reason.is_empty() {
+        if self.has_failed.get() {
+            reason = format!("hook {} has failed", change.hook);
+        } else if reason.is_empty() {
             reason.push_str("its mounts, command or user changed");
         }
         let request = RestartRequest {
@@ -187,8 +194,15 @@ impl StepEnvironment for CommandEnvironment<'_> {
         })
     }
 
-    async fn redactor(&self, change: &PodChange) -> Redactor {
-        self.session.redactor(&change.changes)
+    fn withholds(&self) -> Option<&'static str> {
+        let reads = self.session.has_read_secrets();
+        reads.then_some("the container reads Secrets, tokens or private keys")
+    }
+
+    fn restart_follows(&self, failure: &StepOutcome, change: &PodChange) {
+        let (hook, reason) = (&change.hook, failure.reason());
+        output::note(format_args!("on change, {hook}: {reason}"));
+        self.has_failed.set(true);
     }
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
@@ -197,16 +211,17 @@ impl StepEnvironment for CommandEnvironment<'_> {
         }
         let hook = &change.hook;
         match &report.output {
-            Some(output) => {
+            CommandOutput::Shown(output) => {
                 for line in output.lines() {
                     output::note(format_args!("on change, {hook}: {line}"));
                 }
             }
-            None if report.bytes > 0 && !report.outcome.is_success() => output::note(format_args!(
-                "on change, {hook}: {} bytes of output, which logOutput would show",
-                report.bytes
-            )),
-            None => {}
+            _ if report.outcome.is_success() => {}
+            _ => {
+                if let Some(output) = report.unshown() {
+                    output::note(format_args!("on change, {hook}: {output}"));
+                }
+            }
         }
         report.outcome
     }

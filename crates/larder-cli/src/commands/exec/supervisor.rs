@@ -17,8 +17,8 @@ use futures::{
     future::{FutureExt as _, LocalBoxFuture, OptionFuture},
     stream::FuturesUnordered,
 };
-use larder_actions::{StepOutcome, signal::stop_signal};
-use larder_on_change::{HookState, Restart, Rounds};
+use larder_actions::StepOutcome;
+use larder_on_change::HookId;
 use rustix::process::Signal;
 use tokio::{
     sync::{mpsc::UnboundedReceiver, oneshot},
@@ -27,6 +27,7 @@ use tokio::{
 };
 
 use super::{
+    hooks::CommandHooks,
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
 };
@@ -53,7 +54,7 @@ enum SupervisorEvent {
     Mounted,
     /// A round may be due.
     RoundDue,
-    RoundOver(usize, StepOutcome),
+    RoundOver(HookId, StepOutcome),
     Restart(RestartRequest),
 }
 
@@ -100,13 +101,12 @@ impl Child {
 }
 
 /// The rounds that run.
-type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (usize, StepOutcome)>>;
+type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (HookId, StepOutcome)>>;
 
 /// The command over all its starts.
 struct Supervisor<'a> {
     session: &'a Session<'a>,
-    around: &'a CommandContext,
-    rounds: Rounds,
+    hooks: CommandHooks,
     child: Child,
     has_restarted: bool,
     /// The user ends the command.
@@ -125,15 +125,14 @@ pub(super) async fn supervise(
     session: &Session<'_>,
     around: &CommandContext,
     mut restarts: UnboundedReceiver<RestartRequest>,
-    rounds: Rounds,
+    hooks: CommandHooks,
     mut follower: Option<Follower>,
 ) -> anyhow::Result<ExitStatus> {
     let mut tasks = JoinSet::new();
     let mut signals = forwarded(&mut tasks)?;
     let mut supervisor = Supervisor {
         session,
-        around,
-        rounds,
+        hooks,
         child: Child::Running(Box::new(session.start()?)),
         has_restarted: false,
         is_ending: false,
@@ -143,16 +142,19 @@ pub(super) async fn supervise(
     let mut running = RunningRounds::new();
     loop {
         let is_running = matches!(supervisor.child, Child::Running(_));
+        let mut round_at = None;
         if is_running {
-            while let Some(due) = supervisor.rounds.begin(Instant::now()) {
-                running.push(steps::run(due, around, session).boxed_local());
-            }
+            let (due, wakes_at) = supervisor.hooks.due();
+            round_at = wakes_at;
+            running.extend(
+                due.into_iter()
+                    .map(|attempt| steps::run(attempt, around, session).boxed_local()),
+            );
         }
         let kill_at = supervisor
             .restarting
             .as_ref()
             .map(|restarting| restarting.kill_at);
-        let round_at = supervisor.rounds.wakes_at().filter(|_| is_running);
         let changed = OptionFuture::from(follower.as_mut().map(Follower::changed));
         let grace_is_over = OptionFuture::from(kill_at.map(sleep_until));
         let round_due = OptionFuture::from(round_at.map(sleep_until));
@@ -193,7 +195,7 @@ pub(super) async fn supervise(
             }
             SupervisorEvent::RoundDue => None,
             SupervisorEvent::RoundOver(hook, outcome) => {
-                supervisor.round_over(hook, &outcome)?;
+                supervisor.hooks.ended(hook, outcome.failure());
                 None
             }
             SupervisorEvent::Restart(request) => {
@@ -225,7 +227,7 @@ impl Supervisor<'_> {
             return Ok(Some(status));
         }
         for (hook, outcome) in over {
-            self.finished(hook, &outcome);
+            self.hooks.ended(hook, outcome.failure());
         }
         let has_missed = self.session.started().content != self.session.content();
         let restarting = self.restarting.take();
@@ -284,15 +286,14 @@ impl Supervisor<'_> {
     fn changed(&mut self, follower: Option<&mut Follower>) -> anyhow::Result<()> {
         let update = self.session.update(follower);
         let is_running = matches!(self.child, Child::Running(_));
-        let mut hooks = self.rounds.hooks().iter();
-        let restarts = hooks.any(|found| found.hook.environment && found.hook.restarts());
+        let restarts = self.hooks.restart_for_variables();
         if !update.start.is_empty() && is_running && !restarts {
             output::note(format_args!(
                 "the running command keeps its old {}; --on-change restart:environment restarts it after such a change",
                 update.start.join(" and ")
             ));
         }
-        if !self.rounds.hooks().is_empty() {
+        if !self.hooks.is_empty() {
             self.session.note_stale_subpaths(&update.volumes);
         }
         if !is_running && update != Update::default() {
@@ -310,44 +311,9 @@ impl Supervisor<'_> {
 
     /// Passes the present content to the hooks.
     fn observe(&mut self) {
-        if let Err(error) = self.session.observe(&mut self.rounds) {
+        if let Err(error) = self.session.observe(&mut self.hooks) {
             output::error(error.context("cannot read the volumes").as_ref());
         }
-    }
-
-    /// A round is over. Returns whether the command must be restarted, because all attempts have failed.
-    fn finished(&mut self, index: usize, outcome: &StepOutcome) -> bool {
-        let failure = outcome.failure();
-        let ended = self.rounds.finished(index, failure, Instant::now());
-        let found = &self.rounds.hooks()[index];
-        let name = &found.hook.name;
-        if ended.is_news {
-            let result = failure.unwrap_or("succeeded");
-            output::note(format_args!("on change, {name}: {result}"));
-        }
-        if found.state() == HookState::Failing {
-            output::note(format_args!(
-                "on change, {name}: gave up until the next change"
-            ));
-        }
-        ended.restarts
-    }
-
-    /// A round is over. After the last attempt the command may have to be restarted.
-    fn round_over(&mut self, hook: usize, outcome: &StepOutcome) -> anyhow::Result<()> {
-        if !self.finished(hook, outcome) {
-            return Ok(());
-        }
-        let (done, _) = oneshot::channel();
-        let stop = &self.around.stop;
-        let container = self.session.container();
-        let signal = stop.signal(&Restart::default(), &container);
-        self.begin_restart(RestartRequest {
-            signal: stop_signal(signal).unwrap_or(Signal::TERM),
-            grace: stop.grace,
-            reason: format!("hook {} has failed", self.rounds.hooks()[hook].hook.name),
-            done,
-        })
     }
 
     /// Ends the command, unless it is being ended already, or starts one that has failed.
@@ -382,7 +348,7 @@ impl Supervisor<'_> {
 async fn end(
     processes: Processes,
     running: &mut RunningRounds<'_>,
-) -> anyhow::Result<Vec<(usize, StepOutcome)>> {
+) -> anyhow::Result<Vec<(HookId, StepOutcome)>> {
     let mut over = Vec::new();
     let mut end = pin!(processes.end());
     loop {

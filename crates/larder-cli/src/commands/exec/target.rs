@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 use anyhow::anyhow;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_objects::{SecretBytes, manifest::Manifests};
+use larder_on_change::PodOutline;
 use larder_projection::{
     ContainerKind, ContainerView, Environment, Inputs, containers, environment, pod_volumes,
 };
@@ -87,6 +88,23 @@ impl ExecTarget {
         containers(&self.pod)
             .find(|container| container.name == self.container)
             .expect("the name is that of one of the pod's containers")
+    }
+
+    /// What hooks may name: the container, and the volumes that it mounts.
+    pub(super) fn outline(&self) -> PodOutline {
+        let mut outline = PodOutline::of(&self.pod);
+        outline
+            .containers
+            .retain(|found| found.name == self.container);
+        let mounted: Vec<_> = self.volumes().map(|volume| volume.name.as_str()).collect();
+        outline
+            .volumes
+            .retain(|volume| mounted.contains(&&*volume.name));
+        for container in &mut outline.containers {
+            // Its command runs for as long as that of any other.
+            container.is_init = false;
+        }
+        outline
     }
 
     /// The variables of the container.

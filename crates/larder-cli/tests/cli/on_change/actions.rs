@@ -10,7 +10,10 @@ use rustix::process::geteuid;
 use serde_json::Value;
 
 use super::harness::*;
-use crate::exec::{Running, callers, desk, edit, manifest, may_mount};
+use crate::{
+    Desk,
+    exec::{Running, callers, desk, edit, manifest, may_mount, web_pod},
+};
 
 // on-change 42, 47
 #[test]
@@ -178,6 +181,50 @@ fn request_goes_to_this_machine_and_is_repeated() {
     assert_eq!(end(running), (String::new(), Some(0)));
 }
 
+/// In place of the output of a hook, whose container has the Secret `tls`.
+const WITHHELD: &str = "larder: on change, 0-sh: 8 bytes of output, withheld because the container reads Secrets, tokens \
+    or private keys: to see them, run sh by hand, with the arguments of the hook";
+
+// on-change 43
+// Attack: a Secret comes into a volume while the command runs.
+#[test]
+fn output_is_withheld_once_a_volume_holds_a_secret() {
+    if !may_mount() {
+        return;
+    }
+    let manifest = |source: &str, key: &str| {
+        let config = format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: {key}}}}}"
+        );
+        let secret = "{apiVersion: v1, kind: Secret, metadata: {name: tls}, stringData: {password: hunter2}}";
+        let mount = "env: [{name: A, value: '1'}], volumeMounts: [{name: config, mountPath: /larder-test/config}]";
+        let volume = format!(
+            "{{name: config, projected: {{sources: [{{configMap: {{name: app}}}}{source}]}}}}"
+        );
+        format!("{config}\n---\n{secret}\n---\n{}", web_pod(mount, &volume))
+    };
+    let desk = Desk::with([("app.yaml", manifest("", "one").as_str())]);
+    let script = "echo key; cat /larder-test/config/password 2>&-; true";
+    let hook = serde_json::json!([{"exec": {"command": ["sh", "-c", format!("{script}; exit 1")], "logOutput": true},
+        "onFailure": "Ignore"}]);
+    let mut running = Running::with_errors(&desk, &["--on-change", &hook.to_string()], WAIT);
+    assert_eq!(running.line(), "ready 1");
+    desk.replace("app.yaml", &manifest("", "two"));
+    assert_eq!(running.error_line(), "larder: on change, 0-sh: key");
+    let failed = "larder: on change, 0-sh: exit status 1";
+    assert_eq!(running.error_line(), failed);
+    desk.replace("app.yaml", &manifest(", {secret: {name: tls}}", "two"));
+    assert_eq!(
+        running.error_line(),
+        WITHHELD.replace("8 bytes", "11 bytes")
+    );
+    assert_eq!(running.error_line(), failed);
+    // It stays so: what the command reads may be from before.
+    desk.replace("app.yaml", &manifest("", "three"));
+    assert_eq!(running.error_line(), WITHHELD.replace("8 bytes", "4 bytes"));
+    assert_eq!(end(running), (String::new(), Some(0)));
+}
+
 // on-change 43
 #[test]
 fn output_of_a_hook_has_no_secret() {
@@ -185,12 +232,11 @@ fn output_of_a_hook_has_no_secret() {
         return;
     }
     let desk = desk("");
-    let hook = "[{exec: {command: [sh, -c, 'echo $PASSWORD; echo shown'], logOutput: true}}]";
+    let hook = "[{exec: {command: [sh, -c, 'echo $PASSWORD; exit 1'], logOutput: true}, onFailure: Ignore}]";
     let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
     assert_eq!(running.line(), "ready 1");
     edit(&desk, "two", "1");
-    assert_eq!(running.error_line(), "larder: on change, 0-sh: (withheld)");
-    assert_eq!(running.error_line(), "larder: on change, 0-sh: shown");
+    assert_eq!(running.error_line(), WITHHELD);
     assert_eq!(end(running), (String::new(), Some(0)));
 }
 
@@ -199,11 +245,21 @@ fn output_of_a_hook_is_not_printed_unless_the_hook_says_so() {
     if !may_mount() {
         return;
     }
-    let desk = desk("");
+    let pod = web_pod(
+        "env: [{name: A, value: '1'}, {name: PASSWORD, value: hunter2}], volumeMounts: [
+        {name: config, mountPath: /larder-test/config}]",
+        "{name: config, configMap: {name: app}}",
+    );
+    let write = |key: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{key: {key}}}}}\n---\n{pod}"
+        )
+    };
+    let desk = Desk::with([("app.yaml", write("one").as_str())]);
     let hook = "[{exec: [sh, -c, 'echo $PASSWORD; exit 3'], onFailure: Ignore}]";
     let mut running = Running::with_errors(&desk, &["--on-change", hook], WAIT);
     assert_eq!(running.line(), "ready 1");
-    edit(&desk, "two", "1");
+    desk.replace("app.yaml", &write("two"));
     assert_eq!(
         running.error_line(),
         "larder: on change, 0-sh: 8 bytes of output, which logOutput would show"
@@ -213,21 +269,6 @@ fn output_of_a_hook_is_not_printed_unless_the_hook_says_so() {
         "larder: on change, 0-sh: exit status 3"
     );
     assert_eq!(end(running), (String::new(), Some(0)));
-}
-
-// on-change 14
-#[test]
-fn initial_hook_fires_once_after_the_start() {
-    if !may_mount() {
-        return;
-    }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let desk = desk("");
-    let hook = format!("[{{http: {port}/ready, initial: true}}]");
-    let running = start(&desk, &["--on-change", &hook]);
-    assert!(answer(&listener, "200 OK").starts_with("POST /ready "));
-    assert_eq!(end(running).1, Some(0));
 }
 
 #[test]
