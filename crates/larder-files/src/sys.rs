@@ -10,16 +10,12 @@
 use std::{
     ffi::{CStr, CString},
     mem::MaybeUninit,
-    ops::ControlFlow,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
 };
 
 use rustix::{
-    fs::{
-        self, AtFlags, FileType, Gid, Mode, OFlags, RawDir, RawDirEntry, SeekFrom, Stat,
-        StatxFlags, Uid,
-    },
+    fs::{self, AtFlags, FileType, Gid, Mode, OFlags, RawDir, SeekFrom, Stat, StatxFlags, Uid},
     io::{Errno, Result, retry_on_intr},
     path::Arg,
 };
@@ -30,8 +26,6 @@ use crate::faults::point;
 const LISTING_BYTES: usize = 4096;
 /// Longer than any target that [`is_link_to`] is asked for: a directory and the longest name.
 const TARGET_BYTES: usize = 512;
-/// This many entries are listed before [`list_from`] looks at the time.
-const PAUSE_AFTER: usize = 256;
 
 pub(crate) const DIRECTORY: OFlags = OFlags::RDONLY
     .union(OFlags::DIRECTORY)
@@ -255,11 +249,10 @@ pub fn may_be_missing(removed: Result<()>) -> Result<()> {
 pub fn list(dir: &OwnedFd, mut visit: impl FnMut(&CStr, FileType)) -> Result<()> {
     point()?;
     fs::seek(dir, SeekFrom::Start(0))?;
-    walk(dir, |entry, kind| {
-        visit(entry.file_name(), kind);
-        Ok(ControlFlow::Continue(()))
+    walk(dir, |name, kind| {
+        visit(name, kind);
+        Ok(true)
     })
-    .map(drop)
 }
 
 /// The names in a directory, sorted; those that are not UTF-8 belong to other programs.
@@ -272,37 +265,14 @@ pub fn names(dir: &OwnedFd) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Calls `visit` with each entry of `dir` after the position `from`, in no order, until it returns false. After each 256
-/// entries it pauses if `is_over` says so: it returns the position to continue from, also in `dir` opened again. The
-/// handle may be one that only names the directory.
-pub fn list_from(
-    dir: &OwnedFd,
-    from: u64,
-    mut visit: impl FnMut(&CStr, FileType) -> Result<bool>,
-    is_over: impl Fn() -> bool,
-) -> Result<Option<u64>> {
-    let listed = open_dir(dir.as_fd(), c".")?;
-    if from > 0 {
-        fs::seek(&listed, SeekFrom::Start(from))?;
-    }
-    let mut visited = 0_usize;
-    walk(&listed, |entry, kind| {
-        if !visit(entry.file_name(), kind)? {
-            return Ok(ControlFlow::Break(None));
-        }
-        visited += 1;
-        if visited.is_multiple_of(PAUSE_AFTER) && is_over() {
-            return Ok(ControlFlow::Break(Some(entry.next_entry_cookie())));
-        }
-        Ok(ControlFlow::Continue(()))
-    })
+/// Calls `visit` with each entry of `dir`, in no order, until it returns false. The handle may be one that only names the
+/// directory.
+pub fn list_until(dir: &OwnedFd, visit: impl FnMut(&CStr, FileType) -> Result<bool>) -> Result<()> {
+    walk(&open_dir(dir.as_fd(), c".")?, visit)
 }
 
-/// Visits the entries from the position of the handle on, until `visit` ends it with a position or without.
-fn walk(
-    dir: &OwnedFd,
-    mut visit: impl FnMut(&RawDirEntry<'_>, FileType) -> Result<ControlFlow<Option<u64>>>,
-) -> Result<Option<u64>> {
+/// Visits the entries from the position of the handle on, until `visit` returns false.
+fn walk(dir: &OwnedFd, mut visit: impl FnMut(&CStr, FileType) -> Result<bool>) -> Result<()> {
     let mut buffer = Vec::with_capacity(LISTING_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());
     while let Some(entry) = entries.next() {
@@ -314,9 +284,9 @@ fn walk(
             FileType::Unknown => file_type(&stat_entry(dir.as_fd(), entry.file_name())?),
             kind => kind,
         };
-        if let ControlFlow::Break(position) = visit(&entry, kind)? {
-            return Ok(position);
+        if !visit(entry.file_name(), kind)? {
+            break;
         }
     }
-    Ok(None)
+    Ok(())
 }

@@ -4,12 +4,12 @@
 //! 2. The directories of computed files: do they contain any other entry? The first one ends the search, so a directory
 //!    of a hundred thousand files costs no more than the computed files.
 //!
-//! Both steps stop when their time is up, and continue with a newly opened directory.
+//! Both steps stop when their time is up, after a file or a whole directory, and continue with a newly opened directory.
 
 use std::{
     collections::btree_map,
     ffi::CStr,
-    fmt, mem,
+    fmt,
     ops::Bound,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::PathBuf,
@@ -115,8 +115,6 @@ pub(super) struct Comparer<'a> {
     files: btree_map::Range<'a, VolumePath, File<'a>>,
     /// Directories still to be listed, with a final slash; without [`Self::prefix`].
     directories: Vec<String>,
-    /// The position in the last of them from which to continue.
-    listed_to: u64,
     differences: Differences,
     buffer: Buffer,
     /// For errors.
@@ -137,7 +135,6 @@ impl<'a> Comparer<'a> {
             extra: reason_of_volume(volume),
             files: projection.payload.range::<str, _>((from, Bound::Unbounded)),
             directories: vec![String::new()],
-            listed_to: 0,
             differences: Differences::default(),
             buffer: Buffer::default(),
             path,
@@ -167,7 +164,7 @@ impl<'a> Comparer<'a> {
                 _ => {
                     // The rest of the payload is not of this directory.
                     self.files = btree_map::Range::default();
-                    self.list_next(directory, &mut ancestors, end)?
+                    self.list_next(directory, &mut ancestors)?
                 }
             };
             if !more {
@@ -218,17 +215,15 @@ impl<'a> Comparer<'a> {
         Ok(())
     }
 
-    /// Lists the next directory; after `end` it pauses in it. Returns whether there was one.
+    /// Lists the next directory. Returns whether there was one.
     fn list_next(
         &mut self,
         set: &OwnedFd,
         ancestors: &mut OpenAncestors,
-        end: Instant,
     ) -> Result<bool, ReadError> {
         let Some(listed) = self.directories.pop() else {
             return Ok(false);
         };
-        let from = mem::take(&mut self.listed_to);
         let directory = match ancestors.open(set.as_fd(), &listed) {
             Ok(directory) => directory,
             // Its files are missing, and are recorded as such.
@@ -244,14 +239,9 @@ impl<'a> Comparer<'a> {
             }
             Ok(extra.is_none())
         };
-        let found = sys::list_from(&directory, from, visit, || Instant::now() >= end);
+        let found = sys::list_until(&directory, visit);
         match found {
-            Ok(None) => {}
-            Ok(Some(position)) => {
-                self.listed_to = position;
-                self.directories.push(listed);
-                return Ok(true);
-            }
+            Ok(()) => {}
             // It was removed after it was opened: by the kubelet, which has then written another set, or by hand.
             Err(Errno::NOENT) => self
                 .differences
