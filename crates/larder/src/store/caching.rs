@@ -20,8 +20,6 @@
 //! 2. A request ends with the last reader that waits for it.
 //! 3. Events are published under the lock of the state, so that none follows the removal.
 
-mod age;
-
 use std::{sync::Arc, time::Duration};
 
 use futures::{
@@ -36,7 +34,6 @@ use larder_watch::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use self::age::Age;
 use super::{Cell, Entries, Entry, Reference, waiting::wait};
 use crate::{
     changes::{ChangeKind, Publisher},
@@ -59,8 +56,8 @@ pub(crate) struct CachedState<K> {
 #[derive(Debug)]
 struct CachedAnswer<K> {
     answer: Answer<K>,
-    /// How long ago the API server gave the answer.
-    age: Option<Age>,
+    /// When the API server gave the answer.
+    answered: Option<Instant>,
     hits: u64,
     /// The answer is as fresh as this registration, so references up to it may read it.
     fresh_as_of: RegistrationSeq,
@@ -94,7 +91,7 @@ impl<K: Object> CachedState<K> {
     fn new(config: Arc<ManagerConfig>) -> Self {
         let state = Mutex::new(CachedAnswer {
             answer: Answer::Unknown,
-            age: None,
+            answered: None,
             hits: 0,
             fresh_as_of: RegistrationSeq::default(),
             tried: RegistrationSeq::default(),
@@ -130,7 +127,8 @@ impl<K: Object> Cell for CachedState<K> {
                 status.version = object.metadata().resource_version.clone();
             }
         }
-        status.age = known.age.map(|age| age.at(now)).unwrap_or_default();
+        let age = |answered| now.saturating_duration_since(answered);
+        status.age = known.answered.map(age).unwrap_or_default();
         status.failure.clone_from(&known.failure);
     }
 
@@ -142,8 +140,8 @@ impl<K: Object> Cell for CachedState<K> {
 impl<K: Object> CachedAnswer<K> {
     /// The object, if the answer is still good (T6), not in doubt, and new enough for the reader.
     fn read_now(&mut self, required: RegistrationSeq, config: &ManagerConfig) -> Option<Arc<K>> {
-        let (object, age) = self.object_for(required)?;
-        if self.in_doubt || !age.is_below(config.current_ttl()) {
+        let (object, answered) = self.object_for(required)?;
+        if self.in_doubt || answered.elapsed() >= config.current_ttl() {
             return None;
         }
         let object = Arc::clone(object);
@@ -151,11 +149,11 @@ impl<K: Object> CachedAnswer<K> {
         Some(object)
     }
 
-    /// The object and how old the answer is, if it is new enough for the reader.
-    fn object_for(&self, required: RegistrationSeq) -> Option<(&Arc<K>, Age)> {
-        match (&self.answer, self.age) {
-            (Answer::Found(object), Some(age)) if self.fresh_as_of >= required => {
-                Some((object, age))
+    /// The object and when the answer came, if it is new enough for the reader.
+    fn object_for(&self, required: RegistrationSeq) -> Option<(&Arc<K>, Instant)> {
+        match (&self.answer, self.answered) {
+            (Answer::Found(object), Some(answered)) if self.fresh_as_of >= required => {
+                Some((object, answered))
             }
             _ => None,
         }
@@ -168,8 +166,9 @@ impl<K: Object> CachedAnswer<K> {
         max_stale: Option<Duration>,
         now: Instant,
     ) -> Option<Arc<K>> {
-        let (object, age) = self.object_for(required)?;
-        let is_too_old = max_stale.is_some_and(|limit| age.at(now) > limit);
+        let (object, answered) = self.object_for(required)?;
+        let age = now.saturating_duration_since(answered);
+        let is_too_old = max_stale.is_some_and(|limit| age > limit);
         (!is_too_old).then(|| Arc::clone(object))
     }
 
@@ -207,7 +206,7 @@ impl<K: Object> CachedAnswer<K> {
 
     fn keep(&mut self, object: Arc<K>, live: bool, seq: RegistrationSeq, now: Instant) {
         self.answer = Answer::Found(object);
-        self.age = Some(Age::since(now));
+        self.answered = Some(now);
         if live {
             self.fresh_as_of = self.fresh_as_of.max(seq);
         }
@@ -243,7 +242,7 @@ impl<K: Object> CachedAnswer<K> {
         changed |= !matches!(self.answer, Answer::NotFound);
         self.trust();
         self.answer = Answer::NotFound;
-        self.age = Some(Age::since(now));
+        self.answered = Some(now);
         self.fresh_as_of = self.fresh_as_of.max(seq);
         changed.then_some(ChangeKind::Deleted)
     }
