@@ -117,9 +117,6 @@ pub struct Config {
     /// Limit of ordinary requests to the API server: `kubeAPIQPS`, by default 50 per second (0 means 5, as for the
     /// kubelet), and `kubeAPIBurst`, by default 100 at once.
     pub rate_limit: RateLimit,
-    /// Most watches of each of the two managers. `maxWatches`; defaults to 5000. See
-    /// [`larder::ManagerConfig::max_watches`].
-    pub max_watches: usize,
     /// Most requests of each of the two managers that wait for their answer at the same time. `maxRequestsInFlight`;
     /// defaults to
     /// 64. See [`larder::ManagerConfig::max_requests_in_flight`].
@@ -423,7 +420,6 @@ impl Config {
                 .take_text("staticPodAPIReferences", api_references)?
                 .unwrap_or_default(),
             rate_limit: rate_limit(fields)?,
-            max_watches: at_least_one(fields, "maxWatches")?.unwrap_or(managers.max_watches),
             max_requests_in_flight: at_least_one(fields, "maxRequestsInFlight")?
                 .unwrap_or(managers.max_requests_in_flight),
             on_change: on_change(fields)?,

@@ -17,7 +17,7 @@ use futures::{
 use larder_objects::chain;
 use larder_on_change::{HookState, Past};
 use larder_watch::{
-    Api, Engine, Limits, NodeContext, Report, RequestBackoff, RequestError, RequestTiming, TargetId,
+    Api, Engine, NodeContext, Report, RequestBackoff, RequestError, RequestTiming, TargetId,
 };
 use tokio::time::{Instant, Sleep, sleep, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -36,10 +36,7 @@ use crate::{
 };
 
 /// Requests that wait for their response at the same time. Each holds an object while it is read.
-const LIMITS: Limits = Limits {
-    max_requests_in_flight: 4,
-    max_watches: usize::MAX,
-};
+const MAX_REQUESTS_IN_FLIGHT: usize = 4;
 /// The shortest pause between two lists of a selection: nothing may ask without one.
 const POLL: Duration = Duration::from_secs(1);
 /// The shortest silence after which a watch is reopened, for the same reason.
@@ -95,7 +92,13 @@ impl Running {
         let health = Arc::clone(&pages.health);
         let (api, random) = (Api::new(client), fastrand::Rng::new());
         let node = NodeContext::default();
-        let engine = Engine::new(api.clone(), LIMITS, Arc::default(), &node, random);
+        let engine = Engine::new(
+            api.clone(),
+            MAX_REQUESTS_IN_FLIGHT,
+            Arc::default(),
+            &node,
+            random,
+        );
         let capped = |time: Duration| time.min(MAX_TIME);
         let poll = timing.poll.map(|pause| capped(pause).max(POLL));
         let silence = poll.map_or(MAX_SILENCE, |pause| 2 * pause + Duration::from_mins(1));

@@ -20,7 +20,7 @@ use self::list::{ListMeta, Splitter};
 pub(crate) use self::stream::{EventStream, WatchEvent};
 use crate::{
     error::RequestError,
-    request::{data, get, open, open_stream, request, within},
+    request::{data, get, open, request, within},
     target::Target,
 };
 
@@ -175,10 +175,7 @@ impl Api {
         watch: &Watch,
     ) -> Result<EventStream<T>, RequestError> {
         let uri = target.path()?.uri(&watch.query(&target))?;
-        // A streaming list of many objects is worth its compression (Kubernetes 1.37); a watch by name is not. Secrets
-        // are left out: they would stay in the memory of the decompression.
-        let many = watch.initial_events && target.name().is_none() && !T::SECRET;
-        let body = open_stream(&self.client, uri, many).await?;
+        let body = open(&self.client, uri).await?;
         Ok(EventStream::new(body, target))
     }
 

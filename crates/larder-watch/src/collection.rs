@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use crate::{
     api::Api,
     context::NodeContext,
-    engine::{Engine, Limits},
+    engine::Engine,
     error::{RequestError, RequestFailure},
     report::{Report, TargetId},
     target::{Head, Target},
@@ -92,17 +92,13 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
         field_selector: Option<&str>,
         context: &NodeContext,
     ) -> Self {
-        let limits = Limits {
-            max_requests_in_flight: 1,
-            max_watches: 1,
-        };
         let objects = Objects {
             path,
             field_selector: field_selector.map(str::to_owned),
             kind: PhantomData,
         };
         let random = context.fork_random();
-        let mut engine = Engine::new(Api::new(client), limits, Arc::default(), context, random);
+        let mut engine = Engine::new(Api::new(client), 1, Arc::default(), context, random);
         engine.add(TARGET, Arc::new(objects));
         let mut collection = Self { engine };
         collection.relist();
@@ -111,8 +107,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
 
     /// Asks for all objects once more.
     pub fn relist(&mut self) {
-        // Collections need no slot.
-        let _ = self.engine.start(TARGET, true);
+        self.engine.start(TARGET, true);
     }
 
     /// The next event; first of all, all objects, unless a request fails.
@@ -135,8 +130,7 @@ impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K>
                 | Report::Responded { .. }
                 | Report::Confirmed(_)
                 | Report::CheckFailed(..)
-                | Report::CheckDue
-                | Report::SlotGranted => continue,
+                | Report::CheckDue => continue,
             };
         }
     }

@@ -33,7 +33,7 @@ use tokio::{
 };
 use tokio_util::time::DelayQueue;
 
-pub use self::interface::{Limits, Need, Presence, Start};
+pub use self::interface::{Need, Presence};
 use self::{checks::FreshnessCheck, run::Timer};
 use crate::{
     api::Api,
@@ -59,21 +59,10 @@ enum Part {
     Check(ObjectId),
 }
 
-/// Whether a single object counts as one of those that are watched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Slot {
-    /// It is not started, or a collection.
-    None,
-    Held,
-    /// All are taken.
-    Waiting,
-}
-
 struct WatchedTarget<T: Target> {
     driver: Driver<T>,
     waker: Arc<ReadyWaker<Part>>,
     timer: Timer,
-    slot: Slot,
     /// It neither rests nor backs off.
     active: bool,
     /// A request was sent since the start; the rate limit applies to the next ones.
@@ -90,10 +79,6 @@ pub struct Engine<T: Target> {
     timers: DelayQueue<Part>,
     /// Permits for requests.
     requests: PrioritySemaphore<Part>,
-    /// Single objects that may still be watched.
-    free_slots: usize,
-    /// Targets that wait for a slot, the first of them first. An entry may be out of date.
-    waiting: VecDeque<TargetId>,
     /// Targets whose request is a repeated one.
     repeated: Queue<TargetId>,
     repeats: RepeatLimiter,
@@ -125,10 +110,11 @@ impl<T: Target> fmt::Debug for Engine<T> {
 }
 
 impl<T: Target + Clone> Engine<T> {
-    /// An engine without targets. `seqs` counts the registrations that its states must be as fresh as.
+    /// An engine without targets. At most `max_requests_in_flight` requests wait for their response at the same time.
+    /// `seqs` counts the registrations that its states must be as fresh as.
     pub fn new(
         api: Api,
-        limits: Limits,
+        max_requests_in_flight: usize,
         seqs: Arc<SeqCounter>,
         context: &NodeContext,
         random: fastrand::Rng,
@@ -143,9 +129,7 @@ impl<T: Target + Clone> Engine<T> {
             checks: BTreeMap::new(),
             ready: Arc::default(),
             timers: DelayQueue::new(),
-            requests: PrioritySemaphore::new(limits.max_requests_in_flight),
-            free_slots: limits.max_watches,
-            waiting: VecDeque::new(),
+            requests: PrioritySemaphore::new(max_requests_in_flight),
             repeated: Queue::default(),
             repeats: context.repeats.clone(),
             reserved: None,
@@ -177,7 +161,6 @@ impl<T: Target + Clone> Engine<T> {
             driver,
             waker: self.ready.waker(Part::Driver(id)),
             timer: Timer::default(),
-            slot: Slot::None,
             active: false,
             is_repeat: false,
         };
@@ -195,24 +178,13 @@ impl<T: Target + Clone> Engine<T> {
 
     /// Requests the complete state of a target at once, in place of any request under way: one as fresh as the newest
     /// registration if `confirm`. A target that was not added needs nothing.
-    pub fn start(&mut self, id: TargetId, confirm: bool) -> Start {
+    pub fn start(&mut self, id: TargetId, confirm: bool) {
         let Some(watched) = self.targets.get_mut(&id) else {
-            return Start::Started;
+            return;
         };
-        if matches!(id, TargetId::Object(_)) && watched.slot != Slot::Held {
-            let Some(free) = self.free_slots.checked_sub(1) else {
-                if mem::replace(&mut watched.slot, Slot::Waiting) == Slot::None {
-                    self.waiting.push_back(id);
-                }
-                return Start::NoSlot;
-            };
-            self.free_slots = free;
-            watched.slot = Slot::Held;
-        }
         watched.is_repeat = false;
         watched.driver.start(confirm, Instant::now());
         self.settle(id);
-        Start::Started
     }
 
     /// Ends the request of a target, which is idle or final. Its version stays the lower bound of a later start.
@@ -220,8 +192,6 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(watched) = self.targets.get_mut(&id) {
             watched.driver.stop();
             watched.timer.set(&mut self.timers, Part::Driver(id), None);
-            let slot = mem::replace(&mut watched.slot, Slot::None);
-            self.free_slots += usize::from(slot == Slot::Held);
             self.active -= usize::from(mem::take(&mut watched.active));
         }
     }
@@ -256,9 +226,9 @@ impl<T: Target + Clone> Engine<T> {
     ///
     /// While the state of a collection is being obtained, no object is checked by name. The response to the check might
     /// be older than that state, which does not cover the object, and a change in between would be lost.
-    pub fn require_fresh(&mut self, id: TargetId, needs: Vec<Need<T>>, confirm: bool) -> Start {
+    pub fn require_fresh(&mut self, id: TargetId, needs: Vec<Need<T>>, confirm: bool) {
         let Some(watched) = self.targets.get_mut(&id) else {
-            return Start::Started;
+            return;
         };
         let activity = watched.driver.activity();
         if watched.driver.is_queued() {
@@ -292,6 +262,5 @@ impl<T: Target + Clone> Engine<T> {
                 self.check(id, need);
             }
         }
-        Start::Started
     }
 }

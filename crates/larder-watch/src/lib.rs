@@ -26,7 +26,6 @@ mod context;
 mod driver;
 mod engine;
 mod error;
-mod gunzip;
 mod limits;
 mod liveness;
 mod outages;
@@ -46,7 +45,7 @@ pub use self::{
     api::{Api, Listed},
     backoff::RequestBackoff,
     context::NodeContext,
-    engine::{Engine, Limits, Need, Presence, Start},
+    engine::{Engine, Need, Presence},
     error::{RequestError, RequestFailure, RequestPhase},
     liveness::SilentWatch,
     reflector::Restart,

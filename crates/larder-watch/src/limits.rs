@@ -1,4 +1,4 @@
-//! Limits of the requests: how many are in flight, how many watches are open, and how often requests are repeated.
+//! Limits of the requests: how many are in flight, and how often requests are repeated.
 //!
 //! A cause that interrupts one watch usually interrupts all of them (a restart of the API server, a cut connection, a
 //! compaction, a 429), on every node of the cluster at the same moment. So all managers and collections of a node share
@@ -83,7 +83,7 @@ impl<R> Queue<R> {
     }
 }
 
-/// Limits how many requests are in flight, or how many watches are open. Requesters wait in line for a [`Permit`].
+/// Limits how many requests are in flight. Requesters wait in line for a [`Permit`].
 ///
 /// A request counts from when it is sent until it is answered: a GET or list by its body, a watch by its head, a
 /// streaming list by the end of its initial events.

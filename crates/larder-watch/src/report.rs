@@ -49,8 +49,6 @@ pub enum Report<T: Target> {
     CheckFailed(ObjectId, RequestFailure),
     /// The back-off of a freshness check is over.
     CheckDue,
-    /// The target waited for a slot, and can be started.
-    SlotGranted,
     /// A request was answered, or failed; for metrics.
     Responded {
         /// Of the request: `list`, `watch` or `get`.

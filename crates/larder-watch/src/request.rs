@@ -22,11 +22,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use crate::{
-    buffer::Buffer,
-    error::RequestError,
-    gunzip::{Gunzip, WatchBody},
-};
+use crate::{buffer::Buffer, error::RequestError};
 
 /// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a
 /// Secret's base64 in JSON and its managed fields stay below twice that.
@@ -99,25 +95,6 @@ pub(crate) async fn open(client: &kube::Client, uri: Uri) -> Result<Body, Reques
     within(exchange(client, request)).await
 }
 
-/// As [`open`], for a stream; compressed only if the caller `may_compress` and the API server does.
-pub(crate) async fn open_stream(
-    client: &kube::Client,
-    uri: Uri,
-    may_compress: bool,
-) -> Result<WatchBody, RequestError> {
-    let mut request = new_request(Method::GET, uri, None::<&()>);
-    let accepted = HeaderValue::from_static(if may_compress { "gzip" } else { "identity" });
-    request
-        .headers_mut()
-        .insert(header::ACCEPT_ENCODING, accepted);
-    let (body, is_gzip) = within(answered(client, request)).await?;
-    Ok(if may_compress && is_gzip {
-        WatchBody::Gzip(Box::new(Gunzip::new(body)))
-    } else {
-        WatchBody::Plain(body)
-    })
-}
-
 /// Sends a GET and reads the whole response.
 pub(crate) async fn get(
     client: &kube::Client,
@@ -146,22 +123,13 @@ async fn read(
 
 /// Sends a request; a status other than 2xx becomes an error.
 async fn exchange(client: &kube::Client, request: Request<Body>) -> Result<Body, RequestError> {
-    Ok(answered(client, request).await?.0)
-}
-
-/// As [`exchange`], with whether the body is compressed with gzip.
-async fn answered(
-    client: &kube::Client,
-    request: Request<Body>,
-) -> Result<(Body, bool), RequestError> {
     let response = client
         .send(request)
         .await
         .map_err(RequestError::unanswered)?;
     let (head, body) = response.into_parts();
     if head.status.is_success() {
-        let encoding = head.headers.get(header::CONTENT_ENCODING);
-        return Ok((body, encoding.is_some_and(|encoding| encoding == "gzip")));
+        return Ok(body);
     }
     let retry_after = head
         .headers
@@ -188,6 +156,9 @@ fn new_request(method: Method, uri: Uri, body: Option<&impl Serialize>) -> Reque
     *request.uri_mut() = uri;
     let headers = request.headers_mut();
     headers.insert(header::ACCEPT, HeaderValue::from_static(JSON));
+    // A client that decompresses would hold Secrets in memory that is not wiped.
+    let identity = HeaderValue::from_static("identity");
+    headers.insert(header::ACCEPT_ENCODING, identity);
     if let Some(body) = body {
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media_type));
         let body = serde_json::to_vec(body).expect("objects of the API have a JSON form");

@@ -84,7 +84,7 @@ spelled! { WatchScope, ConfigError::WatchScope: Object Namespace Auto }
 /// ```
 /// use larder::{ManagerConfig, WatchScope};
 ///
-/// let config = ManagerConfig::default().watch_scope(WatchScope::Auto).max_watches(1000);
+/// let config = ManagerConfig::default().watch_scope(WatchScope::Auto).max_requests_in_flight(32);
 /// assert_eq!(config.validate(), Ok(()));
 /// ```
 #[derive(Clone, Debug)]
@@ -116,13 +116,6 @@ pub struct ManagerConfig {
     /// priority level `node-high`), so that more would only wait there; and what fits on one HTTP/2 connection (100
     /// streams).
     pub max_requests_in_flight: usize,
-    /// Under `Watch` with one watch per object, most objects that are watched at the same time; immutable and idle ones
-    /// do not count. Reads of further ones fail with [`ErrorKind::NoWatch`](crate::ErrorKind::NoWatch) until a watch
-    /// ends. Must be positive.
-    ///
-    /// Defaults to 5000, far more than the pods of one node refer to: a mistake in one manifest or controller must not
-    /// exhaust an API server's memory.
-    pub max_watches: usize,
     /// What this manager shares with the other managers and collections of the node: the rate of repeated requests, and
     /// the state of outages. Defaults to a context of its own.
     pub node_context: Option<NodeContext>,
@@ -141,7 +134,6 @@ impl Default for ManagerConfig {
             node_ttl: NodeTtl::default(),
             max_stale: None,
             max_requests_in_flight: 64,
-            max_watches: 5000,
             node_context: None,
             seed: None,
         }
@@ -158,7 +150,6 @@ impl ManagerConfig {
         node_ttl: NodeTtl
         max_stale: Option<Duration>
         max_requests_in_flight: usize
-        max_watches: usize
         seed: Option<u64>
     }
 
@@ -180,7 +171,6 @@ impl ManagerConfig {
             ("readTimeout", self.read_timeout.is_zero()),
             ("defaultTTL", self.default_ttl.is_zero()),
             ("maxRequestsInFlight", self.max_requests_in_flight == 0),
-            ("maxWatches", self.max_watches == 0),
         ];
         match is_zero.into_iter().find(|(_, is_zero)| *is_zero) {
             Some((field, _)) => Err(ConfigError::NotPositive(field)),

@@ -45,14 +45,16 @@ pub enum ErrorKind {
         /// Error of the last failed request, by its phase; `None` while the API server has not answered yet.
         source: Option<Error>,
     },
-    /// As many objects are watched as may be ([`max_watches`](crate::ManagerConfig::max_watches)); the object is
-    /// watched when one of these watches ends.
-    #[error("cannot watch {} {key}: the limit of watches is reached", .kind.singular)]
-    NoWatch {
+    /// Pods refer to more objects than any node needs, and the object is not known yet. Those beyond the limit are
+    /// requested when others lose their last reference.
+    #[error("cannot watch {} {key}: more than {limit} are referenced", .kind.singular)]
+    TooManyObjects {
         /// Kind of the object.
         kind: ObjectType,
         /// Name of the object.
         key: ObjectKey,
+        /// Most objects that a manager watches.
+        limit: usize,
     },
     /// The last request for the object failed. [`Error::is_unauthorized`] and [`Error::is_forbidden`] tell a client that
     /// may not read it; the second is normal for a moment after a pod was bound: see [`Error::is_retryable`].
@@ -115,7 +117,7 @@ impl Error {
             ErrorKind::NotSynced { source, .. } => source.as_ref()?.request(),
             ErrorKind::NotRegistered { .. }
             | ErrorKind::NotFound { .. }
-            | ErrorKind::NoWatch { .. }
+            | ErrorKind::TooManyObjects { .. }
             | ErrorKind::ShutDown { .. } => None,
         }
     }

@@ -33,7 +33,7 @@ pub struct NamespaceScope {
 pub enum ObjectState {
     /// Nothing was learned yet, so that a missing object means nothing.
     Pending,
-    /// The object is known, and kept in step by the strategy.
+    /// The object is known, and kept up to date by the strategy.
     Synced,
     /// The object is known not to exist; its creation will be noticed.
     Absent,
@@ -45,9 +45,6 @@ pub enum ObjectState {
     /// The object is marked immutable: its value is final and nothing watches it. It is looked at again when a new pod
     /// reads it.
     Immutable,
-    /// More objects are referenced than may be watched (`max_watches`), and this one waits for a watch to end. Reads
-    /// of it fail until then.
-    Unwatched,
     /// The object was not read for a while and its watch was stopped; the next read starts it again and waits for it.
     Idle,
     /// The last reference is gone. Final.
@@ -56,15 +53,7 @@ pub enum ObjectState {
 
 impl ObjectState {
     /// The names of the states that a referenced object can be in.
-    pub const NAMES: [&'static str; 7] = [
-        "pending",
-        "synced",
-        "absent",
-        "stale",
-        "immutable",
-        "unwatched",
-        "idle",
-    ];
+    pub const NAMES: &[&str] = &["pending", "synced", "absent", "stale", "immutable", "idle"];
 
     /// The state in lower case, as status output and metrics have it.
     pub const fn as_str(self) -> &'static str {
@@ -74,7 +63,6 @@ impl ObjectState {
             Self::Absent => "absent",
             Self::Stale(_) => "stale",
             Self::Immutable => "immutable",
-            Self::Unwatched => "unwatched",
             Self::Idle => "idle",
             Self::Removed => "removed",
         }

@@ -390,7 +390,6 @@ fn managers(config: &Config, node_ttl: &NodeTtl, node_context: &NodeContext) -> 
         .watch_scope(config.watch_scope)
         .sync_frequency(config.sync_frequency)
         .node_ttl(node_ttl.clone())
-        .max_watches(config.max_watches)
         .max_requests_in_flight(config.max_requests_in_flight)
         .node_context(node_context)
 }

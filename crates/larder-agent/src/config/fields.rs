@@ -62,7 +62,6 @@ impl Config {
             "staticPodAPIReferences": references,
             "kubeAPIQPS": qps,
             "kubeAPIBurst": burst,
-            "maxWatches": self.max_watches,
             "maxRequestsInFlight": self.max_requests_in_flight,
             "onChange": hooks,
             "onChangeAllowedNetworks": networks,

@@ -61,7 +61,6 @@ httpCheckFrequency: 5s
 staticPodAPIReferences: Allow
 kubeAPIQPS: 0
 kubeAPIBurst: 7
-maxWatches: 300
 maxRequestsInFlight: 20
 registerNode: true
 ",
@@ -99,7 +98,6 @@ registerNode: true
                 qps: 5,
                 burst: 7,
             },
-            max_watches: 300,
             max_requests_in_flight: 20,
             on_change: OnChangeConfig {
                 from_pods: AllowedActions {
@@ -170,8 +168,8 @@ fn mistakes_are_named_with_line_and_field() {
         expect!["line 2: httpCheckFrequency: must not be negative"],
     );
     refused(
-        "maxWatches: 0",
-        expect!["line 1: maxWatches: expected a whole number from 1"],
+        "maxRequestsInFlight: 0",
+        expect!["line 1: maxRequestsInFlight: expected a whole number from 1"],
     );
     refused(
         "fileCheckFrequency: 20",
@@ -348,11 +346,11 @@ fn table_of_fields_is_complete() {
 #[test]
 fn fields_of_different_values_are_named_in_order() {
     let config = |text: &str| parse(text).unwrap().0;
-    let old = config("staticPodURL: http://host/?a=1\nmaxWatches: 7\n");
+    let old = config("staticPodURL: http://host/?a=1\nmaxRequestsInFlight: 7\n");
     let new = config("staticPodURL: http://host/?a=2\nlisten: 127.0.0.1:1\n");
     // A URL differs even where it is not shown.
     assert_eq!(old.values()["staticPodURL"], new.values()["staticPodURL"]);
-    let expected = ["listen", "maxWatches", "staticPodURL"];
+    let expected = ["listen", "maxRequestsInFlight", "staticPodURL"];
     assert_eq!(old.differences(&new), expected);
     assert!(new.differences(&new).is_empty());
 }

@@ -112,17 +112,17 @@ fn reload_takes_up_what_it_can_and_names_the_rest() {
     let first = agent.event("listening")["address"].clone();
     let config = |text: &str| fs::write(desk.path().join("agent.yaml"), text).unwrap();
 
-    config("syncFrequency: 2m\nmaxWatches: 7\nstaticPodPath: pods\n");
+    config("syncFrequency: 2m\nmaxRequestsInFlight: 7\nstaticPodPath: pods\n");
     agent.hang_up();
     let event = agent.event("changed fields need a restart, keeping their values");
-    assert_eq!(event["fields"], "maxWatches, staticPodPath");
+    assert_eq!(event["fields"], "maxRequestsInFlight, staticPodPath");
     let event = agent.event("configuration reloaded");
     assert_eq!(event["fields"], "syncFrequency");
     let (_, text) = get(first.as_str().unwrap(), "/configz", "*/*");
     let used: Value = serde_json::from_str(&text).unwrap();
     let used = &used["agentconfiguration"];
     assert_eq!(used["syncFrequency"], "2m0s");
-    assert_eq!(used["maxWatches"], 5000);
+    assert_eq!(used["maxRequestsInFlight"], 64);
 
     config("syncFreqency: 2m\n");
     agent.hang_up();

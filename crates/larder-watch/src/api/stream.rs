@@ -7,6 +7,7 @@ use std::{
 
 use http::StatusCode;
 use http_body::Body as _;
+use kube::client::Body;
 use larder_objects::ResourceVersion;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,7 +16,6 @@ use smol_str::SmolStr;
 use crate::{
     buffer::Buffer,
     error::RequestError,
-    gunzip::WatchBody,
     request::{RESPONSE_LIMIT, Status},
     target::{Head, Target},
 };
@@ -43,7 +43,7 @@ pub(crate) enum WatchEvent<T: Target> {
 
 /// An open watch. Its memory between two events is the connection's and a few words.
 pub(crate) struct EventStream<T> {
-    body: WatchBody,
+    body: Body,
     target: T,
     buffer: Buffer,
     /// Bytes of `buffer` known to hold no line end.
@@ -51,7 +51,7 @@ pub(crate) struct EventStream<T> {
 }
 
 impl<T: Target> EventStream<T> {
-    pub(super) fn new(body: WatchBody, target: T) -> Self {
+    pub(super) fn new(body: Body, target: T) -> Self {
         Self {
             body,
             target,
@@ -83,7 +83,7 @@ impl<T: Target> EventStream<T> {
                     }
                 }
                 Some(Err(error)) => {
-                    return Poll::Ready(Some(Err(RequestError::Transport(error))));
+                    return Poll::Ready(Some(Err(RequestError::Transport(Box::new(error)))));
                 }
                 None => return Poll::Ready(None),
             }
@@ -196,7 +196,7 @@ mod tests {
             .await
             .unwrap();
         let target = ByName::new(ObjectKey::new("n", "a"));
-        EventStream::new(WatchBody::Plain(response.into_body()), target)
+        EventStream::new(response.into_body(), target)
     }
 
     async fn next(

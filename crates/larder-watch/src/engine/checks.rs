@@ -15,7 +15,7 @@ use std::{
 use futures::{FutureExt as _, future::BoxFuture};
 use tokio::time::Instant;
 
-use super::{Engine, Need, Part, Start, Timer};
+use super::{Engine, Need, Part, Timer};
 use crate::{
     api::Api,
     backoff::{RequestBackoff, retry_after},
@@ -142,11 +142,7 @@ impl<T: Target + Clone> Engine<T> {
         else {
             // A GET does not return the version of an absence; a complete state does.
             self.remove_check(object);
-            if self.start(target, true) == Start::NoSlot {
-                self.reports
-                    .push_back((target, Report::Confirmed(confirmed)));
-            }
-            return;
+            return self.start(target, true);
         };
         match check.restored.judge(version, &check.target.known_version()) {
             Recency::InDoubt => {
@@ -165,7 +161,7 @@ impl<T: Target + Clone> Engine<T> {
             Recency::Restored => {
                 confirmed.reset = true;
                 self.server.min_version_lost();
-                let _ = self.start(target, true);
+                self.start(target, true);
             }
         }
         self.remove_check(object);

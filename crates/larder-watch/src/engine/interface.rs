@@ -2,15 +2,6 @@
 
 use crate::report::ObjectId;
 
-/// The limits of an engine.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// Most requests that wait for their response at the same time.
-    pub max_requests_in_flight: usize,
-    /// Most single objects that are watched at the same time.
-    pub max_watches: usize,
-}
-
 /// The known state of an object that a reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
@@ -33,16 +24,6 @@ pub struct Need<T> {
     pub known: Presence,
     /// The object as a target of its own.
     pub target: T,
-}
-
-/// Whether a target is watched from now on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub enum Start {
-    /// It is watched, or about to be.
-    Started,
-    /// The limit of watches of single objects is reached; the target waits for a slot.
-    NoSlot,
 }
 
 impl Presence {

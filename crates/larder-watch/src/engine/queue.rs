@@ -4,13 +4,8 @@ use std::{mem, task::Wake as _};
 
 use tokio::time::Instant;
 
-use super::{Engine, Part, Slot};
-use crate::{
-    driver::Activity,
-    limits::Permit,
-    report::{Report, TargetId},
-    target::Target,
-};
+use super::{Engine, Part};
+use crate::{driver::Activity, limits::Permit, report::TargetId, target::Target};
 
 impl<T: Target + Clone> Engine<T> {
     /// Called after each event of a driver: sends or queues its request, and sets its timer.
@@ -69,21 +64,6 @@ impl<T: Target + Clone> Engine<T> {
     fn is_queued(&self, id: TargetId) -> bool {
         let watched = self.targets.get(&id);
         watched.is_some_and(|watched| watched.driver.is_queued())
-    }
-
-    /// Grants free slots to the targets that wait for one.
-    pub(super) fn grant_slots(&mut self) {
-        while self.free_slots > 0
-            && let Some(id) = self.waiting.pop_front()
-        {
-            if let Some(watched) = self.targets.get_mut(&id)
-                && watched.slot == Slot::Waiting
-            {
-                self.free_slots -= 1;
-                watched.slot = Slot::Held;
-                self.reports.push_back((id, Report::SlotGranted));
-            }
-        }
     }
 
     /// Sends the queued requests, as long as there are permits.

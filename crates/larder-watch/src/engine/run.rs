@@ -36,7 +36,6 @@ impl<T: Target + Clone> Engine<T> {
     /// Dropping the future loses nothing.
     pub async fn next(&mut self) -> (TargetId, Report<T>) {
         loop {
-            self.grant_slots();
             self.admit();
             if self.is_active != (self.active > 0) {
                 self.is_active = !self.is_active;

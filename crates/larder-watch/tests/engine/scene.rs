@@ -10,8 +10,8 @@ use std::{
 use larder_objects::{ConfigMap, ObjectKey, ResourceVersion};
 use larder_transport::path::CollectionPath;
 use larder_watch::{
-    Api, ByName, Engine, Head, Limits, Need, NodeContext, ObjectId, Presence, RegistrationSeq,
-    Report, RequestError, SeqCounter, Start, Target, TargetId,
+    Api, ByName, Engine, Head, Need, NodeContext, ObjectId, Presence, RegistrationSeq, Report,
+    RequestError, SeqCounter, Target, TargetId,
 };
 use parking_lot::Mutex;
 use tokio::time::timeout;
@@ -107,19 +107,16 @@ pub(crate) struct Scene {
 
 impl Scene {
     pub(crate) fn new() -> Self {
-        Self::with_limits(Limits {
-            max_requests_in_flight: 4,
-            max_watches: 4,
-        })
+        Self::with_max_requests(4)
     }
 
-    pub(crate) fn with_limits(limits: Limits) -> Self {
+    pub(crate) fn with_max_requests(max_in_flight: usize) -> Self {
         let (client, script) = Script::new();
         let (seqs, context) = (Arc::default(), NodeContext::with_seed(7));
         let random = fastrand::Rng::with_seed(7);
         let engine = Engine::new(
             Api::new(client),
-            limits,
+            max_in_flight,
             Arc::clone(&seqs),
             &context,
             random,
@@ -152,9 +149,7 @@ impl Scene {
         self.seqs.advance();
         let target = self.target(Some(name));
         self.engine.add(one(name), target);
-        if self.engine.start(one(name), true) == Start::NoSlot {
-            self.note("no slot");
-        }
+        self.engine.start(one(name), true);
         self.settle().await;
     }
 
@@ -162,7 +157,7 @@ impl Scene {
     pub(crate) async fn start_all(&mut self) {
         let target = self.target(None);
         self.engine.add(ALL, target);
-        assert_eq!(self.engine.start(ALL, true), Start::Started);
+        self.engine.start(ALL, true);
         self.settle().await;
     }
 
@@ -175,9 +170,7 @@ impl Scene {
             target: self.target(Some(name)),
         };
         let needs = names.iter().map(need).collect();
-        if self.engine.require_fresh(id_of_target, needs, true) == Start::NoSlot {
-            self.note("no slot");
-        }
+        self.engine.require_fresh(id_of_target, needs, true);
         self.settle().await;
     }
 
@@ -281,7 +274,6 @@ impl Scene {
                 format!("check of {} failed: {}", object.0, failure.error.label())
             }
             Report::CheckDue => "check due".to_owned(),
-            Report::SlotGranted => "slot granted".to_owned(),
         };
         let of = match id {
             TargetId::Object(object) => object.0.to_string(),

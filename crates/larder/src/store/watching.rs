@@ -47,6 +47,10 @@ use crate::{
     status::{KnownObject, NamespaceScope, ObjectState, ScopeChoice, StaleObject},
 };
 
+/// Most objects of a kind that are watched: ten times the pods of the largest nodes, with twenty objects each. A mistake
+/// in one controller must not exhaust the memory of this process or of the API server.
+const MAX_OBJECTS: usize = 50_000;
+
 /// What store and task share.
 #[derive(Debug)]
 pub(crate) struct WatchStoreInner<K: Object> {
@@ -91,8 +95,13 @@ impl<K: Object> WatchStoreInner<K> {
     ) -> Option<Result<Arc<K>, Error>> {
         let answer = entry.cell.look(&entry.key, required);
         if answer.is_none() {
+            let kind = K::TYPE;
             if self.commands.is_closed() {
-                return Some(Err(ErrorKind::ShutDown { kind: K::TYPE }.into()));
+                return Some(Err(ErrorKind::ShutDown { kind }.into()));
+            }
+            if self.entries.len() > MAX_OBJECTS && entry.cell.state() == ObjectState::Pending {
+                let (key, limit) = (entry.key.clone(), MAX_OBJECTS);
+                return Some(Err(ErrorKind::TooManyObjects { kind, key, limit }.into()));
             }
             self.note_pending_read(&entry.cell);
         }

@@ -141,8 +141,6 @@ impl ModelObject {
 struct Model {
     strategy: Strategy,
     scope: WatchScope,
-    /// Most watches at the same time.
-    watches: usize,
     cluster: Cluster,
     manager: ConfigMapManager,
     objects: Vec<ModelObject>,
@@ -178,7 +176,6 @@ impl Model {
         Self {
             strategy: config.strategy,
             scope: config.watch_scope,
-            watches: config.max_watches,
             objects: objects.collect(),
             cluster,
             manager,
@@ -347,10 +344,6 @@ impl Model {
         let value = match read {
             Ok(map) => Some(map.data["k"].to_string()),
             Err(error) if error.is_not_found() => None,
-            Err(error) if matches!(error.kind(), ErrorKind::NoWatch { .. }) => {
-                let too_few = self.watches < NAMES.len();
-                return require(too_few, || format!("enough watches, but {context}"));
-            }
             // Strategies other than Watch do not wait for the end of an outage, and Watch not for long.
             Err(_) => return require(!calm, || format!("failed in calm weather: {context}")),
         };
@@ -394,7 +387,7 @@ impl Model {
             referenced.truncate(1);
         }
         let open = self.cluster.server.open_watches();
-        require(open <= referenced.len().min(self.watches), || {
+        require(open <= referenced.len(), || {
             format!("{open} watches of {} objects", referenced.len())
         })
     }
@@ -462,12 +455,6 @@ fn strategy_watch_does_what_the_model_does() {
 #[test]
 fn strategy_watch_matches_the_model_in_namespace_scope() {
     let config = of(Strategy::Watch).watch_scope(WatchScope::Namespace);
-    check(&config, VARIANT);
-}
-
-#[test]
-fn strategy_watch_matches_the_model_with_too_few_watches() {
-    let config = of(Strategy::Watch).max_watches(1).max_requests_in_flight(1);
     check(&config, VARIANT);
 }
 

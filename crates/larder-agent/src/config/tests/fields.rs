@@ -129,13 +129,6 @@ pub(super) const FIELDS: &[Field] = &[
         example: "100",
     },
     Field {
-        name: "maxWatches",
-        form: "number, at least 1",
-        default: "`5000`",
-        about: "Maximum watches, counted separately for ConfigMaps and Secrets. Objects beyond it cannot be read until a watch ends; the error says so.",
-        example: "5000",
-    },
-    Field {
         name: "maxRequestsInFlight",
         form: "number, at least 1",
         default: "`64`",

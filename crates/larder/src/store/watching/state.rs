@@ -60,7 +60,6 @@ enum KnownState<K> {
     Immutable(Arc<K>),
     /// References up to this registration may read the copy.
     Stale(StaleObject<K>, RegistrationSeq),
-    Unwatched,
     Idle,
     Removed,
 }
@@ -118,7 +117,7 @@ impl<K: Object> KnownState<K> {
         match self {
             Self::Synced(object) | Self::Immutable(object) => Some(object),
             Self::Stale(copy, _) => copy.object.as_ref(),
-            Self::Pending | Self::Absent | Self::Unwatched | Self::Idle | Self::Removed => None,
+            Self::Pending | Self::Absent | Self::Idle | Self::Removed => None,
         }
     }
 
@@ -129,7 +128,6 @@ impl<K: Object> KnownState<K> {
             Self::Absent => ObjectState::Absent,
             Self::Immutable(_) => ObjectState::Immutable,
             Self::Stale(copy, _) => ObjectState::Stale(copy.as_of),
-            Self::Unwatched => ObjectState::Unwatched,
             Self::Idle => ObjectState::Idle,
             Self::Removed => ObjectState::Removed,
         }
@@ -254,7 +252,6 @@ impl<K: Object> WatchedState<K> {
         let (kind, key) = (K::TYPE, || key.clone());
         let error = match &known.state {
             KnownState::Removed => ErrorKind::NotRegistered { key: key() },
-            KnownState::Unwatched => ErrorKind::NoWatch { kind, key: key() },
             _ if !known.is_readable(required) => return None,
             KnownState::Pending | KnownState::Idle => return None,
             state => match state.object() {
@@ -416,25 +413,6 @@ impl<K: Object> WatchedState<K> {
         let mut known = self.known.lock();
         if !matches!(known.state, KnownState::Removed) {
             known.state = KnownState::Idle;
-        }
-    }
-
-    /// The object gets no watch, because the limit is reached. A copy that is served stays.
-    pub(super) fn refuse_watch(&self) {
-        let mut known = self.known.lock();
-        if !matches!(known.state, KnownState::Removed | KnownState::Stale(..)) {
-            known.state = KnownState::Unwatched;
-        }
-        drop(known);
-        self.clear_read_pending();
-        self.changed.notify_waiters();
-    }
-
-    /// The object gets a watch after all.
-    pub(super) fn grant_watch(&self) {
-        let mut known = self.known.lock();
-        if let KnownState::Unwatched = known.state {
-            known.state = KnownState::Pending;
         }
     }
 }

@@ -14,7 +14,7 @@ use std::{
 };
 
 use larder_objects::Object;
-use larder_watch::{Api, Engine, Limits, Need, ObjectId, Presence, Start, TargetId};
+use larder_watch::{Api, Engine, Need, ObjectId, Presence, TargetId};
 use tokio::{
     sync::mpsc,
     time::{Duration, Instant, Interval, MissedTickBehavior, interval_at},
@@ -22,7 +22,7 @@ use tokio::{
 use tracing::{debug, warn};
 
 use self::scopes::Scopes;
-use super::{WatchStoreInner, WatchedState, target::WatchTarget};
+use super::{MAX_OBJECTS, WatchStoreInner, WatchedState, target::WatchTarget};
 use crate::{
     config::{ManagerConfig, WatchScope},
     status::ObjectState,
@@ -80,8 +80,8 @@ pub(super) struct WatchTask<K: Object> {
     scopes: Scopes,
     /// Targets and objects for which a reader waits, or that have joined a namespace in unknown state.
     pending: BTreeSet<(TargetId, ObjectId)>,
-    /// Whether the log has reported that the watch limit is reached.
-    limit_reported: bool,
+    /// The objects beyond [`MAX_OBJECTS`].
+    refused: BTreeMap<ObjectId, Arc<Entry<WatchedState<K>>>>,
     idle_pass: Interval,
 }
 
@@ -111,13 +111,15 @@ impl<K: Object> WatchTask<K> {
         };
         let mut idle_pass = interval_at(Instant::now() + period, period);
         idle_pass.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let limits = Limits {
-            max_requests_in_flight: config.max_requests_in_flight,
-            max_watches: config.max_watches,
-        };
         let context = config.node_context.clone().unwrap_or_default();
         let seqs = Arc::clone(inner.entries.seqs());
-        let engine = Engine::new(api.clone(), limits, seqs, &context, random.fork());
+        let engine = Engine::new(
+            api.clone(),
+            config.max_requests_in_flight,
+            seqs,
+            &context,
+            random.fork(),
+        );
         Self {
             inner,
             commands,
@@ -126,7 +128,7 @@ impl<K: Object> WatchTask<K> {
             objects: BTreeMap::new(),
             scopes: Scopes::new(api, context, random),
             pending: BTreeSet::new(),
-            limit_reported: false,
+            refused: BTreeMap::new(),
             idle_pass,
         }
     }
@@ -183,13 +185,20 @@ impl<K: Object> WatchTask<K> {
                 target
             }
             Command::Removed(id) => {
+                self.refused.remove(&id);
                 let object = self.objects.remove(&id)?;
                 self.engine.remove(TargetId::Object(id));
                 if let Some(target) = object.target {
                     self.pending.remove(&(target, id));
                 }
                 self.leave_namespace(&object.entry.key.namespace, id);
-                None
+                let mut added = None;
+                while self.objects.len() < MAX_OBJECTS
+                    && let Some((_, entry)) = self.refused.pop_first()
+                {
+                    added = self.add(entry);
+                }
+                added
             }
         }
     }
@@ -200,6 +209,17 @@ impl<K: Object> WatchTask<K> {
             return None;
         }
         let id = entry.cell.id;
+        if self.objects.len() == MAX_OBJECTS {
+            if self.refused.is_empty() {
+                let (kind, limit) = (K::TYPE.kind, MAX_OBJECTS);
+                warn!(
+                    kind,
+                    limit, "too many objects are referenced, not watching the others"
+                );
+            }
+            self.refused.insert(id, entry);
+            return None;
+        }
         let namespace = entry.key.namespace.clone();
         let object = WatchedObject {
             entry,
@@ -246,26 +266,7 @@ impl<K: Object> WatchTask<K> {
     /// Requests the complete state of a target, as fresh as its readers need it.
     fn start(&mut self, target: TargetId) {
         let confirm = !self.members(target).all(WatchedObject::is_fresh);
-        if self.engine.start(target, confirm) == Start::NoSlot {
-            self.refuse(target);
-        }
-    }
-
-    /// All watches that may be open are open: reads of the object fail until one ends.
-    fn refuse(&mut self, target: TargetId) {
-        if let TargetId::Object(id) = target
-            && let Some(object) = self.objects.get(&id)
-        {
-            self.pending.remove(&(target, id));
-            object.entry.cell.refuse_watch();
-        }
-        if !std::mem::replace(&mut self.limit_reported, true) {
-            let (kind, limit) = (K::TYPE.kind, self.config.max_watches);
-            warn!(
-                kind,
-                limit, "watch limit reached, reads of the remaining objects fail"
-            );
-        }
+        self.engine.start(target, confirm);
     }
 
     /// The objects that a target covers.
@@ -307,9 +308,7 @@ impl<K: Object> WatchTask<K> {
         if self.engine.is_resting(target) {
             self.touch(target);
         }
-        if self.engine.require_fresh(target, needs, confirm) == Start::NoSlot {
-            self.refuse(target);
-        }
+        self.engine.require_fresh(target, needs, confirm);
     }
 
     /// The known state of an object with a pending read, unless it is enough for the read.
@@ -317,7 +316,7 @@ impl<K: Object> WatchTask<K> {
         let cell = &object.entry.cell;
         let (state, is_fresh) = object.freshness();
         let known = match state {
-            ObjectState::Removed | ObjectState::Unwatched => return None,
+            ObjectState::Removed => return None,
             ObjectState::Pending | ObjectState::Stale(_) | ObjectState::Idle => {
                 return Some(Presence::Unknown);
             }

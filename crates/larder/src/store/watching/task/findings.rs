@@ -61,13 +61,6 @@ impl<K: Object> WatchTask<K> {
                 }
             }
             Report::CheckDue => {}
-            Report::SlotGranted => {
-                for object in self.members(target) {
-                    object.entry.cell.grant_watch();
-                }
-                self.touch(target);
-                self.start(target);
-            }
         }
         self.rest_if_final(target);
         self.refresh(target);
