@@ -152,7 +152,7 @@ pub struct CheckpointStatus {
     pub written: Option<Timestamp>,
     /// Time of the oldest freshness check among all copies.
     #[serde(
-        rename = "oldestProof",
+        rename = "oldestConfirmed",
         skip_serializing_if = "Option::is_none",
         default
     )]

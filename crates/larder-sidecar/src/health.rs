@@ -39,7 +39,7 @@ impl WatchHealth {
             "name": selection.name,
             "selector": selection.labels,
             "version": self.version.as_str(),
-            "proofAgeSeconds": self.proven.map(|proven| (now - proven).as_secs()),
+            "confirmedAgeSeconds": self.proven.map(|proven| (now - proven).as_secs()),
             "error": self.error.as_ref().map(|(text, _)| text),
         })
     }
@@ -150,7 +150,7 @@ impl Health {
             }
             let age = watch.proven.map(|proven| now - proven);
             if max_age.is_some_and(|max| age.is_none_or(|age| age > max)) {
-                problems.push(format!("watch of {selection}: no proof in time"));
+                problems.push(format!("watch of {selection}: not confirmed in time"));
             }
             if let (Some((_, since)), "ok") = (&watch.error, &*status) {
                 status = format!("degraded: api server unreachable since {since}");
@@ -255,7 +255,9 @@ mod tests {
         let live = health.live(None, now);
         assert!(live.is_ok);
         assert!(live.body.contains("degraded: api server unreachable since"));
-        assert!(live.body.contains("no route") && live.body.contains(r#""proofAgeSeconds":600"#));
+        assert!(
+            live.body.contains("no route") && live.body.contains(r#""confirmedAgeSeconds":600"#)
+        );
         assert!(health.ready(now).is_ok);
         assert!(!health.live(Some(Duration::from_mins(1)), now).is_ok);
         health.proven(0, None);

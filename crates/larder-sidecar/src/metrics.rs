@@ -41,7 +41,10 @@ impl Metrics {
         Self {
             files: registrar.add("files", "Files that are ours"),
             collisions: registrar.add("collisions", "Paths that several objects have"),
-            proof_age: registrar.add("proof_age_seconds", "Age of the oldest proof of a watch"),
+            proof_age: registrar.add(
+                "confirmed_age_seconds",
+                "Time since the watch that was confirmed longest ago was last confirmed",
+            ),
             delivery: registrar.seconds(
                 "change_delivery",
                 "Time from the event to the file",

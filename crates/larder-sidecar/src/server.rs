@@ -197,7 +197,7 @@ mod tests {
         let body = response.into_body().collect().await.unwrap().to_bytes();
         let text = String::from_utf8_lossy(&body);
         assert!(
-            text.contains("larder_sidecar_proof_age_seconds 40.0\n"),
+            text.contains("larder_sidecar_confirmed_age_seconds 40.0\n"),
             "{text}"
         );
     }

@@ -4,6 +4,7 @@
 //! 1. Only the target determines the requests of a list or watch.
 //! 2. A list is held one item at a time.
 //! 3. Dropping the future or the stream ends the request.
+//! 4. Every answer is read up to its [bound](crate::bounds).
 
 pub mod fuzzing;
 mod list;
@@ -19,13 +20,11 @@ use serde_json::{Value, json};
 use self::list::{ListMeta, Splitter};
 pub(crate) use self::stream::{EventStream, WatchEvent};
 use crate::{
+    bounds::{ListBounds, ListMeter, MAX_PAGES},
     error::RequestError,
     request::{data, get, open, request, within},
     target::Target,
 };
-
-/// Most pages of a list, so that a server that never ends one is noticed: five million objects.
-const MAX_PAGES: usize = 10_000;
 
 /// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
@@ -36,6 +35,7 @@ const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubje
 #[derive(Clone)]
 pub struct Api {
     client: kube::Client,
+    bounds: ListBounds,
 }
 
 /// The result of a list.
@@ -69,7 +69,8 @@ impl fmt::Debug for Api {
 impl Api {
     /// Requests through `client`.
     pub fn new(client: kube::Client) -> Self {
-        Self { client }
+        let bounds = ListBounds::default();
+        Self { client, bounds }
     }
 
     /// Reads a single object. Without `version` the response is the most recent state; with `0` whatever a cache holds.
@@ -108,6 +109,7 @@ impl Api {
         let (mut state, mut incomplete) = (T::State::default(), None);
         let mut found = false;
         let mut paged = version.is_none();
+        let mut meter = ListMeter::new(self.bounds);
         for _ in 0..MAX_PAGES {
             let mut query = query_of(target);
             // With a version, a limit would lead past the API server's cache.
@@ -126,7 +128,7 @@ impl Api {
                 }
                 Err(error) => incomplete = Some(error),
             };
-            match self.list_page(target, &query, take).await {
+            match self.list_page(target, &query, &mut meter, take).await {
                 Ok(meta) if meta.r#continue.is_empty() || (found && target.name().is_some()) => {
                     return Ok(Listed {
                         state,
@@ -153,16 +155,21 @@ impl Api {
         &self,
         target: &T,
         query: &Query,
+        meter: &mut ListMeter,
         mut take: impl FnMut(Result<T::Item, RequestError>),
     ) -> Result<ListMeta, RequestError> {
         let uri = target.path()?.uri(query)?;
         let mut body = open(&self.client, uri).await?;
         let mut splitter = Splitter::new(T::SECRET);
         while let Some(data) = within(data(&mut body)).await? {
-            splitter.push(&data, |item| {
-                if let Some(item) = target.read(item).transpose() {
+            meter.received(data.len())?;
+            splitter.push(&data, |bytes| {
+                let item = target.read(bytes).transpose();
+                meter.item(bytes.len(), item.is_some())?;
+                if let Some(item) = item {
                     take(item);
                 }
+                Ok(())
             })?;
         }
         splitter.finish()
@@ -176,7 +183,8 @@ impl Api {
     ) -> Result<EventStream<T>, RequestError> {
         let uri = target.path()?.uri(&watch.query(&target))?;
         let body = open(&self.client, uri).await?;
-        Ok(EventStream::new(body, target))
+        let initial = watch.initial_events.then(|| ListMeter::new(self.bounds));
+        Ok(EventStream::new(body, target, initial))
     }
 
     /// Whether this identity may do `verb` to all objects of that type in `namespace`: a self subject access review.
@@ -235,7 +243,23 @@ fn query_of(target: &impl Target) -> Query {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        convert::Infallible,
+        future::poll_fn,
+        sync::{
+            Arc,
+            atomic::{AtomicUsize, Ordering},
+        },
+    };
+
+    use bytes::Bytes;
+    use futures::{
+        StreamExt as _,
+        stream::{self, BoxStream},
+    };
     use http::Request;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
     use kube::client::Body;
     use larder_objects::{ConfigMap, ObjectKey};
 
@@ -252,17 +276,117 @@ mod tests {
         );
     }
 
+    /// Requests whose answer is `head`, and then `rest` without an end. Small bounds stand in for those of a node.
+    fn endless(head: &'static str, rest: &'static str) -> Api {
+        let service = tower::service_fn(move |_: Request<Body>| async move {
+            let chunks = stream::once(async move { head }).chain(stream::repeat(rest));
+            let frames = chunks.map(|text| Ok::<_, Infallible>(Frame::data(text.into())));
+            let frames: StreamBody<BoxStream<'_, Result<Frame<Bytes>, _>>> =
+                StreamBody::new(frames.boxed());
+            Ok::<_, Infallible>(http::Response::new(frames))
+        });
+        let bounds = ListBounds {
+            items: 1000,
+            bytes: 100_000,
+            kept_bytes: 10_000,
+        };
+        Api {
+            bounds,
+            ..Api::new(kube::Client::new(service, "default"))
+        }
+    }
+
+    /// The items of a list that does not end: objects that the target covers, others, and none.
+    const ENDLESS: [(&str, &str); 4] = [
+        (r#"{"metadata":{"name":"a"},"data":{"k":"some text"}},"#, "longer than 10000 bytes"),
+        (r#"{"metadata":{"name":"b"}},"#, "more than 1000 items"),
+        ("7,", "more than 1000 items"),
+        ("        ,", "longer than 100000 bytes"),
+    ];
+
+    fn target() -> ByName<ConfigMap> {
+        ByName::new(ObjectKey::new("n", "a"))
+    }
+
+    // managers 84
+    #[tokio::test]
+    async fn an_endless_page_of_a_list_is_an_error() {
+        for (items, expected) in ENDLESS {
+            let head = r#"{"metadata":{"resourceVersion":"5"},"items":["#;
+            let error = endless(head, items).list(&target(), None).await.unwrap_err();
+            assert!(error.to_string().contains(expected), "{error}");
+        }
+    }
+
+    // managers 84
+    #[tokio::test]
+    async fn endless_pages_of_a_list_are_an_error() {
+        let pages = AtomicUsize::new(0);
+        let pages = Arc::new(pages);
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let page = pages.fetch_add(1, Ordering::Relaxed);
+            let item = r#"{"metadata":{"name":"b"}}"#;
+            let page = format!(r#"{{"metadata":{{"continue":"{page}"}},"items":[{item},{item}]}}"#);
+            async move { Ok::<_, Infallible>(http::Response::new(Body::from(page.into_bytes()))) }
+        });
+        let mut api = Api::new(kube::Client::new(service, "default"));
+        api.bounds.items = 1000;
+        let error = api.list(&target(), None).await.unwrap_err();
+        assert_eq!(error.to_string(), "the list has more than 1000 items");
+    }
+
+    // managers 84
+    #[tokio::test]
+    async fn endless_initial_events_are_an_error_and_later_ones_are_not() {
+        let watch = Watch {
+            initial_events: true,
+            version: None,
+            timeout: Duration::from_mins(30),
+        };
+        let added = concat!(
+            r#"{"type":"ADDED","object":{"metadata":{"name":"a"},"data":{"k":"some text"}}}"#,
+            "\n"
+        );
+        let synced = concat!(
+            r#"{"type":"BOOKMARK","object":{"metadata":{"annotations":{"k8s.io/initial-events-end":"true"}}}}"#,
+            "\n"
+        );
+        for (head, rest, expected) in [
+            ("", added, Some("the response is longer than 10000 bytes")),
+            ("", "\n", Some("the list has more than 1000 items")),
+            ("", "7\n", Some("the list has more than 1000 items")),
+            ("", "x", Some("the response is longer than 3145728 bytes")),
+            (synced, "x", Some("the response is longer than 3145728 bytes")),
+            (synced, added, None),
+        ] {
+            let mut events = endless(head, rest).watch(target(), &watch).await.unwrap();
+            let mut failure = None;
+            for _ in 0..5000 {
+                if let Some(Err(error)) = poll_fn(|context| events.poll_next(context)).await {
+                    failure = Some(error.to_string());
+                    break;
+                }
+            }
+            assert_eq!(failure.as_deref(), expected, "{head}{rest}");
+        }
+    }
+
+    // managers 84
+    #[tokio::test]
+    async fn an_endless_object_is_an_error() {
+        let api = endless(r#"{"metadata":{"name":"a"},"data":{"k":""#, "some text of a value");
+        let error = api.get(&target(), None).await.unwrap_err();
+        assert_eq!(error.to_string(), "the response is longer than 3145728 bytes");
+    }
+
     #[tokio::test]
     async fn a_list_that_repeats_its_page_is_an_error() {
         let page = r#"{"metadata":{"resourceVersion":"5","continue":"again"},"items":[]}"#;
         let service = tower::service_fn(move |_: Request<Body>| async move {
-            Ok::<_, std::convert::Infallible>(http::Response::new(Body::from(
-                page.as_bytes().to_vec(),
-            )))
+            Ok::<_, Infallible>(http::Response::new(Body::from(page.as_bytes().to_vec())))
         });
         let api = Api::new(kube::Client::new(service, "default"));
-        let target = ByName::<ConfigMap>::new(ObjectKey::new("n", "a"));
-        let error = api.list(&target, None).await.unwrap_err();
+        let error = api.list(&target(), None).await.unwrap_err();
         assert!(matches!(error, RequestError::Unexpected(_)), "{error}");
     }
 }

@@ -88,7 +88,10 @@ struct Collecting<T: Target> {
     state: T::State,
     incomplete: Option<Arc<RequestError>>,
     timeout: Duration,
+    /// When the next event must be there.
     deadline: Instant,
+    /// When the state must be complete.
+    end: Instant,
     in_flight: InFlight,
 }
 
@@ -327,6 +330,9 @@ impl<T: Target + Clone> Driver<T> {
             DriverPhase::Watching(_) => {
                 self.overdue = true;
                 self.decide(Decision::send(Phase::Watch, Restart::Stalled), None, shared);
+            }
+            DriverPhase::Collecting(collecting) if shared.now < collecting.deadline => {
+                self.phase = DriverPhase::Collecting(collecting);
             }
             DriverPhase::Collecting(collecting) => {
                 shared.server.streaming_failed(shared.now);

@@ -42,11 +42,17 @@ pub enum RequestError {
     /// A namespace or name cannot be part of a path, so nothing was sent.
     #[error("invalid path")]
     Path(#[from] PathError),
-    /// The response was longer than any object may be.
+    /// The response was longer than any object or list may be.
     #[error("the response is longer than {limit_bytes} bytes")]
     TooLong {
         /// The limit that was passed.
         limit_bytes: usize,
+    },
+    /// The list had more items than any cluster has.
+    #[error("the list has more than {limit} items")]
+    TooManyItems {
+        /// The limit that was passed.
+        limit: usize,
     },
     /// The response was not what was requested.
     #[error("{0} in the response")]
@@ -140,7 +146,10 @@ impl RequestError {
     pub fn is_unreadable(&self) -> bool {
         matches!(
             self,
-            Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_)
+            Self::TooLong { .. }
+                | Self::TooManyItems { .. }
+                | Self::Unexpected(_)
+                | Self::Decode(_)
         )
     }
 
@@ -190,7 +199,10 @@ impl RequestError {
             Self::Transport(_) => "transport",
             Self::Timeout(_) => "timeout",
             Self::Path(_) => "not_a_name",
-            Self::TooLong { .. } | Self::Unexpected(_) | Self::Decode(_) => "bad_answer",
+            Self::TooLong { .. }
+            | Self::TooManyItems { .. }
+            | Self::Unexpected(_)
+            | Self::Decode(_) => "bad_answer",
         }
     }
 }

@@ -20,6 +20,7 @@
 
 mod api;
 mod backoff;
+mod bounds;
 mod buffer;
 pub mod collection;
 mod context;

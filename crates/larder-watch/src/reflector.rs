@@ -172,9 +172,12 @@ impl Decision {
     }
 }
 
-/// An open streaming list without the end of its initial events after this time: the API server does not know streaming
-/// lists. (Before 1.27 it ignores the parameter and watches.)
-pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_secs(10);
+/// An open streaming list without an event for so long, and without the end of its initial events: the API server does
+/// not know streaming lists. (Before 1.27 it ignores the parameter and watches.)
+pub(crate) const STREAMING_SILENCE: Duration = Duration::from_secs(10);
+
+/// The same, whatever comes: a watch of busy objects is never silent.
+pub(crate) const STREAMING_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// How long after its timeout an open watch counts as dead.
 pub(crate) const WATCH_SLACK: Duration = Duration::from_secs(30);

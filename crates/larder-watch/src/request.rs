@@ -22,11 +22,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use crate::{buffer::Buffer, error::RequestError};
-
-/// Longest object, event or error that is read. The API server stores objects of up to about 1.5 MiB in etcd; a
-/// Secret's base64 in JSON and its managed fields stay below twice that.
-pub(crate) const RESPONSE_LIMIT: usize = 3 << 20;
+use crate::{bounds::OBJECT_BYTES, buffer::Buffer, error::RequestError};
 
 /// Longest wait for the response to a get, for the head of another response, and for the next bytes of a list (API
 /// server's own limit: 60 s).
@@ -176,7 +172,7 @@ pub(crate) fn within<T>(
 }
 
 async fn collect(mut body: Body, secret: bool) -> Result<Buffer, RequestError> {
-    let mut buffer = Buffer::new(secret, RESPONSE_LIMIT);
+    let mut buffer = Buffer::new(secret, OBJECT_BYTES);
     while let Some(data) = data(&mut body).await? {
         buffer.push(&data)?;
     }
@@ -301,7 +297,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_endless_response_is_cut_off() {
-        static ENDLESS: [u8; RESPONSE_LIMIT + 1] = [b' '; RESPONSE_LIMIT + 1];
+        static ENDLESS: [u8; OBJECT_BYTES + 1] = [b' '; OBJECT_BYTES + 1];
         let (client, _) = answering(&ENDLESS);
         let body = None::<&()>;
         let error = request::<IgnoredAny>(&client, Method::POST, "/x", body).await;

@@ -61,7 +61,7 @@ impl CheckpointBoard {
             ),
             rejected: registrar.add("rejected_files", "Files that did not open at the start"),
             oldest_verification: registrar.add(
-                "oldest_proof_timestamp_seconds",
+                "oldest_confirmed_timestamp_seconds",
                 "Time of the oldest freshness check among all copies, in seconds since 1970; 0 without copies",
             ),
             serving: registrar.add("serving", "1 while pods are served from the checkpoint"),

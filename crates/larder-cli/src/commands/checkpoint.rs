@@ -95,7 +95,7 @@ fn json(found: &Contents<()>) -> serde_json::Value {
             "namespace": copy.id.namespace,
             "name": copy.id.name,
             "absent": copy.content.is_none(),
-            "proven": copy.verified_at.to_string(),
+            "lastConfirmed": copy.verified_at.to_string(),
             "bytes": copy.bytes,
         })
     });

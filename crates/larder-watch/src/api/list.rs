@@ -3,10 +3,11 @@
 use larder_objects::ResourceVersion;
 use serde::{Deserialize, de::IgnoredAny};
 
-use crate::{buffer::Buffer, error::RequestError, request::RESPONSE_LIMIT};
-
-/// Longest list without its items: kind, version, the token of the next page.
-const FRAME_LIMIT: usize = 64 << 10;
+use crate::{
+    bounds::{FRAME_BYTES, OBJECT_BYTES},
+    buffer::Buffer,
+    error::RequestError,
+};
 
 /// The metadata of a list.
 #[derive(Default, Deserialize)]
@@ -54,8 +55,8 @@ const AMONG_ITEMS: usize = 2;
 impl Splitter {
     pub(super) fn new(secret: bool) -> Self {
         Self {
-            frame: Buffer::new(secret, FRAME_LIMIT),
-            item: Buffer::new(secret, RESPONSE_LIMIT),
+            frame: Buffer::new(secret, FRAME_BYTES),
+            item: Buffer::new(secret, OBJECT_BYTES),
             depth: 0,
             in_string: false,
             escaped: false,
@@ -68,11 +69,11 @@ impl Splitter {
     ///
     /// # Errors
     ///
-    /// An item or the rest is longer than the limit.
+    /// An item or the rest is longer than the limit, or an item was refused.
     pub(super) fn push(
         &mut self,
         data: &[u8],
-        mut take: impl FnMut(&[u8]),
+        mut take: impl FnMut(&[u8]) -> Result<(), RequestError>,
     ) -> Result<(), RequestError> {
         // What begins here has not been pushed yet.
         let mut start = 0;
@@ -100,7 +101,7 @@ impl Splitter {
                 (JsonRegion::AmongItems, _) => start = at,
                 (JsonRegion::Item, JsonRegion::AmongItems) => {
                     self.item.push(&data[start..=at])?;
-                    take(&self.item);
+                    take(&self.item)?;
                     self.item.consume(self.item.len());
                     start = at + 1;
                 }
@@ -190,6 +191,7 @@ mod tests {
         for chunk in text.as_bytes().chunks(size) {
             splitter.push(chunk, |item| {
                 items.push(String::from_utf8(item.to_vec()).unwrap());
+                Ok(())
             })?;
         }
         let meta = splitter.finish()?;
@@ -239,7 +241,7 @@ mod tests {
 
     #[test]
     fn an_endless_item_is_rejected() {
-        let text = format!("{{\"items\":[{{\"a\":\"{}", "x".repeat(RESPONSE_LIMIT));
+        let text = format!("{{\"items\":[{{\"a\":\"{}", "x".repeat(OBJECT_BYTES));
         let error = split(&text, 1 << 16).unwrap_err();
         assert!(matches!(error, RequestError::TooLong { .. }), "{error:?}");
     }

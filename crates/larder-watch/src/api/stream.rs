@@ -14,9 +14,10 @@ use serde_json::value::RawValue;
 use smol_str::SmolStr;
 
 use crate::{
+    bounds::{ListMeter, OBJECT_BYTES},
     buffer::Buffer,
     error::RequestError,
-    request::{RESPONSE_LIMIT, Status},
+    request::Status,
     target::{Head, Target},
 };
 
@@ -48,15 +49,19 @@ pub(crate) struct EventStream<T> {
     buffer: Buffer,
     /// Bytes of `buffer` known to hold no line end.
     scanned: usize,
+    /// Until the end of the initial events of a streaming list.
+    initial: Option<Box<ListMeter>>,
 }
 
 impl<T: Target> EventStream<T> {
-    pub(super) fn new(body: Body, target: T) -> Self {
+    /// `initial` measures the initial events, if the stream begins with a complete state.
+    pub(super) fn new(body: Body, target: T, initial: Option<ListMeter>) -> Self {
         Self {
             body,
             target,
-            buffer: Buffer::new(T::SECRET, RESPONSE_LIMIT),
+            buffer: Buffer::new(T::SECRET, OBJECT_BYTES),
             scanned: 0,
+            initial: initial.map(Box::new),
         }
     }
 
@@ -70,6 +75,9 @@ impl<T: Target> EventStream<T> {
                 let event = decode(&self.buffer[..end], &self.target);
                 self.buffer.consume(end + 1);
                 self.scanned = 0;
+                if let Err(error) = self.measure(end, event.as_ref()) {
+                    return Poll::Ready(Some(Err(error)));
+                }
                 if event.is_some() {
                     return Poll::Ready(event.map(Ok));
                 }
@@ -88,6 +96,27 @@ impl<T: Target> EventStream<T> {
                 None => return Poll::Ready(None),
             }
         }
+    }
+
+    /// Counts a line of the initial events.
+    fn measure(
+        &mut self,
+        bytes: usize,
+        event: Option<&WatchEvent<T>>,
+    ) -> Result<(), RequestError> {
+        let Some(initial) = &mut self.initial else {
+            return Ok(());
+        };
+        if let Some(WatchEvent::Bookmark {
+            initial_events_end: true,
+            ..
+        }) = event
+        {
+            self.initial = None;
+            return Ok(());
+        }
+        initial.received(bytes)?;
+        initial.item(bytes, matches!(event, Some(WatchEvent::Changed(_))))
     }
 
     fn line_end(&mut self) -> Option<usize> {
@@ -196,7 +225,7 @@ mod tests {
             .await
             .unwrap();
         let target = ByName::new(ObjectKey::new("n", "a"));
-        EventStream::new(response.into_body(), target)
+        EventStream::new(response.into_body(), target, None)
     }
 
     async fn next(

@@ -9,7 +9,7 @@ use crate::{
     api::{EventStream, Listed, WatchEvent},
     error::{RequestError, RequestPhase, outcome_label},
     limits::Permit,
-    reflector::{Decision, Freshness, Next, Phase, STREAMING_TIMEOUT, Synced},
+    reflector::{Decision, Freshness, Next, Phase, STREAMING_SILENCE, STREAMING_TIMEOUT, Synced},
     report::{Report, Snapshot},
     sequence::RegistrationSeq,
     target::Target,
@@ -37,7 +37,8 @@ impl<T: Target + Clone> Driver<T> {
                     state: T::State::default(),
                     incomplete: None,
                     timeout,
-                    deadline: now + STREAMING_TIMEOUT,
+                    deadline: now + STREAMING_SILENCE,
+                    end: now + STREAMING_TIMEOUT,
                     in_flight,
                 }));
                 return;
@@ -104,6 +105,7 @@ impl<T: Target + Clone> Driver<T> {
                 return self.decide(decision, None, shared);
             }
         }
+        collecting.deadline = collecting.end.min(now + STREAMING_SILENCE);
         self.phase = DriverPhase::Collecting(collecting);
     }
 

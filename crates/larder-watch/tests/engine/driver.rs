@@ -76,6 +76,46 @@ async fn a_streaming_list_that_does_not_end_becomes_a_list() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_slow_streaming_list_is_waited_for_while_events_come() {
+    let mut scene = Scene::new();
+    scene.start_all().await;
+    scene.open().await;
+    for _ in 0..3 {
+        scene.run(Duration::from_secs(9)).await;
+        scene.stream().event("ADDED", &object(5, "x"));
+    }
+    scene.run(Duration::from_secs(9)).await;
+    scene.stream().end_of_initial_events(6);
+    scene.settle().await;
+    check(
+        &scene,
+        expect![[r#"
+            > streaming list of all
+            all: synced at 6: [a], confirmed
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_streaming_list_that_never_ends_becomes_a_list() {
+    let mut scene = Scene::new();
+    scene.start("a").await;
+    scene.open().await;
+    for version in 5..65 {
+        scene.stream().event("MODIFIED", &object(version, "x"));
+        scene.run(Duration::from_secs(5)).await;
+    }
+    check(
+        &scene,
+        expect![[r#"
+            > streaming list of a
+            0: interrupted: stalled
+            > list of a
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_item_without_a_name_makes_the_state_incomplete() {
     let mut scene = Scene::new();
     scene.start_all().await;

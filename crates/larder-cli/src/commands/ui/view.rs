@@ -159,8 +159,8 @@ fn objects(status: &AgentStatus) -> Branch {
     let objects = status.objects.iter().map(|object| {
         let name = format!("{} {}/{}", object.kind, object.namespace, object.name);
         let freshness = match object.age_secs {
-            0 => "in step now".to_owned(),
-            secs => format!("in step {secs} s ago"),
+            0 => "synced now".to_owned(),
+            secs => format!("synced {secs} s ago"),
         };
         Branch::new([
             TableCell::plain(name),
