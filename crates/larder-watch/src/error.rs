@@ -14,6 +14,7 @@ use smol_str::SmolStr;
 pub enum RequestError {
     /// The API server answered with a failure.
     #[error("{message}")]
+    #[non_exhaustive]
     Status {
         /// HTTP status code.
         code: u16,
@@ -23,12 +24,8 @@ pub enum RequestError {
         message: String,
         /// How long it asks to wait, from `Retry-After` or `details.retryAfterSeconds`.
         retry_after: Option<Duration>,
-        /// Whether it says that it has not yet seen the requested version.
-        version_too_large: bool,
-        /// Whether it names an object that it is about.
-        names_object: bool,
-        /// Whether it says that the namespace is being deleted.
-        namespace_terminating: bool,
+        /// What else it says.
+        facts: StatusFacts,
     },
     /// The API server was not reached, or the connection broke.
     #[error("failed to talk to the API server")]
@@ -62,7 +59,32 @@ pub enum RequestError {
     Decode(#[from] DecodeError),
 }
 
+/// What the answer of a failed request says besides its text; see the methods of [`RequestError`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatusFacts {
+    /// It has not yet seen the requested version.
+    pub(crate) version_too_large: bool,
+    /// It names an object that it is about.
+    pub(crate) names_object: bool,
+    /// The namespace is being deleted.
+    pub(crate) namespace_terminating: bool,
+}
+
 impl RequestError {
+    /// The answer `code` about an object, for a test double of the API server. `reason` may be empty.
+    pub fn status(code: u16, reason: &str, message: impl Into<String>) -> Self {
+        Self::Status {
+            code,
+            reason: reason.into(),
+            message: message.into(),
+            retry_after: None,
+            facts: StatusFacts {
+                names_object: true,
+                ..StatusFacts::default()
+            },
+        }
+    }
+
     /// A request that got no response of its own.
     pub(crate) fn unanswered(error: kube::Error) -> Self {
         match error {
@@ -94,7 +116,7 @@ impl RequestError {
 
     /// 404 for a path and not for an object: the API server does not serve this part of the API.
     pub fn is_not_served(&self) -> bool {
-        matches!(self, Self::Status { code: 404, names_object, .. } if !names_object)
+        matches!(self, Self::Status { code: 404, facts, .. } if !facts.names_object)
     }
 
     /// 401: the API server does not accept the credentials of this client.
@@ -109,7 +131,7 @@ impl RequestError {
 
     /// The namespace is being deleted, and accepts nothing new.
     pub fn is_namespace_terminating(&self) -> bool {
-        matches!(self, Self::Status { namespace_terminating, .. } if *namespace_terminating)
+        matches!(self, Self::Status { facts, .. } if facts.namespace_terminating)
     }
 
     /// 409: another client was faster, or the precondition does not hold.
@@ -134,7 +156,7 @@ impl RequestError {
 
     /// The API server has not yet seen the requested version, or never will because it was restored from a backup.
     pub fn is_version_too_large(&self) -> bool {
-        matches!(self, Self::Status { version_too_large, .. } if *version_too_large)
+        matches!(self, Self::Status { facts, .. } if facts.version_too_large)
     }
 
     /// The API server did not answer: it may be gone, slow or unreachable.

@@ -1,4 +1,4 @@
-//! Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
+//! Internal, no stability. Get, list and watch of Kubernetes objects: keeps targets in sync with an API server.
 //!
 //! An [`Engine`] watches *targets* (one name, or a collection) and returns *reports*: the state of a target, a change,
 //! a failure, how fresh a state is. It knows neither the stores of the objects nor the readers that wait for them.
@@ -47,7 +47,7 @@ pub use self::{
     backoff::RequestBackoff,
     context::NodeContext,
     engine::{Engine, Need, Presence},
-    error::{RequestError, RequestFailure, RequestPhase},
+    error::{RequestError, RequestFailure, RequestPhase, StatusFacts},
     liveness::SilentWatch,
     reflector::Restart,
     report::{Confirmed, ObjectId, Report, Snapshot, TargetId},

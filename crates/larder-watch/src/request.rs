@@ -22,7 +22,11 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
-use crate::{bounds::OBJECT_BYTES, buffer::Buffer, error::RequestError};
+use crate::{
+    bounds::OBJECT_BYTES,
+    buffer::Buffer,
+    error::{RequestError, StatusFacts},
+};
 
 /// Longest wait for the response to a get, for the head of another response, and for the next bytes of a list (API
 /// server's own limit: 60 s).
@@ -228,9 +232,12 @@ impl Status {
         };
         RequestError::Status {
             code: code.as_u16(),
-            version_too_large: has_cause("ResourceVersionTooLarge")
-                || self.message.contains("Too large resource version"),
-            namespace_terminating: has_cause("NamespaceTerminating"),
+            facts: StatusFacts {
+                version_too_large: has_cause("ResourceVersionTooLarge")
+                    || self.message.contains("Too large resource version"),
+                names_object: !details.name.is_empty(),
+                namespace_terminating: has_cause("NamespaceTerminating"),
+            },
             reason: self.reason,
             message: if self.message.is_empty() {
                 format!("the API server answered {code}")
@@ -240,7 +247,6 @@ impl Status {
             retry_after: retry_after
                 .or(retry_after_details)
                 .map(|asked| asked.min(RETRY_AFTER_MAX)),
-            names_object: !details.name.is_empty(),
         }
     }
 }

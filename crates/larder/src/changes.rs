@@ -20,6 +20,7 @@ use larder_watch::RequestFailure;
 
 /// Something happened to a referenced object.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ObjectChange {
     /// The object.
     pub key: ObjectKey,

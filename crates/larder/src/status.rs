@@ -12,6 +12,7 @@ use crate::config::WatchScope;
 
 /// What [`WatchScope::Auto`] chose for a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ScopeChoice {
     /// `Object` or `Namespace`.
     pub scope: WatchScope,
@@ -21,6 +22,7 @@ pub struct ScopeChoice {
 
 /// How the referenced objects of a namespace are watched.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NamespaceScope {
     /// The namespace.
     pub namespace: SmolStr,
@@ -96,6 +98,7 @@ pub struct KnownObject<K> {
 
 /// One referenced object.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ObjectStatus {
     /// The object.
     pub key: ObjectKey,

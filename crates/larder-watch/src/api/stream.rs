@@ -99,11 +99,7 @@ impl<T: Target> EventStream<T> {
     }
 
     /// Counts a line of the initial events.
-    fn measure(
-        &mut self,
-        bytes: usize,
-        event: Option<&WatchEvent<T>>,
-    ) -> Result<(), RequestError> {
+    fn measure(&mut self, bytes: usize, event: Option<&WatchEvent<T>>) -> Result<(), RequestError> {
         let Some(initial) = &mut self.initial else {
             return Ok(());
         };

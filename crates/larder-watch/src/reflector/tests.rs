@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 
 use expect_test::{Expect, expect};
-use smol_str::SmolStr;
 
 use super::*;
 use crate::error::RequestError;
@@ -24,15 +23,11 @@ fn version(number: u64) -> ResourceVersion {
 }
 
 fn status(code: u16, message: &str) -> RequestError {
-    RequestError::Status {
-        code,
-        reason: SmolStr::default(),
-        message: message.to_owned(),
-        retry_after: None,
-        version_too_large: message.contains("Too large"),
-        names_object: true,
-        namespace_terminating: false,
+    let mut error = RequestError::status(code, "", message);
+    if let RequestError::Status { facts, .. } = &mut error {
+        facts.version_too_large = message.contains("Too large");
     }
+    error
 }
 
 fn unreachable_server() -> RequestError {

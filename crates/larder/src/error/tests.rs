@@ -1,21 +1,12 @@
 use std::error::Error as _;
 
 use larder_objects::{ConfigMap, Object as _, Secret};
-use smol_str::SmolStr;
 
 use super::*;
 
 /// An answer of the API server with `code`.
 pub(crate) fn status(code: u16) -> RequestError {
-    RequestError::Status {
-        code,
-        reason: SmolStr::default(),
-        message: format!("status {code}"),
-        retry_after: None,
-        version_too_large: false,
-        names_object: true,
-        namespace_terminating: false,
-    }
+    RequestError::status(code, "", format!("status {code}"))
 }
 
 fn key() -> ObjectKey {
