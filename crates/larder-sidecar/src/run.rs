@@ -134,8 +134,7 @@ impl Running {
             let watched = running.watched(selection, Some((Arc::clone(health), number)));
             let target = TargetId::Collection(number as u64);
             running.engine.add(target, watched);
-            // Collections need no slot.
-            let _ = running.engine.start(target, true);
+            running.engine.start(target, true);
         }
         running
     }
@@ -204,7 +203,7 @@ impl Running {
         match report {
             Report::Synced(all) if all.reset => {
                 self.intake.lock().forget_versions(selection);
-                let _ = self.engine.start(TargetId::Collection(target), true);
+                self.engine.start(TargetId::Collection(target), true);
             }
             Report::Synced(all) => {
                 // Otherwise others may be there, too.
