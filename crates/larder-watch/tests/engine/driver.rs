@@ -159,7 +159,7 @@ async fn a_stopped_target_starts_from_its_last_version() {
     scene.synced(5, None).await;
     scene.engine.stop(one("a"));
     assert!(scene.stream().is_dropped() && scene.engine.is_resting(one("a")));
-    let _ = scene.engine.start(one("a"), false);
+    scene.engine.start(one("a"), false);
     scene.settle().await;
     check(
         &scene,
