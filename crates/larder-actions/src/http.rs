@@ -25,7 +25,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use larder_objects::chain;
-use larder_transport::lookup::lookup;
+use larder_transport::{lookup::lookup, tls_words::in_words};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -35,7 +35,7 @@ use zeroize::Zeroizing;
 
 pub use self::{
     addresses::{Network, NetworkError, PodAddresses},
-    fetch::{Fetch, FetchedBody, fetch},
+    fetch::{Fetch, FetchedHead, TakeBody, fetch},
     files::Files,
 };
 use self::{error::HttpError, tls::connector};
@@ -298,7 +298,8 @@ async fn exchange<T>(
     };
     let (connector, name) = connector(tls, host, files).await?;
     let stream = connector.connect(name, stream).await;
-    exchange_over(stream.map_err(HttpError::Tls)?, request, read).await
+    let stream = stream.map_err(|error| HttpError::Tls(in_words(error)))?;
+    exchange_over(stream, request, read).await
 }
 
 async fn exchange_over<T>(

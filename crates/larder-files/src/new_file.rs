@@ -8,7 +8,7 @@
 //! 2. A failure leaves the old file in place.
 //! 3. The file is not synced: after a power cut it may be absent, empty or cut off.
 
-use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::{
     fs::{AtFlags, Mode, OFlags, linkat, openat},
@@ -22,27 +22,27 @@ use crate::{
 
 /// A file that is being written. Dropped before it is published, it leaves nothing.
 #[derive(Debug)]
-pub struct NewFile<'a> {
-    dir: BorrowedFd<'a>,
+pub struct NewFile<D: AsFd> {
+    dir: D,
     file: OwnedFd,
     /// The name that it has meanwhile.
     aside: String,
     is_named: bool,
 }
 
-impl<'a> NewFile<'a> {
+impl<D: AsFd> NewFile<D> {
     /// An empty file in `dir`, which only its owner may read until it is published. `aside` is a name that nothing else
     /// uses.
     ///
     /// # Errors
     ///
     /// The directory cannot be written.
-    pub fn create(dir: BorrowedFd<'a>, aside: String) -> Result<Self> {
-        let (file, is_named) = match unnamed(dir) {
+    pub fn create(dir: D, aside: String) -> Result<Self> {
+        let (file, is_named) = match unnamed(dir.as_fd()) {
             Ok(file) => (file, false),
             // Not known to the file system, or to the kernel.
             Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT) => {
-                (create_file(dir, &aside, 0o600)?, true)
+                (create_file(dir.as_fd(), &aside, 0o600)?, true)
             }
             Err(errno) => return Err(errno),
         };
@@ -79,7 +79,7 @@ impl<'a> NewFile<'a> {
             self.link(&self.aside)?;
             self.is_named = true;
         }
-        rename(self.dir, &self.aside, name)?;
+        rename(self.dir.as_fd(), &self.aside, name)?;
         self.is_named = false;
         Ok(())
     }
@@ -91,18 +91,18 @@ impl<'a> NewFile<'a> {
         linkat(
             rustix::fs::CWD,
             path,
-            self.dir,
+            self.dir.as_fd(),
             name,
             AtFlags::SYMLINK_FOLLOW,
         )
     }
 }
 
-impl Drop for NewFile<'_> {
+impl<D: AsFd> Drop for NewFile<D> {
     fn drop(&mut self) {
         if self.is_named {
             // What cannot be removed now is recognized by its prefix later, and removed then.
-            let _ = may_be_missing(remove_file(self.dir, &self.aside));
+            let _ = may_be_missing(remove_file(self.dir.as_fd(), &self.aside));
         }
     }
 }
@@ -118,10 +118,7 @@ fn unnamed(dir: BorrowedFd<'_>) -> Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        fs,
-        os::{fd::AsFd as _, unix::fs::PermissionsExt as _},
-    };
+    use std::{fs, os::unix::fs::PermissionsExt as _};
 
     use super::*;
     use crate::{

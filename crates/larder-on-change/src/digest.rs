@@ -47,10 +47,14 @@ impl DigestKey {
 
     /// Stands for the bytes of one file or variable.
     pub fn tag(&self, bytes: &[u8]) -> ContentTag {
-        let tag = hmac::sign(&self.key, bytes);
-        let mut short = [0; 16];
-        short.copy_from_slice(&tag.as_ref()[..16]);
-        ContentTag(short)
+        let mut tagger = self.tagger();
+        tagger.update(bytes);
+        tagger.finish()
+    }
+
+    /// The same for bytes that come piece by piece.
+    pub fn tagger(&self) -> Tagger {
+        Tagger(hmac::Context::with_key(&self.key))
     }
 
     /// Identifies the key among others: a digest under another key says nothing. Shown as hexadecimal digits.
@@ -73,6 +77,30 @@ impl DigestKey {
 impl fmt::Debug for DigestKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("DigestKey")
+    }
+}
+
+/// Computes the tag of bytes that come piece by piece.
+#[derive(Clone)]
+pub struct Tagger(hmac::Context);
+
+impl Tagger {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// The tag of all bytes.
+    pub fn finish(self) -> ContentTag {
+        let mut short = [0; 16];
+        short.copy_from_slice(&self.0.sign().as_ref()[..16]);
+        ContentTag(short)
+    }
+}
+
+impl fmt::Debug for Tagger {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tagger")
     }
 }
 

@@ -39,7 +39,7 @@ mod tracked;
 
 pub use changes::{Changes, PodChange, VolumeChange};
 pub use content::{Content, PartContent, PartTags};
-pub use digest::{ContentTag, DigestKey};
+pub use digest::{ContentTag, DigestKey, Tagger};
 pub use engine::HookState;
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;

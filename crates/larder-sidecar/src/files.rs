@@ -11,8 +11,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, mem,
-    os::fd::{AsFd as _, BorrowedFd},
+    fs::{self, File},
+    io::{self, Read as _},
+    mem,
+    ops::Bound,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::Path,
     sync::Arc,
 };
@@ -25,12 +28,13 @@ use larder_files::{
 use larder_objects::{ConfigMap, Kind, Secret, chain};
 use larder_on_change::{ContentTag, PodHooks};
 use larder_projection::Keyed;
-use rustix::io::Errno;
+use rustix::{fs::Stat, io::Errno};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
     content::{DeliveredPart, delivered},
+    fetched::FetchedFile,
     index::Index,
     intake::{Settled, Sink, UrlFile},
     metrics::{Metrics, set},
@@ -51,6 +55,8 @@ pub(crate) struct Files {
     /// The paths that objects want.
     objects: BTreeMap<ObjectRef, Vec<Arc<str>>>,
     paths: BTreeMap<Arc<str>, PathState>,
+    /// The bytes of the paths of objects, as the index has them.
+    length: usize,
     /// Whether every list has succeeded once.
     is_complete: bool,
     /// Files of an earlier start may be left, or one could not be removed.
@@ -75,7 +81,10 @@ struct PathState {
 }
 
 /// Most bytes of the paths of an object: it has up to a million keys, and each may be in a directory with a long name.
-const MAX_PATHS: usize = 4 << 20;
+const MAX_PATHS: usize = 256 << 10;
+/// Most bytes of the paths of all objects, as the index has them: it is read at the next start, and may grow until it is
+/// rewritten.
+const MAX_ALL_PATHS: usize = 12 << 20;
 
 /// What an object wants of its paths: this content, or that of this URL.
 type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
@@ -92,6 +101,7 @@ impl Files {
             index,
             objects: BTreeMap::new(),
             paths: BTreeMap::new(),
+            length: 0,
             is_complete: false,
             has_orphans: true,
             settled: Settled::default(),
@@ -115,20 +125,38 @@ impl Files {
         let Ok(directory) = directory else {
             return desired;
         };
-        let mut length = 0;
+        // The directories above are in the index, too.
+        let above = directory.ancestors().map(|above| above.as_os_str().len());
+        let mut length: usize = above.sum();
+        let others = self.length - length_of(self.objects.get(object));
         for (key, bytes) in decoded.files() {
             let named = self.places.file_name(object, key, bytes).map_err(refused);
             if let Ok((name, url)) = named {
                 let path: Arc<str> = directory.join(name).to_string_lossy().into();
-                length += path.len();
+                length += indexed_length(&path);
                 if length > MAX_PATHS {
-                    refused("the paths of its files are longer than 4 MiB".to_owned());
+                    refused("the paths of its files are longer than 256 KiB".to_owned());
+                    break;
+                }
+                if others + length > MAX_ALL_PATHS {
+                    refused("the paths of all files are longer than 12 MiB".to_owned());
                     break;
                 }
                 desired.insert(path, (bytes, url));
             }
         }
         desired
+    }
+
+    /// The object's paths from now on; returns those until now.
+    fn set_paths(&mut self, object: &ObjectRef, paths: Option<Vec<Arc<str>>>) -> Vec<Arc<str>> {
+        self.length += length_of(paths.as_ref());
+        let before = match paths {
+            Some(paths) => self.objects.insert(object.clone(), paths),
+            None => self.objects.remove(object),
+        };
+        self.length -= length_of(before.as_ref());
+        before.unwrap_or_default()
     }
 
     fn winner(&self, path: &str) -> Option<&ObjectRef> {
@@ -178,10 +206,26 @@ impl Files {
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
+        let tag = self.index.key().tag(bytes);
+        self.put(path, object, tag, |files| {
+            files.try_write(Path::new(&**path), bytes)
+        });
+    }
+
+    /// Puts content in place by `write`, which returns whether there was other content before.
+    fn put(
+        &mut self,
+        path: &Arc<str>,
+        object: &ObjectRef,
+        tag: ContentTag,
+        write: impl FnOnce(&mut Self) -> Result<bool, (&'static str, Errno)>,
+    ) {
         let was_ours = self.index.files().contains_key(path);
         self.index.add_file(path, object);
-        let tag = self.index.key().tag(bytes);
-        let written = self.try_write(Path::new(&**path), bytes);
+        let written = write(self);
+        let in_the_way = || self.in_the_way(path).unwrap_or_default();
+        let written = written
+            .map_err(|(step, errno)| (format!("cannot {step}: {errno}{}", in_the_way()), errno));
         let state = self.paths.entry(Arc::clone(path)).or_default();
         match written {
             Ok(is_new) => {
@@ -194,14 +238,17 @@ impl Files {
                 self.metrics
                     .wrote(if is_new { "written" } else { "unchanged" });
             }
-            Err((step, errno)) => {
-                let error = format!("cannot {step}: {errno}");
+            Err((error, errno)) => {
                 warn!(%path, %object, error, "cannot write file, will retry");
                 self.metrics.wrote("failed");
                 let found = fs::symlink_metadata(&**path);
                 if !was_ours && found.is_ok() {
-                    // It is another's still.
+                    // It is another's still, or a directory of ours.
+                    let is_made = self.index.has_made(path);
                     self.index.remove(path);
+                    if is_made {
+                        self.index.add_directory(path);
+                    }
                 }
                 let has_old = found.is_ok_and(|found| found.is_file());
                 let waits = !has_old && !self.places.is_own_fault(Path::new(&**path), errno);
@@ -210,6 +257,51 @@ impl Files {
                 self.read_again(object, true);
             }
         }
+    }
+
+    /// The file of another object where this path needs a directory, or below it.
+    fn in_the_way(&self, path: &str) -> Option<String> {
+        let files = self.index.files();
+        let above = Path::new(path).ancestors().skip(1);
+        let mut above = above.filter_map(|above| files.get_key_value(above.to_str()?));
+        let directory = format!("{path}/");
+        let below = files.range::<str, _>((Bound::Included(&*directory), Bound::Unbounded));
+        let mut below = below.take_while(|(path, _)| path.starts_with(&directory));
+        let (path, owner) = above.next().or_else(|| below.next())?;
+        Some(format!("; {path} is a file of {owner}"))
+    }
+
+    /// Makes the file that was fetched have its name, and returns whether it had other content before.
+    fn publish(
+        &mut self,
+        path: &Path,
+        new: NewFile<OwnedFd>,
+        (tag, length): (ContentTag, usize),
+    ) -> Result<bool, (&'static str, Errno)> {
+        let failed = |errno| ("write the file", errno);
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(failed(Errno::INVAL));
+        };
+        let name = name.to_str().unwrap_or_default();
+        let dir = self.places.open(parent).map_err(failed)?;
+        let mode = self.places.mode.map(|mode| mode & 0o777);
+        let is_same = |file: OwnedFd| {
+            let (mut file, mut tagger, mut buffer) =
+                (File::from(file), self.index.key().tagger(), [0; 8 << 10]);
+            loop {
+                match file.read(&mut buffer) {
+                    Ok(0) => return tagger.finish() == tag,
+                    Ok(count) => tagger.update(&buffer[..count]),
+                    Err(_) => return false,
+                }
+            }
+        };
+        let found = open_with(dir.as_fd(), name, length, mode);
+        if found.is_some_and(|(file, _)| is_same(file)) {
+            return Ok(false);
+        }
+        let published = new.publish(name, mode.unwrap_or(self.default_mode));
+        published.map_err(failed).map(|()| true)
     }
 
     /// Makes the file have this content, and returns whether it had other content before.
@@ -225,8 +317,7 @@ impl Files {
         if has_content(dir.as_fd(), name, bytes, mode) {
             return Ok(false);
         }
-        let aside = format!("{ASIDE}{:016x}", fastrand::u64(..));
-        let written = NewFile::create(dir.as_fd(), aside).and_then(|mut file| {
+        let written = NewFile::create(dir.as_fd(), aside()).and_then(|mut file| {
             file.write(bytes)?;
             file.publish(name, mode.unwrap_or(self.default_mode))
         });
@@ -276,7 +367,7 @@ impl Files {
         for path in &paths {
             self.claim(path, object);
         }
-        self.objects.insert(object.clone(), paths);
+        self.set_paths(object, Some(paths));
     }
 
     fn take_as<K: Keyed>(&mut self, object: &ObjectRef, json: &[u8]) {
@@ -291,7 +382,7 @@ impl Files {
         let annotation = annotation(json, &self.places.annotation);
         let desired = self.desired(object, &decoded, annotation.as_deref());
         let paths = desired.keys().cloned().collect();
-        let before = self.objects.insert(object.clone(), paths);
+        let before = self.set_paths(object, Some(paths));
         // New and changed files first, then what is gone (rule L5).
         for (path, (bytes, url)) in &desired {
             self.claim(path, object);
@@ -304,7 +395,7 @@ impl Files {
         }
         let delivery = &self.metrics.delivery;
         delivery.observe(began.elapsed().as_secs_f64());
-        for path in before.into_iter().flatten() {
+        for path in before {
             if !desired.contains_key(&path) {
                 self.release(&path, object);
             }
@@ -332,7 +423,7 @@ impl Sink for Files {
             (Some(json), Kind::ConfigMap) => self.take_as::<ConfigMap>(object, json),
             (Some(json), Kind::Secret) => self.take_as::<Secret>(object, json),
             (None, _) => {
-                for path in self.objects.remove(object).unwrap_or_default() {
+                for path in self.set_paths(object, None) {
                     self.release(&path, object);
                 }
             }
@@ -383,19 +474,80 @@ impl Sink for Files {
             && self.winner(&file.path) == Some(&file.object)
     }
 
-    fn take_fetched(&mut self, file: &UrlFile, content: &[u8]) {
+    fn begin_fetched(&mut self, file: &UrlFile) -> io::Result<FetchedFile> {
+        let directory = Path::new(&*file.path).parent().unwrap_or(Path::new("/"));
+        let directory = self.places.make(directory, &mut self.index)?;
+        Ok(FetchedFile::create(directory, aside(), self.index.key())?)
+    }
+
+    fn take_fetched(&mut self, file: &UrlFile, content: FetchedFile) {
         if self.wants(file) && self.has(&file.path, &file.object) {
-            self.write(&file.path, &file.object, content);
+            let length = content.length;
+            let (new, tag) = content.finish();
+            let path = Path::new(&*file.path);
+            let publish = |files: &mut Self| files.publish(path, new, (tag, length));
+            self.put(&file.path, &file.object, tag, publish);
+        }
+    }
+
+    fn look(&mut self) {
+        let is_missing = |path: &str| {
+            let found = fs::symlink_metadata(path);
+            found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let mut gone = Vec::new();
+        for (path, state) in &mut self.paths {
+            if let Some(winner) = state.claims.last().filter(|_| state.tag.is_some())
+                && is_missing(path)
+            {
+                info!(%path, %winner, "file was removed, writing it again");
+                state.url = None;
+                gone.push(winner.clone());
+            }
+        }
+        for object in gone {
+            self.read_again(&object, false);
         }
     }
 }
 
+/// A name of a file that is being written.
+fn aside() -> String {
+    format!("{ASIDE}{:016x}", fastrand::u64(..))
+}
+
+fn length_of(paths: Option<&Vec<Arc<str>>>) -> usize {
+    let paths = paths.into_iter().flatten();
+    paths.map(|path| indexed_length(path)).sum()
+}
+
+/// The bytes of a line of the index with this path, at least.
+fn indexed_length(path: &str) -> usize {
+    // The longest escape of a byte is `\u0000`.
+    let escapes = path
+        .bytes()
+        .filter(|byte| byte.is_ascii_control() || matches!(byte, b'"' | b'\\'));
+    path.len() + 5 * escapes.count() + 64
+}
+
+/// Opens the file, if it has this length and mode.
+fn open_with(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    length: usize,
+    mode: Option<u32>,
+) -> Option<(OwnedFd, Stat)> {
+    let (file, stat) = sys::open_regular(dir, name).ok()?;
+    let fits = mode.is_none_or(|mode| stat.st_mode & 0o7777 == mode)
+        && usize::try_from(stat.st_size).ok() == Some(length);
+    fits.then_some((file, stat))
+}
+
 /// Whether the file has this content and mode.
 fn has_content(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: Option<u32>) -> bool {
-    sys::open_regular(dir, name).is_ok_and(|(file, stat)| {
-        mode.is_none_or(|mode| stat.st_mode & 0o7777 == mode)
-            && u64::try_from(stat.st_size).ok() == u64::try_from(bytes.len()).ok()
-            && read_open(&file, &stat, bytes.len() + 1).is_ok_and(|found| **found == *bytes)
+    let found = open_with(dir, name, bytes.len(), mode);
+    found.is_some_and(|(file, stat)| {
+        read_open(&file, &stat, bytes.len() + 1).is_ok_and(|found| **found == *bytes)
     })
 }
 
@@ -414,6 +566,53 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
+
+    #[test]
+    fn removed_file_of_a_url_is_fetched_again() {
+        let root = TempDir::new().unwrap();
+        let folder = root.path().join("f");
+        let places = Places::new(&folder, &[]).unwrap();
+        let metrics = Metrics::register(&mut Registry::default());
+        let index = Index::open(&root.path().join("state"), &folder);
+        let mut files = Files::new(places, index, metrics);
+        let object = ObjectRef::new(Kind::ConfigMap, "n", "a");
+        let json = br#"{"metadata": {"name": "a"}, "data": {"k.url": "http://h/", "x": "1"}}"#;
+        for _ in 0..2 {
+            files.take(&object, Some(json));
+            let fetch = files.settle(true).fetches.remove(0);
+            let mut content = files.begin_fetched(&fetch).unwrap();
+            content.write(b"one ").unwrap();
+            content.write(b"two").unwrap();
+            files.take_fetched(&fetch, content);
+            let text = fs::read_to_string(folder.join("k")).unwrap();
+            assert_eq!(text, "one two");
+            files.look();
+            assert!(files.settle(true).stale.is_empty());
+            fs::remove_file(folder.join("k")).unwrap();
+            files.look();
+            assert!(files.settle(true).stale.contains_key(&object));
+        }
+    }
+
+    #[test]
+    fn file_in_the_way_is_named_with_its_owner() {
+        let root = TempDir::new().unwrap();
+        let folder = root.path().join("f");
+        let places = Places::new(&folder, &[]).unwrap();
+        let metrics = Metrics::register(&mut Registry::default());
+        let index = Index::open(&root.path().join("state"), &folder);
+        let mut files = Files::new(places, index, metrics);
+        let path = |name: &str| Arc::from(folder.join(name).to_string_lossy());
+        let object = ObjectRef::new(Kind::ConfigMap, "n", "a");
+        files.write(&path("k"), &object, b"1");
+        files.write(&path("d/x"), &object, b"1");
+        for (name, file) in [("k/x", "k"), ("d", "d/x")] {
+            let words = files.in_the_way(&path(name)).unwrap();
+            let file: Arc<str> = path(file);
+            assert_eq!(words, format!("; {file} is a file of {object}"));
+        }
+        assert_eq!(files.in_the_way(&path("other")), None);
+    }
 
     #[test]
     fn file_of_the_application_stays_that_was_never_replaced() {

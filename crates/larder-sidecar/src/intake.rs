@@ -9,7 +9,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, mem,
+    fmt, io, mem,
     sync::Arc,
     time::Duration,
 };
@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use crate::{
     content::DeliveredPart,
+    fetched::FetchedFile,
     health::Health,
     index::Index,
     metrics::Metrics,
@@ -48,8 +49,16 @@ pub(crate) trait Sink: fmt::Debug + Send {
         false
     }
 
+    /// A file for content that is being fetched.
+    fn begin_fetched(&mut self, _: &UrlFile) -> io::Result<FetchedFile> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Takes over the content that was fetched, if it is still wanted.
-    fn take_fetched(&mut self, _: &UrlFile, _content: &[u8]) {}
+    fn take_fetched(&mut self, _: &UrlFile, _content: FetchedFile) {}
+
+    /// Compares what is in place with the disk: what somebody else has removed is brought back.
+    fn look(&mut self) {}
 }
 
 /// The state of files.
@@ -82,6 +91,8 @@ pub(crate) struct Intake {
     /// The objects that are there.
     versions: BTreeMap<ObjectRef, ResourceVersion>,
     stale: BTreeMap<ObjectRef, Stale>,
+    /// A version that is known is taken again: each poll compares it with the disk.
+    pub(crate) takes_again: bool,
     metrics: Metrics,
 }
 
@@ -113,6 +124,7 @@ impl Intake {
             sink: Box::new(sink),
             versions: BTreeMap::new(),
             stale: BTreeMap::new(),
+            takes_again: false,
             metrics: metrics.clone(),
         }))
     }
@@ -126,7 +138,8 @@ impl Intake {
         is_reread: bool,
     ) {
         let seen = self.versions.get(object);
-        let is_seen = |seen: &ResourceVersion| seen == version || version.is_older_than(seen);
+        let is_same = |seen: &ResourceVersion| seen == version && !self.takes_again;
+        let is_seen = |seen: &ResourceVersion| is_same(seen) || version.is_older_than(seen);
         let is_known = !version.is_empty() && seen.is_some_and(is_seen);
         let stale = self.stale.get_mut(object);
         match stale.filter(|stale| stale.due.is_some()) {
@@ -158,6 +171,11 @@ impl Intake {
         for object in wanted.difference(present) {
             self.gone(object);
         }
+    }
+
+    /// How many objects are there.
+    pub(crate) fn count(&self) -> usize {
+        self.versions.len()
     }
 
     /// The API server was restored: versions may be lower from now on.

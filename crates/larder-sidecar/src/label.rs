@@ -73,6 +73,7 @@ pub async fn run(
     let followed = (selections, settings.timing);
     let mut running = Running::new(client, followed, files, (hooks, context), &pages);
     running.urls = UrlKeys::new(settings.urls.unwrap_or_default(), metrics.clone());
+    running.intake.lock().takes_again = settings.timing.poll.is_some();
     running.once = settings.once;
     running.own_round = round.clone();
     running.skipped = round.filter(|_| settings.skip_init && settings.once.is_none());

@@ -2,6 +2,7 @@
 
 mod clock;
 mod content;
+mod fetched;
 mod files;
 mod health;
 mod hooks;
@@ -30,7 +31,8 @@ pub use self::{
     selection::{ObjectName, Selection, Selections, selections},
     server::{RunError, check},
     settings::{
-        Credentials, Encoding, HttpSettings, LabelSettings, RequestSettings, Retries, UrlSettings,
+        Credentials, Encoding, HttpSettings, LabelSettings, RequestSettings, Retries,
+        UrlCredentials, UrlSettings,
     },
     steps::check_hook,
     volumes::{OwnVolume, join_volumes},

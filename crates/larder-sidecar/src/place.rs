@@ -105,6 +105,11 @@ impl Places {
         Ok((name, url.map(Arc::from)))
     }
 
+    /// Whether objects may become files there.
+    pub fn contains(&self, path: &Path) -> bool {
+        self.split(&normalized(path)).is_ok()
+    }
+
     /// The root of a path, and the rest of it.
     fn split<'a>(&'a self, path: &'a Path) -> SystemResult<(&'a Path, &'a Path)> {
         let inside = |root: &'a PathBuf| Some((root.as_path(), path.strip_prefix(root).ok()?));
@@ -119,11 +124,20 @@ impl Places {
         resolve(sys::open_root(root)?.as_fd(), path)
     }
 
-    /// Whether a file cannot be written because of what its object says: whoever may create an object must not keep the
-    /// sidecar from being ready.
+    /// Whether an object can cause this error of its file, by its name and directory or together with other objects:
+    /// whoever may create an object must not keep the sidecar from being ready. A full or broken disk is the
+    /// operator's, and so is the folder itself.
     pub(crate) fn is_own_fault(&self, file: &Path, errno: Errno) -> bool {
-        let leads_astray = matches!(errno, Errno::XDEV | Errno::LOOP | Errno::NOTDIR);
-        errno == Errno::NAMETOOLONG || leads_astray && file.parent() != Some(self.folder())
+        match errno {
+            Errno::NAMETOOLONG | Errno::ISDIR | Errno::ILSEQ | Errno::INVAL => true,
+            Errno::NOSPC
+            | Errno::DQUOT
+            | Errno::IO
+            | Errno::MFILE
+            | Errno::NFILE
+            | Errno::NOMEM => false,
+            _ => file.parent() != Some(self.folder()),
+        }
     }
 
     /// Opens a directory, and makes it if it is missing. The index has those that we made below a root.
@@ -292,6 +306,25 @@ mod tests {
             assert_eq!(index.has_made(&path), is_ours, "{path}");
         }
         assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn error_that_an_object_can_cause_is_its_own() {
+        let places = places(Path::new("/f"), &[]);
+        let is_own = |file: &str, errno| places.is_own_fault(Path::new(file), errno);
+        for errno in [Errno::ISDIR, Errno::NAMETOOLONG] {
+            assert!(is_own("/f/k", errno) && is_own("/f/a/k", errno));
+        }
+        for errno in [
+            Errno::ACCESS,
+            Errno::PERM,
+            Errno::ROFS,
+            Errno::NOTDIR,
+            Errno::XDEV,
+        ] {
+            assert!(!is_own("/f/k", errno) && is_own("/f/a/k", errno));
+        }
+        assert!(!is_own("/f/a/k", Errno::NOSPC));
     }
 
     // sidecar 11

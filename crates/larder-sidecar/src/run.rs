@@ -47,12 +47,14 @@ pub(crate) const HOOK: &str = "request";
 const PAUSE: Duration = Duration::from_millis(20);
 /// Pause before something that could not be written is tried again.
 const RETRY: Duration = Duration::from_secs(10);
+/// Pause between two comparisons of what is in place with the disk.
+const LOOK: Duration = Duration::from_secs(30);
 /// Time for a round that runs when the sidecar ends (rule B4).
 const END: Duration = Duration::from_secs(5);
 
 /// A sidecar that runs.
 pub(crate) struct Running {
-    intake: SharedIntake,
+    pub(crate) intake: SharedIntake,
     hooks: Hooks,
     health: Arc<Health>,
     pub(crate) urls: UrlKeys,
@@ -78,6 +80,8 @@ pub(crate) struct Running {
     has_written: bool,
     /// When hooks are shown what has changed.
     observe_at: Option<Instant>,
+    /// When what is in place is compared with the disk.
+    look_at: Instant,
 }
 
 impl Running {
@@ -127,6 +131,7 @@ impl Running {
             is_synced: false,
             has_written: false,
             observe_at: None,
+            look_at: Instant::now() + LOOK,
         };
         let health = &running.health;
         health.follow(&running.selections, timing.max_silence);
@@ -175,6 +180,10 @@ impl Running {
                 Some(()) = at(self.observe_at) => self.observe(),
                 () = self.urls.next(&self.intake) => {}
                 () = sleep(RETRY), if settled.retries => {}
+                () = sleep_until(self.look_at) => {
+                    self.look_at = Instant::now() + LOOK;
+                    self.intake.lock().sink.look();
+                }
                 Some(()) = at(deadline), if !self.is_synced => {
                     let reason = self.health.missing().or(settled.unwritten);
                     let reason = reason.unwrap_or_else(|| "the first sync takes too long".into());
@@ -263,7 +272,8 @@ impl Running {
             self.is_synced = true;
             self.begin();
             self.health.set_ready();
-            info!("first sync complete");
+            let objects = self.intake.lock().count();
+            info!(objects, "first sync complete");
         }
         settled
     }

@@ -1,6 +1,6 @@
 //! Health and metrics over HTTP, and the probe that asks for them.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Response, header::CONTENT_TYPE};
@@ -79,7 +79,9 @@ impl Pages {
         let Some(listener) = listener else {
             return run.await;
         };
-        info!(address = ?listener.local_addr().ok(), "listening");
+        if let Ok(address) = listener.local_addr() {
+            info!(%address, "listening");
+        }
         let limits = ConnectionLimits::default().http1_only();
         let limits = limits
             .max_connections(CONNECTIONS)
@@ -155,15 +157,21 @@ pub fn check(address: SocketAddr, path: &str, limit: Duration) -> Result<(), Str
         timeout: limit,
         max_body: MAX_ANSWER,
         body_of_5xx: true,
+        allow_loopback: true,
     };
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot ask {address}: {error}"))?;
-    let fetched = runtime.block_on(fetch(&request));
+    let mut body = Vec::new();
+    let mut take = |bytes: &[u8]| -> io::Result<()> {
+        body.extend_from_slice(bytes);
+        Ok(())
+    };
+    let fetched = runtime.block_on(fetch(&request, &mut take));
     let fetched = fetched.map_err(|error| format!("cannot ask {address}: {error}"))?;
     if fetched.status == 200 {
         return Ok(());
     }
-    let body: Value = serde_json::from_slice(&fetched.body).unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
     Err(body["status"].as_str().unwrap_or("no usable answer").into())
 }
 

@@ -181,12 +181,25 @@ pub enum Encoding {
 pub struct UrlSettings {
     /// Time between two fetches, 1 s at least; `None`, the default, if only a change of the object causes one.
     pub refresh: Option<Duration>,
-    /// Whether credentials go to any host.
-    pub credentials_always: bool,
-    /// The URL with whose scheme, host and port credentials go otherwise; to none without it.
-    pub origin: Option<HttpUrl>,
+    /// Where credentials go, and which loopback addresses are asked; nowhere, and none, by default.
+    pub credentials: UrlCredentials,
     /// How they are fetched.
     pub client: HttpSettings,
+}
+
+/// The URLs that the operator trusts: their content may take credentials, or come from a loopback address.
+#[derive(Clone, Debug)]
+pub enum UrlCredentials {
+    /// Those below these.
+    Below(Vec<HttpUrl>),
+    /// All, with the origin of the first one if redirects lead to others.
+    Always,
+}
+
+impl Default for UrlCredentials {
+    fn default() -> Self {
+        Self::Below(Vec::new())
+    }
 }
 
 #[cfg(test)]

@@ -1,42 +1,55 @@
 //! `*.url` keys: fetches their content (rule L7).
 //!
 //! Invariants:
-//! 1. One fetch at a time, so at most one body is in memory.
+//! 1. A body is written while it is read. All bodies together are bounded, and so are the fetches of one object.
 //! 2. A failure, or a status other than 2xx, keeps the old file.
-//! 3. Credentials go to the origin of `REQ_URL` only, unless the user says otherwise, and never after a redirect to
+//! 3. Credentials go, and loopback addresses are asked, only where the user says so, and never after a redirect to
 //!    another origin.
+//! 4. Readiness waits for foreign hosts no longer than for one request.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
 
-use futures::{FutureExt as _, future::BoxFuture};
-use larder_actions::http::{Fetch, FetchedBody, fetch};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, OptionFuture},
+    stream::FuturesUnordered,
+};
+use larder_actions::http::{Fetch, FetchedHead, RequestProgress, fetch};
 use larder_on_change::{HttpUrl, HttpUrlError};
 use larder_transport::redirect::redirect_target;
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
+    fetched::FetchedFile,
     intake::{SharedIntake, UrlFile},
     metrics::Metrics,
-    request::authorization,
-    settings::{MAX_TIME, UrlSettings},
+    request::{SLOW, authorization, is_refused},
+    settings::{MAX_TIME, UrlCredentials, UrlSettings},
 };
 
 /// The shortest time between two fetches of one file.
 const MIN_REFRESH: Duration = Duration::from_secs(1);
 /// The longest content.
 const MAX_BODY: usize = 16 << 20;
+/// The longest content of all files.
+const MAX_BODIES: usize = 256 << 20;
+/// Fetches at the same time, and those of one object among them.
+const MAX_FETCHES: usize = 8;
+const MAX_OF_OBJECT: usize = 2;
 /// Redirects that are followed.
 const REDIRECTS: usize = 5;
-/// The pause after the fast retries.
-const SLOW: Duration = Duration::from_mins(5);
 
 /// The keys whose content is fetched.
 pub(crate) struct UrlKeys {
     settings: Arc<UrlSettings>,
-    /// Those that are due at a time, by path.
+    /// By path.
     keys: BTreeMap<Arc<str>, Key>,
-    fetching: Option<BoxFuture<'static, (UrlFile, Fetched)>>,
+    fetching: FuturesUnordered<BoxFuture<'static, (UrlFile, Fetched)>>,
+    /// The files of `fetching`.
+    under_way: Vec<UrlFile>,
+    /// When readiness stops waiting for first attempts.
+    ready_at: Option<Instant>,
     metrics: Metrics,
 }
 
@@ -46,29 +59,59 @@ struct Key {
     due: Instant,
     failures: u32,
     is_tried: bool,
+    /// The bytes of its content.
+    length: usize,
     validators: Vec<(String, String)>,
 }
 
 /// New content; `None` if it is unchanged.
-type Fetched = Result<Option<FetchedBody>, String>;
+type Fetched = Result<Option<NewContent>, FetchFailure>;
+
+struct NewContent {
+    validators: Vec<(String, String)>,
+    length: usize,
+}
+
+struct FetchFailure {
+    reason: String,
+    /// The login was refused.
+    is_refused: bool,
+}
+
+impl From<String> for FetchFailure {
+    fn from(reason: String) -> Self {
+        Self {
+            reason,
+            is_refused: false,
+        }
+    }
+}
 
 impl UrlKeys {
     pub(crate) fn new(settings: UrlSettings, metrics: Metrics) -> Self {
         Self {
             settings: Arc::new(settings),
             keys: BTreeMap::new(),
-            fetching: None,
+            fetching: FuturesUnordered::new(),
+            under_way: Vec::new(),
+            ready_at: None,
             metrics,
         }
     }
 
     /// Fetches these now.
     pub(crate) fn add(&mut self, files: Vec<UrlFile>) {
+        let now = Instant::now();
+        if !files.is_empty() {
+            let longest = self.settings.client.timeout.min(MAX_TIME);
+            self.ready_at.get_or_insert(now + longest);
+        }
         self.keys.extend(files.into_iter().map(|file| {
             let key = Key {
-                due: Instant::now(),
+                due: now,
                 failures: 0,
                 is_tried: false,
+                length: 0,
                 validators: Vec::new(),
                 file,
             };
@@ -76,42 +119,78 @@ impl UrlKeys {
         }));
     }
 
-    /// Whether the first attempt of every key is over.
+    /// Whether the first attempt of every key is over, or has taken too long.
     pub(crate) fn is_tried(&self) -> bool {
-        self.keys.values().all(|key| key.is_tried)
+        let is_late = self.ready_at.is_some_and(|at| at <= Instant::now());
+        is_late || self.keys.values().all(|key| key.is_tried)
     }
 
-    /// Waits for the end of the next fetch, and hands its content over.
+    /// Waits for the end of the next fetch, or until readiness waits no longer.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future loses nothing.
     pub(crate) async fn next(&mut self, intake: &SharedIntake) {
         loop {
-            if let Some(fetching) = &mut self.fetching {
-                let (file, fetched) = fetching.await;
-                self.fetching = None;
-                return self.ended(&file, fetched, intake);
+            let due = self.begin(intake);
+            let at = |time: Option<Instant>| OptionFuture::from(time.map(sleep_until));
+            let ready_at = self.ready_at.filter(|_| !self.is_tried());
+            // Every arm is cancel-safe.
+            tokio::select! {
+                biased;
+                Some((file, fetched)) = self.fetching.next() => {
+                    self.under_way.retain(|known| *known != file);
+                    return self.ended(&file, fetched);
+                }
+                Some(()) = at(ready_at) => return,
+                Some(()) = at(due) => {}
+                else => return std::future::pending().await,
             }
-            let Some(key) = self.keys.values().min_by_key(|key| key.due) else {
-                return std::future::pending().await;
-            };
-            sleep_until(key.due).await;
-            let (file, validators) = (key.file.clone(), key.validators.clone());
-            if !intake.lock().sink.wants(&file) {
-                self.keys.remove(&file.path);
-                continue;
-            }
-            let settings = Arc::clone(&self.settings);
-            let fetching = async move {
-                let fetched = run(&settings, &file.url, validators).await;
-                (file, fetched)
-            };
-            self.fetching = Some(fetching.boxed());
         }
     }
 
-    fn ended(&mut self, file: &UrlFile, fetched: Fetched, intake: &SharedIntake) {
+    /// Begins the fetches that are due, as far as there is room. Returns when the next one is due.
+    fn begin(&mut self, intake: &SharedIntake) -> Option<Instant> {
+        let now = Instant::now();
+        let (mut next, mut gone) = (None, Vec::new());
+        for (path, key) in &self.keys {
+            if key.due > now {
+                next = Some(next.map_or(key.due, |next: Instant| next.min(key.due)));
+                continue;
+            }
+            let own = self.under_way.iter();
+            let own = own.filter(|file| file.object == key.file.object).count();
+            if self.under_way.len() >= MAX_FETCHES {
+                // The end of one brings the next.
+                break;
+            }
+            if own >= MAX_OF_OBJECT || self.under_way.contains(&key.file) {
+                continue;
+            }
+            if !intake.lock().sink.wants(&key.file) {
+                gone.push(Arc::clone(path));
+                continue;
+            }
+            let others = self.keys.values().filter(|other| other.file != key.file);
+            let others: usize = others.map(|other| other.length).sum();
+            let room = MAX_BODIES - MAX_BODIES.min(others + self.under_way.len() * MAX_BODY);
+            let settings = Arc::clone(&self.settings);
+            let (file, intake) = (key.file.clone(), Arc::clone(intake));
+            let validators = key.validators.clone();
+            self.under_way.push(file.clone());
+            let fetching = async move {
+                let fetched = run(&settings, &file, validators, room.min(MAX_BODY), &intake).await;
+                (file, fetched)
+            };
+            self.fetching.push(fetching.boxed());
+        }
+        for path in gone {
+            self.keys.remove(&path);
+        }
+        next
+    }
+
+    fn ended(&mut self, file: &UrlFile, fetched: Fetched) {
         let key = self.keys.get_mut(&file.path);
         let Some(key) = key.filter(|key| key.file == *file) else {
             return;
@@ -119,71 +198,124 @@ impl UrlKeys {
         key.is_tried = true;
         key.failures = fetched.as_ref().map_or(key.failures + 1, |_| 0);
         let retries = self.settings.client.retries;
+        let is_refused = fetched.as_ref().is_err_and(|failure| failure.is_refused);
         let pause = match key.failures {
+            1.. if retries.total > 0 && (is_refused || key.failures > retries.total) => SLOW,
             1.. if key.failures <= retries.total => {
-                Some(retries.pause(key.failures).max(Duration::from_secs(1)))
+                retries.pause(key.failures).max(Duration::from_secs(1))
             }
-            1.. if retries.total > 0 => Some(SLOW),
-            _ => self.settings.refresh,
+            // Without a refresh, a change of the object causes the next one.
+            _ => self.settings.refresh.unwrap_or(MAX_TIME),
         };
         let outcome = match fetched {
-            Ok(Some(fetched)) => {
-                key.validators = fetched.validators();
-                intake.lock().sink.take_fetched(file, &fetched.body);
+            Ok(Some(content)) => {
+                (key.validators, key.length) = (content.validators, content.length);
                 "succeeded"
             }
             Ok(None) => "unchanged",
-            Err(reason) => {
+            Err(FetchFailure { reason, .. }) => {
                 warn!(path = %file.path, error = reason, "cannot fetch, keeping the old file");
                 "failed"
             }
         };
-        match pause {
-            Some(pause) => key.due = Instant::now() + pause.clamp(MIN_REFRESH, MAX_TIME),
-            None => drop(self.keys.remove(&file.path)),
-        }
+        key.due = Instant::now() + pause.clamp(MIN_REFRESH, MAX_TIME);
         self.metrics.fetched(outcome);
     }
 }
 
-/// Fetches a URL, and follows redirects, of which none begins when the time for a request is over.
-async fn run(settings: &UrlSettings, url: &str, validators: Vec<(String, String)>) -> Fetched {
+/// Fetches a URL into its file, and follows redirects, of which none begins when the time for a request is over.
+async fn run(
+    settings: &UrlSettings,
+    file: &UrlFile,
+    validators: Vec<(String, String)>,
+    max_body: usize,
+    intake: &SharedIntake,
+) -> Fetched {
     let client = &settings.client;
-    let first = HttpUrl::parse(url).map_err(|error| error.to_string())?;
+    let first = HttpUrl::parse(&file.url).map_err(|error| error.to_string())?;
     let mut url = first.clone();
     let began = Instant::now();
     for _ in 0..=REDIRECTS {
         let mut headers = validators.clone();
-        let is_trusted = |trusted: &HttpUrl| origin(trusted) == origin(&url);
-        let always = Some(&first).filter(|_| settings.credentials_always);
-        if settings.origin.iter().chain(always).any(is_trusted) {
-            headers.extend(authorization(&client.credentials)?);
+        let is_trusted = match &settings.credentials {
+            UrlCredentials::Always => origin(&first) == origin(&url),
+            UrlCredentials::Below(trusted) => trusted.iter().any(|above| is_below(&url, above)),
+        };
+        if is_trusted {
+            let own = authorization(&client.credentials);
+            headers.extend(own.map_err(str::to_owned)?);
         }
         let request = Fetch {
             url: &url,
             headers: &headers,
             tls: &client.tls,
             timeout: client.timeout,
-            max_body: MAX_BODY,
+            max_body,
             body_of_5xx: client.enable_5xx,
+            allow_loopback: is_trusted,
         };
-        let fetched = fetch(&request).await;
-        let fetched = fetched.map_err(|reason| format!("{url}: {reason}"))?;
-        match fetched.status {
-            200..=299 => return Ok(Some(fetched)),
+        let mut content = None;
+        let mut take = |bytes: &[u8]| -> io::Result<()> {
+            let content: &mut FetchedFile = match &mut content {
+                Some(content) => content,
+                none => none.insert(intake.lock().sink.begin_fetched(file)?),
+            };
+            content.write(bytes)
+        };
+        let fetched = fetch(&request, &mut take).await;
+        let head = fetched.map_err(|reason| format!("{url}: {reason}"))?;
+        match head.status {
+            200..=299 => return Ok(content.map(|content| new(&head, file, content, intake))),
             304 if !validators.is_empty() => return Ok(None),
-            500..=599 if client.enable_5xx => return Ok(Some(fetched)),
+            500..=599 if client.enable_5xx => {
+                return Ok(content.map(|content| new(&head, file, content, intake)));
+            }
             301 | 302 | 303 | 307 | 308 => {
                 if began.elapsed() > client.timeout {
-                    return Err(format!("{first}: redirects take too long"));
+                    return Err(format!("{first}: redirects take too long").into());
                 }
-                let next = redirected(&url, fetched.header("location").unwrap_or_default());
+                let next = redirected(&url, head.header("location").unwrap_or_default());
                 url = next.map_err(|error| format!("{url}: {error}"))?;
             }
-            status => return Err(format!("{url}: answered {status}")),
+            status => {
+                return Err(FetchFailure {
+                    reason: format!("{url}: answered {status}"),
+                    is_refused: is_refused(RequestProgress::Answered(status)),
+                });
+            }
         }
     }
-    Err(format!("{first}: more than {REDIRECTS} redirects"))
+    Err(format!("{first}: more than {REDIRECTS} redirects").into())
+}
+
+/// Puts content in place.
+fn new(
+    head: &FetchedHead,
+    file: &UrlFile,
+    content: FetchedFile,
+    intake: &SharedIntake,
+) -> NewContent {
+    let length = content.length;
+    intake.lock().sink.take_fetched(file, content);
+    NewContent {
+        validators: head.validators(),
+        length,
+    }
+}
+
+/// Whether a URL is `above`, or below it. A path that the server may resolve to another one is not.
+fn is_below(url: &HttpUrl, above: &HttpUrl) -> bool {
+    let path = |url: &HttpUrl| url.path().split(['?', '#']).next().map(str::to_owned);
+    let (Some(path), Some(root)) = (path(url), path(above)) else {
+        return false;
+    };
+    let encoded = path.to_ascii_lowercase();
+    let is_plain = !["/.", "\\", "%2e", "%2f", "%5c"]
+        .iter()
+        .any(|odd| encoded.contains(odd));
+    let rest = path.strip_prefix(root.trim_end_matches('/'));
+    let is_inside = rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    origin(url) == origin(above) && is_plain && is_inside
 }
 
 /// Scheme, host and port.
@@ -217,6 +349,30 @@ mod tests {
             "http://other:3000/",
         ] {
             assert_ne!(origin(&own), origin(&url(other)));
+        }
+    }
+
+    // sidecar 26
+    #[test]
+    fn credentials_go_below_a_listed_url_only() {
+        let is_in = |text: &str| is_below(&url(text), &url("http://h/public/"));
+        for text in [
+            "http://h/public",
+            "http://h/public/",
+            "http://H/public/x?y=/..",
+        ] {
+            assert!(is_in(text), "{text}");
+        }
+        for text in [
+            "http://h/",
+            "http://h/publicity",
+            "https://h/public/",
+            "http://h:81/public/",
+            "http://h/public/../api",
+            "http://h/public/%2E%2e/api",
+            "http://h/public/..%2fapi",
+        ] {
+            assert!(!is_in(text), "{text}");
         }
     }
 

@@ -23,6 +23,7 @@ use super::{
     endpoint::Endpoint,
     io::{Io, Received, Stream},
     lookup::lookup,
+    tls_words::in_words,
 };
 
 /// How the byte streams below TLS and HTTP are opened: over TCP, or by a function (a Unix socket, a tunnel, a simulated
@@ -114,7 +115,7 @@ pub(super) async fn dial(
                 let stream = TlsConnector::from(tls)
                     .connect(name.clone(), plain)
                     .await
-                    .map_err(ConnectError::Tls)?;
+                    .map_err(|error| ConnectError::Tls(in_words(error)))?;
                 let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
                 (Box::new(stream), http2)
             }

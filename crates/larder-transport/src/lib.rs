@@ -82,6 +82,9 @@ pub mod redirect;
 pub mod registrar;
 #[cfg(feature = "client")]
 mod setup_error;
+#[cfg(feature = "tls")]
+#[doc(hidden)]
+pub mod tls_words;
 #[cfg(feature = "client")]
 mod transport;
 #[doc(hidden)]

@@ -19,6 +19,10 @@ pub(super) enum HttpError {
     OwnAddress(IpAddr),
     #[error("{0} is link-local, or of a metadata service")]
     LinkLocal(IpAddr),
+    #[error("{0} is a loopback address, which nothing in LARDER_URL_CREDENTIALS allows")]
+    Loopback(IpAddr),
+    #[error("cannot store the content")]
+    Store(#[source] io::Error),
     #[error("more than {0} bytes")]
     TooLong(usize),
     #[error("not a URL")]

@@ -4,7 +4,7 @@
 //! 1. Link-local addresses and those of clouds' metadata services are refused, whatever name led there.
 //! 2. No error has the user or the query of the URL, or content of the answer.
 
-use std::{fmt, time::Duration};
+use std::{fmt, io, net::SocketAddr, time::Duration};
 
 use http::HeaderMap;
 use http_body_util::BodyExt as _;
@@ -29,6 +29,8 @@ pub struct Fetch<'a> {
     pub max_body: usize,
     /// Whether the body of a status from 500 on is wanted, too.
     pub body_of_5xx: bool,
+    /// Whether the server may be on this machine.
+    pub allow_loopback: bool,
 }
 
 impl fmt::Debug for Fetch<'_> {
@@ -39,22 +41,23 @@ impl fmt::Debug for Fetch<'_> {
     }
 }
 
-/// What was fetched.
-pub struct FetchedBody {
+/// Takes the body piece by piece, at least one, which may be empty; none if the status says that it is not the content.
+pub type TakeBody<'a> = dyn FnMut(&[u8]) -> io::Result<()> + Send + 'a;
+
+/// An answer without its body.
+pub struct FetchedHead {
     /// The status.
     pub status: u16,
-    /// The body; empty if the status says that it is not the content.
-    pub body: Vec<u8>,
     headers: HeaderMap,
 }
 
-impl fmt::Debug for FetchedBody {
+impl fmt::Debug for FetchedHead {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{}, {} bytes>", self.status, self.body.len())
+        write!(f, "<{}>", self.status)
     }
 }
 
-impl FetchedBody {
+impl FetchedHead {
     /// The value of a header.
     pub fn header(&self, name: &str) -> Option<&str> {
         self.headers.get(name)?.to_str().ok()
@@ -80,19 +83,23 @@ impl FetchedBody {
 /// # Errors
 ///
 /// The reason, without the URL.
-pub async fn fetch(fetch: &Fetch<'_>) -> Result<FetchedBody, String> {
-    match timeout(fetch.timeout, request(fetch)).await {
+pub async fn fetch(fetch: &Fetch<'_>, take: &mut TakeBody<'_>) -> Result<FetchedHead, String> {
+    match timeout(fetch.timeout, request(fetch, take)).await {
         Ok(Ok(fetched)) => Ok(fetched),
         Ok(Err(error)) => Err(chain(&error)),
         Err(_) => Err(format!("timed out after {:?}", fetch.timeout)),
     }
 }
 
-async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
+async fn request(fetch: &Fetch<'_>, take: &mut TakeBody<'_>) -> Result<FetchedHead, HttpError> {
     let url = fetch.url;
     let addresses = resolve(url).await?;
     if let Some(refused) = addresses.iter().find(|address| is_metadata(address.ip())) {
         return Err(HttpError::LinkLocal(refused.ip()));
+    }
+    let own = |address: &&SocketAddr| address.ip().to_canonical().is_loopback();
+    if let Some(own) = addresses.iter().find(own).filter(|_| !fetch.allow_loopback) {
+        return Err(HttpError::Loopback(own.ip()));
     }
     let request = new_request(&url.path(), &url.authority(), fetch.headers)?;
     let limit = fetch.max_body;
@@ -100,18 +107,21 @@ async fn request(fetch: &Fetch<'_>) -> Result<FetchedBody, HttpError> {
         let (head, mut body) = response.into_parts();
         let status = head.status.as_u16();
         let is_wanted = head.status.is_success() || (fetch.body_of_5xx && status >= 500);
-        let mut content = Vec::new();
+        let mut length = 0;
+        if is_wanted {
+            take(&[]).map_err(HttpError::Store)?;
+        }
         while is_wanted && let Some(frame) = body.frame().await {
             let frame = frame.map_err(HttpError::Exchange)?;
             let data = frame.data_ref().map_or(&[][..], |data| data);
-            if content.len() + data.len() > limit {
+            length += data.len();
+            if length > limit {
                 return Err(HttpError::TooLong(limit));
             }
-            content.extend_from_slice(data);
+            take(data).map_err(HttpError::Store)?;
         }
-        Ok(FetchedBody {
+        Ok(FetchedHead {
             status,
-            body: content,
             headers: head.headers,
         })
     };

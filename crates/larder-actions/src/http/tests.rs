@@ -431,6 +431,32 @@ struct Authorities {
     config: Arc<ServerConfig>,
 }
 
+/// A certificate that is its own authority, as `openssl req -x509` makes it.
+fn self_signed(names: &[&str]) -> Authorities {
+    let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+    let mut params = CertificateParams::new(names).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    serving(certificate.pem(), &certificate, &key)
+}
+
+fn serving(pem: String, certificate: &rcgen::Certificate, key: &KeyPair) -> Authorities {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(
+            vec![certificate.der().clone()],
+            PrivateKeyDer::try_from(key.serialize_der()).unwrap(),
+        )
+        .unwrap();
+    Authorities {
+        pem,
+        config: Arc::new(config),
+    }
+}
+
 fn authorities(names: &[&str]) -> Authorities {
     let mut params = CertificateParams::default();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -441,19 +467,7 @@ fn authorities(names: &[&str]) -> Authorities {
     let names: Vec<_> = names.iter().map(ToString::to_string).collect();
     let certificate = CertificateParams::new(names).unwrap();
     let certificate = certificate.signed_by(&own, &issuer).unwrap();
-    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(
-            vec![certificate.der().clone()],
-            PrivateKeyDer::try_from(own.serialize_der()).unwrap(),
-        )
-        .unwrap();
-    Authorities {
-        pem,
-        config: Arc::new(config),
-    }
+    serving(pem, &certificate, &own)
 }
 
 /// The outcome of a request to a server with this certificate.
@@ -497,6 +511,28 @@ async fn certificate_is_verified_against_the_authorities_of_the_moment() {
     };
     let outcome = ask_tls(&volumes, &ours, insecure).await;
     assert_eq!(outcome, StepOutcome::Succeeded);
+}
+
+// on-change 50
+#[tokio::test]
+async fn certificate_that_is_listed_itself_is_accepted_for_its_name() {
+    let server = self_signed(&["127.0.0.1"]);
+    let (other, named) = (self_signed(&["127.0.0.1"]), self_signed(&["other"]));
+    let bundle = [&*other.pem, &named.pem].concat();
+    let volumes = Volumes::with("trust", &[("own", &server.pem), ("others", &bundle)]);
+    let tls = |file: &str| HttpTls {
+        ca: Some(format!("trust/{file}")),
+        ..HttpTls::default()
+    };
+    let outcome = ask_tls(&volumes, &server, tls("own")).await;
+    assert_eq!(outcome, StepOutcome::Succeeded);
+    for (server, words) in [
+        (&server, "invalid peer certificate: it is "),
+        (&named, "certificate not valid for name"),
+    ] {
+        let outcome = ask_tls(&volumes, server, tls("others")).await;
+        assert!(outcome.reason().contains(words), "{outcome:?}");
+    }
 }
 
 // on-change 50

@@ -3,9 +3,14 @@
 use std::sync::Arc;
 
 use rustls::{
-    ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+    CertificateError, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+    client::{
+        WebPkiServerVerifier,
+        danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
+        verify_server_name,
+    },
     crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature},
+    server::ParsedCertificate,
 };
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _};
 use tokio::task::spawn_blocking;
@@ -33,19 +38,30 @@ pub(super) async fn connector(
             .dangerous()
             .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
     } else {
-        builder.with_root_certificates(authorities(tls, files).await?)
+        let (store, listed) = authorities(tls, files).await?;
+        let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider).build();
+        let roots = roots.expect("there are authorities, and no revocation lists");
+        let verifier = Arc::new(ListedCertificates { roots, listed });
+        builder
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
     };
     let mut config = config.with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok((TlsConnector::from(Arc::new(config)), server))
 }
 
-async fn authorities(tls: &HttpTls, files: Files<'_>) -> Result<RootCertStore, HttpError> {
-    let mut store = RootCertStore::empty();
+/// The authorities, and the certificates of a file that the user has named.
+async fn authorities(
+    tls: &HttpTls,
+    files: Files<'_>,
+) -> Result<(RootCertStore, Vec<CertificateDer<'static>>), HttpError> {
+    let (mut store, mut listed) = (RootCertStore::empty(), Vec::new());
     if let Some(path) = &tls.ca {
         let text = files.authorities(path)?;
         // As in Go's clients, an odd certificate leaves the others usable.
-        store.add_parsable_certificates(CertificateDer::pem_slice_iter(&text).flatten());
+        listed.extend(CertificateDer::pem_slice_iter(&text).flatten());
+        store.add_parsable_certificates(listed.iter().cloned());
         if store.is_empty() {
             return Err(HttpError::NoCaCertificates { path: path.clone() });
         }
@@ -57,7 +73,63 @@ async fn authorities(tls: &HttpTls, files: Files<'_>) -> Result<RootCertStore, H
             return Err(HttpError::NoSystemCaCertificates);
         }
     }
-    Ok(store)
+    Ok((store, listed))
+}
+
+/// Also accepts a certificate that is listed itself, such as one that is its own authority.
+#[derive(Debug)]
+struct ListedCertificates {
+    roots: Arc<WebPkiServerVerifier>,
+    listed: Vec<CertificateDer<'static>>,
+}
+
+impl ServerCertVerifier for ListedCertificates {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let verified = self
+            .roots
+            .verify_server_cert(certificate, intermediates, name, ocsp, now);
+        match verified {
+            // The period of validity is checked first, and has an error of its own.
+            Err(rustls::Error::InvalidCertificate(
+                CertificateError::Other(_) | CertificateError::UnknownIssuer,
+            )) if self.listed.contains(certificate) => {
+                verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
+                Ok(ServerCertVerified::assertion())
+            }
+            verified => verified,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.roots
+            .verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.roots
+            .verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.roots.supported_verify_schemes()
+    }
 }
 
 /// Accepts every certificate, if the server has its key.

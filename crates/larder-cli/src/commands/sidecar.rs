@@ -103,7 +103,7 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
         };
         flag.or_else(|| std::env::var(name).ok())
     });
-    let read = read.map_err(|errors| Failure::unreadable(errors.join("\n")))?;
+    let read = read.map_err(|errors| Failure::unreadable(errors.join("; ")))?;
     let hooks = hooks(args).map_err(Failure::unreadable)?;
     logging::start_sidecar(&read.log);
     block_on(async {

@@ -10,6 +10,8 @@ use crate::{
 
 fn world(refresh: &str) -> World {
     World::new()
+        // The application is on a loopback address.
+        .with("LARDER_URL_CREDENTIALS", "Always")
         .with("LARDER_URL_REFRESH", refresh)
         .with("REQ_RETRY_BACKOFF_FACTOR", "0")
 }
@@ -34,7 +36,9 @@ async fn failure_keeps_the_old_file_and_the_first_one_leaves_none() {
     world.until_files("x.json=two").await;
     sidecar.stop().await.unwrap();
 
-    let other = World::new().with("REQ_TIMEOUT", "0.2");
+    let other = World::new()
+        .with("LARDER_URL_CREDENTIALS", "Always")
+        .with("REQ_TIMEOUT", "0.2");
     application.answers(|_| None);
     other.config_map("n", "a", &[("x.url", &application.url("/x")), ("y", "1")]);
     let _sidecar = other.ready().await;
@@ -56,7 +60,7 @@ async fn body_of_a_500_is_the_file_if_that_is_enabled() {
 
 // sidecar 26
 #[tokio::test]
-async fn credentials_go_to_their_origin_or_to_the_first_host_if_always() {
+async fn credentials_go_where_the_user_says_or_to_the_first_host_if_always() {
     let (own, other) = (Application::start().await, Application::start().await);
     let target = other.url("/redirected");
     let redirect = move |_: &_| Some(reply(302, &[("Location", &target)], b""));
@@ -64,8 +68,7 @@ async fn credentials_go_to_their_origin_or_to_the_first_host_if_always() {
     other.answers(|_| Some(reply(200, &[], b"ok")));
     let with = |always: &str| {
         world("0")
-            .with("REQ_URL", &own.url("/reload"))
-            .with("REQ_SKIP_INIT", "true")
+            .with("REQ_RETRY_TOTAL", "0")
             .with("REQ_USERNAME", "u")
             .with("REQ_PASSWORD", "p")
             .with("LARDER_URL_CREDENTIALS", always)
@@ -75,13 +78,20 @@ async fn credentials_go_to_their_origin_or_to_the_first_host_if_always() {
         let has = seen.map(|seen| seen.headers.contains_key("authorization"));
         has.collect::<Vec<_>>()
     };
-    let world = with("SameOrigin");
-    world.config_map("n", "a", &[("a.url", &own.url("/a"))]);
-    world.config_map("n", "b", &[("b.url", &other.url("/b"))]);
+    let world = with(&format!("{},http://other/", own.url("/public/")));
+    let application = own.url("/public/../api/admin");
+    for (name, url) in [
+        ("a", &own.url("/public/a")),
+        ("b", &application),
+        ("c", &other.url("/c")),
+    ] {
+        world.config_map("n", name, &[(&format!("{name}.url"), url)]);
+    }
     let sidecar = world.ready().await;
-    assert_eq!(world.files(), "a=ok b=ok");
+    // Without leave, no loopback address is asked at all, nor by a redirect.
+    assert_eq!(world.files(), "");
     assert_eq!(has_credentials(&own), [true]);
-    assert_eq!(has_credentials(&other), [false, false]);
+    assert_eq!(has_credentials(&other), [false; 0]);
     sidecar.stop().await.unwrap();
 
     let (third, fourth) = (Application::start().await, Application::start().await);
@@ -91,7 +101,7 @@ async fn credentials_go_to_their_origin_or_to_the_first_host_if_always() {
     world.config_map("n", "c", &[("c.url", &third.url("/c"))]);
     let _sidecar = world.ready().await;
     assert_eq!(has_credentials(&third), [true]);
-    assert_eq!(has_credentials(&fourth), [false]);
+    assert_eq!(has_credentials(&fourth), [false; 0]);
 }
 
 // sidecar 27
@@ -118,6 +128,23 @@ async fn metadata_files_long_answers_and_many_redirects_are_refused() {
     let _sidecar = world.ready().await;
     assert_eq!(world.files(), "ok=1");
     assert_eq!(application.seen().len(), 1 + 6);
+}
+
+// sidecar 24
+#[tokio::test]
+async fn hosts_that_never_answer_delay_readiness_by_one_timeout_and_no_other_object() {
+    let application = Application::start().await;
+    application.answers(|seen| seen.line.contains("/ok").then(|| reply(200, &[], b"1")));
+    let world = world("0").with("REQ_TIMEOUT", "5");
+    let silent: Vec<_> = (0..30).map(|key| format!("k{key}.url")).collect();
+    let url = application.url("/silent");
+    let silent: Vec<_> = silent.iter().map(|key| (&**key, &*url)).collect();
+    world.config_map("n", "a", &silent);
+    world.config_map("n", "b", &[("ok.url", &application.url("/ok"))]);
+    let sidecar = world.start();
+    // One at a time, they would take longer than anything is waited for.
+    world.until_files("ok=1").await;
+    until(|| sidecar.health.is_ready()).await;
 }
 
 // sidecar 28
@@ -224,7 +251,8 @@ async fn objects_of_the_tests_of_k8s_sidecar_become_the_files_that_these_expect(
             path => reply(200, &[], path.as_bytes()),
         })
     });
-    for (credentials, secured) in [("SameOrigin", ""), ("Always", "secured.txt=/secured ")] {
+    let listed = [application.url("/500"), application.url("/static")].join(",");
+    for (credentials, secured) in [(&*listed, ""), ("Always", "secured.txt=/secured ")] {
         let world = world("0")
             .with("RESOURCE", "both")
             .with("ENABLE_5XX", "true")

@@ -17,7 +17,7 @@ use larder_objects::{Kind, PodIdentity, go_duration, validation::is_label};
 use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpUrl};
 use larder_sidecar::{
     Credentials, Encoding, HttpSettings, LabelSettings, ObjectName, Places, RequestSettings,
-    Selections, UrlSettings, selections,
+    Selections, UrlCredentials, UrlSettings, selections,
 };
 use larder_watch::RequestTiming;
 use smol_str::SmolStr;
@@ -86,11 +86,13 @@ impl LabelVariables {
         let urls = urls(&mut env, client);
         let (timing, once) = timing(&mut env);
         let pod = own_pod(&variables);
+        let files = files(&mut env);
+        let kubeconfig = kubeconfig(&mut env, &files);
         let settings = LabelSettings {
             selections: selected(&mut env, &pod.namespace),
             timing,
             once,
-            files: files(&mut env),
+            files,
             request,
             script: env.path("SCRIPT").map(|path| (path, script_timeout)),
             skip_init: env.flag("REQ_SKIP_INIT"),
@@ -103,7 +105,7 @@ impl LabelVariables {
         let read = Self {
             settings,
             log: log(&mut env),
-            kubeconfig: kubeconfig(&env),
+            kubeconfig,
             skip_tls_verify,
             // Last: what is read above warns.
             warnings: env.warnings,
@@ -132,10 +134,17 @@ pub(crate) fn own_pod(variables: impl Fn(&str) -> Option<String>) -> PodIdentity
     }
 }
 
-fn kubeconfig(env: &Environment<'_>) -> Option<PathBuf> {
+fn kubeconfig(env: &mut Environment<'_>, files: &Places) -> Option<PathBuf> {
     let home = || Some(Path::new(&env.raw("HOME")?).join(".kube/config"));
     let path = env.path("KUBECONFIG").or_else(home)?;
-    path.exists().then_some(path)
+    if !path.exists() {
+        return None;
+    }
+    if files.contains(&path) {
+        env.warn("KUBECONFIG or HOME: the kubeconfig is in FOLDER, where objects could replace it, and is not used");
+        return None;
+    }
+    Some(path)
 }
 
 /// The parts of a list with commas.
@@ -309,12 +318,19 @@ fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> 
             env.warn(&format!("{name}: *.url keys are fetched without a proxy, which could reach what larder refuses"));
         }
     }
-    let credentials = [("SameOrigin", false), ("Always", true)];
-    let url = env.text("REQ_URL");
+    let credentials = |text: &str| match &*text.to_ascii_lowercase() {
+        "never" => Some(UrlCredentials::default()),
+        "always" => Some(UrlCredentials::Always),
+        _ => {
+            let urls: Result<_, _> = parts(text).map(HttpUrl::parse).collect();
+            Some(UrlCredentials::Below(urls.ok()?))
+        }
+    };
+    let expected = "Never, Always, or URLs";
+    let credentials = env.parsed("LARDER_URL_CREDENTIALS", expected, credentials);
     let settings = UrlSettings {
         refresh: env.duration("LARDER_URL_REFRESH", Duration::from_mins(5)),
-        credentials_always: env.word("LARDER_URL_CREDENTIALS", &credentials),
-        origin: url.and_then(|url| HttpUrl::parse(&url).ok()),
+        credentials: credentials.unwrap_or_default(),
         client,
     };
     is_fetched.then_some(settings)

@@ -39,7 +39,7 @@ async fn world() -> World {
     world
 }
 
-fn variables(url: &str) -> [(&str, &str); 11] {
+fn variables(url: &str) -> [(&str, &str); 12] {
     [
         ("LABEL", "l"),
         ("RESOURCE", "both"),
@@ -51,6 +51,7 @@ fn variables(url: &str) -> [(&str, &str); 11] {
         ("REQ_PASSWORD", CANARY),
         ("REQ_RETRY_TOTAL", "1"),
         ("REQ_RETRY_BACKOFF_FACTOR", "0"),
+        ("LARDER_URL_CREDENTIALS", "Always"),
         ("LARDER_URL_REFRESH", "0"),
     ]
 }

@@ -1,5 +1,4 @@
-//! Containers of charts, with the variables and the probes that these render (docs/sidecar.md has the runs of the
-//! rendered charts themselves).
+//! Containers of charts, with the variables and the probes that these render.
 
 use std::fs;
 

@@ -22,7 +22,12 @@ async fn metrics_show_files_objects_fetches_and_whether_the_hook_has_succeeded()
     });
     let url = application.url("/reload");
     // Without fast retries, the next attempt follows minutes later, or a change. So does the next fetch.
-    let variables = [("LABEL", "l"), ("REQ_URL", &url), ("REQ_RETRY_TOTAL", "0")];
+    let variables = [
+        ("LABEL", "l"),
+        ("LARDER_URL_CREDENTIALS", "Always"),
+        ("REQ_URL", &url),
+        ("REQ_RETRY_TOTAL", "0"),
+    ];
     let sidecar = Sidecar::start(world.sidecar(&[], &variables));
     let shows = |lines: &[&str]| {
         let text = sidecar.ask("/metrics").map(|(_, text)| text);

@@ -69,6 +69,20 @@ fn bad_value_is_an_error_that_names_its_variable() {
     assert_eq!(errors.len(), 2, "all mistakes at once");
 }
 
+#[test]
+fn kubeconfig_in_the_folder_is_not_used() {
+    let root = tempfile::tempdir().unwrap();
+    let config = root.path().join(".kube/config");
+    fs::create_dir(root.path().join(".kube")).unwrap();
+    fs::write(&config, "").unwrap();
+    let home = root.path().to_str().unwrap();
+    let of = |folder: &str| read(&[("HOME", home), ("FOLDER", folder)]).unwrap();
+    assert_eq!(of("/f").kubeconfig, Some(config));
+    let read = of(&format!("{home}/."));
+    assert_eq!(read.kubeconfig, None);
+    assert!(read.warnings[0].starts_with("KUBECONFIG or HOME: "));
+}
+
 // sidecar 1
 #[test]
 fn label_and_folder_are_required() {
