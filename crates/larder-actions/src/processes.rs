@@ -7,6 +7,7 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `cgroups` | the search by the IDs of containers |
+//! | `allowance` | how many mounts that search reads |
 //! | `search` | the search by mounts, for the containers of all pods at once |
 //! | `shared_search` | one search at a time, whose result all waiting rounds share |
 //! | `pod_mounts` | the mounts in a pod's specification, and the container that has those of a namespace |
@@ -24,6 +25,7 @@
 //! 3. Process 1, this process and its ancestors get no signal.
 //! 4. A search uses nothing that an earlier search has read.
 
+mod allowance;
 mod cgroups;
 mod mount_table;
 mod open;
@@ -48,16 +50,17 @@ use std::{
 use smol_str::SmolStr;
 use tokio::task::spawn_blocking;
 
+use self::{
+    allowance::Refusals,
+    proc_directory::{ProcDirectory, number},
+    search::PodNamespace,
+    shared_search::SharedSearch,
+};
 pub use self::{
     cgroups::ContainerId,
     mount_table::unescaped,
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
-};
-use self::{
-    proc_directory::{ProcDirectory, number},
-    search::PodNamespace,
-    shared_search::SharedSearch,
 };
 
 /// A running container of a pod.
@@ -157,6 +160,7 @@ struct ProcessesState {
     root: PathBuf,
     by_mounts: SharedSearch<Vec<PodNamespace>>,
     by_id: SharedSearch<BTreeMap<ContainerId, Vec<i32>>>,
+    refusals: Refusals,
 }
 
 impl Processes {
@@ -168,6 +172,7 @@ impl Processes {
             root: root.into(),
             by_mounts: SharedSearch::default(),
             by_id: SharedSearch::default(),
+            refusals: Refusals::default(),
         };
         Self {
             state: Arc::new(state),

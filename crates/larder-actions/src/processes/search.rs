@@ -5,16 +5,20 @@
 //!    one that receives the machine's mounts, so volumes appear in it without any request. Where another mount covers
 //!    the agent's directory, what is mounted in it does not count.
 //! 2. A process belongs to the namespace that it was in before and after its mounts were read.
+//! 3. A namespace of which more would have to be read than the [allowance](super::allowance) permits is no container.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    io,
+    io::{self, Read as _},
     ops::ControlFlow,
     path::{Path, PathBuf},
 };
 
+use tokio::time::Instant;
+
 use super::{
     Namespace, Processes,
+    allowance::Allowance,
     mount_table::{MountLine, below, each_mount},
     volume_places::{Shown, VolumePlaces},
 };
@@ -43,6 +47,18 @@ pub(super) struct PodNamespace {
 impl Processes {
     /// The namespaces that may be containers of pods.
     pub(super) fn search(&self) -> io::Result<Vec<PodNamespace>> {
+        let mut allowance = Allowance::default();
+        let found = self.search_within(&mut allowance);
+        if allowance.refused > 0 && self.state.refusals.may_be_logged(Instant::now()) {
+            tracing::warn!(
+                namespaces = allowance.refused,
+                "mount namespaces are taken for no container: one has too many mounts, or those of one user have"
+            );
+        }
+        found
+    }
+
+    pub(super) fn search_within(&self, allowance: &mut Allowance) -> io::Result<Vec<PodNamespace>> {
         let places = VolumePlaces::read(self.proc(), &self.state.root)?;
         // What each namespace is, if that is known.
         let mut seen: HashMap<Namespace, bool> = HashMap::new();
@@ -66,7 +82,7 @@ impl Processes {
                 None => {}
             }
             // One that ends meanwhile is skipped, and another one shows the namespace.
-            let Some(mut read) = self.read_mounts(pid, &places) else {
+            let Some(mut read) = self.read_mounts(pid, &places, allowance) else {
                 continue;
             };
             if self.namespace(pid).ok() != linked {
@@ -103,10 +119,33 @@ impl Processes {
     }
 
     /// The mounts that a process shows; `None` if they cannot be read.
-    fn read_mounts(&self, pid: i32, places: &VolumePlaces) -> Option<NamespaceMounts> {
-        let mut mounts = NamespaceMounts::default();
+    fn read_mounts(
+        &self,
+        pid: i32,
+        places: &VolumePlaces,
+        allowance: &mut Allowance,
+    ) -> Option<NamespaceMounts> {
         let table = self.proc().open(pid, "mountinfo").ok()?;
-        each_mount(table, |line| mounts.add(line, places)).ok()?;
+        // Afterwards: a process can enter another user namespace, but cannot come back.
+        let user = self.mounting_user(pid);
+        let limit = allowance.limit(user);
+        let mut mounts = NamespaceMounts {
+            most_lines: limit.lines,
+            ..NamespaceMounts::default()
+        };
+        if mounts.most_lines == 0 {
+            mounts.is_refused = true;
+        } else {
+            let mut table = table.take(limit.bytes);
+            let read = each_mount(&mut table, |line| mounts.add(line, places));
+            allowance.charge(user, mounts.lines);
+            read.ok()?;
+            mounts.is_refused |= table.limit() == 0;
+        }
+        if mounts.is_refused {
+            mounts.is_excluded = true;
+            allowance.refused += usize::from(!mounts.shows_root());
+        }
         Some(mounts)
     }
 }
@@ -123,10 +162,20 @@ struct NamespaceMounts {
     /// Whether the mount at the root of the namespace is among them.
     is_whole: bool,
     is_excluded: bool,
+    lines: usize,
+    /// Most lines that may be read.
+    most_lines: usize,
+    /// Whether there are more lines.
+    is_refused: bool,
 }
 
 impl NamespaceMounts {
     fn add(&mut self, line: &MountLine<'_>, places: &VolumePlaces) -> ControlFlow<()> {
+        if self.lines == self.most_lines {
+            self.is_refused = true;
+            return ControlFlow::Break(());
+        }
+        self.lines += 1;
         self.first = Some(self.first.map_or(line.id, |first| first.min(line.id)));
         let mount_point = line.mount_point();
         self.is_whole |= mount_point.as_os_str() == "/";
@@ -154,6 +203,11 @@ impl NamespaceMounts {
         ControlFlow::Continue(())
     }
 
+    /// Whether the agent's directory is shown.
+    fn shows_root(&self) -> bool {
+        self.roots.iter().any(|(.., is_covered)| !is_covered)
+    }
+
     /// Whether the agent's directory is or would be there.
     fn is_in_root(&self, mount_point: &Path) -> bool {
         let mut roots = self.roots.iter();
@@ -162,7 +216,7 @@ impl NamespaceMounts {
 
     /// The mounts of a container; none if it is not one.
     fn of_container(&mut self) -> Vec<(PathBuf, PathBuf)> {
-        if self.is_excluded || self.roots.iter().any(|(.., is_covered)| !is_covered) {
+        if self.is_excluded || self.shows_root() {
             return Vec::new();
         }
         let mounts = std::mem::take(&mut self.mounts).into_iter();

@@ -4,7 +4,10 @@ use std::{fs, os::unix::fs::symlink};
 
 use tempfile::TempDir;
 
-use super::*;
+use super::{
+    super::allowance::{Allowance, MAX_USER_LINES, OF_ANYONE, OF_PRIVILEGED, Refusals},
+    *,
+};
 use crate::targets::{TargetError, TargetQuery};
 
 const SECRET: &str = "/agent/pods/1/volumes/kubernetes.io~secret/s";
@@ -319,4 +322,94 @@ fn names_of_commands_do_not_confuse() {
         handled: 16384 | 1,
     };
     assert_eq!(Stat::parse(text), Some(expected));
+}
+
+/// The `uid_map` of the machine's user namespace.
+const ALL_USERS: &str = "         0          0 4294967295\n";
+
+/// A table with so many mounts over each other.
+fn stack(lines: usize) -> String {
+    IMAGE.to_owned() + &"22 20 0:9 /d /d rw\n".repeat(lines)
+}
+
+/// Process 10 is the container; from 20 on, there is one process for each of these user namespaces and tables.
+fn with_stacks(stacks: &[(&str, usize)]) -> MadeUpProc {
+    let proc = MadeUpProc::with(&[IMAGE, IN_CONTAINER].concat());
+    for name in ["self", "10"] {
+        proc.write(name, "uid_map", ALL_USERS.as_bytes());
+    }
+    for ((users, lines), pid) in stacks.iter().zip(20..) {
+        proc.process(pid, 3, 1);
+        proc.enter(pid, u64::try_from(pid).unwrap(), &stack(*lines));
+        proc.write(&pid.to_string(), "uid_map", users.as_bytes());
+    }
+    proc
+}
+
+#[test]
+fn user_with_a_user_namespace_does_not_delay_the_search_by_stacked_mounts() {
+    let stacks = [("0 1234 1\n", 50_000); 20];
+    let proc = with_stacks(&stacks);
+    let processes = proc.processes();
+    let mut allowance = Allowance::default();
+    let found = processes.search_within(&mut allowance).unwrap();
+    assert_eq!(
+        found.iter().map(|found| &*found.pids).collect::<Vec<_>>(),
+        [[10]]
+    );
+    assert!(
+        allowance.lines <= MAX_USER_LINES + 2,
+        "{} lines",
+        allowance.lines
+    );
+    assert_eq!(allowance.refused, stacks.len());
+}
+
+#[test]
+fn mounts_of_one_user_hide_no_container_of_another() {
+    // Ten of an ordinary user, of the range of a pod, of the privileged.
+    for (users, of_container) in [
+        ("0 1234 1\n", "0 1235 1\n"),
+        ("0 131072 65536\n", "0 196608 65536\n"),
+        ("0 131072 1\n", "0 1 1\n"),
+        ("", "0 0 1\n"),
+        (ALL_USERS, "0 1 1\n"),
+    ] {
+        let proc = with_stacks(&[(users, OF_ANYONE.lines + 1); 10]);
+        proc.write("10", "uid_map", of_container.as_bytes());
+        assert_eq!(
+            mains(&proc.processes(), &pod("/etc/s", "/etc/c")),
+            [10],
+            "{users}"
+        );
+    }
+}
+
+#[test]
+fn namespace_with_too_many_mounts_or_bytes_of_them_is_no_container() {
+    let deep = format!("22 20 0:9 / {} rw\n", "/d".repeat(8 << 10));
+    for (users, limit) in [("0 1234 1\n", OF_ANYONE), (ALL_USERS, OF_PRIVILEGED)] {
+        let proc = with_stacks(&[]);
+        proc.write("10", "uid_map", users.as_bytes());
+        let fitting = usize::try_from(limit.bytes).unwrap() / deep.len();
+        for (more, expected) in [
+            (stack(limit.lines - 3), &[10][..]),
+            (stack(limit.lines - 2), &[]),
+            (deep.repeat(fitting - 1), &[10]),
+            (deep.repeat(fitting + 1), &[]),
+        ] {
+            proc.enter(10, 7, &[IN_CONTAINER, IMAGE, &more].concat());
+            assert_eq!(mains(&proc.processes(), &pod("/etc/s", "/etc/c")), expected);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn namespaces_over_the_bounds_are_logged_every_ten_minutes_at_most() {
+    let (refusals, start) = (Refusals::default(), tokio::time::Instant::now());
+    let logged = |seconds| refusals.may_be_logged(start + Duration::from_secs(seconds));
+    assert_eq!(
+        [0, 1, 599, 600, 1199, 1200].map(logged),
+        [true, false, false, true, false, true]
+    );
 }

@@ -1,0 +1,127 @@
+//! How many mounts a search reads.
+//!
+//! Whoever may make a user namespace stacks as many mounts in as many namespaces as he likes, and the kernel takes the
+//! longer to write a line the deeper its stack is.
+//!
+//! Invariants:
+//! 1. Of one namespace, at most [`Limit`] is read: less where any user may have made the mounts, in another user
+//!    namespace than this process's, than where mounting needs privileges.
+//! 2. Of all namespaces of one such user, at most [`MAX_USER_LINES`] mounts. So a user takes nothing from containers
+//!    without a user namespace, nor from those of other users.
+
+use std::{collections::HashMap, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Processes, proc_directory::number};
+
+/// How much is read of one namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Limit {
+    pub(super) lines: usize,
+    pub(super) bytes: u64,
+}
+
+/// Four times as many mounts as a container has of its pod's files at most.
+pub(super) const OF_ANYONE: Limit = Limit {
+    lines: 4096,
+    bytes: 1 << 20,
+};
+/// Containers may be copies of the machine, whose namespace has the mounts of all others.
+pub(super) const OF_PRIVILEGED: Limit = Limit {
+    lines: 64 << 10,
+    bytes: 16 << 20,
+};
+/// Four namespaces that are as large as possible.
+pub(super) const MAX_USER_LINES: usize = 4 * OF_ANYONE.lines;
+/// Opening a table takes as long as some lines.
+const LINES_OF_OPENING: usize = 16;
+/// Least time between two lines in the log about namespaces over the bounds.
+const LOG_INTERVAL: Duration = Duration::from_mins(10);
+
+/// What is left of the allowance of one search.
+#[derive(Debug, Default)]
+pub(super) struct Allowance {
+    /// Lines that were read of each user's namespaces.
+    read: HashMap<MountingUser, usize>,
+    /// Namespaces that were not read to their end, and may be containers by what was read.
+    pub(super) refused: usize,
+    #[cfg(test)]
+    pub(super) lines: usize,
+}
+
+/// Who has made the mounts of a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum MountingUser {
+    /// A user with privileges in the user namespace of this process.
+    Privileged,
+    /// An ordinary user.
+    Ordinary(u32),
+    /// The users of a range as it is given to users, and to pods with `hostUsers: false`.
+    Range(u32),
+    /// That of a user namespace without any users yet.
+    Unknown,
+}
+
+impl Allowance {
+    /// How much may be read of the next namespace of the user.
+    pub(super) fn limit(&self, user: MountingUser) -> Limit {
+        if user == MountingUser::Privileged {
+            return OF_PRIVILEGED;
+        }
+        let read = self.read.get(&user).copied().unwrap_or_default();
+        let left = MAX_USER_LINES.saturating_sub(read + LINES_OF_OPENING);
+        Limit {
+            lines: OF_ANYONE.lines.min(left),
+            ..OF_ANYONE
+        }
+    }
+
+    pub(super) fn charge(&mut self, user: MountingUser, lines: usize) {
+        *self.read.entry(user).or_default() += lines + LINES_OF_OPENING;
+        #[cfg(test)]
+        {
+            self.lines += lines;
+        }
+    }
+}
+
+/// When the log has said last that namespaces are over the bounds.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Mutex<Option<Instant>>);
+
+impl Refusals {
+    /// Whether the log may say it now.
+    pub(super) fn may_be_logged(&self, now: Instant) -> bool {
+        let mut last = self.0.lock();
+        let may = last.is_none_or(|last| now >= last + LOG_INTERVAL);
+        if may {
+            *last = Some(now);
+        }
+        may
+    }
+}
+
+impl Processes {
+    /// By the users of the process's namespace (user_namespaces(7)), which anyone may read. A user without privileges can
+    /// map none but himself and those of ranges that he was given.
+    pub(super) fn mounting_user(&self, pid: i32) -> MountingUser {
+        let map = self.proc().read(pid, "uid_map").ok();
+        // A kernel without user namespaces has no such file.
+        if map == self.proc().read("self", "uid_map").ok() {
+            return MountingUser::Privileged;
+        }
+        let map = map.unwrap_or_default();
+        let fields = map.split(u8::is_ascii_whitespace);
+        match fields
+            .filter(|field| !field.is_empty())
+            .nth(1)
+            .and_then(number::<u32>)
+        {
+            None => MountingUser::Unknown,
+            Some(user) if user <= 0xffff => MountingUser::Ordinary(user),
+            Some(user) => MountingUser::Range(user >> 16),
+        }
+    }
+}
