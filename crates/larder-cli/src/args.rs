@@ -433,6 +433,10 @@ pub(crate) struct RenderArgs {
     #[arg(long)]
     pub(crate) assume_cluster: bool,
 
+    /// Take objects and keys that are not among the manifests as there, with unknown values
+    #[arg(long)]
+    pub(crate) assume_missing: bool,
+
     /// Also write each volume to DIR/NAMESPACE/POD/VOLUME
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) to: Option<PathBuf>,
@@ -617,6 +621,10 @@ pub(crate) struct ExecArgs {
     /// The container [default: the first that is not an init container]
     #[arg(short, long, value_name = "CONTAINER")]
     pub(crate) container: Option<String>,
+
+    /// Take objects and keys that are not among the manifests as there, with empty values
+    #[arg(long, requires = "filenames")]
+    pub(crate) assume_missing: bool,
 
     #[command(flatten)]
     pub(crate) on_change: OnChangeArgs,

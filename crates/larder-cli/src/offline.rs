@@ -5,7 +5,7 @@
 //! - an error with this reason: pod certificates.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     mem,
     sync::Arc,
 };
@@ -16,7 +16,8 @@ use larder_objects::{
     manifest::{Manifest, Manifests},
 };
 use larder_projection::{
-    Inputs, Needs, NodeFacts, ServiceFacts, TrustBundle, TrustBundles, Unavailable, pod_volumes,
+    Assumptions, Inputs, Keyed, Needs, NodeFacts, ObjectPart, PodNameFact, ServiceFacts,
+    TrustBundle, TrustBundles, Unavailable, pod_volumes,
 };
 use smol_str::SmolStr;
 
@@ -65,6 +66,8 @@ pub(crate) struct OfflinePod {
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
     pub(crate) inputs: Inputs,
+    /// The name that it has in a cluster.
+    name: PodNameFact,
 }
 
 impl Offline {
@@ -80,11 +83,13 @@ impl Offline {
             let key = document.object.key();
             match document.manifest {
                 Manifest::Pod(pod) => {
+                    let name = cluster_name(&pod, document.workload.as_deref());
                     let workload = document.workload.map(|name| format!("{name}, "));
                     offline.pods.push(OfflinePod {
                         pod: *pod,
                         source: format!("{}{}", workload.unwrap_or_default(), document.origin),
                         inputs: Inputs::default(),
+                        name,
                     });
                 }
                 Manifest::ConfigMap(map) => {
@@ -111,6 +116,7 @@ impl Offline {
         let mut pods = mem::take(&mut offline.pods);
         for pod in &mut pods {
             pod.inputs = offline.inputs(&pod.pod);
+            pod.inputs.assumptions.pod_name = mem::take(&mut pod.name);
         }
         Self { pods, ..offline }
     }
@@ -187,6 +193,24 @@ impl Offline {
         }
     }
 
+    /// Takes objects and keys that pods lack as there, with unknown values; except those that `other` has.
+    pub(crate) fn assume_missing(&mut self, other: Option<&Self>) {
+        for OfflinePod { pod, inputs, .. } in &mut self.pods {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+            let mut known = BTreeSet::new();
+            if let Some(other) = other {
+                known_elsewhere(
+                    &mut known,
+                    namespace,
+                    &inputs.config_maps,
+                    &other.config_maps,
+                );
+                known_elsewhere(&mut known, namespace, &inputs.secrets, &other.secrets);
+            }
+            inputs.assumptions.missing = Some(known);
+        }
+    }
+
     /// Everything that the projections of `pod` read, including volumes that no container mounts.
     pub(crate) fn inputs(&self, pod: &Pod) -> Inputs {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
@@ -201,6 +225,10 @@ impl Offline {
             services: Some(Arc::clone(&self.services)),
             node: node.cloned(),
             trust_bundles: TrustBundles::Synced(Arc::clone(&self.trust_bundles)),
+            assumptions: Assumptions {
+                facts: true,
+                ..Assumptions::default()
+            },
             ..Inputs::default()
         };
         for name in needs.config_maps {
@@ -229,6 +257,36 @@ impl Offline {
             inputs.env_files.insert(file, Err(Unavailable::NotFound));
         }
         inputs
+    }
+}
+
+/// The objects and keys that `theirs` has, and that `ours` lacks.
+fn known_elsewhere<K: Keyed>(
+    known: &mut BTreeSet<ObjectPart>,
+    namespace: &str,
+    ours: &BTreeMap<String, Result<Arc<K>, Unavailable>>,
+    theirs: &HashMap<ObjectKey, Arc<K>>,
+) {
+    for (name, found) in ours {
+        let Some(object) = theirs.get(&ObjectKey::new(namespace, name.as_str())) else {
+            continue;
+        };
+        let is_ours = |key: &str| found.as_ref().is_ok_and(|found| found.file(key).is_some());
+        let keys = object.files().filter(|(key, _)| !is_ours(key));
+        known.extend(keys.map(|(key, _)| (K::KIND, name.clone(), Some(key.to_owned()))));
+        if found.is_err() {
+            known.insert((K::KIND, name.clone(), None));
+        }
+    }
+}
+
+/// The name that `pod` has in a cluster.
+fn cluster_name(pod: &Pod, workload: Option<&str>) -> PodNameFact {
+    let is_generated = workload.is_some() || pod.metadata.generate_name.is_some();
+    match workload.and_then(|workload| workload.strip_prefix("StatefulSet ")) {
+        Some(name) => PodNameFact::Other(format!("{name}-0")),
+        None if is_generated => PodNameFact::Generated,
+        None => PodNameFact::Same,
     }
 }
 

@@ -61,7 +61,7 @@ use smol_str::SmolStr;
 
 pub use self::{
     error::{ManifestError, Problem, Subject},
-    files::{MAX_MANIFEST_BYTES, is_manifest_name, read_manifest},
+    files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
     generated::generated_name,
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
@@ -212,8 +212,7 @@ impl Loader {
         self
     }
 
-    /// Reads the subdirectories of directories, too. Links to directories are not followed, and directories whose name
-    /// begins with a dot are skipped.
+    /// Reads the subdirectories of directories, too. Links to directories are not followed, as by kubectl.
     #[must_use]
     pub fn recursive(mut self, recursive: bool) -> Self {
         self.recursive = recursive;

@@ -162,7 +162,7 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> 
 /// The node's first address and the first one of the other family.
 ///
 /// Without facts about the node, as when rendering offline, the pod's status is used.
-fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
+pub(crate) fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     let Some(node) = node else {
         let status = pod.status.as_ref();
         let listed = status.and_then(|status| status.host_ips.as_deref());
@@ -175,7 +175,7 @@ fn host_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
 
 /// The pod's addresses: at most one of each family, the node's preferred family first; unparsable ones are dropped. A
 /// pod in the network of the node has the node's before its status has any.
-fn pod_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
+pub(crate) fn pod_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     let status = pod.status.as_ref();
     let listed = status.and_then(|status| status.pod_ips.as_deref());
     let spec = pod.spec.as_ref();
@@ -192,7 +192,7 @@ fn pod_ips(pod: &Pod, node: Option<&NodeFacts>) -> Vec<IpAddr> {
     ips
 }
 
-fn raw_pod_ip(pod: &Pod) -> &str {
+pub(crate) fn raw_pod_ip(pod: &Pod) -> &str {
     let status = pod.status.as_ref();
     status
         .and_then(|status| status.pod_ip.as_deref())

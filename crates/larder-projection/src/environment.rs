@@ -32,7 +32,8 @@ pub use self::{
     variable::{Value, Variable},
 };
 use crate::{
-    Absent, ContainerView, EnvFileRef, Inputs, Origin, ServiceFacts, Unavailable,
+    Absent, ContainerView, EnvFileRef, Inputs, Origin, ResourceError, ServiceFacts, Unavailable,
+    Unknown,
     container::{pod_volumes, used_volumes},
     downward::{variable_field, variable_resource},
     env_file::EnvFileReader,
@@ -51,6 +52,8 @@ pub const MAX_ENVIRONMENT_BYTES: usize = 16 << 20;
 pub struct Environment<'a> {
     variables: Variables<'a>,
     absent: Vec<Absent<'a>>,
+    /// All keys of objects that are not known, as `PREFIX*`.
+    opaque: IndexMap<String, Variable<'a>, foldhash::fast::RandomState>,
 }
 
 /// Variables by name, in the order of their first setting. Hashed as in hashbrown, seeded, which is faster than the
@@ -91,9 +94,15 @@ pub fn environment<'a>(
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
         if let Some(reference) = &source.config_map_ref {
+            if builder.assumes_all::<ConfigMap>(prefix, &reference.name) {
+                continue;
+            }
             let config_maps = builder.object::<ConfigMap>(&reference.name, reference.optional)?;
             builder.all_keys(prefix, config_maps)?;
         } else if let Some(reference) = &source.secret_ref {
+            if builder.assumes_all::<Secret>(prefix, &reference.name) {
+                continue;
+            }
             let secret = builder.object::<Secret>(&reference.name, reference.optional)?;
             builder.all_keys(prefix, secret)?;
         }
@@ -153,6 +162,44 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
+    /// Whether the object of `envFrom` is unknown, which is noted.
+    fn assumes_all<K: Keyed>(&mut self, prefix: &str, name: &'a str) -> bool {
+        let Some(unknown) = self.inputs.assumed::<K>(name, None) else {
+            return false;
+        };
+        let opaque = &mut self.environment.opaque;
+        let before = opaque.get(&format!("{prefix}*"));
+        let unknown = match before.and_then(|before| before.value.unknown()) {
+            Some(before) => {
+                Unknown::joined([Err(before), Ok(&b", "[..]), Err(&unknown)].into_iter())
+            }
+            None => unknown,
+        };
+        let secret = K::KIND == Kind::Secret || before.is_some_and(|before| before.secret);
+        let origin = missing::<K>(name, None);
+        let variable = Variable {
+            value: Value::Unknown(Box::new(unknown)),
+            origin,
+            secret,
+        };
+        opaque.insert(format!("{prefix}*"), variable);
+        true
+    }
+
+    /// The variable `name` from an object of `envFrom` that is not known.
+    fn from_opaque(&self, name: &str) -> Option<Unknown> {
+        let mut opaque = self.environment.opaque.iter().rev();
+        let key = |prefix: &str| name.strip_prefix(prefix.strip_suffix('*')?);
+        opaque.find_map(|(prefix, variable)| match variable.origin {
+            Origin::Missing { kind, name, .. } => {
+                self.inputs
+                    .assumptions
+                    .object(kind, name, Some(key(prefix)?))
+            }
+            _ => None,
+        })
+    }
+
     fn object<K: Keyed>(
         &mut self,
         name: &'a str,
@@ -176,9 +223,9 @@ impl<'a> Builder<'a> {
             });
         }
         let room = MAX_ENVIRONMENT_BYTES - self.bytes;
-        let bytes = name.len() + variable.value.len();
+        let bytes = name.len() + variable.value.size();
         let replaced = self.environment.variables.get(&name);
-        let freed = replaced.map_or(0, |old| name.len() + old.value.len());
+        let freed = replaced.map_or(0, |old| name.len() + old.value.size());
         if bytes > room + freed {
             return Err(EnvironmentError::TooLarge {
                 name: name.into_owned(),
@@ -219,10 +266,14 @@ impl<'a> Builder<'a> {
         {
             return self.value_from(source);
         }
-        let resolved = resolve(value, |name| {
-            let known = self.environment.variables.get(name);
-            known.or_else(|| self.services.get(name))
-        });
+        let resolved = resolve(
+            value,
+            |name| {
+                let known = self.environment.variables.get(name);
+                known.or_else(|| self.services.get(name))
+            },
+            |name| self.from_opaque(name),
+        );
         let (value, secret) = resolved.map_err(|ExpansionError| EnvironmentError::TooLarge {
             name: variable.name.clone(),
         })?;
@@ -240,7 +291,15 @@ impl<'a> Builder<'a> {
         let node = self.inputs.node.as_deref();
         let (text, origin) = if let Some(field) = &source.field_ref {
             let path = &field.field_path;
-            let text = variable_field(self.pod, node, field.api_version.as_deref(), path)?;
+            let assumptions = &self.inputs.assumptions;
+            if let Some(unknown) = assumptions.field(self.pod, node, path) {
+                return Ok(Some(of_unknown(unknown, Origin::Field(path))));
+            }
+            let version = field.api_version.as_deref();
+            let text = match assumptions.other_name(path) {
+                Some(name) => name,
+                None => variable_field(self.pod, node, version, path)?,
+            };
             (text, Origin::Field(path))
         } else if let Some(field) = &source.resource_field_ref {
             let name = field.container_name.as_deref();
@@ -250,12 +309,25 @@ impl<'a> Builder<'a> {
                     .unwrap_or(self.container.name),
                 resource: &field.resource,
             };
-            let text = variable_resource(self.pod, self.container, node, field)?;
-            (text, origin)
+            match variable_resource(self.pod, self.container, node, field) {
+                Ok(text) => (text, origin),
+                Err(error) => {
+                    let unknown = self.inputs.assumptions.resource(self.pod, field);
+                    let unknown = unknown.filter(|_| error == ResourceError::NoNode);
+                    let unknown = unknown.ok_or(error)?;
+                    return Ok(Some(of_unknown(unknown, origin)));
+                }
+            }
         } else if let Some(key) = &source.config_map_key_ref {
+            if let Some(unknown) = self.assumed::<ConfigMap>(&key.name, &key.key) {
+                return Ok(Some(unknown));
+            }
             let object = self.object::<ConfigMap>(&key.name, key.optional)?;
             return self.one_key(object, &key.key, key.optional);
         } else if let Some(key) = &source.secret_key_ref {
+            if let Some(unknown) = self.assumed::<Secret>(&key.name, &key.key) {
+                return Ok(Some(unknown));
+            }
             let object = self.object::<Secret>(&key.name, key.optional)?;
             return self.one_key(object, &key.key, key.optional);
         } else if let Some(key) = &source.file_key_ref {
@@ -268,6 +340,11 @@ impl<'a> Builder<'a> {
             origin,
             secret: false,
         }))
+    }
+
+    fn assumed<K: Keyed>(&self, name: &'a str, key: &'a str) -> Option<Variable<'a>> {
+        let unknown = self.inputs.assumed::<K>(name, Some(key))?;
+        Some(of_unknown(unknown, missing::<K>(name, Some(key))))
     }
 
     fn one_key<K: Keyed>(
@@ -331,7 +408,15 @@ impl<'a> Builder<'a> {
         let file = match self.inputs.env_files.get(&reference) {
             Some(Ok(file)) => file,
             Some(Err(Unavailable::NotFound)) if optional => return Ok(None),
-            Some(Err(Unavailable::NotFound)) => return unreadable("no such file"),
+            Some(Err(Unavailable::NotFound)) => {
+                let what = format!("{path} of volume {volume_name} key {key}");
+                let Some(unknown) = self.inputs.assumptions.written_later(what) else {
+                    return unreadable("no such file");
+                };
+                let (volume, path) = (volume_name.as_str(), path.as_str());
+                let origin = Origin::EnvFile { volume, path, key };
+                return Ok(Some(of_unknown(unknown, origin)));
+            }
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),
             None => return unreadable("was not gathered"),
         };
@@ -380,6 +465,22 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
     }
 }
 
+fn of_unknown<'a>(unknown: Unknown, origin: Origin<'a>) -> Variable<'a> {
+    Variable {
+        value: Value::Unknown(Box::new(unknown)),
+        secret: origin.is_secret(),
+        origin,
+    }
+}
+
+fn missing<'a, K: Keyed>(name: &'a str, key: Option<&'a str>) -> Origin<'a> {
+    Origin::Missing {
+        kind: K::KIND,
+        name,
+        key,
+    }
+}
+
 /// Expands `text`; returns whether anything secret is in the result.
 ///
 /// The parts are collected before they are copied, into memory of the final size: a growing buffer would leave pieces
@@ -387,6 +488,7 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
 fn resolve<'t, 'v, 'a: 'v>(
     text: &'t str,
     variable: impl Fn(&str) -> Option<&'v Variable<'a>>,
+    opaque: impl Fn(&str) -> Option<Unknown>,
 ) -> Result<(Value<'t>, bool), ExpansionError> {
     if !text.as_bytes().contains(&b'$') {
         return Ok((Value::Borrowed(text.as_bytes()), false));
@@ -394,15 +496,28 @@ fn resolve<'t, 'v, 'a: 'v>(
     let mut secret = false;
     let mut length = 0;
     let mut parts = SmallVec::<[&[u8]; 16]>::new();
+    // Where unknown values go, by the number of parts before them.
+    let mut unknowns = Vec::<(usize, Cow<'_, Unknown>)>::new();
     for piece in pieces(text) {
         let part = match piece {
             Piece::Text(text) => text.as_bytes(),
             Piece::Reference { name, whole } => match variable(name) {
                 Some(variable) => {
                     secret |= variable.secret;
+                    if let Some(unknown) = variable.value.unknown() {
+                        length += unknown.len();
+                        unknowns.push((parts.len(), Cow::Borrowed(unknown)));
+                    }
                     &variable.value
                 }
-                None => whole.as_bytes(),
+                None => match opaque(name) {
+                    Some(unknown) => {
+                        secret |= unknown.is_secret();
+                        unknowns.push((parts.len(), Cow::Owned(unknown)));
+                        b""
+                    }
+                    None => whole.as_bytes(),
+                },
             },
         };
         length += part.len();
@@ -410,6 +525,17 @@ fn resolve<'t, 'v, 'a: 'v>(
             return Err(ExpansionError);
         }
         parts.push(part);
+    }
+    if !unknowns.is_empty() {
+        let (mut mixed, mut done) = (Vec::new(), 0);
+        for (at, unknown) in &unknowns {
+            mixed.extend(parts[done..*at].iter().map(|part| Ok(*part)));
+            mixed.push(Err(&**unknown));
+            done = *at;
+        }
+        mixed.extend(parts[done..].iter().map(|part| Ok(*part)));
+        let unknown = Unknown::joined(mixed.into_iter());
+        return Ok((Value::Unknown(Box::new(unknown)), secret));
     }
     let mut value = Vec::with_capacity(length);
     for part in parts {
@@ -437,7 +563,7 @@ impl<'a> Environment<'a> {
         });
         Self {
             variables: variables.collect(),
-            absent: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -446,6 +572,19 @@ impl<'a> Environment<'a> {
         self.variables
             .iter()
             .map(|(name, variable)| (&**name, variable))
+    }
+
+    /// All keys of an object that is not known, as `PREFIX*`.
+    pub fn opaque(&self) -> impl Iterator<Item = (&str, &Variable<'a>)> {
+        self.opaque
+            .iter()
+            .map(|(name, variable)| (&**name, variable))
+    }
+
+    /// The unknown values, those of whole objects included.
+    pub fn unknown(&self) -> impl Iterator<Item = &Unknown> {
+        let variables = self.iter().chain(self.opaque());
+        variables.filter_map(|(_, variable)| variable.value.unknown())
     }
 
     /// The variable `name`.
@@ -474,6 +613,6 @@ impl<'a> Environment<'a> {
     ///
     /// The result is longer than [`MAX_ENVIRONMENT_BYTES`].
     pub fn expand<'t>(&self, text: &'t str) -> Result<Value<'t>, ExpansionError> {
-        resolve(text, |name| self.get(name)).map(|(value, _)| value)
+        resolve(text, |name| self.get(name), |_| None).map(|(value, _)| value)
     }
 }

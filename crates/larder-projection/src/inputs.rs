@@ -17,7 +17,7 @@ use larder_objects::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::{PodCertificate, TrustBundles};
+use crate::{Assumptions, PodCertificate, TrustBundles, Unknown};
 
 /// Everything that the projections of one pod read.
 #[derive(Clone, Debug, Default)]
@@ -38,6 +38,8 @@ pub struct Inputs {
     pub pod_certificates: BTreeMap<SourceKey, Result<Arc<PodCertificate>, Unavailable>>,
     /// Env files, read at the start of the container.
     pub env_files: BTreeMap<EnvFileRef, Result<Arc<EnvFile>, Unavailable>>,
+    /// What is unknown instead of missing.
+    pub assumptions: Assumptions,
 }
 
 /// Something that a pod refers to is unavailable.
@@ -314,6 +316,19 @@ impl Keyed for Secret {
 }
 
 impl Inputs {
+    /// The object `name` as unknown, if it does not exist and is assumed to. With `key`, that key of it.
+    pub(crate) fn assumed<K: Keyed>(&self, name: &str, key: Option<&str>) -> Option<Unknown> {
+        let assumptions = &self.assumptions;
+        match K::all(self).get(name) {
+            Some(Ok(object)) => {
+                let key = key.filter(|key| object.file(key).is_none())?;
+                assumptions.key(K::KIND, name, key)
+            }
+            Some(Err(Unavailable::NotFound)) => assumptions.object(K::KIND, name, key),
+            _ => None,
+        }
+    }
+
     /// The object `name`, or `None` if it does not exist and `optional` covers that.
     pub(crate) fn object<K: Keyed>(
         &self,

@@ -21,6 +21,7 @@ mod pod_certificate;
 mod service_links;
 mod token;
 mod trust_bundle;
+mod unknown;
 mod volume;
 
 pub use container::{ContainerKind, ContainerView, containers, pod_volumes, used_volumes};
@@ -46,6 +47,7 @@ pub use payload::{File, FileData, PathError, Payload, VolumePath};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
+pub use unknown::{Assumptions, ObjectPart, PodNameFact, Unknown, UnknownSource};
 pub use volume::{
     PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project, token_paths,
 };

@@ -252,6 +252,10 @@ fn expand_sub_path(text: &str, environment: &Environment<'_>) -> Result<String, 
         match piece {
             Piece::Text(text) => expanded.push_str(text),
             Piece::Reference { name, .. } => match environment.get(name) {
+                Some(variable) if variable.value.unknown().is_some() => {
+                    let text = variable.value.unknown().map(crate::Unknown::text);
+                    expanded.push_str(&text.unwrap_or_default().replace('/', "_"));
+                }
                 Some(variable) if !variable.value.is_empty() => {
                     let value = std::str::from_utf8(&variable.value);
                     let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;

@@ -19,6 +19,15 @@ pub enum Origin<'a> {
         /// Version of the object that was read.
         resource_version: &'a ResourceVersion,
     },
+    /// A key of a ConfigMap or a Secret that is not known, or all of its keys.
+    Missing {
+        /// Which of the two.
+        kind: Kind,
+        /// Name of the object.
+        name: &'a str,
+        /// Key in the object; `None` for all of them.
+        key: Option<&'a str>,
+    },
     /// A field of the pod.
     Field(&'a str),
     /// A request or limit of a container.
@@ -63,7 +72,7 @@ impl Origin<'_> {
     /// over credentials.
     pub fn is_secret(&self) -> bool {
         match self {
-            Self::Key { kind, .. } => *kind == Kind::Secret,
+            Self::Key { kind, .. } | Self::Missing { kind, .. } => *kind == Kind::Secret,
             Self::EnvFile { .. } | Self::Token { .. } | Self::PodCertificate { .. } => true,
             _ => false,
         }

@@ -12,6 +12,8 @@ use std::{
 
 use larder_objects::SecretBytes;
 
+use crate::Unknown;
+
 /// All files of one volume. Sorted, so that every pass treats them in the same order.
 pub type Payload<'a> = BTreeMap<VolumePath, File<'a>>;
 
@@ -33,6 +35,18 @@ pub enum FileData<'a> {
     Borrowed(&'a [u8]),
     /// Bytes computed for this file: a token, a label list.
     Owned(SecretBytes),
+    /// Not known yet; no bytes.
+    Unknown(Unknown),
+}
+
+impl FileData<'_> {
+    /// What it is made of, if it is unknown.
+    pub fn unknown(&self) -> Option<&Unknown> {
+        match self {
+            Self::Unknown(unknown) => Some(unknown),
+            _ => None,
+        }
+    }
 }
 
 impl Deref for FileData<'_> {
@@ -42,13 +56,14 @@ impl Deref for FileData<'_> {
         match self {
             Self::Borrowed(bytes) => bytes,
             Self::Owned(bytes) => bytes,
+            Self::Unknown(_) => &[],
         }
     }
 }
 
 impl PartialEq for FileData<'_> {
     fn eq(&self, other: &Self) -> bool {
-        **self == **other
+        **self == **other && self.unknown() == other.unknown()
     }
 }
 

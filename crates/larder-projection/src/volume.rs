@@ -17,7 +17,7 @@ use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
 
 use crate::{
     Absent, FieldError, File, FileData, Inputs, ObjectError, Origin, PathError, Payload,
-    ResourceError, TrustBundleError, VolumePath,
+    ResourceError, TrustBundleError, Unknown, VolumePath,
     container::containers,
     downward::{volume_field, volume_resource},
     inputs::Keyed,
@@ -81,6 +81,8 @@ pub struct Projection<'a> {
     pub origins: BTreeMap<VolumePath, Origin<'a>>,
     /// Optional objects and keys that are not there, in the order in which they were looked for.
     pub absent: Vec<Absent<'a>>,
+    /// All keys of objects that are not known: files whose names are not known either.
+    pub opaque: Option<(File<'a>, Origin<'a>)>,
     /// Whether the volume names the owner of a file: `defaultUser`, or `user` of an item.
     pub names_owner: bool,
 }
@@ -273,6 +275,35 @@ impl<'a> Collector<'a> {
             name,
             key,
         };
+        let missing = |key| Origin::Missing {
+            kind: K::KIND,
+            name,
+            key,
+        };
+        let items = items.unwrap_or_default();
+        if items.is_empty()
+            && let Some(unknown) = self.inputs.assumed::<K>(name, None)
+        {
+            let file = self.file(FileData::Unknown(unknown), None, None, default)?;
+            self.add_opaque(file, missing(None));
+            return Ok(());
+        }
+        let mut known = Vec::with_capacity(items.len());
+        for item in items {
+            let Some(unknown) = self.inputs.assumed::<K>(name, Some(&item.key)) else {
+                known.push(item);
+                continue;
+            };
+            let file = self.file(FileData::Unknown(unknown), item.mode, item.user, default)?;
+            self.add(
+                VolumePath::parse(&item.path)?,
+                file,
+                missing(Some(&item.key)),
+            );
+        }
+        if known.is_empty() && !items.is_empty() {
+            return Ok(());
+        }
         let Some(object) = self.inputs.object::<K>(name, optional)? else {
             self.projection.absent.push(absent(None));
             return Ok(());
@@ -283,14 +314,13 @@ impl<'a> Collector<'a> {
             key,
             resource_version: &object.metadata().resource_version,
         };
-        let items = items.unwrap_or_default();
         if items.is_empty() {
             for (key, value) in object.files() {
                 let file = self.file(FileData::Borrowed(value), None, None, default)?;
                 self.add(VolumePath::parse(key)?, file, origin(key));
             }
         }
-        for item in items {
+        for item in known {
             let Some(value) = object.file(&item.key) else {
                 if optional == Some(true) {
                     self.projection.absent.push(absent(Some(&item.key)));
@@ -321,21 +351,35 @@ impl<'a> Collector<'a> {
         item: &'a DownwardAPIVolumeFile,
         default: FileDefaults,
     ) -> Result<(), SourceError> {
-        let (text, origin) = if let Some(field) = &item.field_ref {
+        let (node, assumptions) = (self.inputs.node.as_deref(), &self.inputs.assumptions);
+        let (data, origin) = if let Some(field) = &item.field_ref {
             let path = &field.field_path;
-            (volume_field(self.pod, path)?, Origin::Field(path))
+            let data = match assumptions.field(self.pod, node, path) {
+                Some(unknown) => FileData::Unknown(unknown),
+                None => owned(match assumptions.other_name(path) {
+                    Some(name) => name.into_bytes(),
+                    None => volume_field(self.pod, path)?.into_bytes(),
+                }),
+            };
+            (data, Origin::Field(path))
         } else if let Some(field) = &item.resource_field_ref {
             let origin = Origin::Resource {
                 container: field.container_name.as_deref().unwrap_or_default(),
                 resource: &field.resource,
             };
-            let node = self.inputs.node.as_deref();
-            (volume_resource(self.pod, node, field)?, origin)
+            let data = match volume_resource(self.pod, node, field) {
+                Ok(text) => owned(text.into_bytes()),
+                Err(error) => {
+                    let unknown = assumptions.resource(self.pod, field);
+                    let unknown = unknown.filter(|_| error == ResourceError::NoNodeForVolume);
+                    FileData::Unknown(unknown.ok_or(error)?)
+                }
+            };
+            (data, origin)
         } else {
             // The API rejects an item without a source; the kubelet ignores it.
             return Ok(());
         };
-        let data = owned(text.into_bytes());
         let file = self.file(data, item.mode, item.user, default)?;
         self.add(VolumePath::parse(&item.path)?, file, origin);
         Ok(())
@@ -359,6 +403,28 @@ impl<'a> Collector<'a> {
     fn add(&mut self, path: VolumePath, file: File<'a>, origin: Origin<'a>) {
         self.projection.origins.insert(path.clone(), origin);
         self.projection.payload.insert(path, file);
+    }
+
+    /// Notes that more files may be there.
+    fn add_opaque(&mut self, mut file: File<'a>, origin: Origin<'a>) {
+        let before = self.projection.opaque.take();
+        let both = match (before.as_ref(), &file.data) {
+            (Some((before, _)), FileData::Unknown(unknown)) => {
+                before.data.unknown().map(|before| {
+                    Unknown::joined([Err(before), Ok(&b", "[..]), Err(unknown)].into_iter())
+                })
+            }
+            _ => None,
+        };
+        if let Some(both) = both {
+            file.data = FileData::Unknown(both);
+        }
+        // The one that is secret decides.
+        let origin = match before {
+            Some((_, before)) if before.is_secret() => before,
+            _ => origin,
+        };
+        self.projection.opaque = Some((file, origin));
     }
 
     fn finish(mut self) -> Result<Projection<'a>, PayloadError> {

@@ -7,7 +7,7 @@ use larder_agent::{
     config::{Config, Flags, Host},
 };
 use larder_objects::chain;
-use larder_transport::{Config as Settings, Metrics, Source, Transport};
+use larder_transport::{Config as Settings, Metrics, RateLimit, Source, Transport};
 use rustix::process::geteuid;
 use tracing::warn;
 
@@ -77,7 +77,9 @@ pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Source
 ///
 /// It cannot be reached, or the kubeconfig is invalid.
 pub(crate) async fn connect(source: Source) -> Result<(kube::Client, Transport), Failure> {
-    let connected = larder_transport::connect(source, Settings::default(), Metrics::default());
+    // Somebody waits for it; the API server has limits of its own.
+    let settings = Settings::default().rate_limit(RateLimit::Unlimited);
+    let connected = larder_transport::connect(source, settings, Metrics::default());
     let connected = connected.await;
     connected.map_err(|error| Failure::unreadable(chain(&error)))
 }

@@ -19,6 +19,7 @@
 //! Invariants:
 //! 1. Both sides are computed by [`RenderedPod`], and only compared here.
 //! 2. Without `--show-secrets`, no byte of a Secret is printed.
+//! 3. Every output names what is not known, and what was not read.
 
 mod cluster;
 mod compare;
@@ -49,31 +50,28 @@ pub(super) fn run(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
 fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
     let sides = sides::load(args)?;
     let world = |side| Offline::new(side, ClusterObjects::Assumed);
-    let (from, to) = in_parallel(|| world(sides.from), || world(sides.to));
+    let (mut from, mut to) = in_parallel(|| world(sides.from), || world(sides.to));
+    from.assume_missing(Some(&to));
+    to.assume_missing(Some(&from));
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
-    let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods);
+    let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.not_read);
     output::results(|out| match args.output {
         DiffOutput::Json => json::write(out, &comparison, args.show_secrets),
         DiffOutput::Tree => tree::write(out, &comparison, args.show_secrets, Style::of_stdout()),
         DiffOutput::Markdown => markdown::write(out, &comparison, args.show_secrets),
         DiffOutput::Html => {
             let trees = tree::trees(&comparison, args.show_secrets);
-            let summary = if comparison.is_empty() {
-                report::NO_DIFFERENCE.to_owned()
-            } else {
-                report::summary(&comparison)
-            };
-            write_page(out, "What changes", summary, &trees)
+            let jumps = report::jumps(&comparison);
+            write_page(
+                out,
+                "What changes",
+                report::summary(&comparison),
+                &trees,
+                &jumps,
+            )
         }
     })?;
-    if let unknown @ 1.. = comparison.unknown {
-        let is = if unknown == 1 { "is" } else { "are" };
-        output::note(format_args!(
-            "{} would start on neither side, and {is} not compared",
-            output::count(unknown, "container")
-        ));
-    }
-    Ok(if sides.had_errors {
+    Ok(if !comparison.not_read.is_empty() {
         CommandOutcome::Incomplete
     } else if comparison.is_empty() {
         CommandOutcome::Done

@@ -23,7 +23,10 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
         RenderOutput::Json if !args.assume_cluster => ClusterObjects::FromManifests,
         _ => ClusterObjects::Assumed,
     };
-    let offline = Offline::new(input.manifests, cluster);
+    let mut offline = Offline::new(input.manifests, cluster);
+    if args.assume_missing {
+        offline.assume_missing(None);
+    }
     let pods = chosen(args, &offline)?;
     let rendered: Vec<_> = pods
         .into_iter()
@@ -35,7 +38,13 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
         RenderOutput::Html => {
             let trees = tree::trees(&rendered, args.show_secrets);
-            write_page(out, "What containers see", tree::summary(&rendered), &trees)
+            write_page(
+                out,
+                "What containers see",
+                tree::summary(&rendered),
+                &trees,
+                &[],
+            )
         }
     })?;
     let mut failed = input.had_errors || rendered.iter().any(RenderedPod::has_errors);

@@ -27,6 +27,8 @@ pub(crate) struct Page<'p> {
     /// The line below the title.
     pub(crate) summary: String,
     pub(crate) cards: Vec<Card>,
+    /// Links to cards: texts and identities.
+    pub(crate) jumps: Vec<(String, String)>,
     /// The path on its server at which the page follows it.
     pub(crate) live: Option<&'p str>,
 }
@@ -61,7 +63,7 @@ pub(crate) fn policy(live: bool) -> String {
     )
 }
 
-/// Writes a page of one card for each tree.
+/// Writes a page of one card for each tree, and with links to trees by their numbers.
 ///
 /// # Errors
 ///
@@ -71,6 +73,7 @@ pub(crate) fn write_page(
     title: &str,
     summary: String,
     trees: &[Branch],
+    jumps: &[(String, usize)],
 ) -> io::Result<()> {
     let cards = trees.iter().enumerate();
     let page = Page {
@@ -78,6 +81,10 @@ pub(crate) fn write_page(
         summary,
         cards: cards
             .map(|(number, tree)| Card::new(format!("card-{number}"), tree))
+            .collect(),
+        jumps: jumps
+            .iter()
+            .map(|(text, number)| (text.clone(), format!("card-{number}")))
             .collect(),
         live: None,
     };
@@ -91,6 +98,14 @@ impl Page<'_> {
             .live
             .map(|path| format!(" data-live=\"{}\"", text(path)));
         let live = live.unwrap_or_default();
+        let jumps = self
+            .jumps
+            .iter()
+            .map(|(label, id)| format!("<li><a href=\"#{}\">{}</a></li>", text(id), text(label)));
+        let jumps = match jumps.collect::<String>() {
+            none if none.is_empty() => none,
+            some => format!("<nav><ul>{some}</ul></nav>\n"),
+        };
         let cards: String = self.cards.iter().map(|card| card.html.as_str()).collect();
         format!(
             r#"<!DOCTYPE html>
@@ -113,7 +128,7 @@ impl Page<'_> {
 <button type="button" id="close">Collapse all</button>
 <span role="status" id="state"></span>
 </div>
-</header>
+{jumps}</header>
 <main id="cards">{cards}</main>
 <footer><p>Keys: <kbd>/</kbd> search, <kbd>j</kbd> and <kbd>k</kbd> next and previous, <kbd>Enter</kbd> open or close.</p></footer>
 <script>{SCRIPT}</script>
@@ -214,6 +229,7 @@ mod tests {
             title: "t",
             summary: String::new(),
             cards: Vec::new(),
+            jumps: Vec::new(),
             live: None,
         };
         let page = page.render();

@@ -8,7 +8,8 @@ use std::{collections::BTreeMap, ops::Bound};
 
 use larder_objects::chain;
 use larder_projection::{
-    ContainerView, Environment, File, MountTable, Origin, Payload, PayloadError, VolumePath,
+    ContainerView, Environment, File, MountTable, Origin, Payload, PayloadError, Unknown,
+    UnknownSource, VolumePath,
 };
 
 use super::pod::RenderedPod;
@@ -29,6 +30,18 @@ pub(crate) struct MountedFile<'r> {
     pub(crate) origin: Option<&'r Origin<'r>>,
     /// Whether it is mounted by `subPath`, so that a running container keeps the old file.
     pub(crate) is_fixed: bool,
+}
+
+impl ContainerContent<'_> {
+    /// The sources of what is not known.
+    pub(crate) fn unknown(&self) -> impl Iterator<Item = &UnknownSource> {
+        let files = self.files.values();
+        let files = files.filter_map(|mounted| mounted.file.data.unknown());
+        self.environment
+            .unknown()
+            .chain(files)
+            .flat_map(Unknown::sources)
+    }
 }
 
 impl MountedFile<'_> {
@@ -59,8 +72,17 @@ impl<'a> RenderedPod<'a> {
                 continue;
             };
             let sub_path = mount.sub_path.as_deref();
+            let root = mount.mount_path.trim_end_matches('/');
+            if let Some((file, origin)) = &projection.opaque {
+                let all = if sub_path.is_some() { "" } else { "/*" };
+                let file = MountedFile {
+                    file,
+                    origin: Some(origin),
+                    is_fixed: sub_path.is_some(),
+                };
+                files.insert(format!("{root}{all}"), file);
+            }
             for (below, path, file) in files_below(&projection.payload, sub_path.unwrap_or("")) {
-                let root = mount.mount_path.trim_end_matches('/');
                 let slash = if below.is_empty() { "" } else { "/" };
                 let file = MountedFile {
                     file,

@@ -18,8 +18,8 @@ struct PodReport<'a> {
     name: &'a str,
     uid: &'a str,
     references: References,
-    containers: BTreeMap<&'a str, PartReport<'a>>,
-    volumes: BTreeMap<&'a str, PartReport<'a>>,
+    containers: BTreeMap<&'a str, KnownReport<'a>>,
+    volumes: BTreeMap<&'a str, KnownReport<'a>>,
     #[serde(rename = "onChange", skip_serializing_if = "BTreeMap::is_empty")]
     on_change: BTreeMap<&'a str, PartReport<'a>>,
 }
@@ -39,6 +39,18 @@ enum PartReport<'a> {
     Hooks(Vec<HookReport<'a>>),
     Error(String),
 }
+
+/// A container or volume, and the values in it that are not known.
+#[derive(Serialize)]
+struct KnownReport<'a> {
+    #[serde(flatten)]
+    part: PartReport<'a>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    unknown: BTreeMap<&'a str, String>,
+}
+
+/// The key of files that are not known by name.
+const ALL: &str = "*";
 
 impl<'a> PartReport<'a> {
     fn of<T, E: ToString>(part: &'a Result<T, E>, report: impl FnOnce(&'a T) -> Self) -> Self {
@@ -85,7 +97,20 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
             PartReport::Env(variables.collect())
         });
-        (container.name, report)
+        let variables = view.iter().flat_map(|view| {
+            let environment = &view.environment;
+            environment.iter().chain(environment.opaque())
+        });
+        let unknown =
+            variables.filter_map(|(name, variable)| Some((name, variable.value.unknown()?.text())));
+        let unknown = unknown.collect();
+        (
+            container.name,
+            KnownReport {
+                part: report,
+                unknown,
+            },
+        )
     });
     let volumes = rendered.volumes.iter().map(|(volume, projection)| {
         let report = PartReport::of(projection, |projection| {
@@ -99,7 +124,20 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             });
             PartReport::Files(files.collect())
         });
-        (volume.name.as_str(), report)
+        let unknown = projection.iter().flat_map(|projection| {
+            let named = projection.payload.iter();
+            let named = named.map(|(path, file)| (path.as_str(), file));
+            named.chain(projection.opaque.as_ref().map(|(file, _)| (ALL, file)))
+        });
+        let unknown = unknown.filter_map(|(path, file)| Some((path, file.data.unknown()?.text())));
+        let unknown = unknown.collect();
+        (
+            volume.name.as_str(),
+            KnownReport {
+                part: report,
+                unknown,
+            },
+        )
     });
     let on_change = rendered.hooks.iter().map(|annotation| {
         let report = PartReport::of(&annotation.hooks, |hooks| {

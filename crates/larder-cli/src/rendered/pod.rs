@@ -94,6 +94,7 @@ impl<'a> RenderedPod<'a> {
             pod,
             source,
             inputs,
+            ..
         }: &'a OfflinePod,
         offline: &'a Offline,
     ) -> Self {

@@ -3,7 +3,7 @@
 use indexmap::{IndexMap, IndexSet};
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::{Kind, volume_sources};
-use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin};
+use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unknown};
 
 use super::pod::RenderedPod;
 use crate::output::escaped;
@@ -30,6 +30,23 @@ pub(crate) fn value(bytes: &[u8]) -> String {
     } else {
         format!("{quoted}… ({})", size(bytes.len()))
     }
+}
+
+/// A value that is not known, in words. Its text may have parts of Secrets in it, if `shows_text`.
+pub(crate) fn unknown(value: &Unknown, shows_text: bool) -> String {
+    let sources: Vec<_> = value.sources().map(ToString::to_string).collect();
+    let is_fact = value.sources().all(|source| source.object.is_none());
+    let what = if shows_text {
+        value.text()
+    } else {
+        sources.join(", ")
+    };
+    let words = if is_fact {
+        "known when it runs"
+    } else {
+        "not known"
+    };
+    escaped(&format!("<{words}: {what}>")).into_owned()
 }
 
 /// Whether [`value`] shows less than the value, or it has several lines.
@@ -89,6 +106,13 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
                 format!(", version {resource_version}")
             };
             format!("{kind} {object}{key}{version}")
+        }
+        Origin::Missing { kind, name, key } => {
+            let key = key.map(|key| format!(", key {key}"));
+            format!(
+                "{kind} {name}{}, which is not known",
+                key.unwrap_or_default()
+            )
         }
         Origin::Field(path) => format!("field {path}"),
         Origin::Resource {

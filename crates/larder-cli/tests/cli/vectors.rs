@@ -82,6 +82,13 @@ fn failure(case: Case) -> Option<String> {
             }
         }
     }
+    // Kubernetes shows an address that is not known yet as an empty text, and says no more.
+    for part in ["containers", "volumes"] {
+        let items = actual[part].as_object_mut().into_iter().flatten();
+        for (_, item) in items {
+            item.as_object_mut().map(|item| item.remove("unknown"));
+        }
+    }
     mask_tokens(&expected, &mut actual);
     let code = i32::from(fails);
     if run.code != code {

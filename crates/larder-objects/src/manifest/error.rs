@@ -51,6 +51,15 @@ pub enum ManifestError {
 }
 
 impl ManifestError {
+    /// The file or directory, as the user named it.
+    pub fn path(&self) -> &str {
+        match self {
+            Self::Read { path, .. } | Self::NotText { path, .. } => path,
+            Self::Document { origin, .. } => &origin.file,
+            Self::Omitted { file, .. } => file,
+        }
+    }
+
     /// Whether the input could not be read at all, as opposed to being wrong.
     pub fn is_unreadable(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::NotText { .. })

@@ -23,6 +23,8 @@ use super::{Loader, ManifestError};
 
 /// Name under which standard input appears in errors.
 const STDIN: &str = "standard input";
+/// Why a link is not read.
+pub const LEAVES: &str = "it is a link that leads out of the directory";
 /// Longest wait for a process that writes to a pipe.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -42,12 +44,20 @@ pub fn read_manifest(path: &Path) -> Result<Zeroizing<Vec<u8>>, RegularFileError
 impl Loader {
     /// Reads a file, or the `*.yaml`, `*.yml` and `*.json` files of a directory in the order of their names.
     ///
-    /// Files whose name begins with a dot are skipped, and so are subdirectories, unless [`Loader::recursive`] was
-    /// called. A pipe is read to its end if `path` names it,
-    /// as a shell's `<(COMMAND)` does; in a directory it is an error.
+    /// Subdirectories are skipped, unless [`Loader::recursive`] was called. A link in a directory is followed if it stays
+    /// below it. A pipe is read to its end if `path` names it, as a shell's `<(COMMAND)` does; in a directory it is an
+    /// error.
     pub fn path(&mut self, path: &Path) {
         match files(path, self.recursive) {
-            Ok(Some(files)) => files.iter().for_each(|file| self.file(file)),
+            Ok(Some(files)) => {
+                for (file, leaves) in files {
+                    if leaves {
+                        self.not_read(&file, LEAVES);
+                    } else {
+                        self.file(&file);
+                    }
+                }
+            }
             Ok(None) if is_pipe(path) => match open_pipe(path) {
                 Ok(pipe) => self.add(path, read_bounded(pipe, 0, MAX_MANIFEST_BYTES)),
                 Err(source) => self.unreadable("open", path, source),
@@ -98,6 +108,12 @@ impl Loader {
         }
     }
 
+    /// Notes that the file at `path` is not read, and why.
+    pub fn not_read(&mut self, path: &Path, why: &str) {
+        self.manifests.files += 1;
+        self.unreadable("read", path, io::Error::other(why));
+    }
+
     fn unreadable(&mut self, step: &'static str, path: &Path, source: io::Error) {
         self.manifests.errors.push(ManifestError::Read {
             step,
@@ -107,12 +123,16 @@ impl Loader {
     }
 }
 
-/// Whether a directory entry of this name is a manifest.
+/// Whether a directory entry of this name is a manifest of a directory that is followed: no hidden file.
 pub fn is_manifest_name(name: &str) -> bool {
-    let extension = Path::new(name)
-        .extension()
-        .and_then(|extension| extension.to_str());
-    !name.starts_with('.') && matches!(extension, Some("yaml" | "yml" | "json"))
+    !name.starts_with('.') && has_manifest_extension(Path::new(name))
+}
+
+/// Whether kubectl takes the file at `path` for a manifest when it reads a directory; `.yaml` is one.
+pub fn has_manifest_extension(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_encoded_bytes();
+    let extensions: [&[u8]; 3] = [b".yaml", b".yml", b".json"];
+    extensions.iter().any(|extension| name.ends_with(extension))
 }
 
 /// Opens a pipe for reading, and waits for a process that writes to it, but not forever, as opening would by itself.
@@ -141,25 +161,27 @@ fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// The manifests of a directory, sorted, with those of its subdirectories if `recursive`; `None` if `path` is not a
-/// directory.
-fn files(path: &Path, recursive: bool) -> io::Result<Option<Vec<PathBuf>>> {
+/// The manifests of a directory, sorted, with those of its subdirectories if `recursive`, and the links among them that
+/// lead out of it; `None` if `path` is not a directory. As kubectl 1.32 with `-f`, which takes hidden names also.
+fn files(path: &Path, recursive: bool) -> io::Result<Option<Vec<(PathBuf, bool)>>> {
     if !path.is_dir() {
         return Ok(None);
     }
+    let root = path.canonicalize()?;
     let (mut files, mut directories) = (Vec::new(), vec![path.to_owned()]);
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory)? {
             let entry = entry?;
-            let path = entry.path();
-            let name = path.file_name().and_then(|name| name.to_str());
-            // A link to a directory may lead back here.
-            if recursive && entry.file_type()?.is_dir() {
-                let is_hidden = name.is_some_and(|name| name.starts_with('.'));
-                directories.extend((!is_hidden).then_some(path));
+            let (path, kind) = (entry.path(), entry.file_type()?);
+            // A link to a directory may lead back here; git's own files are no manifests.
+            if kind.is_dir() {
+                let is_read = recursive && entry.file_name() != ".git";
+                directories.extend(is_read.then_some(path));
             // A file that disappears, and everything that is not regular, is reported when it is read.
-            } else if name.is_some_and(is_manifest_name) && !path.is_dir() {
-                files.push(path);
+            } else if has_manifest_extension(&path) {
+                let target = kind.is_symlink().then(|| path.canonicalize());
+                let leaves = target.is_some_and(|to| to.is_ok_and(|to| !to.starts_with(&root)));
+                files.push((path, leaves));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::{fmt, ops::Deref};
 
 use larder_objects::SecretBytes;
 
-use crate::Origin;
+use crate::{Origin, Unknown};
 
 /// The value of a variable and where it came from.
 #[derive(Clone)]
@@ -26,7 +26,33 @@ pub enum Value<'a> {
     Owned(Vec<u8>),
     /// Computed from something secret; zeroized on drop.
     Secret(SecretBytes),
+    /// Not known yet; no bytes.
+    Unknown(Box<Unknown>),
 }
+
+impl Value<'_> {
+    /// What it is made of, if it is unknown.
+    pub fn unknown(&self) -> Option<&Unknown> {
+        match self {
+            Self::Unknown(unknown) => Some(unknown),
+            _ => None,
+        }
+    }
+
+    /// The length in memory, of an unknown value also.
+    pub(super) fn size(&self) -> usize {
+        self.unknown().map_or(self.len(), Unknown::len)
+    }
+}
+
+/// The same bytes, or unknown and made of the same.
+impl PartialEq for Value<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other && self.unknown() == other.unknown()
+    }
+}
+
+impl Eq for Value<'_> {}
 
 impl Deref for Value<'_> {
     type Target = [u8];
@@ -36,6 +62,7 @@ impl Deref for Value<'_> {
             Self::Borrowed(bytes) => bytes,
             Self::Owned(bytes) => bytes,
             Self::Secret(bytes) => bytes,
+            Self::Unknown(_) => &[],
         }
     }
 }

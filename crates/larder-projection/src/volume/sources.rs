@@ -7,7 +7,7 @@ use larder_objects::{ConfigMap, Secret};
 
 use super::{Collector, FileDefaults, SourceError, fs_group, fs_user, owned};
 use crate::{
-    File, FileData, Origin, SourceKey, TokenRequest, Unavailable, VolumePath,
+    File, FileData, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, VolumePath,
     trust_bundle::trust_anchors,
 };
 
@@ -32,8 +32,17 @@ impl<'a> Collector<'a> {
         } else if let Some(source) = &source.service_account_token {
             self.token(source, default)
         } else if let Some(source) = &source.cluster_trust_bundle {
-            let anchors = trust_anchors(&self.inputs.trust_bundles, source)?;
-            let file = self.special(owned(anchors.into_bytes()), source.user, default)?;
+            let data = match trust_anchors(&self.inputs.trust_bundles, source) {
+                Ok(anchors) => owned(anchors.into_bytes()),
+                Err(error @ (TrustBundleError::NotFound(_) | TrustBundleError::NoMatch)) => {
+                    let named = source.name.as_ref().or(source.signer_name.as_ref());
+                    let what = format!("ClusterTrustBundle {}", named.map_or("", |name| name));
+                    let unknown = self.inputs.assumptions.written_later(what);
+                    FileData::Unknown(unknown.ok_or(error)?)
+                }
+                Err(error) => return Err(error.into()),
+            };
+            let file = self.special(data, source.user, default)?;
             self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);
             Ok(())
         } else if let Some(source) = &source.pod_certificate {
@@ -72,10 +81,16 @@ impl<'a> Collector<'a> {
         };
         let issued = self.inputs.pod_certificates.get(&key);
         let issued = held(issued, "credential bundle is not issued yet");
-        let issued = issued.map_err(SourceError::PodCertificate)?;
-        let bundle = FileData::Owned(issued.bundle());
-        let key = FileData::Borrowed(&issued.private_key_pem);
-        let chain = owned(issued.chain().into_bytes());
+        let what = format!("pod certificate of {}", source.signer_name);
+        let [bundle, key, chain] = match (issued, self.inputs.assumptions.written_later(what)) {
+            (Ok(issued), _) => [
+                FileData::Owned(issued.bundle()),
+                FileData::Borrowed(&issued.private_key_pem),
+                owned(issued.chain().into_bytes()),
+            ],
+            (Err(_), Some(unknown)) => [(); 3].map(|()| FileData::Unknown(unknown.clone())),
+            (Err(error), None) => return Err(SourceError::PodCertificate(error)),
+        };
         let files = [
             (&source.credential_bundle_path, bundle),
             (&source.key_path, key),

@@ -6,7 +6,7 @@
 //! 2. The second side is the first one with the manifests applied: what they lack stays.
 //! 3. What only the API server sets in a pod does not count as a difference.
 
-use std::{cell::Cell, collections::BTreeSet};
+use std::{cell::RefCell, collections::BTreeSet};
 
 use anyhow::Context as _;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -34,10 +34,10 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Prefix of the volume with a token that the API server adds to each pod.
 const ADDED_VOLUME: &str = "kube-api-access-";
 
-/// What the API server has, the manifests applied to it, and whether an object could not be read.
-type Read = (Manifests, Manifests, bool);
+/// What the API server has, the manifests applied to it, and the objects that could not be read.
+type Read = (Manifests, Manifests, BTreeSet<(String, String)>);
 
-/// What the API server has, `manifests` applied to it, and whether an object could not be read.
+/// What the API server has, `manifests` applied to it, and the objects that could not be read.
 ///
 /// # Errors
 ///
@@ -46,8 +46,8 @@ pub(super) fn load(args: &DiffArgs, loader: Loader, manifests: Manifests) -> Res
     let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
     block_on(async {
         let (client, _transport) = connect(source).await?;
-        let failed = Cell::new(false);
-        let reader = ClusterReader { client, failed };
+        let not_read = RefCell::default();
+        let reader = ClusterReader { client, not_read };
         reader.load(loader, manifests).await
     })
 }
@@ -62,8 +62,8 @@ struct Wanted {
 
 struct ClusterReader {
     client: kube::Client,
-    /// Whether an object could not be read.
-    failed: Cell<bool>,
+    /// Objects that could not be read, and why.
+    not_read: RefCell<BTreeSet<(String, String)>>,
 }
 
 impl ClusterReader {
@@ -109,7 +109,7 @@ impl ClusterReader {
         to.documents.extend(kept.cloned());
         from.documents.extend(objects.documents);
         from.errors.extend(objects.errors);
-        Ok((from, to, self.failed.get()))
+        Ok((from, to, self.not_read.take()))
     }
 
     /// Reads the objects, those that exist.
@@ -125,8 +125,9 @@ impl ClusterReader {
                         return Err(Failure::unreadable(format!("cannot read {name}: {error}")));
                     }
                     Err(error) => {
-                        output::note(format_args!("cannot read {name}: {}", chain(&error)));
-                        self.failed.set(true);
+                        let reason = chain(&error);
+                        output::note(format_args!("cannot read {name}: {reason}"));
+                        self.not_read.borrow_mut().insert((name.clone(), reason));
                     }
                 }
             }

@@ -5,7 +5,8 @@
 //!    container that would not start sees nothing.
 //! 2. A difference that a running container cannot see needs a restart: of a variable, of a file that is mounted by
 //!    `subPath`, of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
-//! 3. An object is unreferenced if no pod of either side references it.
+//! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
+//! 4. An object is unreferenced if no pod of either side references it.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -13,7 +14,7 @@ use std::{
 };
 
 use larder_objects::{Kind, ObjectKey};
-use larder_projection::{ContainerView, Mount, Variable};
+use larder_projection::{ContainerView, Environment, Mount, Variable};
 
 use super::hooks::{FiredHook, fired_hooks};
 use crate::{
@@ -28,8 +29,10 @@ pub(super) struct Comparison<'r> {
     pub(super) pods: Vec<PodDiff<'r>>,
     /// Objects that differ, and that no pod references.
     pub(super) unreferenced: Vec<(Kind, ObjectKey)>,
-    /// Number of containers that would start on neither side, so that nothing is known of their differences.
-    pub(super) unknown: usize,
+    /// What is not known of each container, with its pod, whether or not they differ.
+    pub(super) unknown: Vec<(ObjectKey, &'r str, String)>,
+    /// Paths or objects that could not be read, and why.
+    pub(super) not_read: BTreeSet<(String, String)>,
 }
 
 /// The differences of one pod.
@@ -50,6 +53,8 @@ pub(super) struct ContainerDiff<'r> {
     pub(super) variables: Edits<&'r str, &'r Variable<'r>>,
     pub(super) files: Edits<String, MountedFile<'r>>,
     pub(super) mounts: Edits<&'r str, &'r Mount<'r>>,
+    /// What is not known of it on a side.
+    pub(super) unknown: BTreeSet<String>,
 }
 
 /// What a difference means for a container.
@@ -99,6 +104,7 @@ impl<'r> Comparison<'r> {
         from: &'r [RenderedPod<'r>],
         to_world: &Offline,
         to: &'r [RenderedPod<'r>],
+        not_read: BTreeSet<(String, String)>,
     ) -> Self {
         let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
             let pods = pods.iter();
@@ -108,14 +114,16 @@ impl<'r> Comparison<'r> {
         // Whether one differs is seen in its containers.
         let (from, to) = (by_name(from).into_iter(), by_name(to).into_iter());
         let sides = edits(from, to, |_, _| false);
-        let mut unknown = 0;
+        let mut unknown = Vec::new();
         let pods = sides.into_iter().filter_map(|((namespace, name), sides)| {
             PodDiff::new(ObjectKey::new(namespace, name), sides, &mut unknown)
         });
+        let pods = pods.collect();
         Self {
-            pods: pods.collect(),
+            pods,
             unreferenced: unreferenced(from_world, to_world),
             unknown,
+            not_read,
         }
     }
 
@@ -133,8 +141,12 @@ fn unreferenced(from: &Offline, to: &Offline) -> Vec<(Kind, ObjectKey)> {
 }
 
 impl<'r> PodDiff<'r> {
-    /// `None` without a difference. Adds the containers that would start on neither side to `unknown`.
-    fn new(key: ObjectKey, sides: Edit<&'r RenderedPod<'r>>, unknown: &mut usize) -> Option<Self> {
+    /// `None` without a difference. Adds what is not known of its containers to `unknown`.
+    fn new(
+        key: ObjectKey,
+        sides: Edit<&'r RenderedPod<'r>>,
+        unknown: &mut Vec<(ObjectKey, &'r str, String)>,
+    ) -> Option<Self> {
         let (from, to) = sides.sides();
         let before = from.into_iter().flat_map(contents);
         let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
@@ -142,6 +154,10 @@ impl<'r> PodDiff<'r> {
         let mut containers: Vec<_> = after
             .map(|(view, one)| ContainerDiff::new(view, before.remove(view.name), Some(one)))
             .collect();
+        for container in &containers {
+            let found = container.unknown.iter();
+            unknown.extend(found.map(|what| (key.clone(), container.container.name, what.clone())));
+        }
         let mut hooks = Vec::new();
         if let Edit::Changed(from, to) = sides {
             let views = from.containers.iter().map(|(view, _)| *view);
@@ -151,7 +167,6 @@ impl<'r> PodDiff<'r> {
                 let verdicts = containers.iter().map(|container| &container.verdict);
                 verdicts.filter(|verdict| is.contains(verdict)).count()
             };
-            *unknown += count(&[Verdict::Unknown]);
             if count(&[Verdict::Same, Verdict::Unknown]) == containers.len() {
                 return None;
             }
@@ -188,14 +203,30 @@ impl<'r> ContainerDiff<'r> {
             (None | Some(Err(_)), Some(Ok(_))) => Verdict::Starts,
             (Some(Ok(_)), Some(Ok(_))) => Verdict::Same,
         };
+        let mut unknown: BTreeSet<_> = [&before, &after]
+            .into_iter()
+            .filter_map(|side| side.as_ref()?.as_ref().ok())
+            .flat_map(|content| content.unknown().map(|source| source.what.to_string()))
+            .collect();
+        match &after {
+            None => unknown.clear(),
+            Some(Err(error)) if verdict == Verdict::Unknown => {
+                unknown.insert(format!("would start on neither side: {error}"));
+            }
+            _ => {}
+        }
         let (before, after) = match verdict {
             Verdict::Removed | Verdict::Fails(_) | Verdict::Unknown => (None, None),
             _ => (before.and_then(Result::ok), after.and_then(Result::ok)),
         };
         let variables = edits(
-            before.iter().flat_map(|content| content.environment.iter()),
-            after.iter().flat_map(|content| content.environment.iter()),
-            |one, other| *one.value == *other.value,
+            before
+                .iter()
+                .flat_map(|content| variables(content.environment)),
+            after
+                .iter()
+                .flat_map(|content| variables(content.environment)),
+            |one, other| one.value == other.value,
         );
         let mounts = |content: &Option<ContainerContent<'r>>| {
             let mounts = content.as_ref().map_or(&[][..], |content| content.mounts);
@@ -220,6 +251,7 @@ impl<'r> ContainerDiff<'r> {
             variables,
             files,
             mounts,
+            unknown,
         };
         if found.verdict == Verdict::Same {
             found.verdict = found.of_running();
@@ -246,6 +278,13 @@ impl<'r> ContainerDiff<'r> {
             is_fixed(from) || is_fixed(to)
         })
     }
+}
+
+/// The variables, and those of objects that are not known.
+fn variables<'r>(
+    environment: &'r Environment<'r>,
+) -> impl Iterator<Item = (&'r str, &'r Variable<'r>)> {
+    environment.iter().chain(environment.opaque())
 }
 
 /// The differences between two sets, by key.

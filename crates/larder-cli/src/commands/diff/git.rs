@@ -4,19 +4,23 @@
 //! 1. What the user names as a revision is never taken as an option: it follows `--end-of-options`, and only the object
 //!    IDs that git answers are used later.
 //! 2. Names in the repository are data: git gets object IDs only.
-//! 3. git neither asks the network for objects nor takes locks.
+//! 3. The repository is the one whose `.git` is nearest above the path. Files of a tree cannot be taken for another:
+//!    git runs in that directory, and looks no further.
+//! 4. git neither asks the network for objects, nor takes locks, nor runs a command of a configuration.
 
 use std::{
+    collections::BTreeMap,
+    env,
     ffi::OsStr,
     fs,
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     os::unix::ffi::OsStrExt as _,
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     process::{Command, Stdio},
 };
 
 use anyhow::{Context as _, anyhow, bail};
-use larder_objects::manifest::{Loader, Manifests, is_manifest_name};
+use larder_objects::manifest::{LEAVES, Loader, Manifests, has_manifest_extension};
 
 use crate::outcome::Failure;
 
@@ -28,8 +32,21 @@ const OF_HOOKS: [&str; 5] = [
     "GIT_PREFIX",
     "GIT_COMMON_DIR",
 ];
+/// Settings that let no configuration of a repository choose another one, or run a command.
+const SETTINGS: [&str; 4] = [
+    "safe.bareRepository=explicit",
+    "core.fsmonitor=false",
+    "core.hooksPath=/dev/null",
+    "maintenance.auto=false",
+];
 /// Most bytes of a listing: some hundred thousand files.
 const MAX_LISTING_BYTES: u64 = 64 << 20;
+/// Most links that are followed one after the other, as in Linux.
+const MAX_LINKS: usize = 40;
+/// Longest target of a link, as in Linux.
+const MAX_TARGET_BYTES: u64 = 4096;
+/// Why a submodule is not read.
+const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
 /// The manifests at `paths` in `revision`. A path that the revision lacks has none.
 ///
@@ -52,69 +69,177 @@ pub(super) fn load(
 }
 
 fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> anyhow::Result<()> {
-    let (directory, name) = if fs::metadata(path).is_ok_and(|found| found.is_dir()) {
-        (path, None)
-    } else {
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        let name = path.file_name().context("expected a file or directory")?;
-        (parent.unwrap_or(Path::new(".")), Some(name))
-    };
-    let repository = Repository(directory);
-    let commit = repository.resolve(OsStr::new(&format!("{revision}^{{commit}}")))?;
-    let commit = commit.map_err(|problem| anyhow!(problem))?;
-    let mut object = format!("{commit}:./").into_bytes();
-    object.extend(name.unwrap_or_default().as_bytes());
-    let Ok(object) = repository.resolve(OsStr::from_bytes(&object))? else {
-        return Ok(());
-    };
-    let files = match name {
-        Some(_) => vec![(path.to_owned(), object)],
-        None => repository.files(path, &object, recursive)?,
+    let (repository, below) = Repository::of(path)?;
+    let commit = repository.resolve(&format!("{revision}^{{commit}}"))?;
+    let tree = repository.resolve(&format!("{commit}^{{tree}}"))?;
+    let files = match repository.find(tree, &below)? {
+        Found::Nothing => return Ok(()),
+        Found::NotRead(why) => {
+            loader.not_read(path, why);
+            return Ok(());
+        }
+        Found::Entry(Entry {
+            kind: EntryKind::Tree,
+            id,
+        }) => repository.files(loader, path, &id, recursive)?,
+        Found::Entry(Entry { id, .. }) => vec![(path.to_owned(), id)],
     };
     repository.read(loader, &files)
 }
 
-/// A directory in a repository.
-struct Repository<'a>(&'a Path);
+/// What a tree has at a name.
+#[derive(Clone)]
+struct Entry {
+    kind: EntryKind,
+    id: String,
+}
 
-impl Repository<'_> {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum EntryKind {
+    File,
+    Tree,
+    Link,
+    Submodule,
+}
+
+/// What a revision has at a path.
+enum Found {
+    Nothing,
+    NotRead(&'static str),
+    Entry(Entry),
+}
+
+/// The directory that has `.git` in it.
+struct Repository(PathBuf);
+
+impl Repository {
+    /// The repository of `path`, and the path in it. Links below it are left as they are: a revision has its own.
+    fn of(path: &Path) -> anyhow::Result<(Self, PathBuf)> {
+        let whole = env::current_dir()?.join(path);
+        let mut clean = PathBuf::new();
+        for part in whole.components() {
+            match part {
+                Component::ParentDir => {
+                    clean.pop();
+                }
+                Component::CurDir => {}
+                part => clean.push(part),
+            }
+        }
+        let root = |path: &Path| {
+            let mut above = path.ancestors();
+            above
+                .find(|directory| is_repository(&directory.join(".git")))
+                .map(Path::to_owned)
+        };
+        let (root, path) = match root(&clean) {
+            Some(root) => (root, clean),
+            // A link from elsewhere.
+            None => {
+                let real = clean.canonicalize()?;
+                (root(&real).context("not in a git repository")?, real)
+            }
+        };
+        let below = path.strip_prefix(&root)?.to_owned();
+        Ok((Self(root), below))
+    }
+
     fn git(&self) -> Command {
         let mut git = Command::new("git");
-        git.arg("-C").arg(self.0);
+        for setting in SETTINGS {
+            git.args(["-c", setting]);
+        }
+        git.arg("-C").arg(&self.0);
         for variable in OF_HOOKS {
             git.env_remove(variable);
         }
-        git.env("GIT_NO_LAZY_FETCH", "1")
-            .env("GIT_OPTIONAL_LOCKS", "0")
-            .env("LC_ALL", "C")
-            .stdin(Stdio::null())
-            .stderr(Stdio::piped())
-            .stdout(Stdio::piped());
+        git.env(
+            "GIT_CEILING_DIRECTORIES",
+            self.0.parent().unwrap_or(Path::new("/")),
+        )
+        .env("GIT_NO_REPLACE_OBJECTS", "1")
+        .env("GIT_NO_LAZY_FETCH", "1")
+        // For a git that does not know the last one: it may fetch, by no protocol.
+        .env("GIT_ALLOW_PROTOCOL", "none")
+        .env("GIT_OPTIONAL_LOCKS", "0")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .stderr(Stdio::piped())
+        .stdout(Stdio::piped());
         git
     }
 
-    /// The ID of the object that `name` names, or git's message that there is none.
-    fn resolve(&self, name: &OsStr) -> anyhow::Result<Result<String, String>> {
+    /// The ID of the object that `name` names.
+    fn resolve(&self, name: &str) -> anyhow::Result<String> {
         let mut git = self.git();
         git.args(["rev-parse", "--verify", "--end-of-options"]);
         let output = git.arg(name).output().context("cannot run git")?;
         let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let is_id = id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         if output.status.success() && is_id {
-            return Ok(Ok(id));
+            return Ok(id);
         }
         let message = String::from_utf8_lossy(&output.stderr);
         let first = message.lines().next();
-        Ok(Err(first.unwrap_or("git failed").to_owned()))
+        Err(anyhow!(first.unwrap_or("git failed").to_owned()))
     }
 
-    /// The manifests of the tree `id`, which is at `directory`, in the order of their names.
-    fn files(
-        &self,
-        directory: &Path,
-        id: &str,
-        recursive: bool,
-    ) -> anyhow::Result<Vec<(PathBuf, String)>> {
+    /// The entry at `path` in the tree `root`, with links on the way followed.
+    fn find(&self, root: String, path: &Path) -> anyhow::Result<Found> {
+        let mut rest: Vec<_> = path.iter().rev().map(OsStr::to_owned).collect();
+        // The directories that were gone through.
+        let mut trees = vec![root];
+        let mut links = 0;
+        while let Some(name) = rest.pop() {
+            if name == "." {
+                continue;
+            }
+            if name == ".." {
+                trees.pop();
+                if trees.is_empty() {
+                    return Ok(Found::NotRead(LEAVES));
+                }
+                continue;
+            }
+            let tree = trees.last().context("the root is in it")?;
+            let Some(entry) = self.list(tree, false)?.remove(Path::new(&name)) else {
+                return Ok(Found::Nothing);
+            };
+            match entry.kind {
+                EntryKind::Tree => trees.push(entry.id),
+                EntryKind::Submodule => return Ok(Found::NotRead(SUBMODULE)),
+                EntryKind::File if rest.is_empty() => return Ok(Found::Entry(entry)),
+                EntryKind::File => return Ok(Found::Nothing),
+                EntryKind::Link => {
+                    links += 1;
+                    let target = self.target(&entry.id)?;
+                    if links > MAX_LINKS || target.is_absolute() {
+                        return Ok(Found::NotRead(LEAVES));
+                    }
+                    rest.extend(target.iter().rev().map(OsStr::to_owned));
+                }
+            }
+        }
+        let (kind, id) = (EntryKind::Tree, trees.pop().context("the root is in it")?);
+        Ok(Found::Entry(Entry { kind, id }))
+    }
+
+    /// Where the link `id` leads.
+    fn target(&self, id: &str) -> anyhow::Result<PathBuf> {
+        let mut git = self.git();
+        let mut child = git
+            .args(["cat-file", "blob", id])
+            .spawn()
+            .context("cannot run git")?;
+        let mut target = Vec::new();
+        let stdout = child.stdout.take().context("no output of git")?;
+        stdout.take(MAX_TARGET_BYTES).read_to_end(&mut target)?;
+        child.wait()?;
+        Ok(PathBuf::from(OsStr::from_bytes(&target)))
+    }
+
+    /// The entries of the tree `id` by their paths, those of its subtrees if `recursive`.
+    fn list(&self, id: &str, recursive: bool) -> anyhow::Result<BTreeMap<PathBuf, Entry>> {
         let mut git = self.git();
         git.args(["ls-tree", "-z", "--full-tree"]);
         git.args(recursive.then_some("-r")).arg(id);
@@ -128,31 +253,56 @@ impl Repository<'_> {
         if !child.wait()?.success() {
             bail!("cannot list the files");
         }
-        let mut files = Vec::new();
         // `MODE TYPE ID\tPATH\0`.
-        for entry in listing.split(|byte| *byte == 0) {
-            let Some(tab) = entry.iter().position(|byte| *byte == b'\t') else {
-                continue;
+        let entries = listing.split(|byte| *byte == 0).filter_map(|entry| {
+            let tab = entry.iter().position(|byte| *byte == b'\t')?;
+            let mut head = str::from_utf8(&entry[..tab]).ok()?.split(' ');
+            let kind = match (head.next()?, head.next()?) {
+                ("120000", _) => EntryKind::Link,
+                (_, "tree") => EntryKind::Tree,
+                (_, "commit") => EntryKind::Submodule,
+                _ => EntryKind::File,
             };
-            let head = String::from_utf8_lossy(&entry[..tab]);
-            let mut head = head.split(' ');
-            let (mode, _, id) = (head.next(), head.next(), head.next());
-            let path = Path::new(OsStr::from_bytes(&entry[tab + 1..]));
-            let mut parents = path.parent().into_iter().flat_map(Path::components);
-            let is_hidden = parents.any(|part| part.as_os_str().as_bytes().starts_with(b"."));
-            let name = path.file_name().and_then(OsStr::to_str);
-            if is_hidden || !name.is_some_and(is_manifest_name) {
+            let id = head.next()?.to_owned();
+            let path = PathBuf::from(OsStr::from_bytes(&entry[tab + 1..]));
+            Some((path, Entry { kind, id }))
+        });
+        Ok(entries.collect())
+    }
+
+    /// The manifests of the tree `id`, which is at `directory`, in the order of their names. Tells `loader` what is not
+    /// read.
+    fn files(
+        &self,
+        loader: &mut Loader,
+        directory: &Path,
+        id: &str,
+        recursive: bool,
+    ) -> anyhow::Result<Vec<(PathBuf, String)>> {
+        let mut files = Vec::new();
+        // A link may lead to a subdirectory.
+        for (path, entry) in self.list(id, true)? {
+            if !recursive && path.components().count() > 1 {
                 continue;
             }
-            match (mode, id) {
-                (Some("100644" | "100755"), Some(id)) => {
-                    files.push((directory.join(path), id.to_owned()));
+            let shown = directory.join(&path);
+            match entry.kind {
+                EntryKind::Submodule if recursive => loader.not_read(&shown, SUBMODULE),
+                EntryKind::File if has_manifest_extension(&path) => files.push((shown, entry.id)),
+                EntryKind::Link if has_manifest_extension(&path) => {
+                    match self.find(id.to_owned(), &path)? {
+                        Found::Entry(Entry {
+                            kind: EntryKind::File,
+                            id,
+                        }) => files.push((shown, id)),
+                        Found::NotRead(why) => loader.not_read(&shown, why),
+                        Found::Entry(_) => loader.not_read(&shown, "it is a link to a directory"),
+                        Found::Nothing => loader.not_read(&shown, "it is a link to nothing"),
+                    }
                 }
-                (Some("120000"), _) => bail!("{} is a link, which is not followed", path.display()),
                 _ => {}
             }
         }
-        files.sort();
         Ok(files)
     }
 
@@ -183,4 +333,9 @@ impl Repository<'_> {
         let _ = child.wait();
         Ok(())
     }
+}
+
+/// Whether `path`, which is called `.git`, is a repository or leads to one. An empty directory is not.
+fn is_repository(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file()) || path.join("HEAD").is_file()
 }

@@ -1,13 +1,13 @@
 //! The hooks that run because of the differences of a pod: `larder-on-change` decides it from the content of both sides,
 //! as it does in an agent.
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use larder_on_change::{
     Changes, Content, DigestKey, HookSources, PartContent, PartKey, PartTags, PodHooks, PodOutline,
     parse::AllowedActions,
 };
-use larder_projection::VolumeKind;
+use larder_projection::{Unknown, VolumeKind};
 
 use crate::rendered::RenderedPod;
 
@@ -50,13 +50,20 @@ fn content(pod: &RenderedPod<'_>, hooks: &PodHooks, key: &DigestKey) -> Content 
         let projection = projection.as_ref().ok().filter(|_| pod.is_used(volume))?;
         let part = PartKey::Volume(volume.name.as_str().into(), VolumeKind::of(volume)?);
         let files = projection.payload.iter();
-        let files = files.map(|(path, file)| (path.as_str(), &*file.data));
+        // What is not known has its sources in place of its bytes.
+        let files: Vec<_> = files
+            .map(|(path, file)| (path.as_str(), bytes(&file.data, file.data.unknown())))
+            .collect();
+        let files = files.iter().map(|(path, data)| (*path, &**data));
         Some((PartTags::of(hooks, &part, files, key)?, part))
     });
     let environments = pod.containers.iter().filter_map(|(container, view)| {
         let part = PartKey::Environment(container.name.into());
         let variables = view.as_ref().ok()?.environment.iter();
-        let variables = variables.map(|(name, variable)| (name, &*variable.value));
+        let variables: Vec<_> = variables
+            .map(|(name, one)| (name, bytes(&one.value, one.value.unknown())))
+            .collect();
+        let variables = variables.iter().map(|(name, value)| (*name, &**value));
         Some((PartTags::of(hooks, &part, variables, key)?, part))
     });
     let parts = volumes.chain(environments).map(|(tags, part)| {
@@ -64,4 +71,11 @@ fn content(pod: &RenderedPod<'_>, hooks: &PodHooks, key: &DigestKey) -> Content 
         (part, Arc::new(PartContent { tags, swapped }))
     });
     Content::default().with(parts)
+}
+
+fn bytes<'v>(known: &'v [u8], unknown: Option<&Unknown>) -> Cow<'v, [u8]> {
+    match unknown {
+        None => known.into(),
+        Some(unknown) => unknown.text().into_bytes().into(),
+    }
 }

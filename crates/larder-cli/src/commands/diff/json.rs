@@ -24,11 +24,22 @@ pub(super) fn write(
     let objects = comparison.unreferenced.iter().map(|(kind, key)| {
         json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
     });
-    let report = json!({
+    let mut report = json!({
         "version": VERSION,
         "pods": pods.collect::<Vec<_>>(),
         "unreferenced": objects.collect::<Vec<_>>(),
     });
+    if !comparison.unknown.is_empty() {
+        let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
+            json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
+        });
+        report["unknown"] = unknown.collect();
+    }
+    if !comparison.not_read.is_empty() {
+        let not_read = comparison.not_read.iter();
+        let not_read = not_read.map(|(path, reason)| json!({"path": path, "reason": reason}));
+        report["notRead"] = not_read.collect();
+    }
     write_json(out, &report)
 }
 
@@ -94,11 +105,26 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         Verdict::Starts => ("starts", None),
         Verdict::Fails(error) => ("fails", Some(error)),
     };
+    let changed_variable = |from: &&Variable<'_>, to: &&Variable<'_>| {
+        let mut change = json!({"from": variable(from), "to": variable(to)});
+        // Of two that are not known, the sources are what differs.
+        let sources = |one: &Variable<'_>| {
+            let unknown = one.value.unknown();
+            unknown.map(|unknown| shown(one.secret, &|| unknown.text().into()))
+        };
+        if from.value.unknown().is_some() || to.value.unknown().is_some() {
+            change["unknown"] = json!({"from": sources(from), "to": sources(to)});
+        }
+        change
+    };
     let mut container = json!({
         "verdict": verdict,
-        "env": changes(&diff.variables, variable, |from, to| json!({"from": variable(from), "to": variable(to)})),
+        "env": changes(&diff.variables, variable, changed_variable),
         "files": changes(&diff.files, file, changed_file),
     });
+    if !diff.unknown.is_empty() {
+        container["unknown"] = json!(diff.unknown);
+    }
     if let Some(error) = error {
         container["error"] = error.as_str().into();
     }

@@ -8,25 +8,30 @@ use std::io::{self, Write};
 
 use super::{
     compare::{Comparison, Edit, PodDiff, Verdict},
-    report::{NO_DIFFERENCE, summary, verdict},
+    report::{containers, notes, pods, summary, verdict},
     tree::trees,
 };
 use crate::output::escaped;
 
 /// Most bytes of the text. A comment on GitHub has at most 65,536 characters.
-const MAX_BYTES: usize = 60_000;
+const MAX_BYTES: usize = 48_000;
+/// Most lines about what is not known, and their length.
+const MAX_NOTES: usize = 40;
+const MAX_NOTE_BYTES: usize = 300;
 
 pub(super) fn write(
     out: &mut dyn Write,
     comparison: &Comparison<'_>,
     show_secrets: bool,
 ) -> io::Result<()> {
+    let notes = notes(comparison);
     if comparison.is_empty() {
-        return writeln!(out, "{NO_DIFFERENCE}");
+        writeln!(out, "{}", summary(comparison))?;
+        return write_notes(out, &notes);
     }
     writeln!(out, "**{}**\n", summary(comparison))?;
     let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");
-    for pod in &comparison.pods {
+    for pod in pods(comparison) {
         rows += &row(pod);
     }
     let mut room = MAX_BYTES.saturating_sub(rows.len());
@@ -36,7 +41,10 @@ pub(super) fn write(
         rows.truncate(end);
     }
     out.write_all(rows.as_bytes())?;
-    let (mut left_out, trees) = (0, trees(comparison, show_secrets));
+    write_notes(out, &notes)?;
+    let (mut left_out, mut trees) = (0, trees(comparison, show_secrets));
+    // They are above.
+    trees.truncate(trees.len() - usize::from(!notes.is_empty()));
     for tree in &trees {
         let text = block(&tree.flat());
         match room.checked_sub(text.len()) {
@@ -62,7 +70,7 @@ fn row(pod: &PodDiff<'_>) -> String {
     if let Edit::Removed(_) = pod.sides {
         return format!("| {name} | | removed |\n");
     }
-    let containers = pod.containers.iter();
+    let containers = containers(pod).into_iter();
     let containers = containers
         .filter(|container| !matches!(container.verdict, Verdict::Same | Verdict::Unknown));
     let rows = containers.map(|container| {
@@ -79,6 +87,22 @@ fn row(pod: &PodDiff<'_>) -> String {
     rows.collect()
 }
 
+/// A list of what is not known and not read, as much as has room.
+fn write_notes(out: &mut dyn Write, notes: &[String]) -> io::Result<()> {
+    if notes.is_empty() {
+        return Ok(());
+    }
+    writeln!(out)?;
+    for note in notes.iter().take(MAX_NOTES) {
+        let cut = &note[..note.floor_char_boundary(MAX_NOTE_BYTES)];
+        writeln!(out, "- {}", code(cut))?;
+    }
+    match notes.len().saturating_sub(MAX_NOTES) {
+        0 => Ok(()),
+        more => writeln!(out, "- and {more} more that are not compared"),
+    }
+}
+
 /// The text as code on one line of a table.
 fn code(text: &str) -> String {
     let text = escaped(text).replace('|', "\\|").replace('`', "'");
@@ -88,9 +112,14 @@ fn code(text: &str) -> String {
 /// The text, folded, with its first line as the heading.
 fn block(text: &str) -> String {
     let (title, text) = text.split_once('\n').unwrap_or((text, ""));
-    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let title = title
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('`', "'");
     let fence = fence(text);
-    format!("\n<details><summary>{title}</summary>\n\n{fence}diff\n{text}{fence}\n\n</details>\n")
+    format!(
+        "\n<details><summary><code>{title}</code></summary>\n\n{fence}diff\n{text}{fence}\n\n</details>\n"
+    )
 }
 
 /// Backticks, one more than any run in the text.

@@ -1,9 +1,11 @@
 //! The texts that all forms for people share.
 
+use std::collections::BTreeMap;
+
 use larder_projection::Mount;
 
 use super::{
-    compare::{Comparison, ContainerDiff, Edit, Verdict},
+    compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict},
     lines::{DiffLine, unified},
 };
 use crate::rendered::{
@@ -11,8 +13,10 @@ use crate::rendered::{
     words::{mount_source, size},
 };
 
+/// Most containers that one line names.
+const MAX_NAMED: usize = 5;
 /// The text in place of a summary.
-pub(super) const NO_DIFFERENCE: &str = "No container sees a difference.";
+const NO_DIFFERENCE: &str = "No container sees a difference.";
 
 /// `needs a restart: variables, mounts`
 pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
@@ -36,8 +40,83 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     }
 }
 
+/// What is not known, and what was not read: a line each.
+pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
+    let mut containers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for (pod, container, what) in &comparison.unknown {
+        let container = format!("{pod} container {container}");
+        containers.entry(what).or_default().push(container);
+    }
+    let unknown = containers.into_iter().map(|(what, containers)| {
+        let shown = containers[..containers.len().min(MAX_NAMED)].join(", ");
+        let more = match containers.len().saturating_sub(MAX_NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        format!("not known, and taken as equal: {what} ({shown}{more})")
+    });
+    let not_read = comparison.not_read.iter();
+    let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));
+    not_read.chain(unknown).collect()
+}
+
+/// The rank of a verdict: what needs attention first.
+fn rank(verdict: &Verdict) -> u8 {
+    match verdict {
+        Verdict::Fails(_) => 0,
+        Verdict::Restart => 1,
+        Verdict::Live => 2,
+        Verdict::Starts => 3,
+        Verdict::Removed => 4,
+        Verdict::Unknown => 5,
+        Verdict::Same => 6,
+    }
+}
+
+/// The containers of a pod, what needs attention first.
+pub(super) fn containers<'d, 'r>(pod: &'d PodDiff<'r>) -> Vec<&'d ContainerDiff<'r>> {
+    let mut containers: Vec<_> = pod.containers.iter().collect();
+    containers.sort_by_key(|container| rank(&container.verdict));
+    containers
+}
+
+/// The pods, in the same order.
+pub(super) fn pods<'d, 'r>(comparison: &'d Comparison<'r>) -> Vec<&'d PodDiff<'r>> {
+    let mut pods: Vec<_> = comparison.pods.iter().collect();
+    pods.sort_by_key(|pod| pod_rank(pod));
+    pods
+}
+
+fn pod_rank(pod: &PodDiff<'_>) -> u8 {
+    let ranks = pod
+        .containers
+        .iter()
+        .map(|container| rank(&container.verdict));
+    ranks.min().unwrap_or_else(|| rank(&Verdict::Removed))
+}
+
+/// The pods of each verdict, with the numbers of their trees.
+pub(super) fn jumps(comparison: &Comparison<'_>) -> Vec<(String, usize)> {
+    let words = [
+        "would not start",
+        "needs a restart",
+        "live",
+        "starts",
+        "removed",
+    ];
+    let pods = pods(comparison).into_iter().enumerate();
+    let jumps = pods.filter_map(|(number, pod)| {
+        let words = words.get(usize::from(pod_rank(pod)))?;
+        Some((format!("{words}: {}", pod.key), number))
+    });
+    jumps.collect()
+}
+
 /// `2 pods differ: 1 container needs a restart, 1 would not start; 1 unreferenced object differs`
 pub(super) fn summary(comparison: &Comparison<'_>) -> String {
+    if comparison.is_empty() {
+        return NO_DIFFERENCE.to_owned();
+    }
     let verdicts = comparison.pods.iter().flat_map(|pod| &pod.containers);
     let verdicts: Vec<_> = verdicts.map(|container| &container.verdict).collect();
     let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count();

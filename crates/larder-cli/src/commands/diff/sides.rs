@@ -1,6 +1,6 @@
 //! The manifests of both sides.
 
-use std::path::PathBuf;
+use std::{collections::BTreeSet, path::PathBuf};
 
 use larder_objects::{
     chain,
@@ -10,11 +10,12 @@ use larder_objects::{
 use super::{cluster, git, in_parallel};
 use crate::{args::DiffArgs, input, outcome::Failure, output};
 
-/// Both sides, and whether a manifest of either had errors.
+/// Both sides, and what could not be read of them.
 pub(super) struct Sides {
     pub(super) from: Manifests,
     pub(super) to: Manifests,
-    pub(super) had_errors: bool,
+    /// Paths or objects that could not be read, and why.
+    pub(super) not_read: BTreeSet<(String, String)>,
 }
 
 /// Loads both sides, and reports their problems.
@@ -25,7 +26,7 @@ pub(super) struct Sides {
 pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     let loader = || Loader::new(args.namespace.as_str()).recursive(args.recursive);
     let load = |paths: &[PathBuf]| input::load(loader(), paths);
-    let (from, to, failed) = if args.kubeconfig.is_some() {
+    let (from, to, mut not_read) = if args.kubeconfig.is_some() {
         let to = load(&args.filenames);
         input::check(&to, args.recursive)?;
         cluster::load(args, loader(), to)?
@@ -42,12 +43,12 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
         if from.files == 0 || to.nothing_read() {
             input::check(&to, args.recursive)?;
         }
-        (from, to, false)
+        (from, to, BTreeSet::new())
     } else {
         let (from, to) = in_parallel(|| load(&args.from_file), || load(&args.to_file));
         input::check(&from, args.recursive)?;
         input::check(&to, args.recursive)?;
-        (from, to, false)
+        (from, to, BTreeSet::new())
     };
     // What was misspelled before is of no interest.
     for warning in &to.warnings {
@@ -55,13 +56,12 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     }
     for (side, manifests) in [("from", &from), ("to", &to)] {
         for error in &manifests.errors {
-            output::note(format_args!("{side}: {}", chain(error)));
+            let text = chain(error);
+            output::note(format_args!("{side}: {text}"));
+            let reason = text.strip_prefix(&format!("{}: ", error.path()));
+            let reason = reason.unwrap_or(&text).to_owned();
+            not_read.insert((error.path().to_owned(), reason));
         }
     }
-    let had_errors = failed || !from.errors.is_empty() || !to.errors.is_empty();
-    Ok(Sides {
-        from,
-        to,
-        had_errors,
-    })
+    Ok(Sides { from, to, not_read })
 }

@@ -19,21 +19,22 @@ use crate::{
     },
     rendered::{
         MountedFile, RenderedPod,
-        words::{heading, origin, value},
+        words::{self, heading, origin, size, value},
     },
 };
 
 /// Longest text of a variable that stays on its line.
 const MAX_INLINE: usize = 60;
 
-/// Writes one tree for each pod, and one for the objects that no pod references; nothing without a difference.
+/// Writes one tree for each pod, one for the objects that no pod references, and one for what is not known; nothing
+/// without any of these.
 pub(super) fn write(
     out: &mut dyn Write,
     comparison: &Comparison<'_>,
     show_secrets: bool,
     style: Style,
 ) -> io::Result<()> {
-    if comparison.is_empty() {
+    if comparison.is_empty() && report::notes(comparison).is_empty() {
         return Ok(());
     }
     for tree in trees(comparison, show_secrets) {
@@ -48,7 +49,7 @@ pub(super) fn write(
 
 /// The trees of a comparison.
 pub(super) fn trees(comparison: &Comparison<'_>, show_secrets: bool) -> Vec<Branch> {
-    let pods = comparison.pods.iter();
+    let pods = report::pods(comparison).into_iter();
     let mut trees: Vec<_> = pods.map(|pod| tree_of(pod, show_secrets)).collect();
     if !comparison.unreferenced.is_empty() {
         let objects = comparison.unreferenced.iter();
@@ -58,6 +59,16 @@ pub(super) fn trees(comparison: &Comparison<'_>, show_secrets: bool) -> Vec<Bran
         });
         let title = "changed objects that no pod references";
         trees.push(Branch::with([TableCell::bold(title)], objects.collect()));
+    }
+    let notes = report::notes(comparison);
+    if !notes.is_empty() {
+        let notes = notes
+            .iter()
+            .map(|note| Branch::new([TableCell::yellow(note)]));
+        trees.push(Branch::with(
+            [TableCell::bold("not compared")],
+            notes.collect(),
+        ));
     }
     trees
 }
@@ -77,7 +88,7 @@ fn tree_of(pod: &PodDiff<'_>, show_secrets: bool) -> Branch {
         to,
         show_secrets,
     };
-    let containers = pod.containers.iter();
+    let containers = report::containers(pod).into_iter();
     let mut branches: Vec<_> = containers.map(|one| sides.container(one)).collect();
     branches.extend(pod.hooks.iter().map(|hook| {
         Branch::new([
@@ -127,6 +138,19 @@ impl BranchSides<'_> {
         let (from, to) = edit.sides();
         let sources = self.origins(name, from.map(|one| &one.origin), to.map(|one| &one.origin));
         let is_hidden = |one: &Variable<'_>| one.secret && !self.show_secrets;
+        if from
+            .into_iter()
+            .chain(to)
+            .any(|one| one.value.unknown().is_some())
+        {
+            let words = |one: &Variable<'_>| match one.value.unknown() {
+                Some(unknown) => words::unknown(unknown, !is_hidden(one)),
+                None if is_hidden(one) => format!("<hidden, {}>", size(one.value.len())),
+                None => value(&one.value),
+            };
+            let values = TableCell::yellow(arrow(from.map(words), to.map(words)));
+            return Branch::new([signed(edit, name), values, sources]);
+        }
         let is_short = |one: &Variable<'_>| {
             !is_hidden(one) && one.value.len() <= MAX_INLINE && !one.value.contains(&b'\n')
         };
@@ -155,6 +179,16 @@ impl BranchSides<'_> {
             to.and_then(|file| file.origin),
         );
         let side = |file: MountedFile<'_>| file.is_secret() && !self.show_secrets;
+        let unknown = |one: MountedFile<'_>| match one.file.data.unknown() {
+            Some(unknown) => words::unknown(unknown, !side(one)),
+            None => size(one.file.data.len()),
+        };
+        let both = || from.into_iter().chain(to);
+        if both().any(|one| one.file.data.unknown().is_some()) {
+            let text = TableCell::yellow(arrow(from.map(unknown), to.map(unknown)));
+            let modes = TableCell::plain(arrow(from.map(permissions), to.map(permissions)));
+            return Branch::new([signed(edit, path), modes, text, sources]);
+        }
         let change = content(
             from.map(|one| (&*one.file.data, side(one))),
             to.map(|one| (&*one.file.data, side(one))),

@@ -70,7 +70,13 @@ impl Origin {
                     let why = "cannot read every file; the command comes after --";
                     return Err(Failure::unreadable(why));
                 }
-                let target = ExecTarget::in_manifests(read.manifests, pod, namespace, container)?;
+                let target = ExecTarget::in_manifests(
+                    read.manifests,
+                    pod,
+                    namespace,
+                    container,
+                    exec.assume_missing,
+                )?;
                 Ok((target, !read.had_errors))
             }
             (Self::Agent(root_dir), Some(pod)) => {

@@ -12,7 +12,7 @@ use larder_projection::{
 
 use crate::{
     args::PodName,
-    offline::{ClusterObjects, Offline},
+    offline::{ClusterObjects, Offline, OfflinePod},
     outcome::Failure,
 };
 
@@ -53,8 +53,12 @@ impl ExecTarget {
         wanted: Option<&PodName>,
         namespace: &str,
         container: Option<&str>,
+        assume_missing: bool,
     ) -> Result<Self, Failure> {
         let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
+        if assume_missing {
+            offline.assume_missing(None);
+        }
         let is_wanted =
             |pod: &Pod| wanted.is_none_or(|wanted| wanted.names(&pod.metadata, namespace));
         let mut found =
@@ -72,10 +76,10 @@ impl ExecTarget {
             }
             (None, _, None) => return Err(anyhow!("no pod in the manifests").into()),
         };
-        let pod = offline.pods.swap_remove(index).pod;
+        let OfflinePod { pod, inputs, .. } = offline.pods.swap_remove(index);
         Ok(Self {
             container: container_name(&pod, container)?,
-            contents: Contents::Inputs(Box::new(offline.inputs(&pod))),
+            contents: Contents::Inputs(Box::new(inputs)),
             pod,
         })
     }

@@ -4,7 +4,10 @@
 
 mod missing;
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::Volume;
@@ -23,8 +26,8 @@ use crate::{
     rendered::{
         RenderedPod, StartError, files_below, mount_table,
         words::{
-            WRITTEN_LATER, absent, heading, is_cut, mount_source, origin, size, text_lines, value,
-            volume_type,
+            WRITTEN_LATER, absent, heading, is_cut, mount_source, origin, size, text_lines,
+            unknown as unknown_words, value, volume_type,
         },
     },
 };
@@ -159,7 +162,20 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
 /// Whether the pod starts, as far as ConfigMaps and Secrets decide it; otherwise every reason.
 fn verdict(pod: &RenderedPod<'_>) -> Branch {
     let reasons = failures(pod);
-    if reasons.is_empty() {
+    let mut objects = BTreeSet::new();
+    for index in 0..pod.containers.len() {
+        if let Ok(content) = pod.content(index) {
+            let missing = content.unknown().filter(|source| source.object.is_some());
+            objects.extend(missing.map(ToString::to_string));
+        }
+    }
+    if reasons.is_empty() && !objects.is_empty() {
+        let objects = objects
+            .iter()
+            .map(|what| Branch::new([TableCell::plain(what)]));
+        let verdict = "starts if these are there, which are not among the manifests";
+        Branch::with([TableCell::yellow(verdict)], objects.collect())
+    } else if reasons.is_empty() {
         Branch::new([TableCell::green("ready to start: every reference is met")])
     } else {
         Branch::with([TableCell::red("does not start")], reasons)
@@ -217,7 +233,10 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
             *services.entry((namespace, name)).or_default() += 1;
             continue;
         }
-        let cell = if variable.secret && !shown.secrets {
+        let shows = shown.secrets || !variable.secret;
+        let cell = if let Some(unknown) = variable.value.unknown() {
+            TableCell::yellow(unknown_words(unknown, shows))
+        } else if !shows {
             TableCell::yellow(format!("<hidden, {}>", size(variable.value.len())))
         } else {
             TableCell::plain(value(&variable.value))
@@ -236,6 +255,14 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
     for ((namespace, name), count) in services {
         let text = format!("{count} variables of Service {namespace}/{name}");
         branch.push(Branch::new([TableCell::dim(text)]));
+    }
+    for (prefix, variable) in environment.opaque() {
+        let unknown = variable.value.unknown();
+        let words = unknown.map(|unknown| unknown_words(unknown, false));
+        branch.push(Branch::new([
+            TableCell::plain(prefix),
+            TableCell::yellow(words.unwrap_or_default()),
+        ]));
     }
     branch.extend(missing(environment.absent()));
     branch
@@ -300,7 +327,10 @@ fn content(
                     Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
                     _ => format!("{:04o}", file.mode),
                 }),
-                TableCell::plain(size(file.data.len())),
+                match file.data.unknown() {
+                    Some(unknown) => TableCell::yellow(unknown_words(unknown, false)),
+                    None => TableCell::plain(size(file.data.len())),
+                },
                 TableCell::dim(
                     source.map_or(String::new(), |source| origin(pod, source, path.as_str())),
                 ),
@@ -309,6 +339,15 @@ fn content(
             shown.with_content(branch, &file.data, is_secret)
         })
         .collect();
+    if let Some((file, _)) = &projection.opaque
+        && let Some(unknown) = file.data.unknown()
+    {
+        let words = unknown_words(unknown, false);
+        branches.push(Branch::new([
+            TableCell::plain("*"),
+            TableCell::yellow(words),
+        ]));
+    }
     let found = !branches.is_empty();
     match (found, wanted) {
         (true, _) => {}

@@ -219,6 +219,7 @@ fn page(home: &str) -> Response {
         title: "larder",
         summary: "asking the agent".to_owned(),
         cards: Vec::new(),
+        jumps: Vec::new(),
         live: Some(home),
     };
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];

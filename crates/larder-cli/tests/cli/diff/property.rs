@@ -47,7 +47,7 @@ fn texts(prefix: &'static str) -> impl Strategy<Value = Texts> {
 }
 
 fn world() -> impl Strategy<Value = World> {
-    let kind = select(vec!["configMapKeyRef", "secretKeyRef", "value"]);
+    let kind = select(vec!["configMapKeyRef", "secretKeyRef", "value", "fieldRef"]);
     let key = select(vec!["a", "b", "c", "text-$(A)"]).prop_map(str::to_owned);
     let variable = ("[ABC]", kind, key, prop::bool::weighted(0.8));
     let mounts = prop::sample::subsequence(MOUNTS.to_vec(), 0..=MOUNTS.len());
@@ -72,7 +72,7 @@ fn world() -> impl Strategy<Value = World> {
 fn pair() -> impl Strategy<Value = (World, World)> {
     let differs = || prop::bool::weighted(0.3);
     let parts = (differs(), differs(), differs(), differs(), differs());
-    (world(), world(), parts).prop_map(|(one, mut other, differs)| {
+    (world(), world(), parts).prop_map(|(mut one, mut other, differs)| {
         if !differs.0 {
             other.map.clone_from(&one.map);
         }
@@ -88,8 +88,28 @@ fn pair() -> impl Strategy<Value = (World, World)> {
         if !differs.4 {
             other.mode = one.mode;
         }
+        // What both lack is not known; that is another property.
+        complete(&mut one.map, &mut other.map);
+        complete(&mut one.secret, &mut other.secret);
         (one, other)
     })
+}
+
+/// All keys that pods refer to.
+const KEYS: [&str; 4] = ["a", "b", "c", "t"];
+
+/// Gives `one` the keys that both lack.
+fn complete(one: &mut Option<Texts>, other: &mut Option<Texts>) {
+    let theirs = other.clone().unwrap_or_default();
+    if one.is_none() && other.is_some() && theirs.len() == KEYS.len() {
+        return;
+    }
+    let one = one.get_or_insert_default();
+    for key in KEYS {
+        if !theirs.contains_key(key) {
+            one.entry(key.to_owned()).or_default();
+        }
+    }
 }
 
 impl World {
@@ -105,6 +125,10 @@ impl World {
         let variables = self.variables.iter().map(|(name, kind, key, optional)| {
             if *kind == "value" {
                 return json!({"name": name, "value": key});
+            }
+            if *kind == "fieldRef" {
+                let field = if key == "a" { "status.podIP" } else { "spec.nodeName" };
+                return json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}});
             }
             let object = if *kind == "secretKeyRef" { "s" } else { "m" };
             let key = &key[..1];
@@ -141,7 +165,11 @@ impl World {
 
     /// Variables, and files with their modes, from the output of `render`; `None` if the container does not start.
     fn seen(&self, rendered: &Value) -> Option<(Value, BTreeMap<String, Value>)> {
-        let variables = rendered["containers"]["c"].get("env")?;
+        let container = &rendered["containers"]["c"];
+        let mut variables = container.get("env")?.clone();
+        for (name, source) in container["unknown"].as_object().into_iter().flatten() {
+            variables[name] = json!({"unknown": source});
+        }
         let mut mounts = self.mounts.clone();
         mounts.sort_by_key(|(_, path, _)| path.len());
         let mut files = BTreeMap::new();
@@ -162,7 +190,7 @@ impl World {
                 }
             }
         }
-        Some((variables.clone(), files))
+        Some((variables, files))
     }
 }
 
@@ -229,6 +257,14 @@ fn check(pairs: &[(World, World)]) {
             },
         };
         assert_eq!(verdict, expected, "{from:?} {to:?}");
+        // An unknown variable that is new is empty.
+        if let Some((env, _)) = &after {
+            for (name, value) in env.as_object().unwrap() {
+                if variables[name] == "" && value.get("unknown").is_some() {
+                    variables[name] = value.clone();
+                }
+            }
+        }
         assert_eq!(Some((variables, files)), after, "{from:?} {to:?}");
     }
 }
@@ -241,8 +277,13 @@ fn apply(variables: &mut serde_json::Map<String, Value>, changes: &Value) {
         assert_eq!(variables.insert(name.clone(), value.clone()), None);
     }
     for (name, change) in changes["changed"].as_object().unwrap() {
-        let before = variables.insert(name.clone(), change["to"].clone());
-        assert_eq!(before.as_ref(), Some(&change["from"]));
+        // With unknown values as values.
+        let side = |side: &str| match &change["unknown"][side] {
+            Value::Null => change[side].clone(),
+            source => json!({"unknown": source}),
+        };
+        let before = variables.insert(name.clone(), side("to"));
+        assert_eq!(before, Some(side("from")));
     }
 }
 

@@ -1,0 +1,189 @@
+//! What neither side has: taken as equal, and named in every output.
+
+use serde_json::{Value, json};
+
+use super::{diff, run, secret};
+use crate::Desk;
+
+/// Variables and files of a Secret that is kept elsewhere, an address, and variables of the pod's own.
+const POD: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: prod}
+spec:
+  template:
+    spec:
+      containers:
+      - name: web
+        image: i
+        env:
+        - {name: LEVEL, value: info}
+        - {name: PASSWORD, valueFrom: {secretKeyRef: {name: shop-tls, key: password}}}
+        - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}
+        - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
+        - {name: MEMORY, valueFrom: {resourceFieldRef: {resource: limits.memory}}}
+        - {name: URL, value: "http://$(HOST_IP):80"}
+        volumeMounts: [{name: tls, mountPath: /tls}]
+      volumes: [{name: tls, secret: {secretName: shop-tls}}]
+"#;
+
+#[track_caller]
+fn container(from: &str, to: &str) -> Value {
+    diff(from, to)["pods"][0]["containers"]["web"].clone()
+}
+
+#[test]
+fn what_neither_side_has_hides_nothing_else() {
+    let found = container(POD, &POD.replace("value: info", "value: debug"));
+    assert_eq!(found["verdict"], "restart");
+    let changed = json!({"LEVEL": {"from": "info", "to": "debug"}});
+    assert_eq!(found["env"]["changed"], changed);
+    assert_eq!(
+        found["files"],
+        json!({"added": {}, "removed": [], "changed": {}})
+    );
+    let unknown = [
+        "limits.memory",
+        "metadata.name",
+        "secret shop-tls",
+        "status.hostIP",
+    ];
+    assert_eq!(found["unknown"], json!(unknown));
+}
+
+#[test]
+fn no_difference_is_said_with_what_is_not_known() {
+    let report = diff(POD, POD);
+    assert_eq!(report["pods"], json!([]));
+    let what = report["unknown"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|one| one["what"] == "secret shop-tls");
+    let part =
+        json!({"namespace": "prod", "pod": "web", "container": "web", "what": "secret shop-tls"});
+    assert_eq!(what, Some(&part));
+    for format in ["tree", "markdown", "html"] {
+        let run = run(POD, POD, &format!("-o {format}"));
+        assert_eq!(run.code, 0);
+        assert!(
+            run.stdout.contains("No container sees a difference."),
+            "{run:?}"
+        );
+        for what in ["secret shop-tls", "status.hostIP"] {
+            assert!(run.stdout.contains(what), "{format}: {run:?}");
+        }
+    }
+}
+
+#[test]
+fn unknown_values_are_compared_by_what_they_are_made_of() {
+    let found = container(POD, &POD.replace("$(HOST_IP):80", "$(HOST_IP):81"));
+    let change = json!({"from": "", "to": "", "unknown": {
+        "from": "http://$(status.hostIP):80", "to": "http://$(status.hostIP):81"}});
+    assert_eq!(found["env"]["changed"], json!({"URL": change}));
+    let found = container(POD, &POD.replace("key: password", "key: user"));
+    assert_eq!(found["verdict"], "restart");
+    assert!(found["env"]["changed"].get("PASSWORD").is_some(), "{found}");
+    let found = container(
+        POD,
+        &POD.replace("secretName: shop-tls", "secretName: other"),
+    );
+    assert!(found["files"]["changed"].get("/tls/*").is_some(), "{found}");
+    // A text that looks like an unknown value is none.
+    let literal = POD.replace("http://$(HOST_IP):80", "http://$$(status.hostIP):80");
+    assert_eq!(container(POD, &literal)["verdict"], "restart");
+}
+
+#[test]
+fn what_one_side_lacks_is_a_difference() {
+    let with = [
+        POD,
+        &secret("{password: hunter2}").replace("name: tls", "name: shop-tls"),
+    ]
+    .concat();
+    assert_eq!(container(POD, &with)["verdict"], "starts");
+    let found = container(&with, POD);
+    assert_eq!(found["verdict"], "fails");
+    assert_eq!(found["error"], "secret \"shop-tls\" not found");
+    // A key that both lack, of an object that one has.
+    let other = with.replace("{password:", "{user:");
+    let report = diff(&other, &other);
+    let whats = report["unknown"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| &one["what"]);
+    assert!(
+        whats
+            .clone()
+            .any(|what| what == "secret shop-tls key password"),
+        "{report}"
+    );
+}
+
+#[test]
+fn variables_of_an_unknown_object_are_unknown_too() {
+    let pod = |value: &str| {
+        POD.replace(
+            "        env:\n",
+            "        envFrom: [{prefix: DB_, secretRef: {name: db}}]\n        env:\n",
+        )
+        .replace("value: info", &format!("value: \"{value}\""))
+    };
+    let found = container(&pod("$(DB_USER)"), &pod("$(DB_PASSWORD)"));
+    assert_eq!(found["env"]["changed"]["LEVEL"]["from"], Value::Null);
+    assert_eq!(
+        container(&pod("$(DB_USER)"), &pod("$(DB_USER)")),
+        Value::Null
+    );
+    // Nothing sets this one.
+    let found = container(&pod("$(USER)"), &pod("$(DB_USER)"));
+    assert_eq!(found["env"]["changed"]["LEVEL"]["from"], "$(USER)");
+}
+
+#[test]
+fn render_names_what_only_a_running_pod_has() {
+    let with = [
+        POD,
+        &secret("{password: hunter2}").replace("name: tls", "name: shop-tls"),
+    ]
+    .concat();
+    let stateful = with.replace("kind: Deployment", "kind: StatefulSet");
+    let desk = Desk::with([
+        ("app.yaml", &with),
+        ("set.yaml", &stateful),
+        ("pod.yaml", POD),
+    ]);
+    let read = |args: &str, code: i32| -> Value {
+        let run = desk.run(args);
+        assert_eq!(run.code, code, "{run:?}");
+        serde_json::from_str::<Value>(&run.stdout).unwrap()["pods"][0].take()
+    };
+    let pod = read("render -f app.yaml -o json", 0);
+    let found = &pod["containers"]["web"];
+    assert_eq!(found["env"]["URL"], "");
+    let unknown = json!({"HOST_IP": "status.hostIP", "POD_NAME": "metadata.name", "MEMORY": "limits.memory",
+        "URL": "http://$(status.hostIP):80"});
+    assert_eq!(found["unknown"], unknown);
+    assert_eq!(pod["volumes"]["tls"].get("unknown"), None);
+    let pod = read("render -f set.yaml -o json", 0);
+    assert_eq!(pod["containers"]["web"]["env"]["POD_NAME"], "web-0");
+    // Without the Secret.
+    let pod = read("render -f pod.yaml -o json", 1);
+    assert!(pod["containers"]["web"].get("error").is_some(), "{pod}");
+    let pod = read("render --assume-missing -f pod.yaml -o json", 0);
+    let unknown = &pod["containers"]["web"]["unknown"];
+    assert_eq!(unknown["PASSWORD"], "secret shop-tls key password");
+    assert_eq!(
+        pod["volumes"]["tls"]["unknown"],
+        json!({"*": "secret shop-tls"})
+    );
+    let run = desk.run("render --assume-missing -f pod.yaml");
+    assert!(!run.stdout.contains("every reference is met"), "{run:?}");
+    assert!(
+        run.stdout.contains("known when it runs: status.hostIP"),
+        "{run:?}"
+    );
+    assert!(run.stdout.contains("not known: secret shop-tls"), "{run:?}");
+}

@@ -1,0 +1,239 @@
+//! Values that are not known: facts that only a running pod has, and objects that are kept elsewhere.
+//!
+//! Such a value has no bytes. It is compared by what it is made of, so `$(POD_IP):80` and `$(POD_IP):81` differ.
+
+use std::{collections::BTreeSet, fmt, sync::Arc};
+
+use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
+use larder_objects::{Kind, SecretBytes};
+
+use crate::{
+    NodeFacts,
+    downward::{host_ips, pod_ips, raw_pod_ip},
+};
+
+/// What a projection takes as unknown, instead of failing or leaving it empty. By default, nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Assumptions {
+    /// Facts about the running pod and its node, unless pod or node have them.
+    pub facts: bool,
+    /// What `metadata.name` is in a pod that a controller makes.
+    pub pod_name: PodNameFact,
+    /// Objects and keys that are missing exist, except these; `None` assumes none.
+    pub missing: Option<BTreeSet<ObjectPart>>,
+}
+
+/// Kind and name of an object, and a key of it or the whole.
+pub type ObjectPart = (Kind, String, Option<String>);
+
+/// The name of a pod in its cluster.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum PodNameFact {
+    /// The name that the pod has here.
+    #[default]
+    Same,
+    /// This one.
+    Other(String),
+    /// The API server appends random characters.
+    Generated,
+}
+
+impl Assumptions {
+    /// The source of `path` in a variable of `pod`, if it is unknown.
+    pub(crate) fn field(&self, pod: &Pod, node: Option<&NodeFacts>, path: &str) -> Option<Unknown> {
+        let has_node = || {
+            let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+            name.is_some_and(|name| !name.is_empty())
+        };
+        let is_unknown = match path {
+            "metadata.name" => self.pod_name == PodNameFact::Generated,
+            "spec.nodeName" | "spec.host" => self.facts && !has_node(),
+            "status.hostIP" | "status.hostIPs" => {
+                self.facts && node.is_none() && host_ips(pod, node).is_empty()
+            }
+            "status.podIP" | "status.podIPs" => {
+                self.facts && raw_pod_ip(pod).is_empty() && pod_ips(pod, node).is_empty()
+            }
+            _ => false,
+        };
+        is_unknown.then(|| Unknown::of(UnknownSource::new(path, "")))
+    }
+
+    /// A number that depends on the node.
+    pub(crate) fn resource(&self, pod: &Pod, field: &ResourceFieldSelector) -> Option<Unknown> {
+        if !self.facts {
+            return None;
+        }
+        let divisor = field.divisor.as_ref().map(|divisor| divisor.0.as_str());
+        let divisor = divisor.filter(|divisor| !matches!(*divisor, "" | "0" | "1"));
+        let name = field.resource.split_once('.').map_or("", |(_, name)| name);
+        let resources = pod.spec.as_ref().and_then(|spec| spec.resources.as_ref());
+        let limit = resources.and_then(|resources| resources.limits.as_ref()?.get(name));
+        let limit = limit.map(|limit| format!(" up to the pod's {}", limit.0));
+        let divisor = divisor.map(|divisor| format!(" / {divisor}"));
+        let detail = divisor.unwrap_or_default() + &limit.unwrap_or_default();
+        Some(Unknown::of(UnknownSource::new(
+            field.resource.as_str(),
+            detail,
+        )))
+    }
+
+    /// The name of the pod, if it is another one in its cluster.
+    pub(crate) fn other_name(&self, path: &str) -> Option<String> {
+        match &self.pod_name {
+            PodNameFact::Other(name) if path == "metadata.name" => Some(name.clone()),
+            _ => None,
+        }
+    }
+
+    /// An object that is missing, or a key of it.
+    pub(crate) fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
+        let detail = key.map(|key| format!(" key {key}")).unwrap_or_default();
+        let what = format!("{} {name}", kind.singular());
+        self.part(kind, name, key, what, detail)
+    }
+
+    /// A key that an object lacks.
+    pub(crate) fn key(&self, kind: Kind, name: &str, key: &str) -> Option<Unknown> {
+        let what = format!("{} {name} key {key}", kind.singular());
+        self.part(kind, name, Some(key), what, String::new())
+    }
+
+    fn part(
+        &self,
+        kind: Kind,
+        name: &str,
+        key: Option<&str>,
+        what: String,
+        detail: String,
+    ) -> Option<Unknown> {
+        let known = self.missing.as_ref()?;
+        let part = (kind, name.to_owned(), key.map(str::to_owned));
+        let source = UnknownSource {
+            object: Some(kind),
+            ..UnknownSource::new(what, detail)
+        };
+        (!known.contains(&part)).then(|| Unknown::of(source))
+    }
+
+    /// A file that something in the cluster writes.
+    pub(crate) fn written_later(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
+        self.missing.as_ref()?;
+        Some(Unknown::of(UnknownSource::new(what, "")))
+    }
+}
+
+/// The source of an unknown value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnknownSource {
+    /// `status.podIP`, or `secret shop-tls`.
+    pub what: Arc<str>,
+    /// What of it: ` key tls.crt`; empty for all of it.
+    detail: Arc<str>,
+    /// The kind of the object that is missing; `None` for a fact that only the running pod has.
+    pub object: Option<Kind>,
+}
+
+impl UnknownSource {
+    fn new(what: impl Into<Arc<str>>, detail: impl Into<Arc<str>>) -> Self {
+        Self {
+            what: what.into(),
+            detail: detail.into(),
+            object: None,
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.what.len() + self.detail.len()
+    }
+}
+
+impl fmt::Display for UnknownSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.what, self.detail)
+    }
+}
+
+/// What an unknown value is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unknown(Vec<Piece>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Piece {
+    /// May be of a Secret.
+    Text(SecretBytes),
+    Source(UnknownSource),
+}
+
+impl Unknown {
+    fn of(source: UnknownSource) -> Self {
+        Self(vec![Piece::Source(source)])
+    }
+
+    /// The value that `parts` make, one after the other; text is known.
+    pub(crate) fn joined<'p>(parts: impl Iterator<Item = Result<&'p [u8], &'p Self>>) -> Self {
+        let (mut pieces, mut text) = (Vec::new(), Vec::new());
+        // Texts are collected before they are copied: a growing buffer leaves pieces of a secret behind.
+        let flush = |pieces: &mut Vec<Piece>, text: &mut Vec<&[u8]>| {
+            let whole = text.concat();
+            text.clear();
+            if !whole.is_empty() {
+                pieces.push(Piece::Text(SecretBytes::new(whole)));
+            }
+        };
+        for part in parts {
+            match part {
+                Ok(known) => text.push(known),
+                Err(unknown) => {
+                    for piece in &unknown.0 {
+                        match piece {
+                            Piece::Text(known) => text.push(known),
+                            Piece::Source(source) => {
+                                flush(&mut pieces, &mut text);
+                                pieces.push(Piece::Source(source.clone()));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        flush(&mut pieces, &mut text);
+        Self(pieces)
+    }
+
+    /// Its sources, in order.
+    pub fn sources(&self) -> impl Iterator<Item = &UnknownSource> {
+        self.0.iter().filter_map(|piece| match piece {
+            Piece::Source(source) => Some(source),
+            Piece::Text(_) => None,
+        })
+    }
+
+    /// `status.podIP`, or with text around it `http://$(status.podIP):80`. Has the text of Secrets in it, if the value
+    /// is secret.
+    pub fn text(&self) -> String {
+        if let [Piece::Source(source)] = &*self.0 {
+            return source.to_string();
+        }
+        let pieces = self.0.iter().map(|piece| match piece {
+            Piece::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            Piece::Source(source) => format!("$({source})"),
+        });
+        pieces.collect()
+    }
+
+    /// Whether it comes from a Secret.
+    pub(crate) fn is_secret(&self) -> bool {
+        self.sources()
+            .any(|source| source.object == Some(Kind::Secret))
+    }
+
+    /// About the length of its text.
+    pub(crate) fn len(&self) -> usize {
+        let lengths = self.0.iter().map(|piece| match piece {
+            Piece::Text(text) => text.len(),
+            Piece::Source(source) => source.len(),
+        });
+        lengths.sum()
+    }
+}
