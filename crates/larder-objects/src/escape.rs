@@ -20,7 +20,7 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
 }
 
 /// Control characters, and the marks that reorder or hide the text around them.
-fn is_unprintable(character: char) -> bool {
+pub fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(
             character,

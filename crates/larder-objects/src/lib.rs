@@ -41,7 +41,7 @@ pub use api_reference::api_reference;
 pub use chain::chain;
 pub use config_map::ConfigMap;
 pub use data::Data;
-pub use escape::escaped;
+pub use escape::{escaped, is_unprintable};
 pub use field_path::{FieldPath, PathSegment};
 pub use key::{ObjectKey, ObjectKeyRef};
 pub use object::{DecodeError, Kind, Object, ObjectMeta, ObjectType, ResourceVersion};

@@ -176,8 +176,21 @@ impl Error {
     }
 }
 
+/// Next line, line separator and paragraph separator: line breaks of YAML 1.1, which Kubernetes reads, and not of 1.2.
+const LINE_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+
 /// The documents of a chunk, in order. Usually one; `...` may separate more. What is copied is taken off the limits.
+///
+/// Kubernetes' YAML takes three more characters as line breaks, so that text after them is no comment there. They are
+/// rejected, since the rules of YAML 1.2 give them another meaning.
 pub(crate) fn parse(chunk: Chunk<'_>, limits: &mut Limits) -> Result<Vec<Node>, Error> {
+    if let Some(at) = chunk.text.find(LINE_BREAKS) {
+        let line = chunk.line + chunk.text[..at].matches('\n').count();
+        let character = chunk.text[at..].chars().next().map_or(0, u32::from);
+        let problem =
+            format!("the character U+{character:04X} is a line break to Kubernetes: escape it");
+        return Err(Error::syntax(line, problem));
+    }
     let options = granit_parser::options! {
         emit_comments: false,
         flow_nesting_limit: MAX_DEPTH,
@@ -496,6 +509,31 @@ mod tests {
             copied_bytes,
             last_key_wins: false,
         }
+    }
+
+    #[test]
+    fn line_breaks_of_kubernetes_hide_nothing() {
+        for (character, code) in [
+            ('\u{85}', "0085"),
+            ('\u{2028}', "2028"),
+            ('\u{2029}', "2029"),
+        ] {
+            // kubectl sees a second key after the comment, and a line break in the text.
+            for text in ["a: 1\n# x@b: 2\n", "a: 1\nc: 'x@b: 2'\n"] {
+                let text = text.replace('@', &character.to_string());
+                let error = parse_one(Chunk {
+                    text: &text,
+                    line: 1,
+                })
+                .err()
+                .unwrap();
+                assert_eq!(error.line, 2);
+                assert!(error.problem.contains(code), "{}", error.problem);
+            }
+        }
+        let text = r#"a: "x\Ly\Pz\N""#;
+        let mut documents = parse_one(Chunk { text, line: 1 }).unwrap();
+        assert_eq!(documents[0].take_value()["a"], "x\u{2028}y\u{2029}z\u{85}");
     }
 
     fn parse_one(chunk: Chunk<'_>) -> Result<Vec<Node>, Error> {

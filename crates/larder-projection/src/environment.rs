@@ -187,7 +187,7 @@ impl<'a> Builder<'a> {
     }
 
     /// The variable `name` from an object of `envFrom` that is not known.
-    fn from_opaque(&self, name: &str) -> Option<Unknown> {
+    fn opaque_key(&self, name: &str) -> Option<Unknown> {
         let mut opaque = self.environment.opaque.iter().rev();
         let key = |prefix: &str| name.strip_prefix(prefix.strip_suffix('*')?);
         opaque.find_map(|(prefix, variable)| match variable.origin {
@@ -272,7 +272,7 @@ impl<'a> Builder<'a> {
                 let known = self.environment.variables.get(name);
                 known.or_else(|| self.services.get(name))
             },
-            |name| self.from_opaque(name),
+            |name| self.opaque_key(name),
         );
         let (value, secret) = resolved.map_err(|ExpansionError| EnvironmentError::TooLarge {
             name: variable.name.clone(),
@@ -465,7 +465,7 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
     }
 }
 
-fn of_unknown<'a>(unknown: Unknown, origin: Origin<'a>) -> Variable<'a> {
+fn of_unknown(unknown: Unknown, origin: Origin<'_>) -> Variable<'_> {
     Variable {
         value: Value::Unknown(Box::new(unknown)),
         secret: origin.is_secret(),

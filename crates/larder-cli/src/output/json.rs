@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use larder_objects::is_unprintable;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
@@ -12,12 +13,16 @@ use zeroize::Zeroizing;
 /// `out` cannot be written.
 pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     let text = Zeroizing::new(serde_json::to_string_pretty(value)?);
-    // serde_json escapes most of the control characters. DEL and those of C1 are left, which only texts can hold.
+    // serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder text are left,
+    // which only texts can hold.
     let mut rest = text.as_str();
-    while let Some(at) = rest.find(|c: char| c.is_control() && c != '\n') {
+    while let Some(at) = rest.find(|c: char| is_unprintable(c) && c != '\n') {
         let (before, after) = rest.split_at(at);
         let character = after.chars().next().expect("find returned its index");
-        write!(out, "{before}\\u{:04x}", u32::from(character))?;
+        write!(out, "{before}")?;
+        for unit in character.encode_utf16(&mut [0; 2]) {
+            write!(out, "\\u{unit:04x}")?;
+        }
         rest = &after[character.len_utf8()..];
     }
     writeln!(out, "{rest}")
@@ -29,12 +34,16 @@ mod tests {
 
     #[test]
     fn control_characters_are_escaped_and_the_value_is_the_same() {
-        let value = serde_json::json!({"a\u{9b}2J": ["\x1b\x7f", [], {}], "b": {"ü": 1}});
+        let value =
+            serde_json::json!({"a\u{9b}2J": ["\x1b\x7f", [], {}], "b\u{202e}": {"ü\u{e0041}": 1}});
         let mut text = Vec::new();
         write_json(&mut text, &value).unwrap();
         let text = String::from_utf8(text).unwrap();
         let control = |character: char| character.is_control() && character != '\n';
-        assert!(!text.contains(control), "{text:?}");
+        assert!(
+            !text.contains(control) && !text.contains(['\u{202e}', '\u{e0041}']),
+            "{text:?}"
+        );
         let read: serde_json::Value = serde_json::from_str(&text).unwrap();
         assert_eq!(read, value);
     }
