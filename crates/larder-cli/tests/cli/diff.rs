@@ -139,6 +139,7 @@ fn verdict_follows_from_what_a_running_container_sees() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "the expected text is long")]
 fn json_has_values_modes_and_unreferenced_objects() {
     let from = [POD, &map("{level: info, a: '1', old: x}")].concat();
     let to = POD.replace(

@@ -132,13 +132,12 @@ impl Repository {
                 .find(|directory| is_repository(&directory.join(".git")))
                 .map(Path::to_owned)
         };
-        let (root, path) = match root(&clean) {
-            Some(root) => (root, clean),
+        let (root, path) = if let Some(root) = root(&clean) {
+            (root, clean)
+        } else {
             // A link from elsewhere.
-            None => {
-                let real = clean.canonicalize()?;
-                (root(&real).context("not in a git repository")?, real)
-            }
+            let real = clean.canonicalize()?;
+            (root(&real).context("not in a git repository")?, real)
         };
         let below = path.strip_prefix(&root)?.to_owned();
         Ok((Self(root), below))

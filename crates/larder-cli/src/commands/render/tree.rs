@@ -233,10 +233,10 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
             *services.entry((namespace, name)).or_default() += 1;
             continue;
         }
-        let shows = shown.secrets || !variable.secret;
+        let is_hidden = variable.secret && !shown.secrets;
         let cell = if let Some(unknown) = variable.value.unknown() {
-            TableCell::yellow(unknown_words(unknown, shows))
-        } else if !shows {
+            TableCell::yellow(unknown_words(unknown, !is_hidden))
+        } else if is_hidden {
             TableCell::yellow(format!("<hidden, {}>", size(variable.value.len())))
         } else {
             TableCell::plain(value(&variable.value))
