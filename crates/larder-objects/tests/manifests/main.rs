@@ -544,7 +544,9 @@ fn directories_are_read_in_order_without_strangers() {
         r#"{"apiVersion":"v1","kind":"Node","metadata":{"name":"c"}}"#,
     )
     .unwrap();
-    for stranger in [".hidden.yaml", "a.yaml~", "a.yaml.bak", "notes.txt"] {
+    // kubectl reads it, too.
+    fs::write(dir.path().join(".hidden.yaml"), map("hidden")).unwrap();
+    for stranger in ["a.yaml~", "a.yaml.bak", "notes.txt"] {
         fs::write(dir.path().join(stranger), map("stranger")).unwrap();
     }
     fs::create_dir(dir.path().join("sub.yaml")).unwrap();
@@ -557,7 +559,7 @@ fn directories_are_read_in_order_without_strangers() {
         .iter()
         .map(|document| document.object["metadata"]["name"].as_str().unwrap())
         .collect();
-    assert_eq!(names, ["a", "b", "c"], "{}", show(&manifests));
+    assert_eq!(names, ["hidden", "a", "b", "c"], "{}", show(&manifests));
     assert!(manifests.errors.is_empty());
 }
 
