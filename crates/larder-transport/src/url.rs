@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 
 /// The port of a URL's authority, or `default` if it has none. `None` if no connection can be opened to it:
 /// [`http::Uri`] takes any number for a port, and then acts as if there were none.
-#[cfg(feature = "client")]
+#[cfg(any(test, feature = "client"))]
 pub(crate) fn port(authority: &Authority, default: u16) -> Option<u16> {
     match port_text(authority) {
         "" => Some(default),
@@ -19,7 +19,7 @@ pub(crate) fn port(authority: &Authority, default: u16) -> Option<u16> {
 }
 
 /// The port as it is written, whether or not it is one; empty if there is none.
-#[cfg(feature = "client")]
+#[cfg(any(test, feature = "client"))]
 pub(crate) fn port_text(authority: &Authority) -> &str {
     let rest = host_and_port(authority).strip_prefix(authority.host());
     let rest = rest.unwrap_or_default();
@@ -41,7 +41,7 @@ pub fn without_credentials(url: &Uri) -> String {
 }
 
 /// As [`without_credentials`], for text that may be no URL.
-#[cfg(feature = "client")]
+#[cfg(any(test, feature = "client"))]
 pub(crate) fn shown_url(text: &str) -> String {
     text.parse().map_or_else(
         |_| "(malformed)".to_owned(),
