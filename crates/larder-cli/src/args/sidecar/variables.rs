@@ -135,16 +135,15 @@ pub(crate) fn own_pod(variables: impl Fn(&str) -> Option<String>) -> PodIdentity
 }
 
 fn kubeconfig(env: &mut Environment<'_>, files: &Places) -> Option<PathBuf> {
-    let home = || Some(Path::new(&env.raw("HOME")?).join(".kube/config"));
-    let path = env.path("KUBECONFIG").or_else(home)?;
-    if !path.exists() {
+    if let Some(given) = env.path("KUBECONFIG") {
+        return given.exists().then_some(given);
+    }
+    let path = Path::new(&env.raw("HOME")?).join(".kube/config");
+    if path.exists() && files.contains(&path) {
+        env.warn("HOME: objects may become files there, so its .kube/config is not used");
         return None;
     }
-    if files.contains(&path) {
-        env.warn("KUBECONFIG or HOME: the kubeconfig is in FOLDER, where objects could replace it, and is not used");
-        return None;
-    }
-    Some(path)
+    path.exists().then_some(path)
 }
 
 /// The parts of a list with commas.

@@ -80,7 +80,7 @@ fn kubeconfig_in_the_folder_is_not_used() {
     assert_eq!(of("/f").kubeconfig, Some(config));
     let read = of(&format!("{home}/."));
     assert_eq!(read.kubeconfig, None);
-    assert!(read.warnings[0].starts_with("KUBECONFIG or HOME: "));
+    assert!(read.warnings[0].starts_with("HOME: "));
 }
 
 // sidecar 1
