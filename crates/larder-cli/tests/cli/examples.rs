@@ -21,10 +21,10 @@ fn examples_render_as_their_comments_say() {
         "0400"
     );
     let worker = pod("worker");
-    assert_eq!(
-        worker["containers"]["worker"]["env"],
-        json!({"POD": "worker", "MEMORY_MIB": "64"})
-    );
+    let container = &worker["containers"]["worker"];
+    assert_eq!(container["env"], json!({"POD": "", "MEMORY_MIB": "64"}));
+    // The pods of a Deployment get their names in the cluster.
+    assert_eq!(container["unknown"], json!({"POD": "metadata.name"}));
     let files: Vec<_> = worker["volumes"]["all"]["files"]
         .as_object()
         .unwrap()
