@@ -28,7 +28,7 @@ mod subpaths;
 mod supervisor;
 mod target;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use larder_actions::processes::Processes;
 use larder_objects::PodIdentity;
@@ -47,9 +47,9 @@ use crate::{
 };
 
 pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
-    let origin = Origin::new(args)?;
+    let origin = Arc::new(Origin::new(args)?);
     let seen = origin.stamps();
-    let (first, _) = origin.read(args)?;
+    let (first, _) = origin.read()?;
     let outline = first.outline();
     let hooks = args
         .on_change
@@ -72,7 +72,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
         };
-        let session = Session::new(args, &origin, &sandbox, first)?;
+        let session = Session::new(args, origin, &sandbox, first)?;
         session.observe(&mut hooks)?;
         supervise(&session, &around, restarts, hooks, follower).await
     })?;

@@ -2,10 +2,11 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::{ErrorKind, Read as _, Write as _},
     net::TcpStream,
     os::unix::{
         fs::{PermissionsExt as _, symlink},
+        net::UnixListener,
         process::CommandExt as _,
     },
     process::Command,
@@ -168,6 +169,47 @@ fn change_while_volumes_are_looked_at_fires_its_hook() {
         assert_eq!(running.end(), (String::new(), Some(5)), "round {round}");
     }
     agent.signal(Signal::TERM);
+}
+
+#[test]
+fn signal_reaches_the_command_while_an_agent_is_silent() {
+    if !may_mount() {
+        return;
+    }
+    let desk = desk();
+    let mut agent = serving(&desk);
+    let args = [&WHERE[..], &["--on-change", "signal:SIGHUP"]].concat();
+    let script =
+        "trap 'echo got; read line; exit 7' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut running = Running::with(&desk, &args, script);
+    assert_eq!(running.line(), "ready");
+    // Another agent takes over, and never answers.
+    agent.signal(Signal::TERM);
+    let socket = desk.path().join("root/agent.sock");
+    let _ = fs::remove_file(&socket);
+    let listener = UnixListener::bind(&socket).unwrap();
+    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600)).unwrap();
+    let volume = desk
+        .path()
+        .join("root/by-name/prod/web/volumes/kubernetes.io~configmap/config");
+    fs::create_dir(volume.join("..1")).unwrap();
+    symlink("..1", volume.join("..data_tmp")).unwrap();
+    fs::rename(volume.join("..data_tmp"), volume.join("..data")).unwrap();
+    let (mut asked, _) = listener.accept().unwrap();
+    running.signal(Signal::TERM);
+    assert_eq!(running.line(), "got");
+    // It still waits for the answer.
+    asked.set_nonblocking(true).unwrap();
+    let closed = loop {
+        match asked.read(&mut [0; 1024]) {
+            Ok(0) => break true,
+            Ok(_) => {}
+            Err(error) => break error.kind() != ErrorKind::WouldBlock,
+        }
+    };
+    assert!(!closed, "the signal waited for the agent");
+    running.write("\n");
+    assert_eq!(running.end(), (String::new(), Some(7)));
 }
 
 #[test]

@@ -8,14 +8,22 @@ use larder_projection::pod_volumes;
 use super::{delivered, target::ExecTarget};
 use crate::{
     agent::client_config,
-    args::{ExecArgs, ManifestArgs},
+    args::{ExecArgs, ManifestArgs, PodName},
     input,
     outcome::Failure,
     sandbox::Stamps,
 };
 
-/// Where the pod comes from.
-pub(super) enum Origin {
+/// Where the pod comes from, and which container of it the command stands for.
+pub(super) struct Origin {
+    source: PodSource,
+    pod: Option<PodName>,
+    namespace: String,
+    container: Option<String>,
+    assume_missing: bool,
+}
+
+enum PodSource {
     /// Files and directories, absolute. Standard input, if it is one of them, is read once.
     Manifests {
         args: ManifestArgs,
@@ -33,7 +41,8 @@ impl Origin {
                 let why = "expected --pod for a pod of the running agent, or manifests with -f";
                 return Err(Failure::unreadable(why));
             }
-            return Ok(Self::Agent(client_config(&args.place)?.root_dir));
+            let root_dir = client_config(&args.place)?.root_dir;
+            return Ok(Self::of(PodSource::Agent(root_dir), args));
         }
         let stdin = args.filenames.iter().any(|path| path == Path::new("-"));
         if stdin && args.on_change.is_active() {
@@ -44,7 +53,7 @@ impl Origin {
         let paths = files.map(|path| {
             std::path::absolute(path).with_context(|| format!("cannot find {}", path.display()))
         });
-        Ok(Self::Manifests {
+        let source = PodSource::Manifests {
             paths: paths.collect::<Result<_, _>>()?,
             args: ManifestArgs {
                 filenames: args.filenames.clone(),
@@ -52,18 +61,29 @@ impl Origin {
                 namespace: args.namespace.clone(),
             },
             stdin,
-        })
+        };
+        Ok(Self::of(source, args))
     }
 
-    /// The current target, and whether all manifests were valid.
-    pub(super) fn read(&self, exec: &ExecArgs) -> Result<(ExecTarget, bool), Failure> {
+    fn of(source: PodSource, args: &ExecArgs) -> Self {
+        Self {
+            source,
+            pod: args.pod.clone(),
+            namespace: args.namespace.clone(),
+            container: args.container.clone(),
+            assume_missing: args.assume_missing,
+        }
+    }
+
+    /// The current target, and whether all manifests were valid. Waits for disks and for an agent.
+    pub(super) fn read(&self) -> Result<(ExecTarget, bool), Failure> {
         let (pod, namespace, container) = (
-            exec.pod.as_ref(),
-            exec.namespace.as_str(),
-            exec.container.as_deref(),
+            self.pod.as_ref(),
+            self.namespace.as_str(),
+            self.container.as_deref(),
         );
-        match (self, pod) {
-            (Self::Manifests { args, .. }, _) => {
+        match (&self.source, pod) {
+            (PodSource::Manifests { args, .. }, _) => {
                 let read = input::read(args)?;
                 if !read.is_whole() {
                     // Most likely `--` is missing before the command.
@@ -75,42 +95,42 @@ impl Origin {
                     pod,
                     namespace,
                     container,
-                    exec.assume_missing,
+                    self.assume_missing,
                 )?;
                 Ok((target, !read.had_errors))
             }
-            (Self::Agent(root_dir), Some(pod)) => {
+            (PodSource::Agent(root_dir), Some(pod)) => {
                 let target = delivered::target(root_dir, pod, namespace, container)?;
                 Ok((target, true))
             }
-            (Self::Agent(_), None) => unreachable!("an agent is not asked without a pod"),
+            (PodSource::Agent(_), None) => unreachable!("an agent is not asked without a pod"),
         }
     }
 
     pub(super) fn is_followed(&self) -> bool {
-        !matches!(self, Self::Manifests { stdin: true, .. })
+        !matches!(self.source, PodSource::Manifests { stdin: true, .. })
     }
 
     /// The stamps of manifests before they are read. Files of an agent are compared when they are followed.
     pub(super) fn stamps(&self) -> Stamps {
-        match self {
-            Self::Manifests { paths, .. } => Stamps::of(paths),
-            Self::Agent(_) => Stamps::default(),
+        match &self.source {
+            PodSource::Manifests { paths, .. } => Stamps::of(paths),
+            PodSource::Agent(_) => Stamps::default(),
         }
     }
 
     pub(super) fn followed(&self, target: &ExecTarget) -> Vec<PathBuf> {
-        match self {
-            Self::Manifests { paths, .. } => paths.clone(),
-            Self::Agent(root_dir) => delivered::followed(root_dir, target),
+        match &self.source {
+            PodSource::Manifests { paths, .. } => paths.clone(),
+            PodSource::Agent(root_dir) => delivered::followed(root_dir, target),
         }
     }
 
     /// The paths that the private tmpfs must not hide.
     pub(super) fn needed(&self, target: &ExecTarget) -> Vec<PathBuf> {
-        let mut needed = match self {
-            Self::Manifests { paths, .. } => paths.clone(),
-            Self::Agent(root_dir) => vec![root_dir.clone()],
+        let mut needed = match &self.source {
+            PodSource::Manifests { paths, .. } => paths.clone(),
+            PodSource::Agent(root_dir) => vec![root_dir.clone()],
         };
         // The targets of links, too.
         let real: Vec<_> = needed.iter().flat_map(|path| path.canonicalize()).collect();

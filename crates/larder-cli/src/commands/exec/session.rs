@@ -7,6 +7,7 @@ use std::{
     os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     rc::Rc,
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -29,6 +30,7 @@ use super::{
 };
 use crate::{
     args::ExecArgs,
+    outcome::Failure,
     output,
     sandbox::{
         self, CommandSettings, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan,
@@ -59,7 +61,7 @@ pub(super) struct Started {
 /// One `larder exec`.
 pub(super) struct Session<'a> {
     pub(super) args: &'a ExecArgs,
-    origin: &'a Origin,
+    pub(super) origin: Arc<Origin>,
     pub(super) sandbox: &'a Sandbox,
     host: VolumeHost,
     target: RefCell<ExecTarget>,
@@ -81,7 +83,7 @@ impl<'a> Session<'a> {
     /// Sets up all volumes, before the first start, and prints what the command will lack.
     pub(super) fn new(
         args: &'a ExecArgs,
-        origin: &'a Origin,
+        origin: Arc<Origin>,
         sandbox: &'a Sandbox,
         target: ExecTarget,
     ) -> anyhow::Result<Self> {
@@ -405,10 +407,21 @@ impl<'a> Session<'a> {
         Ok(path)
     }
 
-    /// Brings everything up to date. A failed part is reported and keeps its last good copy.
-    pub(super) fn update(&self, follower: Option<&mut Follower>) -> Update {
-        let Some(next) = self.read_again() else {
-            return Update::default();
+    /// Brings everything up to date with what was `read`. A failed part is reported and keeps its last good copy.
+    pub(super) fn update(
+        &self,
+        read: Result<(ExecTarget, bool), Failure>,
+        follower: Option<&mut Follower>,
+    ) -> Update {
+        let next = match read {
+            Ok((target, true)) => target,
+            incomplete => {
+                if let Err(failure) = incomplete {
+                    output::error(&failure);
+                }
+                output::note("keeping the last good state");
+                return Update::default();
+            }
         };
         if let Some(follower) = follower {
             follower.follow(&self.origin.followed(&next));
@@ -445,17 +458,6 @@ impl<'a> Session<'a> {
             self.content.set(self.content.get() + 1);
         }
         update
-    }
-
-    /// The current target; `None` if it cannot be read whole, which is reported.
-    fn read_again(&self) -> Option<ExecTarget> {
-        match self.origin.read(self.args) {
-            Ok((target, complete)) if complete => return Some(target),
-            Ok(_) => {}
-            Err(failure) => output::error(&failure),
-        }
-        output::note("keeping the last good state");
-        None
     }
 }
 

@@ -2,13 +2,14 @@
 //!
 //! Invariants:
 //! 1. Volumes and subPath mounts are in place before a hook looks at them (rule F1).
-//! 2. A hook never delays the delivery of a change: rounds run concurrently.
+//! 2. Nothing delays a signal, and no hook the delivery of a change: rounds run concurrently, and what waits for a disk or
+//!    an agent runs on another thread and comes back as an event.
 //! 3. No round begins without a command. A command that failed after a restart is started again by the next change, and
 //!    by one that it has missed (rule R1).
 
 use std::{
     future::pending, io, mem, os::unix::process::ExitStatusExt as _, pin::pin, process::ExitStatus,
-    rc::Rc,
+    rc::Rc, sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -22,7 +23,7 @@ use larder_on_change::HookId;
 use rustix::process::Signal;
 use tokio::{
     sync::{mpsc::UnboundedReceiver, oneshot},
-    task::JoinSet,
+    task::{JoinHandle, JoinSet, spawn_blocking},
     time::{Instant, sleep_until},
 };
 
@@ -30,9 +31,11 @@ use super::{
     hooks::CommandHooks,
     session::{Session, Update},
     steps::{self, CommandContext, RestartRequest},
+    target::ExecTarget,
 };
 use crate::{
     args::OnExit,
+    outcome::Failure,
     output,
     sandbox::{Follower, Processes, ProcessesEvent, forwarded},
 };
@@ -48,6 +51,8 @@ enum SupervisorEvent {
     /// A signal, and whether the command needs it passed on.
     Signal(Signal, bool),
     Changed,
+    /// The pod, read again after a change.
+    Read(Box<Result<(ExecTarget, bool), Failure>>),
     /// The command did not end in time.
     GraceIsOver,
     /// The stage has made all mounts.
@@ -140,6 +145,7 @@ pub(super) async fn supervise(
         is_waiting_for_mounts: false,
     };
     let mut running = RunningRounds::new();
+    let mut reading: Option<JoinHandle<_>> = None;
     loop {
         let is_running = matches!(supervisor.child, Child::Running(_));
         let mut round_at = None;
@@ -155,7 +161,10 @@ pub(super) async fn supervise(
             .restarting
             .as_ref()
             .map(|restarting| restarting.kill_at);
-        let changed = OptionFuture::from(follower.as_mut().map(Follower::changed));
+        // A change while the pod is read is noticed afterwards.
+        let idle = follower.as_mut().filter(|_| reading.is_none());
+        let changed = OptionFuture::from(idle.map(Follower::changed));
+        let read = OptionFuture::from(reading.as_mut());
         let grace_is_over = OptionFuture::from(kill_at.map(sleep_until));
         let round_due = OptionFuture::from(round_at.map(sleep_until));
         // Each arm is cancel-safe: it loses nothing when another one completes first.
@@ -166,6 +175,7 @@ pub(super) async fn supervise(
             },
             Some((signal, forward)) = signals.recv() => SupervisorEvent::Signal(signal, forward),
             Some(()) = changed => SupervisorEvent::Changed,
+            Some(read) = read => SupervisorEvent::Read(Box::new(read.context("cannot read the pod again")?)),
             Some(()) = grace_is_over => SupervisorEvent::GraceIsOver,
             Some(()) = round_due => SupervisorEvent::RoundDue,
             Some((hook, outcome)) = running.next() => SupervisorEvent::RoundOver(hook, outcome),
@@ -175,7 +185,13 @@ pub(super) async fn supervise(
             SupervisorEvent::Ended(status) => supervisor.ended(status, &mut running).await?,
             SupervisorEvent::Signal(signal, forward) => supervisor.signaled(signal, forward),
             SupervisorEvent::Changed => {
-                supervisor.changed(follower.as_mut())?;
+                let origin = Arc::clone(&session.origin);
+                reading = Some(spawn_blocking(move || origin.read()));
+                None
+            }
+            SupervisorEvent::Read(read) => {
+                reading = None;
+                supervisor.changed(*read, follower.as_mut())?;
                 None
             }
             SupervisorEvent::Mounted => {
@@ -283,8 +299,12 @@ impl Supervisor<'_> {
     }
 
     /// The content may have changed.
-    fn changed(&mut self, follower: Option<&mut Follower>) -> anyhow::Result<()> {
-        let update = self.session.update(follower);
+    fn changed(
+        &mut self,
+        read: Result<(ExecTarget, bool), Failure>,
+        follower: Option<&mut Follower>,
+    ) -> anyhow::Result<()> {
+        let update = self.session.update(read, follower);
         let is_running = matches!(self.child, Child::Running(_));
         let restarts = self.hooks.restart_for_variables();
         if !update.start.is_empty() && is_running && !restarts {
