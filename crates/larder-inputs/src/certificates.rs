@@ -18,7 +18,7 @@
 //!    for the pod.
 //! 3. One watch follows the requests, and only while a pod has such a source.
 //! 4. A key serves all attempts until its certificate is issued. Pods take turns for RSA keys, however many one of them
-//!    asks for: see [`rsa_turns`].
+//!    asks for: see `rsa_turns`.
 
 mod key;
 mod request;

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! 1. A token is held as `SecretBytes`; no error contains any of it.
-//! 2. A token that has just arrived is neither due nor expired for [`MIN_USE`], whatever its lifetime and the clock. So
+//! 2. A token that has just arrived is neither due nor expired for `MIN_USE`, whatever its lifetime and the clock. So
 //!    neither a wrong clock nor a short lifetime causes a flood of requests.
 //! 3. At most 32 requests are in flight.
 

@@ -1,7 +1,7 @@
 //! Single requests over HTTP/1.1, as Go's default client sends them. For the crates of this workspace.
 //!
 //! Each request has a connection of its own. `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY` apply, by the rules of
-//! [`proxy`](crate::proxy). A proxy gets the whole request to an `http://` server; to an `https://` server it opens a
+//! `proxy`. A proxy gets the whole request to an `http://` server; to an `https://` server it opens a
 //! tunnel. Redirects are the caller's.
 
 use std::{fmt, sync::Arc};

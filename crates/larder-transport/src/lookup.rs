@@ -8,7 +8,7 @@
 //! 2. Each name has a thread of its own, so no lookup waits for another, and none takes a thread of the runtime. The
 //!    process does not wait for these threads at its end.
 //! 3. A name that is already being looked up is not asked for again, also if the first caller has given up. So the
-//!    threads do not grow with repeated requests, and [`MAX_NAMES`] bounds them whatever the names.
+//!    threads do not grow with repeated requests, and `MAX_NAMES` bounds them whatever the names.
 
 use std::{
     collections::HashMap,
