@@ -112,13 +112,13 @@ pub struct ExecReport {
     pub outcome: StepOutcome,
     /// The number of bytes that it has printed.
     pub bytes: u64,
-    /// What may be told of its output.
+    /// Its output, as far as it may be shown.
     pub output: CommandOutput,
     /// The beginning of what is kept of the output.
     start: Vec<u8>,
 }
 
-/// What may be told of the output of a command (rule X5).
+/// The output of a command, as far as it may be shown (rule X5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CommandOutput {
     /// There is none.

@@ -134,7 +134,7 @@ impl AuditLog {
         let mut flags = OFlags::NONBLOCK | OFlags::NOFOLLOW;
         let found = fs::symlink_metadata(path).ok();
         if let Some(link) = found.filter(Metadata::is_symlink) {
-            // In a sticky directory, nobody else can replace it after this.
+            // In a sticky directory, no other user can replace it after this.
             check_owner(&link)?;
             flags.remove(OFlags::NOFOLLOW);
         }

@@ -117,7 +117,7 @@ impl<P> Attempt<P> {
         &self.hooks.hooks[self.index]
     }
 
-    /// What the steps are told of it. The directories of volumes are the caller's to add.
+    /// The description that its steps get. The directories of volumes are the caller's to add.
     pub fn change(&self, pod: PodIdentity) -> PodChange {
         let notified = self.notified.as_deref().unwrap_or(&EMPTY);
         PodChange {

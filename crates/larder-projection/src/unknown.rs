@@ -156,10 +156,10 @@ impl fmt::Display for UnknownSource {
 
 /// What an unknown value is made of.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unknown(Vec<Piece>);
+pub struct Unknown(Vec<ValuePart>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Piece {
+enum ValuePart {
     /// May be of a Secret.
     Text(SecretBytes),
     Source(UnknownSource),
@@ -167,18 +167,18 @@ enum Piece {
 
 impl Unknown {
     fn of(source: UnknownSource) -> Self {
-        Self(vec![Piece::Source(source)])
+        Self(vec![ValuePart::Source(source)])
     }
 
     /// The value that `parts` make, one after the other; text is known.
     pub(crate) fn joined<'p>(parts: impl Iterator<Item = Result<&'p [u8], &'p Self>>) -> Self {
         let (mut pieces, mut text) = (Vec::new(), Vec::new());
         // Texts are collected before they are copied: a growing buffer leaves pieces of a secret behind.
-        let flush = |pieces: &mut Vec<Piece>, text: &mut Vec<&[u8]>| {
+        let flush = |pieces: &mut Vec<ValuePart>, text: &mut Vec<&[u8]>| {
             let whole = text.concat();
             text.clear();
             if !whole.is_empty() {
-                pieces.push(Piece::Text(SecretBytes::new(whole)));
+                pieces.push(ValuePart::Text(SecretBytes::new(whole)));
             }
         };
         for part in parts {
@@ -187,10 +187,10 @@ impl Unknown {
                 Err(unknown) => {
                     for piece in &unknown.0 {
                         match piece {
-                            Piece::Text(known) => text.push(known),
-                            Piece::Source(source) => {
+                            ValuePart::Text(known) => text.push(known),
+                            ValuePart::Source(source) => {
                                 flush(&mut pieces, &mut text);
-                                pieces.push(Piece::Source(source.clone()));
+                                pieces.push(ValuePart::Source(source.clone()));
                             }
                         }
                     }
@@ -204,20 +204,20 @@ impl Unknown {
     /// Its sources, in order.
     pub fn sources(&self) -> impl Iterator<Item = &UnknownSource> {
         self.0.iter().filter_map(|piece| match piece {
-            Piece::Source(source) => Some(source),
-            Piece::Text(_) => None,
+            ValuePart::Source(source) => Some(source),
+            ValuePart::Text(_) => None,
         })
     }
 
     /// `status.podIP`, or with text around it `http://$(status.podIP):80`. Has the text of Secrets in it, if the value
     /// is secret.
     pub fn text(&self) -> String {
-        if let [Piece::Source(source)] = &*self.0 {
+        if let [ValuePart::Source(source)] = &*self.0 {
             return source.to_string();
         }
         let pieces = self.0.iter().map(|piece| match piece {
-            Piece::Text(text) => String::from_utf8_lossy(text).into_owned(),
-            Piece::Source(source) => format!("$({source})"),
+            ValuePart::Text(text) => String::from_utf8_lossy(text).into_owned(),
+            ValuePart::Source(source) => format!("$({source})"),
         });
         pieces.collect()
     }
@@ -231,8 +231,8 @@ impl Unknown {
     /// About the length of its text.
     pub(crate) fn len(&self) -> usize {
         let lengths = self.0.iter().map(|piece| match piece {
-            Piece::Text(text) => text.len(),
-            Piece::Source(source) => source.len(),
+            ValuePart::Text(text) => text.len(),
+            ValuePart::Source(source) => source.len(),
         });
         lengths.sum()
     }

@@ -51,7 +51,7 @@ pub(super) struct Allowance {
     pub(super) lines: usize,
 }
 
-/// Who has made the mounts of a namespace.
+/// The user behind the mounts of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MountingUser {
     /// A user with privileges in the user namespace of this process.

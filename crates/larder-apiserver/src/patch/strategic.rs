@@ -467,7 +467,7 @@ fn in_order(
     Ok(all)
 }
 
-/// What tells an item from the others of its list.
+/// The identity of an item in its list.
 fn id(item: &Value, list: ListMerge) -> Result<String, PatchError> {
     match list {
         ListMerge::Keyed(key) => item

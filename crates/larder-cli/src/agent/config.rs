@@ -77,7 +77,7 @@ pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Source
 ///
 /// It cannot be reached, or the kubeconfig is invalid.
 pub(crate) async fn connect(source: Source) -> Result<(kube::Client, Transport), Failure> {
-    // Somebody waits for it; the API server has limits of its own.
+    // A person waits for the command; the API server has limits of its own.
     let settings = Settings::default().rate_limit(RateLimit::Unlimited);
     let connected = larder_transport::connect(source, settings, Metrics::default());
     let connected = connected.await;

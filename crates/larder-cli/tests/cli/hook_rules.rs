@@ -431,7 +431,7 @@ async fn run<D: Driver>(case: &Case) {
     driver.kill().await;
 }
 
-/// Logs its name, the attempt and the changes; waits while it is held; and fails if it was told so before.
+/// Logs its name, the attempt and the changes; waits while it is held; and fails if the test has asked for that.
 const SCRIPT: &str = r#"cd "$(dirname "$0")"
 look() { code=0; if [ -e "fail-$1" ]; then code=1; fi; }
 look "$1"

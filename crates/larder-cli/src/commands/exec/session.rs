@@ -103,7 +103,7 @@ impl<'a> Session<'a> {
             has_read_secrets: Cell::new(false),
         };
         let target = session.target.borrow();
-        // Whoever runs it, a user that the pod forbids is an error of the container and not of a volume.
+        // A user that the pod forbids is an error of the container, not of a volume, for root and other callers alike.
         identity(&target.pod, target.container(), sandbox.mapped())?;
         session.note_secrets(&target);
         let mount_points = nested_mount_points(&target.pod);
