@@ -103,7 +103,10 @@ impl KindMetrics {
             );
         }
         for verb in ["get", "list", "watch"] {
-            drop(all.requests.get_or_create(&of_request(kind, verb, "ok")));
+            // The alert LarderWithoutPermission counts the second.
+            for outcome in ["ok", "forbidden"] {
+                drop(all.requests.get_or_create(&of_request(kind, verb, outcome)));
+            }
         }
         drop(all.waits.get_or_create(&of_kind(kind)));
         Self { kind, all }
