@@ -17,30 +17,26 @@
 
 mod checks;
 mod interface;
+mod pulse;
 mod queue;
 mod run;
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    fmt, mem,
+    fmt,
     sync::Arc,
     time::Duration,
 };
 
-use tokio::{
-    sync::watch,
-    time::{Instant, Interval, MissedTickBehavior, interval_at},
-};
+use tokio::{sync::watch, time::Instant};
 use tokio_util::time::DelayQueue;
 
 pub use self::interface::{Need, Presence};
-use self::{checks::FreshnessCheck, run::Timer};
+use self::{checks::FreshnessCheck, pulse::Pulse, queue::RequestQueue, run::Timer};
 use crate::{
     api::Api,
     context::NodeContext,
     driver::{Activity, Driver},
-    limits::{PrioritySemaphore, Queue, RepeatLimiter},
-    liveness::{EngineLiveness, REVIEW_PERIOD},
     outages::Outages,
     ready::{ReadySet, ReadyWaker},
     report::{ObjectId, Reports, TargetId},
@@ -69,34 +65,22 @@ struct WatchedTarget<T: Target> {
     is_repeat: bool,
 }
 
+type Targets<T> = BTreeMap<TargetId, Box<WatchedTarget<T>>>;
+
 /// Targets that are kept in sync by the task that calls [`next`](Self::next).
 pub struct Engine<T: Target> {
     api: Api,
     seqs: Arc<SeqCounter>,
-    targets: BTreeMap<TargetId, Box<WatchedTarget<T>>>,
+    targets: Targets<T>,
     checks: BTreeMap<ObjectId, Box<FreshnessCheck<T>>>,
     ready: Arc<ReadySet<Part>>,
     timers: DelayQueue<Part>,
-    /// Permits for requests.
-    requests: PrioritySemaphore<Part>,
-    /// Targets whose request is a repeated one.
-    repeated: Queue<TargetId>,
-    repeats: RepeatLimiter,
-    /// When the next repeated request may be sent.
-    reserved: Option<Instant>,
+    requests: RequestQueue,
     server: ServerState,
     outages: Outages,
     /// Changes when an outage is over.
     over: watch::Receiver<Duration>,
-    /// Shows which targets are silent.
-    liveness: Arc<EngineLiveness>,
-    /// Targets that neither rest nor back off.
-    active: usize,
-    /// The last state published to `liveness`.
-    is_active: bool,
-    review: Interval,
-    /// When the last request was sent.
-    last_sent: Instant,
+    pulse: Pulse,
     reports: Reports<T>,
     random: fastrand::Rng,
 }
@@ -120,8 +104,7 @@ impl<T: Target + Clone> Engine<T> {
         random: fastrand::Rng,
     ) -> Self {
         let now = Instant::now();
-        let mut review = interval_at(now + REVIEW_PERIOD, REVIEW_PERIOD);
-        review.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let repeats = context.repeats.clone();
         Self {
             api,
             seqs,
@@ -129,18 +112,11 @@ impl<T: Target + Clone> Engine<T> {
             checks: BTreeMap::new(),
             ready: Arc::default(),
             timers: DelayQueue::new(),
-            requests: PrioritySemaphore::new(max_requests_in_flight),
-            repeated: Queue::default(),
-            repeats: context.repeats.clone(),
-            reserved: None,
+            requests: RequestQueue::new(max_requests_in_flight, repeats, now),
             server: ServerState::default(),
             outages: context.outages.clone(),
             over: context.outages.over(),
-            liveness: context.liveness.add(T::KIND, now),
-            active: 0,
-            is_active: false,
-            review,
-            last_sent: now,
+            pulse: Pulse::new(context.liveness.add(T::KIND, now), now),
             reports: VecDeque::new(),
             random,
         }
@@ -192,7 +168,7 @@ impl<T: Target + Clone> Engine<T> {
         if let Some(watched) = self.targets.get_mut(&id) {
             watched.driver.stop();
             watched.timer.set(&mut self.timers, Part::Driver(id), None);
-            self.active -= usize::from(mem::take(&mut watched.active));
+            self.pulse.set(&mut watched.active, false);
         }
     }
 

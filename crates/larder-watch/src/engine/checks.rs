@@ -89,9 +89,9 @@ impl<T: Target + Clone> Engine<T> {
             };
             self.checks.insert(object, Box::new(check));
         }
-        match self.requests.try_acquire() {
+        match self.requests.first.try_acquire() {
             Some(permit) => self.send_check(object, permit),
-            None => self.requests.enqueue(Part::Check(object), true),
+            None => self.requests.first.enqueue(Part::Check(object), true),
         }
     }
 
@@ -147,7 +147,7 @@ impl<T: Target + Clone> Engine<T> {
         match check.restored.judge(version, &check.target.known_version()) {
             Recency::InDoubt => {
                 check.phase = CheckPhase::Queued;
-                self.requests.enqueue(Part::Check(object), true);
+                self.requests.first.enqueue(Part::Check(object), true);
                 return;
             }
             Recency::Current | Recency::Overtaken => {

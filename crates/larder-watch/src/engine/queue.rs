@@ -1,11 +1,77 @@
 //! The queue of requests: sends them with permits, urgent ones first, repeated ones at the limited rate.
 
-use std::{mem, task::Wake as _};
+use std::task::Wake as _;
 
 use tokio::time::Instant;
 
-use super::{Engine, Part};
-use crate::{driver::Activity, limits::Permit, report::TargetId, target::Target};
+use super::{Engine, Part, Targets};
+use crate::{
+    driver::Activity,
+    limits::{Permit, PrioritySemaphore, Queue, RepeatLimiter},
+    report::TargetId,
+    target::Target,
+};
+
+/// The requests that wait to be sent.
+pub(super) struct RequestQueue {
+    /// First requests and checks, in line for a permit.
+    pub(super) first: PrioritySemaphore<Part>,
+    /// Targets whose request is a repeated one.
+    repeated: Queue<TargetId>,
+    repeats: RepeatLimiter,
+    /// When the next repeated request may be sent.
+    reserved: Option<Instant>,
+    /// When the last request was sent.
+    pub(super) last_sent: Instant,
+}
+
+impl RequestQueue {
+    /// An empty queue for at most `max_in_flight` requests in flight.
+    pub(super) fn new(max_in_flight: usize, repeats: RepeatLimiter, now: Instant) -> Self {
+        Self {
+            first: PrioritySemaphore::new(max_in_flight),
+            repeated: Queue::default(),
+            repeats,
+            reserved: None,
+            last_sent: now,
+        }
+    }
+
+    /// When the next repeated request is sent. None without one, or without a free permit: a response comes first.
+    pub(super) fn repeat_at(&self) -> Option<Instant> {
+        let repeat = self.reserved.filter(|_| !self.repeated.is_empty())?;
+        self.first.try_acquire().map(|_| repeat)
+    }
+
+    /// An outage is over: there is no burst.
+    pub(super) fn drain_burst(&mut self, now: Instant) {
+        self.repeats.drain_burst(now);
+        self.reserved = None;
+    }
+
+    /// The next repeated request that may be sent now; `is_queued` tells entries that are out of date.
+    fn next_repeated(
+        &mut self,
+        now: Instant,
+        is_queued: impl Fn(TargetId) -> bool,
+    ) -> Option<(TargetId, Permit)> {
+        if self.repeated.is_empty() {
+            return None;
+        }
+        let permit = self.first.try_acquire()?;
+        let repeats = &self.repeats;
+        if *self.reserved.get_or_insert_with(|| repeats.reserve(now)) > now {
+            return None;
+        }
+        while let Some(id) = self.repeated.pop() {
+            if is_queued(id) {
+                self.reserved = None;
+                return Some((id, permit));
+            }
+        }
+        None
+    }
+}
 
 impl<T: Target + Clone> Engine<T> {
     /// Called after each event of a driver: sends or queues its request, and sets its timer.
@@ -17,8 +83,7 @@ impl<T: Target + Clone> Engine<T> {
             watched.driver.activity(),
             Activity::Resting | Activity::BackingOff
         );
-        self.active -= usize::from(mem::replace(&mut watched.active, active));
-        self.active += usize::from(active);
+        self.pulse.set(&mut watched.active, active);
         let deadline = watched.driver.deadline();
         watched
             .timer
@@ -36,11 +101,11 @@ impl<T: Target + Clone> Engine<T> {
             return;
         };
         if watched.is_repeat {
-            self.repeated.push(id, urgent);
-        } else if let Some(permit) = self.requests.try_acquire() {
+            self.requests.repeated.push(id, urgent);
+        } else if let Some(permit) = self.requests.first.try_acquire() {
             self.send(id, permit);
         } else {
-            self.requests.enqueue(Part::Driver(id), urgent);
+            self.requests.first.enqueue(Part::Driver(id), urgent);
         }
     }
 
@@ -53,7 +118,7 @@ impl<T: Target + Clone> Engine<T> {
         let newest = watched.driver.target().newest_registration();
         let min = newest.and_then(|newest| self.server.min_version(newest));
         watched.is_repeat = true;
-        self.last_sent = now;
+        self.requests.last_sent = now;
         let (api, server) = (&self.api, &self.server);
         watched
             .driver
@@ -61,36 +126,27 @@ impl<T: Target + Clone> Engine<T> {
         watched.waker.wake_by_ref();
     }
 
-    fn is_queued(&self, id: TargetId) -> bool {
-        let watched = self.targets.get(&id);
-        watched.is_some_and(|watched| watched.driver.is_queued())
-    }
-
     /// Sends the queued requests, as long as there are permits.
     pub(super) fn admit(&mut self) {
-        while let Some((part, permit)) = self.requests.next() {
+        while let Some((part, permit)) = self.requests.first.next() {
             match part {
-                Part::Driver(id) if self.is_queued(id) => self.send(id, permit),
+                Part::Driver(id) if is_queued(&self.targets, id) => self.send(id, permit),
                 Part::Driver(_) => {}
                 Part::Check(object) => self.send_check(object, permit),
             }
         }
         let now = Instant::now();
-        while !self.repeated.is_empty()
-            && let Some(permit) = self.requests.try_acquire()
-        {
-            let repeats = &self.repeats;
-            if *self.reserved.get_or_insert_with(|| repeats.reserve(now)) > now {
+        loop {
+            let is_queued = |id| is_queued(&self.targets, id);
+            let Some((id, permit)) = self.requests.next_repeated(now, is_queued) else {
                 break;
-            }
-            // An entry may be out of date.
-            while let Some(id) = self.repeated.pop() {
-                if self.is_queued(id) {
-                    self.reserved = None;
-                    self.send(id, permit);
-                    break;
-                }
-            }
+            };
+            self.send(id, permit);
         }
     }
+}
+
+fn is_queued<T: Target + Clone>(targets: &Targets<T>, id: TargetId) -> bool {
+    let watched = targets.get(&id);
+    watched.is_some_and(|watched| watched.driver.is_queued())
 }

@@ -8,7 +8,6 @@ use tokio_util::time::{DelayQueue, delay_queue};
 use super::{Engine, Part, WatchedTarget};
 use crate::{
     driver::Shared,
-    liveness::SILENT_REVIEW_PERIOD,
     report::{Report, TargetId},
     target::Target,
 };
@@ -37,16 +36,11 @@ impl<T: Target + Clone> Engine<T> {
     pub async fn next(&mut self) -> (TargetId, Report<T>) {
         loop {
             self.admit();
-            if self.is_active != (self.active > 0) {
-                self.is_active = !self.is_active;
-                self.liveness.set_active(self.is_active, Instant::now());
-            }
+            self.pulse.publish();
             if let Some(report) = self.reports.pop_front() {
                 return report;
             }
-            let repeat = self.reserved.filter(|_| !self.repeated.is_empty());
-            // Only if a permit is free; otherwise a response comes first.
-            let repeat = repeat.filter(|_| self.requests.try_acquire().is_some());
+            let repeat = self.requests.repeat_at();
             // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what
             // is ready at the same time is handled in the same order for the same seed. Streams come last, since a
             // server that never pauses must not hold up timers.
@@ -55,7 +49,7 @@ impl<T: Target + Clone> Engine<T> {
                 Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),
                 Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => Wake::Timer(part),
                 () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => Wake::Repeat,
-                _ = self.review.tick() => Wake::Review,
+                () = self.pulse.review_due() => Wake::Review,
                 part = self.ready.next() => Wake::Ready(part),
             };
             let now = Instant::now();
@@ -103,28 +97,24 @@ impl<T: Target + Clone> Engine<T> {
             reports,
         });
         if watched.driver.is_overdue() {
-            self.review.reset_after(SILENT_REVIEW_PERIOD);
+            self.pulse.review_soon();
         }
         self.settle(id);
     }
 
     /// Publishes since when the longest-silent target has been silent, if any is.
     fn review(&mut self, now: Instant) {
-        let last_sent = self.last_sent;
+        let last_sent = self.requests.last_sent;
         let targets = self.targets.values();
         let silent = targets.filter_map(|watched| watched.driver.silent_since(now, last_sent));
         let silent_since = silent.min();
-        self.liveness.reviewed(now, silent_since);
-        if silent_since.is_some() {
-            self.review.reset_after(SILENT_REVIEW_PERIOD);
-        }
+        self.pulse.reviewed(now, silent_since);
     }
 
     /// An outage is over: requesters that back off for it retry soon, targets at the limited rate, checks spread over
     /// that time.
     fn retry_early(&mut self, spread: Duration, now: Instant) {
-        self.repeats.drain_burst(now);
-        self.reserved = None;
+        self.requests.drain_burst(now);
         for (id, watched) in &mut self.targets {
             watched.driver.retry_early(now);
             let deadline = watched.driver.deadline();
