@@ -60,7 +60,7 @@ pub use pki::{TlsError, User};
 pub use request::Verb;
 pub use resource::Kind;
 pub use rest::Body;
-pub use serve::{ServeError, Transport};
+pub use serve::{Protocol, ServeError};
 pub use server::{ApiServer, ApiService, Options};
 pub use status::{ApiError, Cause};
 pub use versions::CertificatesVersions;

@@ -16,7 +16,7 @@ use crate::{ApiServer, ApiService, TlsError, User};
 
 /// The protocol of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum Protocol {
     /// TLS. Clients show a certificate that [`ApiServer::kubeconfig`] gave them; all others get 401.
     Tls,
     /// HTTP in the clear, and every client is the administrator: for tests.
@@ -65,15 +65,15 @@ impl ApiServer {
     pub async fn serve(
         &self,
         listener: TcpListener,
-        transport: Transport,
+        transport: Protocol,
         shutdown: CancellationToken,
     ) -> Result<(), ServeError> {
         let address = listener
             .local_addr()
             .map_err(|source| ServeError::Address { source })?;
         let tls = match transport {
-            Transport::Plain => None,
-            Transport::Tls => {
+            Protocol::Plain => None,
+            Protocol::Tls => {
                 let config = self.inner.authority.server_config(address.ip())?;
                 Some(TlsAcceptor::from(Arc::new(config)))
             }

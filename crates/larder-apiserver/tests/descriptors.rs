@@ -1,7 +1,7 @@
 //! A process without free file descriptors. Alone in its file, since it lowers the limit of its process.
 use std::fs::File;
 
-use larder_apiserver::{ApiServer, Options, Transport};
+use larder_apiserver::{ApiServer, Options, Protocol};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -22,7 +22,7 @@ async fn a_client_is_served_once_descriptors_are_free() {
     tasks.spawn(async move {
         let shutdown = CancellationToken::new();
         server
-            .serve(listener, Transport::Plain, shutdown)
+            .serve(listener, Protocol::Plain, shutdown)
             .await
             .unwrap();
     });

@@ -23,7 +23,7 @@ use larder_agent::{
     root_dir::RootDir,
     status::Phase,
 };
-use larder_apiserver::{ApiServer, AuditLog, Authorization, Options, Transport, User};
+use larder_apiserver::{ApiServer, AuditLog, Authorization, Options, Protocol, User};
 use larder_e2e::{
     fake_kubelet::{FakeKubelet, KubeletOptions, Stage, USER_AGENT},
     figures::Quantiles,
@@ -305,7 +305,7 @@ impl Node {
         let address = listener.local_addr()?;
         let serving = server.clone();
         tasks.spawn(async move {
-            let end = serving.serve(listener, Transport::Tls, CancellationToken::new());
+            let end = serving.serve(listener, Protocol::Tls, CancellationToken::new());
             end.await.expect("the listener is bound");
         });
         let [volumes, root, lock] = [TempDir::new()?, TempDir::new()?, TempDir::new()?];

@@ -2,7 +2,7 @@
 
 use std::{fs, net::SocketAddr, path::PathBuf};
 
-use larder_apiserver::{ApiServer, AuditLog, Authorization, Fault, Options, Transport, User};
+use larder_apiserver::{ApiServer, AuditLog, Authorization, Fault, Options, Protocol, User};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
@@ -40,7 +40,7 @@ impl EmbeddedServer {
         let listener = TcpListener::bind(self.address).await?;
         let api = self.api.clone();
         self.serving.spawn(async move {
-            api.serve(listener, Transport::Tls, CancellationToken::new())
+            api.serve(listener, Protocol::Tls, CancellationToken::new())
                 .await
                 .expect("the listener is bound and the certificates are made");
         });

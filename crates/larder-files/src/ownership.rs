@@ -84,7 +84,7 @@ pub enum Changers {
 
 /// Others may be able to change what a path leads to.
 #[derive(Debug, thiserror::Error)]
-pub enum PathError {
+pub enum OwnershipError {
     /// A component cannot be examined.
     #[error(transparent)]
     Io(#[from] OperationError),
@@ -112,7 +112,7 @@ pub enum PathError {
 /// # Errors
 ///
 /// Names the first component that others may change, or that cannot be examined.
-pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, PathError> {
+pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, OwnershipError> {
     let absolute = std::path::absolute(path).map_err(failed("examine", path))?;
     let mut ahead: VecDeque<OsString> = elements(&absolute).collect();
     let mut reached = PathBuf::from("/");
@@ -154,14 +154,14 @@ fn elements(path: &Path) -> impl Iterator<Item = OsString> {
     })
 }
 
-fn check(path: &Path, found: &Metadata, changers: Changers) -> Result<(), PathError> {
+fn check(path: &Path, found: &Metadata, changers: Changers) -> Result<(), OwnershipError> {
     let ownership = Ownership::from(found);
     let is_accepted = match changers {
         Changers::Root => ownership.owner == 0,
         Changers::RootAndUser => ownership.is_trusted(),
     };
     if !is_accepted {
-        return Err(PathError::Foreign {
+        return Err(OwnershipError::Foreign {
             path: path.to_owned(),
             owner: ownership.owner,
         });
@@ -170,7 +170,7 @@ fn check(path: &Path, found: &Metadata, changers: Changers) -> Result<(), PathEr
     let protects = is_sticky && changers == Changers::RootAndUser;
     // The mode of a link says nothing.
     if ownership.is_writable_by_others() && !found.is_symlink() && !protects {
-        return Err(PathError::Writable {
+        return Err(OwnershipError::Writable {
             path: path.to_owned(),
             mode: ownership.mode,
         });
@@ -247,6 +247,6 @@ mod tests {
         let root = TempDir::new().unwrap();
         symlink("loop", root.path().join("loop")).unwrap();
         let error = resolve(&root.path().join("loop"), Changers::RootAndUser).unwrap_err();
-        assert!(matches!(error, PathError::Io(_)), "{error}");
+        assert!(matches!(error, OwnershipError::Io(_)), "{error}");
     }
 }

@@ -20,7 +20,7 @@ pub(crate) use resources::{variable_resource, volume_resource};
 /// Why a field of the pod has no text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum FieldError {
+pub enum FieldRefError {
     /// The path belongs to another version of the API than `v1`.
     #[error("unsupported pod version: {0}")]
     Version(String),
@@ -55,14 +55,16 @@ pub(crate) fn variable_field(
     node: Option<&NodeFacts>,
     version: Option<&str>,
     path: &str,
-) -> Result<String, FieldError> {
+) -> Result<String, FieldRefError> {
     if version.is_some_and(|version| version != "v1") {
-        return Err(FieldError::Version(version.unwrap_or_default().to_owned()));
+        return Err(FieldRefError::Version(
+            version.unwrap_or_default().to_owned(),
+        ));
     }
     if let Some((base, _)) = split_subscript(path) {
         return match base {
             "metadata.labels" | "metadata.annotations" => volume_field(pod, path),
-            _ => Err(FieldError::LabelSubscript(path.to_owned())),
+            _ => Err(FieldRefError::LabelSubscript(path.to_owned())),
         };
     }
     let spec = pod.spec.as_ref();
@@ -75,12 +77,12 @@ pub(crate) fn variable_field(
             .unwrap_or_default(),
         "status.hostIP" => host_ips(pod, node)
             .first()
-            .ok_or(FieldError::HostIp)?
+            .ok_or(FieldRefError::HostIp)?
             .to_string(),
         "status.hostIPs" => {
             let ips = host_ips(pod, node);
             if ips.is_empty() {
-                return Err(FieldError::HostIp);
+                return Err(FieldRefError::HostIp);
             }
             join(&ips)
         }
@@ -95,9 +97,9 @@ pub(crate) fn variable_field(
         | "metadata.labels"
         | "metadata.annotations" => volume_field(pod, path)?,
         "spec.restartPolicy" | "spec.schedulerName" | "status.phase" => {
-            return Err(FieldError::Path(path.to_owned()));
+            return Err(FieldRefError::Path(path.to_owned()));
         }
-        _ => return Err(FieldError::Label(path.to_owned())),
+        _ => return Err(FieldRefError::Label(path.to_owned())),
     })
 }
 
@@ -123,7 +125,7 @@ pub fn unknown_address<'a>(
 }
 
 /// The text of `path` as the content of a file.
-pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> {
+pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldRefError> {
     let metadata = &pod.metadata;
     let (labels, annotations) = (&metadata.labels, &metadata.annotations);
     if let Some((base, key)) = split_subscript(path) {
@@ -131,10 +133,10 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> 
             "metadata.labels" => (labels, qualified_name_problems(key)),
             // Checked in lower case, looked up as it is written.
             "metadata.annotations" => (annotations, qualified_name_problems(&key.to_lowercase())),
-            _ => return Err(FieldError::PathSubscript(path.to_owned())),
+            _ => return Err(FieldRefError::PathSubscript(path.to_owned())),
         };
         if !problems.is_empty() {
-            return Err(FieldError::Subscript {
+            return Err(FieldRefError::Subscript {
                 path: path.to_owned(),
                 reasons: problems.join(";"),
             });
@@ -155,7 +157,7 @@ pub(crate) fn volume_field(pod: &Pod, path: &str) -> Result<String, FieldError> 
         "metadata.uid" => metadata.uid.clone().unwrap_or_default(),
         "metadata.labels" => lines(labels),
         "metadata.annotations" => lines(annotations),
-        _ => return Err(FieldError::Path(path.to_owned())),
+        _ => return Err(FieldRefError::Path(path.to_owned())),
     })
 }
 

@@ -25,7 +25,7 @@ mod unknown;
 mod volume;
 
 pub use container::{ContainerKind, ContainerView, containers, pod_volumes, used_volumes};
-pub use downward::{FieldError, ResourceError, quote, unknown_address};
+pub use downward::{FieldRefError, ResourceError, quote, unknown_address};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
     EnvFileUnavailable, Environment, EnvironmentError, ExpansionError, MAX_ENVIRONMENT_BYTES,
@@ -43,7 +43,7 @@ pub use mounts::{
 };
 pub use needs::Needs;
 pub use origin::{Absent, Origin};
-pub use payload::{File, FileData, PathError, Payload, VolumePath};
+pub use payload::{File, FileData, Payload, VolumePath, VolumePathError};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ContainerView, Environment, PathError, VolumeKind, VolumePath,
+    ContainerView, Environment, VolumeKind, VolumePath, VolumePathError,
     container::{containers, pod_volumes},
     expand::{Piece, pieces},
 };
@@ -312,7 +312,7 @@ pub enum NestedMountError {
     Outside(String),
     /// A directory for it would have a name that is reserved.
     #[error("unable to create nested volume mountpoints")]
-    Path(#[from] PathError),
+    Path(#[from] VolumePathError),
 }
 
 /// The directories that a volume must have so that others can be mounted below it: sorted, each once.

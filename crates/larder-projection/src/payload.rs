@@ -93,33 +93,33 @@ impl VolumePath {
     /// # Errors
     ///
     /// The first rule that `path` breaks.
-    pub fn parse(path: &str) -> Result<Self, PathError> {
+    pub fn parse(path: &str) -> Result<Self, VolumePathError> {
         if path.is_empty() {
-            return Err(PathError::Empty);
+            return Err(VolumePathError::Empty);
         }
         if path.starts_with('/') {
-            return Err(PathError::Absolute(path.to_owned()));
+            return Err(VolumePathError::Absolute(path.to_owned()));
         }
         if path.len() > MAX_PATH {
-            return Err(PathError::TooLong);
+            return Err(VolumePathError::TooLong);
         }
         for element in path.split('/') {
             if element == ".." {
-                return Err(PathError::Parent(path.to_owned()));
+                return Err(VolumePathError::Parent(path.to_owned()));
             }
             if element.len() > MAX_ELEMENT {
-                return Err(PathError::ElementTooLong);
+                return Err(VolumePathError::ElementTooLong);
             }
         }
         if path.contains('\0') {
-            return Err(PathError::Nul);
+            return Err(VolumePathError::Nul);
         }
         let clean = clean(path);
         if clean.is_empty() {
-            return Err(PathError::Volume(path.to_owned()));
+            return Err(VolumePathError::Volume(path.to_owned()));
         }
         if path.starts_with("..") || clean.starts_with("..") {
-            return Err(PathError::Reserved(path.to_owned()));
+            return Err(VolumePathError::Reserved(path.to_owned()));
         }
         Ok(Self(clean.into_owned()))
     }
@@ -179,7 +179,7 @@ fn clean(path: &str) -> Cow<'_, str> {
 /// Why a path cannot be a file of a volume. The texts are the kubelet's where it has the rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum PathError {
+pub enum VolumePathError {
     /// Nothing there.
     #[error("invalid path: must not be empty: \"\"")]
     Empty,
@@ -218,11 +218,11 @@ mod tests {
         assert!(VolumePath::parse("i/am/well/behaved.txt").is_ok());
         assert_eq!(
             VolumePath::parse(&"a".repeat(4097)),
-            Err(PathError::TooLong)
+            Err(VolumePathError::TooLong)
         );
         assert_eq!(
             VolumePath::parse(&"a".repeat(256)),
-            Err(PathError::ElementTooLong)
+            Err(VolumePathError::ElementTooLong)
         );
         for path in [
             "/dev/null",
@@ -253,11 +253,11 @@ mod tests {
     fn cleaning_does_not_uncover_a_reserved_name() {
         assert!(matches!(
             VolumePath::parse("./..data_tmp"),
-            Err(PathError::Reserved(_))
+            Err(VolumePathError::Reserved(_))
         ));
         assert!(matches!(
             VolumePath::parse(".//..x/y"),
-            Err(PathError::Reserved(_))
+            Err(VolumePathError::Reserved(_))
         ));
     }
 

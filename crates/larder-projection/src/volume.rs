@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
 
 use crate::{
-    Absent, FieldError, File, FileData, Inputs, ObjectError, Origin, PathError, Payload,
-    ResourceError, TrustBundleError, Unknown, VolumePath,
+    Absent, FieldRefError, File, FileData, Inputs, ObjectError, Origin, Payload, ResourceError,
+    TrustBundleError, Unknown, VolumePath, VolumePathError,
     container::containers,
     downward::{volume_field, volume_resource},
     inputs::Keyed,
@@ -150,13 +150,13 @@ pub enum SourceError {
     User(i64),
     /// A path cannot be a file of a volume.
     #[error(transparent)]
-    Path(#[from] PathError),
+    Path(#[from] VolumePathError),
     /// A path is a file, and a directory for another file.
     #[error("invalid path: is both a file and a directory: {0}")]
     Conflict(VolumePath),
     /// A field of the pod has no text.
     #[error(transparent)]
-    Field(#[from] FieldError),
+    Field(#[from] FieldRefError),
     /// A resource has no number.
     #[error(transparent)]
     Resource(#[from] ResourceError),

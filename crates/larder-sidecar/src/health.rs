@@ -22,7 +22,7 @@ struct WatchHealth {
     selection: Selection,
     version: ResourceVersion,
     /// The last proof.
-    proven: Option<Instant>,
+    confirmed: Option<Instant>,
     /// The last proof or finished attempt, or the start.
     heard: Instant,
     is_listed: bool,
@@ -39,7 +39,7 @@ impl WatchHealth {
             "name": selection.name,
             "selector": selection.labels,
             "version": self.version.as_str(),
-            "confirmedAgeSeconds": self.proven.map(|proven| (now - proven).as_secs()),
+            "confirmedAgeSeconds": self.confirmed.map(|confirmed| (now - confirmed).as_secs()),
             "error": self.error.as_ref().map(|(text, _)| text),
         })
     }
@@ -75,7 +75,7 @@ impl Health {
         let watches = selections.iter().map(|selection| WatchHealth {
             selection: selection.clone(),
             version: ResourceVersion::default(),
-            proven: None,
+            confirmed: None,
             heard: Instant::now(),
             is_listed: false,
             error: None,
@@ -92,9 +92,9 @@ impl Health {
         }
     }
 
-    pub(crate) fn proven(&self, watch: usize, version: Option<&ResourceVersion>) {
+    pub(crate) fn confirmed(&self, watch: usize, version: Option<&ResourceVersion>) {
         self.change(watch, |watch| {
-            watch.proven = Some(watch.heard);
+            watch.confirmed = Some(watch.heard);
             watch.error = None;
             watch.version = version.unwrap_or(&watch.version).clone();
         });
@@ -134,8 +134,12 @@ impl Health {
     /// The age of the oldest proof.
     pub(crate) fn proof_age(&self, now: Instant) -> Duration {
         let state = self.0.lock();
-        let oldest = state.watches.iter().filter_map(|watch| watch.proven).min();
-        oldest.map_or(Duration::ZERO, |proven| now - proven)
+        let oldest = state
+            .watches
+            .iter()
+            .filter_map(|watch| watch.confirmed)
+            .min();
+        oldest.map_or(Duration::ZERO, |confirmed| now - confirmed)
     }
 
     /// Whether a restart would not help (rule H3). With `max_age`, also whether every proof is as young as that.
@@ -148,7 +152,7 @@ impl Health {
                 let seconds = silent.as_secs();
                 problems.push(format!("watch of {selection}: no sign for {seconds} s"));
             }
-            let age = watch.proven.map(|proven| now - proven);
+            let age = watch.confirmed.map(|confirmed| now - confirmed);
             if max_age.is_some_and(|max| age.is_none_or(|age| age > max)) {
                 problems.push(format!("watch of {selection}: not confirmed in time"));
             }
@@ -246,7 +250,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn outage_is_degraded_and_fails_only_for_who_asks_for_the_age() {
         let health = followed();
-        health.proven(0, None);
+        health.confirmed(0, None);
         health.listed(0);
         health.set_ready();
         advance(Duration::from_mins(10)).await;
@@ -260,7 +264,7 @@ mod tests {
         );
         assert!(health.ready(now).is_ok);
         assert!(!health.live(Some(Duration::from_mins(1)), now).is_ok);
-        health.proven(0, None);
+        health.confirmed(0, None);
         assert!(
             health
                 .live(Some(Duration::from_mins(1)), now)

@@ -302,7 +302,7 @@ impl Target for Watched {
 
     fn verified(&self, version: Option<&ResourceVersion>) {
         if let Some((health, number)) = &self.health {
-            health.proven(*number, version);
+            health.confirmed(*number, version);
         }
     }
 

@@ -196,9 +196,9 @@ mod tests {
         let health = &pages.health;
         let watch = |name| Selection::of(&ObjectRef::new(Kind::Secret, "n", name));
         health.follow(&[watch("a"), watch("b")], None);
-        health.proven(0, None);
+        health.confirmed(0, None);
         advance(Duration::from_secs(30)).await;
-        health.proven(1, None);
+        health.confirmed(1, None);
         advance(Duration::from_secs(10)).await;
         let uri = "/metrics".parse().unwrap();
         let response = pages.response(&uri).unwrap();

@@ -184,8 +184,8 @@ impl<K: Object> ObjectManager<K> {
 
     /// The object, not older than the newest registration of a pod that refers to it.
     ///
-    /// An object that is known is returned without waiting. Otherwise waits for the first answer, or for the proof that
-    /// the known state is new enough, at most for [`ManagerConfig::read_timeout`].
+    /// An object that is known is returned without waiting. Otherwise waits for the first answer, or until the known
+    /// state is confirmed to be new enough, at most for [`ManagerConfig::read_timeout`].
     ///
     /// # Errors
     ///

@@ -11,7 +11,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
-use larder_apiserver::{ApiServer, Kind, Options, Transport, User};
+use larder_apiserver::{ApiServer, Kind, Options, Protocol, User};
 use larder_e2e::ScratchDir;
 use serde_json::{Value, json};
 use tokio::{
@@ -63,7 +63,7 @@ impl Cluster {
         .unwrap();
         let (mut serving, api) = (JoinSet::new(), server.clone());
         serving.spawn(async move {
-            let end = api.serve(listener, Transport::Tls, CancellationToken::new());
+            let end = api.serve(listener, Protocol::Tls, CancellationToken::new());
             end.await.unwrap();
         });
         let node = TokioCommand::new(env!("CARGO_BIN_EXE_larder-node"))

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use larder_files::ownership::{Changers, PathError, resolve};
+use larder_files::ownership::{Changers, OwnershipError, resolve};
 
 /// Checks the file and every directory and link on the path to it. If all of them pass, only root can have changed the
 /// file since it was read.
@@ -18,11 +18,13 @@ pub(super) fn check(path: &Path) -> Result<(), String> {
         return Ok(());
     };
     let problem = match error {
-        PathError::Io(error) => format!("{} cannot be examined", error.path.display()),
-        PathError::Foreign { path, owner } => {
+        OwnershipError::Io(error) => format!("{} cannot be examined", error.path.display()),
+        OwnershipError::Foreign { path, owner } => {
             format!("{} belongs to user {owner}", path.display())
         }
-        PathError::Writable { path, .. } => format!("{} is writable by others", path.display()),
+        OwnershipError::Writable { path, .. } => {
+            format!("{} is writable by others", path.display())
+        }
     };
     Err(format!(
         "exec hooks need a file that only root can write; {problem}: move it to /etc/larder"

@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use larder_apiserver::{ApiServer, Options, Transport, User};
+use larder_apiserver::{ApiServer, Options, Protocol, User};
 use larder_connections::{ConnectionLimits, raise_descriptor_limit};
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
@@ -31,7 +31,7 @@ fn server(limits: ConnectionLimits) -> ApiServer {
 }
 
 /// Serves until the returned set is dropped.
-async fn serve(server: &ApiServer, transport: Transport) -> (SocketAddr, JoinSet<()>) {
+async fn serve(server: &ApiServer, transport: Protocol) -> (SocketAddr, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let (serving, mut tasks) = (server.clone(), JoinSet::new());
@@ -86,7 +86,7 @@ async fn read_to_end(stream: &mut (impl AsyncRead + Unpin)) {
 async fn half_sent_requests_leave_room_for_others() {
     raise_descriptor_limit();
     let server = server(ConnectionLimits::default().max_connections(50));
-    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let (address, _tasks) = serve(&server, Protocol::Plain).await;
     let _streams = connect_times(1100, address, HALF).await;
     check_served(address).await;
 }
@@ -95,7 +95,7 @@ async fn half_sent_requests_leave_room_for_others() {
 async fn half_done_handshakes_leave_room_for_others() {
     raise_descriptor_limit();
     let server = server(ConnectionLimits::default().max_connections(50));
-    let (address, _tasks) = serve(&server, Transport::Tls).await;
+    let (address, _tasks) = serve(&server, Protocol::Tls).await;
     // A handshake record of which only the first byte comes.
     let _streams = connect_times(1100, address, b"\x16\x03\x01\x02\x00\x01").await;
     let mut stream = tls(address).await;
@@ -106,7 +106,7 @@ async fn half_done_handshakes_leave_room_for_others() {
 #[tokio::test]
 async fn a_running_watch_is_never_replaced() {
     let server = server(ConnectionLimits::default().max_connections(4));
-    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let (address, _tasks) = serve(&server, Protocol::Plain).await;
     let mut watch = connect(address, WATCH).await;
     read_to(&mut watch, "200 OK").await;
     let mut streams = Vec::new();
@@ -123,7 +123,7 @@ async fn a_running_watch_is_never_replaced() {
 #[tokio::test]
 async fn silent_connections_are_replaced_before_idle_ones() {
     let server = server(ConnectionLimits::default().max_connections(4));
-    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let (address, _tasks) = serve(&server, Protocol::Plain).await;
     let mut idle = connect(address, VERSION).await;
     read_to(&mut idle, "gitVersion").await;
     let _streams = connect_times(20, address, b"").await;
@@ -135,7 +135,7 @@ async fn silent_connections_are_replaced_before_idle_ones() {
 #[tokio::test]
 async fn idle_connections_are_replaced_when_a_new_client_needs_room() {
     let server = server(ConnectionLimits::default().max_connections(8));
-    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let (address, _tasks) = serve(&server, Protocol::Plain).await;
     let mut streams = Vec::new();
     for _ in 0..20 {
         let mut stream = connect(address, VERSION).await;
@@ -153,7 +153,7 @@ async fn idle_connections_are_replaced_when_a_new_client_needs_room() {
 #[tokio::test]
 async fn clients_that_got_401_hold_no_slot() {
     let server = server(ConnectionLimits::default().max_connections(4));
-    let (address, _tasks) = serve(&server, Transport::Tls).await;
+    let (address, _tasks) = serve(&server, Protocol::Tls).await;
     let mut streams = Vec::new();
     for _ in 0..20 {
         let mut stream = tls(address).await;
@@ -363,7 +363,7 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn floods_of_frames_do_not_stop_the_server() {
     let server = server(ConnectionLimits::default());
-    let (address, _tasks) = serve(&server, Transport::Plain).await;
+    let (address, _tasks) = serve(&server, Protocol::Plain).await;
     let pings = frame(6, 0, 0, &[0; 8]).repeat(10_000);
     let settings = frame(4, 0, 0, &[]).repeat(10_000);
     // GET http:/// and a reset of the same stream, for one stream after another.

@@ -4,7 +4,7 @@
 
 use std::process::Stdio;
 
-use larder_apiserver::{ApiServer, AuditLog, Options, Transport, User};
+use larder_apiserver::{ApiServer, AuditLog, Options, Protocol, User};
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
@@ -49,7 +49,7 @@ impl Cluster {
             let (server, shutdown) = (server.clone(), shutdown.clone());
             async move {
                 server
-                    .serve(listener, Transport::Tls, shutdown)
+                    .serve(listener, Protocol::Tls, shutdown)
                     .await
                     .unwrap();
             }

@@ -14,7 +14,7 @@ use kube::{
     api::{ListParams, WatchEvent, WatchParams},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use larder_apiserver::{ApiServer, Options, Transport, User};
+use larder_apiserver::{ApiServer, Options, Protocol, User};
 use serde_json::json;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -30,7 +30,7 @@ struct Running {
     tasks: JoinSet<()>,
 }
 
-async fn serve(server: &ApiServer, transport: Transport, address: &str) -> Running {
+async fn serve(server: &ApiServer, transport: Protocol, address: &str) -> Running {
     let listener = TcpListener::bind(address).await.unwrap();
     let address = listener.local_addr().unwrap();
     let shutdown = CancellationToken::new();
@@ -97,7 +97,7 @@ const WATCH: &str =
 #[tokio::test]
 async fn a_client_with_the_kubeconfig_lists_and_watches_over_tls() {
     let server = ApiServer::new(Options::default());
-    let running = serve(&server, Transport::Tls, "127.0.0.1:0").await;
+    let running = serve(&server, Protocol::Tls, "127.0.0.1:0").await;
     put(&server, "1");
     let maps: Api<ConfigMap> = Api::default_namespaced(running.kube().await);
     assert_eq!(
@@ -124,7 +124,7 @@ async fn a_client_with_the_kubeconfig_lists_and_watches_over_tls() {
 #[tokio::test]
 async fn a_server_that_comes_back_has_kept_everything() {
     let server = ApiServer::new(Options::default());
-    let running = serve(&server, Transport::Tls, "127.0.0.1:0").await;
+    let running = serve(&server, Protocol::Tls, "127.0.0.1:0").await;
     put(&server, "1");
     let client = running.kube().await;
     let address = running.address.to_string();
@@ -132,7 +132,7 @@ async fn a_server_that_comes_back_has_kept_everything() {
     let before = maps.get("a").await.unwrap();
     running.stop().await;
     assert!(maps.get("a").await.is_err(), "no server listens");
-    let running = serve(&server, Transport::Tls, &address).await;
+    let running = serve(&server, Protocol::Tls, &address).await;
     assert_eq!(maps.get("a").await.unwrap(), before);
     running.stop().await;
 }
@@ -141,7 +141,7 @@ async fn a_server_that_comes_back_has_kept_everything() {
 async fn a_certificate_of_another_authority_is_rejected() {
     let server = ApiServer::new(Options::default());
     let other = ApiServer::new(Options::default());
-    let running = serve(&server, Transport::Tls, "127.0.0.1:0").await;
+    let running = serve(&server, Protocol::Tls, "127.0.0.1:0").await;
     let strangers = other.kubeconfig(running.address, User::admin()).unwrap();
     let strangers = Kubeconfig::from_yaml(&strangers).unwrap();
     let options = KubeConfigOptions::default();
@@ -160,7 +160,7 @@ async fn a_certificate_of_another_authority_is_rejected() {
 #[tokio::test]
 async fn go_away_lets_running_watches_continue() {
     let server = ApiServer::new(Options::default());
-    let mut running = serve(&server, Transport::Plain, "127.0.0.1:0").await;
+    let mut running = serve(&server, Protocol::Plain, "127.0.0.1:0").await;
     put(&server, "1");
     let mut sender = running.http2().await;
     let watch = sender.send_request(get(WATCH)).await.unwrap();
@@ -194,7 +194,7 @@ async fn go_away_lets_running_watches_continue() {
 #[tokio::test]
 async fn closed_connections_break_their_watches() {
     let server = ApiServer::new(Options::default());
-    let mut running = serve(&server, Transport::Plain, "127.0.0.1:0").await;
+    let mut running = serve(&server, Protocol::Plain, "127.0.0.1:0").await;
     put(&server, "1");
     let mut sender = running.http2().await;
     let mut body = sender.send_request(get(WATCH)).await.unwrap().into_body();
@@ -207,7 +207,7 @@ async fn closed_connections_break_their_watches() {
 #[tokio::test]
 async fn a_thousand_watches_share_ten_connections() {
     let server = ApiServer::new(Options::default());
-    let mut running = serve(&server, Transport::Plain, "127.0.0.1:0").await;
+    let mut running = serve(&server, Protocol::Plain, "127.0.0.1:0").await;
     put(&server, "1");
     let mut bodies = Vec::new();
     for _ in 0..10 {

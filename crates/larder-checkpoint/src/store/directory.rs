@@ -15,7 +15,7 @@ use std::{
 
 use larder_files::{
     operation_error::{OperationError, failed},
-    ownership::{Changers, Ownership, PathError, resolve, user},
+    ownership::{Changers, Ownership, OwnershipError, resolve, user},
     sys,
 };
 use rustix::{
@@ -90,7 +90,9 @@ impl CheckpointDir {
             Parent::Open(parent) => return Ok(Some(Arc::clone(parent))),
             Parent::Named => parent.to_owned(),
             Parent::Resolved => match resolve(parent, Changers::RootAndUser) {
-                Err(PathError::Io(error)) if error.source.kind() == io::ErrorKind::NotFound => {
+                Err(OwnershipError::Io(error))
+                    if error.source.kind() == io::ErrorKind::NotFound =>
+                {
                     return Ok(None);
                 }
                 resolved => resolved?,
@@ -143,12 +145,12 @@ fn foreign(path: PathBuf, owner: u32) -> StoreError {
     }
 }
 
-impl From<PathError> for StoreError {
-    fn from(error: PathError) -> Self {
+impl From<OwnershipError> for StoreError {
+    fn from(error: OwnershipError) -> Self {
         match error {
-            PathError::Io(error) => Self::Io(error),
-            PathError::Foreign { path, owner } => foreign(path, owner),
-            PathError::Writable { path, mode } => Self::Writable { path, mode },
+            OwnershipError::Io(error) => Self::Io(error),
+            OwnershipError::Foreign { path, owner } => foreign(path, owner),
+            OwnershipError::Writable { path, mode } => Self::Writable { path, mode },
         }
     }
 }

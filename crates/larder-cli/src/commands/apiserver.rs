@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Context as _;
 use futures::FutureExt as _;
-use larder_apiserver::{ApiServer, AuditLog, Options, Transport};
+use larder_apiserver::{ApiServer, AuditLog, Options, Protocol};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
 use larder_objects::chain;
@@ -52,7 +52,7 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     let mut tasks = JoinSet::new();
     let serving = server.clone();
     let stop = shutdown.clone();
-    tasks.spawn(async move { serving.serve(listener, Transport::Tls, stop).await });
+    tasks.spawn(async move { serving.serve(listener, Protocol::Tls, stop).await });
     if let Some(feed) = feed {
         let following = shutdown.clone().run_until_cancelled_owned(feed.run());
         tasks.spawn(following.map(|_| Ok(())));

@@ -183,6 +183,7 @@ impl MirrorReconciler {
             let due = self.pass(&scope).await;
             let wait = OptionFuture::from(due.map(sleep_until));
             tokio::select! {
+                biased;
                 // Cancel-safe: an unseen change stays unseen.
                 changed = self.scope.changed() => if changed.is_err() { return },
                 Some(()) = wait => {}

@@ -3,7 +3,7 @@
 use larder_objects::{Kind, ObjectKey};
 
 use super::MAX_ENVIRONMENT_BYTES;
-use crate::{EnvFileError, FieldError, ObjectError, ResourceError};
+use crate::{EnvFileError, FieldRefError, ObjectError, ResourceError};
 
 /// Why a container has no environment. The texts are the kubelet's where it has the rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -30,7 +30,7 @@ pub enum EnvironmentError {
     },
     /// A field of the pod has no text.
     #[error(transparent)]
-    Field(#[from] FieldError),
+    Field(#[from] FieldRefError),
     /// A resource has no number.
     #[error(transparent)]
     Resource(#[from] ResourceError),

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use larder_objects::{Kind, ObjectKey};
 use larder_projection::{
-    EnvFileError, EnvironmentError, FieldError, LineProblem, MountError, ObjectError, PathError,
-    ResourceError, SourceError, TrustBundleError,
+    EnvFileError, EnvironmentError, FieldRefError, LineProblem, MountError, ObjectError,
+    ResourceError, SourceError, TrustBundleError, VolumePathError,
 };
 
 fn text(text: &str) -> String {
@@ -122,32 +122,32 @@ fn texts_of_paths_and_mounts_are_the_kubelets() {
     check(&[
         (
             writer,
-            PathError::Empty,
+            VolumePathError::Empty,
             r#"invalid path: must not be empty: """#,
         ),
         (
             writer,
-            PathError::Absolute(text("/a")),
+            VolumePathError::Absolute(text("/a")),
             "invalid path: must be relative path: /a",
         ),
         (
             writer,
-            PathError::TooLong,
+            VolumePathError::TooLong,
             "invalid path: must be less than or equal to 4096 characters",
         ),
         (
             writer,
-            PathError::Parent(text("a/..")),
+            VolumePathError::Parent(text("a/..")),
             "invalid path: must not contain '..': a/..",
         ),
         (
             writer,
-            PathError::ElementTooLong,
+            VolumePathError::ElementTooLong,
             "invalid path: filenames must be less than or equal to 255 characters",
         ),
         (
             writer,
-            PathError::Reserved(text("..a")),
+            VolumePathError::Reserved(text("..a")),
             "invalid path: must not start with '..': ..a",
         ),
     ]);
@@ -220,32 +220,32 @@ fn texts_of_fields_and_env_files_are_the_kubelets() {
     check(&[
         (
             conversion,
-            FieldError::Version(text("v2")),
+            FieldRefError::Version(text("v2")),
             "unsupported pod version: v2",
         ),
         (
             conversion,
-            FieldError::Label(text("spec.x")),
+            FieldRefError::Label(text("spec.x")),
             "field label not supported: spec.x",
         ),
         (
             conversion,
-            FieldError::LabelSubscript(text("spec.x['a']")),
+            FieldRefError::LabelSubscript(text("spec.x['a']")),
             "field label does not support subscript: spec.x['a']",
         ),
         (
             "pkg/fieldpath/fieldpath.go",
-            FieldError::Path(text("spec.x")),
+            FieldRefError::Path(text("spec.x")),
             "unsupported fieldPath: spec.x",
         ),
         (
             "pkg/fieldpath/fieldpath.go",
-            FieldError::PathSubscript(text("metadata.name")),
+            FieldRefError::PathSubscript(text("metadata.name")),
             r#"fieldPath "metadata.name" does not support subscript"#,
         ),
         (
             "pkg/fieldpath/fieldpath.go",
-            FieldError::Subscript {
+            FieldRefError::Subscript {
                 path: text("metadata.labels['']"),
                 reasons: text("why"),
             },
@@ -253,7 +253,7 @@ fn texts_of_fields_and_env_files_are_the_kubelets() {
         ),
         (
             "pkg/util/node/node.go",
-            FieldError::HostIp,
+            FieldRefError::HostIp,
             "host IP unknown; known addresses: []",
         ),
     ]);

@@ -82,7 +82,7 @@ async fn let_kubectl_in(
 
     use anyhow::Context as _;
     use futures::FutureExt as _;
-    use larder_apiserver::Transport;
+    use larder_apiserver::Protocol;
 
     use crate::kubeconfig_file::KubeconfigFile;
 
@@ -94,7 +94,7 @@ async fn let_kubectl_in(
     let file = KubeconfigFile::of_admin(path, &server, address)?;
     tracing::info!(kubeconfig = %path.display(), %address, "kubectl can use the embedded API server");
     let serving = async move {
-        let result = server.serve(listener, Transport::Tls, shutdown).await;
+        let result = server.serve(listener, Protocol::Tls, shutdown).await;
         drop(file);
         result.context("the embedded API server ended")
     };
