@@ -233,7 +233,7 @@ const CASES: &[Case] = &[
     Case {
         rule: "T7: a step that exceeds its time is ended and has failed",
         whom: For::All,
-        hooks: "[{name: one, steps: [$a], debounce: 0s, timeout: 100ms, retry: {min: 1ms, max: 1ms, attempts: 2}}]",
+        hooks: "[{name: one, steps: [$a], debounce: 0s, timeout: 3s, retry: {min: 1ms, max: 1ms, attempts: 2}}]",
         sub_path: None,
         steps: &[
             Hold("a"),
