@@ -56,6 +56,7 @@ fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -
     } else {
         A::try_parse().map(run)
     };
+    logging::limit::report();
     match result {
         Err(usage) => output::usage(&usage),
         Ok(Ok(code)) => code,

@@ -3,6 +3,9 @@
 //! Invariants:
 //! 1. The text of a panic is never printed. It may quote input that holds a Secret.
 //! 2. No control character of a name or error reaches the terminal, and none forges a line.
+//! 3. No pod, object or client determines how much is logged ([`limit`]).
+
+pub(crate) mod limit;
 
 use std::{
     fmt,
@@ -29,6 +32,7 @@ use tracing_subscriber::{
     util::SubscriberInitExt as _,
 };
 
+use self::limit::LineLimit;
 use crate::{
     args::{LogFormat, sidecar::variables::LogSettings},
     output::{self, escaped, live},
@@ -58,7 +62,7 @@ pub(crate) fn start(format: LogFormat) -> LogControl {
         // They would be printed to standard error, which panics when that is a broken pipe.
         .log_internal_errors(false)
         .with_target(false);
-    let subscriber = tracing_subscriber::registry().with(filter);
+    let subscriber = tracing_subscriber::registry().with(filter).with(LineLimit);
     match format {
         LogFormat::Text => {
             // No colors: in a line with them, an escape sequence of a name would go unnoticed.
@@ -100,6 +104,8 @@ pub(crate) fn start_sidecar(settings: &LogSettings) {
         .log_internal_errors(false)
         .with_writer(|| EscapedLines(io::stderr()))
         .event_format(format)
+        .finish()
+        .with(LineLimit)
         .init();
 }
 

@@ -8,7 +8,10 @@ use std::{
 
 use larder_agent::status::{AgentOverview, Delivery, Phase, PodOverview, PodStatus};
 
-use crate::output::{Paint, Style, count, escaped};
+use crate::{
+    logging::limit::admits,
+    output::{Paint, Style, count, escaped},
+};
 
 /// The summary, for people; with what to try next if the pods come from `manifests`.
 pub(super) fn of(
@@ -94,7 +97,7 @@ pub(super) fn of(
     text
 }
 
-/// A line for each pod that came, went, or is in another phase than before, for people.
+/// A line for each pod that came, went, or is in another phase than before, for people; as many as a log takes.
 pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style) -> String {
     let mut text = String::new();
     let known: BTreeMap<_, _> = before.iter().map(|pod| (&pod.uid, pod)).collect();
@@ -104,7 +107,7 @@ pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style)
         let is_same = was.is_some_and(|was| {
             was.delivery.phase == delivery.phase && was.delivery.reason == delivery.reason
         });
-        if is_same {
+        if is_same || !admits("pod changed", &pod.key) {
             continue;
         }
         let state = match delivery.phase {
@@ -120,7 +123,8 @@ pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style)
         let _ = writeln!(text, "{sign} {name}  {state}");
     }
     let served: BTreeSet<_> = now.iter().map(|pod| &pod.uid).collect();
-    for pod in before.iter().filter(|pod| !served.contains(&pod.uid)) {
+    let gone = before.iter().filter(|pod| !served.contains(&pod.uid));
+    for pod in gone.filter(|pod| admits("pod gone", &pod.key)) {
         let name = style.paint(Paint::Bold, &pod.key);
         let _ = writeln!(text, "- {name}  gone, its volumes removed");
     }
