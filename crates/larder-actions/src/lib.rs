@@ -13,6 +13,8 @@
 //! | the metrics of rounds | [`metrics`] |
 //! | the search for processes | [`targets`], on top of [`processes`] |
 //!
+//! Beside hooks: [`subpaths`], the mounts with `subPath` that follow their volume.
+//!
 //! Invariants:
 //! 1. A step ends at its timeout, with everything that it has started (rule T7).
 //! 2. No reason contains a value of an object, a credential, or the user or query of a URL (rules S6, S7). Output of a
@@ -21,9 +23,11 @@
 pub mod exec;
 pub mod http;
 pub mod metrics;
+pub mod namespaces;
 pub mod processes;
 pub mod restart;
 pub mod signal;
+pub mod subpaths;
 pub mod targets;
 
 use std::time::Duration;

@@ -41,7 +41,10 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsStr,
     fmt, io,
-    os::unix::ffi::OsStrExt as _,
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    },
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -61,6 +64,12 @@ pub use self::{
     mount_table::unescaped,
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
+};
+pub(crate) use self::{
+    mount_table::{MountLine, below, each_mount},
+    pod_mounts::normalized,
+    search::NamespaceMounts,
+    volume_places::{Shown, VolumePlaces},
 };
 
 /// A running container of a pod.
@@ -260,6 +269,31 @@ impl Processes {
         let has_main = processes.iter().any(|process| process.pid == main);
         let container = FoundContainer::new(vec![name], processes, |process| process.pid == main);
         Ok(container.filter(|_| has_main))
+    }
+
+    /// The mount namespace of the process, if it is still the one that was found, and neither process 1's nor this one's.
+    ///
+    /// # Errors
+    ///
+    /// It has ended, or is protected; or the system's.
+    pub(crate) fn mount_namespace(&self, process: &FoundProcess) -> io::Result<OwnedFd> {
+        let namespace = self.proc().open(process.pid, "ns/mnt")?;
+        let inode = Namespace::Inode(namespace.metadata()?.ino());
+        let is_own = |pid: &str| self.namespace(pid).is_ok_and(|own| own == inode);
+        if is_own("self") || is_own("1") {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        // What was opened is the namespace of this process, if it has been the same all the time.
+        if self.is_same(process) {
+            Ok(namespace.into())
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
+    }
+
+    /// The places where this process sees volumes.
+    pub(crate) fn places(&self) -> io::Result<VolumePlaces> {
+        VolumePlaces::read(self.proc(), &self.state.root)
     }
 
     fn namespace(&self, process: impl fmt::Display) -> io::Result<Namespace> {

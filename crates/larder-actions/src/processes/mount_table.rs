@@ -21,13 +21,17 @@ const MAX_LINE_BYTES: u64 = 64 * 1024;
 
 /// A mount.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct MountLine<'a> {
-    pub(super) id: u64,
+pub(crate) struct MountLine<'a> {
+    pub(crate) id: u64,
     /// The mount that it is made on.
-    pub(super) parent: u64,
-    pub(super) device: &'a [u8],
+    pub(crate) parent: u64,
+    pub(crate) device: &'a [u8],
     root: &'a [u8],
     mount_point: &'a [u8],
+    /// Such as `ro,nosuid`.
+    pub(crate) options: &'a [u8],
+    /// Whether what is mounted on it appears elsewhere, too.
+    pub(crate) is_shared: bool,
 }
 
 impl<'a> MountLine<'a> {
@@ -40,25 +44,30 @@ impl<'a> MountLine<'a> {
             device: fields.next()?,
             root: &[],
             mount_point: &[],
+            options: &[],
+            is_shared: false,
         };
         path.root = fields.next().filter(|path| !path.is_empty())?;
         path.mount_point = fields.next().filter(|path| !path.is_empty())?;
+        path.options = fields.next().unwrap_or_default();
+        let mut tags = fields.take_while(|field| *field != b"-");
+        path.is_shared = tags.any(|tag| tag.starts_with(b"shared:"));
         Some(path)
     }
 
     /// The directory of the file system that is mounted.
-    pub(super) fn root(&self) -> Cow<'a, Path> {
+    pub(crate) fn root(&self) -> Cow<'a, Path> {
         unescaped(self.root)
     }
 
-    pub(super) fn mount_point(&self) -> Cow<'a, Path> {
+    pub(crate) fn mount_point(&self) -> Cow<'a, Path> {
         unescaped(self.mount_point)
     }
 }
 
 /// The part of `path` beneath `dir`, empty if they are the same; both are written as the kernel does. Much faster than
 /// [`Path::strip_prefix`], which takes apart each name.
-pub(super) fn below<'a>(path: &'a Path, dir: &Path) -> Option<&'a Path> {
+pub(crate) fn below<'a>(path: &'a Path, dir: &Path) -> Option<&'a Path> {
     let dir = dir.as_os_str().as_bytes();
     let mut rest = path.as_os_str().as_bytes().strip_prefix(dir)?;
     if !(rest.is_empty() || rest.starts_with(b"/") || dir == b"/") {
@@ -76,7 +85,7 @@ pub(super) fn below<'a>(path: &'a Path, dir: &Path) -> Option<&'a Path> {
 /// # Errors
 ///
 /// The table was not read to its end, or to the line that `each` wants to be the last.
-pub(super) fn each_mount(
+pub(crate) fn each_mount(
     table: impl Read,
     mut each: impl FnMut(&MountLine<'_>) -> ControlFlow<()>,
 ) -> io::Result<()> {

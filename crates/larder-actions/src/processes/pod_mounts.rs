@@ -78,7 +78,7 @@ impl PodMounts {
 }
 
 /// An absolute path without `.`, `..` and doubled slashes, as the kernel shows mount points.
-fn normalized(path: &Path) -> PathBuf {
+pub(crate) fn normalized(path: &Path) -> PathBuf {
     let mut clean = PathBuf::from("/");
     for component in path.components() {
         match component {

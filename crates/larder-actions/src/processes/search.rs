@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     Namespace, Processes,
-    allowance::Allowance,
+    allowance::{Allowance, OF_PRIVILEGED},
     mount_table::{MountLine, below, each_mount},
     volume_places::{Shown, VolumePlaces},
 };
@@ -152,7 +152,7 @@ impl Processes {
 
 /// The mounts of a namespace, as they are read.
 #[derive(Debug, Default)]
-struct NamespaceMounts {
+pub(crate) struct NamespaceMounts {
     first: Option<u64>,
     /// The mounts that have the agent's directory, where they would show it, and whether another one covers it.
     roots: Vec<(u64, PathBuf, bool)>,
@@ -170,7 +170,16 @@ struct NamespaceMounts {
 }
 
 impl NamespaceMounts {
-    fn add(&mut self, line: &MountLine<'_>, places: &VolumePlaces) -> ControlFlow<()> {
+    /// Of a namespace of which as much may be read as of a copy of the machine's.
+    pub(crate) fn new() -> Self {
+        Self {
+            most_lines: OF_PRIVILEGED.lines,
+            ..Self::default()
+        }
+    }
+
+    /// Takes in a line, unless no more of the table is to be read.
+    pub(crate) fn add(&mut self, line: &MountLine<'_>, places: &VolumePlaces) -> ControlFlow<()> {
         if self.lines == self.most_lines {
             self.is_refused = true;
             return ControlFlow::Break(());
@@ -209,14 +218,19 @@ impl NamespaceMounts {
     }
 
     /// Whether the agent's directory is or would be there.
-    fn is_in_root(&self, mount_point: &Path) -> bool {
+    pub(crate) fn is_in_root(&self, mount_point: &Path) -> bool {
         let mut roots = self.roots.iter();
         roots.any(|(_, path, _)| below(mount_point, path).is_some())
     }
 
+    /// Whether it is no container of one pod.
+    pub(crate) fn is_foreign(&self) -> bool {
+        self.is_excluded || self.is_refused || self.shows_root()
+    }
+
     /// The mounts of a container; none if it is not one.
     fn of_container(&mut self) -> Vec<(PathBuf, PathBuf)> {
-        if self.is_excluded || self.shows_root() {
+        if self.is_foreign() {
             return Vec::new();
         }
         let mounts = std::mem::take(&mut self.mounts).into_iter();

@@ -18,7 +18,7 @@ use super::{
 
 /// The agent's directory, by device.
 #[derive(Debug)]
-pub(super) struct VolumePlaces {
+pub(crate) struct VolumePlaces {
     root: PathBuf,
     pods: PathBuf,
     /// For each device, its directories below [`root`](Self::root) and where this process sees them. The first one of
@@ -28,7 +28,7 @@ pub(super) struct VolumePlaces {
 
 /// What a mount shows of the agent's directory.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(crate) enum Shown {
     /// Other things.
     Nothing,
     /// All of it, at this path if no other mount covers it, or parts that belong to no pod.
@@ -73,7 +73,7 @@ impl VolumePlaces {
     }
 
     /// What a mount shows.
-    pub(super) fn shown(&self, line: &MountLine<'_>) -> Shown {
+    pub(crate) fn shown(&self, line: &MountLine<'_>) -> Shown {
         let Some(places) = self.places.get(line.device) else {
             return Shown::Nothing;
         };

@@ -8,7 +8,10 @@ use std::{
     process::Stdio,
 };
 
-use larder_actions::processes::{FoundContainer, Processes};
+use larder_actions::{
+    namespaces::in_thread,
+    processes::{FoundContainer, Processes},
+};
 use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
@@ -16,7 +19,7 @@ use rustix::{
 };
 use tokio::{process::Child, runtime::Handle, sync::SetOnce};
 
-use super::spawn::{in_thread, this_program};
+use super::spawn::this_program;
 use crate::args::STAGE;
 
 /// A command that was started, and may have ended.

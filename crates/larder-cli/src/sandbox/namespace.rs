@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, anyhow};
+use larder_actions::namespaces::unshare;
 use rustix::{
     io::Errno,
     mount::{
@@ -112,11 +113,6 @@ pub(super) fn map_identity(inside: (u32, u32), outside: (u32, u32)) -> anyhow::R
     write("setgroups", "deny".to_owned())?;
     write("gid_map", format!("{} {} 1", inside.1, outside.1))?;
     write("uid_map", format!("{} {} 1", inside.0, outside.0))
-}
-
-pub(super) fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
-    #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
-    rustix::thread::unshare(flags)
 }
 
 /// A directory that neither contains one of `needed` nor lies in one.

@@ -20,6 +20,7 @@ use std::{
 };
 
 use anyhow::Context as _;
+use larder_actions::namespaces::{in_thread, unshare};
 use rustix::{
     io::Errno,
     process::{WaitOptions, wait},
@@ -34,9 +35,8 @@ use tokio::{
 
 use super::{
     inside::Inside,
-    namespace::unshare,
     report::{StageReport, listen},
-    spawn::{in_thread, this_program},
+    spawn::this_program,
 };
 use crate::{
     args::{ANCHOR, STAGE},

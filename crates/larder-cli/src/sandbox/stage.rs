@@ -27,7 +27,7 @@ use std::{
 };
 
 use anyhow::Context as _;
-use larder_actions::exec::CHANGES;
+use larder_actions::{exec::CHANGES, namespaces::unshare};
 use rustix::{
     fs::{Gid, MemfdFlags, Uid, memfd_create},
     mount::{MountPropagationFlags, mount_change},
@@ -40,7 +40,7 @@ use rustix::{
 };
 
 use super::{
-    namespace::{map_identity, unshare},
+    namespace::map_identity,
     plan::{HookPlan, Identity, Plan, StagePlan},
     privileges::Privileges,
     report::SupervisorSocket,

@@ -151,6 +151,7 @@ syscall($prctl, $seccomp, $mode_filter, $program, 0, 0) == 0 or die "seccomp: $!
 exec @ARGV or die "exec: $!\n";
 "#;
 
+// subpath 15
 #[test]
 fn old_kernel_keeps_the_file_and_one_line_says_so_while_hooks_fire() {
     if !may_mount() || !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {

@@ -9,20 +9,18 @@ use std::{
     collections::BTreeMap,
     fs, io,
     os::{
-        fd::OwnedFd,
+        fd::{AsFd as _, OwnedFd},
         unix::fs::{MetadataExt as _, chown},
     },
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, bail};
+use larder_actions::subpaths::{FileId, Stage, replace_at};
 use larder_projection::disk::bind_subpath;
 
 use super::start::MountedVolume;
-use crate::{
-    output,
-    sandbox::{FileId, Replacement, replace},
-};
+use crate::output;
 
 /// How often a directory is copied again if its set is removed meanwhile.
 const COPIES: u32 = 10;
@@ -37,6 +35,7 @@ pub(super) struct SubPaths {
     copies: Cell<u64>,
     /// Whether it was printed why a mount keeps its content.
     is_noted: Cell<bool>,
+    stage: Stage,
 }
 
 /// What is mounted.
@@ -57,6 +56,7 @@ impl SubPaths {
             mounted: RefCell::default(),
             copies: Cell::new(0),
             is_noted: Cell::new(false),
+            stage: Stage::default(),
         }
     }
 
@@ -140,14 +140,8 @@ impl SubPaths {
             }
         };
         let shown = FileId::of(&source)?;
-        let replacement = Replacement {
-            source: &source,
-            target: Path::new(&mount.target),
-            old: mounted.shown,
-            read_only: mount.read_only,
-            options: mount.options,
-        };
-        replace(&replacement, mounts)?;
+        let target = Path::new(&mount.target);
+        replace_at(&self.stage, mounts.as_fd(), target, mounted.shown, &source)?;
         mounted.source = new;
         mounted.shown = shown;
         if let Some(copy) = copy {

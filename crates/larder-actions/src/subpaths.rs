@@ -1,0 +1,46 @@
+//! Mounts with `subPath` that follow their volume in running containers ([rules](../../../docs/spec/subpath.md)).
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | `find` | which mounts of a namespace show something of the pod's volumes; pure |
+//! | `source` | the new content: the present set of the volume |
+//! | `replace` | the system calls |
+//! | `updates` | which mounts are looked at, when again, and what is said of each |
+
+mod find;
+mod replace;
+mod source;
+#[cfg(test)]
+mod tests;
+mod updates;
+
+use std::{os::fd::BorrowedFd, path::Path};
+
+use self::replace::{Inside, open_source};
+pub use self::{
+    find::WantedMount,
+    replace::{FileId, ReplaceError, Stage},
+    updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
+};
+
+/// Replaces the mount on `target` in the mount namespace `mounts`, which shows the file `old`, by the file or directory
+/// `source`. It keeps what may not be done there. Links on the way to `target` are followed.
+///
+/// # Errors
+///
+/// The old mount stays visible.
+pub fn replace_at(
+    stage: &Stage,
+    mounts: BorrowedFd<'_>,
+    target: &Path,
+    old: FileId,
+    source: &Path,
+) -> Result<(), ReplaceError> {
+    let record = Inside::run(mounts, |inside| match inside.mount_at(target)? {
+        (record, file) if file == old => Ok(record),
+        _ => Err(ReplaceError::Changed),
+    })?;
+    let new = stage.mount_of(&open_source(source)?, record.flags)?;
+    Inside::run(mounts, |inside| inside.replace(&record, &new, false))?;
+    Ok(())
+}

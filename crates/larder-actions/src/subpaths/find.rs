@@ -1,0 +1,337 @@
+//! Where a mount with `subPath` is, by the lines of a `mountinfo`. Pure.
+//!
+//! The root of such a mount is a file or directory in a set of its volume, `VOLUME/..SET/PATH`, with `//deleted` at the
+//! end once the set is gone. So device and root tell which mounts show something of a volume, wherever the image or the
+//! container has put them.
+//!
+//! Invariants:
+//! 1. Nothing is found in a namespace that shows the agent's directory, or files of another pod.
+//! 2. A mount that something is mounted on, that appears elsewhere, or of which there are more than the pod asks for, is
+//!    left alone.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io::{self, Read},
+    ops::ControlFlow,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
+
+use rustix::mount::MountFlags;
+use smol_str::SmolStr;
+
+use crate::processes::{
+    MountLine, NamespaceMounts, PodMounts, Shown, VolumePlaces, below, each_mount, normalized,
+};
+
+/// At the end of the root of a mount whose file was removed.
+const DELETED: &[u8] = b"//deleted";
+
+/// A mount, as its namespace lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MountRecord {
+    /// Its number.
+    pub(super) id: u64,
+    parent: u64,
+    device: Box<[u8]>,
+    /// Without the note that it was removed.
+    root: PathBuf,
+    /// Where it is mounted.
+    pub(super) mount_point: PathBuf,
+    /// What may not be done there.
+    pub(super) flags: MountFlags,
+}
+
+impl MountRecord {
+    fn of(line: &MountLine<'_>) -> Self {
+        let options = line.options.split(|&byte| byte == b',');
+        let flags = options.filter_map(|option| match option {
+            b"ro" => Some(MountFlags::RDONLY),
+            b"nosuid" => Some(MountFlags::NOSUID),
+            b"nodev" => Some(MountFlags::NODEV),
+            b"noexec" => Some(MountFlags::NOEXEC),
+            _ => None,
+        });
+        Self {
+            id: line.id,
+            parent: line.parent,
+            device: line.device.into(),
+            root: without_deleted(&line.root()).0.to_owned(),
+            mount_point: line.mount_point().into_owned(),
+            flags: flags.collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl MountRecord {
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+}
+
+/// The path of a root, and whether it was removed.
+fn without_deleted(root: &Path) -> (&Path, bool) {
+    let bytes = root.as_os_str().as_bytes();
+    match bytes.strip_suffix(DELETED) {
+        Some(path) if !path.is_empty() => (Path::new(std::ffi::OsStr::from_bytes(path)), true),
+        _ => (root, false),
+    }
+}
+
+/// How the mount `record` stands in a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// It is listed, with the same file, in the same place.
+    pub(super) is_same: bool,
+    /// It is listed on the mount with this number.
+    pub(super) on: Option<u64>,
+    /// Something is mounted on it.
+    pub(super) is_covered: bool,
+}
+
+impl Standing {
+    pub(super) fn read(table: impl Read, record: &MountRecord) -> io::Result<Self> {
+        let mut standing = Self {
+            is_same: false,
+            on: None,
+            is_covered: false,
+        };
+        each_mount(table, |line| {
+            if line.id == record.id {
+                standing.is_same = MountRecord::of(line) == *record;
+                standing.on = Some(line.parent);
+            }
+            standing.is_covered |= line.parent == record.id;
+            ControlFlow::Continue(())
+        })?;
+        Ok(standing)
+    }
+}
+
+/// The mount with this number.
+pub(super) fn with_id(table: impl Read, id: u64) -> io::Result<Option<MountRecord>> {
+    let mut found = None;
+    each_mount(table, |line| {
+        if line.id == id {
+            found = Some(MountRecord::of(line));
+            return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+/// Where mounts are in a container, by their paths in its specification.
+pub(super) type MountPoints = BTreeMap<SmolStr, PathBuf>;
+
+/// A mount with `subPath` in the specification of a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WantedMount {
+    /// Name of the container.
+    pub container: SmolStr,
+    /// Its `mountPath`.
+    pub mount_path: SmolStr,
+    /// Name of the volume.
+    pub volume: SmolStr,
+    /// The file or directory in a set of the volume: `subPath`, or the expanded `subPathExpr`.
+    pub path: PathBuf,
+}
+
+impl WantedMount {
+    /// `None` for a path that is no file or directory of a set: the volume itself, which follows by itself.
+    pub fn new(container: &str, mount_path: &str, volume: &str, sub_path: &str) -> Option<Self> {
+        let path = normalized(Path::new(sub_path));
+        let path = path.strip_prefix("/").unwrap_or(&path);
+        let path = path.strip_prefix("..data").unwrap_or(path);
+        (!path.as_os_str().is_empty()).then(|| Self {
+            container: container.into(),
+            mount_path: mount_path.into(),
+            volume: volume.into(),
+            path: path.to_owned(),
+        })
+    }
+
+    fn is_alike(&self, other: &Self) -> bool {
+        self.volume == other.volume && self.path == other.path
+    }
+
+    /// Whether it is the same mount, if the containers are the same.
+    pub(super) fn is_same_place(&self, other: &Self) -> bool {
+        self.is_alike(other) && self.mount_path == other.mount_path
+    }
+}
+
+/// Why a mount is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Obstacle {
+    /// The namespace is not that of a container of this pod alone.
+    #[error("the container sees the directory of larder's volumes, or those of other pods")]
+    Foreign,
+    /// There is none.
+    #[error("the container has no such mount: it has unmounted or covered it")]
+    Missing,
+    /// There are too many.
+    #[error("the container has mounted the file more than once")]
+    Several,
+    /// There is something on it.
+    #[error("the container has mounted something over it")]
+    Covered,
+    /// It is elsewhere than before.
+    #[error("the container has moved the mount")]
+    Moved,
+    /// A new mount would appear in other namespaces.
+    #[error("it lies in a mount that is shared with other namespaces")]
+    Shared,
+}
+
+/// A mount of a file or directory of one of a pod's volumes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VolumeMount {
+    pub(super) record: MountRecord,
+    volume: SmolStr,
+    /// The set that it is in; `None` for a directory that the kubelet has made for a missing key.
+    pub(super) set: Option<SmolStr>,
+    path: PathBuf,
+    pub(super) is_deleted: bool,
+    /// The number of mounts on it.
+    children: usize,
+    has_shared_parent: bool,
+    /// An earlier attempt has ended before it had unmounted this one: a mount of another set is beneath.
+    pub(super) is_left_over: bool,
+}
+
+impl VolumeMount {
+    fn of(line: &MountLine<'_>, volume: &SmolStr, inside: &Path) -> Option<Self> {
+        let (inside, is_deleted) = without_deleted(inside);
+        let first = inside.iter().next()?;
+        let set = first.as_bytes().starts_with(b"..");
+        let set = set.then(|| first.to_string_lossy().into());
+        let path = match set {
+            Some(_) => inside.strip_prefix(first).ok()?,
+            None => inside,
+        };
+        (!path.as_os_str().is_empty()).then(|| Self {
+            record: MountRecord::of(line),
+            volume: volume.clone(),
+            set,
+            path: path.to_owned(),
+            is_deleted,
+            children: 0,
+            has_shared_parent: false,
+            is_left_over: false,
+        })
+    }
+
+    pub(super) fn is_alike(&self, wanted: &WantedMount) -> bool {
+        self.volume == wanted.volume && self.path == wanted.path
+    }
+
+    /// Whether it is mounted on `lower`, a mount of the same path of another set in the same place.
+    fn is_over(&self, lower: &Self) -> bool {
+        self.record.parent == lower.record.id
+            && self.record.mount_point == lower.record.mount_point
+            && (&self.volume, &self.path) == (&lower.volume, &lower.path)
+            && self.record.root != lower.record.root
+            && lower.children == 1
+    }
+
+    fn obstacle(&self) -> Option<Obstacle> {
+        if self.children > 0 {
+            return Some(Obstacle::Covered);
+        }
+        self.has_shared_parent.then_some(Obstacle::Shared)
+    }
+}
+
+/// The mounts of files and directories of the pod's volumes in a namespace, whose table `open` opens.
+///
+/// # Errors
+///
+/// The table cannot be read, or the namespace is none of this pod alone.
+pub(super) fn volume_mounts<R: Read>(
+    open: impl Fn() -> io::Result<R>,
+    places: &VolumePlaces,
+    pod: &PodMounts,
+) -> io::Result<Result<Vec<VolumeMount>, Obstacle>> {
+    let mut namespace = NamespaceMounts::new();
+    let mut found: BTreeMap<u64, VolumeMount> = BTreeMap::new();
+    each_mount(open()?, |line| {
+        namespace.add(line, places)?;
+        if let Shown::Pod { path, .. } = places.shown(line)
+            && !namespace.is_in_root(&line.mount_point())
+        {
+            let mut volumes = pod.volumes.iter();
+            let mount = volumes.find_map(|(name, directory)| {
+                VolumeMount::of(line, name, below(&path, directory)?)
+            });
+            found.extend(mount.map(|mount| (line.id, mount)));
+        }
+        ControlFlow::Continue(())
+    })?;
+    if namespace.is_foreign() {
+        return Ok(Err(Obstacle::Foreign));
+    }
+    let parents: BTreeSet<_> = found.values().map(|mount| mount.record.parent).collect();
+    let mut shared = BTreeSet::new();
+    each_mount(open()?, |line| {
+        if let Some(parent) = found.get_mut(&line.parent) {
+            parent.children += 1;
+        }
+        if line.is_shared && parents.contains(&line.id) {
+            shared.insert(line.id);
+        }
+        ControlFlow::Continue(())
+    })?;
+    let mut mounts: Vec<_> = found.into_values().collect();
+    let (all, mut lower) = (mounts.clone(), Vec::new());
+    for mount in &mut mounts {
+        mount.has_shared_parent = shared.contains(&mount.record.parent);
+        if let Some(under) = all.iter().find(|under| mount.is_over(under)) {
+            mount.is_left_over = true;
+            lower.push(under.record.id);
+        }
+    }
+    mounts.retain(|mount| !lower.contains(&mount.record.id));
+    Ok(Ok(mounts))
+}
+
+/// Picks the mounts of a container: for each of `wanted`, in their order, the one that it is, or why none is touched.
+/// `known` has the mount points of an earlier look at the same container.
+pub(super) fn pick<'m>(
+    mounts: &'m [VolumeMount],
+    wanted: &[&WantedMount],
+    known: &MountPoints,
+) -> Vec<Result<&'m VolumeMount, Obstacle>> {
+    // The mount point that the specification or an earlier look names, unless it was reached through a link.
+    let is_at = |mount: &VolumeMount, wanted: &WantedMount| match known.get(&wanted.mount_path) {
+        Some(known) => mount.record.mount_point == *known,
+        None => mount.record.mount_point == normalized(Path::new(&wanted.mount_path)),
+    };
+    let pick = |own: &&WantedMount| {
+        let asked: Vec<_> = wanted.iter().filter(|other| other.is_alike(own)).collect();
+        let shown = mounts.iter().filter(|mount| mount.is_alike(own));
+        let mut shown: Vec<_> = shown.collect();
+        if shown.len() > asked.len() {
+            return Err(Obstacle::Several);
+        }
+        let in_place = shown.iter().find(|mount| is_at(mount, own)).copied();
+        let mount = in_place.or_else(|| {
+            shown.retain(|mount| !asked.iter().any(|other| is_at(mount, other)));
+            let mut others = asked.iter().filter(|other| {
+                let mut all = mounts.iter().filter(|mount| mount.is_alike(other));
+                !all.any(|mount| is_at(mount, other))
+            });
+            let number = others.position(|other| other.mount_path == own.mount_path)?;
+            shown.get(number).copied()
+        });
+        match mount {
+            None => Err(Obstacle::Missing),
+            Some(_) if in_place.is_none() && known.contains_key(&own.mount_path) => {
+                Err(Obstacle::Moved)
+            }
+            Some(mount) => mount.obstacle().map_or(Ok(mount), Err),
+        }
+    };
+    wanted.iter().map(pick).collect()
+}

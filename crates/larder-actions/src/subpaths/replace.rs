@@ -1,0 +1,432 @@
+//! Replaces a mount in another mount namespace by another file or directory, without a moment in which neither is there.
+//!
+//! 1. In this namespace: clone the new file's mount, detached from any tree.
+//! 2. In a namespace that has nothing else: give it the flags of the old one, make it private, and clone it once more.
+//!    (No safe call changes a mount that is attached nowhere.)
+//! 3. In the namespace of the old mount: open its mount point beneath the root, without following links. The open file
+//!    is on the old mount, which cannot go as long as it is open; the table of mounts still lists it there, under nothing.
+//! 4. Mount the clone beneath the old mount (`MOVE_MOUNT_BENEATH`, Linux 6.5): the old one stays visible.
+//! 5. The table lists the old mount on the new one, and nothing on it: unmount it, lazily. The next lookup finds the new
+//!    one. Open files keep the old content.
+//!
+//! Invariants:
+//! 1. No path is looked up twice: from step 3 on, the old mount is an open file, and what is unmounted is that file's
+//!    mount. So whatever is renamed, linked or mounted meanwhile, nothing but this mount is unmounted.
+//! 2. No lookup waits for a file system: it finds what the kernel has at hand (`RESOLVE_CACHED`), as it has every name on
+//!    the way to a mount point.
+//! 3. A failure leaves the old mount visible. If it happens after step 4, the new one is beneath it, and the next attempt
+//!    goes on with step 5.
+
+use std::{
+    fs::File,
+    io,
+    os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+};
+
+use parking_lot::Mutex;
+use rustix::{
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxFlags},
+    io::Errno,
+    mount::{
+        MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
+        mount_change, mount_remount, move_mount, open_tree, unmount,
+    },
+    path::Arg,
+    process::{chdir, fchdir, pivot_root},
+    thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
+};
+
+use super::find::{MountRecord, Standing, with_id};
+use crate::namespaces::{in_thread, unshare};
+
+/// How often a lookup is made again that the kernel did not finish because something was mounted or renamed meanwhile.
+const LOOKUPS: usize = 100;
+/// In the stage: an empty file and an empty directory to mount on.
+const PLACES: [&str; 2] = ["file", "directory"];
+/// Of a file's label.
+const LABEL: &str = "security.selinux";
+/// Longest label that is compared.
+const MAX_LABEL: usize = 4096;
+
+/// Why a mount was not replaced. The old one stays visible.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReplaceError {
+    /// The kernel cannot.
+    #[error("replacing a mount needs Linux 6.5 or later")]
+    Unsupported,
+    /// This process may not.
+    #[error(
+        "larder is not permitted to {operation}: this needs CAP_SYS_ADMIN, CAP_SYS_CHROOT and CAP_SYS_PTRACE, and the \
+         PID namespace of the host"
+    )]
+    NotPermitted {
+        /// The step.
+        operation: &'static str,
+    },
+    /// Something else is there now.
+    #[error("the mount point has changed")]
+    Changed,
+    /// It is a directory, and the new one is a file, or the reverse.
+    #[error("it is of another type now")]
+    OtherType,
+    /// The programs that may read the old file might not be allowed to read the new one.
+    #[error("the new file has another SELinux label")]
+    OtherLabel,
+    /// A step has failed.
+    #[error("cannot {operation}: {source}")]
+    Failed {
+        /// The step.
+        operation: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Adds the operation to an error.
+pub(super) fn failed<E: Into<io::Error>>(operation: &'static str) -> impl Fn(E) -> ReplaceError {
+    move |error| {
+        let source = error.into();
+        match source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::PERM | Errno::ACCESS) => ReplaceError::NotPermitted { operation },
+            _ => ReplaceError::Failed { operation, source },
+        }
+    }
+}
+
+/// A file that stays the same while it exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+    is_dir: bool,
+}
+
+impl FileId {
+    /// The file at `path`, with links followed.
+    ///
+    /// # Errors
+    ///
+    /// The system's.
+    pub fn of(path: &Path) -> io::Result<Self> {
+        Ok(Self::of_stat(&rustix::fs::stat(path)?))
+    }
+
+    pub(super) fn of_open(file: impl AsFd) -> io::Result<Self> {
+        Ok(Self::of_stat(&rustix::fs::fstat(file)?))
+    }
+
+    fn of_stat(stat: &rustix::fs::Stat) -> Self {
+        Self {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            is_dir: rustix::fs::FileType::from_raw_mode(stat.st_mode).is_dir(),
+        }
+    }
+
+    /// Whether it is a directory.
+    pub fn is_dir(self) -> bool {
+        self.is_dir
+    }
+}
+
+/// A mount namespace with an empty file and an empty directory, which nothing else sees. Made when it is first used.
+#[derive(Debug, Default)]
+pub struct Stage(Mutex<Option<OwnedFd>>);
+
+impl Stage {
+    /// Steps 1 and 2: a mount of `source`, attached nowhere and private, with what `flags` forbid.
+    ///
+    /// # Errors
+    ///
+    /// This process may not mount.
+    pub(super) fn mount_of(
+        &self,
+        source: &OwnedFd,
+        flags: MountFlags,
+    ) -> Result<OwnedFd, ReplaceError> {
+        let is_dir = FileId::of_open(source)
+            .map_err(failed("look at the new file"))?
+            .is_dir;
+        // One at a time: the place is everyone's.
+        let mut stage = self.0.lock();
+        let namespace = match &*stage {
+            Some(namespace) => namespace,
+            None => stage.insert(in_thread(Self::make).map_err(failed("prepare a namespace"))?),
+        };
+        let prepare = || -> rustix::io::Result<OwnedFd> {
+            unshare(UnshareFlags::FS)?;
+            // Step 1
+            let clone = open_tree(source, c"", CLONE | OpenTreeFlags::AT_EMPTY_PATH)?;
+            // Step 2
+            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
+            let place = PLACES[usize::from(is_dir)];
+            move_mount(
+                &clone,
+                c"",
+                CWD,
+                place,
+                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
+            )?;
+            let finish = || {
+                let mut flags = MountFlags::BIND | flags;
+                // A mount keeps what forbids more, which a user namespace may not drop.
+                let kept = rustix::fs::statvfs(place)?.f_flag;
+                for (has, keep) in [
+                    (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
+                    (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
+                    (StatVfsMountFlags::NODEV, MountFlags::NODEV),
+                    (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
+                ] {
+                    flags.set(keep, flags.contains(keep) || kept.contains(has));
+                }
+                mount_remount(place, flags, c"")?;
+                mount_change(place, MountPropagationFlags::PRIVATE)?;
+                open_tree(CWD, place, CLONE)
+            };
+            let finished = finish();
+            let cleared = unmount(place, UnmountFlags::DETACH);
+            finished.and_then(|mount| cleared.map(|()| mount))
+        };
+        in_thread(prepare).map_err(failed("prepare the new mount"))
+    }
+
+    /// 1. Leave the namespace of this process, with nothing that would appear in it or come from it.
+    /// 2. Mount a tmpfs somewhere, and make it the root.
+    /// 3. Unmount everything else, so that this namespace keeps no file system of the machine in use.
+    fn make() -> rustix::io::Result<OwnedFd> {
+        unshare(UnshareFlags::FS | UnshareFlags::NEWNS)?;
+        mount_change(
+            "/",
+            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
+        )?;
+        let namespace = open("/proc/thread-self/ns/mnt", OFlags::RDONLY)?;
+        mount(
+            "tmpfs",
+            "/proc",
+            "tmpfs",
+            MountFlags::NOSUID | MountFlags::NODEV,
+            c"mode=0700,size=64k",
+        )?;
+        chdir("/proc")?;
+        let [file, directory] = PLACES;
+        rustix::fs::mkdir(directory, Mode::RWXU)?;
+        rustix::fs::open(
+            file,
+            OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
+            Mode::RUSR,
+        )?;
+        pivot_root(c".", c".")?;
+        unmount(c".", UnmountFlags::DETACH)?;
+        Ok(namespace)
+    }
+}
+
+const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
+
+/// Opens a file or directory to be mounted.
+pub(super) fn open_source(path: &Path) -> Result<OwnedFd, ReplaceError> {
+    open(path, OFlags::PATH | OFlags::NOFOLLOW).map_err(failed("open the new file"))
+}
+
+fn open(path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
+}
+
+/// A mount namespace that this thread is in, seen from its root.
+pub(super) struct Inside {
+    /// The thread in `/proc`, whose files do not depend on the namespace.
+    thread: OwnedFd,
+}
+
+impl Inside {
+    /// Runs `work` in the namespace.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be entered.
+    pub(super) fn run<T: Send>(
+        namespace: BorrowedFd<'_>,
+        work: impl FnOnce(&Self) -> Result<T, ReplaceError> + Send,
+    ) -> Result<T, ReplaceError> {
+        in_thread(|| {
+            let thread = open("/proc/thread-self", OFlags::PATH | OFlags::DIRECTORY);
+            let thread = thread.map_err(failed("open /proc"))?;
+            // A thread has the root directory of its process until it has one of its own.
+            unshare(UnshareFlags::FS).map_err(failed("leave the root"))?;
+            move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
+                .map_err(failed("enter the container's mount namespace"))?;
+            work(&Self { thread })
+        })
+    }
+
+    /// The mounts of the namespace.
+    pub(super) fn table(&self) -> io::Result<File> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let table = rustix::fs::openat(&self.thread, "mountinfo", flags, Mode::empty())?;
+        Ok(table.into())
+    }
+
+    /// The mount that `path` leads to, with its file. Links are followed: a caller that does not trust the namespace
+    /// does not use it.
+    pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), ReplaceError> {
+        let target = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+        let target = target.map_err(|_| ReplaceError::Changed)?;
+        let look = || -> io::Result<_> {
+            let found = with_id(self.table()?, mount_id(&target)?)?;
+            Ok((found, FileId::of_open(&target)?))
+        };
+        let (found, file) = look().map_err(failed("look at the mount point"))?;
+        let record = found.ok_or(ReplaceError::Changed)?;
+        Ok((record, file))
+    }
+
+    /// Steps 3 to 5: replaces `old` by `new`, a mount that is attached nowhere. `false`: it shows the same file already.
+    pub(super) fn replace(
+        &self,
+        old: &MountRecord,
+        new: &OwnedFd,
+        enforces_labels: bool,
+    ) -> Result<bool, ReplaceError> {
+        let Some(target) = self.attach(old, new, enforces_labels)? else {
+            return Ok(false);
+        };
+        // Step 5
+        let id = mount_id(new).map_err(failed("look at the new mount"))?;
+        let standing = self.standing(old)?;
+        if standing.on != Some(id) || standing.is_covered {
+            return Err(ReplaceError::Changed);
+        }
+        self.unmount(&target)?;
+        Ok(true)
+    }
+
+    /// Steps 3 and 4; returns the old mount, or `None` if it shows the same file already.
+    pub(super) fn attach(
+        &self,
+        old: &MountRecord,
+        new: &OwnedFd,
+        enforces_labels: bool,
+    ) -> Result<Option<OwnedFd>, ReplaceError> {
+        // Step 3
+        let target = self.open_mount(old)?;
+        let looked = failed::<io::Error>("look at the mount");
+        let (shown, wanted) = (
+            FileId::of_open(&target).map_err(&looked)?,
+            FileId::of_open(new).map_err(&looked)?,
+        );
+        if shown == wanted {
+            return Ok(None);
+        }
+        if shown.is_dir != wanted.is_dir {
+            return Err(ReplaceError::OtherType);
+        }
+        if enforces_labels
+            && self
+                .label(&target)
+                .map_err(failed("read the label of the mounted file"))?
+                != self
+                    .label(new)
+                    .map_err(failed("read the label of the new file"))?
+        {
+            return Err(ReplaceError::OtherLabel);
+        }
+        // Step 4
+        let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
+            | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
+            | MoveMountFlags::MOVE_MOUNT_BENEATH;
+        move_mount(new, c"", &target, c"", beneath).map_err(|errno| match errno {
+            Errno::INVAL if !mounts_beneath() => ReplaceError::Unsupported,
+            errno => failed("mount beneath")(errno),
+        })?;
+        Ok(Some(target))
+    }
+
+    /// Step 5 of an attempt that has ended before it: unmounts `old`, with the newer one beneath it.
+    pub(super) fn uncover(&self, old: &MountRecord) -> Result<(), ReplaceError> {
+        self.unmount(&self.open_mount(old)?)
+    }
+
+    /// Opens the root of a mount, if it is still the same in the same place, and nothing is on it.
+    fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, ReplaceError> {
+        let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
+        let path = mount
+            .mount_point
+            .strip_prefix("/")
+            .unwrap_or(&mount.mount_point);
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT
+            | ResolveFlags::NO_SYMLINKS
+            | ResolveFlags::NO_MAGICLINKS
+            | ResolveFlags::CACHED;
+        let mut tries = 0..LOOKUPS;
+        let target = loop {
+            match rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve) {
+                Err(Errno::AGAIN) if tries.next().is_some() => {}
+                Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::AGAIN) => {
+                    return Err(ReplaceError::Changed);
+                }
+                found => break found.map_err(failed("open the mount point"))?,
+            }
+        };
+        let standing = self.standing(mount)?;
+        let id = mount_id(&target).map_err(failed("look at the mount point"))?;
+        if id == mount.id && standing.is_same && !standing.is_covered {
+            Ok(target)
+        } else {
+            Err(ReplaceError::Changed)
+        }
+    }
+
+    fn standing(&self, mount: &MountRecord) -> Result<Standing, ReplaceError> {
+        let read = self.table().and_then(|table| Standing::read(table, mount));
+        read.map_err(failed("read the mounts of the container"))
+    }
+
+    /// Unmounts the mount that is open. The path goes through `/proc`, so it leads nowhere else.
+    fn unmount(&self, mount: &OwnedFd) -> Result<(), ReplaceError> {
+        let unmount = || {
+            fchdir(&self.thread)?;
+            unmount(fd_path(mount), UnmountFlags::DETACH)
+        };
+        unmount().map_err(failed("unmount the old mount"))
+    }
+
+    fn label(&self, file: &OwnedFd) -> io::Result<Vec<u8>> {
+        fchdir(&self.thread)?;
+        let mut label = vec![0; MAX_LABEL];
+        match rustix::fs::getxattr(fd_path(file), LABEL, &mut label) {
+            Ok(length) => label.truncate(length),
+            // A file system without labels.
+            Err(Errno::NODATA | Errno::OPNOTSUPP) => label.clear(),
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(label)
+    }
+}
+
+fn fd_path(file: &OwnedFd) -> String {
+    format!("fd/{}", file.as_raw_fd())
+}
+
+/// The number of the mount that an open file is on.
+fn mount_id(file: &OwnedFd) -> io::Result<u64> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(file, c"", flags, StatxFlags::MNT_ID)?;
+    if found.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    Ok(found.stx_mnt_id)
+}
+
+/// Whether the machine enforces SELinux's rules.
+pub(super) fn enforces_labels() -> bool {
+    std::fs::read("/sys/fs/selinux/enforce").is_ok_and(|text| text.starts_with(b"1"))
+}
+
+/// Whether the kernel knows `MOVE_MOUNT_BENEATH`: it looks at the flags first.
+fn mounts_beneath() -> bool {
+    let known = move_mount(CWD, c"", CWD, c"", MoveMountFlags::MOVE_MOUNT_BENEATH);
+    known != Err(Errno::INVAL)
+}

@@ -1,0 +1,71 @@
+//! The new content of a mount: a file or directory in the present set of its volume.
+//!
+//! Invariant: what is opened is in the set, reached through no link but `..data`.
+
+use std::{io, os::fd::OwnedFd, path::Path};
+
+use rustix::{
+    fs::{CWD, Mode, OFlags, ResolveFlags, openat2, readlinkat},
+    io::Errno,
+};
+use smol_str::SmolStr;
+
+/// The link to the present set.
+const DATA: &str = "..data";
+/// How often it is looked for again, if the set goes meanwhile.
+const TRIES: usize = 10;
+
+/// What the present set of a volume has.
+#[derive(Debug)]
+pub(super) struct Source {
+    /// The name of the set.
+    pub(super) set: SmolStr,
+    /// `None`: there is no such file or directory in it.
+    pub(super) file: Option<OwnedFd>,
+}
+
+impl Source {
+    /// Of the file or directory `path` of the volume at `directory`, an absolute path without links.
+    ///
+    /// # Errors
+    ///
+    /// The volume is not there, or has no set.
+    pub(super) fn of(directory: &Path, path: &Path) -> io::Result<Self> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let open = |at: &OwnedFd, path: &Path| {
+            let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+            openat2(at, path, flags, Mode::empty(), beneath)
+        };
+        let no_links = ResolveFlags::NO_SYMLINKS;
+        let volume = openat2(
+            CWD,
+            directory,
+            flags | OFlags::DIRECTORY,
+            Mode::empty(),
+            no_links,
+        )?;
+        let mut tries = 0..TRIES;
+        loop {
+            let set = readlinkat(&volume, DATA, Vec::new())?;
+            let set = set.to_str().map_err(io::Error::other)?;
+            if !set.starts_with("..") || set.contains('/') || set == ".." {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            let file = match open(&volume, Path::new(set)).and_then(|set| open(&set, path)) {
+                Ok(file) => Some(file),
+                Err(Errno::NOENT | Errno::NOTDIR) => None,
+                // Something was renamed or mounted somewhere.
+                Err(Errno::AGAIN) if tries.next().is_some() => continue,
+                Err(errno) => return Err(errno.into()),
+            };
+            let is_present = readlinkat(&volume, DATA, Vec::new())?.to_bytes() == set.as_bytes();
+            if is_present {
+                let set = set.into();
+                return Ok(Self { set, file });
+            }
+            if tries.next().is_none() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+        }
+    }
+}

@@ -1,0 +1,569 @@
+//! Mounts of containers that are made by hand.
+
+mod container;
+mod tables;
+
+use std::{fs, sync::Arc, time::Duration};
+
+use jiff::Timestamp;
+use larder_transport::Backoff;
+use prometheus_client::registry::Registry;
+use rustix::fs::inotify;
+
+use self::container::{Container, KEY, Node, may_contain};
+use super::{
+    find::{WantedMount, volume_mounts},
+    replace::Inside,
+    updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
+};
+use crate::targets::TargetQuery;
+
+/// The updates of a pod whose container `web` mounts the key of `v`.
+struct Updates {
+    shared: Arc<SubPathNode>,
+    pod: PodSubPaths,
+    query: TargetQuery,
+}
+
+impl Updates {
+    fn new(node: &Node) -> Self {
+        Self::of(node, &[("/etc/app.conf", "key")], &[])
+    }
+
+    /// With these paths of `v`, and further mounts.
+    fn of(node: &Node, wanted: &[(&str, &str)], others: &[(&str, &str)]) -> Self {
+        let own = wanted
+            .iter()
+            .map(|(at, _)| ("v", *at))
+            .chain(others.iter().copied());
+        let query = TargetQuery {
+            mounts: node.mounts(&own.collect::<Vec<_>>()),
+            ..TargetQuery::default()
+        };
+        let wanted = wanted
+            .iter()
+            .map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap());
+        let mut pod =
+            PodSubPaths::new(Backoff::new(Duration::from_secs(1), Duration::from_secs(8)));
+        pod.set_mounts("v", wanted.collect());
+        Self {
+            shared: Arc::new(SubPathNode::new(node.processes(), &mut Registry::default())),
+            pod,
+            query,
+        }
+    }
+
+    /// Updates all; the mounts of which an event says that they were not updated.
+    async fn update(&mut self) -> Vec<MountStatus> {
+        self.pod.all_due();
+        self.pod
+            .update(&self.shared, self.query.clone(), Timestamp::UNIX_EPOCH)
+            .await
+    }
+
+    /// The state of the only mount after another update.
+    async fn state(&mut self) -> MountState {
+        self.update().await;
+        self.pod.statuses()[0].state.clone()
+    }
+
+    async fn reason(&mut self) -> String {
+        match self.state().await {
+            MountState::Pinned(reason) => reason,
+            state => format!("{state:?}"),
+        }
+    }
+}
+
+/// Opens the file in a loop until it has the text `end`. Prints each content that it sees for the first time.
+const READER: &str = r#"perl -e '$| = 1; my $last = "";
+    while ($last ne "end") {
+        open(my $file, "<", "/etc/app.conf") or die "absent: $!\n"; my $text = do { local $/; <$file> };
+        my ($number) = $text =~ /^(\w+)/ or die "empty\n";
+        die "torn\n" if $text ne "$number " x 2000;
+        print "$number\n" if $number ne $last; $last = $number
+    }' 2>&1 &"#;
+
+// subpath 1
+#[tokio::test]
+async fn reader_sees_each_content_whole_and_at_every_moment() {
+    if !may_contain() {
+        return;
+    }
+    let text = |word: &str| format!("{word} ").repeat(2000);
+    let node = Node::new();
+    node.write("v", 1, &[("key", &text("first"))]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    let early = web.run(READER);
+    let first = if early.is_empty() { web.line() } else { early };
+    assert_eq!(first, "first");
+    for number in 2..=11 {
+        let word = if number == 11 {
+            "end".to_owned()
+        } else {
+            format!("n{number}")
+        };
+        node.write("v", number, &[("key", &text(&word))]);
+        assert_eq!(updates.state().await, MountState::Live);
+        assert_eq!(web.line(), word);
+    }
+    assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
+}
+
+// subpath 3
+#[tokio::test]
+async fn secret_in_memory_is_updated() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::with_tmpfs();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(web.run("cat /etc/app.conf"), "one");
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/app.conf"), "two");
+}
+
+// subpath 4
+#[tokio::test]
+async fn directory_is_updated() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("d/a", "one")]);
+    let mut web = Container::start(
+        &node,
+        "mkdir root/etc/d; mount -o ro --bind agent/pods/1/volumes/v/d root/etc/d",
+    );
+    let mut updates = Updates::of(&node, &[("/etc/d", "..data/d/")], &[]);
+    node.write("v", 2, &[("d/a", "two"), ("d/b", "new")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/d/a /etc/d/b"), "twonew");
+    // A file in its place: neither takes the place of the other.
+    fs::remove_file(node.volume("v").join("d")).unwrap();
+    node.write("v", 3, &[("d", "file")]);
+    assert_eq!(updates.reason().await, "it is of another type now");
+}
+
+// subpath 8
+// subpath 9
+#[tokio::test]
+async fn mount_point_below_a_link_or_another_volume_is_found() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mounts = "mkdir -p root/w root/run/x; touch root/run/x/app.conf
+        mount --bind agent/pods/1/volumes/w root/w; touch agent/pods/1/volumes/w/own
+        mount --bind agent/pods/1/volumes/v/key root/w/own
+        mount --bind agent/pods/1/volumes/v/key root/run/x/app.conf";
+    let mut web = Container::start(&node, mounts);
+    let wanted = [("/var/run/x/app.conf", "key"), ("/w/own", "key")];
+    let mut updates = Updates::of(&node, &wanted, &[("w", "/w")]);
+    for number in 2..4 {
+        let text = number.to_string();
+        node.write("v", number, &[("key", &text)]);
+        assert!(updates.update().await.is_empty());
+        let states = updates.pod.statuses().iter().map(|status| &status.state);
+        assert!(
+            states.into_iter().all(|state| *state == MountState::Live),
+            "{:?}",
+            updates.pod
+        );
+        assert_eq!(web.run("cat /run/x/app.conf /w/own"), text.repeat(2));
+        assert_eq!(web.run("cat /w/whole"), "w");
+    }
+}
+
+// subpath 10
+#[tokio::test]
+async fn key_that_is_gone_keeps_its_content_until_it_is_back() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    node.write("v", 2, &[("other", "")]);
+    assert_eq!(updates.reason().await, "key key is gone");
+    assert_eq!(updates.pod.retry_at(), None);
+    assert_eq!(web.run("cat /etc/app.conf"), "one");
+    node.write("v", 3, &[("key", "three")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/app.conf"), "three");
+}
+
+// subpath 11
+#[tokio::test]
+async fn directory_of_a_missing_key_is_replaced_by_a_directory_only() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("other", "")]);
+    // The kubelet makes a directory beside the sets.
+    fs::create_dir(node.volume("v").join("d")).unwrap();
+    let mut web = Container::start(
+        &node,
+        "mkdir root/etc/d; mount --bind agent/pods/1/volumes/v/d root/etc/d",
+    );
+    let mut updates = Updates::of(&node, &[("/etc/d", "d")], &[]);
+    assert_eq!(updates.reason().await, "key d is gone");
+    node.write("v", 2, &[("d", "file")]);
+    assert_eq!(updates.reason().await, "it is of another type now");
+    node.write("v", 3, &[("d/a", "there")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/d/a"), "there");
+}
+
+// subpath 12
+#[tokio::test]
+async fn what_a_container_covers_moves_or_doubles_is_left_alone() {
+    if !may_contain() {
+        return;
+    }
+    let cases = [
+        (
+            "mount -t tmpfs none /etc; echo own > /etc/app.conf",
+            "/etc/app.conf",
+            "the mount point has changed",
+        ),
+        (
+            "mount --bind /etc/app.conf /etc/own",
+            "/etc/own",
+            "the container has mounted the file more than once",
+        ),
+        (
+            "mount --move /etc/app.conf /etc/own",
+            "/etc/own",
+            "the container has moved the mount",
+        ),
+        (
+            "mount --make-rshared /",
+            "/etc/app.conf",
+            "it lies in a mount that is shared with other namespaces",
+        ),
+        (
+            "umount /etc/app.conf",
+            "/etc/app.conf",
+            "the container has no such mount: it has unmounted or covered it",
+        ),
+    ];
+    for (command, path, reason) in cases {
+        let node = Node::new();
+        node.write("v", 1, &[("key", "one")]);
+        let whole = "mkdir root/w; mount --bind agent/pods/1/volumes/w root/w";
+        let mut web = Container::start(&node, &format!("{KEY}\n{whole}"));
+        let mut updates = Updates::of(&node, &[("/etc/app.conf", "key")], &[("w", "/w")]);
+        assert_eq!(updates.state().await, MountState::Live);
+        assert_eq!(web.run("echo own > /etc/own; mount --make-rprivate /"), "");
+        assert_eq!(web.run(command), "", "{command}");
+        let (before, text) = (web.mounts_at(path), web.run(&format!("cat {path}")));
+        node.write("v", 2, &[("key", "two")]);
+        let mut events = Vec::new();
+        for _ in 0..4 {
+            events.push(updates.update().await.len());
+        }
+        assert_eq!(updates.reason().await, reason, "{command}");
+        // The third failure with this reason is reported, once.
+        assert_eq!(events, [0, 0, 1, 0]);
+        let after = web.mounts_at(path);
+        assert_eq!(before.len(), after.len(), "{command}: {after:?}");
+        assert_eq!(web.run(&format!("cat {path}")), text, "{command}");
+        assert!(updates.pod.retry_at().is_some());
+    }
+}
+
+/// Replaces the parent of the mount point by a link and back, in a loop, and lists what is below the directory that the
+/// link leads to.
+const RACE: &str = r#"mkdir -p /etc/a /other; echo mine > /other/app.conf; mount --bind /other/app.conf /other/app.conf;
+perl -e 'symlink("/other", "/etc/link"); while (! -e "/stop") { rename("/etc/a", "/etc/b"); rename("/etc/link", "/etc/a");
+    rename("/etc/a", "/etc/link"); rename("/etc/b", "/etc/a") } print "stopped\n"' &"#;
+
+// subpath 13
+#[tokio::test]
+async fn parent_that_is_replaced_by_a_link_leads_nowhere_else() {
+    if !may_contain() {
+        return;
+    }
+    let rounds = 1000;
+    let node = Node::new();
+    node.write("v", 1, &[("key", "1")]);
+    let mounts = "mkdir -p root/etc/a root/w; touch root/etc/a/app.conf
+        mount --bind agent/pods/1/volumes/w root/w
+        mount --bind agent/pods/1/volumes/v/key root/etc/a/app.conf";
+    let mut web = Container::start(&node, mounts);
+    let mut updates = Updates::of(&node, &[("/etc/a/app.conf", "key")], &[("w", "/w")]);
+    let host = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let whole = |web: &Container| {
+        let table = fs::read_to_string(format!("/proc/{}/mountinfo", web.pid())).unwrap();
+        table.lines().count()
+    };
+    assert_eq!(updates.state().await, MountState::Live);
+    web.run(RACE);
+    let before = whole(&web);
+    for number in 2..rounds + 2 {
+        node.write("v", number, &[("key", &number.to_string())]);
+        let state = updates.state().await;
+        assert_ne!(state, MountState::Unknown, "after {number}");
+        assert_eq!(whole(&web), before, "after {number}");
+    }
+    assert!(web.run("touch /stop; wait").contains("stopped"));
+    assert_eq!(web.run("cat /other/app.conf"), "mine");
+    assert_eq!(web.mounts_at("/other/app.conf").len(), 1);
+    // It is live again when the container leaves the directory alone.
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/a/app.conf"), (rounds + 1).to_string());
+    assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), host);
+}
+
+// subpath 14
+#[tokio::test]
+async fn container_that_has_ended_is_not_entered() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    assert_eq!(updates.state().await, MountState::Live);
+    let processes = node.processes();
+    let found = processes
+        .containers(&updates.query.mounts, None)
+        .await
+        .unwrap();
+    assert!(processes.mount_namespace(&found[0].main).is_ok());
+    web.end();
+    assert!(processes.mount_namespace(&found[0].main).is_err());
+    // The number belongs to another process: this one, whose start is another.
+    let mut reused = found[0].main.clone();
+    reused.pid = std::process::id().cast_signed();
+    assert!(processes.mount_namespace(&reused).is_err());
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(updates.state().await, MountState::Unknown);
+}
+
+// subpath 16
+#[tokio::test]
+async fn without_the_capabilities_the_reason_names_them() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    node.write("v", 2, &[("key", "two")]);
+    // The threads that a thread starts have its capabilities.
+    let reason = std::thread::scope(|scope| {
+        let unprivileged = scope.spawn(|| {
+            let mut sets = rustix::thread::capabilities(None).unwrap();
+            sets.effective
+                .remove(rustix::thread::CapabilitySet::SYS_ADMIN);
+            rustix::thread::set_capabilities(None, sets).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
+            runtime.block_on(updates.reason())
+        });
+        unprivileged.join().unwrap()
+    });
+    let expected = "larder is not permitted to enter the container's mount namespace: this needs CAP_SYS_ADMIN, \
+                    CAP_SYS_CHROOT and CAP_SYS_PTRACE, and the PID namespace of the host";
+    assert_eq!(reason, expected);
+    assert_eq!(web.run("cat /etc/app.conf"), "one");
+    assert_eq!(updates.state().await, MountState::Live);
+}
+
+// subpath 17
+#[tokio::test]
+async fn attempt_that_ended_halfway_leaves_one_mount_with_the_newest_content() {
+    if !may_contain() {
+        return;
+    }
+    for edits in [1, 2] {
+        let node = Node::new();
+        node.write("v", 1, &[("key", "1")]);
+        let mut web = Container::start(&node, KEY);
+        let mut updates = Updates::new(&node);
+        node.write("v", 2, &[("key", "2")]);
+        let processes = node.processes();
+        let found = processes
+            .containers(&updates.query.mounts, None)
+            .await
+            .unwrap();
+        let namespace = processes.mount_namespace(&found[0].main).unwrap();
+        let (places, pod) = (processes.places().unwrap(), &updates.query.mounts);
+        let source =
+            super::source::Source::of(&node.volume("v"), std::path::Path::new("key")).unwrap();
+        let stage = super::Stage::default();
+        let new = stage
+            .mount_of(&source.file.unwrap(), rustix::mount::MountFlags::RDONLY)
+            .unwrap();
+        Inside::run(std::os::fd::AsFd::as_fd(&namespace), |inside| {
+            let mounts = volume_mounts(|| inside.table(), &places, pod)
+                .unwrap()
+                .unwrap();
+            inside.attach(&mounts[0].record, &new, false)
+        })
+        .unwrap();
+        drop(new);
+        assert_eq!(web.mounts_at("/etc/app.conf").len(), 2);
+        // The old one stays visible.
+        assert_eq!(web.run("cat /etc/app.conf"), "1");
+        if edits == 2 {
+            node.write("v", 3, &[("key", "3")]);
+        }
+        assert_eq!(updates.state().await, MountState::Live);
+        assert_eq!(web.run("cat /etc/app.conf"), (edits + 1).to_string());
+        assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
+    }
+}
+
+// subpath 19
+#[tokio::test]
+async fn open_file_keeps_the_old_bytes_and_a_watch_learns_of_its_end() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    web.run("exec 5< /etc/app.conf");
+    let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
+    let flags = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::DELETE_SELF;
+    inotify::add_watch(&watch, web.path("/etc/app.conf"), flags).unwrap();
+    let events = || {
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut reader = inotify::Reader::new(&watch, &mut buffer);
+        let mut seen = inotify::ReadFlags::empty();
+        while let Ok(event) = reader.next() {
+            seen |= event.events();
+        }
+        seen
+    };
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(events(), inotify::ReadFlags::ATTRIB);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(events(), inotify::ReadFlags::empty());
+    assert_eq!(web.run("cat <&5; cat /etc/app.conf; exec 5<&-"), "onetwo");
+    assert!(events().contains(inotify::ReadFlags::DELETE_SELF));
+}
+
+// subpath 21
+#[tokio::test]
+async fn container_with_users_of_its_own_is_updated() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start_with(&node, KEY, &["--user", "--map-root-user", "--mount"]);
+    let mut updates = Updates::new(&node);
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/app.conf"), "two");
+}
+
+// subpath 22
+#[tokio::test]
+async fn new_mount_is_read_only_private_and_has_the_flags_of_the_old_one() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let options = |web: &Container| {
+        let lines = web.mounts_at("/etc/app.conf");
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        let fields: Vec<_> = lines[0].split(' ').collect();
+        let flags: std::collections::BTreeSet<_> =
+            fields[5].split(',').map(str::to_owned).collect();
+        // No optional field: it is neither shared nor anyone's follower.
+        (flags, fields[6].to_owned())
+    };
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    let (flags, tags) = options(&web);
+    for flag in ["ro", "nosuid", "nodev", "noexec"] {
+        assert!(flags.contains(flag), "{flags:?}");
+    }
+    assert_eq!(tags, "-");
+    assert_ne!(web.run("echo x > /etc/app.conf || echo refused"), "");
+    drop(web);
+    // Also where the old one was writable.
+    let writable = KEY.lines().next().unwrap();
+    let mut web = Container::start(&node, writable);
+    let mut updates = Updates::new(&node);
+    node.write("v", 3, &[("key", "three")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert!(options(&web).0.contains("ro"));
+    assert_eq!(web.run("cat /etc/app.conf"), "three");
+}
+
+// subpath 25
+#[tokio::test]
+async fn file_with_another_label_is_not_shown_where_labels_are_enforced() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::with_tmpfs();
+    let label = |text: &str| {
+        let flags = rustix::fs::XattrFlags::empty();
+        let path = node.volume("v").join("..data/key");
+        rustix::fs::setxattr(path, "security.selinux", text.as_bytes(), flags)
+    };
+    node.write("v", 1, &[("key", "one")]);
+    if label("system_u:object_r:a:s0").is_err() {
+        return;
+    }
+    let web = Container::start(&node, KEY);
+    let updates = Updates::new(&node);
+    let processes = node.processes();
+    let found = processes
+        .containers(&updates.query.mounts, None)
+        .await
+        .unwrap();
+    let namespace = processes.mount_namespace(&found[0].main).unwrap();
+    let (places, pod) = (processes.places().unwrap(), &updates.query.mounts);
+    let stage = super::Stage::default();
+    let replace = |text: &str, number: u32, enforces: bool| {
+        node.write("v", number, &[("key", "new")]);
+        label(text).unwrap();
+        let source =
+            super::source::Source::of(&node.volume("v"), std::path::Path::new("key")).unwrap();
+        let new = stage
+            .mount_of(&source.file.unwrap(), rustix::mount::MountFlags::RDONLY)
+            .unwrap();
+        Inside::run(std::os::fd::AsFd::as_fd(&namespace), |inside| {
+            let mounts = volume_mounts(|| inside.table(), &places, pod)
+                .unwrap()
+                .unwrap();
+            inside.replace(&mounts[0].record, &new, enforces)
+        })
+    };
+    let other = "system_u:object_r:b:s0";
+    assert!(
+        replace(other, 2, true)
+            .unwrap_err()
+            .to_string()
+            .contains("another SELinux label")
+    );
+    assert!(replace("system_u:object_r:a:s0", 3, true).unwrap());
+    assert!(replace(other, 4, false).unwrap());
+    assert_eq!(
+        fs::read_to_string(web.path("/etc/app.conf")).unwrap(),
+        "new"
+    );
+}

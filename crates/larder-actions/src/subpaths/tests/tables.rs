@@ -1,0 +1,141 @@
+//! Which mounts are found and picked in tables that are made up.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use crate::{
+    processes::{PodMounts, Processes},
+    subpaths::find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
+};
+
+/// The volume `v` of the pod `1`, on a device of the machine.
+const HOST: &str = "1 0 8:1 / / rw - ext4 /dev/a rw\n";
+/// The beginning of the root of a container.
+const ROOT: &str = "50 1 0:9 / / rw - overlay none rw\n";
+
+fn found(table: &str) -> Result<Vec<VolumeMount>, Obstacle> {
+    let proc = tempfile::tempdir().unwrap();
+    fs::create_dir(proc.path().join("self")).unwrap();
+    fs::write(proc.path().join("self/mountinfo"), HOST).unwrap();
+    let places = Processes::new(proc.path(), "/agent").places().unwrap();
+    let pod = PodMounts {
+        volumes: [("v".into(), "/agent/pods/1/volumes/v".into())].into(),
+        containers: Vec::new(),
+    };
+    volume_mounts(|| Ok(table.as_bytes()), &places, &pod).unwrap()
+}
+
+fn wanted(mounts: &[(&str, &str)]) -> Vec<WantedMount> {
+    let mounts = mounts.iter();
+    mounts
+        .map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap())
+        .collect()
+}
+
+/// The mount points that are picked for these mounts, or why none is.
+fn picked(
+    table: &str,
+    mounts: &[(&str, &str)],
+    known: &MountPoints,
+) -> Vec<Result<String, Obstacle>> {
+    let (found, wanted) = (found(table).unwrap(), wanted(mounts));
+    let picked = pick(&found, &wanted.iter().collect::<Vec<_>>(), known).into_iter();
+    picked
+        .map(|mount| Ok(mount?.record.mount_point.display().to_string()))
+        .collect()
+}
+
+fn line(id: u32, parent: u32, root: &str, at: &str) -> String {
+    format!("{id} {parent} 8:1 /agent/pods/1/volumes/v/{root} {at} ro - ext4 /dev/a rw\n")
+}
+
+#[test]
+fn mount_of_another_path_of_the_same_volume_is_not_taken() {
+    let table = [
+        ROOT.to_owned(),
+        line(51, 50, "..1/a//deleted", "/a"),
+        line(52, 50, "..1/d/b", "/b"),
+    ];
+    let none = BTreeMap::new();
+    let own = [("/a", "a"), ("/b", "..data/./d//b/"), ("/c", "c")];
+    let expected = [
+        Ok("/a".to_owned()),
+        Ok("/b".to_owned()),
+        Err(Obstacle::Missing),
+    ];
+    assert_eq!(picked(&table.concat(), &own, &none), expected);
+    // The volume itself follows by itself.
+    assert_eq!(WantedMount::new("web", "/v", "v", "."), None);
+    assert_eq!(WantedMount::new("web", "/v", "v", "..data/"), None);
+}
+
+// subpath 12
+#[test]
+fn covered_doubled_moved_and_shared_mounts_are_obstacles() {
+    let none = BTreeMap::new();
+    let own = [("/a", "a")];
+    let a = line(51, 50, "..1/a", "/a");
+    let over = "60 51 0:9 /x /a rw - overlay none rw\n";
+    assert_eq!(
+        picked(&[ROOT, &a, over].concat(), &own, &none),
+        [Err(Obstacle::Covered)]
+    );
+    let twice = [ROOT, &a, &line(52, 50, "..1/a", "/z")].concat();
+    assert_eq!(picked(&twice, &own, &none), [Err(Obstacle::Several)]);
+    // The pod may ask for both.
+    let both = [("/a", "a"), ("/z", "a")];
+    assert_eq!(
+        picked(&twice, &both, &none),
+        [Ok("/a".to_owned()), Ok("/z".to_owned())]
+    );
+    // Two links of the image.
+    let linked = [("/var/a", "a"), ("/var/z", "a")];
+    assert_eq!(
+        picked(&twice, &linked, &none),
+        [Ok("/a".to_owned()), Ok("/z".to_owned())]
+    );
+    let known = [("/a".into(), "/elsewhere".into())].into();
+    assert_eq!(
+        picked(&[ROOT, &a].concat(), &own, &known),
+        [Err(Obstacle::Moved)]
+    );
+    let shared = ROOT.replace("rw -", "rw shared:7 -");
+    assert_eq!(
+        picked(&[&*shared, &a].concat(), &own, &none),
+        [Err(Obstacle::Shared)]
+    );
+    let follower = ROOT.replace("rw -", "rw master:7 -");
+    assert_eq!(
+        picked(&[&*follower, &a].concat(), &own, &none),
+        [Ok("/a".to_owned())]
+    );
+}
+
+#[test]
+fn nothing_is_found_beside_other_pods_or_the_directory_of_volumes() {
+    let a = line(51, 50, "..1/a", "/a");
+    let other = "52 50 8:1 /agent/pods/2/volumes/v /b ro - ext4 /dev/a rw\n";
+    assert_eq!(found(&[ROOT, &a, other].concat()), Err(Obstacle::Foreign));
+    let root = "52 50 8:1 /agent /host ro - ext4 /dev/a rw\n";
+    assert_eq!(found(&[ROOT, &a, root].concat()), Err(Obstacle::Foreign));
+    let same_path_elsewhere = a.replace("8:1", "8:2");
+    assert_eq!(
+        found(&[ROOT, &same_path_elsewhere].concat()),
+        Ok(Vec::new())
+    );
+}
+
+// subpath 17
+#[test]
+fn a_stack_of_two_sets_is_left_over_and_one_of_the_same_file_is_not() {
+    let lower = line(52, 50, "..2/a", "/a");
+    let upper = line(51, 52, "..1/a//deleted", "/a");
+    let mounts = found(&[ROOT, &upper, &lower].concat()).unwrap();
+    assert_eq!(mounts.len(), 1);
+    assert!(mounts[0].is_left_over && mounts[0].is_deleted);
+    assert_eq!(
+        mounts[0].record.root(),
+        Path::new("/agent/pods/1/volumes/v/..1/a")
+    );
+    let same = line(51, 52, "..2/a", "/a");
+    assert_eq!(found(&[ROOT, &lower, &same].concat()).unwrap().len(), 2);
+}

@@ -1,0 +1,535 @@
+//! Decides which mounts of a pod are looked at, when again, and what is said of each.
+//!
+//! Invariants:
+//! 1. A container is looked at once for each change of a volume that it mounts by `subPath`, after a start, and after a
+//!    failure that time may cure. A pod without such mounts has no state and costs nothing.
+//! 2. In doubt nothing is done, and the status has the reason.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io, mem,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use jiff::Timestamp;
+use larder_transport::{
+    Backoff,
+    registrar::{Labels, Registrar, label},
+};
+use prometheus_client::{
+    metrics::{counter::Counter, family::Family, histogram::Histogram},
+    registry::Registry,
+};
+use rustix::mount::MountFlags;
+use smol_str::SmolStr;
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, timeout},
+};
+
+use super::{
+    find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
+    replace::{Inside, ReplaceError, Stage, enforces_labels, failed},
+    source::Source,
+};
+use crate::{
+    processes::{FoundContainer, FoundProcess, PodMounts, Processes},
+    targets::{TargetError, TargetQuery},
+};
+
+/// Longest search for the containers of a pod.
+const SEARCH: Duration = Duration::from_secs(10);
+/// Failures with the same reason after which an event says so.
+const FAILURES: u32 = 3;
+/// Why a container that runs by the pod's status is not found.
+const HIDDEN: &str =
+    "the processes of the container are not visible: larder needs the PID namespace of the host";
+/// The values of the label `result`.
+const RESULTS: [&str; 6] = [
+    "replaced",
+    "gone",
+    "changed",
+    "unsupported",
+    "not_permitted",
+    "failed",
+];
+
+/// What the pods of a node share.
+#[derive(Debug)]
+pub struct SubPathNode {
+    processes: Processes,
+    stage: Stage,
+    results: Family<Labels<1>, Counter>,
+    delay: Histogram,
+}
+
+impl SubPathNode {
+    /// With the processes of the node's containers.
+    pub fn new(processes: Processes, registry: &mut Registry) -> Self {
+        let mut registrar = Registrar(registry);
+        Self {
+            processes,
+            stage: Stage::default(),
+            results: registrar.family(
+                "subpath_replacements",
+                "Attempts to show a running container the present content of a mount with subPath, by result",
+                label("result", RESULTS),
+            ),
+            delay: registrar.seconds(
+                "subpath_delay",
+                "Time from the arrival of a change to the replacement of a mount with subPath",
+                Histogram::new([0.003, 0.01, 0.03, 0.1, 0.2, 0.4, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0]),
+            ),
+        }
+    }
+
+    fn count(&self, result: &'static str) {
+        self.results.get_or_create(&[("result", result)]).inc();
+    }
+}
+
+/// Why a mount keeps its content.
+#[derive(Clone, Debug)]
+struct Kept {
+    /// As the label of the metric.
+    result: &'static str,
+    reason: String,
+}
+
+impl Kept {
+    fn new(result: &'static str, reason: impl Into<String>) -> Self {
+        Self {
+            result,
+            reason: reason.into(),
+        }
+    }
+
+    /// Whether another attempt may succeed before the volume changes again.
+    fn may_pass(&self) -> bool {
+        !matches!(self.result, "gone" | "unsupported")
+    }
+}
+
+impl From<Obstacle> for Kept {
+    fn from(obstacle: Obstacle) -> Self {
+        Self::new("changed", obstacle.to_string())
+    }
+}
+
+impl From<ReplaceError> for Kept {
+    fn from(error: ReplaceError) -> Self {
+        let result = match &error {
+            ReplaceError::Changed => "changed",
+            ReplaceError::Unsupported => "unsupported",
+            ReplaceError::NotPermitted { .. } => "not_permitted",
+            _ => "failed",
+        };
+        Self::new(result, error.to_string())
+    }
+}
+
+/// What a running container sees through a mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MountState {
+    /// Nothing is known: no container was found, or none was looked at.
+    #[default]
+    Unknown,
+    /// The present content.
+    Live,
+    /// Other content, for this reason.
+    Pinned(String),
+}
+
+/// The status of a mount.
+#[derive(Clone, Debug)]
+pub struct MountStatus {
+    /// The mount.
+    pub mount: WantedMount,
+    /// What the container sees.
+    pub state: MountState,
+    /// When it was last replaced.
+    pub replaced: Option<Timestamp>,
+    /// How long that took after the arrival of the change, if that is known.
+    pub took: Option<Duration>,
+    failures: u32,
+}
+
+/// The mounts with `subPath` of one pod that asks for updates, or, with a reason, of one that does not.
+#[derive(Debug)]
+pub struct PodSubPaths {
+    mounts: Vec<MountStatus>,
+    /// The volumes to look at, with the set that was verified.
+    due: BTreeMap<SmolStr, Option<SmolStr>>,
+    /// The arrival of the oldest change that a container does not see yet, by volume.
+    changed: BTreeMap<SmolStr, Instant>,
+    /// Where the mounts of a container were, by its main process.
+    known: BTreeMap<SmolStr, (FoundProcess, MountPoints)>,
+    backoff: Backoff,
+    retry_at: Option<Instant>,
+}
+
+impl PodSubPaths {
+    /// Without mounts. Failed attempts are repeated with these delays.
+    pub fn new(backoff: Backoff) -> Self {
+        Self {
+            mounts: Vec::new(),
+            due: BTreeMap::new(),
+            changed: BTreeMap::new(),
+            known: BTreeMap::new(),
+            backoff,
+            retry_at: None,
+        }
+    }
+
+    /// Sets the mounts of a volume. Those that were there keep their status.
+    pub fn set_mounts(&mut self, volume: &str, wanted: Vec<WantedMount>) {
+        let of_volume = |status: &MountStatus| status.mount.volume == volume;
+        let is_same = {
+            let before = self.mounts.iter().filter(|status| of_volume(status));
+            before.map(|status| &status.mount).eq(&wanted)
+        };
+        if is_same {
+            return;
+        }
+        let before: Vec<_> = self
+            .mounts
+            .extract_if(.., |status| of_volume(status))
+            .collect();
+        self.mounts.extend(wanted.into_iter().map(|mount| {
+            let mut before = before.iter();
+            let known = before.find(|status| status.mount == mount).cloned();
+            known.unwrap_or(MountStatus {
+                mount,
+                state: MountState::Unknown,
+                replaced: None,
+                took: None,
+                failures: 0,
+            })
+        }));
+        self.due.insert(volume.into(), None);
+    }
+
+    /// Whether there is any mount.
+    pub fn is_empty(&self) -> bool {
+        self.mounts.is_empty()
+    }
+
+    /// An object of the volume has changed.
+    pub fn changed(&mut self, volume: &str, at: Instant) {
+        if self
+            .mounts
+            .iter()
+            .any(|status| status.mount.volume == volume)
+        {
+            self.changed.entry(volume.into()).or_insert(at);
+        }
+    }
+
+    /// The volume has other content, which was verified in this set if one is given.
+    pub fn swapped(&mut self, volume: &str, set: Option<SmolStr>) {
+        if self
+            .mounts
+            .iter()
+            .any(|status| status.mount.volume == volume)
+        {
+            self.due.insert(volume.into(), set);
+        }
+    }
+
+    /// A container may have started: every mount is compared.
+    pub fn all_due(&mut self) {
+        for status in &self.mounts {
+            self.due.entry(status.mount.volume.clone()).or_default();
+        }
+    }
+
+    /// When an attempt is to be repeated.
+    pub fn retry_at(&self) -> Option<Instant> {
+        self.retry_at
+    }
+
+    /// The status of every mount.
+    pub fn statuses(&self) -> &[MountStatus] {
+        &self.mounts
+    }
+
+    /// Nothing is updated, for this reason.
+    pub fn pin(&mut self, reason: &str) {
+        self.due.clear();
+        self.retry_at = None;
+        for status in &mut self.mounts {
+            status.state = MountState::Pinned(reason.to_owned());
+        }
+    }
+
+    /// Whether there is something to do now.
+    pub fn is_due(&self) -> bool {
+        let is_time = self.retry_at.is_some_and(|at| at <= Instant::now());
+        is_time || !self.due.is_empty()
+    }
+
+    /// Shows the containers that run the present content of the volumes that are due. Returns the mounts of which an event
+    /// is to say that they were not updated.
+    ///
+    /// # Cancel safety
+    ///
+    /// Mounts that were replaced stay so, and what was due is lost.
+    pub async fn update(
+        &mut self,
+        node: &Arc<SubPathNode>,
+        mut query: TargetQuery,
+        now: Timestamp,
+    ) -> Vec<MountStatus> {
+        if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
+            self.all_due();
+        }
+        let due = mem::take(&mut self.due);
+        let is_due = |status: &MountStatus| due.contains_key(&status.mount.volume);
+        let indexes = self.mounts.iter().enumerate();
+        let indexes = indexes.filter(|(_, status)| is_due(status));
+        let wanted: Vec<_> = indexes.map(|(index, _)| index).collect();
+        if wanted.is_empty() {
+            return Vec::new();
+        }
+        query.volumes = Some(due.keys().cloned().collect());
+        let found = match timeout(SEARCH, query.find(&node.processes, false)).await {
+            Ok(found) => found.map_err(|error: TargetError| error.to_string()),
+            Err(_) => {
+                Err("the search for the processes of the container takes too long".to_owned())
+            }
+        };
+        let mut results: BTreeMap<usize, Result<bool, Kept>> = BTreeMap::new();
+        match found {
+            Err(reason) => {
+                let failed = |&index: &usize| (index, Err(Kept::new("failed", &*reason)));
+                results.extend(wanted.iter().map(failed));
+            }
+            Ok(containers) => {
+                let mut known = BTreeMap::new();
+                for container in containers {
+                    let job = self.job(node, &query.mounts, container, &wanted, &due);
+                    let names = job.container.candidate_names.clone();
+                    let main = job.container.main.clone();
+                    let Ok((seen, places)) = spawn_blocking(move || job.run()).await else {
+                        continue;
+                    };
+                    for name in names {
+                        known.insert(name, (main.clone(), places.clone()));
+                    }
+                    for (index, result) in seen {
+                        let slot = results.entry(index).or_insert(Ok(false));
+                        // Of containers with the same mounts, one that fails counts.
+                        if let (Ok(done), Ok(more)) = (&mut *slot, &result) {
+                            *done |= *more;
+                        } else if slot.is_ok() {
+                            *slot = result;
+                        }
+                    }
+                }
+                // What was known of containers that were not looked at.
+                for (name, places) in mem::replace(&mut self.known, known) {
+                    self.known.entry(name).or_insert(places);
+                }
+                for &index in &wanted {
+                    let name = &self.mounts[index].mount.container;
+                    let runs = query.ids.as_ref().is_some_and(|ids| ids.contains_key(name));
+                    if runs {
+                        let hidden = Kept::new("not_permitted", HIDDEN);
+                        results.entry(index).or_insert(Err(hidden));
+                    }
+                }
+            }
+        }
+        self.take_in(node, &wanted, results, now)
+    }
+
+    fn job(
+        &self,
+        node: &Arc<SubPathNode>,
+        pod: &PodMounts,
+        container: FoundContainer,
+        wanted: &[usize],
+        due: &BTreeMap<SmolStr, Option<SmolStr>>,
+    ) -> Job {
+        let mounts = wanted
+            .iter()
+            .map(|&index| (index, &self.mounts[index].mount));
+        let own = mounts.filter(|(_, mount)| container.candidate_names.contains(&mount.container));
+        let known = container.candidate_names.iter();
+        let known = known.filter_map(|name| self.known.get(name));
+        let mut known = known.filter(|(main, _)| *main == container.main);
+        Job {
+            node: Arc::clone(node),
+            pod: pod.clone(),
+            wanted: own.map(|(index, mount)| (index, mount.clone())).collect(),
+            sets: due.clone(),
+            known: known
+                .next()
+                .map(|(_, places)| places.clone())
+                .unwrap_or_default(),
+            container,
+        }
+    }
+
+    fn take_in(
+        &mut self,
+        node: &SubPathNode,
+        wanted: &[usize],
+        mut results: BTreeMap<usize, Result<bool, Kept>>,
+        now: Timestamp,
+    ) -> Vec<MountStatus> {
+        let (mut reported, mut may_pass) = (Vec::new(), false);
+        let mut behind = BTreeSet::new();
+        for &index in wanted {
+            let status = &mut self.mounts[index];
+            let state = match results.remove(&index) {
+                None => MountState::Unknown,
+                Some(Ok(is_replaced)) => {
+                    status.failures = 0;
+                    if is_replaced {
+                        node.count("replaced");
+                        status.replaced = Some(now);
+                        let changed = self.changed.get(&status.mount.volume);
+                        status.took = changed.map(Instant::elapsed);
+                        if let Some(took) = status.took {
+                            node.delay.observe(took.as_secs_f64());
+                        }
+                    }
+                    MountState::Live
+                }
+                Some(Err(kept)) => {
+                    node.count(kept.result);
+                    may_pass |= kept.may_pass();
+                    behind.insert(status.mount.volume.clone());
+                    MountState::Pinned(kept.reason)
+                }
+            };
+            if matches!(state, MountState::Pinned(_)) {
+                status.failures = if status.state == state {
+                    status.failures + 1
+                } else {
+                    1
+                };
+            }
+            status.state = state;
+            if status.failures == FAILURES {
+                reported.push(status.clone());
+            }
+        }
+        self.changed.retain(|volume, _| behind.contains(volume));
+        if may_pass {
+            self.retry_at = Some(Instant::now() + self.backoff.next_delay());
+        } else {
+            self.backoff.reset();
+        }
+        reported
+    }
+}
+
+/// What became of the mount with this index: whether it was replaced.
+type Outcome = (usize, Result<bool, Kept>);
+
+/// The look at one container.
+struct Job {
+    node: Arc<SubPathNode>,
+    pod: PodMounts,
+    container: FoundContainer,
+    wanted: Vec<(usize, WantedMount)>,
+    sets: BTreeMap<SmolStr, Option<SmolStr>>,
+    known: MountPoints,
+}
+
+impl Job {
+    /// What became of each mount, and where they are.
+    fn run(self) -> (Vec<Outcome>, MountPoints) {
+        // In serve mode, containers with the same mounts may be the same one.
+        let mut wanted: Vec<&WantedMount> = Vec::new();
+        for (_, mount) in &self.wanted {
+            if !wanted.iter().any(|other| other.is_same_place(mount)) {
+                wanted.push(mount);
+            }
+        }
+        let mut places = self.known.clone();
+        let looked = self.look();
+        let done: Vec<Result<bool, Kept>> = match &looked {
+            Err(kept) => wanted.iter().map(|_| Err(kept.clone())).collect(),
+            Ok((namespace, mounts)) => {
+                let picked = pick(mounts, &wanted, &self.known).into_iter();
+                let done = picked.zip(&wanted).map(|(found, mount)| {
+                    let found = found?;
+                    let place = found.record.mount_point.clone();
+                    places.entry(mount.mount_path.clone()).or_insert(place);
+                    self.update(namespace, found, mount)
+                });
+                done.collect()
+            }
+        };
+        let results = self.wanted.iter().map(|(index, mount)| {
+            let number = wanted.iter().position(|other| other.is_same_place(mount));
+            (*index, done[number.unwrap_or_default()].clone())
+        });
+        (results.collect(), places)
+    }
+
+    /// The mount namespace of the container, and the mounts of the pod's volumes in it.
+    fn look(&self) -> Result<(OwnedFd, Vec<VolumeMount>), Kept> {
+        let processes = &self.node.processes;
+        let namespace = processes.mount_namespace(&self.container.main);
+        let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
+        let places = processes.places();
+        let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
+        let mounts = Inside::run(namespace.as_fd(), |inside| {
+            let look = || {
+                let found = volume_mounts(|| inside.table(), &places, &self.pod);
+                found.map_err(failed("read the mounts of the container"))
+            };
+            let found = look()?;
+            let mut left_over = false;
+            for mount in found.iter().flatten().filter(|mount| mount.is_left_over) {
+                if self.wanted.iter().any(|(_, wanted)| mount.is_alike(wanted)) {
+                    inside.uncover(&mount.record)?;
+                    left_over = true;
+                }
+            }
+            if left_over { look() } else { Ok(found) }
+        })?;
+        Ok((namespace, mounts?))
+    }
+
+    /// Replaces the mount, if it does not show the present content; returns whether it was.
+    fn update(
+        &self,
+        namespace: &OwnedFd,
+        found: &VolumeMount,
+        wanted: &WantedMount,
+    ) -> Result<bool, Kept> {
+        let path = wanted.path.display();
+        let directory = self.pod.volumes.get(&wanted.volume);
+        let directory = directory.ok_or_else(|| Kept::new("gone", "the volume is gone"))?;
+        let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
+        if let Some(Some(set)) = self.sets.get(&wanted.volume)
+            && *set != source.set
+        {
+            return Err(Kept::new("changed", "the volume has changed meanwhile"));
+        }
+        let Some(file) = source.file else {
+            return Err(Kept::new("gone", format!("key {path} is gone")));
+        };
+        if found.set == Some(source.set) && !found.is_deleted {
+            return Ok(false);
+        }
+        // It is never writable, whatever the old one is.
+        let new = self
+            .node
+            .stage
+            .mount_of(&file, found.record.flags | MountFlags::RDONLY)?;
+        if !self.node.processes.is_same(&self.container.main) {
+            return Err(Kept::new("changed", "the container has ended"));
+        }
+        let enforces = enforces_labels();
+        let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
+        Ok(Inside::run(namespace.as_fd(), replace)?)
+    }
+}
