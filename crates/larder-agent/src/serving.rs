@@ -254,6 +254,7 @@ impl ServingWorker {
             host: Arc::clone(&self.work.node.host),
             now: self.work.wall(),
             observer,
+            serves_manifests: self.work.node.has_manifests,
         };
         let JobReport { parts, tidied } = blocking(move || job.run()).await;
         if let Some(failure) = tidied {

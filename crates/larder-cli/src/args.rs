@@ -4,7 +4,13 @@ mod on_change;
 pub(crate) mod sidecar;
 mod values;
 
-use std::{ffi::OsString, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
+use std::{
+    ffi::OsString,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+    time::Duration,
+};
 
 use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
@@ -115,6 +121,11 @@ pub(crate) struct RunArgs {
     /// kubeconfig (mode 0600), whole as soon as it exists, and removed on exit
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "manifests")]
     pub(crate) kubeconfig_out: Option<PathBuf>,
+
+    /// With --manifests: the address of pods whose manifest states none (status.podIP), as nothing here gives them one,
+    /// such as 127.0.0.1. Without it, environments that read it wait
+    #[arg(long, value_name = "IP", conflicts_with_all = ["kubeconfig", "beside_kubelet"])]
+    pub(crate) pod_address: Option<IpAddr>,
 
     /// Delete pods from the API server once their deletion was requested and their volumes are gone, as nothing here
     /// runs them. With --manifests, that is always so

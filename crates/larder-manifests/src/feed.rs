@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     path::Path,
     sync::Arc,
     time::Duration,
@@ -19,13 +20,21 @@ use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
 /// object that is deleted together with its pod would be reported as missing.
 const PODS_FIRST: Duration = Duration::from_millis(50);
 
+/// What a scheduler and a runtime would give pods.
+#[derive(Clone, Debug)]
+pub struct Placement {
+    /// The node that pods without one are bound to.
+    pub node_name: String,
+    /// The address of pods without one that are not in the network of their node; `None` gives them none.
+    pub pod_address: Option<IpAddr>,
+}
+
 /// Follows a directory, and keeps the server's objects the same as those of the directory.
 #[derive(Debug)]
 pub struct Feed {
     directory: ManifestDir,
     server: ApiServer,
-    /// The node that pods without one are bound to.
-    node_name: Option<String>,
+    placement: Option<Placement>,
     /// Objects that the server rejected, and why.
     rejected: BTreeMap<ObjectId, String>,
     problems: watch::Sender<Arc<[String]>>,
@@ -35,7 +44,7 @@ pub struct Feed {
 }
 
 impl Feed {
-    /// Fills `server` from the directory `path`. With a `node_name`, pods that name no node are bound to it.
+    /// Fills `server` from the directory `path`. With a `placement`, pods get what they lack of it.
     ///
     /// # Errors
     ///
@@ -43,13 +52,13 @@ impl Feed {
     pub async fn open(
         path: &Path,
         server: ApiServer,
-        node_name: Option<String>,
+        placement: Option<Placement>,
     ) -> Result<Self, OpenError> {
         let (directory, changes) = ManifestDir::open(path).await?;
         let mut feed = Self {
             directory,
             server,
-            node_name,
+            placement,
             rejected: BTreeMap::new(),
             problems: watch::Sender::new(Arc::from([])),
             rejected_since_start: BTreeSet::new(),
@@ -142,8 +151,12 @@ impl Feed {
     }
 
     fn upsert(&self, id: &ObjectId, object: RawObject) -> Result<(), ApiError> {
-        let object = match &self.node_name {
-            Some(node_name) if id.kind == "Pod" => bound(object, node_name),
+        let object = match &self.placement {
+            Some(placement) if id.kind == "Pod" => placement.complete(object, || {
+                let key = &id.key;
+                self.server
+                    .get(Kind::of_name("Pod")?, &key.namespace, &key.name)
+            }),
             _ => object,
         };
         let applied = self.server.apply(&*object)?;
@@ -152,16 +165,33 @@ impl Feed {
     }
 }
 
-fn bound(object: RawObject, node_name: &str) -> RawObject {
-    let mut value = object.into_value();
-    if let Some(spec) = value.get_mut("spec").and_then(Value::as_object_mut) {
-        let unbound = spec
-            .get("nodeName")
-            .and_then(Value::as_str)
-            .is_none_or(str::is_empty);
-        if unbound {
-            spec.insert("nodeName".to_owned(), json!(node_name));
+impl Placement {
+    /// Completes `pod`. An address that `held`, the pod as the server has it, got from elsewhere stays.
+    fn complete(&self, pod: RawObject, held: impl FnOnce() -> Option<Value>) -> RawObject {
+        let mut pod = pod.into_value();
+        let Some(spec) = pod.get_mut("spec").and_then(Value::as_object_mut) else {
+            return RawObject::new(pod);
+        };
+        let node = spec.get("nodeName").and_then(Value::as_str);
+        if node.is_none_or(str::is_empty) {
+            spec.insert("nodeName".to_owned(), json!(self.node_name));
         }
+        let has_host_network = spec.get("hostNetwork") == Some(&json!(true));
+        if let Some(address) = self.pod_address.filter(|_| !has_host_network)
+            && pod["status"]["podIP"].is_null()
+            && pod["status"]["podIPs"].is_null()
+        {
+            let held = held().map(|mut held| held["status"].take());
+            let held = held.filter(|status| status["podIP"].is_string());
+            pod["status"] = match (pod["status"].take(), held) {
+                (Value::Null, Some(held)) => held,
+                (mut status, _) => {
+                    status["podIP"] = json!(address);
+                    status["podIPs"] = json!([{"ip": address}]);
+                    status
+                }
+            };
+        }
+        RawObject::new(pod)
     }
-    RawObject::new(value)
 }

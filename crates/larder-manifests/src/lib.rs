@@ -3,4 +3,7 @@
 mod directory;
 mod feed;
 
-pub use self::{directory::OpenError, feed::Feed};
+pub use self::{
+    directory::OpenError,
+    feed::{Feed, Placement},
+};

@@ -287,6 +287,7 @@ impl AgentBuilder {
                 reports,
                 host,
                 on_change,
+                has_manifests: self.incomplete.is_some(),
             }),
             beside,
             checkpoint: Arc::new(checkpoint_board),
@@ -295,7 +296,6 @@ impl AgentBuilder {
             sources: Arc::default(),
             registries: Arc::new([self.registry, kubelets]),
             constant: Arc::new(constant),
-            has_manifests: self.incomplete.is_some(),
         };
         Ok(Agent {
             config: self.config,

@@ -49,8 +49,6 @@ pub struct AgentHandle {
     pub(super) registries: Arc<[Registry; 2]>,
     /// The part of the status that does not change while the agent runs.
     pub(super) constant: Arc<AgentStatus<(), ()>>,
-    /// Whether the API server is embedded, and filled from manifests.
-    pub(super) has_manifests: bool,
 }
 
 impl fmt::Debug for AgentHandle {
@@ -252,7 +250,7 @@ impl AgentHandle {
         let mut status = entry.status();
         self.add_paths(&mut status);
         status.on_change = self.node.on_change.statuses(&status.uid);
-        if self.has_manifests && status.source == PodSource::Api.as_str() {
+        if self.node.has_manifests && status.source == PodSource::Api.as_str() {
             MANIFESTS.clone_into(&mut status.source);
         }
         if let Some(pod) = self.pods.pod_by_uid(&entry.uid) {

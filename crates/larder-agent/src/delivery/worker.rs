@@ -38,6 +38,8 @@ pub(crate) struct DeliveryNode {
     /// The root directory of larder. Beside a kubelet it has the records of hooks only.
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) on_change: OnChange,
+    /// Whether the API server is embedded, and filled from manifests.
+    pub(crate) has_manifests: bool,
 }
 
 /// Where workers report.

@@ -34,6 +34,8 @@ pub(super) struct Job {
     pub(super) now: Timestamp,
     /// The observer of the pod's hooks, if it has any.
     pub(super) observer: Option<Observer>,
+    /// Whether the API server is filled from manifests.
+    pub(super) serves_manifests: bool,
 }
 
 /// The result of a job.
@@ -74,14 +76,22 @@ impl DeliveryFailure {
     }
 
     /// The address at `path` is unknown.
-    fn without_address(path: &str) -> Self {
-        let holder = if path.starts_with("status.host") {
-            "the Node"
-        } else {
-            "the pod's status"
+    fn without_address(path: &str, serves_manifests: bool) -> Self {
+        let holder = match path.starts_with("status.host") {
+            true => "the Node",
+            false if serves_manifests => {
+                return Self::waiting(format!(
+                    "waiting for {path}: nothing here gives pods addresses; `--pod-address` or the manifest's status does"
+                ));
+            }
+            false => "the pod's status",
         };
+        Self::waiting(format!("waiting for {path}: {holder} has no address yet"))
+    }
+
+    fn waiting(reason: String) -> Self {
         Self {
-            reason: format!("waiting for {path}: {holder} has no address yet"),
+            reason,
             waits: true,
             ..Self::default()
         }
@@ -194,7 +204,10 @@ impl Job {
     ) -> Result<Delivered, DeliveryFailure> {
         let (container, node) = (parts.container(name), self.inputs.node.as_deref());
         if let Some(path) = unknown_address(parts.pod, container, node) {
-            return Err(DeliveryFailure::without_address(path));
+            return Err(DeliveryFailure::without_address(
+                path,
+                self.serves_manifests,
+            ));
         }
         let environment = environment(parts.pod, container, &self.inputs)
             .map_err(|error| DeliveryFailure::in_projection(&error))?;

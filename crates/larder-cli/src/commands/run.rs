@@ -97,6 +97,10 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
         ("manifests", path(&args.manifests)),
         ("kubeconfig", path(&args.kubeconfig)),
         ("kubeconfig-out", path(&args.kubeconfig_out)),
+        (
+            "pod-address",
+            args.pod_address.map(|address| address.to_string()),
+        ),
         ("end-pods", switch(args.end_pods)),
         ("context", args.context.clone()),
         ("node-name", args.node_name.clone()),
@@ -283,7 +287,9 @@ async fn origin(
 ) -> Result<AgentOrigin, Failure> {
     if let Some(manifests) = manifests_of(args, config) {
         let kubeconfig = args.kubeconfig_out.as_deref();
-        let started = embedded::start(manifests, &config.node_name, kubeconfig, shutdown).await?;
+        let node = &config.node_name;
+        let started = embedded::start(manifests, node, args.pod_address, kubeconfig, shutdown);
+        let started = started.await?;
         return Ok(AgentOrigin {
             cluster: None,
             client: started.client.clone(),

@@ -7,6 +7,7 @@ mod api;
 mod apiserver;
 mod bad_input;
 mod canaries;
+mod charts;
 mod checkpoint;
 mod checkpoint_canaries;
 mod clean;

@@ -1,6 +1,6 @@
 //! The API server in this process that `--manifests` fills.
 
-use std::{path::Path, sync::Arc};
+use std::{net::IpAddr, path::Path, sync::Arc};
 
 use futures::future::BoxFuture;
 use kube::Client;
@@ -25,6 +25,7 @@ pub(super) struct Embedded {
 pub(super) async fn start(
     _: &Path,
     _: &str,
+    _: Option<IpAddr>,
     _: Option<&Path>,
     _: &CancellationToken,
 ) -> Result<Embedded, Failure> {
@@ -32,7 +33,8 @@ pub(super) async fn start(
     Err(Failure::unreadable(problem))
 }
 
-/// Starts the server with the Node `node` and the objects of `manifests`. With `kubeconfig`, kubectl is let in: the
+/// Starts the server with the Node `node` and the objects of `manifests`. Pods get `pod_address`, unless
+/// they have one. With `kubeconfig`, kubectl is let in: the
 /// server listens on loopback, over TLS, and an administrator's kubeconfig stands in that file.
 ///
 /// # Errors
@@ -42,6 +44,7 @@ pub(super) async fn start(
 pub(super) async fn start(
     manifests: &Path,
     node: &str,
+    pod_address: Option<IpAddr>,
     kubeconfig: Option<&Path>,
     shutdown: &CancellationToken,
 ) -> Result<Embedded, Failure> {
@@ -54,7 +57,11 @@ pub(super) async fn start(
     server
         .apply(&larder_agent::node::of_this_host(node))
         .context("cannot create the Node")?;
-    let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(node.to_owned()));
+    let placement = larder_manifests::Placement {
+        node_name: node.to_owned(),
+        pod_address,
+    };
+    let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(placement));
     let feed = feed.await;
     let feed = feed.map_err(|error| Failure::unreadable(larder_objects::chain(&error)))?;
     let serving = match kubeconfig {
