@@ -16,7 +16,7 @@ use clap::{ArgAction, Parser, Subcommand, ValueEnum, ValueHint};
 use larder::{Strategy, WatchScope};
 use larder_agent::config::listen_address;
 
-use self::values::{duration, loopback, namespace};
+use self::values::{duration, loopback, namespace, variable};
 pub(crate) use self::{
     on_change::OnChangeArgs,
     sidecar::{ConfigmapReload, ReloadArgs, SidecarArgs},
@@ -636,6 +636,10 @@ pub(crate) struct ExecArgs {
     /// Take objects and keys that are not among the manifests as there, with empty values
     #[arg(long, requires = "filenames")]
     pub(crate) assume_missing: bool,
+
+    /// Set a variable of the container, in place of its own of that name; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
 
     #[command(flatten)]
     pub(crate) on_change: OnChangeArgs,

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume, VolumeMount};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ContainerView, Environment, VolumeKind, VolumePath, VolumePathError,
+    ContainerView, Environment, Unknown, Value, Variable, VolumeKind, VolumePath, VolumePathError,
     container::{containers, pod_volumes},
     expand::{Piece, pieces},
 };
@@ -32,6 +32,10 @@ pub struct Mount<'a> {
     /// The part of the volume that is mounted, relative; `None` for the whole. Has no `..`. The mounting side
     /// has to confine links in the volume.
     pub sub_path: Option<Cow<'a, str>>,
+    /// What `sub_path` is, if it has parts that are not known; it shows their sources then.
+    pub unknown_sub_path: Option<Unknown>,
+    /// Whether `sub_path` contains something of a Secret.
+    pub secret_sub_path: bool,
     /// Whether the container must not write: as asked for, and always for volumes that are filled from objects.
     pub read_only: bool,
     /// Whether mounts below it become read-only, too.
@@ -156,12 +160,15 @@ pub fn mounts<'a>(
             })?;
             let kind = VolumeKind::of(volume);
             let (propagation, recursive_read_only) = modes(entry, runtime)?;
+            let part = sub_path(entry, environment)?;
             Ok(Mount {
                 index,
                 volume,
                 kind,
                 mount_path: absolute(&entry.mount_path),
-                sub_path: sub_path(entry, environment)?,
+                sub_path: part.path,
+                unknown_sub_path: part.unknown,
+                secret_sub_path: part.secret,
                 read_only: kind.is_some() || entry.read_only == Some(true),
                 recursive_read_only,
                 propagation,
@@ -213,21 +220,48 @@ fn modes(entry: &VolumeMount, runtime: RuntimeFeatures) -> Result<(Propagation, 
     }
 }
 
+/// The part of a volume that is mounted.
+#[derive(Default)]
+struct SubPath<'a> {
+    path: Option<Cow<'a, str>>,
+    unknown: Option<Unknown>,
+    secret: bool,
+}
+
 fn sub_path<'a>(
     entry: &'a VolumeMount,
     environment: &Environment<'_>,
-) -> Result<Option<Cow<'a, str>>, MountError> {
+) -> Result<SubPath<'a>, MountError> {
     let expression = entry.sub_path_expr.as_deref().unwrap_or_default();
-    let path = if expression.is_empty() {
-        Cow::Borrowed(entry.sub_path.as_deref().unwrap_or_default())
+    let mut part = if expression.is_empty() {
+        SubPath {
+            path: entry.sub_path.as_deref().map(Cow::Borrowed),
+            ..SubPath::default()
+        }
     } else {
-        Cow::Owned(expand_sub_path(expression, environment)?)
+        expand_sub_path(expression, environment)?
     };
-    if path.is_empty() {
-        return Ok(None);
+    part.path = part.path.filter(|path| !path.is_empty());
+    if let Some(path) = &part.path {
+        // Errors quote the path.
+        check_sub_path(path).map_err(|error| match error {
+            MountError::Absolute(_) if part.secret => MountError::Absolute(HIDDEN.to_owned()),
+            MountError::Parent(_) if part.secret => MountError::Parent(HIDDEN.to_owned()),
+            error => error,
+        })?;
     }
-    check_sub_path(&path)?;
-    Ok(Some(path))
+    Ok(part)
+}
+
+/// In place of a path with something of a Secret in it.
+const HIDDEN: &str = "<hidden>";
+
+impl Mount<'_> {
+    /// `sub_path` for people: without anything of a Secret.
+    pub fn shown_sub_path(&self) -> Option<&str> {
+        let path = self.sub_path.as_deref()?;
+        Some(if self.secret_sub_path { HIDDEN } else { path })
+    }
 }
 
 /// Checks a `subPath` as far as its text goes.
@@ -245,21 +279,35 @@ pub(crate) fn check_sub_path(path: &str) -> Result<(), MountError> {
 const MAX_PATH_BYTES: usize = 4096;
 
 /// Expands as everywhere, but a reference to a variable that is undefined or empty is an error.
-fn expand_sub_path(text: &str, environment: &Environment<'_>) -> Result<String, MountError> {
+fn expand_sub_path(
+    text: &str,
+    environment: &Environment<'_>,
+) -> Result<SubPath<'static>, MountError> {
     let mut expanded = String::with_capacity(text.len());
-    let mut missing = Vec::new();
+    let mut secret = false;
+    let (mut missing, mut parts) = (Vec::new(), Vec::new());
     for piece in pieces(text) {
         match piece {
-            Piece::Text(text) => expanded.push_str(text),
+            Piece::Text(text) => {
+                expanded.push_str(text);
+                parts.push(Ok(text.as_bytes()));
+            }
             Piece::Reference { name, .. } => match environment.get(name) {
-                Some(variable) if variable.value.unknown().is_some() => {
-                    let text = variable.value.unknown().map(crate::Unknown::text);
-                    expanded.push_str(&text.unwrap_or_default().replace('/', "_"));
+                Some(Variable {
+                    value: Value::Unknown(unknown),
+                    secret: is_secret,
+                    ..
+                }) => {
+                    secret |= is_secret;
+                    expanded.push_str(&unknown.text().replace('/', "_"));
+                    parts.push(Err(&**unknown));
                 }
                 Some(variable) if !variable.value.is_empty() => {
+                    secret |= variable.secret;
                     let value = std::str::from_utf8(&variable.value);
                     let value = value.map_err(|_| MountError::NotUtf8(name.to_owned()))?;
                     expanded.push_str(value);
+                    parts.push(Ok(&*variable.value));
                     if expanded.len() > MAX_PATH_BYTES {
                         return Err(MountError::TooLong);
                     }
@@ -269,7 +317,13 @@ fn expand_sub_path(text: &str, environment: &Environment<'_>) -> Result<String, 
         }
     }
     if missing.is_empty() {
-        return Ok(expanded);
+        let is_known = parts.iter().all(Result::is_ok);
+        let unknown = (!is_known).then(|| Unknown::joined(parts.into_iter()));
+        return Ok(SubPath {
+            path: Some(expanded.into()),
+            unknown,
+            secret,
+        });
     }
     missing.sort_unstable();
     missing.dedup();

@@ -48,6 +48,14 @@ impl FromStr for PodName {
     }
 }
 
+/// Parses `NAME=VALUE`.
+pub(super) fn variable(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("expected NAME=VALUE"),
+    }
+}
+
 /// Parses an address of this machine's loopback interface.
 pub(super) fn loopback(text: &str) -> Result<SocketAddr, String> {
     let address = listen_address(text)?;

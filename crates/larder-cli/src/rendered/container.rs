@@ -82,7 +82,9 @@ impl<'a> RenderedPod<'a> {
                 };
                 files.insert(format!("{root}{all}"), file);
             }
-            for (below, path, file) in files_below(&projection.payload, sub_path.unwrap_or("")) {
+            // Of one that is not known, any part of the volume may be what the container sees.
+            let part = sub_path.filter(|_| mount.unknown_sub_path.is_none());
+            for (below, path, file) in files_below(&projection.payload, part.unwrap_or("")) {
                 let slash = if below.is_empty() { "" } else { "/" };
                 let file = MountedFile {
                     file,

@@ -147,8 +147,10 @@ pub(crate) fn heading(container: &ContainerView<'_>) -> String {
 pub(crate) fn mount_source(mount: &Mount<'_>) -> String {
     let volume = mount.volume;
     let mut what = format!("volume {}: {}", volume.name, volume_type(volume));
-    if let Some(path) = &mount.sub_path {
-        what = format!("{path} of {what}");
+    match (&mount.unknown_sub_path, mount.shown_sub_path()) {
+        (Some(path), _) => what = format!("{} of {what}", unknown(path, false)),
+        (None, Some(path)) => what = format!("{path} of {what}"),
+        (None, None) => {}
     }
     if mount.read_only {
         what += ", read-only";

@@ -192,6 +192,20 @@ pub(crate) fn edit(desk: &Desk, key: &str, variable: &str) {
 }
 
 #[test]
+fn unknown_variables_are_named_and_can_be_set() {
+    let env = "env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}, \
+        {name: URL, value: 'http://$(IP):80'}], command: [sh, -c, 'echo $URL$NEW']";
+    let desk = Desk::with([("app.yaml", &web_pod(env, ""))]);
+    let run = desk.run("exec -f app.yaml");
+    assert_eq!((run.code, &*run.stdout), (0, "\n"), "{run:?}");
+    let note = "not known here, so empty: IP (status.podIP), URL (status.podIP)";
+    assert!(run.stderr.contains(note), "{run:?}");
+    let run = desk.run("exec -f app.yaml --env IP=10.0.0.1 --env NEW=$(IP)");
+    assert_eq!(run.stdout, "http://10.0.0.1:80$(IP)\n", "{run:?}");
+    assert!(!run.stderr.contains("not known"), "{run:?}");
+}
+
+#[test]
 fn command_sees_what_the_container_would() {
     // projection 64
     if !may_mount() {

@@ -21,6 +21,8 @@ pub(super) struct Origin {
     namespace: String,
     container: Option<String>,
     assume_missing: bool,
+    /// Variables in place of the container's.
+    variables: Vec<(String, String)>,
 }
 
 enum PodSource {
@@ -72,11 +74,18 @@ impl Origin {
             namespace: args.namespace.clone(),
             container: args.container.clone(),
             assume_missing: args.assume_missing,
+            variables: args.env.clone(),
         }
     }
 
     /// The current target, and whether all manifests were valid. Waits for disks and for an agent.
     pub(super) fn read(&self) -> Result<(ExecTarget, bool), Failure> {
+        let (mut target, is_valid) = self.read_as_stated()?;
+        target.set_variables(&self.variables);
+        Ok((target, is_valid))
+    }
+
+    fn read_as_stated(&self) -> Result<(ExecTarget, bool), Failure> {
         let (pod, namespace, container) = (
             self.pod.as_ref(),
             self.namespace.as_str(),

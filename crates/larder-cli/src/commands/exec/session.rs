@@ -106,6 +106,7 @@ impl<'a> Session<'a> {
         // A user that the pod forbids is an error of the container, not of a volume, for root and other callers alike.
         identity(&target.pod, target.container(), sandbox.mapped())?;
         session.note_secrets(&target);
+        target.note_unknown();
         let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
             session

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use anyhow::anyhow;
-use k8s_openapi::api::core::v1::{Pod, Volume};
+use k8s_openapi::api::core::v1::{EnvVar, Pod, Volume};
 use larder_objects::{SecretBytes, manifest::Manifests};
 use larder_on_change::PodOutline;
 use larder_projection::{
@@ -14,6 +14,7 @@ use crate::{
     args::PodName,
     offline::{ClusterObjects, Offline, OfflinePod},
     outcome::Failure,
+    output,
 };
 
 /// A container of a pod, at one time.
@@ -82,6 +83,59 @@ impl ExecTarget {
             contents: Contents::Inputs(Box::new(inputs)),
             pod,
         })
+    }
+
+    /// Sets variables of the container. Those of manifests that refer to them follow.
+    pub(super) fn set_variables(&mut self, variables: &[(String, String)]) {
+        if let Contents::Delivered(delivered) = &mut self.contents {
+            let all = variables.iter();
+            let all =
+                all.map(|(name, value)| (name.clone(), SecretBytes::new(value.clone().into())));
+            return delivered.variables.extend(all);
+        }
+        let Some(spec) = &mut self.pod.spec else {
+            return;
+        };
+        let regular = spec.init_containers.iter_mut().flatten();
+        let regular = regular.chain(&mut spec.containers);
+        let regular = regular.map(|container| (&container.name, &mut container.env));
+        let others = spec.ephemeral_containers.iter_mut().flatten();
+        let others = others.map(|container| (&container.name, &mut container.env));
+        let mut all = regular.chain(others);
+        let Some((_, own)) = all.find(|(name, _)| **name == self.container) else {
+            return;
+        };
+        let own = own.get_or_insert_default();
+        for (name, value) in variables {
+            let set = EnvVar {
+                name: name.clone(),
+                value: Some(value.replace('$', "$$")),
+                value_from: None,
+            };
+            match own.iter_mut().rfind(|variable| variable.name == *name) {
+                Some(variable) => *variable = set,
+                None => own.push(set),
+            }
+        }
+    }
+
+    /// Prints which variables are empty because their values are not known.
+    pub(super) fn note_unknown(&self) {
+        // Its errors are those of the start.
+        let environment = self.environment().unwrap_or_default();
+        let unknown = environment.iter().chain(environment.opaque());
+        let unknown = unknown.filter_map(|(name, variable)| {
+            let sources = variable.value.unknown()?.sources();
+            let sources: Vec<_> = sources.map(ToString::to_string).collect();
+            Some(format!("{name} ({})", sources.join(", ")))
+        });
+        let unknown: Vec<_> = unknown.collect();
+        if !unknown.is_empty() {
+            output::note(format_args!(
+                "not known here, so empty: {}; --env NAME=VALUE sets one",
+                unknown.join(", ")
+            ));
+        }
     }
 
     pub(super) fn uid(&self) -> &str {

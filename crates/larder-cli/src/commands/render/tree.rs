@@ -297,17 +297,16 @@ fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>, shown: Shown) -> Branch {
         TableCell::dim(mount_source(mount)),
     ]);
     if let Some(projection) = pod.projection(&mount.volume.name) {
-        let sub_path = mount.sub_path.as_deref().unwrap_or("");
-        branch.extend(content(pod, projection, sub_path, shown));
+        branch.extend(content(pod, projection, Some(mount), shown));
     }
     branch
 }
 
-/// Files of a volume at or below `sub_path`.
+/// Files of a volume, or of the part of it that is mounted. Of a part that is not known, all of the volume.
 fn content(
     pod: &RenderedPod<'_>,
     projection: &Result<Projection<'_>, PayloadError>,
-    sub_path: &str,
+    mount: Option<&Mount<'_>>,
     shown: Shown,
 ) -> Vec<Branch> {
     let projection = match projection {
@@ -317,7 +316,11 @@ fn content(
             return vec![Branch::new([TableCell::red(why)])];
         }
     };
-    let wanted = sub_path.trim_end_matches('/');
+    let mount = mount.filter(|mount| mount.unknown_sub_path.is_none());
+    let sub_path = mount.and_then(|mount| mount.sub_path.as_deref());
+    let sub_path = sub_path.unwrap_or_default();
+    let shown_path = mount.and_then(Mount::shown_sub_path).unwrap_or_default();
+    let wanted = shown_path.trim_end_matches('/');
     let mut branches: Vec<_> = files_below(&projection.payload, sub_path)
         .map(|(_, path, file)| {
             let source = projection.origins.get(path);
@@ -374,7 +377,7 @@ fn unmounted(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
         let text = format!("volume {}: {}", volume.name, volume_type(volume));
         Branch::with(
             [TableCell::plain(text)],
-            content(pod, projection, "", shown),
+            content(pod, projection, None, shown),
         )
     });
     Branch::with(

@@ -187,3 +187,69 @@ fn render_names_what_only_a_running_pod_has() {
     );
     assert!(run.stdout.contains("not known: secret shop-tls"), "{run:?}");
 }
+
+#[test]
+fn part_of_a_volume_that_is_not_known_differs_from_a_literal_one() {
+    let pod = |sub_path: &str| {
+        let mount = format!("volumeMounts: [{{name: tls, mountPath: /tls, {sub_path}}}]");
+        POD.replace("volumeMounts: [{name: tls, mountPath: /tls}]", &mount)
+    };
+    let (unknown, literal) = (
+        pod(r#"subPathExpr: "$(POD_NAME)""#),
+        pod(r#"subPath: "$(metadata.name)""#),
+    );
+    let names = pod("subPath: metadata.name");
+    for literal in [&literal, &names] {
+        let found = container(&unknown, literal);
+        assert_eq!(found["verdict"], "restart");
+        assert!(found["mounts"]["changed"].get("/tls").is_some(), "{found}");
+    }
+    assert_eq!(container(&unknown, &unknown), Value::Null);
+    // Any part of the volume may be the one.
+    let with = |value: &str| {
+        let object = secret(&format!("{{web-x: {value}, password: a}}"));
+        [
+            unknown.as_str(),
+            &object.replace("name: tls", "name: shop-tls"),
+        ]
+        .concat()
+    };
+    let found = container(&with("a"), &with("b"));
+    assert_eq!(found["verdict"], "restart");
+    assert!(
+        found["files"]["changed"].get("/tls/web-x").is_some(),
+        "{found}"
+    );
+    let desk = Desk::with([("app.yaml", &with("a"))]);
+    let run = desk.run("render -f app.yaml");
+    assert!(
+        run.stdout
+            .contains("<known when it runs: metadata.name> of volume tls")
+            && !run.stdout.contains("the volume has no"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn part_of_a_volume_that_a_secret_names_is_hidden() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web, namespace: prod}\nspec:\n  \
+        volumes: [{name: e, configMap: {name: c, optional: true}}]\n  \
+        containers:\n  - {name: web, image: i, env: [{name: P, valueFrom: {secretKeyRef: {name: tls, key: p}}}], \
+        volumeMounts: [{name: e, mountPath: /e, subPathExpr: a/$(P)}]}\n";
+    let with = |secret: &str| [secret, pod].concat();
+    let (from, to) = (
+        with(&(secret("{p: c4n4ry}") + "---\n")),
+        with(&(secret("{p: other-c4n4ry}") + "---\n")),
+    );
+    let desk = Desk::with([("app.yaml", &from)]);
+    for format in ["tree", "html"] {
+        let run = desk.run(&format!("render -f app.yaml -o {format}"));
+        assert!(run.stdout.contains("of volume e"), "{run:?}");
+        assert!(!run.stdout.contains("c4n4ry"), "{run:?}");
+    }
+    for format in ["tree", "markdown", "html", "json"] {
+        let run = run(&from, &to, &format!("-o {format}"));
+        assert_eq!(run.code, 1, "{run:?}");
+        assert!(!run.stdout.contains("c4n4ry"), "{run:?}");
+    }
+}
