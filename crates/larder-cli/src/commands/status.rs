@@ -20,6 +20,7 @@ use jiff::Timestamp;
 use larder_agent::status::{AgentStatus, PodStatus};
 use tokio::time::Instant;
 
+pub(super) use self::report::is_failing;
 use self::{
     progress::{Progress, waiting_for},
     report::{Detail, explanation, is_settled, overview},

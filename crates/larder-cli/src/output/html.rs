@@ -45,7 +45,11 @@ impl Card {
     pub(crate) fn new(id: impl Into<String>, tree: &Branch) -> Self {
         let id = id.into();
         let mut html = String::new();
-        let _ = write!(html, "<article id=\"{}\">", text(&id));
+        let state = match tree.state {
+            "" => String::new(),
+            state => format!(" data-state=\"{}\"", text(state)),
+        };
+        let _ = write!(html, "<article id=\"{}\"{state}>", text(&id));
         branch(&mut html, tree, "h2");
         html.push_str("</article>");
         Self { id, html }
@@ -122,6 +126,7 @@ impl Page<'_> {
 <header>
 <h1>{title}</h1>
 <p id="summary">{summary}</p>
+<div id="states" role="group" aria-label="Show only"></div>
 <div class="tools">
 <label>Search <input type="search" id="search" autocomplete="off" spellcheck="false" aria-keyshortcuts="/"></label>
 <button type="button" id="open">Expand all</button>
@@ -174,11 +179,14 @@ fn branch(html: &mut String, tree: &Branch, heading: &str) {
 }
 
 fn cell(cell: &TableCell) -> String {
-    if cell.text.is_empty() {
-        return String::new();
-    }
     let (class, _) = cell.paint.class_and_code();
-    format!("<span class=\"{class}\">{}</span>", text(&cell.text))
+    let time = cell.time.map(|time| {
+        let time = format!("{time:.0}");
+        format!(" <time datetime=\"{time}\" title=\"{time}\">{time}</time>")
+    });
+    let time = time.unwrap_or_default();
+    // An empty one keeps its column.
+    format!("<span class=\"{class}\">{}{time}</span>", text(&cell.text))
 }
 
 /// Text for an element or an attribute.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use jiff::Timestamp;
+
 use super::{
     escaped,
     style::{Paint, Style},
@@ -16,6 +18,8 @@ pub(crate) struct Branch {
     pub(super) children: Vec<Branch>,
     /// Whether a page shows the line only, until its reader opens it.
     pub(super) is_folded: bool,
+    /// What a page counts, and filters by; empty if it does neither.
+    pub(super) state: &'static str,
 }
 
 /// A piece of a line.
@@ -23,6 +27,8 @@ pub(crate) struct Branch {
 pub(crate) struct TableCell {
     pub(super) text: String,
     pub(super) paint: Paint,
+    /// Follows the text: a page shows its age, with the time as a title.
+    pub(super) time: Option<Timestamp>,
 }
 
 macro_rules! cells {
@@ -40,7 +46,19 @@ impl TableCell {
 
     fn new(text: impl fmt::Display, paint: Paint) -> Self {
         let text = escaped(&text.to_string()).into_owned();
-        Self { text, paint }
+        Self {
+            text,
+            paint,
+            time: None,
+        }
+    }
+
+    /// The age of `time` after `label`, on a page.
+    pub(crate) fn age(label: &str, time: Timestamp) -> Self {
+        Self {
+            time: Some(time),
+            ..Self::dim(label)
+        }
     }
 
     fn width(&self) -> usize {
@@ -63,7 +81,14 @@ impl Branch {
             text: Vec::new(),
             children,
             is_folded: false,
+            state: "",
         }
+    }
+
+    /// The same, counted under this state.
+    pub(crate) fn in_state(mut self, state: &'static str) -> Self {
+        self.state = state;
+        self
     }
 
     /// The same with these lines below it.

@@ -176,6 +176,45 @@ async function live() {
   await stop(running);
 }
 
+// A hundred pods, one of which fails: it is on the first screen, and the counts show only what they count.
+async function hundred() {
+  const pod = (name, map) =>
+    `apiVersion: v1\nkind: Pod\nmetadata: {name: ${name}, namespace: many}\nspec: {nodeName: edge-7, containers: [{name: c, image: i, envFrom: [{configMapRef: {name: ${map}}}]}], volumes: [{name: v, configMap: {name: ${map}}}]}\n`;
+  const names = Array.from({ length: 100 }, (_, number) => `web-${number}`);
+  const map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m, namespace: many}\ndata: {a: b}\n";
+  mkdirSync(join(desk, "many"));
+  const pods = names.map((name) => pod(name, name === "web-57" ? "missing" : "m"));
+  writeFileSync(join(desk, "many", "all.yaml"), [map, ...pods].join("---\n"));
+  const running = await start("run", "--manifests", "many", "--root-dir", "many-root", "--node-name", "edge-7");
+  const ui = await start("ui", "--root-dir", "many-root");
+  const tab = await open(ui.line, ui.line.split("?")[0]);
+  const { page } = tab;
+  await page.waitForFunction(() => document.querySelectorAll('[data-state="delivered"]').length === 99, { polling: 20, timeout: 20000 });
+  for (const [width, height] of [[1280, 720], [390, 844]]) {
+    await page.setViewport({ width, height });
+    const bottom = await page.$eval("article:not([data-state=delivered])", (card) => card.getBoundingClientRect().bottom);
+    const text = await page.$eval("article:not([data-state=delivered])", (card) => card.textContent);
+    assert.ok(text.includes("many/web-57") && text.includes("missing"), text);
+    assert.ok(bottom <= height, `the pod that waits ends at ${bottom} of ${height} pixels at a width of ${width}`);
+    const row = await page.$eval("article li .row", (row) => [...row.children].filter((cell) => cell.textContent).map((cell) => cell.getBoundingClientRect().top));
+    assert.ok(new Set(row.map(Math.round)).size < row.length, "each cell of a row is a line");
+    if (pictures) await page.screenshot({ path: join(pictures, `hundred-${width}.png`) });
+  }
+  const changes = await page.$$eval("#changes li", (lines) => lines.length);
+  assert.equal(changes, 5);
+  assert.equal(await page.$$eval("article[data-state=delivered] > details[open]", (open) => open.length), 0);
+  assert.match(await page.$eval("time", (time) => `${time.textContent} ${time.title}`), /^\d+[smhd] \d{4}-\d\d-\d\dT/);
+  await page.click("[data-only=delivered]");
+  assert.equal(await shown(page), 99);
+  await page.click("[data-only=delivered]");
+  assert.ok((await shown(page)) > 100);
+  await check("hundred", tab);
+  await page.close();
+  await stop(ui);
+  await stop(running);
+  run(["clean", "--root-dir", "many-root"], [1, 2]);
+}
+
 try {
   cpSync(examples, join(desk, "examples"), { recursive: true });
   await file("render", run(["render", "-f", "examples", "-o", "html"], [1]), "worker", 1);
@@ -191,6 +230,7 @@ try {
   }
   await file("diff", run(["diff", "--from-file", "from", "--to-file", "to", "-o", "html"], [1]), "web", 1);
   await live();
+  await hundred();
 } finally {
   await browser.close();
   for (const child of children) if (child.exitCode === null) await stop({ child });

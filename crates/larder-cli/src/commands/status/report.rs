@@ -27,7 +27,7 @@ pub(super) fn is_done(delivery: &Delivery) -> bool {
 }
 
 /// Whether the last attempt of the hook failed, or its annotation has an error.
-pub(super) fn is_failing(hook: &HookStatus) -> bool {
+pub(in crate::commands) fn is_failing(hook: &HookStatus) -> bool {
     matches!(hook.state.as_str(), "Retrying" | "Failing" | "Invalid")
 }
 

@@ -7,14 +7,17 @@ use larder_agent::status::{
     AgentStatus, ContainerStatus, Delivery, HookStatus, Phase, PodStatus, VolumeStatus,
 };
 
-use crate::output::{
-    age, count,
-    html::Card,
-    tree::{Branch, TableCell},
+use crate::{
+    commands::status::is_failing,
+    output::{
+        age, count,
+        html::Card,
+        tree::{Branch, TableCell},
+    },
 };
 
 /// Number of changes in the feed.
-const MAX_CHANGES: usize = 30;
+const MAX_CHANGES: usize = 5;
 
 /// What the page shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,26 +32,24 @@ impl View {
         if !status.problems.is_empty() || !status.silent_sources.is_empty() {
             cards.push(Card::new("problems", &problems(status)));
         }
+        let mut pods: Vec<_> = status.pods.iter().map(|pod| (state(pod), pod)).collect();
+        // Stable, so pods of one state keep their order.
+        pods.sort_by_key(|(state, _)| *state);
+        let settled = pods.partition_point(|(state, _)| *state < PodState::Delivered);
+        let card = |(state, pod): &(PodState, &PodStatus)| {
+            Card::new(format!("pod-{}", pod.uid), &pod_tree(pod, *state))
+        };
+        cards.extend(pods[..settled].iter().map(card));
         cards.push(Card::new("changes", &feed.tree()));
-        let pods = status.pods.iter();
-        cards.extend(pods.map(|pod| Card::new(format!("pod-{}", pod.uid), &pod_tree(pod))));
+        cards.extend(pods[settled..].iter().map(card));
         if !status.objects.is_empty() {
-            cards.push(Card::new("objects", &objects(status)));
+            cards.push(Card::new("objects", &objects(status).folded()));
         }
-        let pods_in = |phase: Phase| {
-            let pods = status.pods.iter();
-            pods.filter(|pod| pod.delivery.phase == phase).count()
-        };
-        let delivered = pods_in(Phase::Delivered);
-        let failing = match pods_in(Phase::Failing) {
-            0 => String::new(),
-            failing => format!(", {failing} failing"),
-        };
         Self {
             summary: format!(
-                "node {}: {delivered} of {} pods delivered{failing}; agent of {}, started {} ago",
+                "node {}: {}; agent of {}, started {} ago",
                 status.node,
-                status.pods.len(),
+                count(status.pods.len(), "pod"),
                 status.root_dir,
                 age(status.started, now)
             ),
@@ -65,6 +66,47 @@ impl View {
     }
 }
 
+/// What a pod is counted as, the most urgent first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum PodState {
+    Failing,
+    HookFailing,
+    Waiting,
+    Held,
+    Removing,
+    Delivered,
+    Excluded,
+    Ended,
+}
+
+fn state(pod: &PodStatus) -> PodState {
+    match pod.delivery.phase {
+        Phase::Failing => PodState::Failing,
+        Phase::Waiting => PodState::Waiting,
+        Phase::Held => PodState::Held,
+        Phase::Removing => PodState::Removing,
+        Phase::Delivered if pod.on_change.iter().any(is_failing) => PodState::HookFailing,
+        Phase::Delivered => PodState::Delivered,
+        Phase::Excluded => PodState::Excluded,
+        Phase::Ended => PodState::Ended,
+    }
+}
+
+impl PodState {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Failing => "failing",
+            Self::HookFailing => "with a failing hook",
+            Self::Waiting => "waiting",
+            Self::Held => "held",
+            Self::Removing => "removing",
+            Self::Delivered => "delivered",
+            Self::Excluded => "excluded",
+            Self::Ended => "ended",
+        }
+    }
+}
+
 fn problems(status: &AgentStatus) -> Branch {
     let silent = status.silent_sources.iter();
     let silent = silent.map(|source| format!("{source} has not reported its pods yet"));
@@ -73,18 +115,25 @@ fn problems(status: &AgentStatus) -> Branch {
     Branch::with([TableCell::red("Problems")], problems.collect())
 }
 
-fn pod_tree(pod: &PodStatus) -> Branch {
+/// A pod that needs no look is one line, until its reader opens it.
+fn pod_tree(pod: &PodStatus, state: PodState) -> Branch {
     let name = TableCell::bold(format!("{}/{}", pod.namespace, pod.name));
     let mut cells = vec![name];
     cells.extend(delivery(&pod.delivery));
     if let Some(deleted) = pod.deletion_timestamp {
-        let deletion = format!("deletion requested at {}", time(deleted));
-        cells.push(TableCell::yellow(deletion));
+        cells.push(TableCell::yellow("deletion requested"));
+        cells.push(TableCell::age("", deleted));
     }
     let volumes = pod.volumes.iter().map(volume);
     let containers = pod.containers.iter().map(container);
     let hooks = pod.on_change.iter().map(hook);
-    Branch::with(cells, volumes.chain(containers).chain(hooks).collect())
+    let children = volumes.chain(containers).chain(hooks).collect();
+    let tree = Branch::with(cells, children).in_state(state.as_str());
+    if state < PodState::Delivered {
+        tree
+    } else {
+        tree.folded()
+    }
 }
 
 fn volume(volume: &VolumeStatus) -> Branch {
@@ -107,7 +156,7 @@ fn container(container: &ContainerStatus) -> Branch {
         Branch::new([
             TableCell::yellow(format!("needs a restart to see {name}")),
             TableCell::dim(&outdated.object),
-            TableCell::dim(format!("since {}", time(outdated.since))),
+            TableCell::age("for", outdated.since),
         ])
     });
     Branch::with(cells, outdated.collect())
@@ -119,16 +168,15 @@ fn hook(hook: &HookStatus) -> Branch {
         "Waiting" | "Running" => TableCell::yellow,
         _ => TableCell::red,
     };
-    let since = hook.since.map(|since| format!("since {}", time(since)));
-    let success = hook
-        .last_success
-        .map(|last| format!("last success {}", time(last)));
+    let since = hook.since.map(|since| TableCell::age("for", since));
+    let success = hook.last_success;
+    let success = success.map(|last| TableCell::age("last success", last));
     Branch::new([
         TableCell::plain(format!("hook {}", hook.name)),
         TableCell::dim(&hook.action),
         state(&hook.state),
-        TableCell::dim(since.unwrap_or_default()),
-        TableCell::dim(success.unwrap_or_default()),
+        since.unwrap_or_else(|| TableCell::dim("")),
+        success.unwrap_or_else(|| TableCell::dim("")),
         TableCell::plain(&hook.reason),
     ])
 }
@@ -142,15 +190,15 @@ fn delivery(delivery: &Delivery) -> [TableCell; 3] {
         Phase::Failing => TableCell::red(phase),
         Phase::Held | Phase::Waiting | Phase::Removing => TableCell::yellow(phase),
     };
-    let since = TableCell::dim(format!("since {}", time(delivery.since)));
+    let since = TableCell::age("for", delivery.since);
     [phase, since, TableCell::plain(&delivery.reason)]
 }
 
 fn freshness(last_swap: Option<Timestamp>, stale_as_of: Option<Timestamp>) -> [TableCell; 2] {
-    let swap = last_swap.map(|swap| format!("changed {}", time(swap)));
-    let stale = stale_as_of.map(|stale| format!("from a checkpoint of {}", time(stale)));
+    let swap = last_swap.map(|swap| TableCell::age("last change", swap));
+    let stale = stale_as_of.map(|stale| format!("from a checkpoint of {stale:.0}"));
     [
-        TableCell::dim(swap.unwrap_or_default()),
+        swap.unwrap_or_else(|| TableCell::dim("")),
         TableCell::yellow(stale.unwrap_or_default()),
     ]
 }
@@ -171,10 +219,6 @@ fn objects(status: &AgentStatus) -> Branch {
         ])
     });
     Branch::with([TableCell::bold("Objects")], objects.collect())
-}
-
-fn time(time: Timestamp) -> String {
-    format!("{time:.0}")
 }
 
 /// The last changes of content, newest first.
@@ -239,7 +283,7 @@ impl ChangeFeed {
     fn tree(&self) -> Branch {
         let changes = self.changes.iter().map(|change| {
             Branch::new([
-                TableCell::dim(format!("{:.3}", change.time)),
+                TableCell::age("", change.time),
                 TableCell::plain(&change.pod),
                 TableCell::plain(&change.part),
                 TableCell::dim(&change.latency),

@@ -1,7 +1,9 @@
 "use strict";
 const byId = (id) => document.getElementById(id);
-const [search, state, cards] = ["search", "state", "cards"].map(byId);
+const [search, state, cards, states] = ["search", "state", "cards", "states"].map(byId);
 let connection = "";
+// The state whose cards alone are shown.
+let only = "";
 const articles = () => [...cards.children];
 const sections = (root) => root.querySelectorAll("details");
 
@@ -13,7 +15,7 @@ function filter() {
   for (const card of articles()) {
     const text = card.textContent.toLowerCase();
     const head = (card.querySelector("h2")?.textContent ?? "").toLowerCase();
-    card.hidden = !has(text);
+    card.hidden = !has(text) || (only !== "" && card.dataset.state !== only);
     shown += card.hidden ? 0 : 1;
     for (const line of card.querySelectorAll("li")) {
       const around = line.parentElement.closest("li")?.querySelector("summary")?.textContent ?? "";
@@ -21,9 +23,42 @@ function filter() {
       if (!line.hidden && words.length > 0) line.closest("details").open = true;
     }
   }
-  state.textContent = words.length > 0 ? `${shown} of ${articles().length} shown` : connection;
+  state.textContent = words.length > 0 || only ? `${shown} of ${articles().length} shown` : connection;
 }
 search.addEventListener("input", filter);
+
+// A button for each state, with the number of its cards; pressed, it shows only these.
+function count() {
+  const counts = new Map();
+  for (const { dataset } of articles()) if (dataset.state) counts.set(dataset.state, (counts.get(dataset.state) ?? 0) + 1);
+  if (!counts.has(only)) only = "";
+  const focus = document.activeElement?.dataset.only;
+  states.replaceChildren(...[...counts].map(([name, number]) => {
+    const button = document.createElement("button");
+    Object.assign(button, { type: "button", textContent: `${number} ${name}` });
+    button.dataset.only = name;
+    button.setAttribute("aria-pressed", String(only === name));
+    button.addEventListener("click", () => {
+      only = only === name ? "" : name;
+      count();
+      filter();
+    });
+    return button;
+  }));
+  if (focus) states.querySelector(`[data-only="${CSS.escape(focus)}"]`)?.focus();
+}
+count();
+
+function age(seconds) {
+  const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
+  const [unit, length] = units.find(([, length]) => seconds >= length) ?? ["s", 1];
+  return `${Math.max(0, Math.floor(seconds / length))}${unit}`;
+}
+function tellAges() {
+  for (const time of cards.querySelectorAll("time")) time.textContent = age((Date.now() - Date.parse(time.dateTime)) / 1000);
+}
+tellAges();
+setInterval(tellAges, 5000);
 
 function openAll(open) {
   for (const section of sections(cards)) section.open = open;
@@ -57,8 +92,8 @@ document.addEventListener("keydown", (event) => {
 });
 
 // The live page. The server escapes every text, so what it sends is markup.
-const nameOf = (section) => section.querySelector("summary").textContent;
-const closed = (card) => new Set([...sections(card)].filter((one) => !one.open).map(nameOf));
+const nameOf = (section) => section.querySelector("summary span").textContent;
+const opened = (card) => new Map([...sections(card)].map((one) => [nameOf(one), one.open]));
 const known = new Map();
 function put({ id, html }) {
   const old = byId(id);
@@ -72,8 +107,9 @@ function put({ id, html }) {
     // The server sends the cards in their order.
     cards.append(card);
   } else {
-    const stay = closed(old);
-    for (const section of sections(card)) if (stay.has(nameOf(section))) section.open = false;
+    // What its reader has opened or closed stays so, until its state is another.
+    const before = old.dataset.state === card.dataset.state ? opened(old) : new Map();
+    for (const section of sections(card)) section.open = before.get(nameOf(section)) ?? section.open;
     const heads = [...old.querySelectorAll("summary")];
     const focus = heads.indexOf(document.activeElement);
     old.replaceWith(card);
@@ -98,6 +134,8 @@ if (home) {
       if (cards.children[place]?.id !== id && byId(id)) cards.insertBefore(byId(id), cards.children[place]);
     });
     byId("summary").textContent = summary;
+    tellAges();
+    count();
     filter();
   });
   const tell = (text) => {
