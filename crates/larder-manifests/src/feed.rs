@@ -11,7 +11,7 @@ use std::{
 use larder_apiserver::{ApiError, ApiServer, Kind};
 use larder_objects::manifest::RawObject;
 use serde_json::{Value, json};
-use tokio::{sync::watch, time::sleep};
+use tokio::{sync::watch, task::yield_now, time::sleep};
 use tracing::{debug, info, warn};
 
 use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
@@ -19,6 +19,9 @@ use crate::directory::{ManifestDiff, ManifestDir, ObjectId, OpenError};
 /// Pause between a change of pods and the deletion of objects, in which the agent learns of the pods. Without it, an
 /// object that is deleted together with its pod would be reported as missing.
 const PODS_FIRST: Duration = Duration::from_millis(50);
+/// Objects after which watchers have their turn: many fewer than the server remembers changes, or every watch of a large
+/// edit would expire, and its object would be listed again.
+const TURN: usize = 128;
 
 /// What a scheduler and a runtime would give pods.
 #[derive(Clone, Debug)]
@@ -114,7 +117,10 @@ impl Feed {
         for id in pods {
             self.delete(&id);
         }
-        for object in changes.upserts {
+        for (index, object) in changes.upserts.into_iter().enumerate() {
+            if index % TURN == TURN - 1 {
+                yield_now().await;
+            }
             let id = ObjectId::of(&object);
             match self.upsert(&id, object) {
                 Ok(()) => {
