@@ -6,12 +6,14 @@
 //! Invariants:
 //! 1. Of one namespace, at most [`Limit`] is read: less where any user may have made the mounts, in another user
 //!    namespace than this process's, than where mounting needs privileges.
-//! 2. Of all namespaces of one such user, at most [`MAX_USER_LINES`] mounts. So a user takes nothing from containers
-//!    without a user namespace, nor from those of other users.
+//! 2. Of all namespaces of one such user, at most [`MAX_USER_LINES`] mounts in [`MAX_USER_TIME`]. So a user takes
+//!    nothing from containers without a user namespace, nor from those of other users. Time is that of the processor, so
+//!    a busy machine hides no container.
 
 use std::{collections::HashMap, time::Duration};
 
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
 use super::{Processes, proc_directory::number};
@@ -21,30 +23,40 @@ use super::{Processes, proc_directory::number};
 pub(super) struct Limit {
     pub(super) lines: usize,
     pub(super) bytes: u64,
+    pub(super) time: Duration,
 }
 
 /// Four times as many mounts as a container has of its pod's files at most.
 pub(super) const OF_ANYONE: Limit = Limit {
     lines: 4096,
     bytes: 1 << 20,
+    time: MAX_USER_TIME,
 };
 /// Containers may be copies of the machine, whose namespace has the mounts of all others.
 pub(super) const OF_PRIVILEGED: Limit = Limit {
     lines: 64 << 10,
     bytes: 16 << 20,
+    time: Duration::MAX,
 };
 /// Four namespaces that are as large as possible.
 pub(super) const MAX_USER_LINES: usize = 4 * OF_ANYONE.lines;
+/// Ten times as long as so many mounts take that are not deep. Of mounts that were moved onto a stack of 50,000, a line
+/// takes 2 ms.
+const MAX_USER_TIME: Duration = Duration::from_millis(200);
+/// Lines between two looks at the clock.
+pub(super) const TIMED_LINES: usize = 16;
 /// Opening a table takes as long as some lines.
 const LINES_OF_OPENING: usize = 16;
 /// Least time between two lines in the log about namespaces over the bounds.
 const LOG_INTERVAL: Duration = Duration::from_mins(10);
 
 /// What is left of the allowance of one search.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Allowance {
-    /// Lines that were read of each user's namespaces.
-    read: HashMap<MountingUser, usize>,
+    /// Lines that were read of each user's namespaces, and the time that it took.
+    read: HashMap<MountingUser, (usize, Duration)>,
+    /// The time that this thread has run.
+    pub(super) clock: fn() -> Duration,
     /// Namespaces that were not read to their end, and may be containers by what was read.
     pub(super) refused: usize,
     #[cfg(test)]
@@ -64,22 +76,44 @@ pub(super) enum MountingUser {
     Unknown,
 }
 
+impl Default for Allowance {
+    fn default() -> Self {
+        Self {
+            read: HashMap::new(),
+            clock: || {
+                let run = clock_gettime(ClockId::ThreadCPUTime);
+                Duration::try_from(run).unwrap_or_default()
+            },
+            refused: 0,
+            #[cfg(test)]
+            lines: 0,
+        }
+    }
+}
+
 impl Allowance {
     /// How much may be read of the next namespace of the user.
     pub(super) fn limit(&self, user: MountingUser) -> Limit {
         if user == MountingUser::Privileged {
             return OF_PRIVILEGED;
         }
-        let read = self.read.get(&user).copied().unwrap_or_default();
-        let left = MAX_USER_LINES.saturating_sub(read + LINES_OF_OPENING);
+        let (lines, time) = self.read.get(&user).copied().unwrap_or_default();
+        let left = MAX_USER_LINES.saturating_sub(lines + LINES_OF_OPENING);
+        let time = MAX_USER_TIME.saturating_sub(time);
         Limit {
-            lines: OF_ANYONE.lines.min(left),
+            lines: if time.is_zero() {
+                0
+            } else {
+                OF_ANYONE.lines.min(left)
+            },
+            time,
             ..OF_ANYONE
         }
     }
 
-    pub(super) fn charge(&mut self, user: MountingUser, lines: usize) {
-        *self.read.entry(user).or_default() += lines + LINES_OF_OPENING;
+    pub(super) fn charge(&mut self, user: MountingUser, lines: usize, time: Duration) {
+        let read = self.read.entry(user).or_default();
+        *read = (read.0 + lines + LINES_OF_OPENING, read.1 + time);
         #[cfg(test)]
         {
             self.lines += lines;

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 
 use super::{
     Namespace, Processes,
-    allowance::{Allowance, OF_PRIVILEGED},
+    allowance::{Allowance, OF_PRIVILEGED, TIMED_LINES},
     mount_table::{MountLine, below, each_mount},
     volume_places::{Shown, VolumePlaces},
 };
@@ -52,7 +52,7 @@ impl Processes {
         if allowance.refused > 0 && self.state.refusals.may_be_logged(Instant::now()) {
             tracing::warn!(
                 namespaces = allowance.refused,
-                "mount namespaces are taken for no container: one has too many mounts, or those of one user have"
+                "mount namespaces are taken for no container: one has too many or too deep mounts, or those of one user have"
             );
         }
         found
@@ -137,8 +137,16 @@ impl Processes {
             mounts.is_refused = true;
         } else {
             let mut table = table.take(limit.bytes);
-            let read = each_mount(&mut table, |line| mounts.add(line, places));
-            allowance.charge(user, mounts.lines);
+            let (clock, began) = (allowance.clock, (allowance.clock)());
+            let took = || clock().saturating_sub(began);
+            let read = each_mount(&mut table, |line| {
+                if mounts.lines % TIMED_LINES == TIMED_LINES - 1 && took() > limit.time {
+                    mounts.is_refused = true;
+                    return ControlFlow::Break(());
+                }
+                mounts.add(line, places)
+            });
+            allowance.charge(user, mounts.lines, took());
             read.ok()?;
             mounts.is_refused |= table.limit() == 0;
         }

@@ -1,6 +1,6 @@
 //! In fake process directories.
 
-use std::{fs, os::unix::fs::symlink};
+use std::{cell::Cell, fs, os::unix::fs::symlink, time::Duration};
 
 use tempfile::TempDir;
 
@@ -362,6 +362,29 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_stacked_mounts() {
         "{} lines",
         allowance.lines
     );
+    assert_eq!(allowance.refused, stacks.len());
+}
+
+/// Mounts on top of a deep stack: the kernel takes long for each line.
+#[test]
+fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
+    thread_local!(static RUN: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+    // Every look at the clock is 10 ms after the one before.
+    let clock = || {
+        RUN.set(RUN.get() + Duration::from_millis(10));
+        RUN.get()
+    };
+    let stacks = [("0 1234 1\n", 4000); 20];
+    let proc = with_stacks(&stacks);
+    proc.write("10", "uid_map", b"0 1235 1\n");
+    let mut allowance = Allowance::default();
+    allowance.clock = clock;
+    let found = proc.processes().search_within(&mut allowance).unwrap();
+    assert_eq!(
+        found.iter().map(|found| &*found.pids).collect::<Vec<_>>(),
+        [[10]]
+    );
+    assert!(allowance.lines < 400, "{} lines", allowance.lines);
     assert_eq!(allowance.refused, stacks.len());
 }
 
