@@ -179,7 +179,7 @@ async function live() {
 // A hundred pods, one of which fails: it is on the first screen, and the counts show only what they count.
 async function hundred() {
   const pod = (name, map) =>
-    `apiVersion: v1\nkind: Pod\nmetadata: {name: ${name}, namespace: many}\nspec: {nodeName: edge-7, containers: [{name: c, image: i, envFrom: [{configMapRef: {name: ${map}}}]}], volumes: [{name: v, configMap: {name: ${map}}}]}\n`;
+    `apiVersion: v1\nkind: Pod\nmetadata: {name: ${name}, namespace: many}\nspec: {nodeName: edge-7, containers: [{name: c, image: i, envFrom: [{configMapRef: {name: ${map}}}], volumeMounts: [{name: v, mountPath: /v}]}], volumes: [{name: v, configMap: {name: ${map}}}]}\n`;
   const names = Array.from({ length: 100 }, (_, number) => `web-${number}`);
   const map = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: m, namespace: many}\ndata: {a: b}\n";
   mkdirSync(join(desk, "many"));
@@ -200,6 +200,14 @@ async function hundred() {
     assert.ok(new Set(row.map(Math.round)).size < row.length, "each cell of a row is a line");
     if (pictures) await page.screenshot({ path: join(pictures, `hundred-${width}.png`) });
   }
+  await page.setViewport({ width: 1280, height: 720 });
+  const columns = await page.$eval("article[data-state=delivered]", (card) => {
+    card.querySelector("details").open = true;
+    const columns = [...card.querySelectorAll(".row")].map((row) => row.children[2].getBoundingClientRect().left);
+    card.querySelector("details").open = false;
+    return columns.map(Math.round);
+  });
+  assert.ok(columns.length === 2 && columns[0] === columns[1], `columns of phases: ${columns}`);
   const changes = await page.$$eval("#changes li", (lines) => lines.length);
   assert.equal(changes, 5);
   assert.equal(await page.$$eval("article[data-state=delivered] > details[open]", (open) => open.length), 0);
@@ -212,7 +220,6 @@ async function hundred() {
   await page.close();
   await stop(ui);
   await stop(running);
-  run(["clean", "--root-dir", "many-root"], [1, 2]);
 }
 
 try {
@@ -234,6 +241,6 @@ try {
 } finally {
   await browser.close();
   for (const child of children) if (child.exitCode === null) await stop({ child });
-  run(["clean", "--root-dir", "root"], [1, 2]);
+  for (const root of ["root", "many-root"]) run(["clean", "--root-dir", root], [1, 2]);
   rmSync(desk, { recursive: true, force: true });
 }

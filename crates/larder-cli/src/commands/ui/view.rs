@@ -136,21 +136,25 @@ fn pod_tree(pod: &PodStatus, state: PodState) -> Branch {
     }
 }
 
+/// The columns are those of [`container`] and [`hook`], so that they line up.
 fn volume(volume: &VolumeStatus) -> Branch {
-    let mut cells = vec![
+    let [phase, age, reason] = delivery(&volume.delivery);
+    let [change, stale] = freshness(volume.last_swap, volume.stale_as_of);
+    Branch::new([
         TableCell::plain(format!("volume {}", volume.name)),
         TableCell::dim(&volume.type_),
-    ];
-    cells.extend(delivery(&volume.delivery));
-    cells.push(TableCell::plain(count(volume.files, "file")));
-    cells.extend(freshness(volume.last_swap, volume.stale_as_of));
-    Branch::new(cells)
+        phase,
+        age,
+        TableCell::plain(count(volume.files, "file")),
+        change,
+        stale,
+        reason,
+    ])
 }
 
 fn container(container: &ContainerStatus) -> Branch {
-    let mut cells = vec![TableCell::plain(format!("variables of {}", container.name))];
-    cells.extend(delivery(&container.delivery));
-    cells.extend(freshness(container.last_swap, container.stale_as_of));
+    let [phase, age, reason] = delivery(&container.delivery);
+    let [change, stale] = freshness(container.last_swap, container.stale_as_of);
     let outdated = container.outdated.iter().map(|outdated| {
         let name = format!("{} {}", outdated.kind, outdated.name);
         Branch::new([
@@ -159,6 +163,9 @@ fn container(container: &ContainerStatus) -> Branch {
             TableCell::age("for", outdated.since),
         ])
     });
+    let name = TableCell::plain(format!("variables of {}", container.name));
+    let none = || TableCell::dim("");
+    let cells = [name, none(), phase, age, none(), change, stale, reason];
     Branch::with(cells, outdated.collect())
 }
 
@@ -168,15 +175,17 @@ fn hook(hook: &HookStatus) -> Branch {
         "Waiting" | "Running" => TableCell::yellow,
         _ => TableCell::red,
     };
-    let since = hook.since.map(|since| TableCell::age("for", since));
-    let success = hook.last_success;
-    let success = success.map(|last| TableCell::age("last success", last));
+    let age = |label, time: Option<Timestamp>| {
+        time.map_or_else(|| TableCell::dim(""), |time| TableCell::age(label, time))
+    };
     Branch::new([
         TableCell::plain(format!("hook {}", hook.name)),
         TableCell::dim(&hook.action),
         state(&hook.state),
-        since.unwrap_or_else(|| TableCell::dim("")),
-        success.unwrap_or_else(|| TableCell::dim("")),
+        age("for", hook.since),
+        TableCell::dim(""),
+        age("last success", hook.last_success),
+        TableCell::dim(""),
         TableCell::plain(&hook.reason),
     ])
 }
