@@ -19,7 +19,9 @@ impl Reflector {
         server: &mut ServerState,
     ) -> Decision {
         self.note_response(&error);
-        if (error.is_expired() || error.is_version_too_large())
+        // A version that is no number came from a server that is broken.
+        let is_invalid = error.code() == Some(400) && !streaming;
+        if (error.is_expired() || error.is_version_too_large() || is_invalid)
             && freshness != Freshness::MostRecent
         {
             // Another API server may know more, but the most recent state is never too old.

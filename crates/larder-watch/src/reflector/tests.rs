@@ -389,6 +389,33 @@ async fn a_version_that_the_server_has_not_seen_is_dropped() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_version_that_the_server_rejects_is_dropped() {
+    check(
+        |scene| {
+            scene.start(true).state(5).watch_ends(LONG, true);
+            scene.fails(status(400, "Invalid")).backed_off();
+            scene.fails(status(400, "Invalid"));
+            scene.fails(status(400, "Invalid")).state(7);
+        },
+        expect![[r#"
+            streaming list, MostRecent
+            synced at 5, confirmed
+            restart: broken
+            watch from 5
+            restart: refused
+            failed
+            back off for 800 ms, then State
+            streaming list, AtLeastSeen from 5
+            list, AtLeastSeen from 5
+            restart: expired
+            list, MostRecent
+            synced at 7, confirmed
+            watch from 7
+        "#]],
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_check_ahead_of_the_watch_makes_events_old() {
     check(
         |scene| {
