@@ -128,6 +128,8 @@ pub struct Config {
     /// The directory of the sealed copies. `checkpointDir`, relative to the configuration file; `None`: `checkpoint` in
     /// the root directory.
     pub checkpoint_dir: Option<PathBuf>,
+    /// Which mounts with `subPath` are updated in running containers. `subPathUpdates`; defaults to `Annotated`.
+    pub sub_path_updates: SubPathUpdates,
     /// Whether to create the Node object if there is none. `registerNode`; off by default, as a kubelet may own it.
     pub register_node: bool,
     /// The settings of the mode `Beside`, in which an ordinary kubelet runs the pods and writes their volumes; `None`
@@ -135,6 +137,41 @@ pub struct Config {
     pub beside: Option<BesideConfig>,
     /// `beside`, whatever the mode.
     beside_settings: BesideConfig,
+}
+
+/// Which mounts with `subPath` follow their volume in running containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SubPathUpdates {
+    /// None.
+    Never,
+    /// Those of pods with the annotation `larder.dev/subpath-updates: "true"`.
+    #[default]
+    Annotated,
+    /// Those of all pods but for ones with the annotation `larder.dev/subpath-updates: "false"`.
+    Always,
+}
+
+impl SubPathUpdates {
+    const ALL: [(&'static str, Self); 3] = [
+        ("Never", Self::Never),
+        ("Annotated", Self::Annotated),
+        ("Always", Self::Always),
+    ];
+
+    /// As it is written.
+    pub(crate) fn as_str(self) -> &'static str {
+        let mut all = Self::ALL.into_iter();
+        all.find(|(_, value)| *value == self)
+            .map_or("", |(text, _)| text)
+    }
+
+    fn parse(text: &str) -> Result<Self, &'static str> {
+        let mut all = Self::ALL.into_iter();
+        let found = all.find(|(name, _)| *name == text);
+        found
+            .map(|(_, value)| value)
+            .ok_or("expected one of Never, Annotated, Always")
+    }
 }
 
 /// The flags; each overrides the file.
@@ -431,6 +468,9 @@ impl Config {
                     None => Err("expected a path that ends with the name of the directory"),
                 }
             })?,
+            sub_path_updates: fields
+                .take_text("subPathUpdates", SubPathUpdates::parse)?
+                .unwrap_or_default(),
             register_node: fields
                 .take("registerNode", "true or false")?
                 .unwrap_or(false),

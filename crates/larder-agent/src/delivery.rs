@@ -16,4 +16,5 @@ pub(crate) mod plan;
 pub(crate) mod pod_parts;
 pub(crate) mod pod_statuses;
 pub(crate) mod readers;
+pub(crate) mod sub_paths;
 pub(crate) mod worker;

@@ -33,7 +33,8 @@ use self::deliver::{Job, JobReport};
 use crate::{
     delivery::{
         inbox::DesiredState,
-        plan::PodPlan,
+        plan::{PartKind, PodPlan},
+        sub_paths::SubPaths,
         worker::{DeliveryNode, PodWork, WorkerFactory, WorkerSeat},
     },
     status::Phase,
@@ -106,6 +107,7 @@ struct ServingWorker {
     observed: Option<Arc<PodHooks>>,
     /// Delay and time of the next attempt to tear the volumes down; `None` once they are torn down.
     teardown: Option<(Backoff, Instant)>,
+    sub_paths: SubPaths,
 }
 
 impl ServingWorker {
@@ -117,6 +119,7 @@ impl ServingWorker {
             tidying: Tidying::default(),
             observed: None,
             teardown: None,
+            sub_paths: SubPaths::default(),
         }
     }
 
@@ -151,7 +154,9 @@ impl ServingWorker {
             None => {}
             Some(DesiredState::Serve(plan)) => {
                 self.teardown = None;
-                self.work.set_plan(&plan);
+                if self.work.set_plan(&plan) {
+                    self.sub_paths = SubPaths::default();
+                }
                 self.tidying.due = true;
             }
             Some(DesiredState::Retire) => {
@@ -172,6 +177,7 @@ impl ServingWorker {
         let limited = self.is_due().then(|| now + self.write_limiter.wait(now));
         retries
             .chain(self.tidying.retry_at)
+            .chain(self.sub_paths.retry_at())
             .chain(limited)
             .fold(self.work.repair_at, Instant::min)
     }
@@ -192,6 +198,7 @@ impl ServingWorker {
         if self.work.begin_repair() {
             self.work.gathering.forget_all();
             self.tidying.due = true;
+            self.sub_paths.all_due();
         }
         let is_time = |retry_at: &mut Option<Instant>| retry_at.take_if(|at| *at <= now).is_some();
         for part in &mut self.work.parts {
@@ -199,6 +206,10 @@ impl ServingWorker {
         }
         self.tidying.due |= is_time(&mut self.tidying.retry_at);
         if !self.is_due() || !self.write_limiter.wait(now).is_zero() {
+            if self.sub_paths.retry_at().is_some_and(|at| at <= now) {
+                self.sub_paths.update(&self.work.node, plan).await;
+                self.publish(plan);
+            }
             return;
         }
         self.work.fetch(plan, |part| part.reads.iter());
@@ -256,7 +267,16 @@ impl ServingWorker {
             observer,
             serves_manifests: self.work.node.has_manifests,
         };
-        let JobReport { parts, tidied } = blocking(move || job.run()).await;
+        let report = blocking(move || job.run()).await;
+        let JobReport {
+            parts,
+            tidied,
+            sub_paths,
+            observer,
+        } = report;
+        for (volume, wanted) in sub_paths {
+            self.sub_paths.add(&volume, wanted);
+        }
         if let Some(failure) = tidied {
             self.record_tidying(failure);
         }
@@ -265,7 +285,17 @@ impl ServingWorker {
             if result.is_ok() {
                 self.work.parts[index].of_mode.stale_as_of = mark;
             }
-            replaced |= self.record(plan, index, result);
+            let swapped = self.record(plan, index, result);
+            if swapped && let PartKind::Volume(name, _) = &plan.parts[index].kind {
+                self.sub_paths
+                    .changed(name, self.changed_at.unwrap_or(began));
+                self.sub_paths.swapped(name, None);
+            }
+            replaced |= swapped;
+        }
+        self.sub_paths.update(&self.work.node, plan).await;
+        if let Some(observer) = observer {
+            observer.finish();
         }
         let changed_at = self.changed_at.take();
         if replaced {

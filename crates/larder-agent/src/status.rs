@@ -273,6 +273,44 @@ pub struct VolumeStatus {
     /// Beside a kubelet: time from the last change to its verified content, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub verified_in_ms: Option<u64>,
+    /// What running containers see of it through mounts with `subPath`.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub sub_paths: Vec<SubPathStatus>,
+}
+
+/// A mount with `subPath` of a volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct SubPathStatus {
+    /// Name of the container.
+    pub container: String,
+    /// Its `mountPath`.
+    pub mount_path: String,
+    /// What the container sees.
+    pub state: SubPathState,
+    /// Why it sees other content than the volume has, and what would change that.
+    #[serde(skip_serializing_if = "String::is_empty", default)]
+    pub reason: String,
+    /// When larder last replaced the mount.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub replaced_at: Option<Timestamp>,
+    /// How long after the arrival of the change that was, in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub took_ms: Option<u64>,
+}
+
+/// What a container sees through a mount with `subPath`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub enum SubPathState {
+    /// No running container was found.
+    Unknown,
+    /// The present content.
+    Live,
+    /// The content of its start, or of the last replacement.
+    Pinned,
 }
 
 /// The environment of one container.

@@ -100,6 +100,13 @@ pub struct VolumeIdentity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SetName(Box<str>);
 
+impl SetName {
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
 /// Why the content of a volume, or of a mount of it, is unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum UnknownContent {

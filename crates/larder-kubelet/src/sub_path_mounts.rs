@@ -52,6 +52,11 @@ impl<'a> SubPathMounts<'a> {
         found
     }
 
+    /// The mounts of the volume with this name, each with the name of its container.
+    pub fn of_volume(&self, name: &str) -> impl Iterator<Item = &(&'a str, Mount<'a>)> {
+        self.by_volume.get(name).into_iter().flatten()
+    }
+
     /// The mounts of `volume` through which containers see content that differs from `projection`, which was computed
     /// for it. Mounts that cannot be seen are left out.
     pub fn outdated(
@@ -61,8 +66,7 @@ impl<'a> SubPathMounts<'a> {
         volume: &Volume,
         projection: &Projection<'_>,
     ) -> Vec<OutdatedMount> {
-        let mounts = self.by_volume.get(id.name).into_iter().flatten();
-        let outdated = mounts.filter(|(container, mount)| {
+        let outdated = self.of_volume(id.name).filter(|(container, mount)| {
             let id = SubPathId {
                 volume: id,
                 container,

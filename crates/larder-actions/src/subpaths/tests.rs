@@ -45,7 +45,7 @@ impl Updates {
             .map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap());
         let mut pod =
             PodSubPaths::new(Backoff::new(Duration::from_secs(1), Duration::from_secs(8)));
-        pod.set_mounts("v", wanted.collect());
+        pod.add_mounts("v", wanted.collect());
         Self {
             shared: Arc::new(SubPathNode::new(node.processes(), &mut Registry::default())),
             pod,

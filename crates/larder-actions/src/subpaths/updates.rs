@@ -160,8 +160,10 @@ pub struct MountStatus {
 #[derive(Debug)]
 pub struct PodSubPaths {
     mounts: Vec<MountStatus>,
-    /// The volumes to look at, with the set that was verified.
-    due: BTreeMap<SmolStr, Option<SmolStr>>,
+    /// The volumes to look at.
+    due: BTreeSet<SmolStr>,
+    /// The sets that were verified, by volume.
+    sets: BTreeMap<SmolStr, SmolStr>,
     /// The arrival of the oldest change that a container does not see yet, by volume.
     changed: BTreeMap<SmolStr, Instant>,
     /// Where the mounts of a container were, by its main process.
@@ -175,7 +177,8 @@ impl PodSubPaths {
     pub fn new(backoff: Backoff) -> Self {
         Self {
             mounts: Vec::new(),
-            due: BTreeMap::new(),
+            due: BTreeSet::new(),
+            sets: BTreeMap::new(),
             changed: BTreeMap::new(),
             known: BTreeMap::new(),
             backoff,
@@ -183,37 +186,24 @@ impl PodSubPaths {
         }
     }
 
-    /// Sets the mounts of a volume. Those that were there keep their status.
-    pub fn set_mounts(&mut self, volume: &str, wanted: Vec<WantedMount>) {
-        let of_volume = |status: &MountStatus| status.mount.volume == volume;
-        let is_same = {
-            let before = self.mounts.iter().filter(|status| of_volume(status));
-            before.map(|status| &status.mount).eq(&wanted)
-        };
-        if is_same {
-            return;
+    /// Adds the mounts of a volume. One that is known stays as it was at the start of its container.
+    pub fn add_mounts(&mut self, volume: &str, wanted: Vec<WantedMount>) {
+        for mount in wanted {
+            let is_known = |status: &MountStatus| {
+                let known = &status.mount;
+                (&known.container, &known.mount_path) == (&mount.container, &mount.mount_path)
+            };
+            if !self.mounts.iter().any(is_known) {
+                self.due.insert(volume.into());
+                self.mounts.push(MountStatus {
+                    mount,
+                    state: MountState::Unknown,
+                    replaced: None,
+                    took: None,
+                    failures: 0,
+                });
+            }
         }
-        let before: Vec<_> = self
-            .mounts
-            .extract_if(.., |status| of_volume(status))
-            .collect();
-        self.mounts.extend(wanted.into_iter().map(|mount| {
-            let mut before = before.iter();
-            let known = before.find(|status| status.mount == mount).cloned();
-            known.unwrap_or(MountStatus {
-                mount,
-                state: MountState::Unknown,
-                replaced: None,
-                took: None,
-                failures: 0,
-            })
-        }));
-        self.due.insert(volume.into(), None);
-    }
-
-    /// Whether there is any mount.
-    pub fn is_empty(&self) -> bool {
-        self.mounts.is_empty()
     }
 
     /// An object of the volume has changed.
@@ -234,14 +224,17 @@ impl PodSubPaths {
             .iter()
             .any(|status| status.mount.volume == volume)
         {
-            self.due.insert(volume.into(), set);
+            self.due.insert(volume.into());
+            if let Some(set) = set {
+                self.sets.insert(volume.into(), set);
+            }
         }
     }
 
     /// A container may have started: every mount is compared.
     pub fn all_due(&mut self) {
         for status in &self.mounts {
-            self.due.entry(status.mount.volume.clone()).or_default();
+            self.due.insert(status.mount.volume.clone());
         }
     }
 
@@ -285,15 +278,19 @@ impl PodSubPaths {
         if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
             self.all_due();
         }
-        let due = mem::take(&mut self.due);
-        let is_due = |status: &MountStatus| due.contains_key(&status.mount.volume);
+        let mut due = mem::take(&mut self.due);
+        if query.ids.is_some() {
+            // Beside a kubelet, only what was verified is shown (S3).
+            due.retain(|volume| self.sets.contains_key(volume));
+        }
+        let is_due = |status: &MountStatus| due.contains(&status.mount.volume);
         let indexes = self.mounts.iter().enumerate();
         let indexes = indexes.filter(|(_, status)| is_due(status));
         let wanted: Vec<_> = indexes.map(|(index, _)| index).collect();
         if wanted.is_empty() {
             return Vec::new();
         }
-        query.volumes = Some(due.keys().cloned().collect());
+        query.volumes = Some(due);
         let found = match timeout(SEARCH, query.find(&node.processes, false)).await {
             Ok(found) => found.map_err(|error: TargetError| error.to_string()),
             Err(_) => {
@@ -309,7 +306,7 @@ impl PodSubPaths {
             Ok(containers) => {
                 let mut known = BTreeMap::new();
                 for container in containers {
-                    let job = self.job(node, &query.mounts, container, &wanted, &due);
+                    let job = self.job(node, &query.mounts, container, &wanted);
                     let names = job.container.candidate_names.clone();
                     let main = job.container.main.clone();
                     let Ok((seen, places)) = spawn_blocking(move || job.run()).await else {
@@ -351,7 +348,6 @@ impl PodSubPaths {
         pod: &PodMounts,
         container: FoundContainer,
         wanted: &[usize],
-        due: &BTreeMap<SmolStr, Option<SmolStr>>,
     ) -> Job {
         let mounts = wanted
             .iter()
@@ -364,7 +360,7 @@ impl PodSubPaths {
             node: Arc::clone(node),
             pod: pod.clone(),
             wanted: own.map(|(index, mount)| (index, mount.clone())).collect(),
-            sets: due.clone(),
+            sets: self.sets.clone(),
             known: known
                 .next()
                 .map(|(_, places)| places.clone())
@@ -418,7 +414,12 @@ impl PodSubPaths {
                 reported.push(status.clone());
             }
         }
-        self.changed.retain(|volume, _| behind.contains(volume));
+        for &index in wanted {
+            let volume = &self.mounts[index].mount.volume;
+            if !behind.contains(volume) {
+                self.changed.remove(volume);
+            }
+        }
         if may_pass {
             self.retry_at = Some(Instant::now() + self.backoff.next_delay());
         } else {
@@ -437,7 +438,7 @@ struct Job {
     pod: PodMounts,
     container: FoundContainer,
     wanted: Vec<(usize, WantedMount)>,
-    sets: BTreeMap<SmolStr, Option<SmolStr>>,
+    sets: BTreeMap<SmolStr, SmolStr>,
     known: MountPoints,
 }
 
@@ -509,7 +510,7 @@ impl Job {
         let directory = self.pod.volumes.get(&wanted.volume);
         let directory = directory.ok_or_else(|| Kept::new("gone", "the volume is gone"))?;
         let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
-        if let Some(Some(set)) = self.sets.get(&wanted.volume)
+        if let Some(set) = self.sets.get(&wanted.volume)
             && *set != source.set
         {
             return Err(Kept::new("changed", "the volume has changed meanwhile"));

@@ -42,6 +42,7 @@ use crate::{
         inputs::NodeInputs,
         pod_statuses::PodStatuses,
         readers::ObjectReaders,
+        sub_paths::SubPathSettings,
         worker::{DeliveryNode, Reports},
     },
     metrics::Metrics,
@@ -247,22 +248,20 @@ impl AgentBuilder {
             metrics: metrics.clone(),
         });
         let volumes = beside.as_ref().map_or(&host, |beside| &beside.volumes);
+        let processes = processes(&self.config, volumes);
+        let updates = self.config.sub_path_updates;
+        let sub_paths = SubPathSettings::new(updates, processes.clone(), &mut self.registry);
         let hook_node = HookNode {
             host: Arc::clone(&host),
             kubelet: beside.as_ref().map(|beside| Arc::clone(&beside.volumes)),
-            processes: processes(&self.config, volumes),
+            processes,
             serves_manifests: self.incomplete.is_some(),
             clock: self.clock.clone(),
             events,
             changed: announcing(&reports),
         };
-        let on_change = OnChange::new(
-            self.config.on_change.clone(),
-            self.hooks,
-            hook_node,
-            &mut self.registry,
-            self.rng.fork(),
-        );
+        let (config, rng) = (self.config.on_change.clone(), self.rng.fork());
+        let on_change = OnChange::new(config, self.hooks, hook_node, &mut self.registry, rng);
         let checkpoint = self.config.checkpoint.clone().zip(self.cluster);
         let mut keys = checkpoint.iter().flat_map(|(config, _)| &config.keys);
         let checkpoint_board = CheckpointBoard::new(keys.next(), &mut self.registry);
@@ -288,6 +287,7 @@ impl AgentBuilder {
                 host,
                 on_change,
                 has_manifests: self.incomplete.is_some(),
+                sub_paths,
             }),
             beside,
             checkpoint: Arc::new(checkpoint_board),

@@ -6,6 +6,7 @@
 use std::{mem, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
+use larder_actions::subpaths::WantedMount;
 use larder_hooks::{FoundContent, OnChange};
 use larder_kubelet::{
     fingerprint::Fingerprint,
@@ -28,6 +29,7 @@ use super::shared::Beside;
 use crate::delivery::{
     plan::{PartKind, PodPlan},
     pod_parts::PodParts,
+    sub_paths::wanted,
 };
 
 /// Placeholder for tokens and certificates, which are not compared.
@@ -70,6 +72,8 @@ pub(super) struct PartComparison {
     pub(super) files: usize,
     /// The mounts with `subPath` through which containers see other content than the volume has.
     pub(super) outdated: Vec<OutdatedMount>,
+    /// All mounts with `subPath`.
+    pub(super) sub_paths: Vec<WantedMount>,
     /// The computed variables of a container.
     pub(super) variables: Option<Variables>,
 }
@@ -154,6 +158,7 @@ impl CompareJob {
             place,
             files: projection.payload.len(),
             outdated: mounts.outdated(&self.beside.directory, id, volume, &projection),
+            sub_paths: wanted(mounts, name),
             versions: versions_of(projection.origins.values()),
             content,
             variables: None,

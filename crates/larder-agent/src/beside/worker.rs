@@ -26,6 +26,7 @@ use crate::{
     delivery::{
         inbox::DesiredState,
         plan::{Need, Part, PartKind, PodPlan},
+        sub_paths::SubPaths,
         worker::{PartProgress, PodWork, WorkerFactory, WorkerSeat},
     },
     status::Phase,
@@ -46,6 +47,7 @@ use larder_kubelet::{
     touch_limiter::{longest_spread, spread},
 };
 use larder_pods::StoredPod;
+use larder_projection::containers;
 use larder_transport::blocking::blocking;
 use tokio::{
     sync::watch,
@@ -69,6 +71,8 @@ struct ComparedPart {
     is_crowded: bool,
     /// Directory and set of the volume at the last look.
     place: Option<(VolumeIdentity, SetName)>,
+    /// The set that mounts with `subPath` were last updated to.
+    verified_set: Option<SetName>,
     state: PartState,
 }
 
@@ -100,6 +104,7 @@ struct BesideWorker {
     rules: PodRules,
     outdated: Outdated,
     hooked: HookedParts,
+    sub_paths: SubPaths,
     swaps: PodSwaps,
     /// The volumes whose swaps are followed, by their index in the plan.
     followed: BTreeSet<usize>,
@@ -124,6 +129,7 @@ impl BesideWorker {
             traits: PodTraits::default(),
             outdated: Outdated::default(),
             hooked: HookedParts::default(),
+            sub_paths: SubPaths::default(),
             followed: BTreeSet::new(),
             node,
             known_node: view,
@@ -176,6 +182,9 @@ impl BesideWorker {
             }
             self.look(&plan).await;
             self.touch(permit);
+            if self.node.borrow().gate.acts() {
+                self.sub_paths.update(&self.work.node, &plan).await;
+            }
             self.hand_over(&plan).await;
             let overdue = self.rules.overdue(Instant::now());
             self.handle(&plan, overdue);
@@ -200,7 +209,8 @@ impl BesideWorker {
             Touching::Idle => self.rules.next_wake(),
             Touching::Queued(_) | Touching::Sent(_) => None,
         };
-        rules.map_or(self.work.repair_at, |at| at.min(self.work.repair_at))
+        let retries = rules.into_iter().chain(self.sub_paths.retry_at());
+        retries.fold(self.work.repair_at, Instant::min)
     }
 
     fn is_touch_due(&self, now: Instant) -> bool {
@@ -219,6 +229,7 @@ impl BesideWorker {
             None => {}
             Some(DesiredState::Serve(plan)) => {
                 if self.work.set_plan(&plan) {
+                    self.sub_paths = SubPaths::default();
                     self.follow_none();
                 }
                 self.view_pod(&plan, &plan.pod.decode());
@@ -234,9 +245,18 @@ impl BesideWorker {
     /// Passes the view of the pod to the rules.
     fn view_pod(&mut self, plan: &PodPlan, pod: &Pod) {
         self.traits = PodTraits::of(pod);
+        if self.work.node.sub_paths.pins(&plan.pod).is_none() {
+            // Containers see the changes of these volumes, too.
+            let mounts = containers(pod).flat_map(|container| container.volume_mounts);
+            let names = mounts.map(|mount| mount.name.as_str().into());
+            self.traits.mounted.extend(names);
+        }
         let republishing = Arc::clone(&self.node.borrow().republishing);
         let view = pod_view(pod, &republishing);
         self.outdated.running(&view.containers);
+        let running = view.containers.iter();
+        self.sub_paths
+            .running(running.map(|container| container.id.clone()));
         let parts = plan.parts.iter().filter_map(|part| self.part_name(part));
         let parts = parts.collect();
         self.rules.set_pod(view, &parts);
@@ -356,7 +376,8 @@ impl BesideWorker {
         let name = self.part_name(part);
         let delay = self.delay(index);
         let state = &mut self.work.parts[index];
-        let changed_at = state.of_mode.changed_at.take().unwrap_or(now);
+        let arrived = state.of_mode.changed_at.take();
+        let changed_at = arrived.unwrap_or(now);
         state.of_mode.is_crowded = false;
         self.outdated.read(seen.versions);
         let mut look = Look {
@@ -371,6 +392,17 @@ impl BesideWorker {
                 }
                 let state = &mut self.work.parts[index];
                 state.files = seen.files;
+                self.sub_paths.add(volume, seen.sub_paths);
+                if let Some(at) = arrived {
+                    self.sub_paths.changed(volume, at);
+                }
+                let is_same = look.observation == PartObservation::Same;
+                if let Some((_, set)) = seen.place.as_ref().filter(|_| is_same)
+                    && state.of_mode.verified_set.as_ref() != Some(set)
+                {
+                    self.sub_paths.swapped(volume, Some(set.as_str()));
+                    state.of_mode.verified_set = Some(set.clone());
+                }
                 if name.is_none() {
                     state.show(look.observation.state(), wall);
                 }

@@ -128,6 +128,7 @@ registerNode: true
                 },
             ),
             checkpoint_dir: None,
+            sub_path_updates: Annotated,
             register_node: true,
             beside: None,
             beside_settings: BesideConfig {

@@ -59,6 +59,7 @@ impl PartStatus {
                 files,
                 stale_as_of: None,
                 verified_in_ms: None,
+                sub_paths: Vec::new(),
             }),
             PartKind::Environment(name, _) => Self::Container(ContainerStatus {
                 name: name.clone(),

@@ -18,6 +18,7 @@ use larder_projection::{
 use crate::delivery::{
     plan::{PartKind, PodPlan},
     pod_parts::PodParts,
+    sub_paths::{Wanted, wanted_of},
 };
 
 /// One delivery and its inputs.
@@ -39,12 +40,15 @@ pub(super) struct Job {
 }
 
 /// The result of a job.
-#[derive(Debug)]
 pub(super) struct JobReport {
     /// Of each part, in the order of the job.
     pub(super) parts: Vec<Result<Delivered, DeliveryFailure>>,
     /// Why tidying the pod's directory failed; empty on success, `None` if not requested.
     pub(super) tidied: Option<String>,
+    /// The mounts with `subPath` of the volumes.
+    pub(super) sub_paths: Wanted,
+    /// To be finished when they are updated.
+    pub(super) observer: Option<Observer>,
 }
 
 /// A part is in place.
@@ -145,10 +149,19 @@ impl Job {
                 PartKind::Environment(name, _) => self.environment(&pod, name, observer.as_mut()),
             })
             .collect();
-        if let Some(observer) = observer {
-            observer.finish();
+        let volumes = self
+            .parts
+            .iter()
+            .filter_map(|&index| match &self.plan.parts[index].kind {
+                PartKind::Volume(name, _) => Some(name.as_str()),
+                PartKind::Environment(..) => None,
+            });
+        JobReport {
+            parts,
+            tidied,
+            sub_paths: wanted_of(pod.pod, &self.inputs, &volumes.collect()),
+            observer,
         }
-        JobReport { parts, tidied }
     }
 
     fn volume(

@@ -125,7 +125,10 @@ impl ServingWorker {
         let parts = self.work.parts(plan).map(|(part, state)| {
             let mut status = state.status(&part.kind);
             match &mut status {
-                PartStatus::Volume(volume) => volume.stale_as_of = state.of_mode.stale_as_of,
+                PartStatus::Volume(volume) => {
+                    volume.stale_as_of = state.of_mode.stale_as_of;
+                    volume.sub_paths = self.sub_paths.statuses(&volume.name);
+                }
                 PartStatus::Container(container) => {
                     container.stale_as_of = state.of_mode.stale_as_of;
                 }

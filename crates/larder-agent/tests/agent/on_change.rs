@@ -8,5 +8,6 @@ mod reloads;
 mod restarts;
 mod signals;
 mod steps;
+mod sub_paths;
 mod timing;
 mod writing;

@@ -2,14 +2,14 @@
 
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
 
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, VolumeMount};
 use larder_actions::{
     http::PodAddresses,
     processes::{ContainerId, ContainerMounts, PodMounts},
     targets::TargetQuery,
 };
 use larder_on_change::{Attempt, PodOutline, StopDefaults};
-use larder_pods::identity::is_static_pod;
+use larder_pods::{StoredPod, identity::is_static_pod};
 use larder_projection::{VolumeKind, pod_volumes};
 use smol_str::SmolStr;
 
@@ -47,6 +47,24 @@ impl PodTargets {
     }
 }
 
+impl OnChange {
+    /// The containers of a pod, found and proven as for hooks: those of every kind, all of which may run.
+    pub fn container_query(&self, pod: &StoredPod) -> TargetQuery {
+        let decoded = &*Box::new(pod.decode());
+        let containers = larder_projection::containers(decoded);
+        TargetQuery {
+            mounts: PodMounts {
+                containers: containers
+                    .map(|found| of_container(found.name, found.volume_mounts))
+                    .collect(),
+                volumes: directories(self, pod.uid(), decoded),
+            },
+            ids: self.node().kubelet.is_some().then(|| running(decoded)),
+            ..TargetQuery::default()
+        }
+    }
+}
+
 /// The directory of each volume that larder delivers.
 fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, PathBuf> {
     pod_volumes(pod)
@@ -70,23 +88,33 @@ fn containers(pod: &Pod) -> Vec<ContainerMounts> {
     let sidecars =
         sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
     let all = sidecars.chain(&spec.containers);
-    all.map(|container| ContainerMounts {
-        name: container.name.as_str().into(),
-        mounts: container
-            .volume_mounts
-            .iter()
-            .flatten()
-            .map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()))
-            .collect(),
+    all.map(|container| {
+        of_container(
+            &container.name,
+            container.volume_mounts.as_deref().unwrap_or_default(),
+        )
     })
     .collect()
 }
 
-/// The IDs of the containers that run and may be the target of a hook, by the status of the pod.
+fn of_container(name: &str, mounts: &[VolumeMount]) -> ContainerMounts {
+    let mounts = mounts.iter();
+    ContainerMounts {
+        name: name.into(),
+        mounts: mounts
+            .map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()))
+            .collect(),
+    }
+}
+
+/// The IDs of the containers that run, by the status of the pod.
 fn running(pod: &Pod) -> BTreeMap<SmolStr, ContainerId> {
     let statuses = pod.status.iter().flat_map(|status| {
         let sidecars = status.init_container_statuses.iter().flatten();
-        sidecars.chain(status.container_statuses.iter().flatten())
+        let ephemeral = status.ephemeral_container_statuses.iter().flatten();
+        sidecars
+            .chain(status.container_statuses.iter().flatten())
+            .chain(ephemeral)
     });
     let running = statuses.filter_map(|status| {
         status.state.as_ref()?.running.as_ref()?;

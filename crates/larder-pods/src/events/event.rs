@@ -44,6 +44,8 @@ pub enum PodReason {
     VolumeNotRefreshed,
     /// Beside a kubelet: a container sees a change only after a restart.
     RestartNeeded,
+    /// A running container does not see a change through a mount with `subPath`, although the pod asks for it.
+    SubPathNotUpdated,
 }
 
 impl PodReason {
@@ -58,6 +60,7 @@ impl PodReason {
             Self::VolumeDetached => "VolumeDetached",
             Self::VolumeNotRefreshed => "VolumeNotRefreshed",
             Self::RestartNeeded => "RestartNeeded",
+            Self::SubPathNotUpdated => "SubPathNotUpdated",
         }
     }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use larder_kubelet::{
-    outdated::{OutdatedContent, SourceObject},
+    outdated::{OutdatedContent, OutdatedKind, SourceObject},
     rules::{Notice, PartName, Verification},
 };
 use larder_pods::events::{EventSubject, PodReason};
@@ -113,11 +113,16 @@ impl BesideWorker {
                     let mut status = state.status(&part.kind);
                     if let PartStatus::Volume(volume) = &mut status {
                         volume.verified_in_ms = verified_in;
+                        volume.sub_paths = self.sub_paths.statuses(&volume.name);
                     }
                     statuses.push(status);
                 }
                 PartKind::Environment(container, _) => {
-                    let outdated = self.outdated.of(container, wall);
+                    let mut outdated = self.outdated.of(container, wall);
+                    outdated.retain(|found| {
+                        found.kind != OutdatedKind::SubPath
+                            || !self.sub_paths.is_live(container, &found.name)
+                    });
                     if self.beside.config.restart_events {
                         let objects = self.outdated.announce(container, &outdated);
                         if !objects.is_empty() {

@@ -164,6 +164,13 @@ pub(super) const FIELDS: &[Field] = &[
         example: "8",
     },
     Field {
+        name: "subPathUpdates",
+        form: "`Never`, `Annotated` or `Always`",
+        default: "`Annotated`",
+        about: "Which mounts by `subPath` follow their volume in running containers: those of pods with the annotation `larder.dev/subpath-updates: \"true\"`, or of all pods but for ones with `\"false\"`. See [subpath.md](subpath.md) for what it needs.",
+        example: "Annotated",
+    },
+    Field {
         name: "registerNode",
         form: "`true` or `false`",
         default: "`false`",

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 use super::*;
 use crate::local_api::OPENAPI;
 use crate::status::{
-    ContainerStatus, Delivery, HookStatus, OutdatedStatus, Phase, ServedPod, VolumeStatus,
+    ContainerStatus, Delivery, HookStatus, OutdatedStatus, Phase, ServedPod, SubPathState,
+    SubPathStatus, VolumeStatus,
 };
 
 /// Sets all optional fields of a type, or none.
@@ -57,6 +58,14 @@ impl Fill {
             files: 1,
             stale_as_of: self.time(),
             verified_in_ms: self.some(81),
+            sub_paths: Vec::from_iter(self.some(SubPathStatus {
+                container: "main".to_owned(),
+                mount_path: "/app.conf".to_owned(),
+                state: SubPathState::Live,
+                reason: self.text(),
+                replaced_at: self.time(),
+                took_ms: self.some(81),
+            })),
         }
     }
 

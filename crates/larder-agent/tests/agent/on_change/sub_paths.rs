@@ -1,0 +1,132 @@
+//! Mounts by `subPath` follow their volume in running containers of pods that ask for it.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use larder_agent::{
+    agent::PodDeletion,
+    status::{SubPathState, SubPathStatus},
+};
+use serde_json::{Value, json};
+
+use super::containers::{Container, MountPoints, permitted, rereads};
+use crate::harness::{Node, config_map, pod};
+
+const SIGNAL: &str = "[{name: hup, signal: SIGHUP, debounce: 0s, retry: {min: 1s, max: 1m}}]";
+
+fn node() -> Node {
+    let mut node = Node::prepare();
+    node.pod_deletion = PodDeletion::External;
+    node.run();
+    node.apply(&config_map("a", &[("f", "0"), ("g", "")]));
+    node
+}
+
+/// A pod whose container, of the list `kind`, mounts the key `f` at `at`.
+fn pod_of(name: &str, kind: &str, at: &Path, updates: Option<&str>) -> Value {
+    let mut pod = pod(name)
+        .config_map("a", "a")
+        .annotation("larder.dev/on-change", SIGNAL)
+        .build();
+    if let Some(updates) = updates {
+        pod["metadata"]["annotations"]["larder.dev/subpath-updates"] = json!(updates);
+    }
+    let mount = json!({"name": "a", "mountPath": at, "subPathExpr": "$(KEY)"});
+    let env = json!([{"name": "KEY", "value": "f"}]);
+    let container = json!({"name": "web", "image": "i", "env": env, "volumeMounts": [mount]});
+    pod["spec"]["containers"] = json!([{"name": "other", "image": "i"}]);
+    pod["spec"][kind] = json!([container]);
+    pod
+}
+
+/// Creates the pod, and a container as its runtime would.
+async fn started(node: &Node, pod: &Value, at: &Path) -> Container {
+    node.apply(pod);
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    node.until(name, "a", &[("f", "0"), ("g", "")]).await;
+    let file = node.volume_path(name, "a").unwrap().join("f");
+    Container::start(&[(&file, at)], &rereads(at))
+}
+
+fn mount_point(points: &MountPoints) -> PathBuf {
+    let at = points.path("etc").join("app.conf");
+    fs::write(&at, "").unwrap();
+    at
+}
+
+async fn until_shown(node: &Node, pod: &str, is: impl Fn(&SubPathStatus) -> bool) -> SubPathStatus {
+    node.wait("the status of the mount", |node| {
+        let shown = node.volume(pod, "a")?.sub_paths.into_iter().next()?;
+        is(&shown).then_some(shown)
+    })
+    .await
+}
+
+// subpath 5
+// subpath 20
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hook_fires_once_when_the_running_container_can_read_the_new_file() {
+    if !permitted() {
+        return;
+    }
+    let (node, points) = (node(), MountPoints::new());
+    let at = mount_point(&points);
+    let web = started(&node, &pod_of("web", "containers", &at, Some("true")), &at).await;
+    for text in ["1", "2", "3"] {
+        node.apply(&config_map("a", &[("f", text), ("g", "")]));
+        web.says(text);
+        let is_new = |shown: &SubPathStatus| shown.state == SubPathState::Live;
+        let shown = until_shown(&node, "web", is_new).await;
+        assert_eq!((&*shown.container, &*shown.reason), ("web", ""));
+        assert!(shown.replaced_at.is_some() && shown.took_ms.is_some());
+    }
+    assert_eq!(web.said(), None);
+    let metrics = node.metrics();
+    let line = "subpath_replacements_total{result=\"replaced\"} 3";
+    assert!(metrics.contains(line), "{metrics}");
+    assert!(metrics.contains("subpath_replacements_total{result=\"not_permitted\"} 0"));
+}
+
+// subpath 24
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ephemeral_container_is_updated() {
+    if !permitted() {
+        return;
+    }
+    let (node, points) = (node(), MountPoints::new());
+    let at = mount_point(&points);
+    let pod = pod_of("web", "ephemeralContainers", &at, Some("true"));
+    let _web = started(&node, &pod, &at).await;
+    node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
+    until_shown(&node, "web", |shown| shown.replaced_at.is_some()).await;
+}
+
+// subpath 2
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pod_that_does_not_ask_keeps_its_content_and_the_status_says_what_would_change_it() {
+    if !permitted() {
+        return;
+    }
+    for (updates, hint) in [
+        (
+            None,
+            "annotate the pod with larder.dev/subpath-updates: \"true\"",
+        ),
+        (
+            Some("false"),
+            "the annotation larder.dev/subpath-updates is \"false\"",
+        ),
+    ] {
+        let (node, points) = (node(), MountPoints::new());
+        let at = mount_point(&points);
+        let web = started(&node, &pod_of("web", "containers", &at, updates), &at).await;
+        node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
+        // The hook fires as without larder's updates.
+        web.says("0");
+        let shown = until_shown(&node, "web", |_| true).await;
+        assert_eq!(shown.state, SubPathState::Pinned);
+        assert!(shown.reason.contains(hint), "{}", shown.reason);
+    }
+}
