@@ -24,10 +24,7 @@ use prometheus_client::{
 };
 use rustix::mount::MountFlags;
 use smol_str::SmolStr;
-use tokio::{
-    task::spawn_blocking,
-    time::{Instant, timeout},
-};
+use tokio::time::{Instant, timeout};
 
 use super::{
     find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
@@ -35,6 +32,7 @@ use super::{
     source::Source,
 };
 use crate::{
+    namespaces::run_apart,
     processes::{FoundContainer, FoundProcess, PodMounts, Processes},
     targets::{TargetError, TargetQuery},
 };
@@ -309,7 +307,7 @@ impl PodSubPaths {
                     let job = self.job(node, &query.mounts, container, &wanted);
                     let names = job.container.candidate_names.clone();
                     let main = job.container.main.clone();
-                    let Ok((seen, places)) = spawn_blocking(move || job.run()).await else {
+                    let Some((seen, places)) = run_apart(move || job.run()).await else {
                         continue;
                     };
                     for name in names {

@@ -39,12 +39,9 @@ pub(crate) struct DeliveryNode {
     /// The root directory of larder. Beside a kubelet it has the records of hooks only.
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) on_change: OnChange,
-<<<<<<< HEAD
     /// Whether the API server is embedded, and filled from manifests.
     pub(crate) has_manifests: bool,
-=======
     pub(crate) sub_paths: SubPathSettings,
->>>>>>> 6565c76c (agent: mounts by subPath follow their volume in running containers of pods that ask for it, in either mode)
 }
 
 /// Where workers report.

@@ -3,7 +3,11 @@
 use std::{env, fs::DirBuilder, os::unix::fs::DirBuilderExt as _, path::Path};
 
 use anyhow::Context as _;
-use larder_agent::{beside::BesideConfig, config::Config};
+use larder_actions::namespaces::keep_apart;
+use larder_agent::{
+    beside::BesideConfig,
+    config::{Config, SubPathUpdates},
+};
 use larder_kubelet::{
     kubeconfig::KubeletFiles,
     landlock::{WriteProtection, forbid_writes},
@@ -56,6 +60,10 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
             .mode(0o750)
             .create(directory);
         created.with_context(|| format!("cannot create {}", directory.display()))?;
+    }
+    if config.sub_path_updates != SubPathUpdates::Never {
+        // To mount counts as a write.
+        keep_apart();
     }
     match forbid_writes(&own) {
         Ok(WriteProtection::Full) => {}
