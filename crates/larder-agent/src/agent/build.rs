@@ -42,7 +42,7 @@ use crate::{
         inputs::NodeInputs,
         pod_statuses::PodStatuses,
         readers::ObjectReaders,
-        sub_paths::SubPathSettings,
+        sub_path_settings::SubPathSettings,
         worker::{DeliveryNode, Reports},
     },
     metrics::Metrics,

@@ -6,68 +6,19 @@
 use std::{
     collections::{BTreeMap, HashSet},
     mem,
-    sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::processes::Processes;
-use larder_actions::subpaths::{MountState, PodSubPaths, SubPathNode, WantedMount};
+use larder_actions::subpaths::{MountState, PodSubPaths, WantedMount};
 use larder_kubelet::{backoff::RETRY, sub_path_mounts::SubPathMounts};
-use larder_pods::{
-    StoredPod,
-    events::{EventSubject, PodReason},
-};
+use larder_pods::events::{EventSubject, PodReason};
 use larder_projection::Inputs;
-use prometheus_client::registry::Registry;
 use smol_str::SmolStr;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use super::{plan::PodPlan, worker::DeliveryNode};
-use crate::{
-    config::SubPathUpdates,
-    status::{SubPathState, SubPathStatus},
-};
-
-/// With `"true"` or `"false"`.
-const ANNOTATION: &str = "larder.dev/subpath-updates";
-
-/// What the pods of the node share.
-pub(crate) struct SubPathSettings {
-    pub(crate) updates: SubPathUpdates,
-    pub(crate) node: Arc<SubPathNode>,
-}
-
-impl SubPathSettings {
-    /// For the containers among `processes`.
-    pub(crate) fn new(
-        updates: SubPathUpdates,
-        processes: Processes,
-        registry: &mut Registry,
-    ) -> Self {
-        let node = Arc::new(SubPathNode::new(processes, registry));
-        Self { updates, node }
-    }
-
-    /// Why the mounts of the pod keep their content; `None` if they are updated (S1).
-    pub(crate) fn pins(&self, pod: &StoredPod) -> Option<&'static str> {
-        let annotations = pod.metadata.annotations.as_ref();
-        let asked = annotations.and_then(|all| all.get(ANNOTATION));
-        match (self.updates, asked.map(String::as_str)) {
-            (SubPathUpdates::Never, _) => Some(
-                "as at the start of the container: subPathUpdates is Never in larder's configuration",
-            ),
-            (_, Some("false")) => Some(
-                "as at the start of the container: the annotation larder.dev/subpath-updates is \"false\"",
-            ),
-            (SubPathUpdates::Always, _) | (_, Some("true")) => None,
-            _ => Some(
-                "as at the start of the container: annotate the pod with larder.dev/subpath-updates: \"true\" to have it \
-                 updated",
-            ),
-        }
-    }
-}
+use crate::status::{SubPathState, SubPathStatus};
 
 /// The mounts with `subPath` of these volumes, by volume.
 pub(crate) type Wanted = BTreeMap<SmolStr, Vec<WantedMount>>;

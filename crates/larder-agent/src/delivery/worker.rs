@@ -21,7 +21,7 @@ use super::{
     plan::{Need, Part, PartKind, PodPlan},
     pod_statuses::{PartStatus, PodStatusEntry, PodStatuses},
     readers::ObjectReaders,
-    sub_paths::SubPathSettings,
+    sub_path_settings::SubPathSettings,
 };
 use crate::{
     metrics::Metrics,
