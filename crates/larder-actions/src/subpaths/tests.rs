@@ -567,3 +567,52 @@ async fn file_with_another_label_is_not_shown_where_labels_are_enforced() {
         "new"
     );
 }
+
+// subpath 7
+#[tokio::test]
+async fn of_two_containers_the_one_that_was_restarted_is_left_as_its_runtime_mounted_it() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let side = KEY.replace("app.conf", "side.conf");
+    let mut updates = Updates::of(&node, &[("/etc/app.conf", "key")], &[]);
+    updates
+        .query
+        .mounts
+        .containers
+        .push(crate::processes::ContainerMounts {
+            name: "side".into(),
+            mounts: vec![("v".into(), "/etc/side.conf".into())],
+        });
+    let wanted = WantedMount::new("side", "/etc/side.conf", "v", "key").unwrap();
+    updates.pod.add_mounts("v", vec![wanted]);
+    let mut web = Container::start(&node, KEY);
+    let beside = Container::start(&node, &side);
+    node.write("v", 2, &[("key", "two")]);
+    drop(beside);
+    let mut beside = Container::start(&node, &side);
+    let before = beside.mounts_at("/etc/side.conf");
+    assert!(updates.update().await.is_empty());
+    let states = updates.pod.statuses().iter();
+    let states: Vec<_> = states
+        .map(|status| (&status.state, status.replaced.is_some()))
+        .collect();
+    // The runtime has mounted the present file.
+    assert_eq!(
+        states,
+        [(&MountState::Live, true), (&MountState::Live, false)]
+    );
+    assert_eq!(beside.mounts_at("/etc/side.conf"), before);
+    assert_eq!(web.run("cat /etc/app.conf"), "two");
+    node.write("v", 3, &[("key", "three")]);
+    updates.update().await;
+    assert_eq!(
+        (
+            web.run("cat /etc/app.conf"),
+            beside.run("cat /etc/side.conf")
+        ),
+        ("three".into(), "three".into())
+    );
+}

@@ -6,10 +6,14 @@
 use std::{
     collections::{BTreeMap, HashSet},
     mem,
+    sync::Arc,
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_actions::subpaths::{MountState, PodSubPaths, WantedMount};
+use larder_actions::{
+    subpaths::{MountState, PodSubPaths, WantedMount},
+    targets::KnownContainers,
+};
 use larder_kubelet::{backoff::RETRY, sub_path_mounts::SubPathMounts};
 use larder_pods::events::{EventSubject, PodReason};
 use larder_projection::Inputs;
@@ -50,6 +54,8 @@ pub(crate) struct SubPaths {
     running: Vec<SmolStr>,
     /// Whether the pod asked for no updates.
     is_pinned: bool,
+    /// The containers that earlier searches have found.
+    known: Option<Arc<KnownContainers>>,
 }
 
 impl SubPaths {
@@ -112,7 +118,8 @@ impl SubPaths {
         if !pod.is_due() {
             return;
         }
-        let query = node.on_change.container_query(&plan.pod);
+        let mut query = node.on_change.container_query(&plan.pod);
+        query.known = Arc::clone(self.known.get_or_insert_default());
         let before: Vec<_> = pod
             .statuses()
             .iter()

@@ -310,10 +310,14 @@ fn container(objects: &[Value]) -> &Value {
 async fn every_component_of_beside_is_applied_alone_and_with_the_others() {
     let components = Kustomization::within("beside");
     let names: Vec<_> = components.iter().map(|found| found.name.as_str()).collect();
-    assert_eq!(names, ["beside/hooks", "beside/node-identity"]);
+    assert_eq!(
+        names,
+        ["beside/hooks", "beside/node-identity", "beside/subpaths"]
+    );
     let sets = [
         vec![&components[0]],
         vec![&components[1]],
+        vec![&components[2]],
         components.iter().collect(),
     ];
     for set in sets {
@@ -337,7 +341,13 @@ async fn every_component_of_beside_is_applied_alone_and_with_the_others() {
         let mounts_kubeconfig = mounts.any(|mount| mount["name"] == "kubeconfig");
         assert_eq!(mounts_kubeconfig, has("beside/node-identity"));
         let added = container["securityContext"]["capabilities"]["add"].to_string();
-        assert_eq!(added.contains("KILL"), has("beside/hooks"), "{added}");
+        let may_signal = has("beside/hooks") || has("beside/subpaths");
+        assert_eq!(added.contains("KILL"), may_signal, "{added}");
+        assert_eq!(
+            added.contains("SYS_ADMIN"),
+            has("beside/subpaths"),
+            "{added}"
+        );
         create_all(objects).await;
     }
 }

@@ -130,3 +130,29 @@ async fn pod_that_does_not_ask_keeps_its_content_and_the_status_says_what_would_
         assert!(shown.reason.contains(hint), "{}", shown.reason);
     }
 }
+
+// subpath 23
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hundred_pods_with_a_mount_of_one_object_are_all_updated() {
+    if !permitted() {
+        return;
+    }
+    let (node, points) = (node(), MountPoints::new());
+    let at = mount_point(&points);
+    let mut containers = Vec::new();
+    for number in 0..100 {
+        let pod = pod_of(&format!("p{number}"), "containers", &at, Some("true"));
+        containers.push(started(&node, &pod, &at).await);
+    }
+    node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
+    for number in 0..100 {
+        let is_new = |shown: &SubPathStatus| shown.replaced_at.is_some();
+        until_shown(&node, &format!("p{number}"), is_new).await;
+    }
+    for container in &containers {
+        container.says("1");
+    }
+    let metrics = node.metrics();
+    let line = "subpath_replacements_total{result=\"replaced\"} 100";
+    assert!(metrics.contains(line), "{metrics}");
+}

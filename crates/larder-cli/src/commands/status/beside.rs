@@ -1,7 +1,7 @@
-//! The mode beside a kubelet, as lines of `larder status`.
+//! The mode beside a kubelet, and what containers see of volumes, as lines of `larder status`.
 
 use jiff::Timestamp;
-use larder_agent::status::{AgentStatus, PodStatus, VolumeStatus};
+use larder_agent::status::{AgentStatus, PodStatus, SubPathState, VolumeStatus};
 
 use crate::output::{age, table::Row};
 
@@ -60,5 +60,29 @@ pub(super) fn outdated(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item = 
                 ("SINCE", format!("{} ago", age(entry.since, now))),
             ]
         })
+    })
+}
+
+/// Rows of what the containers of `pod` see through mounts with `subPath`.
+pub(super) fn sub_paths(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item = Row<5>> {
+    let mounts = pod.volumes.iter().flat_map(|volume| &volume.sub_paths);
+    mounts.map(move |mount| {
+        let state = match mount.state {
+            SubPathState::Unknown => "unknown",
+            SubPathState::Live => "live",
+            SubPathState::Pinned => "pinned",
+        };
+        let replaced = mount.replaced_at.map(|at| format!("{} ago", age(at, now)));
+        let took = mount
+            .took_ms
+            .map(|took| format!("{took} ms after the change"));
+        let (when, how) = (replaced.into_iter(), took.into_iter());
+        [
+            ("SUBPATH IN", mount.container.clone()),
+            ("PATH", mount.mount_path.clone()),
+            ("SEES", state.to_owned()),
+            ("REPLACED", when.chain(how).collect::<Vec<_>>().join(", ")),
+            ("REASON", mount.reason.clone()),
+        ]
     })
 }

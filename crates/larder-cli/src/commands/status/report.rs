@@ -123,6 +123,7 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
         ]
     }));
     text += &section(beside::outdated(pod, now));
+    text += &section(beside::sub_paths(pod, now));
     text += &section(pod.on_change.iter().map(|hook| hook_row(hook, now)));
     for hook in pod.on_change.iter().filter(|hook| !hook.output.is_empty()) {
         text.push('\n');
