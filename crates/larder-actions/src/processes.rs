@@ -53,6 +53,13 @@ use std::{
 use smol_str::SmolStr;
 use tokio::task::spawn_blocking;
 
+pub(crate) use self::{
+    allowance::OF_PRIVILEGED,
+    mount_table::{MountLine, below, each_mount},
+    pod_mounts::normalized,
+    search::NamespaceMounts,
+    volume_places::{Shown, VolumePlaces},
+};
 use self::{
     allowance::Refusals,
     proc_directory::{ProcDirectory, number},
@@ -64,12 +71,6 @@ pub use self::{
     mount_table::unescaped,
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
-};
-pub(crate) use self::{
-    mount_table::{MountLine, below, each_mount},
-    pod_mounts::normalized,
-    search::NamespaceMounts,
-    volume_places::{Shown, VolumePlaces},
 };
 
 /// A running container of a pod.

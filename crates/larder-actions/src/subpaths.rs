@@ -22,6 +22,7 @@ pub use self::{
     replace::{FileId, ReplaceError, Stage},
     updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
 };
+use crate::processes::OF_PRIVILEGED;
 
 /// Replaces the mount on `target` in the mount namespace `mounts`, which shows the file `old`, by the file or directory
 /// `source`. It keeps what may not be done there. Links on the way to `target` are followed.
@@ -36,11 +37,15 @@ pub fn replace_at(
     old: FileId,
     source: &Path,
 ) -> Result<(), ReplaceError> {
-    let record = Inside::run(mounts, |inside| match inside.mount_at(target)? {
-        (record, file) if file == old => Ok(record),
-        _ => Err(ReplaceError::Changed),
+    let record = Inside::run(mounts, OF_PRIVILEGED.bytes, |inside| {
+        match inside.mount_at(target)? {
+            (record, file) if file == old => Ok(record),
+            _ => Err(ReplaceError::Changed),
+        }
     })?;
     let new = stage.mount_of(&open_source(source)?, record.flags)?;
-    Inside::run(mounts, |inside| inside.replace(&record, &new, false))?;
+    Inside::run(mounts, OF_PRIVILEGED.bytes, |inside| {
+        inside.replace(&record, &new, false)
+    })?;
     Ok(())
 }

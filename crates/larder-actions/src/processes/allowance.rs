@@ -20,9 +20,9 @@ use super::{Processes, proc_directory::number};
 
 /// How much is read of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     pub(super) lines: usize,
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     pub(super) time: Duration,
 }
 
@@ -33,7 +33,7 @@ pub(super) const OF_ANYONE: Limit = Limit {
     time: MAX_USER_TIME,
 };
 /// Containers may be copies of the machine, whose namespace has the mounts of all others.
-pub(super) const OF_PRIVILEGED: Limit = Limit {
+pub(crate) const OF_PRIVILEGED: Limit = Limit {
     lines: 64 << 10,
     bytes: 16 << 20,
     time: Duration::MAX,
@@ -138,6 +138,11 @@ impl Refusals {
 }
 
 impl Processes {
+    /// Most bytes that are read at a time of the mounts of this process.
+    pub(crate) fn most_bytes(&self, pid: i32) -> u64 {
+        Allowance::default().limit(self.mounting_user(pid)).bytes
+    }
+
     /// By the users of the process's namespace (user_namespaces(7)), which anyone may read. A user without privileges can
     /// map none but himself and those of ranges that he was given.
     pub(super) fn mounting_user(&self, pid: i32) -> MountingUser {

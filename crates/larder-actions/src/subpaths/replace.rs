@@ -19,7 +19,7 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
 };
@@ -234,20 +234,35 @@ fn open(path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
+/// A table of mounts, of which not all may be read: a container may stack as many mounts as it likes.
+pub(super) struct Table(io::Take<File>);
+
+impl Read for Table {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.0.limit() == 0 {
+            return Err(io::Error::other("it has too many mounts"));
+        }
+        self.0.read(buffer)
+    }
+}
+
 /// A mount namespace that this thread is in, seen from its root.
 pub(super) struct Inside {
     /// The thread in `/proc`, whose files do not depend on the namespace.
     thread: OwnedFd,
+    /// Most bytes of a table.
+    most_bytes: u64,
 }
 
 impl Inside {
-    /// Runs `work` in the namespace.
+    /// Runs `work` in the namespace, of whose table at most `most_bytes` may be read at a time.
     ///
     /// # Errors
     ///
     /// It cannot be entered.
     pub(super) fn run<T: Send>(
         namespace: BorrowedFd<'_>,
+        most_bytes: u64,
         work: impl FnOnce(&Self) -> Result<T, ReplaceError> + Send,
     ) -> Result<T, ReplaceError> {
         in_thread(|| {
@@ -257,15 +272,15 @@ impl Inside {
             unshare(UnshareFlags::FS).map_err(failed("leave the root"))?;
             move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
                 .map_err(failed("enter the container's mount namespace"))?;
-            work(&Self { thread })
+            work(&Self { thread, most_bytes })
         })
     }
 
-    /// The mounts of the namespace.
-    pub(super) fn table(&self) -> io::Result<File> {
+    /// The mounts of the namespace. To read more than may be read is an error.
+    pub(super) fn table(&self) -> io::Result<Table> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let table = rustix::fs::openat(&self.thread, "mountinfo", flags, Mode::empty())?;
-        Ok(table.into())
+        Ok(Table(File::from(table).take(self.most_bytes)))
     }
 
     /// The mount that `path` leads to, with its file. Links are followed: a caller that does not trust the namespace

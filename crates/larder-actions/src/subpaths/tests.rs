@@ -408,7 +408,7 @@ async fn attempt_that_ended_halfway_leaves_one_mount_with_the_newest_content() {
         let new = stage
             .mount_of(&source.file.unwrap(), rustix::mount::MountFlags::RDONLY)
             .unwrap();
-        Inside::run(std::os::fd::AsFd::as_fd(&namespace), |inside| {
+        Inside::run(std::os::fd::AsFd::as_fd(&namespace), u64::MAX, |inside| {
             let mounts = volume_mounts(|| inside.table(), &places, pod)
                 .unwrap()
                 .unwrap();
@@ -546,7 +546,7 @@ async fn file_with_another_label_is_not_shown_where_labels_are_enforced() {
         let new = stage
             .mount_of(&source.file.unwrap(), rustix::mount::MountFlags::RDONLY)
             .unwrap();
-        Inside::run(std::os::fd::AsFd::as_fd(&namespace), |inside| {
+        Inside::run(std::os::fd::AsFd::as_fd(&namespace), u64::MAX, |inside| {
             let mounts = volume_mounts(|| inside.table(), &places, pod)
                 .unwrap()
                 .unwrap();
@@ -615,4 +615,35 @@ async fn of_two_containers_the_one_that_was_restarted_is_left_as_its_runtime_mou
         ),
         ("three".into(), "three".into())
     );
+}
+
+#[tokio::test]
+async fn more_mounts_than_may_be_read_are_a_reason_and_not_a_wait() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let web = Container::start(&node, KEY);
+    let updates = Updates::new(&node);
+    let processes = node.processes();
+    let found = processes
+        .containers(&updates.query.mounts, None)
+        .await
+        .unwrap();
+    let namespace = processes.mount_namespace(&found[0].main).unwrap();
+    let places = processes.places().unwrap();
+    let look = |most_bytes: u64| {
+        Inside::run(std::os::fd::AsFd::as_fd(&namespace), most_bytes, |inside| {
+            Ok(volume_mounts(
+                || inside.table(),
+                &places,
+                &updates.query.mounts,
+            ))
+        })
+        .unwrap()
+    };
+    assert_eq!(look(100).unwrap_err().to_string(), "it has too many mounts");
+    assert_eq!(look(1 << 20).unwrap().unwrap().len(), 1);
+    drop(web);
 }

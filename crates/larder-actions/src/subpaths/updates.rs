@@ -472,6 +472,10 @@ impl Job {
         (results.collect(), places)
     }
 
+    fn most_bytes(&self) -> u64 {
+        self.node.processes.most_bytes(self.container.main.pid)
+    }
+
     /// The mount namespace of the container, and the mounts of the pod's volumes in it.
     fn look(&self) -> Result<(OwnedFd, Vec<VolumeMount>), Kept> {
         let processes = &self.node.processes;
@@ -479,7 +483,7 @@ impl Job {
         let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
         let places = processes.places();
         let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
-        let mounts = Inside::run(namespace.as_fd(), |inside| {
+        let mounts = Inside::run(namespace.as_fd(), self.most_bytes(), |inside| {
             let look = || {
                 let found = volume_mounts(|| inside.table(), &places, &self.pod);
                 found.map_err(failed("read the mounts of the container"))
@@ -529,6 +533,6 @@ impl Job {
         }
         let enforces = enforces_labels();
         let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
-        Ok(Inside::run(namespace.as_fd(), replace)?)
+        Ok(Inside::run(namespace.as_fd(), self.most_bytes(), replace)?)
     }
 }
