@@ -11,6 +11,7 @@ pub mod list;
 pub mod manifest;
 pub mod patch;
 pub mod quantity;
+pub mod request;
 pub mod watch;
 pub mod x509;
 
@@ -46,6 +47,7 @@ mod tests {
         ("manifest", manifest::run),
         ("patch", patch::run),
         ("quantity", quantity::run),
+        ("request", request::run),
         ("watch", watch::run),
         ("x509", x509::run),
     ];
