@@ -186,7 +186,7 @@ impl Container {
         loop {
             let line = self.line();
             if line == "." {
-                return output.trim_end().to_owned();
+                return output.trim().to_owned();
             }
             assert!(
                 self.child.try_wait().unwrap().is_none(),
