@@ -124,7 +124,8 @@ impl RootDir {
     /// Copies of the last good manifests of static pods, by source.
     pub(crate) const MANIFESTS: &str = "static-pods";
 
-    /// Creates the directory if missing (mode 0750, as the kubelet's) and locks it.
+    /// Creates the directory if missing and locks it. Its mode is 0711: a service of the machine passes it on the way to
+    /// the volumes of a pod whose `fsGroup` it is in.
     ///
     /// # Errors
     ///
@@ -297,7 +298,7 @@ pub fn socket(path: &Path) -> PathBuf {
     path.join(SOCKET)
 }
 
-/// Opens the directory `path`, created if missing (mode 0750), and returns it with its absolute path without links.
+/// Opens the directory `path`, created if missing (mode 0711), and returns it with its absolute path without links.
 /// Errors name `option`, with which the user chooses it.
 ///
 /// # Errors
@@ -309,7 +310,7 @@ pub(crate) fn open_private(
 ) -> Result<(PathBuf, OwnedFd), RootDirError> {
     DirBuilder::new()
         .recursive(true)
-        .mode(0o750)
+        .mode(0o711)
         .create(path)
         .map_err(failed("create", path))?;
     // In a directory such as /tmp, any user can create a link to a directory of ours.

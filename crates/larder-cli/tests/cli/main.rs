@@ -26,6 +26,7 @@ mod metrics;
 mod mounts;
 mod nginx;
 mod on_change;
+mod ordinary_services;
 mod recipes;
 mod refs;
 mod render;

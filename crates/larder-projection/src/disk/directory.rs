@@ -112,9 +112,13 @@ impl Directory {
 
     /// The directory `name` with exactly this mode, created if missing. A crash may have come before its mode.
     pub(crate) fn ensure(&self, name: &str, mode: u32) -> Result<Self, DiskError> {
+        self.ensure_of(Group::default(), name, mode)
+    }
+
+    /// The same, given to `group` where this process may.
+    pub(crate) fn ensure_of(&self, group: Group, name: &str, mode: u32) -> Result<Self, DiskError> {
         let (child, _) = self.make(name)?;
-        ownership::settle(&child, None, Group::default(), mode)
-            .map_err(self.failed("set mode of", name))?;
+        ownership::settle(&child, None, group, mode).map_err(self.failed("set mode of", name))?;
         Ok(child)
     }
 

@@ -100,7 +100,7 @@ impl<'a> PodVolume<'a> {
 }
 
 impl VolumeHost {
-    /// Opens the root directory `root`, or creates it with mode 0750.
+    /// Opens the root directory `root`, or creates it with mode 0711.
     ///
     /// Secrets go to tmpfs where this process may mount: see [`Self::memory`].
     ///
@@ -124,7 +124,7 @@ impl VolumeHost {
         let failed = |error| DiskError::new("create directory", root, error);
         DirBuilder::new()
             .recursive(true)
-            .mode(layout::PRIVATE)
+            .mode(layout::PASSAGE)
             .create(root)
             .map_err(failed)?;
         // Its own path is the user's, and may well lead over links.
@@ -215,9 +215,10 @@ impl VolumeHost {
         now: Timestamp,
     ) -> Result<SetUp, DiskError> {
         let name = element(volume.name)?;
-        let pod = self.ensure_pod(volume.pod_uid)?;
+        let group = Group(volume.fs_group);
+        let pod = self.ensure_pod_of(group, volume.pod_uid)?;
         // Step 1
-        let volumes = pod.ensure(layout::VOLUMES, layout::PRIVATE)?;
+        let volumes = pod.ensure_of(group, layout::VOLUMES, layout::PRIVATE)?;
         let plugin = volumes.ensure(volume.kind.directory(), layout::PLUGIN)?;
         let (directory, is_new) = self.ensure_root(&plugin, volume)?;
         // Steps 2 to 4
@@ -383,9 +384,14 @@ impl VolumeHost {
 
     /// The directory of a pod, created if missing.
     pub(crate) fn ensure_pod(&self, uid: &str) -> Result<Directory, DiskError> {
+        self.ensure_pod_of(Group::default(), uid)
+    }
+
+    /// The same, given to `group` where this process may.
+    fn ensure_pod_of(&self, group: Group, uid: &str) -> Result<Directory, DiskError> {
         let uid = element(uid)?;
-        let pods = self.root.ensure(layout::PODS, layout::PRIVATE)?;
-        pods.ensure(uid, layout::PRIVATE)
+        let pods = self.root.ensure(layout::PODS, layout::PASSAGE)?;
+        pods.ensure_of(group, uid, layout::PRIVATE)
     }
 
     /// Step 1 of a set-up: the root of a volume; and whether this call brought it up.

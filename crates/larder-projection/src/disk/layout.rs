@@ -32,8 +32,11 @@ pub(crate) const WRAPPER: &str = EMPTY_DIR;
 pub(crate) const READY: &str = "ready";
 pub(crate) const ENVIRONMENT: &str = "env.json";
 
-/// Mode of the directory of a pod and of those that sort what is in it.
+/// Mode of the directory of a pod and of those that sort what is in it. That of the pod and `volumes` belong to the pod's
+/// `fsGroup`, so that a service of the machine in that group can read the pod's volumes, and no others.
 pub(crate) const PRIVATE: u32 = 0o750;
+/// Mode of the directories above, which only need to be passed. (The kubelet has 0750 for `pods`.)
+pub(crate) const PASSAGE: u32 = 0o711;
 /// Mode of the directory of a plugin in `volumes`. The kubelet leaves it to the umask, which is 022 for it.
 pub(crate) const PLUGIN: u32 = 0o755;
 

@@ -13,8 +13,8 @@ use super::{
     layout::{self, element},
 };
 
-/// Mode of the directories: what the links lead to is protected by itself.
-const MODE: u32 = 0o755;
+/// Mode of the directories: what the links lead to is protected by itself, and names of pods are not listed.
+const MODE: u32 = layout::PASSAGE;
 /// A link that is about to replace another one. No pod is called so.
 const LINK_TMP: &str = "..link_tmp";
 
@@ -187,12 +187,12 @@ mod tests {
         // The pod was replaced by one of the same name.
         assert!(host.link_pod("prod", "web", "u2").unwrap());
         expect![[r"
-            by-name/ 0755
-            by-name/prod/ 0755
+            by-name/ 0711
+            by-name/prod/ 0711
             by-name/prod/web -> ../../pods/u2
-            by-name/test/ 0755
+            by-name/test/ 0711
             by-name/test/web -> ../../pods/u2
-            pods/ 0750
+            pods/ 0711
             pods/u1/ 0750
             pods/u2/ 0750
         "]]
@@ -214,8 +214,8 @@ mod tests {
         host.remove_pod("u1").unwrap();
         host.remove_pod("u2").unwrap();
         expect![[r"
-            by-name/ 0755
-            pods/ 0750
+            by-name/ 0711
+            pods/ 0711
         "]]
         .assert_eq(&show(root.path()));
     }
@@ -233,10 +233,10 @@ mod tests {
         fs::create_dir(root.path().join("by-name/empty")).unwrap();
         host.prune_names().unwrap();
         expect![[r"
-            by-name/ 0755
-            by-name/prod/ 0755
+            by-name/ 0711
+            by-name/prod/ 0711
             by-name/prod/web -> ../../pods/u1
-            pods/ 0750
+            pods/ 0711
             pods/u1/ 0750
         "]]
         .assert_eq(&show(root.path()));

@@ -59,7 +59,7 @@ fn a_volume_lies_where_the_kubelet_has_it() {
         .filter(|line| !line.contains(" -> ") && !line.contains("/.."))
         .collect();
     expect![[r#"
-        pods/ 0750
+        pods/ 0711
         pods/u1/ 0750
         pods/u1/plugins/ 0750
         pods/u1/plugins/kubernetes.io~empty-dir/ 0750
@@ -167,7 +167,7 @@ fn an_interrupted_set_up_is_completed_by_the_next_one() {
         let (_, removal_reached) =
             during(at, Fault::FromNowOn(Errno::IO), || host.remove_pod("u1"));
         host.remove_pod("u1").unwrap();
-        assert_eq!(show(root.path()), "pods/ 0750\n", "call {at}");
+        assert_eq!(show(root.path()), "pods/ 0711\n", "call {at}");
         if !reached && !removal_reached {
             assert!(at > 40);
             break;
@@ -285,7 +285,7 @@ fn volumes_are_found_again_and_leave_nothing() {
     host.remove_pod("u1").unwrap();
     assert_eq!(host.scan().unwrap(), []);
     expect![[r"
-        pods/ 0750
+        pods/ 0711
     "]]
     .assert_eq(&show(root.path()));
 }
@@ -329,7 +329,7 @@ fn foreign_files_in_the_directory_of_a_pod_stay() {
     fs::write(foreign.join("precious"), "1").unwrap();
     host.remove_pod("u1").unwrap();
     expect![[r#"
-        pods/ 0750
+        pods/ 0711
         pods/u1/ 0750
         pods/u1/volumes/ 0750
         pods/u1/volumes/kubernetes.io~empty-dir/ 0755
@@ -575,7 +575,7 @@ fn secrets_lie_in_a_tmpfs_of_their_own() {
         host.remove_pod("u1").unwrap();
         assert_eq!(mounts_below(root.path()).len(), 0);
         expect![[r"
-            pods/ 0750
+            pods/ 0711
         "]]
         .assert_eq(&show(root.path()));
     });
