@@ -588,7 +588,7 @@ pub(crate) enum RefsOutput {
 /// hooks in YAML, also as @FILE, has filters, several steps and its own timing; docs/on-change.md describes it.
 ///
 /// As root, the command becomes the user and groups of the pod; an ordinary user appears as them in a user namespace.
-/// Capabilities are those of a container if the pod adds or drops any, else the caller's. allowPrivilegeEscalation,
+/// Capabilities are those of a container if the pod adds or drops any, or sets runAsUser: 0; else the caller's. allowPrivilegeEscalation,
 /// readOnlyRootFilesystem and runAsNonRoot apply. A warning names other fields of the security context that are set,
 /// such as seccompProfile.
 ///

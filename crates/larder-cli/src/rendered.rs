@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | `pod` | a pod with the variables and volumes of its containers |
 //! | `container` | everything that one container sees, by the paths in it |
+//! | `warnings` | what is allowed and often a mistake |
 //! | `words` | values, sizes and sources as text |
 //! | `json` | rendered pods for programs |
 
 mod container;
 mod json;
 mod pod;
+mod warnings;
 pub(crate) mod words;
 
 use larder_objects::{chain, manifest::Loader};

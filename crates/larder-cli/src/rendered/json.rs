@@ -9,7 +9,7 @@ use std::{
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Serialize;
 
-use super::pod::RenderedPod;
+use super::{pod::RenderedPod, warnings};
 use crate::output::{json::write_json, references::References};
 
 #[derive(Serialize)]
@@ -47,6 +47,9 @@ struct KnownReport<'a> {
     part: PartReport<'a>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     unknown: BTreeMap<&'a str, String>,
+    /// What deserves a look.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
 /// The key of files that are not known by name.
@@ -109,6 +112,10 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             KnownReport {
                 part: report,
                 unknown,
+                warnings: view
+                    .iter()
+                    .flat_map(|view| warnings::of_container(rendered, container, view))
+                    .collect(),
             },
         )
     });
@@ -136,6 +143,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             KnownReport {
                 part: report,
                 unknown,
+                warnings: warnings::of_volume(rendered.inputs, volume),
             },
         )
     });

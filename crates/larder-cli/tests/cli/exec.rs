@@ -638,6 +638,25 @@ fn capabilities_and_no_new_privs_are_applied() {
 }
 
 #[test]
+fn user_that_is_named_as_root_has_the_capabilities_of_a_container() {
+    if !may_mount() {
+        return;
+    }
+    // Those that a runtime gives (containerd 2.2); the machine may have fewer.
+    let default = 0xa804_25fb;
+    for &caller in callers() {
+        let printed = printed(&secured("{runAsUser: 0}"), caller, PRIVILEGES);
+        let mut sets = printed
+            .split(' ')
+            .map(|set| u64::from_str_radix(set, 16).unwrap_or(u64::MAX));
+        let (bounding, _, effective) = (sets.next().unwrap(), sets.next(), sets.next().unwrap());
+        assert_eq!(bounding & !default, 0, "{caller:?}: {printed}");
+        assert_eq!(effective & !default, 0, "{caller:?}: {printed}");
+        assert_ne!(effective, 0, "{caller:?}: {printed}");
+    }
+}
+
+#[test]
 fn set_user_id_programs_gain_nothing_without_privilege_escalation() {
     if !may_mount() || !geteuid().is_root() {
         return;

@@ -40,6 +40,7 @@ mod subpath;
 mod systemd_recipe;
 mod ui;
 mod vectors;
+mod warnings;
 
 use std::{
     fs,

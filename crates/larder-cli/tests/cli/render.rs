@@ -263,8 +263,10 @@ spec:
         │  │  └─ optional, missing: key app.conf of ConfigMap app
         │  └─ /etc/motd      motd of volume config: ConfigMap app, read-only
         │     └─ motd  0644  5 B  ConfigMap app
-        └─ container unnamed
-           └─ not started: missing value for A
+        ├─ container unnamed
+        │  └─ not started: missing value for A
+        └─ what deserves a look
+           └─ container optional  /etc/app.conf: volume config has no app.conf, so it is an empty directory
     "#]].assert_eq(&run.stdout);
 }
 

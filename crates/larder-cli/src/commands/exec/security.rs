@@ -89,21 +89,25 @@ fn groups(of_pod: Option<&PodSecurityContext>, fs_group: Option<u32>) -> Vec<u32
     groups
 }
 
-/// The limits of the container's privileges. Without `capabilities` the caller's stay.
+/// The limits of the container's privileges. Without `capabilities`, a user that is named as root (`as_root`) has those
+/// of a container, and for others the caller's stay.
 ///
 /// # Errors
 ///
 /// A capability is unknown.
-pub(super) fn privileges(container: ContainerView<'_>) -> anyhow::Result<Privileges> {
-    let Some(own) = container.security_context else {
-        return Ok(Privileges::default());
-    };
+pub(super) fn privileges(
+    container: ContainerView<'_>,
+    as_root: bool,
+) -> anyhow::Result<Privileges> {
+    let unset = SecurityContext::default();
+    let own = container.security_context.unwrap_or(&unset);
     let unlimited = own.privileged == Some(true);
+    let default = (as_root && !unlimited).then(|| DEFAULT_CAPABILITIES.bits());
     let limited = own.capabilities.as_ref().filter(|_| !unlimited);
     let added = limited.and_then(|given| given.add.as_deref());
     let added = added.unwrap_or_default().iter();
     Ok(Privileges {
-        capabilities: limited.map(capabilities).transpose()?,
+        capabilities: limited.map(capabilities).transpose()?.or(default),
         added: added
             .map(|name| capability(name).map(|capability| capability.bits()))
             .try_fold(0, |set, bits| bits.map(|bits| set | bits))?,

@@ -84,6 +84,7 @@ impl Start {
         let variables = target.environment()?;
         let mounts = mounts(pod, container, &variables, RuntimeFeatures::default())?;
         let mounts = mounts.into_iter();
+        let identity = identity(pod, container, mapped)?;
         Ok(Self {
             mounts: mounts
                 .filter_map(|mount| MountedVolume::of(mount, &target.contents))
@@ -94,9 +95,9 @@ impl Start {
                     .working_dir
                     .filter(|directory| !directory.is_empty())
                     .map(|directory| format!("/{}", directory.trim_start_matches('/'))),
-                identity: identity(pod, container, mapped)?,
                 command: command(given, container, &variables)?,
-                privileges: privileges(container)?,
+                privileges: privileges(container, identity.user == Some(0))?,
+                identity,
                 read_only_root: has_read_only_root(container),
                 host_processes: pod.spec.as_ref().and_then(|spec| spec.host_pid) == Some(true),
             },

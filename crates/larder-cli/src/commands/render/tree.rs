@@ -122,6 +122,13 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     }
     root.push_group(unmounted(pod, shown));
     root.extend(hooks(pod));
+    let warnings = pod.warnings().into_iter();
+    let warnings = warnings
+        .map(|(place, text)| Branch::new([TableCell::plain(place), TableCell::yellow(text)]));
+    root.push_group(Branch::with(
+        [TableCell::bold("what deserves a look")],
+        warnings.collect(),
+    ));
     root
 }
 

@@ -1,0 +1,260 @@
+//! What is allowed and often a mistake: a pod with it starts, and does not see what its author meant.
+//!
+//! Invariant: no byte of a Secret is in a warning.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{EnvFromSource, KeyToPath, Volume};
+use larder_objects::{ConfigMap, Secret};
+use larder_projection::{ContainerView, Inputs, Keyed, Mount, Origin, expand, pod_volumes};
+
+use super::{RenderedPod, container::files_below, pod::RenderedContainer, words::size};
+use crate::output;
+
+/// Longest string of an environment or a command line, its end included (Linux, `MAX_ARG_STRLEN`).
+const MAX_STRING: usize = 128 << 10;
+/// Longest environment and command line: a quarter of the usual stack of 8 MiB.
+const MAX_SUM: usize = 2 << 20;
+/// Size of the pointer to a string.
+const POINTER: usize = 8;
+
+/// What deserves a look in a container that starts.
+pub(super) fn of_container(
+    pod: &RenderedPod<'_>,
+    container: &ContainerView<'_>,
+    view: &RenderedContainer<'_>,
+) -> Vec<String> {
+    let mut found = Vec::new();
+    for mount in &view.mounts {
+        if is_missing(pod, mount)
+            && let Some(path) = mount.shown_sub_path()
+        {
+            found.push(format!(
+                "{}: volume {} has no {path}, so it is an empty directory",
+                mount.mount_path, mount.volume.name
+            ));
+        }
+    }
+    found.extend(unexpanded(container, view));
+    found.extend(set_twice(pod.inputs, container));
+    let variables = view.environment.iter();
+    let of_secret = variables.filter(|(_, variable)| variable.secret);
+    let with_newline = of_secret.filter(|(_, variable)| variable.value.ends_with(b"\n"));
+    found.extend(
+        with_newline.map(|(name, _)| format!("{name}: the value of a Secret ends in a newline")),
+    );
+    found.extend(too_large(view));
+    found
+}
+
+fn is_missing(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> bool {
+    let (Some(path), None) = (&mount.sub_path, &mount.unknown_sub_path) else {
+        return false;
+    };
+    let Some(Ok(projection)) = pod.projection(&mount.volume.name) else {
+        return false;
+    };
+    projection.opaque.is_none() && files_below(&projection.payload, path).next().is_none()
+}
+
+fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
+    let is_name = |name: &str| {
+        let is_part = |byte: u8| matches!(byte, b'A'..=b'Z' | b'0'..=b'9' | b'_');
+        !name.is_empty() && name.bytes().all(is_part)
+    };
+    let references = |text: &str| {
+        let mut names = Vec::new();
+        expand(text, |name| {
+            names.push(name.to_owned());
+            None
+        });
+        names
+    };
+    let mut found = Vec::new();
+    for variable in container.env {
+        let value = view.environment.get(&variable.name);
+        let (Some(text), Some(value)) = (&variable.value, value) else {
+            continue;
+        };
+        for name in references(text) {
+            let whole = format!("$({name})");
+            // A known one may have this text as its value, which is as odd.
+            if String::from_utf8_lossy(&value.value).contains(&whole) {
+                found.push(format!(
+                    "{}: {whole} stays as it is: no earlier variable has this name",
+                    variable.name
+                ));
+            }
+        }
+    }
+    let has_opaque = view.environment.opaque().next().is_some();
+    for word in container.command.iter().chain(container.args) {
+        // Others may be meant for a shell.
+        let names = references(word).into_iter().filter(|name| is_name(name));
+        let unknown = names.filter(|name| !has_opaque && view.environment.get(name).is_none());
+        found.extend(unknown.map(|name| {
+            format!("the command has $({name}), which stays as it is: no variable has this name")
+        }));
+    }
+    found
+}
+
+/// Variables that are set more than once: the last one counts.
+fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
+    let mut by_name = BTreeMap::<String, Vec<String>>::new();
+    for source in container.env_from {
+        for (name, from) in all_keys(inputs, source) {
+            by_name.entry(name).or_default().push(from);
+        }
+    }
+    for variable in container.env {
+        let sources = by_name.entry(variable.name.clone()).or_default();
+        sources.push("env".to_owned());
+    }
+    let twice = by_name.into_iter().filter(|(_, sources)| sources.len() > 1);
+    twice
+        .map(|(name, sources)| {
+            let all = sources.join(", then by ");
+            format!("{name}: set by {all}; the last one counts")
+        })
+        .collect()
+}
+
+/// The variables of an `envFrom`, each with its object.
+fn all_keys(inputs: &Inputs, source: &EnvFromSource) -> Vec<(String, String)> {
+    fn of<K: Keyed>(inputs: &Inputs, name: &str, prefix: &str) -> Vec<(String, String)> {
+        let Some(Ok(object)) = K::all(inputs).get(name) else {
+            return Vec::new();
+        };
+        let keys = object.variables();
+        keys.map(|(key, _)| (format!("{prefix}{key}"), format!("{} {name}", K::KIND)))
+            .collect()
+    }
+    let prefix = source.prefix.as_deref().unwrap_or_default();
+    let map = source.config_map_ref.iter();
+    let maps = map.flat_map(|map| of::<ConfigMap>(inputs, &map.name, prefix));
+    let secret = source.secret_ref.iter();
+    maps.chain(secret.flat_map(|secret| of::<Secret>(inputs, &secret.name, prefix)))
+        .collect()
+}
+
+/// An environment that the kernel rejects.
+fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
+    let (mut sum, mut of_services, mut found) = (0, 0, Vec::new());
+    for (name, variable) in view.environment.iter() {
+        // NAME=VALUE, and its end.
+        let bytes = name.len() + variable.value.len() + 2;
+        if bytes > MAX_STRING {
+            found.push(format!(
+                "{name}: {}, more than the kernel takes for one variable ({}): no process starts",
+                size(bytes),
+                size(MAX_STRING)
+            ));
+        }
+        sum += bytes + POINTER;
+        if matches!(variable.origin, Origin::Service { .. }) {
+            of_services += bytes + POINTER;
+        }
+    }
+    if sum > MAX_SUM {
+        let (all, most) = (size(sum), size(MAX_SUM));
+        let advice = match of_services > sum / 2 {
+            true => "; most are of Services: set enableServiceLinks: false",
+            false => "",
+        };
+        found.push(format!(
+            "the variables have {all}, more than the kernel takes ({most}): no process starts{advice}"
+        ));
+    }
+    found
+}
+
+/// What deserves a look in a volume.
+pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
+    let (mut modes, mut paths) = (Vec::new(), BTreeMap::<String, usize>::new());
+    modes.extend(volume.config_map.as_ref().and_then(|map| map.default_mode));
+    modes.extend(
+        volume
+            .secret
+            .as_ref()
+            .and_then(|secret| secret.default_mode),
+    );
+    modes.extend(
+        volume
+            .downward_api
+            .as_ref()
+            .and_then(|api| api.default_mode),
+    );
+    modes.extend(volume.projected.as_ref().and_then(|all| all.default_mode));
+    modes.sort_unstable();
+    let modes = modes.iter().filter(|mode| matches!(mode, 400 | 440 | 444));
+    let mut found: Vec<_> = modes
+        .map(|mode| {
+            format!(
+                "defaultMode: {mode} is a decimal number, the mode {mode:04o}; the mode 0{mode} is written 0{mode}"
+            )
+        })
+        .collect();
+    let projected = volume.projected.as_ref();
+    for source in projected
+        .iter()
+        .flat_map(|all| all.sources.iter().flatten())
+    {
+        let mut add = |path: &str| *paths.entry(path.to_owned()).or_default() += 1;
+        if let Some(map) = &source.config_map {
+            each_path::<ConfigMap>(inputs, &map.name, map.items.as_deref(), &mut add);
+        }
+        if let Some(secret) = &source.secret {
+            each_path::<Secret>(inputs, &secret.name, secret.items.as_deref(), &mut add);
+        }
+        let fields = source
+            .downward_api
+            .iter()
+            .flat_map(|api| api.items.iter().flatten());
+        fields.for_each(|field| add(&field.path));
+        source
+            .service_account_token
+            .iter()
+            .for_each(|token| add(&token.path));
+        source
+            .cluster_trust_bundle
+            .iter()
+            .for_each(|bundle| add(&bundle.path));
+    }
+    let twice = paths.into_iter().filter(|(_, count)| *count > 1);
+    found.extend(twice.map(|(path, count)| {
+        let sources = output::count(count, "source");
+        format!("{path}: {sources} have this path; the last one counts")
+    }));
+    found
+}
+
+fn each_path<K: Keyed>(
+    inputs: &Inputs,
+    name: &str,
+    items: Option<&[KeyToPath]>,
+    add: &mut dyn FnMut(&str),
+) {
+    match (items, K::all(inputs).get(name)) {
+        (Some(items @ [_, ..]), _) => items.iter().for_each(|item| add(&item.path)),
+        (_, Some(Ok(object))) => object.variables().for_each(|(key, _)| add(key)),
+        _ => {}
+    }
+}
+
+impl RenderedPod<'_> {
+    /// What deserves a look, each with the container or volume that has it.
+    pub(crate) fn warnings(&self) -> Vec<(String, String)> {
+        let containers = self.containers.iter().flat_map(|(container, view)| {
+            let found = view
+                .iter()
+                .flat_map(|view| of_container(self, container, view));
+            found.map(|text| (super::words::heading(container), text))
+        });
+        let volumes = pod_volumes(self.pod).flat_map(|volume| {
+            let found = of_volume(self.inputs, volume).into_iter();
+            found.map(|text| (format!("volume {}", volume.name), text))
+        });
+        containers.chain(volumes).collect()
+    }
+}

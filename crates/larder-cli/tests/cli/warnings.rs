@@ -1,0 +1,123 @@
+//! What `larder render` says deserves a look, in every format.
+
+use serde_json::{Value, json};
+
+use crate::Desk;
+
+const APP: &str = r#"
+{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {a: "1", A: "1", dup: x}}
+---
+{apiVersion: v1, kind: Secret, metadata: {name: tls}, stringData: {password: "c4n4ry\n", A: "2", dup: z}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: web
+    image: i
+    command: [sh, -c, "echo $(date) $(PORT) $(A)"]
+    envFrom: [{configMapRef: {name: app}}, {secretRef: {name: tls, optional: true}}]
+    env:
+    - {name: URL, value: "http://$(LATER):$$(PORT)"}
+    - {name: LATER, value: x}
+    - {name: LATER, value: "$(URL)"}
+    - {name: PASSWORD, valueFrom: {secretKeyRef: {name: tls, key: password}}}
+    volumeMounts:
+    - {name: cfg, mountPath: /etc/app.conf, subPath: app.conf}
+    - {name: cfg, mountPath: /etc/a, subPath: a}
+    - {name: all, mountPath: /all}
+  volumes:
+  - {name: cfg, configMap: {name: app, defaultMode: 400}}
+  - name: all
+    projected:
+      sources: [{configMap: {name: app}}, {secret: {name: tls, items: [{key: dup, path: dup}]}}]
+"#;
+
+fn pod(desk: &Desk) -> Value {
+    let run = desk.run("render -f app.yaml -o json");
+    assert_eq!(run.code, 0, "{run:?}");
+    serde_json::from_str::<Value>(&run.stdout).unwrap()["pods"][0].take()
+}
+
+#[test]
+fn what_deserves_a_look_is_named_in_every_format() {
+    let desk = Desk::with([("app.yaml", APP)]);
+    let pod = pod(&desk);
+    let container = json!([
+        "/etc/app.conf: volume cfg has no app.conf, so it is an empty directory",
+        "URL: $(LATER) stays as it is: no earlier variable has this name",
+        "the command has $(PORT), which stays as it is: no variable has this name",
+        "A: set by ConfigMap app, then by Secret tls; the last one counts",
+        "LATER: set by env, then by env; the last one counts",
+        "dup: set by ConfigMap app, then by Secret tls; the last one counts",
+        "password: the value of a Secret ends in a newline",
+        "PASSWORD: the value of a Secret ends in a newline",
+    ]);
+    assert_eq!(pod["containers"]["web"]["warnings"], container);
+    let mode = "defaultMode: 400 is a decimal number, the mode 0620; the mode 0400 is written 0400";
+    assert_eq!(pod["volumes"]["cfg"]["warnings"], json!([mode]));
+    let twice = "dup: 2 sources have this path; the last one counts";
+    assert_eq!(pod["volumes"]["all"]["warnings"], json!([twice]));
+    for format in ["tree", "html"] {
+        let run = desk.run(&format!("render -f app.yaml -o {format}"));
+        assert_eq!(run.code, 0);
+        for text in ["what deserves a look", "stays as it is", mode, twice] {
+            assert!(run.stdout.contains(text), "{format} {text}: {run:?}");
+        }
+        assert!(!run.stdout.contains("c4n4ry"), "{run:?}");
+    }
+}
+
+#[test]
+fn nothing_is_said_about_an_ordinary_pod() {
+    let ordinary = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: web, image: i, \
+        command: [sh, -c, 'echo $$(A) $(A) $(date)'], env: [{name: A, value: '$5 $(x'}, {name: B, value: '$(A)'}], \
+        volumeMounts: [{name: s, mountPath: /s}]}\n  \
+        volumes: [{name: s, secret: {secretName: s, optional: true, defaultMode: 0400}}]\n";
+    let desk = Desk::with([("app.yaml", ordinary)]);
+    let pod = pod(&desk);
+    assert_eq!(pod["containers"]["web"].get("warnings"), None);
+    assert_eq!(pod["volumes"]["s"].get("warnings"), None);
+    assert!(!desk.run("render -f app.yaml").stdout.contains("deserves"));
+}
+
+#[test]
+fn environment_that_the_kernel_rejects_is_named() {
+    let services: String = (0..9000)
+        .map(|index| {
+            format!(
+                "---\n{{apiVersion: v1, kind: Service, metadata: {{name: s{index}}}, spec: {{clusterIP: 10.0.0.1, ports: [{{port: 80}}]}}}}\n"
+            )
+        })
+        .collect();
+    let pod_of = |value: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: web, image: i, env: [{{name: BIG, value: '{value}'}}]}}\n"
+        )
+    };
+    // The kernel counts `BIG=`, the value and a zero byte.
+    let most = (128 << 10) - "BIG=\0".len();
+    for (size, more, expected) in [
+        (most, "", json!(null)),
+        (
+            most + 1,
+            "",
+            json!(
+                "BIG: 128.0 KiB, more than the kernel takes for one variable (128.0 KiB): no process starts"
+            ),
+        ),
+        (1, &*services, json!("enableServiceLinks")),
+    ] {
+        let text = pod_of(&"x".repeat(size)) + more;
+        let desk = Desk::with([("app.yaml", &text)]);
+        let warning = &pod(&desk)["containers"]["web"]["warnings"][0];
+        match more {
+            "" => assert_eq!(*warning, expected),
+            _ => assert!(
+                warning.to_string().contains(expected.as_str().unwrap()),
+                "{warning}"
+            ),
+        }
+    }
+}
