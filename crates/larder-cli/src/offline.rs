@@ -13,7 +13,7 @@ use std::{
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
-    manifest::{Manifest, Manifests},
+    manifest::{Manifest, ManifestError, Manifests, most_similar},
 };
 use larder_projection::{
     Assumptions, Inputs, Keyed, Needs, NodeFacts, ObjectPart, PodNameFact, ServiceFacts,
@@ -55,6 +55,8 @@ pub(crate) struct Offline {
     trust_bundles: Arc<[TrustBundle]>,
     /// Kind, name and namespace of each ConfigMap and Secret.
     namespaces: BTreeSet<(Kind, SmolStr, SmolStr)>,
+    /// Kind and name of each document that was rejected, with its place.
+    rejected: HashMap<(String, String), String>,
     /// Stands in for `kube-root-ca.crt`, if assumed.
     root_ca: Option<Arc<ConfigMap>>,
 }
@@ -75,6 +77,7 @@ impl Offline {
     pub(crate) fn new(manifests: Manifests, cluster: ClusterObjects) -> Self {
         let mut offline = Self {
             root_ca: (cluster == ClusterObjects::Assumed).then(root_ca),
+            rejected: manifests.errors.iter().filter_map(rejected).collect(),
             ..Self::default()
         };
         let mut services = Vec::new();
@@ -126,6 +129,30 @@ impl Offline {
         self.namespaces.insert((kind, name, namespace));
     }
 
+    /// What may be wrong with a reference to an object that is missing in `namespace`; empty if nothing is known.
+    pub(crate) fn why_missing(&self, kind: Kind, namespace: &str, name: &str) -> String {
+        let kind_name = kind.object_type().kind;
+        if let Some(place) = self.rejected(kind_name, name) {
+            return place;
+        }
+        let others: Vec<_> = self.namespaces_with(kind, name).collect();
+        if !others.is_empty() {
+            return format!(
+                "exists only in namespace {}; pods can't cross namespaces",
+                others.join(", ")
+            );
+        }
+        let objects = self.namespaces.iter();
+        let near = objects.filter(|(of, _, within)| *of == kind && within == namespace);
+        did_you_mean(name, near.map(|(_, name, _)| name.as_str()))
+    }
+
+    /// `rejected: app.yaml line 7`, for a document of this kind and name that was rejected.
+    fn rejected(&self, kind: &str, name: &str) -> Option<String> {
+        let place = self.rejected.get(&(kind.to_owned(), name.to_owned()))?;
+        Some(format!("rejected: {place}"))
+    }
+
     /// The error for a pod that the manifests lack, with pods of its name in other namespaces.
     pub(crate) fn no_pod(&self, namespace: &str, name: &str) -> anyhow::Error {
         let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
@@ -135,8 +162,18 @@ impl Offline {
             .map(|namespace| format!("{namespace}/{name}"))
             .collect();
         let advice = match namesakes.len() {
-            0 => String::new(),
-            _ => format!("; did you mean {}?", namesakes.join(" or ")),
+            0 => {
+                let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
+                let near = pods.filter(|pod| pod.namespace.as_deref() == Some(namespace));
+                let near = near.filter_map(|pod| pod.name.as_deref());
+                self.rejected("Pod", name)
+                    .unwrap_or_else(|| did_you_mean(name, near))
+            }
+            _ => format!("did you mean {}?", namesakes.join(" or ")),
+        };
+        let advice = match &*advice {
+            "" => String::new(),
+            advice => format!("; {advice}"),
         };
         anyhow::anyhow!("no pod {namespace}/{name} in the manifests{advice}")
     }
@@ -258,6 +295,22 @@ impl Offline {
         }
         inputs
     }
+}
+
+/// `did you mean "app"?`, if a name of `known` is similar; else empty.
+pub(crate) fn did_you_mean<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
+    most_similar(name, known).map_or_else(String::new, |known| format!("did you mean {known:?}?"))
+}
+
+fn rejected(error: &ManifestError) -> Option<((String, String), String)> {
+    let ManifestError::Document {
+        origin, subject, ..
+    } = error
+    else {
+        return None;
+    };
+    let key = (subject.kind.clone()?, subject.name.clone()?);
+    Some((key, format!("{} line {}", origin.file, origin.line)))
 }
 
 /// The objects and keys that `theirs` has, and that `ours` lacks.

@@ -65,6 +65,7 @@ pub use self::{
     generated::generated_name,
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
+    unknown::most_similar,
 };
 use self::{generated::GeneratedNames, read::Reported};
 use crate::{ConfigMap, ObjectKey, Secret};

@@ -158,9 +158,10 @@ fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
     }
     if sum > MAX_SUM {
         let (all, most) = (size(sum), size(MAX_SUM));
-        let advice = match of_services > sum / 2 {
-            true => "; most are of Services: set enableServiceLinks: false",
-            false => "",
+        let advice = if of_services > sum / 2 {
+            "; most are of Services: set enableServiceLinks: false"
+        } else {
+            ""
         };
         found.push(format!(
             "the variables have {all}, more than the kernel takes ({most}): no process starts{advice}"

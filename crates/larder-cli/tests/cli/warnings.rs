@@ -121,3 +121,59 @@ fn environment_that_the_kernel_rejects_is_named() {
         }
     }
 }
+
+#[test]
+fn missing_object_was_rejected_or_is_spelled_otherwise() {
+    let text = r#"
+{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {level: info}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: config}
+data:
+  port: 8080
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: web
+    image: i
+    env:
+    - {name: A, valueFrom: {configMapKeyRef: {name: config, key: port}}}
+    - {name: B, valueFrom: {configMapKeyRef: {name: apq, key: level}}}
+    - {name: C, valueFrom: {configMapKeyRef: {name: app, key: levle}}}
+    - {name: D, valueFrom: {configMapKeyRef: {name: nothing-alike, key: level}}}
+    volumeMounts: [{name: v, mountPath: /v}]
+  volumes: [{name: v, configMap: {name: config}}]
+"#;
+    let desk = Desk::with([("config.yaml", text)]);
+    let run = desk.run("render -f config.yaml");
+    assert_eq!(run.code, 1);
+    let line = |name: &str| {
+        let lines = run.stdout.lines();
+        let mut lines = lines.filter(|line| line.contains(name));
+        lines.next().unwrap_or_default().to_owned()
+    };
+    for (start, end) in [
+        ("─ A  ", "rejected: config.yaml line 8"),
+        ("─ B  ", "did you mean \"app\"?"),
+        ("─ C  ", "did you mean \"level\"?"),
+        ("─ D  ", "ConfigMap nothing-alike not found"),
+        ("─ volume v", "rejected: config.yaml line 8"),
+    ] {
+        assert!(line(start).ends_with(end), "{start}: {run:?}");
+    }
+    for (args, message) in [
+        ("--pod wbe", "did you mean \"web\"?"),
+        (
+            "--pod web -c wbe",
+            "pod web has no container wbe; did you mean \"web\"?",
+        ),
+        ("--pod web -c x", "pod web has no container x; it has web"),
+    ] {
+        let run = desk.run(&format!("exec -f config.yaml {args} -- true"));
+        assert!(run.stderr.contains(message), "{args}: {run:?}");
+    }
+}

@@ -8,6 +8,8 @@ use crate::FieldPath;
 const MAX_UNKNOWN: usize = 100;
 /// Longest name for which a similar one is looked up, in bytes. Comparing costs the product of the lengths.
 const MAX_COMPARED: usize = 64;
+/// Number of names that one is compared with.
+const MAX_NAMES: usize = 1000;
 
 /// A field that its type does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,14 +30,14 @@ impl UnknownField {
         if unknown.len() < MAX_UNKNOWN {
             unknown.push(Self {
                 field: within().child(name),
-                suggestion: most_similar(name, known),
+                suggestion: most_similar(name, known.iter().copied()),
             });
         }
     }
 
     /// Adds the field `name` of the object itself if a name of `known` is similar.
     pub(super) fn note_similar(unknown: &mut Vec<Self>, name: &str, known: &[&'static str]) {
-        if let Some(suggestion) = most_similar(name, known) {
+        if let Some(suggestion) = most_similar(name, known.iter().copied()) {
             unknown.push(Self {
                 field: FieldPath::root().child(name),
                 suggestion: Some(suggestion),
@@ -60,18 +62,20 @@ pub(super) fn unknown_keys(object: &Value, known: &[&'static str]) -> Vec<Unknow
     unknown
 }
 
-/// The name of `known` that differs from `name` in the fewest letters, if those are at most a third.
-fn most_similar(name: &str, known: &[&'static str]) -> Option<&'static str> {
+/// The name of `known` that differs from `name` in the fewest letters, if those are at most a third. Of many names, the
+/// first 1000 are compared.
+pub fn most_similar<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     if name.len() > MAX_COMPARED {
         return None;
     }
     let lower = name.to_lowercase();
     let distance = |known: &str| strsim::osa_distance(&lower, &known.to_lowercase());
+    let known = known.into_iter().take(MAX_NAMES);
     known
-        .iter()
-        .map(|known| (distance(known), *known))
+        .filter(|known| known.len() <= MAX_COMPARED)
+        .map(|known| (distance(known), known))
         .min()
-        .filter(|(distance, _)| *distance <= (name.len() / 3).max(1))
+        .filter(|(distance, _)| *distance <= (name.len() / 3).max(1) && *distance < name.len())
         .map(|(_, known)| known)
 }
 
@@ -103,7 +107,7 @@ mod tests {
             ("command", None),
             (&"n".repeat(65), None),
         ] {
-            assert_eq!(most_similar(name, &known), expected, "{name}");
+            assert_eq!(most_similar(name, known), expected, "{name}");
         }
     }
 

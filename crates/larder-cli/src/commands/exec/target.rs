@@ -12,10 +12,13 @@ use larder_projection::{
 
 use crate::{
     args::PodName,
-    offline::{ClusterObjects, Offline, OfflinePod},
+    offline::{ClusterObjects, Offline, OfflinePod, did_you_mean},
     outcome::Failure,
     output,
 };
+
+/// Number of pods that are named to choose from.
+const NAMED_PODS: usize = 10;
 
 /// A container of a pod, at one time.
 pub(super) struct ExecTarget {
@@ -67,9 +70,19 @@ impl ExecTarget {
         let index = match (found.next(), found.next(), wanted) {
             (Some(index), None, _) | (Some(index), Some(_), Some(_)) => index,
             (Some(_), Some(_), None) => {
-                return Err(Failure::unreadable(
-                    "several pods in the manifests: name one with --pod",
-                ));
+                let pods = offline.pods.iter().map(|pod| &pod.pod.metadata);
+                let names = pods.filter_map(|pod| {
+                    Some(format!(
+                        "{}/{}",
+                        pod.namespace.as_deref()?,
+                        pod.name.as_deref()?
+                    ))
+                });
+                let names: Vec<_> = names.take(NAMED_PODS).collect();
+                let names = names.join(", ");
+                return Err(Failure::unreadable(format!(
+                    "several pods in the manifests: name one with --pod, such as {names}"
+                )));
             }
             (None, _, Some(wanted)) => {
                 let namespace = wanted.namespace(namespace);
@@ -197,7 +210,15 @@ pub(super) fn container_name(pod: &Pod, wanted: Option<&str>) -> anyhow::Result<
     let name = pod.metadata.name.as_deref().unwrap_or_default();
     match (found, wanted) {
         (Some(container), _) => Ok(container.name.to_owned()),
-        (None, Some(wanted)) => Err(anyhow!("pod {name} has no container {wanted}")),
+        (None, Some(wanted)) => {
+            let all: Vec<_> = containers(pod).map(|container| container.name).collect();
+            let hint = did_you_mean(wanted, all.iter().copied());
+            let hint = match &*hint {
+                "" => format!("it has {}", all.join(", ")),
+                hint => hint.to_owned(),
+            };
+            Err(anyhow!("pod {name} has no container {wanted}; {hint}"))
+        }
         (None, None) => Err(anyhow!("pod {name} has no container")),
     }
 }

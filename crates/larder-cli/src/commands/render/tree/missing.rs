@@ -1,10 +1,11 @@
 //! Every missing object and key that the variables of a container need. The kubelet reports only the first, so each
 //! attempt finds one more.
 
-use larder_objects::Kind;
-use larder_projection::{ContainerView, Inputs};
+use larder_objects::{ConfigMap, Kind, Secret};
+use larder_projection::{ContainerView, Inputs, Keyed};
 
 use crate::{
+    offline::did_you_mean,
     output::tree::{Branch, TableCell},
     rendered::{RenderedPod, words::WRITTEN_LATER},
 };
@@ -38,7 +39,11 @@ pub(super) fn missing_references(
     let objects = required.filter_map(|(user, kind, name, key, _)| {
         let (problem, hint) = match has_key(pod.inputs, kind, name, key) {
             Some(true) => return None,
-            Some(false) => (format!("{kind} {name} has no key {}", key?), String::new()),
+            Some(false) => {
+                let key = key?;
+                let hint = did_you_mean(key, keys(pod.inputs, kind, name));
+                (format!("{kind} {name} has no key {key}"), hint)
+            }
             None => (
                 format!("{kind} {name} not found"),
                 elsewhere(pod, kind, name),
@@ -69,33 +74,31 @@ fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
     })
 }
 
-/// A hint at objects of that name in other namespaces, the usual reason for a missing object; empty if there are none.
+/// A hint at why the object is missing; empty if there is none.
 pub(super) fn elsewhere(pod: &RenderedPod<'_>, kind: Kind, name: &str) -> String {
-    let namespaces = pod.offline.namespaces_with(kind, name);
-    let others: Vec<_> = namespaces
-        .filter(|other| *other != pod.namespace())
-        .collect();
-    if others.is_empty() {
-        String::new()
-    } else {
-        format!(
-            "exists only in namespace {}; pods can't cross namespaces",
-            others.join(", ")
-        )
+    pod.offline.why_missing(kind, pod.namespace(), name)
+}
+
+/// The keys that variables can have of the object.
+fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Vec<&'a str> {
+    fn of<'a, K: Keyed>(inputs: &'a Inputs, name: &str) -> Vec<&'a str> {
+        let object = K::all(inputs)
+            .get(name)
+            .and_then(|found| found.as_ref().ok());
+        let keys = object.into_iter().flat_map(|object| object.variables());
+        keys.map(|(key, _)| key).collect()
+    }
+    match kind {
+        Kind::ConfigMap => of::<ConfigMap>(inputs, name),
+        Kind::Secret => of::<Secret>(inputs, name),
     }
 }
 
 /// Whether the object has the key, or is there at all if no key is wanted; `None` if it does not exist.
 fn has_key(inputs: &Inputs, kind: Kind, name: &str, key: Option<&String>) -> Option<bool> {
-    let has = |contains: &dyn Fn(&str) -> bool| key.is_none_or(|key| contains(key));
-    Some(match kind {
-        Kind::ConfigMap => {
-            let map = inputs.config_maps.get(name)?.as_ref().ok()?;
-            has(&|key| map.data.contains_key(key))
-        }
-        Kind::Secret => {
-            let secret = inputs.secrets.get(name)?.as_ref().ok()?;
-            has(&|key| secret.data.contains_key(key))
-        }
-    })
+    let is_there = match kind {
+        Kind::ConfigMap => inputs.config_maps.get(name)?.is_ok(),
+        Kind::Secret => inputs.secrets.get(name)?.is_ok(),
+    };
+    is_there.then(|| key.is_none_or(|key| keys(inputs, kind, name).contains(&key.as_str())))
 }
