@@ -84,13 +84,12 @@ fn nothing_is_said_about_an_ordinary_pod() {
 
 #[test]
 fn environment_that_the_kernel_rejects_is_named() {
-    let services: String = (0..9000)
-        .map(|index| {
-            format!(
-                "---\n{{apiVersion: v1, kind: Service, metadata: {{name: s{index}}}, spec: {{clusterIP: 10.0.0.1, ports: [{{port: 80}}]}}}}\n"
-            )
-        })
-        .collect();
+    let service = |index: u32| {
+        format!(
+            "---\n{{apiVersion: v1, kind: Service, metadata: {{name: s{index}}}, spec: {{clusterIP: 10.0.0.1, ports: [{{port: 80}}]}}}}\n"
+        )
+    };
+    let services = (0..9000).map(service).collect::<Vec<_>>().concat();
     let pod_of = |value: &str| {
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: web, image: i, env: [{{name: BIG, value: '{value}'}}]}}\n"
