@@ -3,6 +3,18 @@
 //! ```sh
 //! cargo run -p larder-agent --example embed
 //! ```
+//!
+//! ```toml
+//! [dependencies]
+//! kube = { version = "5", default-features = false, features = ["client"] }
+//! larder-agent = { path = "larder/crates/larder-agent" }
+//! larder-apiserver = { path = "larder/crates/larder-apiserver" }
+//! larder-projection = { path = "larder/crates/larder-projection" }
+//! serde_json = "1"
+//! tempfile = "3"
+//! tokio = { version = "1", features = ["macros", "rt", "time"] }
+//! tokio-util = "0.7"
+//! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

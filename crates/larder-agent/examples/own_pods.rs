@@ -4,6 +4,20 @@
 //! ```sh
 //! cargo run -p larder-agent --example own_pods
 //! ```
+//!
+//! ```toml
+//! [dependencies]
+//! jiff = "0.2"
+//! k8s-openapi = { version = "0.29", features = ["v1_37"] }
+//! kube = { version = "5", default-features = false, features = ["client"] }
+//! larder = { path = "larder/crates/larder", features = ["latest"] }
+//! larder-apiserver = { path = "larder/crates/larder-apiserver" }
+//! larder-objects = { path = "larder/crates/larder-objects" }
+//! larder-projection = { path = "larder/crates/larder-projection" }
+//! serde_json = "1"
+//! tempfile = "3"
+//! tokio = { version = "1", features = ["macros", "rt", "time"] }
+//! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -1,6 +1,17 @@
 //! A kube client and an API server in one process, without sockets: create, watch, patch.
 //!
 //! Run it with `cargo run -p larder-apiserver --example in_memory`.
+//!
+//! ```toml
+//! [dependencies]
+//! futures = "0.3"
+//! k8s-openapi = { version = "0.29", features = ["v1_37"] }
+//! kube = { version = "5", default-features = false, features = ["client"] }
+//! larder-apiserver = { path = "larder/crates/larder-apiserver" }
+//! serde_json = "1"
+//! tokio = { version = "1", features = ["macros", "rt", "time"] }
+//! ```
+
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
 use std::error::Error;

@@ -3,6 +3,16 @@
 //! ```sh
 //! cargo run -p larder-projection --example render_pod
 //! ```
+//!
+//! ```toml
+//! [dependencies]
+//! jiff = "0.2"
+//! k8s-openapi = { version = "0.29", features = ["v1_37"] }
+//! larder-objects = { path = "larder/crates/larder-objects" }
+//! larder-projection = { path = "larder/crates/larder-projection" }
+//! serde_json = "1"
+//! tempfile = "3"
+//! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows its result")]
 

@@ -3,6 +3,16 @@
 //! ```sh
 //! cargo run -p larder --example change_events
 //! ```
+//!
+//! ```toml
+//! [dependencies]
+//! k8s-openapi = { version = "0.29", features = ["v1_37"] }
+//! kube = { version = "5", default-features = false, features = ["client"] }
+//! larder = { path = "larder/crates/larder", features = ["latest"] }
+//! larder-apiserver = { path = "larder/crates/larder-apiserver" }
+//! serde_json = "1"
+//! tokio = { version = "1", features = ["macros", "rt", "time"] }
+//! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

@@ -3,6 +3,15 @@
 //! ```sh
 //! cargo test -p larder --example fake_in_a_test
 //! ```
+//!
+//! ```toml
+//! [dependencies]
+//! k8s-openapi = { version = "0.29", features = ["v1_37"] }
+//! larder = { path = "larder/crates/larder", features = ["latest"] }
+//! larder-objects = { path = "larder/crates/larder-objects" }
+//! serde_json = "1"
+//! tokio = { version = "1", features = ["macros", "rt", "time"] }
+//! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

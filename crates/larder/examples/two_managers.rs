@@ -5,6 +5,14 @@
 //! ```
 //!
 //! A program like `read` depends on larder and tokio alone. The rest here is an API server in memory.
+//!
+//! ```toml
+//! [dependencies]
+//! larder = { path = "larder/crates/larder", features = ["latest"] }
+//! larder-apiserver = { path = "larder/crates/larder-apiserver" }
+//! serde_json = "1"
+//! tokio = { version = "1", features = ["macros", "rt", "time"] }
+//! ```
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 
