@@ -1,5 +1,7 @@
 //! Examples and snippets as programs of their own, with the dependencies that they print.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests")]
+
 use std::{
     collections::BTreeSet,
     fs,
@@ -29,10 +31,8 @@ fn block(text: &str, language: &str) -> String {
         .lines()
         .skip_while(|line| !line.starts_with(&start))
         .skip(1);
-    lines
-        .take_while(|line| *line != "```")
-        .map(|line| format!("{line}\n"))
-        .collect()
+    let lines: Vec<_> = lines.take_while(|line| *line != "```").collect();
+    lines.join("\n") + "\n"
 }
 
 fn dependencies(text: &str) -> String {
@@ -54,8 +54,8 @@ fn programs() -> Vec<Program> {
             let path = entry.unwrap().path();
             let source = fs::read_to_string(&path).unwrap();
             let header = source.lines().map_while(|line| line.strip_prefix("//!"));
-            let header: String = header
-                .map(|line| format!("{}\n", line.strip_prefix(' ').unwrap_or(line)))
+            let header: Vec<_> = header
+                .map(|line| line.strip_prefix(' ').unwrap_or(line))
                 .collect();
             programs.push(Program {
                 name: path
@@ -64,7 +64,7 @@ fn programs() -> Vec<Program> {
                     .to_str()
                     .unwrap()
                     .replace('_', "-"),
-                dependencies: dependencies(&header),
+                dependencies: dependencies(&header.join("\n")),
                 source,
             });
         }
