@@ -1,5 +1,5 @@
 """See .ci/chart, which runs this with the packages that it needs."""
-import asyncio, collections, http.server, itertools, json, pathlib, re, subprocess, sys, tempfile, threading
+import asyncio, collections, http.server, itertools, json, os, pathlib, re, subprocess, sys, tempfile, threading
 
 import helm_sdkpy, yaml
 
@@ -109,11 +109,12 @@ class Helm:
 
 def kustomize(base, components):
     """The objects of a base with components, as `kubectl apply -k` would create them."""
-    # An overlay has to be inside of the tree, or its resources would be absolute paths, which kustomize refuses.
-    with tempfile.TemporaryDirectory(dir="deploy") as overlay:
+    with tempfile.TemporaryDirectory() as overlay:
+        # kustomize takes no absolute paths.
+        place = lambda name: os.path.relpath(pathlib.Path("deploy", name).resolve(), pathlib.Path(overlay).resolve())
         (pathlib.Path(overlay) / "kustomization.yaml").write_text(json.dumps({
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
-            "resources": [f"../{base}"], "components": [f"../{component}" for component in components]}))
+            "resources": [place(base)], "components": [place(component) for component in components]}))
         output = subprocess.run(["kubectl", "kustomize", overlay], check=True, stdout=subprocess.PIPE).stdout
     return list(yaml.safe_load_all(output))
 
