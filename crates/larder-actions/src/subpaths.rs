@@ -24,6 +24,9 @@ pub use self::{
 };
 use crate::processes::OF_PRIVILEGED;
 
+/// The annotation of a pod that asks for updates, if it is `"true"`.
+pub const ANNOTATION: &str = "larder.dev/subpath-updates";
+
 /// Replaces the mount on `target` in the mount namespace `mounts`, which shows the file `old`, by the file or directory
 /// `source`. It keeps what may not be done there. Links on the way to `target` are followed.
 ///

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use larder_actions::{processes::Processes, subpaths::SubPathNode};
+use larder_actions::{
+    processes::Processes,
+    subpaths::{ANNOTATION, SubPathNode},
+};
 use larder_pods::StoredPod;
 use prometheus_client::registry::Registry;
 
 use crate::config::SubPathUpdates;
-
-/// With `"true"` or `"false"`.
-const ANNOTATION: &str = "larder.dev/subpath-updates";
 
 /// What the pods of the node share.
 pub(crate) struct SubPathSettings {

@@ -22,7 +22,7 @@ use larder_agent::{
     agent::{Agent, AgentHandle, PodDeletion},
     checkpoint::ClusterId,
     clock::Clock,
-    config::{CheckpointConfig, Config, Flags, Host},
+    config::{CheckpointConfig, Config, Flags, Host, SubPathUpdates},
     local_api::{self, Program, Router},
     on_change::{OnChangeConfig, PodChange},
     root_dir::RootDir,
@@ -70,6 +70,8 @@ pub(crate) struct Node {
     pub(crate) poisoned: Option<&'static str>,
     /// Watches of a path with this text hang from a second after the start on.
     pub(crate) hung: Option<&'static str>,
+    /// Which mounts by `subPath` are updated.
+    pub(crate) sub_path_updates: SubPathUpdates,
     /// Settings of hooks.
     pub(crate) on_change: OnChangeConfig,
     /// A hook of the test, and the channel on which its rounds arrive with a sender for the answer.
@@ -142,6 +144,7 @@ impl Node {
             sync_frequency: None,
             poisoned: None,
             hung: None,
+            sub_path_updates: SubPathUpdates::default(),
             on_change: OnChangeConfig::default(),
             program: None,
             seed: 1,
@@ -173,6 +176,7 @@ impl Node {
             .follow_static_pods
             .then(|| self.static_pods.path().to_owned());
         config.static_pod_api_references = ApiReferences::Allow;
+        config.sub_path_updates = self.sub_path_updates;
         config.on_change = self.on_change.clone();
         config.checkpoint.clone_from(&self.checkpoint);
         config.checkpoint_dir.clone_from(&self.checkpoint_dir);

@@ -11,6 +11,7 @@
 //! | `git` | manifests of a git revision |
 //! | `cluster` | the objects that an API server has |
 //! | `compare` | the differences, and the verdict of each container |
+//! | `sub_paths` | whether files that are mounted by `subPath` follow |
 //! | `hooks` | the hooks that would run |
 //! | `lines` | differences of texts, line by line |
 //! | `report` | texts that the trees and Markdown share |
@@ -30,6 +31,7 @@ mod lines;
 mod markdown;
 mod report;
 mod sides;
+mod sub_paths;
 mod tree;
 
 use std::thread;

@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, ops::Bound};
 
 use larder_objects::chain;
 use larder_projection::{
-    ContainerView, Environment, File, MountTable, Origin, Payload, PayloadError, Unknown,
+    ContainerView, Environment, File, Mount, MountTable, Origin, Payload, PayloadError, Unknown,
     UnknownSource, VolumePath,
 };
 
@@ -28,8 +28,8 @@ pub(crate) struct ContainerContent<'r> {
 pub(crate) struct MountedFile<'r> {
     pub(crate) file: &'r File<'r>,
     pub(crate) origin: Option<&'r Origin<'r>>,
-    /// Whether it is mounted by `subPath`, so that a running container keeps the old file.
-    pub(crate) is_fixed: bool,
+    /// Its mount, if that has a `subPath`: a running container keeps the old file, unless larder replaces it.
+    pub(crate) sub_mount: Option<&'r Mount<'r>>,
 }
 
 impl ContainerContent<'_> {
@@ -72,13 +72,14 @@ impl<'a> RenderedPod<'a> {
                 continue;
             };
             let sub_path = mount.sub_path.as_deref();
+            let sub_mount = sub_path.map(|_| mount);
             let root = mount.mount_path.trim_end_matches('/');
             if let Some((file, origin)) = &projection.opaque {
                 let all = if sub_path.is_some() { "" } else { "/*" };
                 let file = MountedFile {
                     file,
                     origin: Some(origin),
-                    is_fixed: sub_path.is_some(),
+                    sub_mount,
                 };
                 files.insert(format!("{root}{all}"), file);
             }
@@ -89,7 +90,7 @@ impl<'a> RenderedPod<'a> {
                 let file = MountedFile {
                     file,
                     origin: projection.origins.get(path),
-                    is_fixed: sub_path.is_some(),
+                    sub_mount,
                 };
                 files.insert(format!("{root}{slash}{below}"), file);
             }
@@ -180,7 +181,7 @@ mod tests {
         let file = MountedFile {
             file,
             origin: None,
-            is_fixed: false,
+            sub_mount: None,
         };
         let paths = ["/a", "/a-b", "/a/b", "/a/b/c", "/ab"];
         let mut files: BTreeMap<_, _> = paths.map(|path| (path.to_owned(), file)).into();

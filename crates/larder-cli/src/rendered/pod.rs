@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
+use larder_actions::subpaths::ANNOTATION;
 use larder_objects::Kind;
 use larder_on_change::{
     PodOutline,
@@ -78,6 +79,12 @@ pub(crate) fn mount_table<'a>(
 }
 
 impl<'a> RenderedPod<'a> {
+    /// Whether it asks larder to update what running containers see by `subPath`.
+    pub(crate) fn updates_sub_paths(&self) -> bool {
+        let annotations = self.pod.metadata.annotations.as_ref();
+        annotations.is_some_and(|all| all.get(ANNOTATION).is_some_and(|asked| asked == "true"))
+    }
+
     /// The number of bytes in all variables and files.
     pub(crate) fn bytes(&self) -> usize {
         let views = self.containers.iter().flat_map(|(_, view)| view);

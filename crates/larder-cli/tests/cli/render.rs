@@ -105,7 +105,7 @@ fn tree_explains_why_a_pod_fails_and_hides_secrets() {
             │  │  ├─ PORT            0644  4 B  ConfigMap app
             │  │  └─ app.properties  0644  4 B  ConfigMap app
             │  ├─ /tmp      volume scratch: emptyDir
-            │  ├─ /one      app.properties of volume config: ConfigMap app, read-only
+            │  ├─ /one      app.properties of volume config: ConfigMap app, read-only  needs a restart to see changes, or larder.dev/subpath-updates: "true"
             │  │  └─ app.properties  0644  4 B  ConfigMap app
             │  └─ /all      volume all: projected, read-only
             │     ├─ p/w    0400  7 B   Secret db, key password
@@ -258,10 +258,10 @@ spec:
         │  ├─ environment: empty
         │  │  └─ optional, missing: A in app.env of volume shared; only a running pod has it
         │  ├─ /shared        volume shared: emptyDir
-        │  ├─ /etc/app.conf  app.conf of volume config: ConfigMap app, read-only
+        │  ├─ /etc/app.conf  app.conf of volume config: ConfigMap app, read-only  needs a restart to see changes, or larder.dev/subpath-updates: "true"
         │  │  ├─ the volume has no app.conf: the container gets an empty directory
         │  │  └─ optional, missing: key app.conf of ConfigMap app
-        │  └─ /etc/motd      motd of volume config: ConfigMap app, read-only
+        │  └─ /etc/motd      motd of volume config: ConfigMap app, read-only      needs a restart to see changes, or larder.dev/subpath-updates: "true"
         │     └─ motd  0644  5 B  ConfigMap app
         ├─ container unnamed
         │  └─ not started: missing value for A

@@ -7,6 +7,7 @@ use std::{
 
 use larder_agent::{
     agent::PodDeletion,
+    config::SubPathUpdates,
     status::{SubPathState, SubPathStatus},
 };
 use serde_json::{Value, json};
@@ -17,7 +18,12 @@ use crate::harness::{Node, config_map, pod};
 const SIGNAL: &str = "[{name: hup, signal: SIGHUP, debounce: 0s, retry: {min: 1s, max: 1m}}]";
 
 fn node() -> Node {
+    node_with(SubPathUpdates::Annotated)
+}
+
+fn node_with(updates: SubPathUpdates) -> Node {
     let mut node = Node::prepare();
+    node.sub_path_updates = updates;
     node.pod_deletion = PodDeletion::External;
     node.run();
     node.apply(&config_map("a", &[("f", "0"), ("g", "")]));
@@ -109,17 +115,22 @@ async fn pod_that_does_not_ask_keeps_its_content_and_the_status_says_what_would_
     if !permitted() {
         return;
     }
-    for (updates, hint) in [
+    let refused = "the annotation larder.dev/subpath-updates is \"false\"";
+    for (configured, updates, hint) in [
         (
+            SubPathUpdates::Annotated,
             None,
             "annotate the pod with larder.dev/subpath-updates: \"true\"",
         ),
+        (SubPathUpdates::Annotated, Some("false"), refused),
+        (SubPathUpdates::Always, Some("false"), refused),
         (
-            Some("false"),
-            "the annotation larder.dev/subpath-updates is \"false\"",
+            SubPathUpdates::Never,
+            Some("true"),
+            "subPathUpdates is Never in larder's configuration",
         ),
     ] {
-        let (node, points) = (node(), MountPoints::new());
+        let (node, points) = (node_with(configured), MountPoints::new());
         let at = mount_point(&points);
         let web = started(&node, &pod_of("web", "containers", &at, updates), &at).await;
         node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
@@ -129,6 +140,20 @@ async fn pod_that_does_not_ask_keeps_its_content_and_the_status_says_what_would_
         assert_eq!(shown.state, SubPathState::Pinned);
         assert!(shown.reason.contains(hint), "{}", shown.reason);
     }
+}
+
+// subpath 2
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pod_without_the_annotation_is_updated_where_the_node_always_does() {
+    if !permitted() {
+        return;
+    }
+    let (node, points) = (node_with(SubPathUpdates::Always), MountPoints::new());
+    let at = mount_point(&points);
+    let web = started(&node, &pod_of("web", "containers", &at, None), &at).await;
+    node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
+    web.says("1");
+    until_shown(&node, "web", |shown| shown.replaced_at.is_some()).await;
 }
 
 // subpath 23

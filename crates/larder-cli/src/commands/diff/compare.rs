@@ -4,7 +4,7 @@
 //! 1. The differences of a container, applied to what it sees on the first side, give what it sees on the second. A
 //!    container that would not start sees nothing.
 //! 2. A difference that a running container cannot see needs a restart: of a variable, of a file that is mounted by
-//!    `subPath`, of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
+//!    `subPath` and that larder does not replace, of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
 //! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
 //! 4. An object is unreferenced if no pod of either side references it.
 
@@ -17,6 +17,7 @@ use larder_objects::{Kind, ObjectKey};
 use larder_projection::{ContainerView, Environment, Mount, Variable};
 
 use super::hooks::{FiredHook, fired_hooks};
+use super::sub_paths::SubPathDiff;
 use crate::{
     offline::Offline,
     output::references::referenced,
@@ -53,6 +54,7 @@ pub(super) struct ContainerDiff<'r> {
     pub(super) variables: Edits<&'r str, &'r Variable<'r>>,
     pub(super) files: Edits<String, MountedFile<'r>>,
     pub(super) mounts: Edits<&'r str, &'r Mount<'r>>,
+    pub(super) sub_paths: SubPathDiff,
     /// What is not known of it on a side.
     pub(super) unknown: BTreeSet<String>,
 }
@@ -148,11 +150,12 @@ impl<'r> PodDiff<'r> {
         unknown: &mut Vec<(ObjectKey, &'r str, String)>,
     ) -> Option<Self> {
         let (from, to) = sides.sides();
+        let asks = to.is_some_and(RenderedPod::updates_sub_paths);
         let before = from.into_iter().flat_map(contents);
         let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
         let after = to.into_iter().flat_map(contents);
         let mut containers: Vec<_> = after
-            .map(|(view, one)| ContainerDiff::new(view, before.remove(view.name), Some(one)))
+            .map(|(view, one)| ContainerDiff::new(view, before.remove(view.name), Some(one), asks))
             .collect();
         for container in &containers {
             let found = container.unknown.iter();
@@ -162,7 +165,8 @@ impl<'r> PodDiff<'r> {
         if let Edit::Changed(from, to) = sides {
             let views = from.containers.iter().map(|(view, _)| *view);
             let removed = views.filter_map(|view| Some((view, before.remove(view.name)?)));
-            containers.extend(removed.map(|(view, one)| ContainerDiff::new(view, Some(one), None)));
+            containers
+                .extend(removed.map(|(view, one)| ContainerDiff::new(view, Some(one), None, asks)));
             let count = |is: &[Verdict]| {
                 let verdicts = containers.iter().map(|container| &container.verdict);
                 verdicts.filter(|verdict| is.contains(verdict)).count()
@@ -195,6 +199,7 @@ impl<'r> ContainerDiff<'r> {
         container: ContainerView<'r>,
         before: Option<ContentResult<'r>>,
         after: Option<ContentResult<'r>>,
+        asks: bool,
     ) -> Self {
         let verdict = match (&before, &after) {
             (_, None) => Verdict::Removed,
@@ -239,18 +244,21 @@ impl<'r> ContainerDiff<'r> {
             };
             **one == other_index
         });
+        let shown = SubPathDiff::shown(after.as_ref());
         let files = |content: Option<ContainerContent<'r>>| content.map(|content| content.files);
         let files = edits(
             files(before).into_iter().flatten(),
             files(after).into_iter().flatten(),
             |one, other| one.file == other.file && one.is_secret() == other.is_secret(),
         );
+        let sub_paths = SubPathDiff::of(&files, &mounts, &shown, asks);
         let mut found = Self {
             container,
             verdict,
             variables,
             files,
             mounts,
+            sub_paths,
             unknown,
         };
         if found.verdict == Verdict::Same {
@@ -261,22 +269,13 @@ impl<'r> ContainerDiff<'r> {
 
     /// The verdict of a container that would start on both sides.
     fn of_running(&self) -> Verdict {
-        if !self.variables.is_empty() || !self.mounts.is_empty() || self.has_fixed_files() {
+        if !self.variables.is_empty() || !self.mounts.is_empty() || self.sub_paths.is_fixed() {
             Verdict::Restart
         } else if self.files.is_empty() {
             Verdict::Same
         } else {
             Verdict::Live
         }
-    }
-
-    /// Whether a file that is mounted by `subPath` differs.
-    pub(super) fn has_fixed_files(&self) -> bool {
-        let is_fixed = |file: Option<MountedFile<'_>>| file.is_some_and(|file| file.is_fixed);
-        self.files.values().any(|edit| {
-            let (from, to) = edit.sides();
-            is_fixed(from) || is_fixed(to)
-        })
     }
 }
 

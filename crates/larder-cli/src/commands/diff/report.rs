@@ -7,6 +7,7 @@ use larder_projection::Mount;
 use super::{
     compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict},
     lines::{DiffLine, unified},
+    sub_paths::SubPathDiff,
 };
 use crate::rendered::{
     MountedFile,
@@ -23,12 +24,16 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     match &diff.verdict {
         Verdict::Same => "sees no difference".to_owned(),
         Verdict::Unknown => "would start on neither side".to_owned(),
+        Verdict::Live if diff.sub_paths == SubPathDiff::Updated => {
+            format!("sees it without a restart, {}", diff.sub_paths.words())
+        }
         Verdict::Live => "sees it without a restart".to_owned(),
         Verdict::Restart => {
+            let sub_paths = diff.sub_paths.words();
             let reasons = [
                 (!diff.variables.is_empty(), "variables"),
                 (!diff.mounts.is_empty(), "mounts"),
-                (diff.has_fixed_files(), "files mounted by subPath"),
+                (diff.sub_paths.is_fixed(), &*sub_paths),
             ];
             let reasons = reasons.iter().filter(|(is_reason, _)| *is_reason);
             let reasons: Vec<_> = reasons.map(|(_, reason)| *reason).collect();

@@ -11,6 +11,7 @@ use std::{
 
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::Volume;
+use larder_actions::subpaths::ANNOTATION;
 use larder_objects::chain;
 use larder_projection::{
     Absent, ContainerView, Environment, EnvironmentError, Mount, MountError, ObjectError, Origin,
@@ -299,11 +300,20 @@ fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
 
 /// One mount, with the files that the container finds there.
 fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>, shown: Shown) -> Branch {
-    let mut branch = Branch::new([
+    let projection = pod.projection(&mount.volume.name);
+    let sees = match pod.updates_sub_paths() {
+        true => format!("sees changes without a restart, by {ANNOTATION}"),
+        false => format!("needs a restart to see changes, or {ANNOTATION}: \"true\""),
+    };
+    let sees = projection
+        .and(mount.sub_path.as_ref())
+        .map(|_| TableCell::dim(sees));
+    let cells = [
         TableCell::plain(&mount.mount_path),
         TableCell::dim(mount_source(mount)),
-    ]);
-    if let Some(projection) = pod.projection(&mount.volume.name) {
+    ];
+    let mut branch = Branch::new(cells.into_iter().chain(sees));
+    if let Some(projection) = projection {
         branch.extend(content(pod, projection, Some(mount), shown));
     }
     branch
