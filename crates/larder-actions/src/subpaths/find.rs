@@ -152,13 +152,9 @@ impl WantedMount {
         })
     }
 
-    fn is_alike(&self, other: &Self) -> bool {
-        self.volume == other.volume && self.path == other.path
-    }
-
-    /// Whether it is the same mount, if the containers are the same.
-    pub(super) fn is_same_place(&self, other: &Self) -> bool {
-        self.is_alike(other) && self.mount_path == other.mount_path
+    /// What tells the mounts of a container apart.
+    pub(super) fn place(&self) -> (&str, &str, &Path) {
+        (&self.mount_path, &self.volume, &self.path)
     }
 }
 
@@ -183,6 +179,9 @@ pub(super) enum Obstacle {
     /// A new mount would appear in other namespaces.
     #[error("it lies in a mount that is shared with other namespaces")]
     Shared,
+    /// A new mount would show the owners on the node, as whom the container may not read.
+    #[error("it maps users, which a new mount would not")]
+    MapsUsers,
 }
 
 /// A mount of a file or directory of one of a pod's volumes.
@@ -197,6 +196,8 @@ pub(super) struct VolumeMount {
     /// The number of mounts on it.
     children: usize,
     has_shared_parent: bool,
+    /// Its files have other owners than on the node.
+    maps_users: bool,
     /// An earlier attempt has ended before it had unmounted this one: a mount of another set is beneath.
     pub(super) is_left_over: bool,
 }
@@ -219,6 +220,7 @@ impl VolumeMount {
             is_deleted,
             children: 0,
             has_shared_parent: false,
+            maps_users: line.options.ends_with(b",idmapped"),
             is_left_over: false,
         })
     }
@@ -236,11 +238,13 @@ impl VolumeMount {
             && lower.children == 1
     }
 
-    fn obstacle(&self) -> Option<Obstacle> {
-        if self.children > 0 {
-            return Some(Obstacle::Covered);
+    fn unless_hindered(&self) -> Result<&Self, Obstacle> {
+        match self {
+            _ if self.children > 0 => Err(Obstacle::Covered),
+            _ if self.has_shared_parent => Err(Obstacle::Shared),
+            _ if self.maps_users => Err(Obstacle::MapsUsers),
+            mount => Ok(mount),
         }
-        self.has_shared_parent.then_some(Obstacle::Shared)
     }
 }
 
@@ -303,35 +307,42 @@ pub(super) fn pick<'m>(
     wanted: &[&WantedMount],
     known: &MountPoints,
 ) -> Vec<Result<&'m VolumeMount, Obstacle>> {
+    let mut files: BTreeMap<_, (Vec<usize>, Vec<&VolumeMount>)> = BTreeMap::new();
+    for (number, one) in wanted.iter().enumerate() {
+        let file = files.entry((&one.volume, &one.path)).or_default();
+        file.0.push(number);
+    }
+    for mount in mounts {
+        if let Some((_, shown)) = files.get_mut(&(&mount.volume, &mount.path)) {
+            shown.push(mount);
+        }
+    }
     // The mount point that the specification or an earlier look names, unless it was reached through a link.
-    let is_at = |mount: &VolumeMount, wanted: &WantedMount| match known.get(&wanted.mount_path) {
-        Some(known) => mount.record.mount_point == *known,
-        None => mount.record.mount_point == normalized(Path::new(&wanted.mount_path)),
+    let place = |number: &usize| {
+        let path = &wanted[*number].mount_path;
+        let known = known.get(path).cloned();
+        known.unwrap_or_else(|| normalized(Path::new(path)))
     };
-    let pick = |own: &&WantedMount| {
-        let asked: Vec<_> = wanted.iter().filter(|other| other.is_alike(own)).collect();
-        let shown = mounts.iter().filter(|mount| mount.is_alike(own));
-        let mut shown: Vec<_> = shown.collect();
-        if shown.len() > asked.len() {
-            return Err(Obstacle::Several);
+    let mut picked = vec![Err(Obstacle::Missing); wanted.len()];
+    for (asked, shown) in files.into_values() {
+        let places: BTreeSet<_> = asked.iter().map(place).collect();
+        let at = |mount: &&'m VolumeMount| (&*mount.record.mount_point, *mount);
+        let in_place: BTreeMap<_, _> = shown.iter().rev().map(at).collect();
+        let elsewhere = |mount: &&&VolumeMount| !places.contains(&mount.record.mount_point);
+        let mut others = shown.iter().filter(elsewhere);
+        for number in asked.iter().copied() {
+            picked[number] = match in_place.get(&*place(&number)) {
+                _ if shown.len() > asked.len() => Err(Obstacle::Several),
+                Some(mount) => mount.unless_hindered(),
+                None => match others.next() {
+                    None => Err(Obstacle::Missing),
+                    Some(_) if known.contains_key(&wanted[number].mount_path) => {
+                        Err(Obstacle::Moved)
+                    }
+                    Some(mount) => mount.unless_hindered(),
+                },
+            };
         }
-        let in_place = shown.iter().find(|mount| is_at(mount, own)).copied();
-        let mount = in_place.or_else(|| {
-            shown.retain(|mount| !asked.iter().any(|other| is_at(mount, other)));
-            let mut others = asked.iter().filter(|other| {
-                let mut all = mounts.iter().filter(|mount| mount.is_alike(other));
-                !all.any(|mount| is_at(mount, other))
-            });
-            let number = others.position(|other| other.mount_path == own.mount_path)?;
-            shown.get(number).copied()
-        });
-        match mount {
-            None => Err(Obstacle::Missing),
-            Some(_) if in_place.is_none() && known.contains_key(&own.mount_path) => {
-                Err(Obstacle::Moved)
-            }
-            Some(mount) => mount.obstacle().map_or(Ok(mount), Err),
-        }
-    };
-    wanted.iter().map(pick).collect()
+    }
+    picked
 }

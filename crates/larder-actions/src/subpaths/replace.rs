@@ -10,8 +10,9 @@
 //!    one. Open files keep the old content.
 //!
 //! Invariants:
-//! 1. No path is looked up twice: from step 3 on, the old mount is an open file, and what is unmounted is that file's
-//!    mount. So whatever is renamed, linked or mounted meanwhile, nothing but this mount is unmounted.
+//! 1. No path is looked up twice: from step 3 on, the old mount is an open file. So whatever is renamed or linked
+//!    meanwhile, what is unmounted is that file's mount, or one that the container has mounted on it since the last look;
+//!    then the old one is still listed, which is a failure.
 //! 2. No lookup waits for a file system: it finds what the kernel has at hand (`RESOLVE_CACHED`), as it has every name on
 //!    the way to a mount point.
 //! 3. A failure leaves the old mount visible. If it happens after step 4, the new one is beneath it, and the next attempt
@@ -313,7 +314,7 @@ impl Inside {
         if standing.on != Some(id) || standing.is_covered {
             return Err(ReplaceError::Changed);
         }
-        self.unmount(&target)?;
+        self.unmount(old, &target)?;
         Ok(true)
     }
 
@@ -360,7 +361,7 @@ impl Inside {
 
     /// Step 5 of an attempt that has ended before it: unmounts `old`, with the newer one beneath it.
     pub(super) fn uncover(&self, old: &MountRecord) -> Result<(), ReplaceError> {
-        self.unmount(&self.open_mount(old)?)
+        self.unmount(old, &self.open_mount(old)?)
     }
 
     /// Opens the root of a mount, if it is still the same in the same place, and nothing is on it.
@@ -399,13 +400,18 @@ impl Inside {
         read.map_err(failed("read the mounts of the container"))
     }
 
-    /// Unmounts the mount that is open. The path goes through `/proc`, so it leads nowhere else.
-    fn unmount(&self, mount: &OwnedFd) -> Result<(), ReplaceError> {
+    /// Unmounts the mount that is open as `target`. The path goes through `/proc`, so it leads nowhere else; but the
+    /// kernel takes the last one that is mounted there.
+    pub(super) fn unmount(&self, old: &MountRecord, target: &OwnedFd) -> Result<(), ReplaceError> {
         let unmount = || {
             fchdir(&self.thread)?;
-            unmount(fd_path(mount), UnmountFlags::DETACH)
+            unmount(fd_path(target), UnmountFlags::DETACH)
         };
-        unmount().map_err(failed("unmount the old mount"))
+        unmount().map_err(failed("unmount the old mount"))?;
+        match self.standing(old)?.on {
+            None => Ok(()),
+            Some(_) => Err(ReplaceError::Changed),
+        }
     }
 
     fn label(&self, file: &OwnedFd) -> io::Result<Vec<u8>> {

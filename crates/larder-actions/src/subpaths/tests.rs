@@ -350,6 +350,29 @@ async fn container_that_has_ended_is_not_entered() {
     assert_eq!(updates.state().await, MountState::Unknown);
 }
 
+#[tokio::test]
+async fn failure_that_was_reported_is_not_reported_again_when_the_container_has_ended() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    assert_eq!(web.run("mount --make-rshared /"), "");
+    node.write("v", 2, &[("key", "two")]);
+    let mut events = Vec::new();
+    for _ in 0..3 {
+        events.push(updates.update().await.len());
+    }
+    web.end();
+    for _ in 0..2 {
+        events.push(updates.update().await.len());
+    }
+    assert_eq!(events, [0, 0, 1, 0, 0]);
+    assert_eq!(updates.pod.statuses()[0].state, MountState::Unknown);
+}
+
 // subpath 16
 #[tokio::test]
 async fn without_the_capabilities_the_reason_names_them() {
@@ -426,6 +449,41 @@ async fn attempt_that_ended_halfway_leaves_one_mount_with_the_newest_content() {
         assert_eq!(web.run("cat /etc/app.conf"), (edits + 1).to_string());
         assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
     }
+}
+
+// subpath 12
+#[tokio::test]
+async fn mount_that_the_container_puts_over_it_at_the_last_moment_is_a_failure() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "1")]);
+    let mut web = Container::start(&node, KEY);
+    let updates = Updates::new(&node);
+    let processes = node.processes();
+    let mounts = &updates.query.mounts;
+    let found = processes.containers(mounts, None).await.unwrap();
+    let namespace = processes.mount_namespace(&found[0].main).unwrap();
+    let places = processes.places().unwrap();
+    // The old file is still there: on one that was removed, nothing can be mounted.
+    let path = std::path::Path::new("whole");
+    let source = super::source::Source::of(&node.volume("w"), path).unwrap();
+    let (stage, flags) = (super::Stage::default(), rustix::mount::MountFlags::RDONLY);
+    let new = stage.mount_of(&source.file.unwrap(), flags).unwrap();
+    let done = Inside::run(std::os::fd::AsFd::as_fd(&namespace), u64::MAX, |inside| {
+        let found = volume_mounts(|| inside.table(), &places, mounts).unwrap();
+        let old = &found.unwrap()[0].record;
+        let target = inside.attach(old, &new, false)?.unwrap();
+        let over = "echo own > /etc/own; mount --bind /etc/own /etc/app.conf 2>&1";
+        assert_eq!(web.run(over), "");
+        inside.unmount(old, &target)
+    });
+    assert!(
+        matches!(done, Err(super::ReplaceError::Changed)),
+        "{done:?}"
+    );
+    assert_eq!(web.run("cat /etc/app.conf"), "1");
 }
 
 // subpath 19

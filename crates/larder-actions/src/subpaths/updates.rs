@@ -112,7 +112,11 @@ impl Kept {
 
 impl From<Obstacle> for Kept {
     fn from(obstacle: Obstacle) -> Self {
-        Self::new("changed", obstacle.to_string())
+        let result = match obstacle {
+            Obstacle::MapsUsers => "unsupported",
+            _ => "changed",
+        };
+        Self::new(result, obstacle.to_string())
     }
 }
 
@@ -186,12 +190,11 @@ impl PodSubPaths {
 
     /// Adds the mounts of a volume. One that is known stays as it was at the start of its container.
     pub fn add_mounts(&mut self, volume: &str, wanted: Vec<WantedMount>) {
+        let key = |mount: &WantedMount| (mount.container.clone(), mount.mount_path.clone());
+        let known = self.mounts.iter().map(|status| key(&status.mount));
+        let mut known: BTreeSet<_> = known.collect();
         for mount in wanted {
-            let is_known = |status: &MountStatus| {
-                let known = &status.mount;
-                (&known.container, &known.mount_path) == (&mount.container, &mount.mount_path)
-            };
-            if !self.mounts.iter().any(is_known) {
+            if known.insert(key(&mount)) {
                 self.due.insert(volume.into());
                 self.mounts.push(MountStatus {
                     mount,
@@ -381,7 +384,6 @@ impl PodSubPaths {
             let state = match results.remove(&index) {
                 None => MountState::Unknown,
                 Some(Ok(is_replaced)) => {
-                    status.failures = 0;
                     if is_replaced {
                         node.count("replaced");
                         status.replaced = Some(now);
@@ -400,13 +402,11 @@ impl PodSubPaths {
                     MountState::Pinned(kept.reason)
                 }
             };
-            if matches!(state, MountState::Pinned(_)) {
-                status.failures = if status.state == state {
-                    status.failures + 1
-                } else {
-                    1
-                };
-            }
+            status.failures = match &state {
+                MountState::Pinned(_) if status.state == state => status.failures + 1,
+                MountState::Pinned(_) => 1,
+                _ => 0,
+            };
             status.state = state;
             if status.failures == FAILURES {
                 reported.push(status.clone());
@@ -444,11 +444,12 @@ impl Job {
     /// What became of each mount, and where they are.
     fn run(self) -> (Vec<Outcome>, MountPoints) {
         // In serve mode, containers with the same mounts may be the same one.
-        let mut wanted: Vec<&WantedMount> = Vec::new();
+        let (mut wanted, mut numbers) = (Vec::new(), BTreeMap::new());
         for (_, mount) in &self.wanted {
-            if !wanted.iter().any(|other| other.is_same_place(mount)) {
+            numbers.entry(mount.place()).or_insert_with(|| {
                 wanted.push(mount);
-            }
+                wanted.len() - 1
+            });
         }
         let mut places = self.known.clone();
         let looked = self.look();
@@ -465,10 +466,8 @@ impl Job {
                 done.collect()
             }
         };
-        let results = self.wanted.iter().map(|(index, mount)| {
-            let number = wanted.iter().position(|other| other.is_same_place(mount));
-            (*index, done[number.unwrap_or_default()].clone())
-        });
+        let results = self.wanted.iter();
+        let results = results.map(|(index, mount)| (*index, done[numbers[&mount.place()]].clone()));
         (results.collect(), places)
     }
 

@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use crate::{
     processes::{PodMounts, Processes},
     subpaths::find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
@@ -103,6 +105,11 @@ fn covered_doubled_moved_and_shared_mounts_are_obstacles() {
         picked(&[&*shared, &a].concat(), &own, &none),
         [Err(Obstacle::Shared)]
     );
+    let mapped = a.replace("ro -", "ro,relatime,idmapped -");
+    assert_eq!(
+        picked(&[ROOT, &mapped].concat(), &own, &none),
+        [Err(Obstacle::MapsUsers)]
+    );
     let follower = ROOT.replace("rw -", "rw master:7 -");
     assert_eq!(
         picked(&[&*follower, &a].concat(), &own, &none),
@@ -138,4 +145,25 @@ fn a_stack_of_two_sets_is_left_over_and_one_of_the_same_file_is_not() {
     );
     let same = line(51, 52, "..2/a", "/a");
     assert_eq!(found(&[ROOT, &lower, &same].concat()).unwrap().len(), 2);
+}
+
+#[test]
+fn picking_takes_no_longer_than_a_few_looks_at_each_mount() {
+    // Of one file, and none where the specification has it: each mount may be any of them.
+    let count: u32 = 1000;
+    let paths: Vec<_> = (0..count).map(|n| format!("/var/{n:04}")).collect();
+    let own: Vec<_> = paths.iter().map(|path| (path.as_str(), "a")).collect();
+    let lines = (0..count).map(|n| line(100 + n, 50, "..1/a", &format!("/run/{n:04}")));
+    let table = ROOT.to_owned() + &lines.collect::<String>();
+    let (found, wanted) = (found(&table).unwrap(), wanted(&own));
+    let wanted: Vec<_> = wanted.iter().collect();
+    let started = clock_gettime(ClockId::ThreadCPUTime);
+    let picked = pick(&found, &wanted, &BTreeMap::new());
+    let took = clock_gettime(ClockId::ThreadCPUTime) - started;
+    for (number, mount) in picked.iter().enumerate() {
+        let at = format!("/run/{number:04}");
+        assert_eq!(mount.unwrap().record.mount_point, Path::new(&at));
+    }
+    // By each pair, it took more than a minute.
+    assert!(took.tv_sec < 5, "{took:?}");
 }
