@@ -195,9 +195,8 @@ pub(super) struct VolumeMount {
     pub(super) is_deleted: bool,
     /// The number of mounts on it.
     children: usize,
-    has_shared_parent: bool,
-    /// Its files have other owners than on the node.
-    maps_users: bool,
+    /// Why it is left alone, even if nothing is mounted on it.
+    obstacle: Option<Obstacle>,
     /// An earlier attempt has ended before it had unmounted this one: a mount of another set is beneath.
     pub(super) is_left_over: bool,
 }
@@ -219,8 +218,10 @@ impl VolumeMount {
             path: path.to_owned(),
             is_deleted,
             children: 0,
-            has_shared_parent: false,
-            maps_users: line.options.ends_with(b",idmapped"),
+            obstacle: line
+                .options
+                .ends_with(b",idmapped")
+                .then_some(Obstacle::MapsUsers),
             is_left_over: false,
         })
     }
@@ -239,12 +240,8 @@ impl VolumeMount {
     }
 
     fn unless_hindered(&self) -> Result<&Self, Obstacle> {
-        match self {
-            _ if self.children > 0 => Err(Obstacle::Covered),
-            _ if self.has_shared_parent => Err(Obstacle::Shared),
-            _ if self.maps_users => Err(Obstacle::MapsUsers),
-            mount => Ok(mount),
-        }
+        let covered = (self.children > 0).then_some(Obstacle::Covered);
+        covered.or(self.obstacle).map_or(Ok(self), Err)
     }
 }
 
@@ -290,7 +287,9 @@ pub(super) fn volume_mounts<R: Read>(
     let mut mounts: Vec<_> = found.into_values().collect();
     let (all, mut lower) = (mounts.clone(), Vec::new());
     for mount in &mut mounts {
-        mount.has_shared_parent = shared.contains(&mount.record.parent);
+        if shared.contains(&mount.record.parent) {
+            mount.obstacle = Some(Obstacle::Shared);
+        }
         if let Some(under) = all.iter().find(|under| mount.is_over(under)) {
             mount.is_left_over = true;
             lower.push(under.record.id);

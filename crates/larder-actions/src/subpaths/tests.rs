@@ -300,7 +300,6 @@ async fn parent_that_is_replaced_by_a_link_leads_nowhere_else() {
         mount --bind agent/pods/1/volumes/v/key root/etc/a/app.conf";
     let mut web = Container::start(&node, mounts);
     let mut updates = Updates::of(&node, &[("/etc/a/app.conf", "key")], &[("w", "/w")]);
-    let host = fs::read_to_string("/proc/self/mountinfo").unwrap();
     let whole = |web: &Container| {
         let table = fs::read_to_string(format!("/proc/{}/mountinfo", web.pid())).unwrap();
         table.lines().count()
@@ -320,7 +319,10 @@ async fn parent_that_is_replaced_by_a_link_leads_nowhere_else() {
     // It is live again when the container leaves the directory alone.
     assert_eq!(updates.state().await, MountState::Live);
     assert_eq!(web.run("cat /etc/a/app.conf"), (rounds + 1).to_string());
-    assert_eq!(fs::read_to_string("/proc/self/mountinfo").unwrap(), host);
+    // The machine has no mount of it. It has others, which come and go.
+    let host = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let folder = node.folder.path().canonicalize().unwrap();
+    assert!(!host.contains(folder.to_str().unwrap()), "{host}");
 }
 
 // subpath 14

@@ -16,8 +16,10 @@ use std::{
 use larder_objects::{Kind, ObjectKey};
 use larder_projection::{ContainerView, Environment, Mount, Variable};
 
-use super::hooks::{FiredHook, fired_hooks};
-use super::sub_paths::SubPathDiff;
+use super::{
+    hooks::{FiredHook, fired_hooks},
+    sub_paths::SubPathDiff,
+};
 use crate::{
     offline::Offline,
     output::references::referenced,

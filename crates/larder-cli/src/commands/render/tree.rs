@@ -301,9 +301,10 @@ fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
 /// One mount, with the files that the container finds there.
 fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>, shown: Shown) -> Branch {
     let projection = pod.projection(&mount.volume.name);
-    let sees = match pod.updates_sub_paths() {
-        true => format!("sees changes without a restart, by {ANNOTATION}"),
-        false => format!("needs a restart to see changes, or {ANNOTATION}: \"true\""),
+    let sees = if pod.updates_sub_paths() {
+        format!("sees changes without a restart, by {ANNOTATION}")
+    } else {
+        format!("needs a restart to see changes, or {ANNOTATION}: \"true\"")
     };
     let sees = projection
         .and(mount.sub_path.as_ref())
