@@ -253,7 +253,10 @@ impl<'r> ContainerDiff<'r> {
             files(after).into_iter().flatten(),
             |one, other| one.file == other.file && one.is_secret() == other.is_secret(),
         );
-        let sub_paths = SubPathDiff::of(&files, &mounts, &shown, asks);
+        let sides = files.iter();
+        let sides = sides.map(|(path, edit)| (path.as_str(), edit.sides()));
+        let has_other_mount = |path: &str| mounts.contains_key(path);
+        let sub_paths = SubPathDiff::of(sides, has_other_mount, &shown, asks);
         let mut found = Self {
             container,
             verdict,

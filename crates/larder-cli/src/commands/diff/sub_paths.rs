@@ -4,9 +4,7 @@
 use std::collections::BTreeSet;
 
 use larder_actions::subpaths::ANNOTATION;
-use larder_projection::Mount;
 
-use super::compare::{Edit, Edits};
 use crate::rendered::{ContainerContent, MountedFile};
 
 /// What becomes of the differences of a container's files that are mounted by `subPath`: the worst of them.
@@ -41,25 +39,24 @@ impl SubPathDiff {
         paths
     }
 
-    /// Of these files, with the result of [`Self::shown`]; those of mounts that differ are left out. The pod `asks` for
-    /// updates.
-    pub(super) fn of(
-        files: &Edits<String, MountedFile<'_>>,
-        mounts: &Edits<&str, &Mount<'_>>,
+    /// Of files that differ, each with its path and what it is on both sides; those of mounts that differ are left out.
+    /// `shown` is the result of [`Self::shown`]. The pod `asks` for updates.
+    pub(super) fn of<'r>(
+        files: impl Iterator<Item = (&'r str, (Option<MountedFile<'r>>, Option<MountedFile<'r>>))>,
+        has_other_mount: impl Fn(&str) -> bool,
         shown: &BTreeSet<&str>,
         asks: bool,
     ) -> Self {
-        let found = files.iter().filter_map(|(path, edit)| {
-            let (from, to) = edit.sides();
+        let found = files.filter_map(|(path, (from, to))| {
             let mount = to.or(from)?.sub_mount?;
-            if mounts.contains_key(&*mount.mount_path) {
+            if has_other_mount(&mount.mount_path) {
                 return None;
             }
             let is_file = mount.mount_path.trim_end_matches('/') == path;
             // A file that comes or goes, and any part of a volume that may be mounted there.
             let is_whole = is_file || mount.unknown_sub_path.is_some();
-            let is_kept = !shown.contains(&*mount.mount_path)
-                || is_whole && !matches!(edit, Edit::Changed(..));
+            let is_kept =
+                !shown.contains(&*mount.mount_path) || is_whole && (from.is_none() || to.is_none());
             Some(match is_kept {
                 true => Self::Kept,
                 false if asks => Self::Updated,
