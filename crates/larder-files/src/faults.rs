@@ -37,6 +37,8 @@ mod injection {
         FromNowOn(Errno),
         /// The process is killed before the call.
         Kill,
+        /// Another process does this before the call.
+        Meanwhile(fn()),
     }
 
     thread_local! {
@@ -53,6 +55,10 @@ mod injection {
             Some((at, Fault::Kill)) if call == at => {
                 kill_process(getpid(), Signal::KILL).expect("a process may kill itself");
                 unreachable!("SIGKILL does not return")
+            }
+            Some((at, Fault::Meanwhile(act))) if call == at => {
+                act();
+                Ok(())
             }
             _ => Ok(()),
         }

@@ -1,6 +1,7 @@
 //! The effect of a pass on a volume, by example.
 
 mod crash;
+mod races;
 
 use std::{
     collections::BTreeSet,
