@@ -98,6 +98,90 @@ fn another_nodes_or_clusters_checkpoint_is_rejected() {
     }
 }
 
+// Attack: files of zeros, and cut at every length, as after a power cut or by hand.
+#[test]
+fn files_of_zeros_and_files_cut_at_every_length_are_set_aside() {
+    let wanted = || [present("a", 1), present("b", 2), absent("c")];
+    let all = named([("a", "1"), ("b", "2"), ("c", "absent")]);
+    let without_a = named([("b", "2"), ("c", "absent")]);
+    for (victim, expected) in [(0, named([])), (1, without_a)] {
+        let root = TestRoot::new();
+        let mut store = root.open().store;
+        store.write(&wanted(), time(0), false).unwrap();
+        let sealed = [INDEX.to_owned(), file_of(&store, "a"), file_of(&store, "b")];
+        let sealed = sealed.map(|name| (root.file(&name), fs::read(root.file(&name)).unwrap()));
+        let whole = &sealed[victim].1;
+        let cut = (0..whole.len()).map(|length| whole[..length].to_vec());
+        let zeros = [whole.len(), 1 << 20].map(|length| vec![0; length]);
+        let mut store = None;
+        for bytes in cut.chain(zeros) {
+            // As it was, but for one file.
+            for (path, bytes) in &sealed {
+                fs::write(path, bytes).unwrap();
+            }
+            fs::write(&sealed[victim].0, &bytes).unwrap();
+            let found = root.open();
+            assert!(!found.rejected.is_empty(), "{victim}: {}", bytes.len());
+            assert_eq!(names(&found.copies), expected, "{victim}: {}", bytes.len());
+            store = Some(found.store);
+        }
+        // It is written again, and the start after that finds nothing wrong.
+        store.unwrap().write(&wanted(), time(1), false).unwrap();
+        let found = root.open();
+        assert!(found.rejected.is_empty(), "{:?}", found.rejected);
+        assert_eq!(names(&found.copies), all);
+    }
+}
+
+// Attack: the files of two nodes are mixed, by a copy of a whole disk or one by one.
+#[test]
+fn files_of_another_node_are_not_served_whether_or_not_the_key_is_shared() {
+    for (keys, reason) in [
+        ([1], "damaged, or sealed for another path, node or cluster"),
+        ([2], "sealed with a key that is not configured"),
+    ] {
+        let make = |keys: &[u8], node: &str, version| {
+            let root = TestRoot::new();
+            let mut store = root.open_with(keys, owner(1, node)).unwrap().store;
+            let wanted = [present("a", version), present("b", version)];
+            store.write(&wanted, time(0), false).unwrap();
+            (root, store)
+        };
+        // One copy, in the place of the own one.
+        let (own, store) = make(&[1], "node-1", 1);
+        let (other, other_store) = make(&keys, "node-2", 2);
+        let foreign = fs::read(other.file(&file_of(&other_store, "a"))).unwrap();
+        fs::write(own.file(&file_of(&store, "a")), foreign).unwrap();
+        let found = own.open();
+        assert_eq!(names(&found.copies), named([("b", "1")]));
+        assert_eq!(found.rejected.len(), 1, "{:?}", found.rejected);
+
+        // All copies, beside the own ones: they are not listed.
+        let (own, _store) = make(&[1], "node-1", 1);
+        for name in other.files() {
+            fs::copy(other.file(&name), own.file(&name)).unwrap();
+        }
+        let mut found = own.open();
+        let both = named([("a", "1"), ("b", "1")]);
+        assert_eq!(names(&found.copies), both);
+        let wanted = [present("a", 1), present("b", 1)];
+        found.store.write(&wanted, time(1), false).unwrap();
+        assert_eq!(names(&own.open().copies), both);
+        assert_eq!(own.files().len(), 2, "only what is listed stays");
+
+        // The index too, in the place of the own one.
+        fs::copy(other.file(INDEX), own.file(INDEX)).unwrap();
+        let mut found = own.open();
+        assert_eq!(names(&found.copies), named([]));
+        let reasons = reasons(&found.rejected);
+        assert!(reasons.contains(&format!(": {reason}")), "{reasons:?}");
+        found.store.write(&wanted, time(2), false).unwrap();
+        let found = own.open();
+        assert!(found.rejected.is_empty(), "{:?}", found.rejected);
+        assert_eq!(names(&found.copies), both);
+    }
+}
+
 #[test]
 fn nothing_opens_without_its_key_and_the_reason_is_reported() {
     // offline 12
