@@ -19,9 +19,9 @@ use crate::harness::{Node, config_map, pod};
 struct Disk(PathBuf);
 
 impl Disk {
-    /// A disk of 256 KiB; `None` where mounting is not permitted.
+    /// A disk of 256 KiB and 64 files and directories; `None` where mounting is not permitted.
     fn mount(path: &Path) -> Option<Self> {
-        let options = c"size=256k,mode=0755";
+        let options = c"size=256k,nr_inodes=64,mode=0755";
         if let Err(error) = mount("tmpfs", path, "tmpfs", MountFlags::empty(), Some(options)) {
             let is_ci = std::env::var_os("CI").is_some();
             assert!(
@@ -145,6 +145,37 @@ async fn a_full_disk_leaves_the_old_files_and_heals() {
     node.until("web", "cfg", &[("a", "3")]).await;
     fs::remove_file(filler).unwrap();
     node.until("web", "cfg", &[("a", "4"), ("b", &some)]).await;
+    until_pass_is_over(&node).await;
+    node.stop().await;
+}
+
+// Attack: many empty files take the disk's last inodes, while it has room for bytes.
+#[tokio::test]
+async fn a_disk_without_inodes_leaves_the_old_files_and_heals() {
+    let Some((mut node, disk)) = node_on_disk().await else {
+        return;
+    };
+    let fillers = (0..).map(|number| disk.0.join(format!("filler-{number}")));
+    let fillers: Vec<_> = fillers
+        .take_while(|filler| fs::write(filler, "").is_ok())
+        .collect();
+    node.apply(&config_map("app", &[("a", "2"), ("b", "2")]));
+    let reason = until_disk_fails(&node, "No space left on device").await;
+    let path = node.volume_path("web", "cfg").unwrap();
+    assert!(reason.contains(path.to_str().unwrap()), "{reason}");
+    node.until("web", "cfg", &[("a", "1")]).await;
+    // With a few more, a set is begun, and taken back.
+    for filler in &fillers[..2] {
+        fs::remove_file(filler).unwrap();
+    }
+    until_disk_fails(&node, "No space left on device").await;
+    node.until("web", "cfg", &[("a", "1")]).await;
+    node.wait("the old set alone", |node| (sets(node) == 1).then_some(()))
+        .await;
+    for filler in &fillers[2..] {
+        fs::remove_file(filler).unwrap();
+    }
+    node.until("web", "cfg", &[("a", "2"), ("b", "2")]).await;
     until_pass_is_over(&node).await;
     node.stop().await;
 }
