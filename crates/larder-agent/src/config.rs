@@ -535,7 +535,7 @@ fn at_least_one(fields: &mut Fields, field: &str) -> Result<Option<usize>, FileE
 }
 
 fn rate_limit(fields: &mut Fields) -> Result<RateLimit, FileError> {
-    let expected = "a number of requests, 0 or more";
+    let expected = "a number of requests, 0 to 65535";
     let qps: u16 = fields.take("kubeAPIQPS", expected)?.unwrap_or(50);
     let burst = fields.take("kubeAPIBurst", expected)?;
     let burst: u16 = burst.filter(|&burst| burst > 0).unwrap_or(100);

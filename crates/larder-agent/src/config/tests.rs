@@ -184,7 +184,7 @@ fn mistakes_are_named_with_line_and_field() {
     );
     refused(
         "kubeAPIQPS: -1",
-        expect!["line 1: kubeAPIQPS: expected a number of requests, 0 or more"],
+        expect!["line 1: kubeAPIQPS: expected a number of requests, 0 to 65535"],
     );
     refused(
         "apiVersion: v1\n",

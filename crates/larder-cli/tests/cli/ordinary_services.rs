@@ -2,7 +2,10 @@
 
 use std::{
     fs::{self, Permissions},
-    os::unix::{fs::PermissionsExt as _, process::CommandExt as _},
+    os::unix::{
+        fs::{MetadataExt as _, PermissionsExt as _},
+        process::CommandExt as _,
+    },
     path::{Path, PathBuf},
     process::Command,
 };
@@ -97,4 +100,80 @@ fn service_of_an_ordinary_user_reads_its_own_files_and_no_others() {
         let path = name.unwrap().path();
         assert!(path.is_dir() || read_as(4711, &path).is_none(), "{path:?}");
     }
+}
+
+// Attack: another user of the machine asks, locks and replaces what the agent has in its root directory.
+#[test]
+fn another_user_gets_nothing_from_the_agent_and_changes_nothing() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let desk = Desk::with([]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    fs::write(desk.path().join("m/pods.yaml"), pod("web", 4711)).unwrap();
+    fs::set_permissions(desk.path(), Permissions::from_mode(0o711)).unwrap();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let root = desk.path().join("root");
+    let tree = || {
+        let mut entries: Vec<_> = ["", "by-name", "by-name/default", "pods"]
+            .iter()
+            .flat_map(|directory| fs::read_dir(root.join(directory)).unwrap())
+            .map(|entry| {
+                let path = entry.unwrap().path();
+                let found = fs::symlink_metadata(&path).unwrap();
+                (path, found.uid(), found.mode(), found.ino())
+            })
+            .collect();
+        entries.sort();
+        entries
+    };
+    let before = tree();
+
+    let script = r#"
+import fcntl, os, socket, sys
+root = sys.argv[1]
+def attempt(name, action):
+    try:
+        action()
+        print(name)
+    except OSError:
+        pass
+def ask():
+    stream = socket.socket(socket.AF_UNIX)
+    stream.settimeout(10)
+    stream.connect(root + "/agent.sock")
+    stream.sendall(b"GET /status HTTP/1.0\r\n\r\n")
+    if not stream.recv(1):
+        raise OSError
+for flags in os.O_RDONLY, os.O_WRONLY, os.O_RDWR:
+    attempt("lock", lambda: fcntl.flock(os.open(root + "/agent.lock", flags), fcntl.LOCK_EX | fcntl.LOCK_NB))
+attempt("ask", ask)
+for name in "agent.sock", "agent.lock", "by-name", "by-name/default", "by-name/default/web", "pods", "of-mine":
+    path = root + "/" + name
+    attempt("unlink " + name, lambda: os.unlink(path))
+    attempt("rename " + name, lambda: os.rename(path, path + ".old"))
+    attempt("link " + name, lambda: os.symlink("/etc", path))
+    attempt("make " + name, lambda: os.mkdir(path))
+    attempt("put into " + name, lambda: os.symlink("/etc", path + "/evil"))
+    attempt("chmod " + name, lambda: os.chmod(path, 0o777))
+for name in "", "by-name", "by-name/default", "pods":
+    attempt("list " + name, lambda: os.listdir(root + "/" + name))
+"#;
+    // Neither a stranger nor the user of the pod's group.
+    for user in [4713, 4711] {
+        let output = Command::new("python3")
+            .args(["-c", script])
+            .arg(&root)
+            .uid(user)
+            .gid(user)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{user}: {output:?}");
+        assert!(output.stdout.is_empty(), "{user}: {output:?}");
+    }
+    assert_eq!(tree(), before);
+    // The agent still serves its own user.
+    let status = desk.run("status --root-dir root");
+    assert!(status.stdout.contains("default/web"), "{status:?}");
 }

@@ -116,6 +116,13 @@ impl<'a> Agent<'a> {
         self.child.wait().unwrap().code()
     }
 
+    /// Waits until it has ended by itself: its exit code, and the rest of its log.
+    pub(crate) fn end(&mut self) -> (Option<i32>, String) {
+        let lines = self.log.take().unwrap().map(Result::unwrap);
+        let log = lines.collect::<Vec<_>>().join("\n");
+        (self.child.wait().unwrap().code(), log)
+    }
+
     /// Asks for a reload.
     pub(crate) fn hang_up(&self) {
         kill_process(self.pid(), Signal::HUP).unwrap();
@@ -164,7 +171,7 @@ pub(crate) fn put(desk: &Desk, manifest: &str, text: &str) {
     fs::write(desk.path().join("m").join(manifest), text).unwrap();
 }
 
-fn volume(desk: &Desk, pod: &str) -> PathBuf {
+pub(crate) fn volume(desk: &Desk, pod: &str) -> PathBuf {
     desk.path()
         .join("root/by-name/default")
         .join(pod)
@@ -200,7 +207,7 @@ pub(crate) fn ask(desk: &Desk, request: &str) -> (String, String) {
     (status.to_owned(), body.to_owned())
 }
 
-fn status(desk: &Desk) -> Value {
+pub(crate) fn status(desk: &Desk) -> Value {
     let run = desk.run("status -o json --root-dir root");
     serde_json::from_str(&run.stdout).unwrap_or_default()
 }

@@ -1,0 +1,149 @@
+//! An agent that is killed again and again while it writes and while hooks run.
+//!
+//! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpListener},
+    process::Command,
+    sync::Arc,
+    thread,
+};
+
+use parking_lot::Mutex;
+use rustix::process::Signal;
+
+use crate::{
+    Desk,
+    run::{Agent, config_map, desk, key, status, until, volume},
+};
+
+const KILLS: usize = 10;
+
+/// What a hook has been told to read, in order: the two keys of one set.
+pub(crate) type Told = Arc<Mutex<Vec<[String; 2]>>>;
+
+/// Answers the requests of a hook, once it has read the volume of `web` as a program does: with the set resolved once.
+pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Told) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let (told, volume) = (Told::default(), volume(desk, "web"));
+    let heard = Arc::clone(&told);
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = BufReader::new(stream.unwrap());
+            // The agent may be dead already; a request that did not come whole is none.
+            let (mut request, end) = (Vec::new(), b"\r\n\r\n");
+            while !request.ends_with(end)
+                && stream
+                    .read_until(b'\n', &mut request)
+                    .is_ok_and(|read| read > 0)
+            {}
+            if !request.ends_with(end) {
+                continue;
+            }
+            let read = || {
+                let set = volume.join("..data").canonicalize()?;
+                let key = |name| fs::read_to_string(set.join(name));
+                Ok::<_, io::Error>([key("a")?, key("b")?])
+            };
+            // A set that is replaced meanwhile is gone: the hook tries again.
+            let status = match read() {
+                Ok(keys) => {
+                    heard.lock().push(keys);
+                    "204 No Content"
+                }
+                Err(_) => "503 Service Unavailable",
+            };
+            let answer = format!("HTTP/1.1 {status}\r\nconnection: close\r\n\r\n");
+            let _ = stream.get_mut().write_all(answer.as_bytes());
+        }
+    });
+    (address, told)
+}
+
+fn start(desk: &Desk) -> Agent<'_> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    let origin = "--manifests m --node-name n1 --config agent.yaml";
+    Agent::spawn(desk, command, origin)
+}
+
+#[tokio::test]
+#[expect(clippy::print_stderr, reason = "a test that fails shows it")]
+async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
+    let seed = std::env::var("LARDER_SOAK_SEED");
+    let seed = seed.map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
+    eprintln!("LARDER_SOAK_SEED={seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+
+    let desk = desk();
+    let (address, told) = listen(&desk);
+    let config = format!(
+        "onChange: [{{name: tell, pods: [default/web], http: {{url: 'http://{address}/'}}, debounce: 0s, retry: {{min: 10ms, max: 100ms}}}}]\n"
+    );
+    fs::write(desk.path().join("agent.yaml"), config).unwrap();
+    let mut version = 0;
+    let mut edit = |desk: &Desk| {
+        version += 1;
+        let data = format!("a: v{version}, b: v{version}");
+        desk.replace("m/app.yaml", &config_map("app", &data));
+        format!("v{version}")
+    };
+    for _ in 0..KILLS {
+        let mut agent = start(&desk);
+        // While it starts, once it serves, or while hooks run.
+        let moment = random.u8(..3);
+        if moment > 0 {
+            agent.first_line();
+        }
+        if moment > 1 {
+            let before = told.lock().len();
+            until("a hook to run", || {
+                edit(&desk);
+                told.lock().len() > before
+            })
+            .await;
+        }
+        for _ in 0..random.u32(..100) {
+            edit(&desk);
+        }
+        agent.signal(Signal::KILL);
+    }
+    // Nothing is lost.
+    let last = edit(&desk);
+    let mut agent = start(&desk);
+    agent.first_line();
+    until("the last edit", || {
+        key(&desk, "web", "a").as_ref() == Some(&last)
+    })
+    .await;
+    let is_told = |version: &str| {
+        let told = told.lock();
+        told.last().is_some_and(|keys| keys == &[version, version])
+    };
+    until("the last edit to be told", || is_told(&last)).await;
+    // Nothing is torn or left over.
+    let count = told.lock().len();
+    assert_eq!(told.lock().iter().find(|[a, b]| a != b), None);
+    until("one set and the link to it", || {
+        let names = fs::read_dir(volume(&desk, "web")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let (hidden, keys): (Vec<_>, Vec<_>) = names.partition(|name| name.starts_with(".."));
+        (hidden.len(), keys.len()) == (2, 2)
+    })
+    .await;
+    // Nothing is told in vain: a kill repeats at most one hook, and a restart none.
+    until("the hook to end", || {
+        status(&desk)["pods"][0]["onChange"][0]["state"] == "Idle"
+    })
+    .await;
+    agent.signal(Signal::TERM);
+    let mut agent = start(&desk);
+    agent.first_line();
+    let last = edit(&desk);
+    until("one more edit to be told", || is_told(&last)).await;
+    assert_eq!(told.lock().len(), count + 1);
+    assert!(count <= version + KILLS, "{count} for {version}");
+}
