@@ -43,6 +43,7 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
         output::error(error);
     }
     explain_missing(&args.filenames);
+    explain_built(&args.filenames);
     check(&manifests, args.recursive)?;
     if !manifests.skipped.is_empty() {
         output::note(skipped(&manifests));
@@ -92,6 +93,25 @@ fn explain_missing(filenames: &[PathBuf]) {
         if !name.contains('.') && name.parse::<PodName>().is_ok() {
             output::note(format_args!(
                 "{name} was taken as a file, because -f takes several; if it is a pod, write --pod {name}"
+            ));
+        }
+    }
+}
+
+/// Names the program that makes manifests of a directory, and how its output gets here.
+fn explain_built(filenames: &[PathBuf]) {
+    let makers = [
+        ("kustomization.yaml", "kustomize", "kubectl kustomize"),
+        ("kustomization.yml", "kustomize", "kubectl kustomize"),
+        ("Kustomization", "kustomize", "kubectl kustomize"),
+        ("Chart.yaml", "Helm", "helm template"),
+    ];
+    for path in filenames {
+        let made = makers.iter().find(|(file, ..)| path.join(file).is_file());
+        if let Some((file, maker, command)) = made {
+            let path = path.display();
+            output::note(format_args!(
+                "{path} has a {file}, so its manifests are made by {maker}: {command} {path} | larder render -f -"
             ));
         }
     }

@@ -212,3 +212,18 @@ fn errors_contain_no_secret_bytes() {
         );
     }
 }
+
+#[test]
+fn directory_of_kustomize_or_helm_names_the_command_that_makes_its_manifests() {
+    for (file, expected) in [
+        (
+            "kustomization.yaml",
+            "kubectl kustomize . | larder render -f -",
+        ),
+        ("Chart.yaml", "helm template . | larder render -f -"),
+    ] {
+        let run = Desk::with([(file, "name: web\n")]).run("render -f .");
+        assert_ne!(run.code, 0, "{run:?}");
+        assert!(run.stderr.contains(expected), "{run:?}");
+    }
+}
