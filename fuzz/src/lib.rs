@@ -12,6 +12,7 @@ pub mod manifest;
 pub mod patch;
 pub mod quantity;
 pub mod request;
+pub mod sidecar;
 pub mod watch;
 pub mod x509;
 
@@ -48,6 +49,7 @@ mod tests {
         ("patch", patch::run),
         ("quantity", quantity::run),
         ("request", request::run),
+        ("sidecar", sidecar::run),
         ("watch", watch::run),
         ("x509", x509::run),
     ];

@@ -61,8 +61,12 @@ impl Places {
         &self.roots[0]
     }
 
-    /// The directory of an object with this annotation, or why it has none.
-    pub(crate) fn directory(&self, annotation: Option<&str>) -> Result<PathBuf, String> {
+    /// The directory of an object with this annotation, in the folder or an allowed root.
+    ///
+    /// # Errors
+    ///
+    /// Why the object has none: the annotation leads out of them, or is too long.
+    pub fn directory(&self, annotation: Option<&str>) -> Result<PathBuf, String> {
         let annotation = annotation.unwrap_or_default();
         let path = normalized(&self.folder().join(annotation));
         if path.as_os_str().len() > MAX_DIRECTORY {
