@@ -14,7 +14,7 @@ type Work = Box<dyn FnOnce() + Send>;
 static APART: OnceLock<mpsc::Sender<Work>> = OnceLock::new();
 
 /// Keeps a thread free from what this process is denied afterwards: Landlock denies every mount. Called before any other
-/// thread runs. The thread runs what [`run_apart`] is given, one at a time, and nothing else.
+/// thread runs. The thread runs what `run_apart` is given, one at a time, and nothing else.
 pub fn keep_apart() {
     APART.get_or_init(|| {
         let (sender, work) = mpsc::channel::<Work>();
