@@ -35,7 +35,7 @@ pub(crate) async fn run_apart<T: Send + 'static>(
 ) -> Option<T> {
     let (done, result) = oneshot::channel();
     let work = move || {
-        // Nobody waits for it if the caller has gone.
+        // Fails only if the caller no longer waits.
         let _ = done.send(work());
     };
     match APART.get() {

@@ -222,7 +222,7 @@ fn modes(entry: &VolumeMount, runtime: RuntimeFeatures) -> Result<(Propagation, 
 
 /// The part of a volume that is mounted.
 #[derive(Default)]
-struct SubPath<'a> {
+struct MountedPart<'a> {
     path: Option<Cow<'a, str>>,
     unknown: Option<Unknown>,
     secret: bool,
@@ -231,12 +231,12 @@ struct SubPath<'a> {
 fn sub_path<'a>(
     entry: &'a VolumeMount,
     environment: &Environment<'_>,
-) -> Result<SubPath<'a>, MountError> {
+) -> Result<MountedPart<'a>, MountError> {
     let expression = entry.sub_path_expr.as_deref().unwrap_or_default();
     let mut part = if expression.is_empty() {
-        SubPath {
+        MountedPart {
             path: entry.sub_path.as_deref().map(Cow::Borrowed),
-            ..SubPath::default()
+            ..MountedPart::default()
         }
     } else {
         expand_sub_path(expression, environment)?
@@ -282,7 +282,7 @@ const MAX_PATH_BYTES: usize = 4096;
 fn expand_sub_path(
     text: &str,
     environment: &Environment<'_>,
-) -> Result<SubPath<'static>, MountError> {
+) -> Result<MountedPart<'static>, MountError> {
     let mut expanded = String::with_capacity(text.len());
     let mut secret = false;
     let (mut missing, mut parts) = (Vec::new(), Vec::new());
@@ -319,7 +319,7 @@ fn expand_sub_path(
     if missing.is_empty() {
         let is_known = parts.iter().all(Result::is_ok);
         let unknown = (!is_known).then(|| Unknown::joined(parts.into_iter()));
-        return Ok(SubPath {
+        return Ok(MountedPart {
             path: Some(expanded.into()),
             unknown,
             secret,

@@ -152,7 +152,7 @@ impl WantedMount {
         })
     }
 
-    /// What tells the mounts of a container apart.
+    /// Identifies the mount among those of its container.
     pub(super) fn place(&self) -> (&str, &str, &Path) {
         (&self.mount_path, &self.volume, &self.path)
     }

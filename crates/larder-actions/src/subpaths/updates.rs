@@ -207,24 +207,21 @@ impl PodSubPaths {
         }
     }
 
+    fn has_mounts_of(&self, volume: &str) -> bool {
+        let mut mounts = self.mounts.iter();
+        mounts.any(|status| status.mount.volume == volume)
+    }
+
     /// An object of the volume has changed.
     pub fn changed(&mut self, volume: &str, at: Instant) {
-        if self
-            .mounts
-            .iter()
-            .any(|status| status.mount.volume == volume)
-        {
+        if self.has_mounts_of(volume) {
             self.changed.entry(volume.into()).or_insert(at);
         }
     }
 
     /// The volume has other content, which was verified in this set if one is given.
     pub fn swapped(&mut self, volume: &str, set: Option<SmolStr>) {
-        if self
-            .mounts
-            .iter()
-            .any(|status| status.mount.volume == volume)
-        {
+        if self.has_mounts_of(volume) {
             self.due.insert(volume.into());
             if let Some(set) = set {
                 self.sets.insert(volume.into(), set);

@@ -21,15 +21,15 @@ use crate::{
 
 const KILLS: usize = 10;
 
-/// What a hook has been told to read, in order: the two keys of one set.
-pub(crate) type Told = Arc<Mutex<Vec<[String; 2]>>>;
+/// The two keys that each request of a hook found in the volume, in order.
+pub(crate) type Seen = Arc<Mutex<Vec<[String; 2]>>>;
 
 /// Answers the requests of a hook, once it has read the volume of `web` as a program does: with the set resolved once.
-pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Told) {
+pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Seen) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (told, volume) = (Told::default(), volume(desk, "web"));
-    let heard = Arc::clone(&told);
+    let (seen, volume) = (Seen::default(), volume(desk, "web"));
+    let heard = Arc::clone(&seen);
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = BufReader::new(stream.unwrap());
@@ -60,7 +60,7 @@ pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Told) {
             let _ = stream.get_mut().write_all(answer.as_bytes());
         }
     });
-    (address, told)
+    (address, seen)
 }
 
 fn start(desk: &Desk) -> Agent<'_> {
@@ -79,7 +79,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     let mut random = fastrand::Rng::with_seed(seed);
 
     let desk = desk();
-    let (address, told) = listen(&desk);
+    let (address, seen) = listen(&desk);
     let config = format!(
         "onChange: [{{name: tell, pods: [default/web], http: {{url: 'http://{address}/'}}, debounce: 0s, retry: {{min: 10ms, max: 100ms}}}}]\n"
     );
@@ -99,10 +99,10 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
             agent.first_line();
         }
         if moment > 1 {
-            let before = told.lock().len();
+            let before = seen.lock().len();
             until("a hook to run", || {
                 edit(&desk);
-                told.lock().len() > before
+                seen.lock().len() > before
             })
             .await;
         }
@@ -119,14 +119,14 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
         key(&desk, "web", "a").as_ref() == Some(&last)
     })
     .await;
-    let is_told = |version: &str| {
-        let told = told.lock();
-        told.last().is_some_and(|keys| keys == &[version, version])
+    let is_seen = |version: &str| {
+        let seen = seen.lock();
+        seen.last().is_some_and(|keys| keys == &[version, version])
     };
-    until("the last edit to be told", || is_told(&last)).await;
+    until("the hook to see the last edit", || is_seen(&last)).await;
     // Nothing is torn or left over.
-    let count = told.lock().len();
-    assert_eq!(told.lock().iter().find(|[a, b]| a != b), None);
+    let count = seen.lock().len();
+    assert_eq!(seen.lock().iter().find(|[a, b]| a != b), None);
     until("one set and the link to it", || {
         let names = fs::read_dir(volume(&desk, "web")).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -134,7 +134,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
         (hidden.len(), keys.len()) == (2, 2)
     })
     .await;
-    // Nothing is told in vain: a kill repeats at most one hook, and a restart none.
+    // No hook runs without a change: a kill repeats at most one, and a clean restart none.
     until("the hook to end", || {
         status(&desk)["pods"][0]["onChange"][0]["state"] == "Idle"
     })
@@ -143,7 +143,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     let mut agent = start(&desk);
     agent.first_line();
     let last = edit(&desk);
-    until("one more edit to be told", || is_told(&last)).await;
-    assert_eq!(told.lock().len(), count + 1);
+    until("one more edit to be seen", || is_seen(&last)).await;
+    assert_eq!(seen.lock().len(), count + 1);
     assert!(count <= version + KILLS, "{count} for {version}");
 }

@@ -49,7 +49,7 @@ impl RequestQueue {
         self.reserved = None;
     }
 
-    /// The next repeated request that may be sent now; `is_queued` tells entries that are out of date.
+    /// The next repeated request that may be sent now. Entries for which `is_queued` is false are out of date and dropped.
     fn next_repeated(
         &mut self,
         now: Instant,

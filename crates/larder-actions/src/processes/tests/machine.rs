@@ -13,7 +13,7 @@ use super::*;
 
 /// A process in a mount namespace of its own, with a directory of the machine that may be mounted at another one. It
 /// runs the commands that it is given. Dropped, it is killed.
-struct Container {
+struct MountingProcess {
     child: Child,
     output: BufReader<ChildStdout>,
     folder: TempDir,
@@ -23,7 +23,7 @@ struct Container {
 const MOUNT: &str =
     "mount --bind \"$0/agent/pods/1/volumes/v\" \"$0/at\"; mount -t tmpfs none \"$0/agent\"";
 
-impl Container {
+impl MountingProcess {
     /// With the directory mounted. `None` without the permission to make one, which CI must have.
     fn start() -> Option<Self> {
         let mut container = Self::start_without_mount()?;
@@ -105,7 +105,7 @@ impl Container {
     }
 }
 
-impl Drop for Container {
+impl Drop for MountingProcess {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -115,7 +115,7 @@ impl Drop for Container {
 
 #[test]
 fn container_is_found_by_its_mounts_and_its_mount_point() {
-    let Some(container) = Container::start() else {
+    let Some(container) = MountingProcess::start() else {
         return;
     };
     let (processes, mut mounts) = (container.processes(), container.mounts());
@@ -134,7 +134,7 @@ fn container_is_found_by_its_mounts_and_its_mount_point() {
 
 #[test]
 fn mount_in_a_running_container_is_found() {
-    let Some(mut container) = Container::start_without_mount() else {
+    let Some(mut container) = MountingProcess::start_without_mount() else {
         return;
     };
     let (processes, mounts) = (container.processes(), container.mounts());
@@ -145,7 +145,7 @@ fn mount_in_a_running_container_is_found() {
 
 #[test]
 fn container_that_lives_on_without_its_first_process_is_found() {
-    let Some(mut container) = Container::start_without_mount() else {
+    let Some(mut container) = MountingProcess::start_without_mount() else {
         return;
     };
     let (processes, mounts) = (container.processes(), container.mounts());
@@ -163,7 +163,7 @@ fn container_that_lives_on_without_its_first_process_is_found() {
 // on-change 38
 #[test]
 fn process_with_a_reused_pid_gets_no_signal() {
-    let Some(mut container) = Container::start() else {
+    let Some(mut container) = MountingProcess::start() else {
         return;
     };
     let processes = container.processes();
@@ -187,7 +187,7 @@ fn process_with_a_reused_pid_gets_no_signal() {
 // on-change 41
 #[test]
 fn ordinary_user_may_not_signal_a_process_of_another() {
-    let Some(container) = Container::start() else {
+    let Some(container) = MountingProcess::start() else {
         return;
     };
     if !rustix::process::geteuid().is_root() {

@@ -1,4 +1,4 @@
-//! A container made by hand: a mount namespace with a root of its own, and a shell that runs what it is told.
+//! A container that a test makes: a mount namespace with its own root, and a shell that runs the test's commands.
 
 use std::{
     fs,

@@ -269,8 +269,7 @@ impl Repository {
         Ok(entries.collect())
     }
 
-    /// The manifests of the tree `id`, which is at `directory`, in the order of their names. Tells `loader` what is not
-    /// read.
+    /// The manifests of the tree `id` at `directory`, sorted by name. `loader` learns of entries that are not read.
     fn files(
         &self,
         loader: &mut Loader,

@@ -1,4 +1,4 @@
-//! A pod's user who acts in his own volume, at every system call of a pass.
+//! A pod's user changes his own volume before each system call of a pass.
 
 use std::{
     cell::Cell,
