@@ -22,14 +22,14 @@ use crate::{
 const KILLS: usize = 10;
 
 /// The two keys that each request of a hook found in the volume, in order.
-pub(crate) type Seen = Arc<Mutex<Vec<[String; 2]>>>;
+pub(crate) type Requests = Arc<Mutex<Vec<[String; 2]>>>;
 
 /// Answers the requests of a hook, once it has read the volume of `web` as a program does: with the set resolved once.
-pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Seen) {
+pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Requests) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let (seen, volume) = (Seen::default(), volume(desk, "web"));
-    let heard = Arc::clone(&seen);
+    let (requests, volume) = (Requests::default(), volume(desk, "web"));
+    let heard = Arc::clone(&requests);
     thread::spawn(move || {
         for stream in listener.incoming() {
             let mut stream = BufReader::new(stream.unwrap());
@@ -60,7 +60,7 @@ pub(crate) fn listen(desk: &Desk) -> (SocketAddr, Seen) {
             let _ = stream.get_mut().write_all(answer.as_bytes());
         }
     });
-    (address, seen)
+    (address, requests)
 }
 
 fn start(desk: &Desk) -> Agent<'_> {
@@ -79,7 +79,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     let mut random = fastrand::Rng::with_seed(seed);
 
     let desk = desk();
-    let (address, seen) = listen(&desk);
+    let (address, requests) = listen(&desk);
     let config = format!(
         "onChange: [{{name: tell, pods: [default/web], http: {{url: 'http://{address}/'}}, debounce: 0s, retry: {{min: 10ms, max: 100ms}}}}]\n"
     );
@@ -99,10 +99,10 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
             agent.first_line();
         }
         if moment > 1 {
-            let before = seen.lock().len();
+            let before = requests.lock().len();
             until("a hook to run", || {
                 edit(&desk);
-                seen.lock().len() > before
+                requests.lock().len() > before
             })
             .await;
         }
@@ -119,14 +119,16 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
         key(&desk, "web", "a").as_ref() == Some(&last)
     })
     .await;
-    let is_seen = |version: &str| {
-        let seen = seen.lock();
-        seen.last().is_some_and(|keys| keys == &[version, version])
+    let is_read = |version: &str| {
+        let requests = requests.lock();
+        requests
+            .last()
+            .is_some_and(|keys| keys == &[version, version])
     };
-    until("the hook to see the last edit", || is_seen(&last)).await;
+    until("the hook to see the last edit", || is_read(&last)).await;
     // Nothing is torn or left over.
-    let count = seen.lock().len();
-    assert_eq!(seen.lock().iter().find(|[a, b]| a != b), None);
+    let count = requests.lock().len();
+    assert_eq!(requests.lock().iter().find(|[a, b]| a != b), None);
     until("one set and the link to it", || {
         let names = fs::read_dir(volume(&desk, "web")).unwrap();
         let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -143,7 +145,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     let mut agent = start(&desk);
     agent.first_line();
     let last = edit(&desk);
-    until("one more edit to be seen", || is_seen(&last)).await;
-    assert_eq!(seen.lock().len(), count + 1);
+    until("one more edit to be requests", || is_read(&last)).await;
+    assert_eq!(requests.lock().len(), count + 1);
     assert!(count <= version + KILLS, "{count} for {version}");
 }
