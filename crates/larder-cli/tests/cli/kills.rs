@@ -145,7 +145,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     let mut agent = start(&desk);
     agent.first_line();
     let last = edit(&desk);
-    until("one more edit to be requests", || is_read(&last)).await;
+    until("the hook to read one more edit", || is_read(&last)).await;
     assert_eq!(requests.lock().len(), count + 1);
     assert!(count <= version + KILLS, "{count} for {version}");
 }
