@@ -3,7 +3,8 @@
 //! A missing mount point must be created in a directory. In the private view, a mirror replaces that directory: a
 //! directory of the private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new
 //! entries can be created. A mirror of `/` becomes the root of the view once everything is mounted. Files that a
-//! command creates in a mirror disappear with the command.
+//! command creates in a mirror disappear with the command. In a volume it is created as a runtime does, in the volume:
+//! a mirror would make it another one, writable and without the files that are created in it later.
 //!
 //! Unlike an overlay, a mirror shows the mounts below, and needs no permission that a user namespace lacks.
 //!
@@ -18,7 +19,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+        unix::fs::{DirBuilderExt as _, MetadataExt, PermissionsExt, chown, symlink},
     },
     path::{Component, Path, PathBuf},
 };
@@ -210,6 +211,9 @@ impl PrivateView {
 
     /// Creates `name` in `parent`, or in a mirror of it.
     fn create(&mut self, parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<PathBuf> {
+        if self.volumes.iter().any(|volume| parent.starts_with(volume)) {
+            return create_in_volume(parent, name, kind);
+        }
         if !self.own.contains_key(parent) {
             self.mirror(parent)?;
         }
@@ -261,6 +265,18 @@ impl PrivateView {
         }
         Ok(())
     }
+}
+
+/// Creates `name` in a directory of a volume, as runc does.
+fn create_in_volume(parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<PathBuf> {
+    let volume = opened(parent)?;
+    let created = volume.path().join(name);
+    let made = match kind {
+        Kind::Directory => fs::DirBuilder::new().mode(0o755).create(created),
+        Kind::File => fs::File::create_new(created).map(drop),
+    };
+    made.context("the volume has no such path, and a container would not start either")?;
+    Ok(parent.join(name))
 }
 
 /// What is at a path, whatever takes its place there later.

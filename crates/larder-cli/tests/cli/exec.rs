@@ -493,6 +493,74 @@ fn volume_has_its_mode_and_a_mount_its_options() {
     }
 }
 
+/// A pod that mounts the ConfigMap `app` below its volumes, which are `mounts` and `volumes`.
+fn with_volumes_below(mounts: &str, below: &[&str], volumes: &str) -> String {
+    let below = below.iter();
+    let below = below.map(|path| format!(", {{name: config, mountPath: {path}}}"));
+    let mounts = format!("volumeMounts: [{mounts}{}]", below.collect::<String>());
+    let volumes = format!("{{name: config, configMap: {{name: app}}}}, {volumes}");
+    let config = "{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {key: one}}";
+    format!("{config}\n---\n{}", web_pod(&mounts, &volumes))
+}
+
+#[test]
+fn volume_keeps_its_nature_when_another_is_mounted_below_it() {
+    if !may_mount() {
+        return;
+    }
+    let script = "cd /larder-test; cat a/conf.d/key b/conf.d/key h/conf.d/key r/conf.d/key
+        for volume in a b h r; do { echo new > $volume/file; } 2>/dev/null && echo $volume; done";
+    for &caller in callers() {
+        let desk = Desk::with([]);
+        let (host, read_only) = (desk.path().join("host"), desk.path().join("read-only"));
+        fs::create_dir(&host).unwrap();
+        fs::set_permissions(&host, fs::Permissions::from_mode(0o777)).unwrap();
+        fs::create_dir_all(read_only.join("conf.d")).unwrap();
+        let pod = with_volumes_below(
+            "{name: a, mountPath: /larder-test/a}, {name: b, mountPath: /larder-test/b, readOnly: true}, \
+            {name: h, mountPath: /larder-test/h}, {name: r, mountPath: /larder-test/r, readOnly: true}",
+            &["a", "b", "h", "r"]
+                .map(|volume| format!("/larder-test/{volume}/conf.d"))
+                .each_ref()
+                .map(String::as_str),
+            &format!(
+                "{{name: a, emptyDir: {{}}}}, {{name: b, emptyDir: {{}}}}, \
+                {{name: h, hostPath: {{path: {}}}}}, {{name: r, hostPath: {{path: {}}}}}",
+                host.display(),
+                read_only.display()
+            ),
+        );
+        fs::write(desk.path().join("app.yaml"), pod).unwrap();
+        let expected = "oneoneoneonea\nh\n";
+        assert_eq!(printed(&desk, caller, script), expected, "{caller:?}");
+        assert_eq!(fs::read_to_string(host.join("file")).unwrap(), "new\n");
+        // A runtime makes the mount point there too.
+        assert!(host.join("conf.d").is_dir());
+    }
+}
+
+#[test]
+fn missing_mount_point_in_a_read_only_volume_is_an_error() {
+    if !may_mount() {
+        return;
+    }
+    let desk = Desk::with([]);
+    let host = desk.path().join("host");
+    fs::create_dir(&host).unwrap();
+    let pod = with_volumes_below(
+        "{name: h, mountPath: /larder-test/h, readOnly: true}",
+        &["/larder-test/h/conf.d"],
+        &format!("{{name: h, hostPath: {{path: {}}}}}", host.display()),
+    );
+    fs::write(desk.path().join("app.yaml"), pod).unwrap();
+    let run = desk.run("exec -f app.yaml -- true");
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    let error = "cannot create /larder-test/h/conf.d in a private view: the volume has no such path, and a container \
+        would not start either: Read-only file system";
+    assert!(run.stderr.contains(error), "{}", run.stderr);
+    assert_eq!(fs::read_dir(&host).unwrap().count(), 0);
+}
+
 #[test]
 fn ordinary_user_needs_the_group_for_a_tight_secret() {
     // projection 41

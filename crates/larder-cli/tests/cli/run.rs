@@ -116,6 +116,12 @@ impl<'a> Agent<'a> {
         self.child.wait().unwrap().code()
     }
 
+    /// The exit code of one that has ended; `Some(-1)` if a signal ended it.
+    pub(crate) fn ended(&mut self) -> Option<i32> {
+        let status = self.child.try_wait().unwrap()?;
+        Some(status.code().unwrap_or(-1))
+    }
+
     /// Waits until it has ended by itself: its exit code, and the rest of its log.
     pub(crate) fn end(&mut self) -> (Option<i32>, String) {
         let lines = self.log.take().unwrap().map(Result::unwrap);

@@ -8,8 +8,15 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::EmptyDirVolumeSource;
+use rustix::io::Errno;
 
-use super::layout::{EMPTY_DIR, VOLUMES};
+use super::{
+    DiskError,
+    directory::Directory,
+    layout::{EMPTY_DIR, VOLUMES},
+    subpath::make_directories,
+};
+use crate::VolumePath;
 
 /// Directory of an `emptyDir` volume of the pod whose directory is `pod`, whether there is one or not.
 pub fn empty_dir_path(pod: &Path, volume: &str) -> PathBuf {
@@ -17,16 +24,31 @@ pub fn empty_dir_path(pod: &Path, volume: &str) -> PathBuf {
 }
 
 /// Makes a directory with the mode of an `emptyDir` volume, 0777 by default, and open to `fs_group`: new files inherit
-/// that group. Without the right to change its group, the directory keeps the user's.
+/// that group. Without the right to change its group, the directory keeps the user's. `mount_points` are the directories
+/// in it that other volumes are mounted on (kubelet 1.36, `pkg/volume/emptydir/empty_dir.go`).
 ///
 /// # Errors
 ///
-/// The directory cannot be created, or belongs to another user.
+/// The directory cannot be created, or belongs to another user; what a container has put there is in the way of a mount
+/// point, or would lead it out of the volume.
 pub fn make_empty_dir(
     path: &Path,
     source: &EmptyDirVolumeSource,
     fs_group: Option<u32>,
-) -> io::Result<()> {
+    mount_points: &[VolumePath],
+) -> Result<(), DiskError> {
+    make_root(path, source, fs_group).map_err(|error| {
+        let errno = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        DiskError::new("make", path, errno)
+    })?;
+    let directory = Directory::open(path)?;
+    for point in mount_points {
+        make_directories(&directory, point.as_str(), 0o755)?;
+    }
+    Ok(())
+}
+
+fn make_root(path: &Path, source: &EmptyDirVolumeSource, fs_group: Option<u32>) -> io::Result<()> {
     fs::create_dir_all(path)?;
     let is_of_group = fs_group.is_some() && chown(path, None, fs_group).is_ok();
     let mode = source.mode.map_or(0o777, i32::cast_unsigned) & 0o1777;
@@ -36,7 +58,7 @@ pub fn make_empty_dir(
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use super::*;
 
@@ -58,9 +80,29 @@ mod tests {
             };
             // The second call is that of a restart.
             for _ in 0..2 {
-                make_empty_dir(&path, &source, group).unwrap();
+                make_empty_dir(&path, &source, group, &[]).unwrap();
                 assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, expected);
             }
         }
+    }
+
+    #[test]
+    fn mount_points_of_other_volumes_are_made_inside_and_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let (path, outside) = (root.path().join("volume"), root.path().join("outside"));
+        fs::create_dir(&outside).unwrap();
+        let points = [VolumePath::parse("a/b").unwrap()];
+        let make = || make_empty_dir(&path, &EmptyDirVolumeSource::default(), None, &points);
+        make().unwrap();
+        assert_eq!(
+            fs::metadata(path.join("a/b")).unwrap().mode() & 0o7777,
+            0o755
+        );
+        make().unwrap();
+        // A container has replaced a directory.
+        fs::remove_dir_all(path.join("a")).unwrap();
+        symlink(&outside, path.join("a")).unwrap();
+        make().unwrap_err();
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
     }
 }

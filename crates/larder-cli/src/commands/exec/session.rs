@@ -32,9 +32,7 @@ use crate::{
     args::ExecArgs,
     outcome::Failure,
     output,
-    sandbox::{
-        self, CommandSettings, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan,
-    },
+    sandbox::{self, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan},
 };
 
 /// The effect of a change.
@@ -52,8 +50,8 @@ pub(super) struct Started {
     pub(super) inside: Rc<Inside>,
     /// The number of the content that it has started with.
     pub(super) content: u64,
-    pub(super) settings: CommandSettings,
-    pub(super) environment: Vec<(String, Vec<u8>)>,
+    /// What it has started with.
+    pub(super) start: Start,
     /// Where each volume is mounted as a whole.
     pub(super) mount_paths: BTreeMap<SmolStr, PathBuf>,
 }
@@ -222,22 +220,14 @@ impl<'a> Session<'a> {
         let path = staging.join("plan");
         write_plan(&path, &StagePlan::Command(plan)).context("cannot write the plan")?;
         let processes = Processes::start(&path, staging)?;
-        let whole = start
-            .mounts
-            .into_iter()
-            .filter(|mount| mount.sub_path.is_none());
+        let whole = start.mounts.iter();
+        let whole = whole.filter(|mount| mount.sub_path.is_none());
+        let mount_paths = whole.map(|mount| (mount.volume.as_str().into(), (&mount.target).into()));
         let started = Started {
             inside: Rc::clone(processes.inside()),
             content: self.content.get(),
-            settings: CommandSettings {
-                // It may hold values of Secrets.
-                command: Vec::new(),
-                ..start.settings
-            },
-            environment: start.environment,
-            mount_paths: whole
-                .map(|mount| (mount.volume.into(), mount.target.into()))
-                .collect(),
+            mount_paths: mount_paths.collect(),
+            start,
         };
         self.started.replace(Some(Rc::new(started)));
         Ok(processes)
@@ -247,6 +237,15 @@ impl<'a> Session<'a> {
     pub(super) fn started(&self) -> Rc<Started> {
         let started = self.started.borrow();
         Rc::clone(started.as_ref().expect("rounds run beside a command"))
+    }
+
+    /// What the next start would have otherwise than the command that runs: names of variables, never values.
+    pub(super) fn outdated(&self) -> Vec<String> {
+        let next = self.start_of(&self.target.borrow());
+        next.map_or_else(
+            |_| Vec::new(),
+            |next| self.started().start.differences(&next),
+        )
     }
 
     /// The number of the present content.
@@ -377,7 +376,9 @@ impl<'a> Session<'a> {
             }
             Source::EmptyDir(source) => {
                 let path = self.sandbox.staging().join("empty").join(&mount.volume);
-                make_empty_dir(&path, source, fs_group(&target.pod))?;
+                let points = nested_mount_points(&target.pod).remove(&*mount.volume);
+                let points = points.transpose()?.unwrap_or_default();
+                make_empty_dir(&path, source, fs_group(&target.pod), &points)?;
                 path
             }
             Source::Agent(path) | Source::HostPath(path) => path.clone(),

@@ -174,8 +174,8 @@ impl StepEnvironment for CommandEnvironment<'_> {
         let (started, command) = (&self.started, launch.command);
         let plan = StagePlan::Hook(HookPlan {
             working_dir: command.working_directory.clone(),
-            identity: started.settings.identity.clone(),
-            privileges: started.settings.privileges.clone(),
+            identity: started.start.settings.identity.clone(),
+            privileges: started.start.settings.privileges.clone(),
             command: command
                 .words
                 .iter()
@@ -235,7 +235,7 @@ fn environment(started: &Started, own: Vec<(String, String)>) -> Vec<(String, Ve
     let caller = caller.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
     let bytes = |(name, value): (String, String)| (name, value.into_bytes());
     let mut all: BTreeMap<_, _> = usual.into_iter().chain(caller).map(bytes).collect();
-    all.extend(started.environment.iter().cloned());
+    all.extend(started.start.environment.iter().cloned());
     all.extend(own.into_iter().map(bytes));
     all.into_iter().collect()
 }

@@ -308,10 +308,14 @@ impl Supervisor<'_> {
         let is_running = matches!(self.child, Child::Running(_));
         let restarts = self.hooks.restart_for_variables();
         if !update.start.is_empty() && is_running && !restarts {
-            output::note(format_args!(
-                "the running command keeps its old {}; --on-change restart:environment restarts it after such a change",
-                update.start.join(" and ")
-            ));
+            let old = self.session.outdated().join(" and ");
+            if old.is_empty() {
+                output::note("the running command has the present variables and mounts again");
+            } else {
+                output::note(format_args!(
+                    "the running command keeps its old {old}; --on-change restart:environment restarts it after such a change"
+                ));
+            }
         }
         if !self.hooks.is_empty() {
             self.session.note_stale_subpaths(&update.volumes);

@@ -143,5 +143,10 @@ fn variables_that_the_command_does_not_see_are_named_with_a_remedy() {
         running.error_line(),
         "larder: the running command keeps its old variable A; --on-change restart:environment restarts it after such a change"
     );
+    edit(&desk, "one", "1");
+    assert_eq!(
+        running.error_line(),
+        "larder: the running command has the present variables and mounts again"
+    );
     assert_eq!(end(running), (String::new(), Some(0)));
 }
