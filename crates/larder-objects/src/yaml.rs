@@ -11,7 +11,9 @@
 //!
 //! Invariants:
 //! 1. A document of a manifest that cannot be parsed affects no other: the text is split at its `---` lines before
-//!    anything is parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
+//!    anything is parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`). What kubectl reads is read
+//!    alike or refused, and what it passes over is an error. Some texts that it refuses are read: a file of YAML that
+//!    begins with a brace, keys of several lines, `\/`.
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
 //! 3. Copies made by anchors and aliases count against [`Limits::copied_bytes`].
 //! 4. No tree is deeper than 100 levels, copies included: everything below walks it recursively.
@@ -177,7 +179,7 @@ impl Error {
 }
 
 /// Next line, line separator and paragraph separator: line breaks of YAML 1.1, which Kubernetes reads, and not of 1.2.
-const LINE_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+pub(crate) const LINE_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
 /// The documents of a chunk, in order. Usually one; `...` may separate more. What is copied is taken off the limits.
 ///

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     FieldPath,
-    yaml::{self, Chunk, Limits, Node},
+    yaml::{self, Chunk, LINE_BREAKS, Limits, Node},
 };
 
 /// Number of errors, and of warnings, that are reported of one file. The others are counted.
@@ -156,9 +156,11 @@ impl Loader {
         limits: &mut Limits,
     ) {
         let body = chunk.without_separator();
-        let is_json = body.text.trim_start().starts_with('{');
+        // kubectl reads a file as JSON if it begins so. Below a separator, it reads all as YAML.
+        let is_json = body.text.trim_start().starts_with('{')
+            && (body == chunk || !body.text.contains(LINE_BREAKS));
         if !(is_json && self.json(file, body, document)) {
-            self.yaml(file, chunk, document, limits);
+            self.yaml(file, body, document, limits);
         }
     }
 
@@ -169,6 +171,12 @@ impl Loader {
         document: &mut usize,
         limits: &mut Limits,
     ) {
+        if let Some(line) = chunk.invalid_separator() {
+            *document += 1;
+            let problem = "nothing but a comment may follow --- on its line";
+            let problem = Problem::Syntax(problem.to_owned());
+            return self.document_error(file, *document, line, problem);
+        }
         let nodes = match yaml::parse(chunk, limits) {
             Ok(nodes) => nodes,
             Err(error) => {
@@ -181,8 +189,15 @@ impl Loader {
                 return self.document_error(file, *document, error.line, problem);
             }
         };
-        for mut node in nodes.into_iter().filter(|node| !node.is_null()) {
+        let nodes = nodes.into_iter().filter(|node| !node.is_null());
+        for (index, mut node) in nodes.enumerate() {
             *document += 1;
+            if index > 0 {
+                let problem = "kubectl reads no document below `...`: begin it with ---";
+                let problem = Problem::Syntax(problem.to_owned());
+                self.document_error(file, *document, node.line, problem);
+                continue;
+            }
             let value = node.take_value();
             let source = Source {
                 file,

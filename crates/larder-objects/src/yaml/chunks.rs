@@ -1,5 +1,8 @@
 //! Text split into pieces that are parsed separately, so that a document that cannot be parsed affects no other.
 
+/// What separates documents, at the beginning of a line.
+const SEPARATOR: &str = "---";
+
 /// A piece of a file that holds at least one document of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk<'a> {
@@ -10,17 +13,25 @@ pub(crate) struct Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// What is below the `---` line, if there is one with nothing but a comment on it.
+    /// What is below the `---` line, if there is one.
     pub(crate) fn without_separator(self) -> Self {
         let (first, rest) = self.text.split_once('\n').unwrap_or((self.text, ""));
-        let after = first.strip_prefix("---").map(str::trim_start);
-        match after {
-            Some(after) if after.is_empty() || after.starts_with('#') => Self {
+        if begins_document(first) {
+            Self {
                 text: rest,
                 line: self.line + 1,
-            },
-            _ => self,
+            }
+        } else {
+            self
         }
+    }
+
+    /// The line of a `---` in it that is followed by more than a comment. For kubectl, neither a document ends there nor
+    /// does one begin.
+    pub(crate) fn invalid_separator(self) -> Option<usize> {
+        let mut lines = self.text.lines();
+        let is_invalid = |line: &str| line.starts_with(SEPARATOR) && !begins_document(line);
+        Some(self.line + lines.position(is_invalid)?)
     }
 }
 
@@ -53,7 +64,8 @@ pub(crate) fn chunks(text: &str) -> Vec<Chunk<'_>> {
     chunks
 }
 
+/// Whether it is a separator (apimachinery 1.36, `pkg/util/yaml/decoder.go`).
 fn begins_document(line: &str) -> bool {
-    line.strip_prefix("---")
-        .is_some_and(|rest| rest.is_empty() || rest.starts_with([' ', '\t', '\r', '\n']))
+    let after = line.strip_prefix(SEPARATOR).map(str::trim);
+    after.is_some_and(|after| after.is_empty() || after.starts_with('#'))
 }

@@ -162,7 +162,7 @@ fn input(documents: &[Value], rng: &mut Rng) -> String {
         document.to_string()
     } else {
         // YAML that is no JSON.
-        format!("--- {document}\n")
+        format!("# no JSON\n{document}\n")
     };
     for _ in 0..rng.usize(..3) {
         text = mutated_text(&text, rng);

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod files;
+mod kubectl;
 
 use std::fs;
 
@@ -485,6 +486,27 @@ fn json_documents_may_stand_between_separators() {
             Node -/a at app.yaml: document 1, line 1
             Node -/c at app.yaml: document 3, line 7
             error: app.yaml: document 2, line 5: Node: metadata.name: expected a string, found a number (quote it)
+        "#]],
+    );
+}
+
+#[test]
+fn what_kubectl_takes_for_no_document_is_an_error() {
+    let node = |name: &str| format!("apiVersion: v1\nkind: Node\nmetadata: {{name: {name}}}\n");
+    let [a, b, c] = ["a", "b", "c"].map(node);
+    check(
+        &format!("{a}--- {{x: y}}\n{b}--- # a comment\n{c}"),
+        expect![[r#"
+            Node -/c at app.yaml: document 2, line 9
+            error: app.yaml: document 1, line 4: nothing but a comment may follow --- on its line
+        "#]],
+    );
+    check(
+        &format!("{a}...\n{b}---\n{c}"),
+        expect![[r#"
+            Node -/a at app.yaml: document 1, line 1
+            Node -/c at app.yaml: document 3, line 9
+            error: app.yaml: document 2, line 5: kubectl reads no document below `...`: begin it with ---
         "#]],
     );
 }
