@@ -62,15 +62,9 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
         DiffOutput::Tree => tree::write(out, &comparison, args.show_secrets, Style::of_stdout()),
         DiffOutput::Markdown => markdown::write(out, &comparison, args.show_secrets),
         DiffOutput::Html => {
+            let (summary, jumps) = (report::summary(&comparison), report::jumps(&comparison));
             let trees = tree::trees(&comparison, args.show_secrets);
-            let jumps = report::jumps(&comparison);
-            write_page(
-                out,
-                "What changes",
-                report::summary(&comparison),
-                &trees,
-                &jumps,
-            )
+            write_page(out, "What changes", summary, trees, &jumps)
         }
     })?;
     Ok(if !comparison.not_read.is_empty() {

@@ -38,13 +38,8 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
         RenderOutput::Html => {
             let trees = tree::trees(&rendered, args.show_secrets);
-            write_page(
-                out,
-                "What containers see",
-                tree::summary(&rendered),
-                &trees,
-                &[],
-            )
+            let summary = tree::summary(&rendered);
+            write_page(out, "What containers see", summary, trees, &[])
         }
     })?;
     let mut failed = input.had_errors || rendered.iter().any(RenderedPod::has_errors);

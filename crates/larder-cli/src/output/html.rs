@@ -20,6 +20,14 @@ use super::{
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
+/// What stands after the cards.
+const FOOT: &str = concat!(
+    "</main>\n<footer><p>Keys: <kbd>/</kbd> search, <kbd>j</kbd> and <kbd>k</kbd> next and previous, ",
+    "<kbd>Enter</kbd> open or close.</p></footer>\n<script>",
+    include_str!("html/page.js"),
+    "</script>\n</body>\n</html>\n"
+);
+
 /// A page and its trees.
 #[derive(Debug)]
 pub(crate) struct Page<'p> {
@@ -67,7 +75,7 @@ pub(crate) fn policy(live: bool) -> String {
     )
 }
 
-/// Writes a page of one card for each tree, and with links to trees by their numbers.
+/// Writes a page of one card for each tree, one after the other, and with links to trees by their numbers.
 ///
 /// # Errors
 ///
@@ -76,27 +84,36 @@ pub(crate) fn write_page(
     out: &mut dyn Write,
     title: &str,
     summary: String,
-    trees: &[Branch],
+    trees: impl IntoIterator<Item = Branch>,
     jumps: &[(String, usize)],
 ) -> io::Result<()> {
-    let cards = trees.iter().enumerate();
+    let jumps = jumps.iter();
     let page = Page {
         title,
         summary,
-        cards: cards
-            .map(|(number, tree)| Card::new(format!("card-{number}"), tree))
-            .collect(),
+        cards: Vec::new(),
         jumps: jumps
-            .iter()
             .map(|(text, number)| (text.clone(), format!("card-{number}")))
             .collect(),
         live: None,
     };
-    out.write_all(page.render().as_bytes())
+    out.write_all(page.head().as_bytes())?;
+    for (number, tree) in trees.into_iter().enumerate() {
+        let card = Card::new(format!("card-{number}"), &tree);
+        out.write_all(card.html.as_bytes())?;
+    }
+    out.write_all(FOOT.as_bytes())
 }
 
 impl Page<'_> {
     pub(crate) fn render(&self) -> String {
+        let cards = self.cards.iter().map(|card| card.html.as_str());
+        let cards: String = cards.collect();
+        [&self.head(), &*cards, FOOT].concat()
+    }
+
+    /// What stands before the cards.
+    fn head(&self) -> String {
         let (title, summary) = (text(self.title), text(&self.summary));
         let live = self
             .live
@@ -110,7 +127,6 @@ impl Page<'_> {
             none if none.is_empty() => none,
             some => format!("<nav><ul>{some}</ul></nav>\n"),
         };
-        let cards: String = self.cards.iter().map(|card| card.html.as_str()).collect();
         format!(
             r#"<!DOCTYPE html>
 <html lang="en">
@@ -134,12 +150,7 @@ impl Page<'_> {
 <span role="status" id="state"></span>
 </div>
 {jumps}</header>
-<main id="cards">{cards}</main>
-<footer><p>Keys: <kbd>/</kbd> search, <kbd>j</kbd> and <kbd>k</kbd> next and previous, <kbd>Enter</kbd> open or close.</p></footer>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"#,
+<main id="cards">"#,
             policy = policy(self.live.is_some()),
         )
     }

@@ -6,16 +6,47 @@ use larder_objects::is_unprintable;
 use serde::Serialize;
 use zeroize::Zeroizing;
 
-/// Writes `value` indented, with a newline at the end.
+/// Writes `value` indented, with a newline at the end. Not more than a line of it is in memory.
 ///
 /// # Errors
 ///
 /// `out` cannot be written.
 pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
-    let text = Zeroizing::new(serde_json::to_string_pretty(value)?);
-    // serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder text are left,
-    // which only texts can hold.
-    let mut rest = text.as_str();
+    let line = Zeroizing::default();
+    let mut lines = EscapedLines { out, line };
+    serde_json::to_writer_pretty(&mut lines, value)?;
+    lines.write_all(b"\n")
+}
+
+/// Writes lines of JSON. serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder
+/// text are left, which only texts can hold.
+struct EscapedLines<'o> {
+    out: &'o mut dyn Write,
+    /// The beginning of a line. It may hold a Secret.
+    line: Zeroizing<Vec<u8>>,
+}
+
+impl Write for EscapedLines<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(part);
+            if part.ends_with(b"\n") {
+                write_escaped(
+                    self.out,
+                    str::from_utf8(&self.line).map_err(io::Error::other)?,
+                )?;
+                self.line.clear();
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+fn write_escaped(out: &mut dyn Write, mut rest: &str) -> io::Result<()> {
     while let Some(at) = rest.find(|c: char| is_unprintable(c) && c != '\n') {
         let (before, after) = rest.split_at(at);
         let character = after.chars().next().expect("find returned its index");
@@ -25,7 +56,7 @@ pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Res
         }
         rest = &after[character.len_utf8()..];
     }
-    writeln!(out, "{rest}")
+    write!(out, "{rest}")
 }
 
 #[cfg(test)]

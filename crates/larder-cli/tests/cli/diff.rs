@@ -1,5 +1,6 @@
 //! `larder diff`.
 
+mod memory;
 mod property;
 mod recipes;
 mod sides;

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use larder_projection::Variable;
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, Verdict};
@@ -15,31 +16,53 @@ use crate::{
 /// Version of the format; it changes when a program that reads it must change.
 const VERSION: u32 = 1;
 
+#[derive(Serialize)]
+struct Report<'c> {
+    #[serde(rename = "notRead", skip_serializing_if = "Vec::is_empty")]
+    not_read: Vec<Value>,
+    pods: Pods<'c>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unknown: Vec<Value>,
+    unreferenced: Vec<Value>,
+    version: u32,
+}
+
+/// The pods, made one after the other.
+struct Pods<'c> {
+    comparison: &'c Comparison<'c>,
+    show_secrets: bool,
+}
+
+impl Serialize for Pods<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let pods = self.comparison.pods.iter();
+        serializer.collect_seq(pods.map(|one| pod(one, self.show_secrets)))
+    }
+}
+
 pub(super) fn write(
     out: &mut dyn Write,
     comparison: &Comparison<'_>,
     show_secrets: bool,
 ) -> io::Result<()> {
-    let pods = comparison.pods.iter().map(|one| pod(one, show_secrets));
+    let not_read = comparison.not_read.iter();
+    let not_read = not_read.map(|(path, reason)| json!({"path": path, "reason": reason}));
+    let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
+        json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
+    });
     let objects = comparison.unreferenced.iter().map(|(kind, key)| {
         json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
     });
-    let mut report = json!({
-        "version": VERSION,
-        "pods": pods.collect::<Vec<_>>(),
-        "unreferenced": objects.collect::<Vec<_>>(),
-    });
-    if !comparison.unknown.is_empty() {
-        let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
-            json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
-        });
-        report["unknown"] = unknown.collect();
-    }
-    if !comparison.not_read.is_empty() {
-        let not_read = comparison.not_read.iter();
-        let not_read = not_read.map(|(path, reason)| json!({"path": path, "reason": reason}));
-        report["notRead"] = not_read.collect();
-    }
+    let report = Report {
+        not_read: not_read.collect(),
+        pods: Pods {
+            comparison,
+            show_secrets,
+        },
+        unknown: unknown.collect(),
+        unreferenced: objects.collect(),
+        version: VERSION,
+    };
     write_json(out, &report)
 }
 

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use super::{
     compare::{Comparison, Edit, PodDiff, Verdict},
     report::{containers, notes, pods, summary, verdict},
-    tree::trees,
+    tree::differences,
 };
 use crate::output::escaped;
 
@@ -42,10 +42,9 @@ pub(super) fn write(
     }
     out.write_all(rows.as_bytes())?;
     write_notes(out, &notes)?;
-    let (mut left_out, mut trees) = (0, trees(comparison, show_secrets));
-    // They are above.
-    trees.truncate(trees.len() - usize::from(!notes.is_empty()));
-    for tree in &trees {
+    let (mut left_out, mut count) = (0, 0);
+    for tree in differences(comparison, show_secrets) {
+        count += 1;
         let text = block(&tree.flat());
         match room.checked_sub(text.len()) {
             Some(left) => {
@@ -58,8 +57,7 @@ pub(super) fn write(
     if left_out > 0 {
         writeln!(
             out,
-            "\nLeft out, because they are too long: {left_out} of {}.",
-            trees.len()
+            "\nLeft out, because they are too long: {left_out} of {count}."
         )?;
     }
     Ok(())

@@ -47,30 +47,36 @@ pub(super) fn write(
     )
 }
 
-/// The trees of a comparison.
-pub(super) fn trees(comparison: &Comparison<'_>, show_secrets: bool) -> Vec<Branch> {
-    let pods = report::pods(comparison).into_iter();
-    let mut trees: Vec<_> = pods.map(|pod| tree_of(pod, show_secrets)).collect();
-    if !comparison.unreferenced.is_empty() {
-        let objects = comparison.unreferenced.iter();
-        let objects = objects.map(|(kind, key)| {
-            let kind = kind.object_type().kind;
-            Branch::new([TableCell::plain(format!("~ {kind} {key}"))])
-        });
-        let title = "changed objects that no pod references";
-        trees.push(Branch::with([TableCell::bold(title)], objects.collect()));
-    }
+/// The trees of a comparison, made one after the other: each may be as large as the objects that its pod references.
+pub(super) fn trees<'d>(
+    comparison: &'d Comparison<'_>,
+    show_secrets: bool,
+) -> impl Iterator<Item = Branch> + 'd {
     let notes = report::notes(comparison);
-    if !notes.is_empty() {
-        let notes = notes
-            .iter()
-            .map(|note| Branch::new([TableCell::yellow(note)]));
-        trees.push(Branch::with(
-            [TableCell::bold("not compared")],
-            notes.collect(),
-        ));
-    }
-    trees
+    let notes = notes.iter();
+    let notes = notes.map(|note| Branch::new([TableCell::yellow(note)]));
+    differences(comparison, show_secrets).chain(list("not compared", notes.collect()))
+}
+
+/// The trees of what differs.
+pub(super) fn differences<'d>(
+    comparison: &'d Comparison<'_>,
+    show_secrets: bool,
+) -> impl Iterator<Item = Branch> + 'd {
+    let pods = report::pods(comparison).into_iter();
+    let objects = comparison.unreferenced.iter();
+    let objects = objects.map(|(kind, key)| {
+        let kind = kind.object_type().kind;
+        Branch::new([TableCell::plain(format!("~ {kind} {key}"))])
+    });
+    let title = "changed objects that no pod references";
+    pods.map(move |pod| tree_of(pod, show_secrets))
+        .chain(list(title, objects.collect()))
+}
+
+/// `None` if the list is empty.
+fn list(title: &str, entries: Vec<Branch>) -> Option<Branch> {
+    (!entries.is_empty()).then(|| Branch::with([TableCell::bold(title)], entries))
 }
 
 fn tree_of(pod: &PodDiff<'_>, show_secrets: bool) -> Branch {
