@@ -12,10 +12,10 @@ const MEMORY: usize = 64 << 10;
 fn memory_does_not_grow_with_the_pods_that_see_a_large_object() {
     let desk = Desk::with([]);
     let pods = (0..20).map(|number| POD.replacen("name: web", &format!("name: web-{number}"), 1));
-    let pods: String = pods.map(|pod| format!("---{pod}")).collect();
+    let pods = pods.collect::<Vec<_>>().join("---");
     for (name, letter) in [("from.yaml", "a"), ("to.yaml", "b")] {
         let data = format!("{{large: '{}'}}", letter.repeat(1 << 20));
-        fs::write(desk.path().join(name), map(&data) + &pods).unwrap();
+        fs::write(desk.path().join(name), map(&data) + "---" + &pods).unwrap();
     }
     for output in ["json", "html"] {
         let script = format!(
