@@ -1,5 +1,6 @@
 //! The parsed command line.
 
+mod kubectl;
 mod on_change;
 pub(crate) mod sidecar;
 mod values;
@@ -18,6 +19,7 @@ use larder_agent::config::listen_address;
 
 use self::values::{duration, loopback, namespace, variable};
 pub(crate) use self::{
+    kubectl::KubectlArgs,
     on_change::OnChangeArgs,
     sidecar::{ConfigmapReload, ReloadArgs, SidecarArgs},
     values::PodName,
@@ -417,16 +419,32 @@ pub(crate) struct ManifestArgs {
 /// the manifests provides the facts of the node. Service account tokens are placeholders. So is the ConfigMap
 /// kube-root-ca.crt, which a cluster puts into every namespace; with -o json it is missing unless --assume-cluster is
 /// given.
+///
+/// With --kubeconfig, larder reads the ConfigMaps and Secrets that pods use and the manifests lack, each by its name.
+/// Values of those that it may not read are not known, and named. If a pod reads facts of its node, larder asks on which
+/// node it runs, and for that Node. Variables of Services are those of the manifests.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   larder render -f app.yaml                       all pods of a file, as trees
   larder render -f k8s/ --pod prod/web            one pod
   kustomize build . | larder render -f - -o json  all pods, for programs
   larder render -f app.yaml -o html > app.html    a page to read, search, print or pass on
-  larder render -f app.yaml --to out/             also write the volumes below out/")]
+  larder render -f app.yaml --to out/             also write the volumes below out/
+  larder render -f app.yaml --kubeconfig ~/.kube/config")]
 pub(crate) struct RenderArgs {
     #[command(flatten)]
     pub(crate) manifests: ManifestArgs,
+
+    #[command(flatten)]
+    pub(crate) kubectl: KubectlArgs,
+
+    /// Read objects that the manifests lack, and the node of each pod, from the API server in this kubeconfig, by name
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "assume_cluster")]
+    pub(crate) kubeconfig: Option<PathBuf>,
+
+    /// Context of the kubeconfig, instead of its current one
+    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    pub(crate) context: Option<String>,
 
     /// Render only this pod
     #[arg(long, value_name = "NAMESPACE/NAME")]
@@ -457,9 +475,12 @@ pub(crate) struct RenderArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RenderOutput {
     /// A tree for people
+    #[value(alias = "wide")]
     Tree,
     /// One JSON object
     Json,
+    /// The same as YAML
+    Yaml,
     /// A page of HTML in one file, for a browser
     Html,
 }
@@ -474,7 +495,7 @@ pub(crate) enum RenderOutput {
 ///
 /// With --kubeconfig, larder reads the pods and workloads of the manifests, and the ConfigMaps and Secrets that they
 /// reference, each by its name. What the manifests lack stays as it is in the API server, as after `kubectl apply`.
-/// Variables of Services are not compared then.
+/// Variables of Services are not compared then. The Node of a pod is read if the pod reads facts of it.
 ///
 /// Values of Secrets are hidden, unless --show-secrets is given.
 #[derive(Debug, clap::Args)]
@@ -520,6 +541,9 @@ pub(crate) struct DiffArgs {
     #[arg(long, value_name = "NAME", requires = "kubeconfig")]
     pub(crate) context: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) kubectl: KubectlArgs,
+
     /// Also read the subdirectories of directories
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
@@ -541,9 +565,12 @@ pub(crate) struct DiffArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DiffOutput {
     /// A tree for people
+    #[value(alias = "wide")]
     Tree,
     /// One JSON object
     Json,
+    /// The same as YAML
+    Yaml,
     /// Markdown, for a comment on a change
     Markdown,
     /// A page of HTML in one file, for a browser
@@ -561,6 +588,9 @@ pub(crate) struct RefsArgs {
     #[command(flatten)]
     pub(crate) manifests: ManifestArgs,
 
+    #[command(flatten)]
+    pub(crate) kubectl: KubectlArgs,
+
     /// Output format
     #[arg(short, long, value_enum, default_value_t = RefsOutput::Table)]
     pub(crate) output: RefsOutput,
@@ -570,9 +600,12 @@ pub(crate) struct RefsArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RefsOutput {
     /// One line for each reference
+    #[value(alias = "wide")]
     Table,
     /// One JSON object
     Json,
+    /// The same as YAML
+    Yaml,
 }
 
 /// Run a command with the variables and volumes of a container

@@ -6,12 +6,13 @@
 //! | layer | modules | purpose |
 //! | --: | --- | --- |
 //! | 4 | `commands` | one module for each command |
-//! | 3 | `agent`, `input`, `offline`, `rendered`, `runtime`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
+//! | 3 | `agent`, `cluster`, `input`, `offline`, `rendered`, `runtime`, `sandbox`, `logging`, `kubeconfig_file` | modules that several commands share |
 //! | 2 | `output` | everything that is printed |
 //! | 1 | `args`, `outcome` | what the user gave, parsed: the command line, the variables and the file of a sidecar; exit codes |
 
 mod agent;
 mod args;
+mod cluster;
 mod commands;
 mod input;
 #[cfg(feature = "manifests")]

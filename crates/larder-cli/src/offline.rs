@@ -5,7 +5,7 @@
 //! - an error with this reason: pod certificates.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     mem,
     sync::Arc,
 };
@@ -74,7 +74,27 @@ pub(crate) struct OfflinePod {
 
 impl Offline {
     /// Takes the objects of `manifests`. A pod without a node is bound to the only Node, if there is exactly one.
-    pub(crate) fn new(manifests: Manifests, cluster: ClusterObjects) -> Self {
+    pub(crate) fn new(mut manifests: Manifests, cluster: ClusterObjects) -> Self {
+        bind_to_only_node(&mut manifests);
+        Self::of(manifests, cluster)
+    }
+
+    /// Takes the objects of `manifests`, which have all that an API server has for them, except the objects `not_read`.
+    /// A pod without a node has none.
+    pub(crate) fn of_cluster(manifests: Manifests, not_read: &HashSet<(Kind, ObjectKey)>) -> Self {
+        let mut offline = Self::of(manifests, ClusterObjects::FromManifests);
+        for OfflinePod { pod, inputs, .. } in &mut offline.pods {
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+            let own = not_read
+                .iter()
+                .filter(|(_, key)| key.namespace == namespace);
+            let own = own.map(|(kind, key)| (*kind, key.name.to_string()));
+            inputs.assumptions.not_read = own.collect();
+        }
+        offline
+    }
+
+    fn of(manifests: Manifests, cluster: ClusterObjects) -> Self {
         let mut offline = Self {
             root_ca: (cluster == ClusterObjects::Assumed).then(root_ca),
             rejected: manifests.errors.iter().filter_map(rejected).collect(),
@@ -115,7 +135,6 @@ impl Offline {
         }
         offline.services = services.into();
         offline.trust_bundles = trust_bundles.into();
-        offline.bind_to_only_node();
         let mut pods = mem::take(&mut offline.pods);
         for pod in &mut pods {
             pod.inputs = offline.inputs(&pod.pod);
@@ -220,16 +239,6 @@ impl Offline {
         }
     }
 
-    fn bind_to_only_node(&mut self) {
-        let mut names = self.nodes.keys();
-        let (Some(only), None) = (names.next(), names.next()) else {
-            return;
-        };
-        for spec in self.pods.iter_mut().filter_map(|pod| pod.pod.spec.as_mut()) {
-            spec.node_name.get_or_insert_with(|| only.clone());
-        }
-    }
-
     /// Takes objects and keys that pods lack as there, with unknown values; except those that `other` has.
     pub(crate) fn assume_missing(&mut self, other: Option<&Self>) {
         for OfflinePod { pod, inputs, .. } in &mut self.pods {
@@ -294,6 +303,23 @@ impl Offline {
             inputs.env_files.insert(file, Err(Unavailable::NotFound));
         }
         inputs
+    }
+}
+
+/// Binds the pods without a node to the only Node, if there is exactly one.
+pub(crate) fn bind_to_only_node(manifests: &mut Manifests) {
+    let documents = manifests.documents.iter();
+    let mut nodes = documents.filter(|one| matches!(one.manifest, Manifest::Node(_)));
+    let (Some(only), None) = (nodes.next(), nodes.next()) else {
+        return;
+    };
+    let only = only.object.key().name;
+    for document in &mut manifests.documents {
+        if let Manifest::Pod(pod) = &mut document.manifest
+            && let Some(spec) = &mut pod.spec
+        {
+            spec.node_name.get_or_insert_with(|| only.to_string());
+        }
     }
 }
 

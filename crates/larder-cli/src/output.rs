@@ -10,6 +10,7 @@ pub(crate) mod html;
 pub(crate) mod json;
 pub(crate) mod jsonpath;
 pub(crate) mod live;
+pub(crate) mod progress;
 pub(crate) mod references;
 pub(crate) mod screen;
 mod style;

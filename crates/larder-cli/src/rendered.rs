@@ -4,11 +4,13 @@
 //! | --- | --- |
 //! | `pod` | a pod with the variables and volumes of its containers |
 //! | `container` | everything that one container sees, by the paths in it |
+//! | `hints` | what may be wrong where something is missing |
 //! | `warnings` | what is allowed and often a mistake |
 //! | `words` | values, sizes and sources as text |
 //! | `json` | rendered pods for programs |
 
 mod container;
+mod hints;
 mod json;
 mod pod;
 mod warnings;
@@ -19,10 +21,14 @@ use larder_projection::containers;
 
 pub(crate) use self::{
     container::{ContainerContent, MountedFile, files_below},
-    json::{text, write as write_json},
-    pod::{RenderedPod, StartError, mount_table},
+    hints::keys,
+    json::{document, text},
+    pod::{RenderedPod, mount_table},
 };
-use crate::offline::{ClusterObjects, Offline};
+use crate::{
+    offline::{ClusterObjects, Offline},
+    output::json::write_json,
+};
 
 /// Most bytes of variables and files in one projection.
 const MAX_PROJECTED_BYTES: usize = 64 << 20;
@@ -69,7 +75,7 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
         }
     }
     let mut json = Vec::new();
-    write_json(&mut json, &rendered).map_err(|error| error.to_string())?;
+    write_json(&mut json, &document(&rendered)).map_err(|error| error.to_string())?;
     Ok(json)
 }
 

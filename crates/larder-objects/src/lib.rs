@@ -27,6 +27,7 @@ mod quantity;
 pub mod references;
 mod resources;
 mod secret;
+mod similar;
 mod stable_uid;
 mod subscript;
 mod uid;

@@ -65,9 +65,9 @@ pub use self::{
     generated::generated_name,
     normalize::{drop_nulls, encode_bytes, fold_string_data},
     raw::RawObject,
-    unknown::most_similar,
 };
 use self::{generated::GeneratedNames, read::Reported};
+pub use crate::similar::most_similar;
 use crate::{ConfigMap, ObjectKey, Secret};
 
 /// The content of a set of files.

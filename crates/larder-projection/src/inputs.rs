@@ -316,7 +316,7 @@ impl Keyed for Secret {
 }
 
 impl Inputs {
-    /// The object `name` as unknown, if it does not exist and is assumed to. With `key`, that key of it.
+    /// The object `name` as unknown, if it does not exist and is assumed to, or was not read. With `key`, that key of it.
     pub(crate) fn assumed<K: Keyed>(&self, name: &str, key: Option<&str>) -> Option<Unknown> {
         let assumptions = &self.assumptions;
         match K::all(self).get(name) {

@@ -21,6 +21,8 @@ pub struct Assumptions {
     pub pod_name: PodNameFact,
     /// Objects and keys that are missing exist, except these; `None` assumes none.
     pub missing: Option<BTreeSet<ObjectPart>>,
+    /// Objects that may exist or not, because they could not be read, whatever `missing` says.
+    pub not_read: BTreeSet<(Kind, String)>,
 }
 
 /// Kind and name of an object, and a key of it or the whole.
@@ -86,10 +88,13 @@ impl Assumptions {
         }
     }
 
-    /// An object that is missing, or a key of it.
+    /// An object that is missing or could not be read, or a key of it.
     pub(crate) fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
         let detail = key.map(|key| format!(" key {key}")).unwrap_or_default();
         let what = format!("{} {name}", kind.singular());
+        if self.not_read.contains(&(kind, name.to_owned())) {
+            return Some(Unknown::of_object(kind, what, detail));
+        }
         self.part(kind, name, key, what, detail)
     }
 
@@ -109,11 +114,7 @@ impl Assumptions {
     ) -> Option<Unknown> {
         let known = self.missing.as_ref()?;
         let part = (kind, name.to_owned(), key.map(str::to_owned));
-        let source = UnknownSource {
-            object: Some(kind),
-            ..UnknownSource::new(what, detail)
-        };
-        (!known.contains(&part)).then(|| Unknown::of(source))
+        (!known.contains(&part)).then(|| Unknown::of_object(kind, what, detail))
     }
 
     /// A file that something in the cluster writes.
@@ -168,6 +169,13 @@ enum ValuePart {
 impl Unknown {
     fn of(source: UnknownSource) -> Self {
         Self(vec![ValuePart::Source(source)])
+    }
+
+    fn of_object(kind: Kind, what: String, detail: String) -> Self {
+        Self::of(UnknownSource {
+            object: Some(kind),
+            ..UnknownSource::new(what, detail)
+        })
     }
 
     /// The value that `parts` make, one after the other; text is known.

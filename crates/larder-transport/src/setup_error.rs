@@ -98,7 +98,7 @@ impl SetupError {
     }
 }
 
-/// Why a kubeconfig cannot be used. Nothing from the file is quoted.
+/// Why a kubeconfig cannot be used. Nothing from the file is quoted but the names of contexts.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KubeconfigError {
@@ -113,7 +113,15 @@ pub enum KubeconfigError {
         /// The problem.
         problem: &'static str,
     },
-    /// No context is chosen, or the context or its cluster is missing.
+    /// The file lacks the context that was asked for.
+    #[error("no context {name:?}; its contexts are {known:?}")]
+    NoContext {
+        /// The context.
+        name: String,
+        /// The first of those that it has.
+        known: Vec<String>,
+    },
+    /// No context is chosen, or the current context or its cluster is missing.
     #[error("{0}")]
     Context(&'static str),
 }

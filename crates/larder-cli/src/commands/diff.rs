@@ -2,14 +2,13 @@
 //!
 //! ```text
 //!  sides ─► two sets of manifests ─► rendered pods, as `larder render` has them ─► compare ─► output
-//!   files, git, cluster
+//!   files, git, API server
 //! ```
 //!
 //! | module | purpose |
 //! | --- | --- |
 //! | `sides` | loads the manifests of both sides |
 //! | `git` | manifests of a git revision |
-//! | `cluster` | the objects that an API server has |
 //! | `compare` | the differences, and the verdict of each container |
 //! | `sub_paths` | whether files that are mounted by `subPath` follow |
 //! | `hooks` | the hooks that would run |
@@ -22,7 +21,6 @@
 //! 2. Without `--show-secrets`, no byte of a Secret is printed.
 //! 3. Every output names what is not known, and what was not read.
 
-mod cluster;
 mod compare;
 mod git;
 mod hooks;
@@ -36,11 +34,12 @@ mod tree;
 
 use std::thread;
 
+use self::json::Report;
 use crate::{
     args::{DiffArgs, DiffOutput},
     offline::{ClusterObjects, Offline},
     outcome::{CommandOutcome, Failure},
-    output::{self, Style, html::write_page},
+    output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
     rendered::RenderedPod,
 };
 
@@ -51,14 +50,18 @@ pub(super) fn run(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
 
 fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
     let sides = sides::load(args)?;
-    let world = |side| Offline::new(side, ClusterObjects::Assumed);
+    let world = |side| match &sides.cluster {
+        Some(not_read) => Offline::of_cluster(side, not_read),
+        None => Offline::new(side, ClusterObjects::Assumed),
+    };
     let (mut from, mut to) = in_parallel(|| world(sides.from), || world(sides.to));
     from.assume_missing(Some(&to));
     to.assume_missing(Some(&from));
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
     let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.not_read);
     output::results(|out| match args.output {
-        DiffOutput::Json => json::write(out, &comparison, args.show_secrets),
+        DiffOutput::Json => write_json(out, &Report::new(&comparison, args.show_secrets)),
+        DiffOutput::Yaml => write_yaml(out, &Report::new(&comparison, args.show_secrets)),
         DiffOutput::Tree => tree::write(out, &comparison, args.show_secrets, Style::of_stdout()),
         DiffOutput::Markdown => markdown::write(out, &comparison, args.show_secrets),
         DiffOutput::Html => {

@@ -8,7 +8,7 @@ use crate::{
     args::{RefsArgs, RefsOutput},
     input,
     outcome::{CommandOutcome, Failure},
-    output::{self, json::write_json, references::References, table::columns},
+    output::{self, json::write_json, references::References, table::columns, yaml::write_yaml},
 };
 
 #[derive(Debug, Serialize)]
@@ -28,6 +28,7 @@ pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
     let pods: Vec<_> = pods.collect();
     output::results(|out| match args.output {
         RefsOutput::Json => write_json(out, &BTreeMap::from([("pods", &pods)])),
+        RefsOutput::Yaml => write_yaml(out, &BTreeMap::from([("pods", &pods)])),
         RefsOutput::Table => out.write_all(table(&pods).as_bytes()),
     })?;
     Ok(CommandOutcome::partial_if(input.had_errors))

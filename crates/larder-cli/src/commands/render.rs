@@ -9,21 +9,36 @@ mod files;
 mod tree;
 
 use crate::{
+    agent::origin,
     args::{RenderArgs, RenderOutput},
-    input,
+    cluster, input,
     offline::{ClusterObjects, Offline, OfflinePod},
     outcome::{CommandOutcome, Failure},
-    output::{self, Style, html::write_page},
-    rendered::{RenderedPod, write_json},
+    output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
+    rendered::{RenderedPod, document},
 };
 
 pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     let input = input::read(&args.manifests)?;
+    let mut failed = input.had_errors;
     let cluster = match args.output {
-        RenderOutput::Json if !args.assume_cluster => ClusterObjects::FromManifests,
+        RenderOutput::Json | RenderOutput::Yaml if !args.assume_cluster => {
+            ClusterObjects::FromManifests
+        }
         _ => ClusterObjects::Assumed,
     };
-    let mut offline = Offline::new(input.manifests, cluster);
+    let mut offline = if args.kubeconfig.is_some() {
+        let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
+        let known = input.manifests.errors.len();
+        let (manifests, not_read) = cluster::complete(source, input.manifests)?;
+        for error in &manifests.errors[known..] {
+            output::error(error);
+        }
+        failed |= manifests.errors.len() > known || !not_read.reasons.is_empty();
+        Offline::of_cluster(manifests, &not_read.objects)
+    } else {
+        Offline::new(input.manifests, cluster)
+    };
     if args.assume_missing {
         offline.assume_missing(None);
     }
@@ -34,7 +49,8 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
         .collect();
 
     output::results(|out| match args.output {
-        RenderOutput::Json => write_json(out, &rendered),
+        RenderOutput::Json => write_json(out, &document(&rendered)),
+        RenderOutput::Yaml => write_yaml(out, &document(&rendered)),
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
         RenderOutput::Html => {
             let trees = tree::trees(&rendered, args.show_secrets);
@@ -42,7 +58,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
             write_page(out, "What containers see", summary, trees, &[])
         }
     })?;
-    let mut failed = input.had_errors || rendered.iter().any(RenderedPod::has_errors);
+    failed |= rendered.iter().any(RenderedPod::has_errors);
     if let Some(dir) = &args.to {
         failed |= !files::write(dir, &rendered)?;
     }

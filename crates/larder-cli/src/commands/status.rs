@@ -3,7 +3,7 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `beside` | the mode beside a kubelet, as lines |
-//! | `progress` | prints the pending pods during `--wait` |
+//! | `progress` | the pending pods of `--wait` |
 //! | `report` | formats a status as lines |
 
 mod beside;
@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 pub(super) use self::report::is_failing;
 use self::{
-    progress::{Progress, waiting_for},
+    progress::waiting_for,
     report::{Detail, explanation, is_settled, overview},
 };
 use crate::{
@@ -33,6 +33,7 @@ use crate::{
         self, Style,
         json::write_json,
         jsonpath::Template,
+        progress::Progress,
         screen::{Screen, ScreenReport, Size},
         yaml::write_yaml,
     },

@@ -6,7 +6,6 @@
 
 use std::{collections::BTreeMap, ops::Bound};
 
-use larder_objects::chain;
 use larder_projection::{
     ContainerView, Environment, File, Mount, MountTable, Origin, Payload, PayloadError, Unknown,
     UnknownSource, VolumePath,
@@ -59,9 +58,9 @@ impl<'a> RenderedPod<'a> {
     /// The reason why the container would not start.
     pub(crate) fn content(&self, index: usize) -> Result<ContainerContent<'_>, String> {
         let (container, view) = &self.containers[index];
-        let view = view.as_ref().map_err(|error| chain(error))?;
+        let view = view.as_ref().map_err(|error| self.start_error(error))?;
         if let Some((volume, error)) = self.unfilled(container) {
-            return Err(format!("volume {volume}: {error}"));
+            return Err(format!("volume {volume}: {}", self.volume_error(error)));
         }
         let mut outer_first: Vec<_> = view.mounts.iter().collect();
         outer_first.sort_by_key(|mount| mount.mount_path.len());

@@ -1,16 +1,12 @@
 //! Rendered pods as JSON, for programs.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    io::{self, Write},
-};
+use std::{borrow::Cow, collections::BTreeMap};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Serialize;
 
 use super::{pod::RenderedPod, warnings};
-use crate::output::{json::write_json, references::References};
+use crate::output::references::References;
 
 #[derive(Serialize)]
 struct PodReport<'a> {
@@ -56,10 +52,14 @@ struct KnownReport<'a> {
 const ALL: &str = "*";
 
 impl<'a> PartReport<'a> {
-    fn of<T, E: ToString>(part: &'a Result<T, E>, report: impl FnOnce(&'a T) -> Self) -> Self {
+    fn of<T, E>(
+        part: &'a Result<T, E>,
+        words: impl FnOnce(&'a E) -> String,
+        report: impl FnOnce(&'a T) -> Self,
+    ) -> Self {
         match part {
             Ok(part) => report(part),
-            Err(error) => Self::Error(error.to_string()),
+            Err(error) => Self::Error(words(error)),
         }
     }
 }
@@ -75,10 +75,10 @@ struct FileReport {
     data: String,
 }
 
-/// Writes one JSON object with all pods.
-pub(crate) fn write(out: &mut dyn Write, pods: &[RenderedPod<'_>]) -> io::Result<()> {
+/// One object with all pods.
+pub(crate) fn document(pods: &[RenderedPod<'_>]) -> impl Serialize {
     let pods: Vec<_> = pods.iter().map(pod).collect();
-    write_json(out, &BTreeMap::from([("pods", pods)]))
+    BTreeMap::from([("pods", pods)])
 }
 
 /// A value as JSON holds it: U+FFFD replaces each invalid byte, as in Go's encoder.
@@ -95,11 +95,15 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
     let containers = rendered.containers.iter().map(|(container, view)| {
-        let report = PartReport::of(view, |view| {
-            let variables = view.environment.iter();
-            let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
-            PartReport::Env(variables.collect())
-        });
+        let report = PartReport::of(
+            view,
+            |error| rendered.start_error(error),
+            |view| {
+                let variables = view.environment.iter();
+                let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
+                PartReport::Env(variables.collect())
+            },
+        );
         let variables = view.iter().flat_map(|view| {
             let environment = &view.environment;
             environment.iter().chain(environment.opaque())
@@ -120,17 +124,21 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         )
     });
     let volumes = rendered.volumes.iter().map(|(volume, projection)| {
-        let report = PartReport::of(projection, |projection| {
-            let files = projection.payload.iter().map(|(path, file)| {
-                let report = FileReport {
-                    mode: format!("{:04o}", file.mode),
-                    owner: file.owner.filter(|_| projection.names_owner),
-                    data: BASE64.encode(&*file.data),
-                };
-                (path.as_str(), report)
-            });
-            PartReport::Files(files.collect())
-        });
+        let report = PartReport::of(
+            projection,
+            |error| rendered.volume_error(error),
+            |projection| {
+                let files = projection.payload.iter().map(|(path, file)| {
+                    let report = FileReport {
+                        mode: format!("{:04o}", file.mode),
+                        owner: file.owner.filter(|_| projection.names_owner),
+                        data: BASE64.encode(&*file.data),
+                    };
+                    (path.as_str(), report)
+                });
+                PartReport::Files(files.collect())
+            },
+        );
         let unknown = projection.iter().flat_map(|projection| {
             let named = projection.payload.iter();
             let named = named.map(|(path, file)| (path.as_str(), file));
@@ -148,7 +156,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         )
     });
     let on_change = rendered.hooks.iter().map(|annotation| {
-        let report = PartReport::of(&annotation.hooks, |hooks| {
+        let report = PartReport::of(&annotation.hooks, ToString::to_string, |hooks| {
             let hooks = hooks.iter().map(|hook| HookReport {
                 name: &hook.name,
                 action: hook.action(),

@@ -45,7 +45,7 @@ fn unknown_kinds_are_named() {
     check(
         "apiVersion: v1\nkind: ConfigMaps\nmetadata: {name: a}\n",
         expect![[r#"
-            larder: app.yaml: document 2, line 7: ConfigMaps "a": no matches for kind "ConfigMaps" in version "v1"
+            larder: app.yaml: document 2, line 7: ConfigMaps "a": no matches for kind "ConfigMaps" in version "v1"; did you mean ConfigMap of v1?
         "#]],
     );
 }

@@ -11,6 +11,7 @@ mod charts;
 mod checkpoint;
 mod checkpoint_canaries;
 mod clean;
+mod cluster;
 mod containers;
 mod descriptors;
 mod diff;

@@ -202,7 +202,7 @@ spec:
         expect![[r#"
             default/web  app.yaml: document 3, line 11
             ├─ does not start
-            │  ├─ container c  secret "db" not found
+            │  ├─ container c  secret "db" not found   exists only in namespace other; pods can't cross namespaces
             │  ├─ container d  missing value for NOPE  a subPathExpr refers to it
             │  └─ volume v     secret "db" not found   exists only in namespace other; pods can't cross namespaces
             ├─ container c

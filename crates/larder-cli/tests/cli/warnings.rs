@@ -164,6 +164,13 @@ spec:
     ] {
         assert!(line(start).ends_with(end), "{start}: {run:?}");
     }
+    let run = desk.run("render -f config.yaml -o json");
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    let pod = &report["pods"][0];
+    for part in [&pod["containers"]["web"], &pod["volumes"]["v"]] {
+        let error = "configmap \"config\" not found; rejected: config.yaml line 8";
+        assert_eq!(part["error"], error);
+    }
     for (args, message) in [
         ("--pod wbe", "did you mean \"web\"?"),
         (

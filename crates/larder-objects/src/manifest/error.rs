@@ -2,8 +2,8 @@
 
 use std::{fmt, io, sync::Arc};
 
-use super::Origin;
-use crate::{FieldPath, ObjectKey, validation::FieldErrors};
+use super::{Origin, kind::KINDS};
+use crate::{FieldPath, ObjectKey, similar::most_similar, validation::FieldErrors};
 
 /// Why a file or a document was not taken.
 ///
@@ -191,7 +191,12 @@ impl fmt::Display for Problem {
             Self::TooMany { most } => write!(f, "expected at most {most} objects"),
             Self::Missing { field } => write!(f, "{field}: Required value"),
             Self::UnknownKind { kind, api_version } => {
-                write!(f, "no matches for kind {kind:?} in version {api_version:?}")
+                write!(f, "no matches for kind {kind:?} in version {api_version:?}")?;
+                let near = most_similar(kind, KINDS.iter().map(|(_, kind)| *kind));
+                let near = KINDS.iter().find(|(_, known)| Some(*known) == near);
+                near.map_or(Ok(()), |(version, kind)| {
+                    write!(f, "; did you mean {kind} of {version}?")
+                })
             }
             Self::UnknownField { field, suggestion } => {
                 write!(f, "unknown field {:?}, ignored", field.to_string())?;

@@ -21,6 +21,25 @@ pub(super) enum ObjectKind {
     Unknown,
 }
 
+/// The kinds that larder reads, with their versions: what a misspelt one may mean.
+pub(super) const KINDS: [(&str, &str); 15] = [
+    ("v1", "Pod"),
+    ("v1", "ConfigMap"),
+    ("v1", "Secret"),
+    ("v1", "Service"),
+    ("v1", "Node"),
+    ("v1", "Namespace"),
+    ("v1", "ServiceAccount"),
+    ("v1", "List"),
+    ("v1", "ReplicationController"),
+    ("apps/v1", "Deployment"),
+    ("apps/v1", "StatefulSet"),
+    ("apps/v1", "DaemonSet"),
+    ("apps/v1", "ReplicaSet"),
+    ("batch/v1", "Job"),
+    ("batch/v1", "CronJob"),
+];
+
 /// The kinds of the core group that larder has no use for.
 const OTHER_CORE: [&str; 9] = [
     "Binding",

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Deref};
 
-use crate::FieldPath;
+use crate::{FieldPath, similar::most_similar};
 
 /// Number of errors that are kept of one object. A hostile object has a wrong field for every few bytes.
 const MAX_FIELD_ERRORS: usize = 256;
@@ -166,9 +166,23 @@ impl FieldErrors {
         self.push(field, FieldErrorKind::Forbidden, None, message);
     }
 
-    pub(super) fn not_found(&mut self, field: impl Into<FieldPath>, value: &str) {
+    /// The message of the API server, and the most similar of the names that are there.
+    pub(super) fn not_found<'k>(
+        &mut self,
+        field: impl Into<FieldPath>,
+        value: &str,
+        known: impl IntoIterator<Item = &'k str>,
+    ) {
         let shown = Some(format!("{value:?}"));
-        self.push(field, FieldErrorKind::NotFound, shown, "");
+        // Not for errors that are only counted: comparing costs more than the rest.
+        let known = known.into_iter().take_while(|_| self.omitted == 0);
+        let near = most_similar(value, known).map(|near| format!("did you mean {near:?}?"));
+        self.push(
+            field,
+            FieldErrorKind::NotFound,
+            shown,
+            near.unwrap_or_default(),
+        );
     }
 
     pub(super) fn too_long(&mut self, field: impl Into<FieldPath>, message: String) {

@@ -189,7 +189,7 @@ fn check_mount<'a>(
     let (name_field, path_field) = (&field.child("name"), &field.child("mountPath"));
     errors.check_not_empty(name_field, &mount.name);
     if !volumes.contains(&*mount.name) {
-        errors.not_found(name_field, &mount.name);
+        errors.not_found(name_field, &mount.name, volumes.iter().copied());
     }
     errors.check_not_empty(path_field, &mount.mount_path);
     if !paths.insert(&*mount.mount_path) {

@@ -287,8 +287,8 @@ kind: PersistentVolumeClaim
 metadata: {name: a}
 ",
         expect![[r#"
-            error: app.yaml: document 1, line 3: Configmap "a": no matches for kind "Configmap" in version "v1"
-            error: app.yaml: document 2, line 7: Deployment "a": no matches for kind "Deployment" in version "extensions/v1beta1"
+            error: app.yaml: document 1, line 3: Configmap "a": no matches for kind "Configmap" in version "v1"; did you mean ConfigMap of v1?
+            error: app.yaml: document 2, line 7: Deployment "a": no matches for kind "Deployment" in version "extensions/v1beta1"; did you mean Deployment of apps/v1?
             skipped: 1 AllowList.example.com
             skipped: 1 PersistentVolumeClaim
             skipped: 1 Role.rbac.authorization.k8s.io

@@ -11,6 +11,9 @@ use serde::{Deserialize, de::DeserializeOwned};
 use super::secret::SecretText;
 use crate::setup_error::KubeconfigError;
 
+/// Most contexts that an error names.
+const MAX_NAMED: usize = 20;
+
 /// A kubeconfig.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
@@ -181,6 +184,13 @@ impl Kubeconfig {
 
     /// The cluster and user of a context, or of the current one. A missing user is an anonymous one, as in client-go.
     pub(super) fn select(self, context: Option<&str>) -> Result<Selected, KubeconfigError> {
+        let names = self.contexts.iter().flatten().map(|context| &context.name);
+        if let Some(name) = context.filter(|name| !names.clone().any(|known| known == name)) {
+            return Err(KubeconfigError::NoContext {
+                name: name.to_owned(),
+                known: names.take(MAX_NAMED).cloned().collect(),
+            });
+        }
         let name = context.or(self.current_context.as_deref());
         let name = name
             .filter(|name| !name.is_empty())
@@ -298,6 +308,11 @@ mod tests {
         assert_eq!(
             select("{current-context: a, contexts: [{name: a, context: {cluster: b}}]}"),
             "the cluster of the context is missing"
+        );
+        let file = Kubeconfig::parse("contexts: [{name: a, context: {cluster: c}}, {name: b}]");
+        assert_eq!(
+            file.unwrap().select(Some("c")).unwrap_err().to_string(),
+            r#"no context "c"; its contexts are ["a", "b"]"#
         );
     }
 }

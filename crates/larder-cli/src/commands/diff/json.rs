@@ -1,23 +1,19 @@
 //! Differences as JSON, for programs. A secret that is not to be shown is `null`.
 
-use std::io::{self, Write};
-
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use larder_projection::Variable;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, Verdict};
-use crate::{
-    output::json::write_json,
-    rendered::{MountedFile, text, words::mount_source},
-};
+use crate::rendered::{MountedFile, text, words::mount_source};
 
 /// Version of the format; it changes when a program that reads it must change.
 const VERSION: u32 = 1;
 
+/// Everything that differs.
 #[derive(Serialize)]
-struct Report<'c> {
+pub(super) struct Report<'c> {
     #[serde(rename = "notRead", skip_serializing_if = "Vec::is_empty")]
     not_read: Vec<Value>,
     pods: Pods<'c>,
@@ -40,30 +36,27 @@ impl Serialize for Pods<'_> {
     }
 }
 
-pub(super) fn write(
-    out: &mut dyn Write,
-    comparison: &Comparison<'_>,
-    show_secrets: bool,
-) -> io::Result<()> {
-    let not_read = comparison.not_read.iter();
-    let not_read = not_read.map(|(path, reason)| json!({"path": path, "reason": reason}));
-    let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
-        json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
-    });
-    let objects = comparison.unreferenced.iter().map(|(kind, key)| {
-        json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
-    });
-    let report = Report {
-        not_read: not_read.collect(),
-        pods: Pods {
-            comparison,
-            show_secrets,
-        },
-        unknown: unknown.collect(),
-        unreferenced: objects.collect(),
-        version: VERSION,
-    };
-    write_json(out, &report)
+impl<'c> Report<'c> {
+    pub(super) fn new(comparison: &'c Comparison<'c>, show_secrets: bool) -> Self {
+        let not_read = comparison.not_read.iter();
+        let not_read = not_read.map(|(path, reason)| json!({"path": path, "reason": reason}));
+        let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
+            json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
+        });
+        let objects = comparison.unreferenced.iter().map(|(kind, key)| {
+            json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
+        });
+        Self {
+            not_read: not_read.collect(),
+            pods: Pods {
+                comparison,
+                show_secrets,
+            },
+            unknown: unknown.collect(),
+            unreferenced: objects.collect(),
+            version: VERSION,
+        }
+    }
 }
 
 fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {

@@ -1,14 +1,17 @@
 //! The manifests of both sides.
 
-use std::{collections::BTreeSet, path::PathBuf};
+use std::{
+    collections::{BTreeSet, HashSet},
+    path::PathBuf,
+};
 
 use larder_objects::{
-    chain,
+    Kind, ObjectKey, chain,
     manifest::{Loader, Manifests},
 };
 
-use super::{cluster, git, in_parallel};
-use crate::{args::DiffArgs, input, outcome::Failure, output};
+use super::{git, in_parallel};
+use crate::{agent::origin, args::DiffArgs, cluster, input, outcome::Failure, output};
 
 /// Both sides, and what could not be read of them.
 pub(super) struct Sides {
@@ -16,6 +19,8 @@ pub(super) struct Sides {
     pub(super) to: Manifests,
     /// Paths or objects that could not be read, and why.
     pub(super) not_read: BTreeSet<(String, String)>,
+    /// Of an API server's side: the objects that could not be read.
+    pub(super) cluster: Option<HashSet<(Kind, ObjectKey)>>,
 }
 
 /// Loads both sides, and reports their problems.
@@ -26,10 +31,15 @@ pub(super) struct Sides {
 pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     let loader = || Loader::new(args.namespace.as_str()).recursive(args.recursive);
     let load = |paths: &[PathBuf]| input::load(loader(), paths);
-    let (from, to, mut not_read) = if args.kubeconfig.is_some() {
+    let (mut not_read, mut cluster) = (BTreeSet::new(), None);
+    let (from, to) = if args.kubeconfig.is_some() {
         let to = load(&args.filenames);
         input::check(&to, args.recursive)?;
-        cluster::load(args, loader(), to)?
+        let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
+        let (sides, missed) = cluster::sides(source, loader(), to)?;
+        not_read = missed.reasons;
+        cluster = Some(missed.objects);
+        sides
     } else if let Some(from) = &args.from {
         let revision =
             |revision: &str| git::load(loader(), &args.filenames, revision, args.recursive);
@@ -43,12 +53,12 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
         if from.files == 0 || to.nothing_read() {
             input::check(&to, args.recursive)?;
         }
-        (from, to, BTreeSet::new())
+        (from, to)
     } else {
         let (from, to) = in_parallel(|| load(&args.from_file), || load(&args.to_file));
         input::check(&from, args.recursive)?;
         input::check(&to, args.recursive)?;
-        (from, to, BTreeSet::new())
+        (from, to)
     };
     // What was misspelled before is of no interest.
     for warning in &to.warnings {
@@ -63,5 +73,10 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
             not_read.insert((error.path().to_owned(), reason));
         }
     }
-    Ok(Sides { from, to, not_read })
+    Ok(Sides {
+        from,
+        to,
+        not_read,
+        cluster,
+    })
 }

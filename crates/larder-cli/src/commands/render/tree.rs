@@ -14,18 +14,17 @@ use k8s_openapi::api::core::v1::Volume;
 use larder_actions::subpaths::ANNOTATION;
 use larder_objects::chain;
 use larder_projection::{
-    Absent, ContainerView, Environment, EnvironmentError, Mount, MountError, ObjectError, Origin,
-    PayloadError, Projection, SourceError,
+    Absent, ContainerView, Environment, Mount, Origin, PayloadError, Projection,
 };
 
-use self::missing::{elsewhere, missing_references};
+use self::missing::missing_references;
 use crate::{
     output::{
         Style, count,
         tree::{Branch, TableCell},
     },
     rendered::{
-        RenderedPod, StartError, files_below, mount_table,
+        RenderedPod, files_below, mount_table,
         words::{
             WRITTEN_LATER, absent, heading, is_cut, mount_source, origin, size, text_lines,
             unknown as unknown_words, value, volume_type,
@@ -181,7 +180,7 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
         let objects = objects
             .iter()
             .map(|what| Branch::new([TableCell::plain(what)]));
-        let verdict = "starts if these are there, which are not among the manifests";
+        let verdict = "starts if these are there, which are not known";
         Branch::with([TableCell::yellow(verdict)], objects.collect())
     } else if reasons.is_empty() {
         Branch::new([TableCell::green("ready to start: every reference is met")])
@@ -197,35 +196,20 @@ fn failures(pod: &RenderedPod<'_>) -> Vec<Branch> {
         Some(Branch::new([
             TableCell::red(heading(container)),
             TableCell::plain(chain(error)),
-            TableCell::dim(hint(error)),
+            TableCell::dim(pod.start_hint(error)),
         ]))
     });
     // A volume that no container mounts is never set up, so its error is harmless.
     let used = pod.volumes.iter().filter(|(volume, _)| pod.is_used(volume));
     let volumes = used.filter_map(|(volume, projection)| {
         let error = projection.as_ref().err()?;
-        let hint = error.errors().iter().find_map(|error| match error {
-            SourceError::Object(ObjectError::NotFound { kind, name }) => {
-                Some(elsewhere(pod, *kind, name))
-            }
-            _ => None,
-        });
         Some(Branch::new([
             TableCell::red(format!("volume {}", volume.name)),
             TableCell::plain(error),
-            TableCell::dim(hint.unwrap_or_default()),
+            TableCell::dim(pod.volume_hint(error)),
         ]))
     });
     containers.chain(volumes).collect()
-}
-
-/// What the kubelet's message leaves open; empty if nothing.
-fn hint(error: &StartError) -> &'static str {
-    match error {
-        StartError::Environment(EnvironmentError::UnreadableEnvFile(_)) => WRITTEN_LATER,
-        StartError::Mounts(MountError::MissingValue(_)) => "a subPathExpr refers to it",
-        _ => "",
-    }
 }
 
 /// The variables, with those of a Service on one line.

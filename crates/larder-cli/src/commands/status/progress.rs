@@ -1,69 +1,11 @@
-//! The progress of `larder status --wait`, on standard error: the pending pods, and why they are pending. On a terminal
-//! the line is redrawn in place; in a pipe there is one line for each change.
-//!
-//! Invariant: nothing is printed about a wait that is over within [`QUIET`].
-
-use std::{
-    io::{self, IsTerminal as _, Write as _},
-    time::Duration,
-};
+//! The pending pods of `larder status --wait`, and why they are pending.
 
 use larder_agent::status::AgentStatus;
-use tokio::time::Instant;
 
 use super::report::{is_done, is_settled};
-use crate::output::{
-    self, escaped,
-    screen::{Size, cut},
-};
 
-/// Time before the first line.
-const QUIET: Duration = Duration::from_secs(1);
 /// Number of pods that are named; the others are counted.
 const NAMED_PODS: usize = 3;
-
-/// The last line, if any.
-#[derive(Debug)]
-pub(super) struct Progress {
-    start: Instant,
-    told: String,
-    is_terminal: bool,
-}
-
-impl Progress {
-    /// The progress of a wait that begins now.
-    pub(super) fn start() -> Self {
-        Self {
-            start: Instant::now(),
-            told: String::new(),
-            is_terminal: io::stderr().is_terminal(),
-        }
-    }
-
-    /// Prints `text`, unless it was the last line.
-    pub(super) fn tell(&mut self, text: String) {
-        if self.start.elapsed() < QUIET || text == self.told {
-            return;
-        }
-        if self.is_terminal {
-            let line = cut(&escaped(&text), Size::of(io::stderr()).columns);
-            // Progress that cannot be shown is no reason to stop.
-            let _ = write!(io::stderr(), "\r{line}\x1b[K");
-        } else {
-            output::note(&text);
-        }
-        self.told = text;
-    }
-}
-
-/// Removes the line from a terminal, to make room for the results.
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.is_terminal && !self.told.is_empty() {
-            let _ = write!(io::stderr(), "\r\x1b[K");
-        }
-    }
-}
 
 /// The pending pods of a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
 /// the wait includes the pods of sources that have not reported.

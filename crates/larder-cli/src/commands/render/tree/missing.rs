@@ -1,13 +1,13 @@
 //! Every missing object and key that the variables of a container need. The kubelet reports only the first, so each
 //! attempt finds one more.
 
-use larder_objects::{ConfigMap, Kind, Secret};
-use larder_projection::{ContainerView, Inputs, Keyed};
+use larder_objects::Kind;
+use larder_projection::{ContainerView, Inputs};
 
 use crate::{
     offline::did_you_mean,
     output::tree::{Branch, TableCell},
-    rendered::{RenderedPod, words::WRITTEN_LATER},
+    rendered::{RenderedPod, keys, words::WRITTEN_LATER},
 };
 
 /// One line for each variable or `envFrom` entry whose required object or key is missing.
@@ -46,7 +46,7 @@ pub(super) fn missing_references(
             }
             None => (
                 format!("{kind} {name} not found"),
-                elsewhere(pod, kind, name),
+                pod.offline.why_missing(kind, pod.namespace(), name),
             ),
         };
         Some(Branch::new([
@@ -72,26 +72,6 @@ fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
             TableCell::dim(WRITTEN_LATER),
         ]))
     })
-}
-
-/// A hint at why the object is missing; empty if there is none.
-pub(super) fn elsewhere(pod: &RenderedPod<'_>, kind: Kind, name: &str) -> String {
-    pod.offline.why_missing(kind, pod.namespace(), name)
-}
-
-/// The keys that variables can have of the object.
-fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Vec<&'a str> {
-    fn of<'a, K: Keyed>(inputs: &'a Inputs, name: &str) -> Vec<&'a str> {
-        let object = K::all(inputs)
-            .get(name)
-            .and_then(|found| found.as_ref().ok());
-        let keys = object.into_iter().flat_map(|object| object.variables());
-        keys.map(|(key, _)| key).collect()
-    }
-    match kind {
-        Kind::ConfigMap => of::<ConfigMap>(inputs, name),
-        Kind::Secret => of::<Secret>(inputs, name),
-    }
 }
 
 /// Whether the object has the key, or is there at all if no key is wanted; `None` if it does not exist.

@@ -1,0 +1,296 @@
+//! What an API server has of some manifests: their pods and workloads, the ConfigMaps and Secrets that these reference,
+//! and facts of their nodes.
+//!
+//! | module | purpose |
+//! | --- | --- |
+//! | `facts` | facts of a pod's node: which ones it reads, and where they are |
+//! | `reader` | requests objects by name, and reports those that cannot be read |
+//!
+//! Invariants:
+//! 1. Each object is requested by its name. Nothing is listed, nothing is written.
+//! 2. What the manifests have counts; what they lack stays as it is in the API server.
+//! 3. What only the API server sets in a pod does not count as a difference. Its node is a fact of both sides.
+//! 4. An object is missing if the API server says so (404). What could not be read is named, and not known.
+
+mod facts;
+mod reader;
+
+use std::collections::BTreeSet;
+
+use anyhow::Context as _;
+use k8s_openapi::api::core::v1::Pod;
+use larder_objects::{
+    Kind, ObjectKey,
+    manifest::{Document, Loader, Manifest, Manifests},
+};
+use larder_projection::{Needs, pod_volumes};
+use larder_transport::{Source, path::Resource};
+use serde_json::Value;
+
+pub(crate) use self::reader::NotRead;
+use self::{
+    facts::{node_name, reads_node, reads_node_name, share_nodes},
+    reader::{ClusterReader, Purpose, Wanted},
+};
+use crate::{
+    offline::bind_to_only_node,
+    outcome::Failure,
+    output::{self, references::referenced},
+};
+
+/// The annotation in which `kubectl apply` keeps the manifest.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// Prefix of the volume with a token that the API server adds to each pod.
+const ADDED_VOLUME: &str = "kube-api-access-";
+
+/// What the API server has, and `to` applied to it.
+///
+/// # Errors
+///
+/// The API server cannot be reached, or rejects the credentials.
+pub(crate) fn sides(
+    source: Source,
+    mut from: Loader,
+    mut to: Manifests,
+) -> Result<((Manifests, Manifests), NotRead), Failure> {
+    ClusterReader::with(source, async |reader| {
+        let wanted = to.documents.iter().filter_map(wanted_side);
+        for (name, pod) in reader.read(wanted.collect()).await? {
+            from.text(&name, &without_server_fields(&pod)?);
+        }
+        let mut from = from.finish();
+        for document in &mut to.documents {
+            if let Manifest::Pod(pod) = &mut document.manifest {
+                pod.status = None;
+            }
+        }
+        share_nodes(&mut from, &mut to);
+        let references = referenced(to.pods().chain(from.pods()));
+        let objects = objects(reader, references.iter()).await?;
+
+        let count = to.documents.len();
+        to.documents.retain(|document| match &document.manifest {
+            // The addresses of Services, and the node of a pod, are only in the cluster.
+            Manifest::Service(_) | Manifest::Node(_) => false,
+            Manifest::ConfigMap(_) | Manifest::Secret(_) => {
+                object_key(document).is_some_and(|key| references.contains(&key))
+            }
+            _ => true,
+        });
+        if let left @ 1.. = count - to.documents.len() {
+            let (is, it) = match left {
+                1 => ("is", "it"),
+                _ => ("are", "these"),
+            };
+            let objects = output::count(left, "object");
+            output::note(format_args!(
+                "{objects} of the manifests {is} not compared: no pod in them references {it}"
+            ));
+        }
+        let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
+        let is_kept = |one: &&Document| object_key(one).is_some_and(|key| !given.contains(&key));
+        let kept = objects.documents.iter().filter(is_kept);
+        to.documents.extend(kept.cloned());
+        let nodes = nodes(reader, from.pods().chain(to.pods()), &BTreeSet::new()).await?;
+        to.documents.extend(nodes.iter().cloned());
+        from.documents.extend(objects.documents);
+        from.documents.extend(nodes);
+        from.errors.extend(objects.errors);
+        Ok((from, to))
+    })
+}
+
+/// `manifests`, with the objects that their pods read and that they lack.
+///
+/// # Errors
+///
+/// As of [`sides`].
+pub(crate) fn complete(
+    source: Source,
+    mut manifests: Manifests,
+) -> Result<(Manifests, NotRead), Failure> {
+    ClusterReader::with(source, async |reader| {
+        let wanted = manifests.documents.iter().filter_map(wanted_facts);
+        let mut pods = Loader::new("default");
+        for (name, pod) in reader.read(wanted.collect()).await? {
+            pods.text(&name, &without_server_fields(&pod)?);
+        }
+        share_nodes(&mut pods.finish(), &mut manifests);
+        bind_to_only_node(&mut manifests);
+
+        let given: BTreeSet<_> = manifests.documents.iter().filter_map(object_key).collect();
+        let objects = objects(reader, projected(&manifests).difference(&given)).await?;
+        let documents = manifests.documents.iter();
+        let given = documents.filter(|document| matches!(document.manifest, Manifest::Node(_)));
+        let given = given.map(|document| document.object.key()).collect();
+        let nodes = nodes(reader, manifests.pods(), &given).await?;
+        manifests.documents.extend(objects.documents);
+        manifests.documents.extend(nodes);
+        manifests.errors.extend(objects.errors);
+        Ok(manifests)
+    })
+}
+
+async fn objects(
+    reader: &ClusterReader,
+    wanted: impl Iterator<Item = &(Kind, ObjectKey)>,
+) -> Result<Manifests, Failure> {
+    let wanted = wanted.map(|(kind, key)| {
+        let object_type = kind.object_type();
+        Wanted {
+            name: format!("{} {key}", object_type.kind),
+            paths: path(Resource::core(object_type.resource), key)
+                .into_iter()
+                .collect(),
+            purpose: Purpose::Object(*kind, key.clone()),
+        }
+    });
+    manifests(reader, wanted.collect()).await
+}
+
+/// The Nodes that `pods` read, except those that are `given`.
+async fn nodes<'p>(
+    reader: &ClusterReader,
+    pods: impl Iterator<Item = &'p Pod>,
+    given: &BTreeSet<ObjectKey>,
+) -> Result<Vec<Document>, Failure> {
+    let names = pods.filter(|pod| reads_node(pod)).filter_map(node_name);
+    let keys: BTreeSet<_> = names.map(|name| ObjectKey::new("", name)).collect();
+    let wanted = keys.difference(given).map(|key| Wanted {
+        name: format!("Node {key}"),
+        paths: path(Resource::core("nodes"), key).into_iter().collect(),
+        purpose: Purpose::Node,
+    });
+    let nodes = manifests(reader, wanted.collect()).await?;
+    for error in &nodes.errors {
+        output::error(error);
+    }
+    Ok(nodes.documents)
+}
+
+async fn manifests(reader: &ClusterReader, wanted: Vec<Wanted>) -> Result<Manifests, Failure> {
+    let mut loader = Loader::new("default");
+    for (name, object) in reader.read(wanted).await? {
+        loader.text(&name, str::from_utf8(&object).unwrap_or_default());
+    }
+    Ok(loader.finish())
+}
+
+/// The ConfigMaps and Secrets that are shown: without those for image pulls.
+fn projected(manifests: &Manifests) -> BTreeSet<(Kind, ObjectKey)> {
+    let mut all = BTreeSet::new();
+    for pod in manifests.pods() {
+        let mut needs = Needs::of_pod(pod);
+        pod_volumes(pod).for_each(|volume| needs.add_volume(volume));
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let of = |kind, name: &&str| (kind, ObjectKey::new(namespace, *name));
+        all.extend(
+            needs
+                .config_maps
+                .iter()
+                .map(|name| of(Kind::ConfigMap, name)),
+        );
+        all.extend(needs.secrets.iter().map(|name| of(Kind::Secret, name)));
+    }
+    all
+}
+
+/// The pod of `document`, or the workload that it is made from.
+fn wanted_side(document: &Document) -> Option<Wanted> {
+    let key = pod_key(document)?;
+    let workload = document.workload.as_deref().unwrap_or_default();
+    let workload = workload.split_once(' ').and_then(|(kind, name)| {
+        let resource = match kind {
+            "Deployment" => Resource::new("apps", "v1", "deployments"),
+            "StatefulSet" => Resource::new("apps", "v1", "statefulsets"),
+            "DaemonSet" => Resource::new("apps", "v1", "daemonsets"),
+            "ReplicaSet" => Resource::new("apps", "v1", "replicasets"),
+            "Job" => Resource::new("batch", "v1", "jobs"),
+            "CronJob" => Resource::new("batch", "v1", "cronjobs"),
+            _ => Resource::core("replicationcontrollers"),
+        };
+        path(resource, &ObjectKey::new(key.namespace.clone(), name))
+    });
+    // The embedded API server has the pod that its manifests make of a workload.
+    let paths = workload
+        .into_iter()
+        .chain(path(Resource::core("pods"), &key));
+    Some(Wanted {
+        name: format!("Pod {key}"),
+        paths: paths.collect(),
+        purpose: Purpose::Side,
+    })
+}
+
+/// The pod of `document`, if it reads facts of its node and does not name it. Of a workload's pods, no name is known.
+fn wanted_facts(document: &Document) -> Option<Wanted> {
+    let key = pod_key(document)?;
+    let is_wanted = match &document.manifest {
+        Manifest::Pod(pod) => node_name(pod).is_none() && reads_node_name(pod),
+        _ => false,
+    };
+    (is_wanted && document.workload.is_none()).then(|| Wanted {
+        name: format!("Pod {key}"),
+        paths: path(Resource::core("pods"), &key).into_iter().collect(),
+        purpose: Purpose::PodFacts,
+    })
+}
+
+fn pod_key(document: &Document) -> Option<ObjectKey> {
+    matches!(document.manifest, Manifest::Pod(_)).then(|| document.object.key())
+}
+
+/// The path of one object; `None` if no object can have this key.
+fn path(resource: Resource, key: &ObjectKey) -> Option<String> {
+    let collection = match &*key.namespace {
+        "" => resource.collection(),
+        namespace => resource.in_namespace(namespace).ok()?,
+    };
+    Some(collection.object(&key.name).ok()?.as_str().to_owned())
+}
+
+fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {
+    let kind = match &document.manifest {
+        Manifest::ConfigMap(_) => Kind::ConfigMap,
+        Manifest::Secret(_) => Kind::Secret,
+        _ => return None,
+    };
+    Some((kind, document.object.key()))
+}
+
+/// A pod or workload as a manifest: without the fields that only the API server sets, except what says where it runs.
+fn without_server_fields(object: &[u8]) -> Result<String, Failure> {
+    let object = serde_json::from_slice(object);
+    let mut object: Value = object.context("cannot read an answer of the API server")?;
+    if object["kind"] == "Pod" {
+        for (parent, field) in [
+            ("/metadata", "uid"),
+            ("/metadata/annotations", LAST_APPLIED),
+        ] {
+            let parent = object.pointer_mut(parent);
+            if let Some(parent) = parent.and_then(Value::as_object_mut) {
+                parent.remove(field);
+            }
+        }
+        if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
+            status.retain(|field, _| matches!(field.as_str(), "hostIP" | "hostIPs"));
+        }
+        let is_kept = |entry: &Value| {
+            let name = entry["name"].as_str();
+            !name.is_some_and(|name| name.starts_with(ADDED_VOLUME))
+        };
+        let retain = |list: Option<&mut Value>| {
+            if let Some(list) = list.and_then(Value::as_array_mut) {
+                list.retain(is_kept);
+            }
+        };
+        retain(object.pointer_mut("/spec/volumes"));
+        for containers in ["/spec/initContainers", "/spec/containers"] {
+            let containers = object.pointer_mut(containers).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
+                retain(container.get_mut("volumeMounts"));
+            }
+        }
+    }
+    Ok(object.to_string())
+}

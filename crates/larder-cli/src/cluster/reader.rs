@@ -1,0 +1,171 @@
+//! Reads objects of an API server by name.
+
+use std::{
+    cell::RefCell,
+    collections::{BTreeSet, HashSet},
+    io::{self, IsTerminal as _},
+    time::Duration,
+};
+
+use futures::{StreamExt as _, stream};
+use http::Method;
+use larder_objects::{Kind, ObjectKey, SecretBytes, chain};
+use larder_transport::{Source, Transport};
+use larder_watch::{RequestError, request_secret};
+use tokio::{select, time::interval};
+
+use crate::{
+    agent::connect,
+    outcome::Failure,
+    output::{self, progress::Progress},
+    runtime::block_on,
+};
+
+/// Number of requests at a time.
+const PARALLEL: usize = 8;
+/// Time between two reports of the progress.
+const PROGRESS: Duration = Duration::from_secs(1);
+
+/// What could not be read. It was reported.
+#[derive(Debug, Default)]
+pub(crate) struct NotRead {
+    /// Each object, as `Secret prod/db`, and why.
+    pub(crate) reasons: BTreeSet<(String, String)>,
+    /// The ConfigMaps and Secrets among them.
+    pub(crate) objects: HashSet<(Kind, ObjectKey)>,
+}
+
+/// An object to read.
+pub(super) struct Wanted {
+    /// `Secret prod/db`
+    pub(super) name: String,
+    /// The paths at which it may be, the likeliest first.
+    pub(super) paths: Vec<String>,
+    pub(super) purpose: Purpose,
+}
+
+/// Why an object is read, which decides what follows if it cannot be.
+pub(super) enum Purpose {
+    /// It is the pod or workload that is compared.
+    Side,
+    /// For its values.
+    Object(Kind, ObjectKey),
+    /// It is a pod that may say on which node it runs.
+    PodFacts,
+    /// It is the Node of a pod, so it must exist.
+    Node,
+}
+
+impl Wanted {
+    /// Whether its absence leaves the rest whole.
+    fn is_fact(&self) -> bool {
+        matches!(self.purpose, Purpose::PodFacts | Purpose::Node)
+    }
+}
+
+pub(super) struct ClusterReader {
+    client: kube::Client,
+    transport: Transport,
+    not_read: RefCell<NotRead>,
+}
+
+impl ClusterReader {
+    /// Runs `work`. Returns its result, and what could not be read.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, or the API server cannot be reached.
+    pub(super) fn with<T>(
+        source: Source,
+        work: impl AsyncFnOnce(&Self) -> Result<T, Failure>,
+    ) -> Result<(T, NotRead), Failure> {
+        block_on(async {
+            let (client, transport) = connect(source).await?;
+            let not_read = RefCell::default();
+            let reader = Self {
+                client,
+                transport,
+                not_read,
+            };
+            let result = work(&reader).await?;
+            Ok((result, reader.not_read.take()))
+        })
+    }
+
+    /// Reads the objects that exist, and reports those that cannot be read.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not answer, or rejects the credentials.
+    pub(super) async fn read(
+        &self,
+        wanted: Vec<Wanted>,
+    ) -> Result<Vec<(String, SecretBytes)>, Failure> {
+        let total = output::count(wanted.len(), "object");
+        let requests = wanted.into_iter().map(|wanted| async {
+            let answer = self.get(&wanted.paths).await;
+            (wanted, answer)
+        });
+        let mut requests = stream::iter(requests).buffered(PARALLEL);
+        let mut answers = Vec::new();
+        // Scripts that capture the errors of a command have no use for it.
+        let mut progress = io::stderr().is_terminal().then(Progress::start);
+        let mut ticks = interval(PROGRESS);
+        loop {
+            // Both are cancel-safe: the requests stay in the stream.
+            select! {
+                answer = requests.next() => match answer {
+                    Some(answer) => answers.push(answer),
+                    None => break,
+                },
+                _ = ticks.tick() => if let Some(progress) = &mut progress {
+                    let (server, read) = (self.transport.server(), answers.len());
+                    progress.tell(format!("reading {total} from {server}: {read} read"));
+                },
+            }
+            if let Some((wanted, Err(error))) = answers.last()
+                && error.is_outage()
+                && !wanted.is_fact()
+            {
+                let (name, error) = (&wanted.name, chain(error));
+                return Err(Failure::unreadable(format!("cannot read {name}: {error}")));
+            }
+        }
+        // Its line makes room for the reports.
+        drop(progress);
+        let read = answers.into_iter().filter_map(|(wanted, answer)| {
+            let reason = match answer {
+                Ok(Some(object)) => return Some((wanted.name, object)),
+                Ok(None) if matches!(wanted.purpose, Purpose::Node) => "not found".to_owned(),
+                Ok(None) => return None,
+                Err(error) => chain(&error),
+            };
+            self.report(wanted, reason);
+            None
+        });
+        Ok(read.collect())
+    }
+
+    /// `None` if it does not exist.
+    async fn get(&self, paths: &[String]) -> Result<Option<SecretBytes>, RequestError> {
+        for path in paths {
+            match request_secret(&self.client, Method::GET, path, None::<&()>).await {
+                Err(error) if error.is_not_found() => {}
+                answer => return answer.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    fn report(&self, wanted: Wanted, reason: String) {
+        output::note(format_args!("cannot read {}: {reason}", wanted.name));
+        if wanted.is_fact() {
+            return;
+        }
+        let mut not_read = self.not_read.borrow_mut();
+        not_read.reasons.insert((wanted.name, reason));
+        if let Purpose::Object(kind, key) = wanted.purpose {
+            not_read.objects.insert((kind, key));
+        }
+    }
+}

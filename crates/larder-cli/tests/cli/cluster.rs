@@ -1,0 +1,329 @@
+//! What `render` and `diff` read from an API server: named objects, each once, and nothing that they do not need.
+
+use std::fs;
+
+use larder_apiserver::{ApiServer, AuditLog, Fault, Options, Protocol, User, Verb};
+use larder_objects::yaml::YamlDocument;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Desk, Run};
+
+/// A server with some objects, and the kubeconfig of its administrator on the desk.
+struct Cluster {
+    desk: Desk,
+    api: ApiServer,
+    _serving: JoinSet<()>,
+}
+
+impl Cluster {
+    async fn with(objects: &[Value]) -> Self {
+        let api = ApiServer::new(Options::default().audit(AuditLog::in_memory()));
+        for object in objects {
+            api.apply(object).unwrap();
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let kubeconfig = api.kubeconfig(listener.local_addr().unwrap(), User::admin());
+        let desk = Desk::with([("kubeconfig", &kubeconfig.unwrap())]);
+        let (server, mut serving) = (api.clone(), JoinSet::new());
+        serving.spawn(async move {
+            let shutdown = CancellationToken::new();
+            server
+                .serve(listener, Protocol::Tls, shutdown)
+                .await
+                .unwrap();
+        });
+        Self {
+            desk,
+            api,
+            _serving: serving,
+        }
+    }
+
+    /// Answers requests for this object with 403.
+    fn forbid(&self, resource: &str, name: &str) {
+        let requests = Fault::on(Verb::Get).resource(resource).name(name);
+        self.api
+            .faults()
+            .inject(requests.rejection(403, "not for you"));
+    }
+
+    /// Runs `command` for these manifests, and returns its JSON and the paths that it requested.
+    #[track_caller]
+    fn run(&self, command: &str, manifests: &[Value], code: i32) -> (Value, Run, Vec<String>) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": manifests});
+        fs::write(self.desk.path().join("app.yaml"), list.to_string()).unwrap();
+        self.api.audit().take();
+        let run = self.desk.run(&format!(
+            "{command} -f app.yaml --kubeconfig kubeconfig -o json"
+        ));
+        assert_eq!(run.code, code, "{run:?}");
+        let records = self.api.audit().take().into_iter();
+        let mut paths: Vec<_> = records
+            .inspect(|record| assert_eq!(record.verb, "get"))
+            .map(|record| record.path.rsplit("/v1/").next().unwrap().to_owned())
+            .collect();
+        paths.sort();
+        (serde_json::from_str(&run.stdout).unwrap(), run, paths)
+    }
+}
+
+fn map(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"},
+        "data": {"k": value}})
+}
+
+fn secret(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"},
+        "stringData": {"k": value}})
+}
+
+fn node(address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {
+        "allocatable": {"memory": "8Gi", "cpu": "4"}, "addresses": [{"type": "InternalIP", "address": address}]}})
+}
+
+fn pod(env: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"containers": [{"name": "web", "image": "i", "env": env}]}})
+}
+
+fn on_node(mut pod: Value) -> Value {
+    pod["spec"]["nodeName"] = "n1".into();
+    pod
+}
+
+/// A variable of the key `k` of an object, called as that.
+fn key(kind: &str, name: &str) -> Value {
+    json!({"name": name, "valueFrom": {kind: {"name": name, "key": "k"}}})
+}
+
+fn node_facts() -> Value {
+    json!([
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn render_reads_what_the_manifests_lack_and_nothing_else() {
+    let objects = [
+        map("a", "cluster"),
+        map("b", "cluster"),
+        map("c", "cluster"),
+        secret("s", "cluster"),
+    ];
+    let cluster = Cluster::with(&objects).await;
+    let env = json!([
+        key("configMapKeyRef", "a"),
+        key("configMapKeyRef", "b"),
+        key("secretKeyRef", "s")
+    ]);
+    let mut web = pod(env);
+    web["spec"]["imagePullSecrets"] = json!([{"name": "pull"}]);
+    let (report, run, paths) = cluster.run("render", &[web, map("a", "given")], 0);
+    let env = &report["pods"][0]["containers"]["web"]["env"];
+    assert_eq!(*env, json!({"a": "given", "b": "cluster", "s": "cluster"}));
+    assert_eq!(run.stderr, "");
+    let expected = [
+        "namespaces/default/configmaps/b",
+        "namespaces/default/secrets/s",
+    ];
+    assert_eq!(paths, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_that_may_not_be_read_is_not_known_and_one_that_is_not_there_is_missing() {
+    let cluster = Cluster::with(&[secret("s", "hunter2")]).await;
+    cluster.forbid("secrets", "s");
+    let manifests = [pod(json!([key("secretKeyRef", "s")]))];
+    let (report, run, _) = cluster.run("render", &manifests, 1);
+    let container = json!({"env": {"s": ""}, "unknown": {"s": "secret s key k"}});
+    assert_eq!(report["pods"][0]["containers"]["web"], container);
+    let expected = "larder: cannot read Secret default/s: ";
+    assert!(
+        run.stderr.starts_with(expected) && run.stderr.contains("not for you"),
+        "{run:?}"
+    );
+    // On both sides, so no difference, but an error.
+    let (report, _, _) = cluster.run("diff", &manifests, 2);
+    assert_eq!(report["notRead"][0]["path"], "Secret default/s");
+
+    let missing = [pod(json!([key("secretKeyRef", "other")]))];
+    let (report, _, _) = cluster.run("render", &missing, 1);
+    let container = &report["pods"][0]["containers"]["web"];
+    assert_eq!(*container, json!({"error": "secret \"other\" not found"}));
+    let (report, _, _) = cluster.run("render --assume-missing", &missing, 0);
+    let container = &report["pods"][0]["containers"]["web"];
+    assert_eq!(container["unknown"]["other"], "secret other key k");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_side_that_may_not_be_read_is_not_taken_as_missing() {
+    let manifests = [pod(json!([key("secretKeyRef", "s")])), secret("s", "x")];
+    let cluster = Cluster::with(&manifests).await;
+    cluster.forbid("secrets", "s");
+    let (report, _, _) = cluster.run("diff", &manifests, 2);
+    let web = &report["pods"][0]["containers"]["web"];
+    assert_eq!(web["verdict"], "restart", "not that it starts: {web}");
+    assert_eq!(web["unknown"], json!(["secret s"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_of_a_pod_is_known_on_both_sides() {
+    let cluster = Cluster::with(&[node("10.0.0.7"), on_node(pod(node_facts()))]).await;
+    let manifests = [pod(node_facts())];
+    let (report, run, paths) = cluster.run("diff", &manifests, 0);
+    assert_eq!(
+        report,
+        json!({"version": 1, "pods": [], "unreferenced": []})
+    );
+    assert_eq!(
+        (run.stderr.as_str(), paths),
+        (
+            "",
+            vec![
+                "namespaces/default/pods/web".to_owned(),
+                "nodes/n1".to_owned()
+            ]
+        )
+    );
+    let (report, _, paths) = cluster.run("render", &manifests, 0);
+    let known = json!({"env": {"NODE": "n1", "IP": "10.0.0.7", "MEMORY": "8589934592"}});
+    assert_eq!(report["pods"][0]["containers"]["web"], known);
+    assert_eq!(paths, ["namespaces/default/pods/web", "nodes/n1"]);
+    // A Node of the manifests counts.
+    let (report, _, paths) = cluster.run("render", &[manifests[0].clone(), node("10.9.9.9")], 0);
+    assert_eq!(
+        report["pods"][0]["containers"]["web"]["env"]["IP"],
+        "10.9.9.9"
+    );
+    assert_eq!(paths, ["namespaces/default/pods/web"]);
+    // A new limit is a difference to the known one of the node.
+    let mut limited = pod(node_facts());
+    limited["spec"]["containers"][0]["resources"] = json!({"limits": {"memory": "1Gi"}});
+    let (report, _, _) = cluster.run("diff", &[limited], 1);
+    let changed = json!({"MEMORY": {"from": "8589934592", "to": "1073741824"}});
+    assert_eq!(
+        report["pods"][0]["containers"]["web"]["env"]["changed"],
+        changed
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn node_that_may_not_be_read_is_named_and_no_error() {
+    let live = on_node(pod(node_facts()));
+    let cluster = Cluster::with(&[node("10.0.0.7"), live]).await;
+    cluster.forbid("nodes", "n1");
+    let manifests = [pod(node_facts())];
+    let (report, run, _) = cluster.run("diff", &manifests, 0);
+    assert!(
+        run.stderr.starts_with("larder: cannot read Node n1: "),
+        "{run:?}"
+    );
+    let unknown = report["unknown"].as_array().unwrap().iter();
+    let unknown: Vec<_> = unknown.map(|one| &one["what"]).collect();
+    assert_eq!(unknown, ["limits.memory", "status.hostIP"]);
+    let (report, _, _) = cluster.run("render", &manifests, 0);
+    let web = &report["pods"][0]["containers"]["web"];
+    assert_eq!(web["env"]["NODE"], "n1");
+    let unknown = json!({"IP": "status.hostIP", "MEMORY": "limits.memory"});
+    assert_eq!(web["unknown"], unknown);
+    // The status of the pod has the address, too.
+    let mut live = on_node(pod(node_facts()));
+    live["status"] = json!({"hostIP": "10.0.0.8", "podIP": "10.1.0.1"});
+    let cluster = Cluster::with(&[live]).await;
+    let (report, run, _) = cluster.run("render", &manifests, 0);
+    let web = &report["pods"][0]["containers"]["web"];
+    assert_eq!(
+        (&web["env"]["IP"], &web["unknown"]),
+        (&json!("10.0.0.8"), &json!({"MEMORY": "limits.memory"}))
+    );
+    assert_eq!(run.stderr, "larder: cannot read Node n1: not found\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pods_of_workloads_have_no_node_and_those_without_need_ask_for_none() {
+    let plain = pod(json!([{"name": "A", "value": "1"}]));
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"template": {"spec": pod(node_facts())["spec"]}}});
+    let cluster = Cluster::with(&[node("10.0.0.7"), on_node(plain.clone())]).await;
+    let (report, _, paths) = cluster.run("render", &[plain.clone(), deployment], 0);
+    let pods = report["pods"].as_array().unwrap();
+    assert_eq!(
+        pods[1]["containers"]["web"]["unknown"]["NODE"],
+        "spec.nodeName"
+    );
+    assert_eq!(paths, [""; 0]);
+    let (_, _, paths) = cluster.run("diff", &[plain], 0);
+    assert_eq!(paths, ["namespaces/default/pods/web"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_many_objects_is_requested_once() {
+    let cluster = Cluster::with(&[map("shared", "1")]).await;
+    let deployments = (0..100).map(|number| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": format!("d{number}")},
+            "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i",
+                "env": [key("configMapKeyRef", "shared")]}]}}}})
+    });
+    let deployments: Vec<_> = deployments.collect();
+    let (_, run, paths) = cluster.run("render", &deployments, 0);
+    assert_eq!(paths, ["namespaces/default/configmaps/shared"]);
+    // No progress in a pipe.
+    assert_eq!(run.stderr, "");
+    let (report, _, paths) = cluster.run("diff", &deployments, 1);
+    assert_eq!(report["pods"].as_array().unwrap().len(), 100);
+    // Each at the paths of the workload and of a pod of its name.
+    assert_eq!(paths.len(), 201);
+}
+
+#[test]
+fn flags_of_kubectl_work_or_say_what_does() {
+    let desk = Desk::with([
+        ("app.yaml", &pod(json!([])).to_string()),
+        ("kubeconfig", "{contexts: [{name: dev}, {name: prod}]}"),
+    ]);
+    for (args, expected) in [
+        (
+            "render -k overlays/prod",
+            "kubectl kustomize overlays/prod | larder render -f -\n",
+        ),
+        ("refs -k .", "kubectl kustomize . | larder refs -f -\n"),
+        (
+            "diff -k .",
+            "kubectl kustomize . | larder diff -f - --kubeconfig FILE\n",
+        ),
+        (
+            "render -f app.yaml --kubeconfig kubeconfig --context nope",
+            r#"no context "nope"; its contexts are ["dev", "prod"]"#,
+        ),
+    ] {
+        let run = desk.run(args);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{run:?}");
+        assert!(run.stderr.contains(expected), "{run:?}");
+    }
+    for command in [
+        "render -f app.yaml",
+        "refs -f app.yaml",
+        "diff --from-file app.yaml --to-file app.yaml",
+    ] {
+        let plain = desk.run(command);
+        assert_eq!(plain.code, 0, "{plain:?}");
+        for flag in ["-A", "-o wide"] {
+            let run = desk.run(&format!("{command} {flag}"));
+            assert_eq!((run.code, &run.stdout), (0, &plain.stdout), "{run:?}");
+        }
+        let json = desk.run(&format!("{command} -o json"));
+        let yaml = desk.run(&format!("{command} -o yaml"));
+        let read = YamlDocument::parse(&yaml.stdout, 0).unwrap();
+        let read: Value = read.decode().unwrap();
+        assert_eq!(
+            read,
+            serde_json::from_str::<Value>(&json.stdout).unwrap(),
+            "{yaml:?}"
+        );
+    }
+}
