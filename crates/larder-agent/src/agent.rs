@@ -8,7 +8,7 @@ mod handle;
 mod node_pods;
 mod start;
 
-use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
+use std::{collections::HashSet, fmt, mem, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use futures::{FutureExt as _, future::OptionFuture};
@@ -22,8 +22,7 @@ use larder_inputs::{
 use larder_objects::{Kind, ObjectKey};
 use larder_pods::deleter::PodDeleter;
 use larder_pods::{
-    PodManager, PodMerge, PodMetrics, PodUid, ResolvedPodUid,
-    lifecycle::PodLifecycle,
+    PodLoop, PodManager, PodMerge, PodMetrics, PodUid, ResolvedPodUid,
     source::{ApiSource, HttpSource, SourceReport},
 };
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
@@ -130,7 +129,9 @@ impl Agent {
         let wants_trust_bundles = watch::Sender::new(false);
         let wanted = wants_trust_bundles.subscribe();
         let expected = self.start_sources(reports, wanted, &mut tasks);
-        let mirrors = self.start_mirrors(&mut tasks);
+        let merge = PodMerge::new(expected).keeping(earlier);
+        let pods = PodLoop::new(merge, mem::take(&mut self.manager));
+        self.start_mirrors(&pods, &mut tasks);
 
         let handle = self.handle.clone();
         let inputs = Arc::clone(&handle.node.inputs);
@@ -152,14 +153,11 @@ impl Agent {
             &shutdown,
         );
         let mut node = NodePods {
-            manager: self.manager,
-            merge: PodMerge::new(expected).keeping(earlier),
-            lifecycle: PodLifecycle::new(true),
+            pods,
             reconciler: handle.reconciler(wants_trust_bundles, self.rng, shutdown.clone()),
             deleter: PodDeleter::new(
                 (self.pod_deletion == PodDeletion::ByAgent).then_some(self.client),
             ),
-            mirrors,
             metrics: self.pod_metrics,
             handle: self.handle,
             ready: false,
@@ -168,7 +166,6 @@ impl Agent {
                 node: false,
                 incomplete: cluster.borrow().incomplete,
             },
-            epoch: 0,
             cluster_state: self.cluster_state,
             contact,
             changed,

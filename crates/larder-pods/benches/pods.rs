@@ -201,10 +201,11 @@ fn lookups(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("look up a pod");
     for pods in NODES {
         let node = node_with(pods);
+        let reader = node.pods.pods();
         let full_name = FullName::of(&pod(pods / 2, "i:1").metadata);
         let uid = PodUid::of(&pod(pods / 2, "i:1").metadata);
         group.bench_function(format!("by full name of {pods}"), |bencher| {
-            let read = || node.manager.pod_by_full_name(black_box(&full_name));
+            let read = || reader.pod_by_full_name(black_box(&full_name));
             per_pod(
                 bencher,
                 READS,
@@ -218,8 +219,8 @@ fn lookups(criterion: &mut Criterion) {
         });
         group.bench_function(format!("by UID of {pods}"), |bencher| {
             let read = || {
-                let uid = node.manager.translate_pod_uid(black_box(&uid));
-                node.manager.pod_by_uid(&uid)
+                let uid = reader.translate_pod_uid(black_box(&uid));
+                reader.pod_by_uid(&uid)
             };
             per_pod(
                 bencher,

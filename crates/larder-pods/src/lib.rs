@@ -2,11 +2,10 @@
 //! pods.
 //!
 //! ```text
-//!  ApiSource ──┐
-//!  FileSource ─┼─► PodMerge ── PodUpdate ─► the agent ─► PodManager ─► readers
-//!  HttpSource ─┘   per source  ADD, UPDATE,   │ │
-//!                              REMOVE …       │ └─► PodLifecycle: when a pod is registered with the object managers
-//!                                             └───► MirrorReconciler: the API server's copies of static pods
+//!  ApiSource ──┐   ┌─ PodLoop ───────────────────────────────────────────────────────┐
+//!  FileSource ─┼─► │ PodMerge: ADD, UPDATE, REMOVE … ─► PodManager ─► PodLifecycle ──┼─► PodAction: serve, retire …
+//!  HttpSource ─┘   └────────────────────────────────────────┼────────────────────────┘
+//!                                                           └─► MirrorReconciler: the API server's copies
 //! ```
 //!
 //! Rules: kubelet 1.36, `pkg/kubelet/{pod,config}`. If a part differs, its module explains why.
@@ -22,6 +21,7 @@ mod merge;
 #[cfg(feature = "metrics")]
 mod metrics;
 pub mod mirror;
+mod pod_loop;
 pub mod source;
 pub mod static_pod;
 mod stored;
@@ -36,4 +36,5 @@ pub use manager::{
 pub use merge::{DuplicatePod, Merged, Operation, PodMerge, PodUpdate, SourcePods};
 #[cfg(feature = "metrics")]
 pub use metrics::PodMetrics;
+pub use pod_loop::{PodAction, PodLoop};
 pub use stored::{StoredPod, StoredPodError};

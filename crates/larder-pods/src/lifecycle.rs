@@ -28,6 +28,8 @@ use std::{
     sync::Arc,
 };
 
+use parking_lot::Mutex;
+
 use super::{
     identity::{FullName, PodUid, ResolvedPodUid, is_mirror_pod, is_static_pod},
     merge::Operation,
@@ -70,6 +72,9 @@ pub enum HeldBecause {
     NameInUse,
     /// Its deletion was requested before it could start.
     EndedUnstarted,
+    /// Its UID cannot be the name of a directory. The lifecycle does not have such pods; see
+    /// [`PodLoop`](crate::PodLoop).
+    InvalidUid,
 }
 
 /// All pods of the node and their states.
@@ -84,7 +89,25 @@ pub struct PodLifecycle {
     /// The answer of [`Self::working`], which is read after each change and so updated with each.
     working: WorkingPods,
     /// The answer of [`Self::terminating_static_pods`], likewise.
-    terminating: Arc<BTreeSet<FullName>>,
+    terminating: TerminatingPods,
+}
+
+/// Static pods that are missing from their source and still terminate. All clones have the same pods: a copy for each
+/// change would cost as much as all of them.
+#[derive(Clone, Debug, Default)]
+pub struct TerminatingPods(Arc<Mutex<BTreeSet<FullName>>>);
+
+impl TerminatingPods {
+    /// Whether the pod with `full_name` is one of them now.
+    pub fn contains(&self, full_name: &FullName) -> bool {
+        self.0.lock().contains(full_name)
+    }
+}
+
+impl FromIterator<FullName> for TerminatingPods {
+    fn from_iter<I: IntoIterator<Item = FullName>>(pods: I) -> Self {
+        Self(Arc::new(Mutex::new(pods.into_iter().collect())))
+    }
 }
 
 /// Number of pods that came again under a known UID; kubelet 1.36, `restarted_pods_total`.
@@ -184,8 +207,8 @@ impl PodLifecycle {
     }
 
     /// Static pods that are missing from their source and still terminate. Their mirror pods have to stay.
-    pub fn terminating_static_pods(&self) -> Arc<BTreeSet<FullName>> {
-        Arc::clone(&self.terminating)
+    pub fn terminating_static_pods(&self) -> TerminatingPods {
+        self.terminating.clone()
     }
 
     /// Handles one pod of an update of the sources.
@@ -416,10 +439,11 @@ impl PodLifecycle {
             kind.is_static && kind.gone && kind.stage != WorkingStage::Terminated
         };
         if now.is_some_and(terminates) {
-            let terminating = Arc::make_mut(&mut self.terminating);
+            let mut terminating = self.terminating.0.lock();
             terminating.insert(FullName::of(&pod.metadata));
         } else if before.is_some_and(terminates) {
-            Arc::make_mut(&mut self.terminating).remove(&FullName::of(&pod.metadata));
+            let mut terminating = self.terminating.0.lock();
+            terminating.remove(&FullName::of(&pod.metadata));
         }
     }
 

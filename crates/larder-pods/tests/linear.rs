@@ -68,7 +68,7 @@ fn sets_cost_the_same_for_each_pod() {
             (vec![], 0),
         ] {
             steps.push(measure(|| node.take(SourcePods::All(pods))));
-            assert_eq!(node.manager.pods().len(), left);
+            assert_eq!(node.pods.pods().pods().len(), left);
         }
         steps
     };

@@ -4,7 +4,7 @@
     reason = "the lint does not see that helpers of tests are tests"
 )]
 
-use std::{future::Future, path::Path, sync::Arc, time::Duration};
+use std::{future::Future, path::Path, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,17 +14,16 @@ use kube::{
 };
 use larder_apiserver::{ApiServer, Options};
 use larder_pods::{
-    FullName, Operation, PodManager, PodMerge, PodSource, PodUid, Pods, ResolvedPodUid, SourcePods,
-    StoredPod,
+    FullName, PodAction, PodLoop, PodManager, PodMerge, PodSource, PodUid, Pods, ResolvedPodUid,
+    SourcePods, StoredPod,
     identity::{CONFIG_HASH, CONFIG_MIRROR, is_mirror_pod, is_mirror_pod_of},
-    lifecycle::{LifecycleAction, PodLifecycle},
-    mirror::{MirrorClient, MirrorReconciler, MirrorScope},
+    mirror::MirrorClient,
     source::{ApiSource, SourceEvent, SourceReport},
     static_pod::{ApiReferences, StaticPods},
 };
 use serde_json::json;
 use tokio::{
-    sync::{mpsc, watch},
+    sync::mpsc,
     task::JoinSet,
     time::{self, Instant},
 };
@@ -63,18 +62,14 @@ impl TestNode {
     fn start_on(client: Client) -> Self {
         let (reports, received) = mpsc::channel(16);
         let (volumes_gone, volumes) = mpsc::unbounded_channel();
-        let (scope, scope_receiver) = watch::channel(MirrorScope::default());
-        let manager = PodManager::default();
-        let pods = manager.reader();
-        let mirrors = MirrorReconciler::new(
-            MirrorClient::new(client.clone(), "n1"),
-            manager.reader(),
-            scope_receiver,
-        );
+        let merge = PodMerge::new([PodSource::Api, PodSource::File]);
+        let node = PodLoop::new(merge, PodManager::default());
+        let pods = node.pods();
+        let mirrors = node.mirror_pods(MirrorClient::new(client.clone(), "n1"));
         let mut tasks = JoinSet::new();
         tasks.spawn(ApiSource::new(client.clone(), "n1").run(reports.clone()));
         tasks.spawn(mirrors.run());
-        tasks.spawn(follow(manager, received, volumes, scope));
+        tasks.spawn(follow(node, received, volumes));
         Self {
             client,
             reports,
@@ -133,49 +128,25 @@ async fn until<T, F: Future<Output = Option<T>>>(ask: impl Fn() -> F) -> T {
 }
 
 async fn follow(
-    mut manager: PodManager,
+    mut pods: PodLoop,
     mut reports: mpsc::Receiver<SourceReport>,
     mut volumes_gone: mpsc::UnboundedReceiver<()>,
-    scope: watch::Sender<MirrorScope>,
 ) {
-    let mut merge = PodMerge::new([PodSource::Api, PodSource::File]);
-    let mut lifecycle = PodLifecycle::new(true);
+    let now = Timestamp::UNIX_EPOCH;
     let mut retiring = Vec::new();
     loop {
-        let mut steps = Vec::new();
-        tokio::select! {
-            report = reports.recv() => {
-                let SourceReport { source, event: SourceEvent::Pods(pods) } = report.unwrap() else { continue };
-                for update in merge.merge(source, pods, Timestamp::UNIX_EPOCH).updates {
-                    for pod in update.pods {
-                        match update.operation {
-                            Operation::Remove => manager.remove_pod(&pod),
-                            _ => manager.add_pod(Arc::clone(&pod)),
-                        }
-                        steps.extend(lifecycle.handle(update.operation, &pod));
-                    }
-                }
-                if merge.all_sources_seen() {
-                    steps.extend(lifecycle.all_sources_seen());
-                }
-            }
+        let actions = tokio::select! {
+            report = reports.recv() => pods.report(report.unwrap(), now),
             Some(()) = volumes_gone.recv() => {
-                for uid in std::mem::take(&mut retiring) {
-                    steps.extend(lifecycle.volumes_gone(&uid));
-                }
+                let gone = std::mem::take(&mut retiring).into_iter();
+                gone.flat_map(|uid| pods.volumes_gone(&uid, now)).collect()
+            }
+        };
+        for action in actions {
+            if let PodAction::Retire(pod) = action {
+                retiring.push(ResolvedPodUid::of(&pod.metadata));
             }
         }
-        for action in steps {
-            if let LifecycleAction::Retire(pod) = action {
-                let uid = PodUid::of(&pod.metadata);
-                retiring.push(ResolvedPodUid::new(uid.as_str()));
-            }
-        }
-        scope.send_replace(MirrorScope {
-            all_sources_seen: merge.all_sources_seen(),
-            terminating: lifecycle.terminating_static_pods(),
-            epoch: 0,
-        });
     }
 }
 

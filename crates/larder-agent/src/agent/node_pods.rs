@@ -1,24 +1,21 @@
 //! The pods of the node: turns the reports of the sources into the life of each pod.
 
-use std::{mem, sync::Arc};
+use std::mem;
 
 use larder_inputs::cluster_state::ClusterState;
 use larder_objects::{ObjectKey, chain};
 use larder_pods::deleter::PodDeleter;
 use larder_pods::events::{EventSubject, PodReason};
 use larder_pods::{
-    DuplicatePod, Operation, PodManager, PodMerge, PodMetrics, PodSource, PodUid, PodUpdate,
-    ResolvedPodUid, SourcePods, StoredPod,
-    identity::{is_mirror_pod, is_static_pod},
-    lifecycle::{HeldBecause, LifecycleAction, PodLife, PodLifecycle},
-    mirror::MirrorScope,
-    source::{SourceEvent, SourceReport},
+    DuplicatePod, PodAction, PodLoop, PodMetrics, PodSource, ResolvedPodUid, SourcePods,
+    lifecycle::{HeldBecause, PodLife},
+    source::{SourceEvent, SourceProblem, SourceReport},
 };
 use larder_projection::disk::{DiskError, PodOnDisk};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use super::{AgentHandle, handle::ApiPodState};
+use super::AgentHandle;
 use crate::{
     checkpoint::{ApiContact, StaleNode, contact},
     reconcile::Reconciler,
@@ -26,12 +23,9 @@ use crate::{
 
 /// The pods of the node, from the reports of the sources to the life of each pod.
 pub(super) struct NodePods {
-    pub(super) manager: PodManager,
-    pub(super) merge: PodMerge,
-    pub(super) lifecycle: PodLifecycle,
+    pub(super) pods: PodLoop,
     pub(super) reconciler: Reconciler,
     pub(super) deleter: PodDeleter,
-    pub(super) mirrors: watch::Sender<MirrorScope>,
     pub(super) metrics: PodMetrics,
     pub(super) handle: AgentHandle,
     /// All sources have reported.
@@ -39,8 +33,6 @@ pub(super) struct NodePods {
     /// Whether to look once more for volumes of an earlier agent.
     pub(super) rescan: bool,
     pub(super) known: ApiState,
-    /// See [`MirrorScope::epoch`].
-    pub(super) epoch: u64,
     pub(super) cluster_state: watch::Sender<ClusterState>,
     /// The API server's strongest answer about the pods.
     pub(super) contact: watch::Sender<ApiContact>,
@@ -62,26 +54,18 @@ impl NodePods {
         if report.source == PodSource::Api {
             self.note_contact(contact(&report.event));
         }
-        match report.event {
-            SourceEvent::Pods(pods) => {
-                self.merge_pods(report.source, pods);
-                self.publish();
-            }
-            SourceEvent::Problems(problems) => {
-                let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
-                for problem in &problems {
-                    warn!(source = %report.source, problem, "pod source is incomplete, keeping its last known pods");
-                }
-                let count = problems.len();
-                let mut sources = self.handle.sources.lock();
-                let before = sources.problems.insert(report.source, problems);
-                drop(sources);
-                let is_better = before.is_some_and(|before| before.len() > count);
-                if is_better && report.source == PodSource::Api {
-                    self.begin_epoch();
-                }
-            }
+        let actions = self.pods.report(report, self.handle.node.now());
+        self.take(actions);
+        self.publish();
+    }
+
+    /// Reports what keeps a source from seeing all its pods.
+    fn incomplete(&self, source: PodSource, problems: &[SourceProblem]) {
+        let problems: Vec<_> = problems.iter().map(ToString::to_string).collect();
+        for problem in &problems {
+            warn!(%source, problem, "pod source is incomplete, keeping its last known pods");
         }
+        self.handle.sources.lock().problems.insert(source, problems);
     }
 
     /// Records an answer of the API server. Once it has reported pods, or denied them, no copies are served to new
@@ -99,35 +83,12 @@ impl NodePods {
         }
     }
 
-    fn merge_pods(&mut self, source: PodSource, pods: SourcePods) {
-        let now = self.handle.node.now();
-        let merged = self.merge.merge(source, pods, now);
-        for duplicate in merged.duplicates {
-            self.rejected(&duplicate);
-        }
-        self.take_updates(merged.updates);
-    }
-
-    fn take_updates(&mut self, updates: Vec<PodUpdate>) {
-        self.handle.sources.lock().rejected =
-            (self.merge.waiting().map(|pod| pod.to_string())).collect();
-        for update in updates {
-            for pod in update.pods {
-                self.handle_pod(update.operation, &pod);
-            }
-        }
-    }
-
     /// Reports a pod that another one keeps from being served.
-    fn rejected(&mut self, duplicate: &DuplicatePod) {
+    fn rejected(&self, duplicate: &DuplicatePod) {
         warn!(error = duplicate.to_string(), "pod rejected, not served");
-        let metadata = &duplicate.pod.metadata;
         let subject = EventSubject::Pod(PodReason::Rejected);
         let node = &self.handle.node;
         node.post(&duplicate.pod, subject, &duplicate.to_string());
-        if metadata.deletion_timestamp.is_some() {
-            self.deleter.delete(metadata);
-        }
     }
 
     /// Serves the pods of the checkpoint like pods of the API server, unless the server has answered by now. They are
@@ -149,7 +110,11 @@ impl NodePods {
             before != (state.node.is_some(), state.services.is_some())
         });
         for pod in stale.pods {
-            self.merge_pods(PodSource::Api, SourcePods::One(Box::new(pod)));
+            let event = SourceEvent::Pods(SourcePods::One(Box::new(pod)));
+            let source = PodSource::Api;
+            let report = SourceReport { source, event };
+            let actions = self.pods.report(report, self.handle.node.now());
+            self.take(actions);
         }
         self.publish();
     }
@@ -170,135 +135,56 @@ impl NodePods {
             self.rescan = true;
         }
         if known.node && !before.node {
-            self.begin_epoch();
+            self.pods.begin_epoch();
         }
     }
 
-    /// The API server or the Node has come back: mirror pods are created again.
-    fn begin_epoch(&mut self) {
-        self.epoch += 1;
-        self.publish();
-    }
-
-    fn handle_pod(&mut self, operation: Operation, pod: &Arc<StoredPod>) {
-        let uid = ResolvedPodUid::of(&pod.metadata);
-        // A UID becomes the name of a directory, and the API server is not trusted.
-        if !is_directory_name(uid.as_str()) {
-            if operation == Operation::Remove {
-                self.reconciler.forget(&uid);
-            } else {
-                self.reconciler.hold(pod, BAD_UID);
-            }
-            return;
-        }
-        let before = self.api_state(pod);
-        if operation == Operation::Remove {
-            self.manager.remove_pod(pod);
-        } else {
-            self.manager.update_pod(pod.clone());
-        }
-        let after = self.api_state(pod);
-        if before != after {
-            let changed = [before, after].into_iter().flatten().map(|(uid, _)| uid);
-            changed.for_each(|uid| self.handle.node.reports.statuses.note_change(&uid));
-        }
-        if operation != Operation::Remove
-            && !is_mirror_pod(&pod.metadata)
-            && pod.metadata.deletion_timestamp.is_some()
-        {
-            self.deleter.delete(&pod.metadata);
-        }
-        let steps = self.lifecycle.handle(operation, pod);
-        self.take(steps);
-        if is_mirror_pod(&pod.metadata) && operation != Operation::Remove {
-            self.mirror_changed(pod);
-        }
-        match self.lifecycle.life(&uid) {
-            None => self.reconciler.forget(&uid),
-            Some(PodLife::Held(because)) => self.reconciler.hold(pod, held(because)),
-            Some(PodLife::Served | PodLife::Retiring { .. } | PodLife::Finished) => {}
-        }
-    }
-
-    /// The state at the API server that status shows of `pod`, or of the pod whose mirror it is.
-    fn api_state(&self, pod: &StoredPod) -> Option<(ResolvedPodUid, ApiPodState)> {
-        let pods = &self.handle.pods;
-        let pod = if is_mirror_pod(&pod.metadata) {
-            pods.pod_by_mirror_pod(pod)
-        } else {
-            pods.pod_by_uid(&ResolvedPodUid::of(&pod.metadata))
-        }?;
-        Some((
-            ResolvedPodUid::of(&pod.metadata),
-            self.handle.api_state(&pod),
-        ))
-    }
-
-    fn take(&mut self, steps: Vec<LifecycleAction>) {
-        for step in steps {
-            match step {
-                LifecycleAction::Serve(pod) => {
-                    let mirror = self.handle.pods.mirror_pod_by_pod(&pod);
-                    let mirror = mirror.filter(|_| is_static_pod(&pod.metadata));
-                    let with_addresses = mirror.and_then(|mirror| with_addresses_of(&mirror, &pod));
-                    self.reconciler.serve(&with_addresses.unwrap_or(pod));
+    /// Carries out the actions for pods.
+    fn take(&mut self, actions: Vec<PodAction>) {
+        for action in actions {
+            match action {
+                PodAction::Serve(pod) => self.reconciler.serve(&pod),
+                PodAction::Retire(pod) => self.reconciler.retire(&pod),
+                PodAction::Unregister(uid) => self.reconciler.unregister(&uid),
+                PodAction::Hold(pod, because) => self.reconciler.hold(&pod, held(&because)),
+                PodAction::Forget(uid) => self.reconciler.forget(&uid),
+                PodAction::Delete(pod) => self.deleter.delete(&pod.metadata),
+                PodAction::Reject(duplicate) => self.rejected(&duplicate),
+                PodAction::ApiStateChanged(uid) => {
+                    self.handle.node.reports.statuses.note_change(&uid);
                 }
-                LifecycleAction::Retire(pod) => self.reconciler.retire(&pod),
-                LifecycleAction::Unregister(uid) => self.reconciler.unregister(&uid),
+                PodAction::Problems(source, problems) => self.incomplete(source, &problems),
             }
-        }
-    }
-
-    /// Serves a static pod with the addresses that were reported for its mirror pod.
-    fn mirror_changed(&mut self, mirror: &StoredPod) {
-        let Some(pod) = self.handle.pods.pod_by_mirror_pod(mirror) else {
-            return;
-        };
-        let life = self.lifecycle.life(&ResolvedPodUid::of(&pod.metadata));
-        if matches!(life, Some(PodLife::Served))
-            && let Some(pod) = with_addresses_of(mirror, &pod)
-        {
-            self.reconciler.serve(&pod);
         }
     }
 
     pub(super) fn volumes_gone(&mut self, uid: &ResolvedPodUid) {
-        let steps = self.lifecycle.volumes_gone(uid);
-        self.take(steps);
-        if self.lifecycle.life(uid).is_none() {
-            self.reconciler.forget(uid);
-        }
-        let now = self.handle.node.now();
-        let admitted = self.merge.volumes_gone(&PodUid::new(uid.as_str()), now);
-        self.take_updates(admitted);
+        let actions = self.pods.volumes_gone(uid, self.handle.node.now());
+        self.take(actions);
         self.publish();
     }
 
-    /// Publishes the state of sources and pods to status, metrics and mirror pods.
+    /// Publishes the state of sources and pods to status and metrics.
     pub(super) fn publish(&self) {
+        let merge = self.pods.sources();
         {
             let mut sources = self.handle.sources.lock();
             sources.ready = self.ready;
-            sources.silent = self.merge.silent_sources().collect();
+            sources.silent = merge.silent_sources().collect();
+            sources.rejected = merge.waiting().map(|pod| pod.to_string()).collect();
         }
         self.changed.send_replace(());
+        let lifecycle = self.pods.lifecycle();
         self.metrics
-            .observe(self.lifecycle.working(), self.lifecycle.restarted());
-        self.mirrors.send_replace(MirrorScope {
-            all_sources_seen: self.ready,
-            terminating: self.lifecycle.terminating_static_pods(),
-            epoch: self.epoch,
-        });
+            .observe(lifecycle.working(), lifecycle.restarted());
     }
 
     /// Whether all sources have reported, for the first time.
     pub(super) fn becomes_ready(&mut self) -> bool {
-        if self.ready || !self.merge.all_sources_seen() {
+        if self.ready || !self.pods.sources().all_sources_seen() {
             return false;
         }
         self.ready = true;
-        let steps = self.lifecycle.all_sources_seen();
-        self.take(steps);
         self.publish();
         true
     }
@@ -324,7 +210,7 @@ impl NodePods {
         });
         for pod in found.unwrap_or_default() {
             let uid = ResolvedPodUid::new(pod.uid);
-            let life = self.lifecycle.life(&uid);
+            let life = self.pods.lifecycle().life(&uid);
             if matches!(life, Some(PodLife::Served | PodLife::Retiring { .. })) {
                 continue;
             }
@@ -342,37 +228,9 @@ impl NodePods {
     }
 }
 
-/// `pod` with the addresses of its mirror pod: the API server has no other place for them. `None` if the mirror pod has
-/// none, or if the manifest of `pod` states one.
-fn with_addresses_of(mirror: &StoredPod, pod: &StoredPod) -> Option<Arc<StoredPod>> {
-    let reported = mirror.decode().status?;
-    let mut pod = pod.decode();
-    let status = pod.status.get_or_insert_default();
-    if status.pod_ip.is_some() || reported.pod_ip.is_none() {
-        return None;
-    }
-    status.host_ip = reported.host_ip;
-    status.host_ips = reported.host_ips;
-    status.pod_ip = reported.pod_ip;
-    status.pod_ips = reported.pod_ips;
-    StoredPod::new(pod).ok().map(Arc::new)
-}
-
 /// Why a pod of which only the volumes are known is kept, for the status.
 const KEPT: &str =
     "no manifest has this pod, but not all can be read: its volumes stay as they are";
-
-/// Why a pod whose UID is no directory name is not served, for the status.
-const BAD_UID: &str = "its UID cannot be the name of a directory";
-
-/// Longest UID: Kubernetes' own have 36 bytes, and those of static pods 32.
-const MAX_UID: usize = 128;
-
-/// Whether `uid` is the name of exactly one directory.
-fn is_directory_name(uid: &str) -> bool {
-    let fits = !uid.is_empty() && uid.len() <= MAX_UID;
-    fits && uid != "." && uid != ".." && !uid.contains(|c: char| c == '/' || c.is_control())
-}
 
 /// Why a pod is not served, for the status.
 fn held(because: &HeldBecause) -> &'static str {
@@ -380,5 +238,6 @@ fn held(because: &HeldBecause) -> &'static str {
         HeldBecause::NetworkNotReady => "the network of the node is not ready",
         HeldBecause::NameInUse => "another static pod has its name",
         HeldBecause::EndedUnstarted => "it was deleted before it could start",
+        HeldBecause::InvalidUid => "its UID cannot be the name of a directory",
     }
 }

@@ -8,8 +8,8 @@ use larder::NodeTtl;
 use larder_inputs::cluster_state::{follow_cluster, follow_incomplete, follow_trust_bundles};
 use larder_objects::chain;
 use larder_pods::{
-    FullName, PodSource, PodUid,
-    mirror::{MirrorClient, MirrorReconciler, MirrorScope},
+    FullName, PodLoop, PodSource, PodUid,
+    mirror::MirrorClient,
     source::{ApiSource, FileSource, SourceReport},
 };
 use larder_projection::disk::{Memory, PodOnDisk, VolumeHost};
@@ -124,11 +124,10 @@ impl Agent {
     }
 
     /// Starts the task that maintains the mirror pods, and registers the Node if configured.
-    pub(super) fn start_mirrors(&mut self, tasks: &mut Tasks) -> watch::Sender<MirrorScope> {
-        let scope = watch::Sender::new(MirrorScope::default());
+    pub(super) fn start_mirrors(&mut self, pods: &PodLoop, tasks: &mut Tasks) {
         // Mirror pods and the Node belong to the kubelet.
         if self.handle.beside.is_some() {
-            return scope;
+            return;
         }
         let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
         if self.config.register_node {
@@ -138,10 +137,9 @@ impl Agent {
                 register_node(mirrors.clone(), self.rng.fork()),
             );
         }
-        let reconciler = MirrorReconciler::new(mirrors, self.manager.reader(), scope.subscribe());
+        let reconciler = pods.mirror_pods(mirrors);
         self.handle.sources.lock().mirrors = Some(reconciler.problems());
         tasks.spawn("mirror pods", reconciler.run());
-        scope
     }
 
     /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which lists

@@ -16,6 +16,7 @@ use tokio::{
 use super::client::{Created, MirrorClient, MirrorError, NodeIdentity, is_current};
 use crate::{
     identity::{FullName, MirrorPodUid, PodUid},
+    lifecycle::TerminatingPods,
     manager::{MirrorOverview, Pods},
     stored::StoredPod,
 };
@@ -36,12 +37,12 @@ const UNDELAYED: u32 = 16;
 const CONCURRENCY: usize = 8;
 
 /// The conditions on which mirror pods depend, besides the pods themselves.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct MirrorScope {
     /// Every source has reported all its pods. Before that, the static pod of an orphan may just be unreported.
     pub all_sources_seen: bool,
     /// Static pods that are gone from their source and still terminate. Their mirror pods stay until that is done.
-    pub terminating: Arc<BTreeSet<FullName>>,
+    pub terminating: TerminatingPods,
     /// Changes when the API server, possibly another one, or the Node is back. Earlier failures and findings are then
     /// dropped.
     pub epoch: u64,

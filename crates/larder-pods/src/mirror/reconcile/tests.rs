@@ -65,7 +65,7 @@ impl ReconcilerFixture {
         let client = MirrorClient::new(Client::new(service, "default"), "n1");
         let scope = MirrorScope {
             all_sources_seen: true,
-            terminating: Arc::default(),
+            terminating: TerminatingPods::default(),
             epoch: 0,
         };
         let (scope_sender, receiver) = watch::channel(scope.clone());
@@ -257,7 +257,7 @@ async fn orphans_are_deleted_by_uid_after_their_static_pod() {
     assert_eq!(fixture.pass().await, [""; 0]);
 
     fixture.scope.all_sources_seen = true;
-    fixture.scope.terminating = Arc::new(["b_default".parse().unwrap()].into());
+    fixture.scope.terminating = ["b_default".parse().unwrap()].into_iter().collect();
     let mut writes = fixture.pass().await;
     writes.sort();
     assert_eq!(
@@ -265,7 +265,7 @@ async fn orphans_are_deleted_by_uid_after_their_static_pod() {
         ["delete a a-mirror-uid 0", "delete c c-mirror-uid 0"]
     );
 
-    fixture.scope.terminating = Arc::default();
+    fixture.scope.terminating = TerminatingPods::default();
     assert_eq!(fixture.pass().await, ["delete b b-mirror-uid 0"]);
 }
 
