@@ -11,12 +11,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use futures::stream;
+use futures::{future::OptionFuture, stream};
 use larder_transport::blocking::blocking;
 use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{Semaphore, watch},
-    time::timeout,
+    time::{Instant, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -62,8 +62,11 @@ async fn pods(State(agent): State<AgentHandle>) -> Response {
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Since {
     since: Option<u64>,
+    /// For clients that read a response as a whole. The connection's own limit comes first.
+    timeout_seconds: Option<u32>,
 }
 
 /// A line of the stream of changes.
@@ -98,7 +101,12 @@ async fn changes(
         return (StatusCode::GONE, text).into_response();
     }
     let newest = agent.journal().subscribe();
+    let end = query
+        .timeout_seconds
+        .map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
     let start = StreamPosition {
+        end,
+        is_over: false,
         agent,
         shutdown,
         newest,
@@ -114,6 +122,10 @@ async fn changes(
 
 /// The place of a client in the stream.
 struct StreamPosition {
+    /// When the stream ends, if the client says so.
+    end: Option<Instant>,
+    /// It has passed: no more lines follow.
+    is_over: bool,
     agent: AgentHandle,
     shutdown: CancellationToken,
     newest: watch::Receiver<u64>,
@@ -121,19 +133,26 @@ struct StreamPosition {
 }
 
 impl StreamPosition {
-    /// The next lines; `None` at shutdown, and for a client that has fallen behind, which will then see 410.
+    /// The next lines; `None` at shutdown, at the end that the client has set, and for a client that has fallen behind,
+    /// which will then see 410.
     async fn next(&mut self) -> Option<String> {
         loop {
+            if self.is_over {
+                return None;
+            }
+            self.is_over = self.end.is_some_and(|end| Instant::now() >= end);
             self.newest.borrow_and_update();
             let entries = self.agent.journal().since(self.since).ok()?;
             if let Some(last) = entries.last() {
                 self.since = last.sequence;
                 return Some(lines(&self.agent, &entries));
             }
-            // Both arms are cancel-safe.
+            // All arms are cancel-safe.
+            let end = OptionFuture::from(self.end.map(sleep_until));
             let changed = tokio::select! {
                 biased;
                 () = self.shutdown.cancelled() => return None,
+                Some(()) = end => return None,
                 changed = timeout(BOOKMARK_INTERVAL, self.newest.changed()) => changed,
             };
             if changed.is_err() {

@@ -159,6 +159,34 @@ fn changes_are_streamed_and_resumed_by_number() {
 }
 
 #[test]
+fn stream_of_changes_ends_after_the_time_of_the_client() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let since = get(&desk, "/v1/pods")["sequence"].as_u64().unwrap();
+    put(&desk, "two.yaml", &pod("two", "app"));
+    let request = |seconds: u32| {
+        let query = format!("since={since}&timeoutSeconds={seconds}");
+        let (status, lines) = ask(&desk, &format!("GET /v1/changes?{query} HTTP/1.0\r\n\r\n"));
+        assert_eq!(status, "200");
+        let lines = lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap());
+        lines.collect::<Vec<Value>>()
+    };
+    // Whatever there is by then.
+    while request(0).is_empty() {}
+    let changes = request(1);
+    changes.iter().for_each(|change| check(change, "Change"));
+    assert!(
+        changes.iter().any(|change| change["name"] == "two"),
+        "{changes:?}"
+    );
+    let (status, _) = ask(&desk, "GET /v1/changes?timeoutSeconds=x HTTP/1.0\r\n\r\n");
+    assert_eq!(status, "400");
+}
+
+#[test]
 fn stream_of_changes_ends_with_the_agent() {
     let desk = desk();
     let mut agent = Agent::start(&desk);
@@ -248,6 +276,19 @@ fn projection_needs_nothing_of_the_agent() {
     check(&projection, "Projection");
     let files = &projection["pods"][0]["volumes"]["cfg"]["files"];
     assert_eq!(files["k"], json!({"mode": "0644", "data": "dg=="}));
+    // What only a node knows, and what deserves a look.
+    let address = "{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}";
+    let unknown =
+        pod("other", "mine").replace("image: i,", &format!("image: i, env: [{address}],"));
+    let (status, body) = post(
+        &desk,
+        &format!("{unknown}---\n{}", config_map("mine", "k: v")),
+    );
+    assert_eq!(status, "200", "{body}");
+    let projection: Value = serde_json::from_str(&body).unwrap();
+    check(&projection, "Projection");
+    let unknown = &projection["pods"][0]["containers"]["main"]["unknown"];
+    assert!(unknown["IP"].is_string(), "{projection}");
     // The agent's own ConfigMap is not found.
     let (_, body) = post(&desk, &pod("other", "app"));
     assert!(body.contains("configmap \\\"app\\\" not found"), "{body}");
