@@ -25,6 +25,8 @@ mod hook_rules;
 mod hostile;
 mod kills;
 mod listen;
+mod log_page;
+mod machines;
 mod metrics;
 mod mounts;
 mod nginx;

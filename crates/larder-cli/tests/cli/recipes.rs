@@ -43,7 +43,12 @@ pub(crate) struct Blocks {
 impl Blocks {
     /// The blocks of the recipe with this heading, with a free port in place of 8080.
     pub(crate) fn of(heading: &str) -> Self {
-        let document = fs::read_to_string(DOCUMENT).unwrap();
+        Self::in_page(DOCUMENT, heading)
+    }
+
+    /// The same in another page.
+    pub(crate) fn in_page(page: &str, heading: &str) -> Self {
+        let document = fs::read_to_string(page).unwrap();
         let (_, rest) = document.split_once(&format!("### {heading}\n")).unwrap();
         let section = rest.split("\n## ").next().unwrap();
         let section = section.split("\n### ").next().unwrap();

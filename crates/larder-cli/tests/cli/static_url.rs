@@ -21,7 +21,11 @@ use rustls::{
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::Desk;
+use crate::{
+    Desk,
+    recipes::Blocks,
+    run::{config_map, key, pod, put},
+};
 
 /// Longest that anything may take.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -277,6 +281,37 @@ async fn static_pods_survive_every_bad_response_but_not_an_empty_one() {
     for secret in ["s3cret", "t0ken", "pass%20word", "pass word"] {
         assert!(!log.contains(secret), "{log}");
     }
+}
+
+#[tokio::test]
+async fn pods_of_the_url_read_the_objects_of_the_machine() {
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/machines.md");
+    let server = TlsServer::start();
+    let shared = pod("web", "own");
+    server.answers("200 OK", &shared);
+    let blocks = Blocks::in_page(PAGE, "Pods from a URL, Secrets of each machine");
+    let here = format!("localhost:{}", server.address.port());
+    for machine in ["vm-17", "vm-18"] {
+        let desk = desk(&server);
+        let config = blocks.files[0]
+            .1
+            .replace("/etc/larder/manifests", "m")
+            .replace("config.example.com", &here);
+        fs::write(desk.path().join("agent.yaml"), config).unwrap();
+        put(
+            &desk,
+            "own.yaml",
+            &config_map("own", &format!("a: {machine}")),
+        );
+        let agent = StaticUrlAgent::start(&desk);
+        agent
+            .until("the volume", |_| {
+                (key(&desk, "web-n1", "a")? == machine).then_some(())
+            })
+            .await;
+    }
+    let request = server.requests().remove(0).to_lowercase();
+    assert!(request.contains("authorization: bearer token"), "{request}");
 }
 
 #[tokio::test]
