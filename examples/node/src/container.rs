@@ -17,7 +17,7 @@ use larder_objects::SecretBytes;
 use larder_projection::{
     ContainerKind, ContainerView, Environment, Mount, RuntimeFeatures,
     disk::{empty_dir_path, make_empty_dir, read_environment},
-    fs_group, mounts,
+    fs_group, mounts, nested_mount_points,
 };
 use rustix::{
     fs::{MemfdFlags, memfd_create},
@@ -158,7 +158,9 @@ impl Start<'_> {
         let empty_dir = empty_dir.with_context(|| format!("cannot make volume {}", volume.name))?;
         let path = empty_dir_path(Path::new(&status.path), &volume.name);
         if !path.exists() {
-            make_empty_dir(&path, empty_dir, fs_group(&self.served.pod))?;
+            let points = nested_mount_points(&self.served.pod).remove(&*volume.name);
+            let points = points.transpose()?.unwrap_or_default();
+            make_empty_dir(&path, empty_dir, fs_group(&self.served.pod), &points)?;
         }
         Ok(path)
     }
