@@ -50,7 +50,7 @@ pub enum PodAction {
     Problems(PodSource, Vec<SourceProblem>),
 }
 
-/// The pods of one node; see the [module](self).
+/// The pods of one node: their merge, manager, lifecycle and mirror scope, kept in step.
 #[derive(Debug)]
 pub struct PodLoop {
     merge: PodMerge,
