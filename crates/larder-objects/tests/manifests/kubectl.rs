@@ -7,7 +7,6 @@ use std::{
     collections::HashMap,
     fmt::Write as _,
     fs,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
     path::{Path, PathBuf},
     process::Command,
 };
@@ -149,9 +148,12 @@ fn text(number: u32) -> String {
 }
 
 fn hash(data: &Map<String, Value>) -> String {
-    let mut hasher = DefaultHasher::new();
-    Value::Object(data.clone()).to_string().hash(&mut hasher);
-    format!("{:08x}", hasher.finish() & 0xffff_ffff)
+    // FNV-1a: the record outlives versions of Rust.
+    let text = Value::Object(data.clone()).to_string();
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    });
+    format!("{hash:08x}")
 }
 
 /// What larder reads: the data of each ConfigMap of this number.
