@@ -626,9 +626,9 @@ pub(crate) enum RefsOutput {
 /// such as seccompProfile.
 ///
 /// With -f, service account tokens and the ConfigMap kube-root-ca.crt are placeholders, and emptyDir volumes are empty
-/// and private. hostPath volumes are this machine's; other types are ignored. Without -f, the agent must be run by root
-/// or by the caller. Files of an agent that is not root belong to the agent's user, so their owners and groups differ
-/// from those of a kubelet.
+/// and private. hostPath volumes are this machine's, and mount points that they lack are made in them; other types are
+/// ignored. Without -f, the agent must be run by root or by the caller. Files of an agent that is not root belong to the
+/// agent's user, so their owners and groups differ from those of a kubelet.
 ///
 /// When the command ends, so does larder. But if it fails after larder has restarted it, larder waits for the next
 /// change and starts it again, so that a mistake in a Secret or ConfigMap can be corrected; --on-exit exit is for

@@ -1,4 +1,4 @@
-//! Mounts anywhere in the file tree, without a change to the host's.
+//! Mounts anywhere in the file tree, without a change to the host's but for mount points in its writable volumes.
 //!
 //! A missing mount point must be created in a directory. In the private view, a mirror replaces that directory: a
 //! directory of the private tmpfs in which each entry of the original is mounted, or copied if it is a link, and new
@@ -19,7 +19,7 @@ use std::{
     fs, io,
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{DirBuilderExt as _, MetadataExt, PermissionsExt, chown, symlink},
+        unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
     },
     path::{Component, Path, PathBuf},
 };
@@ -269,14 +269,26 @@ impl PrivateView {
 
 /// Creates `name` in a directory of a volume, as runc does.
 fn create_in_volume(parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<PathBuf> {
-    let volume = opened(parent)?;
+    let (volume, path) = (opened(parent)?, parent.join(name));
     let created = volume.path().join(name);
     let made = match kind {
-        Kind::Directory => fs::DirBuilder::new().mode(0o755).create(created),
+        Kind::Directory => fs::create_dir(created),
         Kind::File => fs::File::create_new(created).map(drop),
     };
-    made.context("the volume has no such path, and a container would not start either")?;
-    Ok(parent.join(name))
+    made.map_err(|error| {
+        let why = match error.kind() {
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "the volume has no such path, and a container would not start either"
+            }
+            _ => "the volume has no such path",
+        };
+        anyhow::Error::from(error).context(why)
+    })?;
+    if kind == Kind::Directory {
+        // Whatever the umask, others must be able to pass.
+        fs::set_permissions(opened(&path)?.path(), fs::Permissions::from_mode(0o755))?;
+    }
+    Ok(path)
 }
 
 /// What is at a path, whatever takes its place there later.
