@@ -1,4 +1,4 @@
-//! Flags of kubectl that larder needs not, for those who type them by habit.
+//! kubectl flags that larder does not need: accepted, or rejected with the command to use instead.
 
 use std::{convert::Infallible, ffi::OsStr};
 

@@ -20,14 +20,6 @@ use super::{
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// What stands after the cards.
-const FOOT: &str = concat!(
-    "</main>\n<footer><p>Keys: <kbd>/</kbd> search, <kbd>j</kbd> and <kbd>k</kbd> next and previous, ",
-    "<kbd>Enter</kbd> open or close.</p></footer>\n<script>",
-    include_str!("html/page.js"),
-    "</script>\n</body>\n</html>\n"
-);
-
 /// A page and its trees.
 #[derive(Debug)]
 pub(crate) struct Page<'p> {
@@ -102,14 +94,14 @@ pub(crate) fn write_page(
         let card = Card::new(format!("card-{number}"), &tree);
         out.write_all(card.html.as_bytes())?;
     }
-    out.write_all(FOOT.as_bytes())
+    out.write_all(foot().as_bytes())
 }
 
 impl Page<'_> {
     pub(crate) fn render(&self) -> String {
         let cards = self.cards.iter().map(|card| card.html.as_str());
         let cards: String = cards.collect();
-        [&self.head(), &*cards, FOOT].concat()
+        [self.head(), cards, foot()].concat()
     }
 
     /// What stands before the cards.
@@ -154,6 +146,14 @@ impl Page<'_> {
             policy = policy(self.live.is_some()),
         )
     }
+}
+
+/// What stands after the cards.
+fn foot() -> String {
+    format!(
+        "</main>\n<footer><p>Keys: <kbd>/</kbd> search, <kbd>j</kbd> and <kbd>k</kbd> next and previous, \
+        <kbd>Enter</kbd> open or close.</p></footer>\n<script>{SCRIPT}</script>\n</body>\n</html>\n"
+    )
 }
 
 /// A branch and what is below it; its line is a heading in the element `heading`, if that is not empty.

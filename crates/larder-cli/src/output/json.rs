@@ -13,20 +13,20 @@ use zeroize::Zeroizing;
 /// `out` cannot be written.
 pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Result<()> {
     let line = Zeroizing::default();
-    let mut lines = EscapedLines { out, line };
+    let mut lines = EscapedJson { out, line };
     serde_json::to_writer_pretty(&mut lines, value)?;
     lines.write_all(b"\n")
 }
 
 /// Writes lines of JSON. serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder
 /// text are left, which only texts can hold.
-struct EscapedLines<'o> {
+struct EscapedJson<'o> {
     out: &'o mut dyn Write,
     /// The beginning of a line. It may hold a Secret.
     line: Zeroizing<Vec<u8>>,
 }
 
-impl Write for EscapedLines<'_> {
+impl Write for EscapedJson<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             self.line.extend_from_slice(part);

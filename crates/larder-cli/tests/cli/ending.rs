@@ -159,7 +159,7 @@ async fn second_signal_ends_an_agent_that_hangs() {
     let desk = crate::run::desk();
     let mut agent = Agent::start(&desk);
     agent.summary();
-    // Nobody reads its log, so it never gets past the message that it shuts down.
+    // The pipe of its log is full and not read, so the message about the shutdown blocks it.
     let log = format!("/proc/{}/fd/2", agent.pid().as_raw_nonzero());
     let log = open(log, OFlags::WRONLY | OFlags::NONBLOCK, Mode::empty()).unwrap();
     while rustix::io::write(&log, b"\n").is_ok() {}
