@@ -32,11 +32,7 @@ use self::{
     facts::{node_name, reads_node, reads_node_name, share_nodes},
     reader::{ClusterReader, Purpose, Wanted},
 };
-use crate::{
-    offline::bind_to_only_node,
-    outcome::Failure,
-    output::{self, references::referenced},
-};
+use crate::{offline::bind_to_only_node, outcome::Failure, output};
 
 /// The annotation in which `kubectl apply` keeps the manifest.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -65,7 +61,7 @@ pub(crate) fn sides(
             }
         }
         share_nodes(&mut from, &mut to);
-        let references = referenced(to.pods().chain(from.pods()));
+        let references = projected(to.pods().chain(from.pods()));
         let objects = objects(reader, references.iter()).await?;
 
         let count = to.documents.len();
@@ -84,7 +80,7 @@ pub(crate) fn sides(
             };
             let objects = output::count(left, "object");
             output::note(format_args!(
-                "{objects} of the manifests {is} not compared: no pod in them references {it}"
+                "{objects} of the manifests {is} not compared: no container in them sees {it}"
             ));
         }
         let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
@@ -119,7 +115,8 @@ pub(crate) fn complete(
         bind_to_only_node(&mut manifests);
 
         let given: BTreeSet<_> = manifests.documents.iter().filter_map(object_key).collect();
-        let objects = objects(reader, projected(&manifests).difference(&given)).await?;
+        let wanted = projected(manifests.pods());
+        let objects = objects(reader, wanted.difference(&given)).await?;
         let documents = manifests.documents.iter();
         let given = documents.filter(|document| matches!(document.manifest, Manifest::Node(_)));
         let given = given.map(|document| document.object.key()).collect();
@@ -176,10 +173,10 @@ async fn manifests(reader: &ClusterReader, wanted: Vec<Wanted>) -> Result<Manife
     Ok(loader.finish())
 }
 
-/// The ConfigMaps and Secrets that are shown: without those for image pulls.
-fn projected(manifests: &Manifests) -> BTreeSet<(Kind, ObjectKey)> {
+/// The ConfigMaps and Secrets that containers see: without those for image pulls.
+fn projected<'p>(pods: impl Iterator<Item = &'p Pod>) -> BTreeSet<(Kind, ObjectKey)> {
     let mut all = BTreeSet::new();
-    for pod in manifests.pods() {
+    for pod in pods {
         let mut needs = Needs::of_pod(pod);
         pod_volumes(pod).for_each(|volume| needs.add_volume(volume));
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();

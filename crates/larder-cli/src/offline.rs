@@ -90,6 +90,7 @@ impl Offline {
                 .filter(|(_, key)| key.namespace == namespace);
             let own = own.map(|(kind, key)| (*kind, key.name.to_string()));
             inputs.assumptions.not_read = own.collect();
+            inputs.trust_bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles));
         }
         offline
     }

@@ -27,6 +27,8 @@ pub enum TrustBundles {
     NotSynced,
     /// All of them, in any order.
     Synced(Arc<[TrustBundle]>),
+    /// Some of them: what other bundles could supply is unknown, and no error.
+    Partial(Arc<[TrustBundle]>),
 }
 
 /// One ClusterTrustBundle, as much of it as is projected.
@@ -63,6 +65,9 @@ pub enum TrustBundleError {
     /// See [`TrustBundles::NotSynced`].
     #[error("ClusterTrustBundle informer has not yet synced")]
     NotSynced,
+    /// See [`TrustBundles::Partial`].
+    #[error("not all ClusterTrustBundles are known")]
+    Partial,
     /// The source names neither a bundle nor a signer.
     #[error("ClusterTrustBundle projection requires either name or signerName to be set")]
     NoSelection,
@@ -100,10 +105,11 @@ pub(crate) fn trust_anchors(
     bundles: &TrustBundles,
     source: &ClusterTrustBundleProjection,
 ) -> Result<String, TrustBundleError> {
-    let bundles = match bundles {
+    let (bundles, is_partial) = match bundles {
         TrustBundles::Unsupported => return Err(TrustBundleError::Unsupported),
         TrustBundles::NotSynced => return Err(TrustBundleError::NotSynced),
-        TrustBundles::Synced(bundles) => bundles,
+        TrustBundles::Synced(bundles) => (bundles, false),
+        TrustBundles::Partial(bundles) => (bundles, true),
     };
     let optional = source.optional == Some(true);
     let (mut matches, none) = if let Some(name) = &source.name {
@@ -125,6 +131,14 @@ pub(crate) fn trust_anchors(
     } else {
         return Err(TrustBundleError::NoSelection);
     };
+    // No two bundles have one name, and a missing selector selects none.
+    let may_have_more = match source.name {
+        Some(_) => matches.is_empty(),
+        None => source.label_selector.is_some(),
+    };
+    if is_partial && may_have_more {
+        return Err(TrustBundleError::Partial);
+    }
     if matches.is_empty() && !optional {
         return Err(none);
     }

@@ -58,7 +58,7 @@ impl Assumptions {
             }
             _ => false,
         };
-        is_unknown.then(|| Unknown::of(UnknownSource::new(path, "")))
+        is_unknown.then(|| Unknown::of_fact(path))
     }
 
     /// A number that depends on the node.
@@ -120,7 +120,7 @@ impl Assumptions {
     /// A file that something in the cluster writes.
     pub(crate) fn written_later(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
         self.missing.as_ref()?;
-        Some(Unknown::of(UnknownSource::new(what, "")))
+        Some(Unknown::of_fact(what))
     }
 }
 
@@ -169,6 +169,11 @@ enum ValuePart {
 impl Unknown {
     fn of(source: UnknownSource) -> Self {
         Self(vec![ValuePart::Source(source)])
+    }
+
+    /// A fact that only the cluster has.
+    pub(crate) fn of_fact(what: impl Into<Arc<str>>) -> Self {
+        Self::of(UnknownSource::new(what, ""))
     }
 
     fn of_object(kind: Kind, what: String, detail: String) -> Self {

@@ -161,6 +161,46 @@ async fn object_that_may_not_be_read_is_not_known_and_one_that_is_not_there_is_m
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secret_for_image_pulls_is_not_read_since_no_container_sees_it() {
+    let mut web = pod(json!([key("configMapKeyRef", "a")]));
+    web["spec"]["imagePullSecrets"] = json!([{"name": "pull"}]);
+    let cluster = Cluster::with(&[web.clone(), map("a", "1"), secret("pull", "x")]).await;
+    cluster.forbid("secrets", "pull");
+    let (report, run, _) = cluster.run("diff", &[web, secret("pull", "y")], 0);
+    assert_eq!(report["pods"], json!([]));
+    let note = "1 object of the manifests is not compared: no container in them sees it";
+    assert!(run.stderr.contains(note), "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trust_bundle_that_was_not_read_is_not_known() {
+    let bundle = |source: Value| json!({"name": "v", "projected": {"sources": [{"clusterTrustBundle": source}]}});
+    let mut web = pod(json!([]));
+    web["spec"]["volumes"] = json!([
+        bundle(json!({"name": "ca", "path": "ca.crt"})),
+        bundle(json!({"name": "none", "path": "ca.crt", "optional": true})),
+        bundle(json!({"signerName": "example.com/s", "labelSelector": {}, "path": "ca.crt"})),
+        bundle(json!({"signerName": "example.com/s", "path": "ca.crt", "optional": true})),
+    ]);
+    let volumes = web["spec"]["volumes"].as_array_mut().unwrap();
+    for (number, volume) in volumes.iter_mut().enumerate() {
+        volume["name"] = format!("v{number}").into();
+    }
+    let cluster = Cluster::with(&[]).await;
+    let (report, _, _) = cluster.run("render", &[web], 0);
+    let volumes = &report["pods"][0]["volumes"];
+    let unknown = |volume: &str| volumes[volume]["unknown"]["ca.crt"].clone();
+    assert_eq!(unknown("v0"), "ClusterTrustBundle ca");
+    assert_eq!(unknown("v1"), "ClusterTrustBundle none");
+    assert_eq!(unknown("v2"), "ClusterTrustBundle example.com/s");
+    assert_eq!(
+        volumes["v3"]["unknown"],
+        Value::Null,
+        "without a selector, none"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_side_that_may_not_be_read_is_not_taken_as_missing() {
     let manifests = [pod(json!([key("secretKeyRef", "s")])), secret("s", "x")];
     let cluster = Cluster::with(&manifests).await;

@@ -671,14 +671,14 @@ fn api_server_is_asked_for_named_objects_only() {
     let ask = |args: &str| desk.run(&format!("diff --kubeconfig kubeconfig {args} -o json"));
     let run = ask("-f new.yaml");
     let mut expected = diff(FROM, &to());
-    // It is in the manifests, but no pod of them references it.
+    // It is in the manifests, but no container of them sees it.
     assert_eq!(expected["unreferenced"].take()[0]["name"], "loose");
     expected["unreferenced"] = json!([]);
     let found: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
     assert_eq!((run.code, &found), (1, &expected));
     assert_eq!(
         run.stderr,
-        "larder: 1 object of the manifests is not compared: no pod in them references it\n"
+        "larder: 1 object of the manifests is not compared: no container in them sees it\n"
     );
     // What the manifests lack stays.
     let (deployment, _) = FROM.split_once("---").unwrap();

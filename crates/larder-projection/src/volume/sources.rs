@@ -7,8 +7,8 @@ use larder_objects::{ConfigMap, Secret};
 
 use super::{Collector, FileDefaults, SourceError, fs_group, fs_user, owned};
 use crate::{
-    File, FileData, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, VolumePath,
-    trust_bundle::trust_anchors,
+    File, FileData, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, Unknown,
+    VolumePath, trust_bundle::trust_anchors,
 };
 
 impl<'a> Collector<'a> {
@@ -34,13 +34,18 @@ impl<'a> Collector<'a> {
         } else if let Some(source) = &source.cluster_trust_bundle {
             let data = match trust_anchors(&self.inputs.trust_bundles, source) {
                 Ok(anchors) => owned(anchors.into_bytes()),
-                Err(error @ (TrustBundleError::NotFound(_) | TrustBundleError::NoMatch)) => {
+                Err(error) => {
                     let named = source.name.as_ref().or(source.signer_name.as_ref());
                     let what = format!("ClusterTrustBundle {}", named.map_or("", |name| name));
-                    let unknown = self.inputs.assumptions.written_later(what);
+                    let unknown = match error {
+                        TrustBundleError::Partial => Some(Unknown::of_fact(what)),
+                        TrustBundleError::NotFound(_) | TrustBundleError::NoMatch => {
+                            self.inputs.assumptions.written_later(what)
+                        }
+                        _ => None,
+                    };
                     FileData::Unknown(unknown.ok_or(error)?)
                 }
-                Err(error) => return Err(error.into()),
             };
             let file = self.special(data, source.user, default)?;
             self.add(VolumePath::parse(&source.path)?, file, Origin::TrustBundle);

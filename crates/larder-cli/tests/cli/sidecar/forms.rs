@@ -1,7 +1,12 @@
 //! Which form settings choose, and what they must be.
 
-use super::{Sidecar, World, application::Application, sidecar, stderr};
+use super::{
+    Sidecar, World,
+    application::{Application, reply},
+    sidecar, stderr,
+};
 use crate::Desk;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 #[track_caller]
 fn refused(args: &[&str], variables: &[(&str, &str)], text: &str) {
@@ -42,6 +47,8 @@ fn form_is_chosen_by_flags_or_variables() {
     ];
     refused(&[], &bad, "RESOURCE: expected");
     refused(&[], &bad, "REQ_METHOD: expected");
+    // In one line, whose parts no escaped line break separates.
+    refused(&[], &bad, "; RESOURCE: ");
     let both = ["--config-map", "n/a:/d", "--volume-dir", "/e"];
     refused(&both, &[], "another form");
     let volume = ["--volume-dir", "/e"];
@@ -176,4 +183,38 @@ async fn missing_parts_are_one_warning_each_and_the_files_are_written() {
     }
     let file = world.path().join("folder/a");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "1");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_says_address_objects_and_pauses_in_words() {
+    let world = World::new().await;
+    let metadata = serde_json::json!({"name": "a", "labels": {"l": "1"}});
+    let object = serde_json::json!({"metadata": metadata, "data": {"a": "1"}});
+    world.create("ConfigMap", object).await;
+    let application = Application::start().await;
+    let url = application.url("/reload");
+    let (is_first, log) = (AtomicBool::new(true), world.path().join("log"));
+    application.answers(move |_| {
+        let status = if is_first.swap(false, Ordering::Relaxed) {
+            503
+        } else {
+            200
+        };
+        Some(reply(status, &[], b""))
+    });
+    let mut command = world.sidecar(&[], &[("LABEL", "l"), ("REQ_URL", &url)]);
+    command.stderr(std::fs::File::create(&log).unwrap());
+    let sidecar = Sidecar::start(command);
+    sidecar.until_ok("/readyz").await;
+    crate::run::until("the second request", || application.seen().len() > 1).await;
+    let text = std::fs::read_to_string(log).unwrap();
+    // In the form of k8s-sidecar, the fields are in the message.
+    for expected in [
+        &*format!("listening address=127.0.0.1:{}\"", sidecar.port),
+        "first sync complete objects=1",
+        "request failed, will retry error=",
+        " pause=0s",
+    ] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
 }

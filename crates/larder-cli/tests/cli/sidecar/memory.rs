@@ -6,10 +6,15 @@ use std::{
     process::Command,
 };
 
+use http::Request;
 use larder_e2e::figures::Usage;
+use rustix::process::Signal;
 use serde_json::json;
 
-use super::{Sidecar, World};
+use super::{
+    Sidecar, World,
+    application::{Application, reply},
+};
 use crate::run::until;
 
 const LIMIT: &str = "25165824";
@@ -113,4 +118,72 @@ async fn large_dashboards_are_written_within_a_limit_of_24_mib() {
     assert_eq!(sidecar.child.try_wait().unwrap(), None, "it is not killed");
     let files = fs::read_dir(world.path().join("folder")).unwrap();
     assert_eq!(files.count(), 300);
+}
+
+// Of each object, 256 KiB of paths are kept; of the twenty, far less than an index that is read at the next start has.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn small_objects_with_long_paths_cost_little_and_are_removed_after_a_restart() {
+    let world = World::new().await;
+    let long = format!("{}/", "d".repeat(250)).repeat(15);
+    let keys: serde_json::Map<_, _> = (0..1000)
+        .map(|key| (format!("k{key}"), json!("")))
+        .collect();
+    for number in 0..20 {
+        let annotations = json!({"k8s-sidecar-target-directory": format!("{number}/{long}")});
+        let labels = json!({"l": "1"});
+        let name = format!("c{number}");
+        let metadata = json!({"name": name, "labels": labels, "annotations": annotations});
+        let object = json!({"metadata": metadata, "data": keys});
+        world.create("ConfigMap", object).await;
+    }
+    let variables = [("LABEL", "l"), ("LOG_LEVEL", "ERROR")];
+    let mut sidecar = Sidecar::start(world.sidecar(&[], &variables));
+    sidecar.until_ok("/healthz").await;
+    let usage = Usage::of(sidecar.child.id()).unwrap();
+    assert!(usage.anonymous < 20 << 20, "{usage:?}");
+    sidecar.signal(Signal::TERM);
+    let files = || fs::read_dir(world.path().join("folder")).unwrap().count();
+    assert_eq!(files(), 20);
+    world
+        .client
+        .request::<serde_json::Value>(
+            Request::delete("/api/v1/namespaces/default/configmaps")
+                .body(Vec::new())
+                .unwrap(),
+        )
+        .await
+        .unwrap();
+    let sidecar = Sidecar::start(world.sidecar(&[], &variables));
+    sidecar.until_ok("/healthz").await;
+    assert_eq!(files(), 0, "what the earlier start wrote is known");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn body_of_a_url_is_written_while_it_is_read() {
+    let world = World::new().await;
+    let application = Application::start().await;
+    application.answers(|_| Some(reply(200, &[], &vec![b'x'; 16 << 20])));
+    let object = json!({
+        "metadata": {"name": "u", "labels": {"l": "1"}},
+        "data": {"large.url": application.url("/large")},
+    });
+    world.create("ConfigMap", object).await;
+    let variables = [("LABEL", "l"), ("LARDER_URL_CREDENTIALS", "always")];
+    let sidecar = Sidecar::start(world.sidecar(&[], &variables));
+    let file = world.path().join("folder/large");
+    until("the file", || file.exists()).await;
+    assert_eq!(fs::metadata(file).unwrap().len(), 16 << 20);
+    let status = fs::read_to_string(format!("/proc/{}/status", sidecar.child.id())).unwrap();
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let peak: u64 = peak
+        .unwrap()
+        .trim_end_matches(" kB")
+        .trim()
+        .parse()
+        .unwrap();
+    let resident = Usage::of(sidecar.child.id()).unwrap().resident;
+    assert!(
+        peak * 1024 < resident + (4 << 20),
+        "{peak} KiB of {resident}"
+    );
 }
