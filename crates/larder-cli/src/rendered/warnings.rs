@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{EnvFromSource, KeyToPath, Volume};
 use larder_objects::{ConfigMap, Secret};
 use larder_projection::{ContainerView, Inputs, Keyed, Mount, Origin, expand, pod_volumes};
+use serde_json::Value;
 
 use super::{RenderedPod, container::files_below, pod::RenderedContainer, words::size};
 use crate::output;
@@ -172,30 +173,10 @@ fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
 
 /// What deserves a look in a volume.
 pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
-    let (mut modes, mut paths) = (Vec::new(), BTreeMap::<String, usize>::new());
-    modes.extend(volume.config_map.as_ref().and_then(|map| map.default_mode));
-    modes.extend(
-        volume
-            .secret
-            .as_ref()
-            .and_then(|secret| secret.default_mode),
-    );
-    modes.extend(
-        volume
-            .downward_api
-            .as_ref()
-            .and_then(|api| api.default_mode),
-    );
-    modes.extend(volume.projected.as_ref().and_then(|all| all.default_mode));
-    modes.sort_unstable();
-    let modes = modes.iter().filter(|mode| matches!(mode, 400 | 440 | 444));
-    let mut found: Vec<_> = modes
-        .map(|mode| {
-            format!(
-                "defaultMode: {mode} is a decimal number, the mode {mode:04o}; the mode 0{mode} is written 0{mode}"
-            )
-        })
-        .collect();
+    let mut paths = BTreeMap::<String, usize>::new();
+    let mut found = Vec::new();
+    let stated = serde_json::to_value(volume).unwrap_or_default();
+    decimal_modes(&stated, &mut found);
     let projected = volume.projected.as_ref();
     for source in projected
         .iter()
@@ -228,6 +209,25 @@ pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
         format!("{path}: {sources} have this path; the last one counts")
     }));
     found
+}
+
+/// Modes of a volume and its items that look like octal numbers.
+fn decimal_modes(part: &Value, found: &mut Vec<String>) {
+    if let Value::Array(parts) = part {
+        parts.iter().for_each(|part| decimal_modes(part, found));
+    }
+    for (field, value) in part.as_object().into_iter().flatten() {
+        match (field.as_str(), value.as_i64()) {
+            ("defaultMode" | "mode", Some(mode @ (400 | 440 | 444))) => {
+                let item = part["path"].as_str();
+                let of = item.map(|path| format!(" of {path}")).unwrap_or_default();
+                found.push(format!(
+                    "{field}{of}: {mode} is a decimal number, the mode {mode:04o}; the mode 0{mode} is written 0{mode}"
+                ));
+            }
+            _ => decimal_modes(value, found),
+        }
+    }
 }
 
 fn each_path<K: Keyed>(

@@ -1,6 +1,9 @@
 //! What `render` and `diff` read from an API server: named objects, each once, and nothing that they do not need.
 
-use std::fs;
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 use larder_apiserver::{ApiServer, AuditLog, Fault, Options, Protocol, User, Verb};
 use larder_objects::yaml::YamlDocument;
@@ -8,7 +11,7 @@ use serde_json::{Value, json};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Desk, Run};
+use crate::{Desk, Run, run::until};
 
 /// A server with some objects, and the kubeconfig of its administrator on the desk.
 struct Cluster {
@@ -318,6 +321,36 @@ async fn each_of_many_objects_is_requested_once() {
     assert_eq!(report["pods"].as_array().unwrap().len(), 100);
     // Each at the paths of the workload and of a pod of its name.
     assert_eq!(paths.len(), 201);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn progress_is_shown_on_a_terminal_while_the_api_server_takes_its_time() {
+    if Command::new("script").arg("--version").output().is_err() {
+        return;
+    }
+    let cluster = Cluster::with(&[map("a", "1")]).await;
+    let slow = Fault::on(Verb::Get).resource("configmaps").never_answer();
+    cluster.api.faults().inject(slow);
+    let path = |name: &str| cluster.desk.path().join(name);
+    let web = pod(json!([key("configMapKeyRef", "a")]));
+    fs::write(path("app.yaml"), web.to_string()).unwrap();
+    let larder = env!("CARGO_BIN_EXE_larder");
+    let render = format!("exec {larder} render -f app.yaml --kubeconfig kubeconfig");
+    let mut terminal = Command::new("script")
+        .args(["-qefc", &render, "typescript"])
+        .current_dir(cluster.desk.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let shown = || fs::read_to_string(path("typescript")).unwrap_or_default();
+    until("the progress", || {
+        let text = shown();
+        text.contains("reading 1 object from 127.0.0.1:") && text.contains(": 0 read")
+    })
+    .await;
+    terminal.kill().unwrap();
+    terminal.wait().unwrap();
 }
 
 #[test]

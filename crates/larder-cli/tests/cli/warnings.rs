@@ -31,7 +31,7 @@ spec:
   - {name: cfg, configMap: {name: app, defaultMode: 400}}
   - name: all
     projected:
-      sources: [{configMap: {name: app}}, {secret: {name: tls, items: [{key: dup, path: dup}]}}]
+      sources: [{configMap: {name: app}}, {secret: {name: tls, items: [{key: dup, path: dup, mode: 440}]}}]
 "#;
 
 fn pod(desk: &Desk) -> Value {
@@ -58,7 +58,8 @@ fn what_deserves_a_look_is_named_in_every_format() {
     let mode = "defaultMode: 400 is a decimal number, the mode 0620; the mode 0400 is written 0400";
     assert_eq!(pod["volumes"]["cfg"]["warnings"], json!([mode]));
     let twice = "dup: 2 sources have this path; the last one counts";
-    assert_eq!(pod["volumes"]["all"]["warnings"], json!([twice]));
+    let item = "mode of dup: 440 is a decimal number, the mode 0670; the mode 0440 is written 0440";
+    assert_eq!(pod["volumes"]["all"]["warnings"], json!([item, twice]));
     for format in ["tree", "html"] {
         let run = desk.run(&format!("render -f app.yaml -o {format}"));
         assert_eq!(run.code, 0);
