@@ -19,17 +19,23 @@ pub(crate) mod tree;
 pub(crate) mod yaml;
 
 use std::{
+    env,
     error::Error,
     fmt,
     io::{self, BufWriter, Write},
+    path::Path,
     process::ExitCode,
 };
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use jiff::Timestamp;
 use larder_objects::chain;
 pub(crate) use larder_objects::escaped;
 
 pub(crate) use self::style::{Paint, Style};
+
+/// The commands that read manifests with `-f`.
+const READ_FILES: [&str; 4] = ["diff", "exec", "refs", "render"];
 
 /// Prints clap's message: help on standard output, errors on standard error. Returns clap's exit code.
 pub(crate) fn usage(error: &clap::Error) -> ExitCode {
@@ -37,10 +43,20 @@ pub(crate) fn usage(error: &clap::Error) -> ExitCode {
     match error.print() {
         // The requested help could not be printed.
         Err(failure) if !error.use_stderr() && failure.kind() != io::ErrorKind::BrokenPipe => {
-            ExitCode::FAILURE
+            return ExitCode::FAILURE;
         }
-        _ => code,
+        _ => {}
     }
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidArg)
+        && env::args()
+            .nth(1)
+            .is_some_and(|command| READ_FILES.contains(&&*command))
+        && Path::new(word).exists()
+    {
+        note(format_args!("to read {word}, write -f {word}"));
+    }
+    code
 }
 
 /// Prints an error with its causes, on one line.

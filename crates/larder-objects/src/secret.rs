@@ -87,7 +87,7 @@ impl<'de> Deserialize<'de> for SecretBytes {
             fn visit_str<E: de::Error>(self, text: &str) -> Result<SecretBytes, E> {
                 decode_base64(text)
                     .map(SecretBytes)
-                    .ok_or_else(|| E::custom("value is not base64"))
+                    .ok_or_else(|| E::custom("value is not base64; text belongs in stringData"))
             }
 
             fn visit_unit<E: de::Error>(self) -> Result<SecretBytes, E> {

@@ -35,7 +35,7 @@ fn invalid_yaml_is_located() {
     check(
         "a:\n\t- tab\n",
         expect![[r#"
-        larder: app.yaml: document 2, line 7: tabs disallowed within this context (block indentation)
+        larder: app.yaml: document 2, line 7: tabs disallowed within this context (block indentation); YAML is indented with spaces
     "#]],
     );
 }

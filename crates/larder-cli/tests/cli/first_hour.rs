@@ -68,6 +68,34 @@ fn a_pod_in_the_place_of_a_file_or_without_its_namespace_is_understood() {
 }
 
 #[test]
+fn messages_of_common_mistakes_say_what_to_write() {
+    let secret =
+        "{apiVersion: v1, kind: Secret, metadata: {name: s}, data: {password: 'hunter2!'}}";
+    let desk = Desk::with([
+        ("secret.yaml", secret),
+        (
+            "tab.yaml",
+            "apiVersion: v1\nkind: ConfigMap\nmetadata:\n\tname: s\n",
+        ),
+    ]);
+    fs::create_dir(desk.path().join("k8s")).unwrap();
+    for (command, expected) in [
+        (
+            "render -f secret.yaml",
+            "data[password]: value is not base64; text belongs in stringData",
+        ),
+        ("render -f tab.yaml", "line 4: tabs disallowed"),
+        ("render -f tab.yaml", "; YAML is indented with spaces"),
+        ("render k8s", "to read k8s, write -f k8s"),
+        ("exec k8s -- true", "to read k8s, write -f k8s"),
+    ] {
+        let run = desk.run(command);
+        assert!(run.stderr.contains(expected), "{command}: {run:?}");
+        assert!(!run.stderr.contains("hunter2"), "{run:?}");
+    }
+}
+
+#[test]
 fn a_helm_template_is_recognized() {
     let desk = Desk::with([
         (
@@ -78,8 +106,13 @@ fn a_helm_template_is_recognized() {
             "block.yaml",
             "apiVersion: v1\nkind: ConfigMap\n{{- if .Values.x }}\ndata: {}\n{{- end }}\n",
         ),
+        (
+            "first.yaml",
+            "{{- if .Values.x }}\napiVersion: v1\n{{- end }}\n",
+        ),
+        ("alone.yaml", "{{-\n"),
     ]);
-    for file in ["value.yaml", "block.yaml"] {
+    for file in ["value.yaml", "block.yaml", "first.yaml", "alone.yaml"] {
         let run = desk.run(&format!("render -f {file}"));
         assert!(
             run.stderr

@@ -84,7 +84,7 @@ pub fn fold_string_data(secret: &mut Map<String, Value>) -> Result<(), Problem> 
         if replaced.is_some_and(|text| decode_base64(text).is_none()) {
             return Err(Problem::Type {
                 field: FieldPath::fields("data").key(&key),
-                problem: "value is not base64".to_owned(),
+                problem: "value is not base64; text belongs in stringData".to_owned(),
             });
         }
         let encoded = BASE64.encode(Zeroizing::new(text).as_bytes());

@@ -181,11 +181,7 @@ impl Loader {
             Ok(nodes) => nodes,
             Err(error) => {
                 *document += 1;
-                let mut problem = error.problem;
-                if chunk.text.contains("{{") {
-                    problem.push_str("; this looks like a Helm template: render it first");
-                }
-                let problem = Problem::Syntax(problem);
+                let problem = hinted(error.problem, chunk.text);
                 return self.document_error(file, *document, error.line, problem);
             }
         };
@@ -242,7 +238,7 @@ impl Loader {
                     *document += 1;
                     let problem = error.to_string();
                     let problem = problem.split(" at line ").next().unwrap_or_default();
-                    let problem = Problem::Syntax(problem.to_owned());
+                    let problem = hinted(problem.to_owned(), text);
                     let line = chunk.line - 1 + error.line();
                     self.document_error(file, *document, line, problem);
                     return true;
@@ -404,6 +400,16 @@ impl Loader {
             manifest,
         });
     }
+}
+
+/// The problem of `text`, with what is the likely cause.
+fn hinted(mut problem: String, text: &str) -> Problem {
+    if text.contains("{{") {
+        problem.push_str("; this looks like a Helm template: render it first");
+    } else if problem.starts_with("tabs") {
+        problem.push_str("; YAML is indented with spaces");
+    }
+    Problem::Syntax(problem)
 }
 
 #[cfg(test)]

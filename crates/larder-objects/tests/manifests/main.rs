@@ -226,11 +226,11 @@ data: {p: [256]}
         expect![[r#"
             error: app.yaml: document 1, line 7: ConfigMap "a": data[PORT]: expected a string, found a number (quote it)
             error: app.yaml: document 2, line 13: ConfigMap "b": data[tls.on]: expected a string, found a boolean (quote it)
-            error: app.yaml: document 3, line 19: Secret "c": data[p]: value is not base64
+            error: app.yaml: document 3, line 19: Secret "c": data[p]: value is not base64; text belongs in stringData
             error: app.yaml: document 4, line 25: Secret "d": stringData[p]: expected a string, found a number (quote it)
             error: app.yaml: document 5, line 36: Pod "e": spec.containers[0].env[0].value: expected a string, found a number (quote it)
             error: app.yaml: document 6, line 40: Secret "f": metadata.labels[a]: expected a string, found a number (quote it)
-            error: app.yaml: document 7, line 45: Secret "g": data[p]: value is not base64
+            error: app.yaml: document 7, line 45: Secret "g": data[p]: value is not base64; text belongs in stringData
             error: app.yaml: document 8, line 51: Secret "h": data[p]: expected base64 text, found a sequence
         "#]],
     );
