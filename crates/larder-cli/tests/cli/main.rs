@@ -45,6 +45,7 @@ mod status;
 mod subpath;
 mod systemd_recipe;
 mod ui;
+mod upgrade;
 mod vectors;
 mod warnings;
 

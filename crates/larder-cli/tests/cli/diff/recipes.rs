@@ -32,16 +32,20 @@ fn workflow_comments_on_a_pull_request() {
     checkout.commit("second");
     let tools = checkout.path().join("tools");
     fs::create_dir(&tools).unwrap();
+    // It prints the IDs of the comments so far.
     program(
         &tools.join("gh"),
-        "#!/bin/sh\necho \"$GH_TOKEN $*\" > gh.log\n",
+        "#!/bin/sh\necho \"$GH_TOKEN $*\" >> gh.log\ncase $* in *--paginate*) cat ids ;; esac\n",
     );
+    checkout.write("ids", "");
     let workflow = block("A comment on a pull request", "yaml");
-    let (_, script) = workflow.split_once("run: |\n").unwrap();
+    let (_, script) = workflow.rsplit_once("run: |\n").unwrap();
     let lines = script.lines().map(str::trim_start);
     let script = lines.collect::<Vec<_>>().join("\n");
     // As GitHub Actions runs it.
-    let run = |base: &str| {
+    let run = |base: &str, is_fork: &str| {
+        checkout.write("gh.log", "");
+        checkout.write("summary", "");
         let status = Command::new("bash")
             .args([
                 "--noprofile",
@@ -55,26 +59,43 @@ fn workflow_comments_on_a_pull_request() {
             .current_dir(checkout.path())
             .env("PATH", path_with(&tools))
             .envs([("BASE", base), ("NUMBER", "7"), ("GH_TOKEN", "token")])
+            .envs([("IS_FORK", is_fork), ("GITHUB_REPOSITORY", "o/r")])
+            .env("GITHUB_STEP_SUMMARY", "summary")
             .status();
         status.unwrap().success()
     };
-    assert!(run("first"));
     let read = |name: &str| fs::read_to_string(checkout.path().join(name)).unwrap();
-    assert_eq!(
-        read("gh.log"),
-        "token pr comment 7 --edit-last --create-if-none --body-file comment.md\n"
-    );
+    let requests = || {
+        read("gh.log")
+            .lines()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    assert!(run("first", "false"));
+    let created = "token api repos/o/r/issues/7/comments --field body=@comment.md";
+    assert_eq!(requests()[1..], [created]);
     let comment = read("comment.md");
+    assert!(comment.starts_with("<!-- larder diff -->\n"), "{comment}");
     assert!(
         comment.contains("| `prod/web` | `web` | needs a restart: variables |"),
         "{comment}"
     );
-    assert!(run("second"));
+    checkout.write("ids", "41\n43\n");
+    assert!(run("first", "false"));
+    let replaced = "token api --method PATCH repos/o/r/issues/comments/41 --field body=@comment.md";
+    assert_eq!(requests()[1..], [replaced]);
+    assert!(run("first", "true"));
+    assert_eq!(requests(), [""; 0], "a fork may not comment");
+    assert_eq!(read("summary"), read("comment.md"));
+    assert!(run("second", "false"));
     let comment = read("comment.md");
     let (first, unknown) = comment.split_once("\n\n").unwrap();
-    assert_eq!(first, "No container sees a difference.");
+    assert!(
+        first.ends_with("\nNo container sees a difference."),
+        "{first}"
+    );
     assert!(unknown.contains("secret token key t"), "{comment}");
-    assert!(!run("no-such-revision"));
+    assert!(!run("no-such-revision", "false"));
 }
 
 #[test]
