@@ -37,6 +37,11 @@ impl Authority {
 
     /// A certificate for `name`, good for servers at that name or at 127.0.0.1, and for clients.
     pub(crate) fn issue(&self, name: &str) -> Identity {
+        self.issue_with(name, |_| {})
+    }
+
+    /// The same with other parameters.
+    fn issue_with(&self, name: &str, change: impl FnOnce(&mut CertificateParams)) -> Identity {
         let names = [name.to_owned(), "127.0.0.1".to_owned()];
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
@@ -44,6 +49,7 @@ impl Authority {
             ExtendedKeyUsagePurpose::ServerAuth,
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
+        change(&mut params);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         Identity {
@@ -56,13 +62,22 @@ impl Authority {
 
     /// TLS for a server that accepts this authority's clients, and those without a certificate.
     pub(crate) fn server(&self, alpn: &[&str]) -> Arc<ServerConfig> {
+        self.server_with(alpn, |_| {})
+    }
+
+    /// The same with a certificate with other parameters.
+    pub(crate) fn server_with(
+        &self,
+        alpn: &[&str],
+        change: impl FnOnce(&mut CertificateParams),
+    ) -> Arc<ServerConfig> {
         let mut roots = RootCertStore::empty();
         roots.add(self.0.der().clone()).unwrap();
         let clients = WebPkiClientVerifier::builder(Arc::new(roots))
             .allow_unauthenticated()
             .build()
             .unwrap();
-        let identity = self.issue("localhost");
+        let identity = self.issue_with("localhost", change);
         let mut config = ServerConfig::builder()
             .with_client_cert_verifier(clients)
             .with_single_cert(

@@ -15,19 +15,19 @@ use crate::{
 };
 
 /// HTTP/2 without TLS, with short pauses between attempts to connect.
-fn plain() -> Config {
+pub(crate) fn plain() -> Config {
     config()
         .http2_prior_knowledge(true)
         .backoff_base(Duration::from_millis(1))
         .backoff_cap(Duration::from_millis(2))
 }
 
-async fn client(listener: &Listener, config: Config) -> Client {
+pub(crate) async fn client(listener: &Listener, config: Config) -> Client {
     Client::new(listener.config(), config).await
 }
 
 /// Opens a watch that `peer` serves.
-async fn watch(client: &Client, peer: &mut Peer) -> (Watch, u32) {
+pub(crate) async fn watch(client: &Client, peer: &mut Peer) -> (Watch, u32) {
     join!(client.watch("w"), async {
         let stream = peer.request().await;
         peer.open(stream).await;
@@ -36,7 +36,11 @@ async fn watch(client: &Client, peer: &mut Peer) -> (Watch, u32) {
 }
 
 /// Opens a watch that a new connection serves.
-async fn first_watch(client: &Client, listener: &Listener, streams: u32) -> (Watch, Peer, u32) {
+pub(crate) async fn first_watch(
+    client: &Client,
+    listener: &Listener,
+    streams: u32,
+) -> (Watch, Peer, u32) {
     let (watch, (peer, stream)) = join!(client.watch("w"), async {
         let mut peer = listener.accept(streams).await;
         let stream = peer.request().await;
@@ -46,7 +50,7 @@ async fn first_watch(client: &Client, listener: &Listener, streams: u32) -> (Wat
     (watch, peer, stream)
 }
 
-async fn post(client: &Client, body: &str) -> Result<Response<Body>, kube::Error> {
+pub(crate) async fn post(client: &Client, body: &str) -> Result<Response<Body>, kube::Error> {
     let request = Request::builder()
         .method(Method::POST)
         .uri("/objects")
@@ -56,7 +60,7 @@ async fn post(client: &Client, body: &str) -> Result<Response<Body>, kube::Error
 }
 
 #[track_caller]
-fn transport_error(error: kube::Error) -> Error {
+pub(crate) fn transport_error(error: kube::Error) -> Error {
     match error {
         kube::Error::Service(error) => *error.downcast().unwrap(),
         other => panic!("{other:?}"),

@@ -9,19 +9,21 @@ use tokio::{
 
 use crate::within;
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
-const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
-const PING: u8 = 6;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
+pub(crate) const PRIORITY: u8 = 2;
+pub(crate) const RST_STREAM: u8 = 3;
+pub(crate) const SETTINGS: u8 = 4;
+pub(crate) const PING: u8 = 6;
 const GOAWAY: u8 = 7;
+pub(crate) const WINDOW_UPDATE: u8 = 8;
 const CONTINUATION: u8 = 9;
 
 /// Flag of SETTINGS and PING.
 const ACK: u8 = 1;
 /// Flag of DATA and HEADERS.
-const END_STREAM: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_STREAM: u8 = 1;
+pub(crate) const END_HEADERS: u8 = 4;
 
 pub(crate) const NO_ERROR: u32 = 0;
 pub(crate) const REFUSED_STREAM: u32 = 7;
@@ -155,6 +157,45 @@ impl Peer {
         }
     }
 
+    /// Answers with a whole list of headers, whose values have this many bytes in all.
+    pub(crate) async fn long_headers(&mut self, stream: u32, bytes: usize) {
+        // A literal header with a name of one byte, and a value of 100 bytes, again and again.
+        let header = [&[0_u8, 1, b'x', 100][..], &[b'y'; 100]].concat();
+        let block = [&[0x88][..], &header.repeat(bytes / 100)].concat();
+        let mut parts = block.chunks(16 << 10).peekable();
+        let (mut kind, mut flags) = (HEADERS, END_STREAM);
+        while let Some(part) = parts.next() {
+            flags |= if parts.peek().is_none() {
+                END_HEADERS
+            } else {
+                0
+            };
+            self.write(kind, flags, stream, part).await;
+            (kind, flags) = (CONTINUATION, 0);
+        }
+    }
+
+    /// Sends the bytes of these frames `times` times, and drops what the client sends meanwhile. Returns whether the
+    /// client has read all of it.
+    pub(crate) async fn flood(&mut self, frames: &[u8], times: usize) -> bool {
+        let (mut reader, mut writer) = self.socket.split();
+        let write = async {
+            for _ in 0..times {
+                writer.write_all(frames).await?;
+            }
+            std::io::Result::Ok(())
+        };
+        let read = async {
+            let mut rest = [0; 4096];
+            while reader.read(&mut rest).await.is_ok_and(|bytes| bytes > 0) {}
+        };
+        tokio::select! {
+            biased;
+            written = within(write) => written.is_ok(),
+            () = read => false,
+        }
+    }
+
     /// Waits until the client has processed all that was sent so far.
     pub(crate) async fn fence(&mut self) {
         self.write(PING, 0, 0, b"fence...").await;
@@ -214,14 +255,14 @@ impl Peer {
         Some(frame)
     }
 
-    async fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    pub(crate) async fn write(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let frame = frame(kind, flags, stream, payload);
         // The client may be gone already, which the client's side of the test judges.
         let _ = within(self.socket.write_all(&frame)).await;
     }
 }
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     let mut frame = length[1..].to_vec();
     frame.extend([kind, flags]);

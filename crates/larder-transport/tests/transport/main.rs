@@ -9,6 +9,7 @@ mod client;
 mod credentials;
 mod faults;
 mod frames;
+mod hostile;
 mod proxies;
 mod server;
 mod spread;
