@@ -50,6 +50,7 @@ impl MountRecord {
             b"nosuid" => Some(MountFlags::NOSUID),
             b"nodev" => Some(MountFlags::NODEV),
             b"noexec" => Some(MountFlags::NOEXEC),
+            b"nosymfollow" => Some(MountFlags::NOSYMFOLLOW),
             _ => None,
         });
         Self {

@@ -280,6 +280,29 @@ async fn what_a_container_covers_moves_or_doubles_is_left_alone() {
     }
 }
 
+// subpath 12
+#[tokio::test]
+async fn mount_over_it_is_a_reason_until_the_old_file_goes_and_takes_it_along() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    assert_eq!(updates.state().await, MountState::Live);
+    let over = "echo own > /etc/own; mount --bind /etc/own /etc/app.conf";
+    assert_eq!(web.run(over), "");
+    let reason = "the container has mounted something over it";
+    assert_eq!(updates.reason().await, reason);
+    assert_eq!(web.run("cat /etc/app.conf"), "own");
+    // Linux unmounts what is mounted on a file that is removed.
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(web.run("cat /etc/app.conf; cat /etc/own"), "twoown");
+    assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
+}
+
 /// Replaces the parent of the mount point by a link and back, in a loop, and lists what is below the directory that the
 /// link leads to.
 const RACE: &str = r#"mkdir -p /etc/a /other; echo mine > /other/app.conf; mount --bind /other/app.conf /other/app.conf;
@@ -350,6 +373,119 @@ async fn container_that_has_ended_is_not_entered() {
     assert!(processes.mount_namespace(&reused).is_err());
     node.write("v", 2, &[("key", "two")]);
     assert_eq!(updates.state().await, MountState::Unknown);
+}
+
+// subpath 14
+#[tokio::test]
+async fn number_of_a_container_that_is_used_again_leads_into_no_other() {
+    if !may_contain() {
+        return;
+    }
+    let (node, other) = (Node::new(), Node::new());
+    for node in [&node, &other] {
+        node.write("v", 1, &[("key", "one")]);
+    }
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    assert_eq!(updates.state().await, MountState::Live);
+    let processes = node.processes();
+    let found = processes.containers(&updates.query.mounts, None).await;
+    let main = found.unwrap().remove(0).main;
+    let pid = web.pid();
+    web.end();
+    // Other processes start meanwhile.
+    let reused = (0..1000).find_map(|_| {
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).ok()?;
+        let next = Container::start(&other, KEY);
+        (next.pid() == pid).then_some(next)
+    });
+    let mut reused = reused.unwrap();
+    assert!(processes.mount_namespace(&main).is_err());
+    let before = reused.mounts_at("/etc/app.conf");
+    node.write("v", 2, &[("key", "two")]);
+    assert_eq!(updates.state().await, MountState::Unknown);
+    assert_eq!(reused.mounts_at("/etc/app.conf"), before);
+    assert_eq!(reused.run("cat /etc/app.conf"), "one");
+}
+
+#[tokio::test]
+async fn pass_that_is_dropped_is_made_again() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "one")]);
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    node.write("v", 2, &[("key", "two")]);
+    let (query, now) = (updates.query.clone(), Timestamp::UNIX_EPOCH);
+    tokio::select! {
+        biased;
+        _ = updates.pod.update(&updates.shared, query.clone(), now) => panic!("it waits for a search"),
+        () = std::future::ready(()) => {}
+    }
+    assert!(updates.pod.is_due());
+    updates.pod.update(&updates.shared, query, now).await;
+    assert!(!updates.pod.is_due());
+    assert_eq!(updates.pod.statuses()[0].state, MountState::Live);
+    assert_eq!(web.run("cat /etc/app.conf"), "two");
+}
+
+// subpath 18
+#[tokio::test]
+async fn mounts_of_the_kubelet_stay_as_they_are_and_nothing_is_left_of_a_pod() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", 1, &[("key", "1")]);
+    // The kubelet binds the file, and the runtime what the kubelet has bound.
+    let bound = node.root().join("pods/1/volume-subpaths/v/web/0");
+    fs::create_dir_all(bound.parent().unwrap()).unwrap();
+    fs::write(&bound, "").unwrap();
+    let bind = || {
+        let source = node.volume("v").join("key").canonicalize().unwrap();
+        container::run(
+            "mount",
+            &["--bind", source.to_str().unwrap(), bound.to_str().unwrap()],
+        );
+    };
+    let unbind = || container::run("umount", &[bound.to_str().unwrap()]);
+    let of_machine = || {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let folder = node.root();
+        let lines = table
+            .lines()
+            .filter(|line| line.contains(folder.to_str().unwrap()));
+        lines.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let mounts = KEY.replace("volumes/v/key", "volume-subpaths/v/web/0");
+    bind();
+    let mut updates = Updates::new(&node);
+    for (number, content) in [(1, "2"), (3, "4")] {
+        let mut web = Container::start(&node, &mounts);
+        let before = of_machine();
+        assert_eq!(before.len(), 1, "{before:?}");
+        assert_eq!(web.run("cat /etc/app.conf"), number.to_string());
+        node.write("v", number + 1, &[("key", content)]);
+        assert_eq!(updates.state().await, MountState::Live);
+        assert_eq!(web.run("cat /etc/app.conf"), content);
+        // The old file is no longer there, but bound.
+        let after: Vec<_> = of_machine()
+            .iter()
+            .map(|line| line.replace("//deleted", ""))
+            .collect();
+        assert_eq!(after, before);
+        // The container is started again, with what is there by then.
+        drop(web);
+        unbind();
+        node.write("v", number + 2, &[("key", &(number + 2).to_string())]);
+        bind();
+    }
+    unbind();
+    assert_eq!(of_machine(), Vec::<String>::new());
+    // Nothing is mounted below it anywhere, or it would be busy.
+    fs::remove_dir_all(node.root().join("pods/1")).unwrap();
 }
 
 #[tokio::test]
@@ -551,12 +687,13 @@ async fn new_mount_is_read_only_private_and_has_the_flags_of_the_old_one() {
         // No optional field: it is neither shared nor anyone's follower.
         (flags, fields[6].to_owned())
     };
-    let mut web = Container::start(&node, KEY);
+    let restricted = KEY.replace("noexec", "noexec,nosymfollow");
+    let mut web = Container::start(&node, &restricted);
     let mut updates = Updates::new(&node);
     node.write("v", 2, &[("key", "two")]);
     assert_eq!(updates.state().await, MountState::Live);
     let (flags, tags) = options(&web);
-    for flag in ["ro", "nosuid", "nodev", "noexec"] {
+    for flag in ["ro", "nosuid", "nodev", "noexec", "nosymfollow"] {
         assert!(flags.contains(flag), "{flags:?}");
     }
     assert_eq!(tags, "-");
@@ -586,46 +723,34 @@ async fn file_with_another_label_is_not_shown_where_labels_are_enforced() {
     };
     node.write("v", 1, &[("key", "one")]);
     if label("system_u:object_r:a:s0").is_err() {
+        // A file system without labels.
         return;
     }
-    let web = Container::start(&node, KEY);
-    let updates = Updates::new(&node);
-    let processes = node.processes();
-    let found = processes
-        .containers(&updates.query.mounts, None)
-        .await
-        .unwrap();
-    let namespace = processes.mount_namespace(&found[0].main).unwrap();
-    let (places, pod) = (processes.places().unwrap(), &updates.query.mounts);
-    let stage = super::Stage::default();
-    let replace = |text: &str, number: u32, enforces: bool| {
-        node.write("v", number, &[("key", "new")]);
-        label(text).unwrap();
-        let source =
-            super::source::Source::of(&node.volume("v"), std::path::Path::new("key")).unwrap();
-        let new = stage
-            .mount_of(&source.file.unwrap(), rustix::mount::MountFlags::RDONLY)
-            .unwrap();
-        Inside::run(std::os::fd::AsFd::as_fd(&namespace), u64::MAX, |inside| {
-            let mounts = volume_mounts(|| inside.table(), &places, pod)
-                .unwrap()
-                .unwrap();
-            inside.replace(&mounts[0].record, &new, enforces)
-        })
-    };
-    let other = "system_u:object_r:b:s0";
-    assert!(
-        replace(other, 2, true)
-            .unwrap_err()
-            .to_string()
-            .contains("another SELinux label")
-    );
-    assert!(replace("system_u:object_r:a:s0", 3, true).unwrap());
-    assert!(replace(other, 4, false).unwrap());
-    assert_eq!(
-        fs::read_to_string(web.path("/etc/app.conf")).unwrap(),
-        "new"
-    );
+    let mut web = Container::start(&node, KEY);
+    let mut updates = Updates::new(&node);
+    for (number, text, enforces, expected) in [
+        (
+            2,
+            "b",
+            true,
+            MountState::Pinned("the new file has another SELinux label".to_owned()),
+        ),
+        (3, "a", true, MountState::Live),
+        (4, "b", false, MountState::Live),
+    ] {
+        Arc::get_mut(&mut updates.shared).unwrap().enforces_labels =
+            if enforces { || true } else { || false };
+        let before = web.run("cat /etc/app.conf");
+        node.write("v", number, &[("key", &number.to_string())]);
+        label(&format!("system_u:object_r:{text}:s0")).unwrap();
+        assert_eq!(updates.state().await, expected);
+        let after = if expected == MountState::Live {
+            number.to_string()
+        } else {
+            before
+        };
+        assert_eq!(web.run("cat /etc/app.conf"), after);
+    }
 }
 
 // subpath 7

@@ -59,6 +59,8 @@ const RESULTS: [&str; 6] = [
 pub struct SubPathNode {
     processes: Processes,
     stage: Stage,
+    /// Whether the machine enforces SELinux's rules.
+    pub(super) enforces_labels: fn() -> bool,
     results: Family<Labels<1>, Counter>,
     delay: Histogram,
 }
@@ -70,6 +72,7 @@ impl SubPathNode {
         Self {
             processes,
             stage: Stage::default(),
+            enforces_labels,
             results: registrar.family(
                 "subpath_replacements",
                 "Attempts to show a running container the present content of a mount with subPath, by result",
@@ -266,7 +269,7 @@ impl PodSubPaths {
     ///
     /// # Cancel safety
     ///
-    /// Mounts that were replaced stay so, and what was due is lost.
+    /// Mounts that were replaced stay so, and what was due is due again.
     pub async fn update(
         &mut self,
         node: &Arc<SubPathNode>,
@@ -276,7 +279,7 @@ impl PodSubPaths {
         if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
             self.all_due();
         }
-        let mut due = mem::take(&mut self.due);
+        let mut due = self.due.clone();
         if query.ids.is_some() {
             // Beside a kubelet, only what was verified is shown (S3).
             due.retain(|volume| self.sets.contains_key(volume));
@@ -286,6 +289,7 @@ impl PodSubPaths {
         let indexes = indexes.filter(|(_, status)| is_due(status));
         let wanted: Vec<_> = indexes.map(|(index, _)| index).collect();
         if wanted.is_empty() {
+            self.due.clear();
             return Vec::new();
         }
         query.volumes = Some(due);
@@ -374,6 +378,7 @@ impl PodSubPaths {
         mut results: BTreeMap<usize, Result<bool, Kept>>,
         now: Timestamp,
     ) -> Vec<MountStatus> {
+        self.due.clear();
         let (mut reported, mut may_pass) = (Vec::new(), false);
         let mut behind = BTreeSet::new();
         for &index in wanted {
@@ -527,7 +532,7 @@ impl Job {
         if !self.node.processes.is_same(&self.container.main) {
             return Err(Kept::new("changed", "the container has ended"));
         }
-        let enforces = enforces_labels();
+        let enforces = (self.node.enforces_labels)();
         let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
         Ok(Inside::run(namespace.as_fd(), self.most_bytes(), replace)?)
     }

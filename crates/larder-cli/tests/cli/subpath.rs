@@ -1,10 +1,12 @@
-//! `larder exec`: files and directories that are mounted by subPath follow their volume.
+//! Files and directories that are mounted by subPath follow their volume: of `larder exec`, and of an agent's pods.
 
-use std::{env, path::Path};
+use std::{collections::BTreeMap, env, path::Path, process::Command};
 
 use crate::{
     Desk,
+    containers::{self, Container},
     exec::{Running, may_mount, web_pod},
+    run::{Agent, config_map, desk, put, status, until, volume},
 };
 
 /// Unless `LARDER_SUBPATH_UPDATES` says otherwise.
@@ -176,4 +178,41 @@ fn old_kernel_keeps_the_file_and_one_line_says_so_while_hooks_fire() {
     running.signal(rustix::process::Signal::TERM);
     let expected = "larder: /larder-test/key keeps its content until a restart: replacing a mount needs Linux 6.5 or later\n";
     assert_eq!(running.errors(), expected, "one line in all");
+}
+
+// subpath 15
+#[tokio::test]
+async fn agent_on_an_old_kernel_says_why_the_mount_keeps_its_content() {
+    if !containers::permitted() || !cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        return;
+    }
+    let desk = desk();
+    desk.replace("old.pl", OLD_KERNEL);
+    let web = "apiVersion: v1
+kind: Pod
+metadata: {name: web, annotations: {larder.dev/subpath-updates: 'true'}}
+spec:
+  volumes: [{name: cfg, configMap: {name: app, items: [{key: a, path: d/a}]}}]
+  containers: [{name: main, image: i, volumeMounts: [{name: cfg, mountPath: /etc/larder-test, subPath: d}]}]
+";
+    put(&desk, "web.yaml", web);
+    let mut command = Command::new("perl");
+    command
+        .env_clear()
+        .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+        .args(["old.pl", env!("CARGO_BIN_EXE_larder")]);
+    let mut agent = Agent::spawn(&desk, command, "--manifests m --node-name n1");
+    agent.summary();
+    let directory = volume(&desk, "web").join("d");
+    let command = "sh -c 'echo ready; exec sleep 1000'";
+    let mounts = [(&*directory, "/etc/larder-test")];
+    let mut container = Container::start(&mounts, &BTreeMap::new(), command);
+    assert_eq!(container.line(), "ready");
+    desk.replace("m/app.yaml", &config_map("app", "a: '2', b: '2'"));
+    until("the reason", || {
+        let mount = &status(&desk)["pods"][0]["volumes"][0]["subPaths"][0];
+        mount["state"] == "pinned"
+            && mount["reason"] == "replacing a mount needs Linux 6.5 or later"
+    })
+    .await;
 }

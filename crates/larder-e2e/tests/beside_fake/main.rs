@@ -18,4 +18,5 @@ mod missing_objects;
 mod outdated;
 mod permissions;
 mod restarts;
+mod sub_paths;
 mod world;

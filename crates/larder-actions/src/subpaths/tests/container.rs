@@ -121,7 +121,7 @@ impl Drop for Node {
     }
 }
 
-fn run(program: &str, args: &[&str]) {
+pub(super) fn run(program: &str, args: &[&str]) {
     assert!(Command::new(program).args(args).status().unwrap().success());
 }
 

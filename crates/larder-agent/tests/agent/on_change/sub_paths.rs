@@ -3,6 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use larder_agent::{
@@ -10,7 +11,9 @@ use larder_agent::{
     config::SubPathUpdates,
     status::{SubPathState, SubPathStatus},
 };
+use larder_apiserver::Options;
 use serde_json::{Value, json};
+use tokio::time::sleep;
 
 use super::containers::{Container, MountPoints, permitted, rereads};
 use crate::harness::{Node, config_map, pod};
@@ -49,11 +52,25 @@ fn pod_of(name: &str, kind: &str, at: &Path, updates: Option<&str>) -> Value {
 
 /// Creates the pod, and a container as its runtime would.
 async fn started(node: &Node, pod: &Value, at: &Path) -> Container {
+    started_with(node, pod, at, &rereads(at)).await
+}
+
+/// The same with this script.
+async fn started_with(node: &Node, pod: &Value, at: &Path, script: &str) -> Container {
     node.apply(pod);
     let name = pod["metadata"]["name"].as_str().unwrap();
     node.until(name, "a", &[("f", "0"), ("g", "")]).await;
     let file = node.volume_path(name, "a").unwrap().join("f");
-    Container::start(&[(&file, at)], &rereads(at))
+    Container::start(&[(&file, at)], script)
+}
+
+/// A script of a process that says each new content of `file`.
+fn follows(file: &Path) -> String {
+    let file = file.display();
+    format!(
+        "echo ready; old=; while :; do new=$(cat {file}); [ \"$new\" = \"$old\" ] || echo \"$new\"
+        old=$new; sleep 0.05; done"
+    )
 }
 
 fn mount_point(points: &MountPoints) -> PathBuf {
@@ -104,9 +121,47 @@ async fn ephemeral_container_is_updated() {
     let (node, points) = (node(), MountPoints::new());
     let at = mount_point(&points);
     let pod = pod_of("web", "ephemeralContainers", &at, Some("true"));
-    let _web = started(&node, &pod, &at).await;
-    node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
+    let debug = started_with(&node, &pod, &at, &follows(&at)).await;
+    debug.says("0");
+    for text in ["1", "2"] {
+        node.apply(&config_map("a", &[("f", text), ("g", "")]));
+        debug.says(text);
+    }
+    let shown = until_shown(&node, "web", |shown| shown.state == SubPathState::Live).await;
+    assert_eq!(&*shown.container, "web");
+}
+
+// subpath 6
+#[tokio::test(start_paused = true)]
+async fn renewed_token_is_seen() {
+    if !permitted() {
+        return;
+    }
+    let mut node = Node::prepare_with(Options::default().fill_namespaces(true));
+    node.pod_deletion = PodDeletion::External;
+    node.run();
+    let points = MountPoints::new();
+    let at = mount_point(&points);
+    let source = json!({"serviceAccountToken": {"path": "token", "expirationSeconds": 600}});
+    let mut web = pod("web")
+        .volume("a", json!({"projected": {"sources": [source]}}))
+        .annotation("larder.dev/subpath-updates", "true")
+        .build();
+    let mount = json!({"name": "a", "mountPath": at, "subPath": "token"});
+    web["spec"]["containers"][0]["volumeMounts"] = json!([mount]);
+    node.apply(&web);
+    let token = |node: &Node| fs::read_to_string(node.volume_path("web", "a")?.join("token")).ok();
+    let first = node.wait("a token", token).await;
+    let file = node.volume_path("web", "a").unwrap().join("token");
+    let container = Container::start(&[(&file, &at)], &follows(&at));
+    container.says(&first);
+    // By the clock its time passes, so it is renewed at once.
+    sleep(Duration::from_secs(10)).await;
+    node.set_clock_ahead(3600);
+    let next = |node: &Node| token(node).filter(|token| *token != first);
+    let second = node.wait("another token", next).await;
     until_shown(&node, "web", |shown| shown.replaced_at.is_some()).await;
+    container.says(&second);
 }
 
 // subpath 2
@@ -133,9 +188,11 @@ async fn pod_that_does_not_ask_keeps_its_content_and_the_status_says_what_would_
         let (node, points) = (node_with(configured), MountPoints::new());
         let at = mount_point(&points);
         let web = started(&node, &pod_of("web", "containers", &at, updates), &at).await;
-        node.apply(&config_map("a", &[("f", "1"), ("g", "")]));
-        // The hook fires as without larder's updates.
-        web.says("0");
+        for text in ["1", "2", "3"] {
+            node.apply(&config_map("a", &[("f", text), ("g", "")]));
+            // The hook fires as without larder's updates.
+            web.says("0");
+        }
         let shown = until_shown(&node, "web", |_| true).await;
         assert_eq!(shown.state, SubPathState::Pinned);
         assert!(shown.reason.contains(hint), "{}", shown.reason);
