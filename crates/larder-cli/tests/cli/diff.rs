@@ -5,6 +5,7 @@ mod property;
 mod recipes;
 mod sides;
 mod sub_paths;
+mod trees;
 mod unknown;
 
 use std::{

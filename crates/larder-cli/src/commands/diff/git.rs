@@ -9,6 +9,7 @@
 //! 4. git neither asks the network for objects, nor takes locks, nor runs a command of a configuration.
 
 use std::{
+    cell::{Cell, RefCell},
     collections::BTreeMap,
     env,
     ffi::OsStr,
@@ -45,6 +46,10 @@ const MAX_LISTING_BYTES: u64 = 64 << 20;
 const MAX_LINKS: usize = 40;
 /// Longest target of a link, as in Linux.
 const MAX_TARGET_BYTES: u64 = 4096;
+/// Most names that are looked up in a revision. A link may lead through a thousand directories.
+const MAX_LOOKUPS: u32 = 10_000;
+/// Why a further link is not read.
+const TOO_MANY_LINKS: &str = "it is a link, and others have led through too many directories";
 /// Why a submodule is not read.
 const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
@@ -109,8 +114,17 @@ enum Found {
     Entry(Entry),
 }
 
-/// The directory that has `.git` in it.
-struct Repository(PathBuf);
+struct Repository {
+    /// The directory that has `.git` in it.
+    root: PathBuf,
+    /// The lookups that are left.
+    lookups: Cell<u32>,
+    /// The trees that were looked into, by ID.
+    trees: RefCell<BTreeMap<String, Tree>>,
+}
+
+/// Entries by their paths.
+type Tree = BTreeMap<PathBuf, Entry>;
 
 impl Repository {
     /// The repository of `path`, and the path in it. Links below it are left as they are: a revision has its own.
@@ -140,7 +154,12 @@ impl Repository {
             (root(&real).context("not in a git repository")?, real)
         };
         let below = path.strip_prefix(&root)?.to_owned();
-        Ok((Self(root), below))
+        let repository = Self {
+            root,
+            lookups: Cell::new(MAX_LOOKUPS),
+            trees: RefCell::default(),
+        };
+        Ok((repository, below))
     }
 
     fn git(&self) -> Command {
@@ -148,13 +167,13 @@ impl Repository {
         for setting in SETTINGS {
             git.args(["-c", setting]);
         }
-        git.arg("-C").arg(&self.0);
+        git.arg("-C").arg(&self.root);
         for variable in OF_HOOKS {
             git.env_remove(variable);
         }
         git.env(
             "GIT_CEILING_DIRECTORIES",
-            self.0.parent().unwrap_or(Path::new("/")),
+            self.root.parent().unwrap_or(Path::new("/")),
         )
         .env("GIT_NO_REPLACE_OBJECTS", "1")
         .env("GIT_NO_LAZY_FETCH", "1")
@@ -200,8 +219,16 @@ impl Repository {
                 }
                 continue;
             }
+            let Some(left) = self.lookups.get().checked_sub(1) else {
+                return Ok(Found::NotRead(TOO_MANY_LINKS));
+            };
+            self.lookups.set(left);
             let tree = trees.last().context("the root is in it")?;
-            let Some(entry) = self.list(tree, false)?.remove(Path::new(&name)) else {
+            let mut known = self.trees.borrow_mut();
+            if !known.contains_key(tree) {
+                known.insert(tree.clone(), self.list(tree, false)?);
+            }
+            let Some(entry) = known[tree].get(Path::new(&name)).cloned() else {
                 return Ok(Found::Nothing);
             };
             match entry.kind {
@@ -238,7 +265,7 @@ impl Repository {
     }
 
     /// The entries of the tree `id` by their paths, those of its subtrees if `recursive`.
-    fn list(&self, id: &str, recursive: bool) -> anyhow::Result<BTreeMap<PathBuf, Entry>> {
+    fn list(&self, id: &str, recursive: bool) -> anyhow::Result<Tree> {
         let mut git = self.git();
         git.args(["ls-tree", "-z", "--full-tree"]);
         git.args(recursive.then_some("-r")).arg(id);
