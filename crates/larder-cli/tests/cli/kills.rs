@@ -1,9 +1,9 @@
 //! An agent that is killed again and again while it writes and while hooks run.
 //!
-//! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing.
+//! `LARDER_SOAK_SEED` repeats the decisions of a run, not its timing. `LARDER_KILLS` sets their number.
 
 use std::{
-    fs,
+    env, fs,
     io::{self, BufRead as _, BufReader, Write as _},
     net::{SocketAddr, TcpListener},
     process::Command,
@@ -19,6 +19,7 @@ use crate::{
     run::{Agent, config_map, desk, key, status, until, volume},
 };
 
+/// Unless `LARDER_KILLS` says otherwise.
 const KILLS: usize = 10;
 
 /// The two keys that each request of a hook found in the volume, in order.
@@ -70,20 +71,71 @@ fn start(desk: &Desk) -> Agent<'_> {
     Agent::spawn(desk, command, origin)
 }
 
+fn configure(desk: &Desk, address: SocketAddr) {
+    let config = format!(
+        "onChange: [{{name: tell, pods: [default/web], http: {{url: 'http://{address}/'}}, debounce: 0s, retry: {{min: 10ms, max: 100ms}}}}]\n"
+    );
+    fs::write(desk.path().join("agent.yaml"), config).unwrap();
+}
+
+/// What is below the root directory. The names of sets are new each time.
+fn paths(desk: &Desk) -> Vec<String> {
+    let root = desk.path().join("root");
+    let (mut paths, mut directories) = (Vec::new(), vec![root.clone()]);
+    while let Some(directory) = directories.pop() {
+        // It may go meanwhile.
+        for entry in fs::read_dir(directory)
+            .into_iter()
+            .flatten()
+            .map(Result::unwrap)
+        {
+            let path = entry.path();
+            let names = path.strip_prefix(&root).unwrap().iter();
+            let names = names.map(|name| match name.to_str().unwrap() {
+                name if name.starts_with("..") && name != "..data" => "..set",
+                name => name,
+            });
+            paths.push(names.collect::<Vec<_>>().join("/"));
+            if entry.file_type().unwrap().is_dir() {
+                directories.push(path);
+            }
+        }
+    }
+    paths.sort();
+    paths
+}
+
+/// The paths of an agent that has notified a hook, and was never killed.
+async fn of_one_run() -> Vec<String> {
+    let desk = desk();
+    let (address, _) = listen(&desk);
+    configure(&desk, address);
+    let mut agent = start(&desk);
+    agent.summary();
+    desk.replace("m/app.yaml", &config_map("app", "a: once, b: once"));
+    until("the edit", || {
+        key(&desk, "web", "a").as_deref() == Some("once")
+    })
+    .await;
+    until("the hook to succeed", || {
+        !status(&desk)["pods"][0]["onChange"][0]["lastSuccess"].is_null()
+    })
+    .await;
+    paths(&desk)
+}
+
 #[tokio::test]
 #[expect(clippy::print_stderr, reason = "a test that fails shows it")]
 async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
-    let seed = std::env::var("LARDER_SOAK_SEED");
+    let kills = env::var("LARDER_KILLS").map_or(KILLS, |number| number.parse().unwrap());
+    let seed = env::var("LARDER_SOAK_SEED");
     let seed = seed.map_or_else(|_| fastrand::u64(..), |seed| seed.parse().unwrap());
     eprintln!("LARDER_SOAK_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
 
     let desk = desk();
     let (address, requests) = listen(&desk);
-    let config = format!(
-        "onChange: [{{name: tell, pods: [default/web], http: {{url: 'http://{address}/'}}, debounce: 0s, retry: {{min: 10ms, max: 100ms}}}}]\n"
-    );
-    fs::write(desk.path().join("agent.yaml"), config).unwrap();
+    configure(&desk, address);
     let mut version = 0;
     let mut edit = |desk: &Desk| {
         version += 1;
@@ -91,7 +143,7 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
         desk.replace("m/app.yaml", &config_map("app", &data));
         format!("v{version}")
     };
-    for _ in 0..KILLS {
+    for _ in 0..kills {
         let mut agent = start(&desk);
         // While it starts, once it serves, or while hooks run.
         let moment = random.u8(..3);
@@ -129,11 +181,9 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     // Nothing is torn or left over.
     let count = requests.lock().len();
     assert_eq!(requests.lock().iter().find(|[a, b]| a != b), None);
-    until("one set and the link to it", || {
-        let names = fs::read_dir(volume(&desk, "web")).unwrap();
-        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let (hidden, keys): (Vec<_>, Vec<_>) = names.partition(|name| name.starts_with(".."));
-        (hidden.len(), keys.len()) == (2, 2)
+    let once = of_one_run().await;
+    until("the files of an agent that was never killed", || {
+        paths(&desk) == once
     })
     .await;
     // No hook runs without a change: a kill repeats at most one, and a clean restart none.
@@ -147,5 +197,5 @@ async fn kills_at_random_moments_lose_tear_and_tell_nothing_in_vain() {
     let last = edit(&desk);
     until("the hook to read one more edit", || is_read(&last)).await;
     assert_eq!(requests.lock().len(), count + 1);
-    assert!(count <= version + KILLS, "{count} for {version}");
+    assert!(count <= version + kills, "{count} for {version}");
 }

@@ -1,5 +1,7 @@
 //! An agent in a mount namespace: what it mounts is seen by containers, or nothing is mounted.
 
+mod stacked;
+
 use std::{
     fs,
     os::unix::fs::symlink,

@@ -141,6 +141,42 @@ fn quantities_at_their_limits_are_capped_or_named_as_kubernetes_does() {
 }
 
 #[test]
+fn divisors_at_their_limits_are_applied_or_named() {
+    let check = |memory: &str, divisor: &str, expected: &str| {
+        let reference = format!("resource: limits.memory, divisor: {divisor:?}");
+        let pod =
+            pod("configMap: {name: a}", "", memory).replace("resource: limits.memory", &reference);
+        check(&pod, expected);
+    };
+    // Rounded up, so that the smallest amount is one of the largest unit.
+    for (memory, divisor, shown) in [
+        ("9223372036854775807", "1", "9223372036854775807"),
+        ("9223372036854775807", "1k", "9223372036854776"),
+        ("9223372036854775807", "1E", "10"),
+        ("9223372036854775807", "1Ei", "8"),
+        ("9223372036854775808Ei", "1Ei", "8"),
+        ("1", "1Ei", "1"),
+        ("1e-400", "1E", "1"),
+        ("9223372036854775807", "0", "9223372036854775807"),
+    ] {
+        check(memory, divisor, &format!("M  {shown:?}"));
+    }
+    for divisor in [
+        "-1",
+        "2",
+        "1m",
+        "1e400",
+        "9223372036854775808",
+        "1e-400",
+        "0x1",
+        "",
+    ] {
+        let field = "spec.containers[0].env[0].valueFrom.resourceFieldRef.divisor";
+        check("1", divisor, &format!("{field}: "));
+    }
+}
+
+#[test]
 fn lifetimes_of_tokens_at_their_limits_are_accepted_or_named() {
     const FIELD: &str =
         "spec.volumes[0].projected.sources[0].serviceAccountToken.expirationSeconds";

@@ -247,3 +247,35 @@ async fn shutdown_gives_running_rounds_their_time() {
     node.run();
     rounds.succeed().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn jumps_of_the_clock_neither_hasten_delay_nor_repeat_a_round() {
+    const HOUR: i64 = 3600;
+    let hook_text = "debounce: {min: 5s, max: 60s}, retry: {min: 8s, max: 8s}";
+    let (mut node, mut rounds) = node(hook(hook_text)).await;
+    for (number, hours) in [1, -1, 100, -10_000, 0].into_iter().enumerate() {
+        edit(&node, &format!("{number}a"));
+        until_state(&node, "web", "Waiting").await;
+        let began = Instant::now();
+        node.set_clock_ahead(hours * HOUR);
+        rounds.fail("not yet").await;
+        let took = began.elapsed().as_millis();
+        assert!((4900..5500).contains(&took), "{hours}: {took}");
+        until_state(&node, "web", "Retrying").await;
+        node.set_clock_ahead(-hours * HOUR);
+        let (took, change) = millis(rounds.next()).await;
+        assert!((3900..8100).contains(&took), "{hours}: {took}");
+        assert_eq!(change.change.attempt, 2);
+        // While it runs, too.
+        node.set_clock_ahead(2 * hours * HOUR);
+        change.answer.send(Ok(())).unwrap();
+        until_state(&node, "web", "Idle").await;
+        rounds.none().await;
+    }
+    // A restart with another clock than that of the record.
+    node.kill().await;
+    node.set_clock_ahead(-48 * HOUR);
+    node.run();
+    delivered(&node, "web", "a", "4a").await;
+    rounds.none().await;
+}
