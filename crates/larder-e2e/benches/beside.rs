@@ -5,11 +5,21 @@
 //! ```
 //!
 //! The API server is the embedded one, reached over TLS with the node's identity. The fake kubelet has the periods of a
-//! real one. So the figures show larder and those periods, but not the CPU time of a kubelet. It takes two minutes.
+//! real one. So the figures show larder and those periods, but not the CPU time of a kubelet. It takes five minutes.
 
 #![expect(clippy::print_stdout, reason = "the report")]
 
-use std::{collections::BTreeMap, fs, sync::Arc, thread, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead as _, BufReader},
+    os::unix::fs::symlink,
+    path::Path,
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
 
 use anyhow::Context as _;
 use http_body_util::BodyExt as _;
@@ -25,18 +35,18 @@ use larder_agent::{
 };
 use larder_apiserver::{ApiServer, AuditLog, Authorization, Options, Protocol, User};
 use larder_e2e::{
-    fake_kubelet::{FakeKubelet, KubeletOptions, Stage, USER_AGENT},
+    fake_kubelet::{FakeKubelet, KubeletOptions, Stage, USER_AGENT, container_id},
     figures::Quantiles,
 };
 use larder_kubelet::kubelet_dir::Mounts;
-use larder_projection::disk::VolumeHost;
+use larder_projection::{VolumeKind, disk::VolumeHost};
 use larder_transport::{Metrics, Source};
 use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::{
     net::TcpListener,
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -49,6 +59,8 @@ const PODS: usize = 24;
 const ROUNDS: usize = 5;
 /// Pairs of changes, each pair one after the other.
 const PAIRS: usize = 4;
+/// Changes of a file that a container mounts by `subPath`.
+const SUB_PATH_CHANGES: usize = 60;
 /// Pods that share a ConfigMap, and how often it changes.
 const SHARING: usize = 110;
 const SHARED_ROUNDS: usize = 5;
@@ -74,6 +86,7 @@ async fn main() -> anyhow::Result<()> {
     let touches = node.touches().len() - before;
     let seconds = QUIET.as_secs();
     println!("| touches in {seconds} s without a change | 0 | {touches} | |");
+    sub_path(&node, &mut rng).await?;
     shared(&node).await
 }
 
@@ -150,6 +163,92 @@ async fn right_after_a_sync(node: &Node, rng: &mut fastrand::Rng) -> anyhow::Res
     }
     let what = "object written → file right after a sync, p99";
     row(what, 1_300.0, Quantiles::of(files).p99, "ms");
+    Ok(())
+}
+
+/// A process in a mount namespace with the key `n` of a volume at `/etc/larder-bench`, which reports each new content.
+struct Container {
+    child: Child,
+    contents: mpsc::UnboundedReceiver<(String, Instant)>,
+}
+
+impl Container {
+    /// `proc` shows the process to larder as it is, but for its control groups, which have the container's ID.
+    fn start(key: &Path, kubelet: &Path, proc: &Path, id: &str) -> anyhow::Result<Self> {
+        let script = "set -e; mount -t tmpfs none /etc; touch /etc/larder-bench
+            mount --bind -o ro \"$0\" /etc/larder-bench; mount -t tmpfs none \"$1\"
+            exec perl -e '$| = 1; for (;;) { open(my $f, \"<\", \"/etc/larder-bench\") or die; $_ = <$f>;
+                print \"$_\\n\" if $_ ne $old; $old = $_; select(undef, undef, undef, 0.001) }'";
+        let mut child = Command::new("unshare")
+            .args(["-m", "bash", "-c", script])
+            .args([key, kubelet])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let pid = child.id().to_string();
+        for (process, files) in [
+            (
+                &*pid,
+                &["stat", "status", "mountinfo", "uid_map", "ns/mnt"][..],
+            ),
+            ("self", &["mountinfo", "uid_map"]),
+        ] {
+            fs::create_dir_all(proc.join(process).join("ns"))?;
+            for file in files {
+                symlink(
+                    Path::new("/proc").join(process).join(file),
+                    proc.join(process).join(file),
+                )?;
+            }
+        }
+        let (sender, contents) = mpsc::unbounded_channel();
+        let output = BufReader::new(child.stdout.take().context("it has an output")?);
+        thread::spawn(move || {
+            for line in output.lines().map_while(Result::ok) {
+                // The benchmark may have ended.
+                let _ = sender.send((line, Instant::now()));
+            }
+        });
+        let groups = format!("0::/kubepods/pod1/{id}\n");
+        fs::write(proc.join(pid).join("cgroup"), groups)?;
+        Ok(Self { child, contents })
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Changes of a key that a running container mounts by `subPath`.
+async fn sub_path(node: &Node, rng: &mut fastrand::Rng) -> anyhow::Result<()> {
+    let pod = "sub-path";
+    node.create_with(&[pod.to_owned()], str::to_owned, true)
+        .await?;
+    let uid = format!("uid-{pod}");
+    let volume = node.kubelet.volume_path(&uid, VolumeKind::ConfigMap, "v");
+    let key = volume.join("n").canonicalize()?;
+    let [kubelet, .., proc] = &*node.directories else {
+        anyhow::bail!("the node has its directories");
+    };
+    let id = container_id(&uid, "c", 0);
+    let mut container = Container::start(&key, kubelet.path(), proc.path(), &id)?;
+    container.contents.recv().await.context("it runs")?;
+    let mut times = Vec::new();
+    for round in 1..=SUB_PATH_CHANGES {
+        sleep(Duration::from_millis(rng.u64(2_000..2_500))).await;
+        node.write(pod, round)?;
+        let written = Instant::now();
+        let (content, at) = container.contents.recv().await.context("it runs")?;
+        anyhow::ensure!(content == round.to_string(), "{content} after {round}");
+        times.push(at - written);
+    }
+    let read = Quantiles::of(times);
+    let what = "object written → read by subPath in a container";
+    row(&format!("{what}, p50"), 200.0, read.p50, "ms");
+    row("the same, p99", 400.0, read.p99, "ms");
     Ok(())
 }
 
@@ -290,7 +389,8 @@ struct Node {
     /// When each pod's volume was verified.
     verified: Arc<Mutex<BTreeMap<String, Vec<Instant>>>>,
     _tasks: JoinSet<()>,
-    _directories: Vec<TempDir>,
+    /// That of the kubelet first, and last what larder takes for `/proc`.
+    directories: Vec<TempDir>,
 }
 
 impl Node {
@@ -308,7 +408,8 @@ impl Node {
             let end = serving.serve(listener, Protocol::Tls, CancellationToken::new());
             end.await.expect("the listener is bound");
         });
-        let [volumes, root, lock] = [TempDir::new()?, TempDir::new()?, TempDir::new()?];
+        let [volumes, root, lock, proc] = [(); 4].map(|()| TempDir::new());
+        let (volumes, root, lock, proc) = (volumes?, root?, lock?, proc?);
 
         let clock = Clock::system();
         let kubelets_clock = clock.clone();
@@ -341,6 +442,7 @@ impl Node {
         let mut beside = BesideConfig::new(volumes.path());
         beside.mounts = Mounts::NotExpected;
         beside.lock_dir = lock.path().into();
+        beside.processes = proc.path().into();
         config.beside = Some(beside);
         let edge = Arc::default();
         let handle = start_larder(source, config, clock, Arc::clone(&edge)).await?;
@@ -353,20 +455,34 @@ impl Node {
             edge,
             verified,
             _tasks: tasks,
-            _directories: vec![volumes, root, lock],
+            directories: vec![volumes, root, lock, proc],
         })
     }
 
     /// Creates pods, each with the ConfigMap that `object` names, and waits until they have been at rest.
     async fn create(&self, pods: &[String], object: impl Fn(&str) -> String) -> anyhow::Result<()> {
+        self.create_with(pods, object, false).await
+    }
+
+    /// The same; with `by_sub_path`, their containers mount the key alone.
+    async fn create_with(
+        &self,
+        pods: &[String],
+        object: impl Fn(&str) -> String,
+        by_sub_path: bool,
+    ) -> anyhow::Result<()> {
+        let sub_path = by_sub_path.then_some("n");
+        let annotations = json!({"larder.dev/subpath-updates": by_sub_path.to_string()});
         for pod in pods {
             let map = object(pod);
             self.write(&map, 0)?;
             self.server.apply(&json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "uid": format!("uid-{pod}")},
+                "apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": pod, "uid": format!("uid-{pod}"), "annotations": annotations},
                 "spec": {
                     "nodeName": NODE,
-                    "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
+                    "containers": [{"name": "c", "image": "i",
+                        "volumeMounts": [{"name": "v", "mountPath": "/v", "subPath": sub_path}]}],
                     "volumes": [{"name": "v", "configMap": {"name": map}}],
                 },
             }))?;
