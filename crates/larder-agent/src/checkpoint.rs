@@ -208,6 +208,9 @@ impl Checkpoint {
             })
             .await;
             match read {
+                Ok(_) if store.len() == 0 => {
+                    info!("API server has not answered, and the checkpoint is empty");
+                }
                 Ok(contents) => self.serve(&store, contents).await,
                 Err(error) => {
                     self.board.failed(error.label(), &chain(&error));

@@ -135,8 +135,9 @@ impl Authority {
             "kubernetes.default".to_owned(),
             "kubernetes.default.svc".to_owned(),
         ];
-        if !address.is_unspecified() && !address.is_loopback() {
-            names.push(address.to_string());
+        let address_text = address.to_string();
+        if !address.is_unspecified() && !names.contains(&address_text) {
+            names.push(address_text);
         }
         let subject = subject("larder-apiserver", &[]);
         let usage = ExtendedKeyUsagePurpose::ServerAuth;

@@ -432,3 +432,25 @@ async fn erased_checkpoint_is_written_again_by_a_running_agent() {
     assert_eq!(cluster.run("erase").code, 0);
     assert_eq!(files(&cluster.path()), []);
 }
+
+#[tokio::test]
+async fn empty_checkpoint_is_not_said_to_be_served() {
+    let away = "{apiVersion: v1, kind: Config, clusters: [{name: c, cluster: {server: 'http://127.77.66.55:9'}}], \
+        users: [{name: u, user: {}}], contexts: [{name: x, context: {cluster: c, user: u}}], current-context: x}";
+    let config = "checkpoint: {key: 'file:key', after: 200ms}\n";
+    let desk = Desk::with([("agent.yaml", config), ("kubeconfig", away)]);
+    let key = desk.path().join("key");
+    fs::write(&key, [7; 32]).unwrap();
+    fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let mut agent = start_agent(&desk);
+    let log = agent.collect_log();
+    until("the end of the wait", || {
+        log.lock()
+            .contains("API server has not answered, and the checkpoint is empty")
+    })
+    .await;
+    let run = desk.run("status -o json --root-dir root");
+    let status: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(status["checkpoint"]["serving"], Value::Null, "{run:?}");
+    assert_eq!(agent.signal(Signal::TERM), Some(0));
+}
