@@ -41,7 +41,8 @@ pub enum ChangeKind {
     Failed(RequestFailure),
 }
 
-/// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe).
+/// The events since [`ObjectManager::subscribe`](crate::ObjectManager::subscribe) or
+/// [`ObjectManager::subscribe_to`](crate::ObjectManager::subscribe_to).
 ///
 /// A [`Stream`] of events, which ends with the manager. [`ChangeKind::Updated`] may also come for a version that a read
 /// has returned already: the event says that there is a new version, not that nobody has seen it.
@@ -87,6 +88,8 @@ impl Stream for Changes {
 
 #[derive(Debug, Default)]
 struct Subscription {
+    /// The one object whose events are wanted; `None` for all.
+    only: Option<ObjectKey>,
     /// Events not yet read.
     pending: Mutex<Pending>,
     /// The one reader.
@@ -129,8 +132,12 @@ pub(crate) struct Publisher {
 }
 
 impl Publisher {
-    pub(crate) fn subscribe(&self) -> Changes {
-        let subscription = Arc::new(Subscription::default());
+    /// The events from now on: all, or those of `only` one object.
+    pub(crate) fn subscribe(&self, only: Option<ObjectKey>) -> Changes {
+        let subscription = Arc::new(Subscription {
+            only,
+            ..Subscription::default()
+        });
         let mut subscriptions = self.subscriptions.lock();
         subscriptions.retain(|subscription| subscription.strong_count() > 0);
         subscriptions.push(Arc::downgrade(&subscription));
@@ -139,8 +146,10 @@ impl Publisher {
 
     pub(crate) fn publish(&self, key: &ObjectKey, kind: &ChangeKind) {
         self.each(|subscription| {
-            subscription.pending.lock().put(key, kind.clone());
-            subscription.reader.wake();
+            if subscription.only.as_ref().is_none_or(|only| only == key) {
+                subscription.pending.lock().put(key, kind.clone());
+                subscription.reader.wake();
+            }
         });
     }
 
@@ -183,7 +192,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_subscriber_gets_the_last_event_of_each_object() {
         let publisher = Publisher::default();
-        let mut changes = publisher.subscribe();
+        let mut changes = publisher.subscribe(None);
         for _ in 0..1000 {
             publisher.publish(&key("a"), &ChangeKind::Updated);
             publisher.publish(&key("b"), &ChangeKind::Updated);
@@ -200,9 +209,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn subscriber_to_one_object_hears_of_no_other() {
+        let publisher = Publisher::default();
+        let mut changes = publisher.subscribe(Some(key("a")));
+        publisher.publish(&key("b"), &ChangeKind::Updated);
+        assert!(changes.try_next().is_none());
+        publisher.publish(&key("a"), &ChangeKind::Deleted);
+        drop(publisher);
+        let change = changes.next().await.unwrap();
+        assert!(change.key == key("a") && matches!(change.kind, ChangeKind::Deleted));
+        assert!(changes.next().await.is_none());
+    }
+
+    #[tokio::test]
     async fn a_waiting_subscriber_is_woken() {
         let publisher = Publisher::default();
-        let mut changes = publisher.subscribe();
+        let mut changes = publisher.subscribe(None);
         let (change, ()) = tokio::join!(changes.next(), async {
             publisher.publish(&key("a"), &ChangeKind::Updated);
         });

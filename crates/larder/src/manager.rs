@@ -286,7 +286,13 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// Subscribe before registering to miss none. Under strategy `Get` there are none.
     pub fn subscribe(&self) -> Changes {
-        self.inner.store.changes().subscribe()
+        self.inner.store.changes().subscribe(None)
+    }
+
+    /// The changes of one object, while it is referenced. Otherwise as [`subscribe`](Self::subscribe).
+    pub fn subscribe_to(&self, namespace: &str, name: &str) -> Changes {
+        let only = ObjectKey::new(namespace, name);
+        self.inner.store.changes().subscribe(Some(only))
     }
 
     /// Every referenced object with its state and the pods that refer to it, sorted by name.
