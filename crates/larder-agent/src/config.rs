@@ -19,7 +19,7 @@ mod file;
 use std::{
     collections::BTreeMap,
     fmt, mem,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     num::NonZeroUsize,
     path::{Path, PathBuf},
     time::Duration,
@@ -87,6 +87,9 @@ pub struct Config {
     /// Directory of manifests to serve instead. `manifests`, relative to the configuration file; none by default, and
     /// never together with `kubeconfig`.
     pub manifests: Option<PathBuf>,
+    /// Address of pods of `manifests` that state none. `podAddress`; none by default. Which pods get it is the caller's
+    /// decision, as with `kubeconfig`.
+    pub pod_address: Option<IpAddr>,
     /// Name of the Node whose pods are served. `nodeName`; defaults to the host name in lower case, as the kubelet's.
     pub node_name: String,
     /// Where volumes are written. `rootDir`; defaults to [`Host::default_root_dir`].
@@ -421,6 +424,10 @@ impl Config {
         let mut config = Self {
             kubeconfig,
             manifests,
+            pod_address: fields.take_text("podAddress", |text| {
+                text.parse()
+                    .map_err(|_| "expected an IP address, such as 127.0.0.1")
+            })?,
             node_name: fields
                 .take("nodeName", "a string")?
                 .unwrap_or_else(|| host.name.to_lowercase()),

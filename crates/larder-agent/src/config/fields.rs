@@ -3,7 +3,11 @@
 //! Invariant: [`Config::values`] has exactly the fields that [`Config`] reads. A test checks it and [`RELOADED_FIELDS`]
 //! against the table from which `docs/configuration.md` and `packaging/agent.yaml` are generated.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 use larder_pods::static_pod::{ApiReferences, shown_url};
 use larder_transport::RateLimit;
@@ -48,6 +52,7 @@ impl Config {
         let values = json!({
             "kubeconfig": path(&self.kubeconfig),
             "manifests": path(&self.manifests),
+            "podAddress": self.pod_address.as_ref().map(IpAddr::to_string),
             "nodeName": self.node_name,
             "rootDir": self.root_dir.display().to_string(),
             "listen": self.listen.as_ref().map(SocketAddr::to_string),

@@ -46,6 +46,7 @@ fn every_field_is_read() {
 apiVersion: larder.dev/v1alpha1
 kind: AgentConfiguration
 manifests: m
+podAddress: 10.0.0.7
 nodeName: edge-7
 rootDir: state
 listen: 127.0.0.1:0
@@ -73,6 +74,9 @@ registerNode: true
             kubeconfig: None,
             manifests: Some(
                 "/etc/larder/m",
+            ),
+            pod_address: Some(
+                10.0.0.7,
             ),
             node_name: "edge-7",
             root_dir: "/etc/larder/state",

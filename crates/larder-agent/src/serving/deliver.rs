@@ -85,7 +85,7 @@ impl DeliveryFailure {
             true => "the Node",
             false if serves_manifests => {
                 return Self::waiting(format!(
-                    "waiting for {path}: nothing here gives pods addresses; `--pod-address` or the manifest's status does"
+                    "waiting for {path}: nothing here gives pods addresses; `--pod-address`, `podAddress` or the manifest's status does"
                 ));
             }
             false => "the pod's status",

@@ -288,7 +288,8 @@ async fn origin(
     if let Some(manifests) = manifests_of(args, config) {
         let kubeconfig = args.kubeconfig_out.as_deref();
         let node = &config.node_name;
-        let started = embedded::start(manifests, node, args.pod_address, kubeconfig, shutdown);
+        let pod_address = args.pod_address.or(config.pod_address);
+        let started = embedded::start(manifests, node, pod_address, kubeconfig, shutdown);
         let started = started.await?;
         return Ok(AgentOrigin {
             cluster: None,

@@ -31,6 +31,13 @@ pub(super) const FIELDS: &[Field] = &[
         example: "/etc/larder/manifests",
     },
     Field {
+        name: "podAddress",
+        form: "IP address",
+        default: "none: an environment that reads `status.podIP` waits",
+        about: "Address of pods of `manifests` that state none in their status, as nothing there gives them one.",
+        example: "127.0.0.1",
+    },
+    Field {
         name: "nodeName",
         form: "string",
         default: "the host name in lower case",
