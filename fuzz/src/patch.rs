@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use http::Request;
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
-use larder_apiserver::{ApiServer, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, Options};
 use serde_json::Value;
 
 use crate::block_on;
@@ -27,8 +27,8 @@ pub fn run(input: &[u8]) -> bool {
         _ => return false,
     };
     let (kind, resource, object) = match object {
-        b'c' => (Kind::ConfigMap, "configmaps", CONFIG_MAP),
-        b'p' => (Kind::Pod, "pods", POD),
+        b'c' => (ApiKind::ConfigMap, "configmaps", CONFIG_MAP),
+        b'p' => (ApiKind::Pod, "pods", POD),
         _ => return false,
     };
     thread_local! {

@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use http::Request;
 use http_body_util::BodyExt as _;
 use kube::{Client, client::Body};
-use larder_apiserver::{ApiServer, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, Options};
 use serde_json::{Value, json};
 
 use crate::block_on;
@@ -71,6 +71,6 @@ pub fn run(input: &[u8]) -> bool {
     // It still serves.
     let other = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "p", "namespace": "other"}});
     server.apply(&other).expect("the object is valid");
-    assert!(server.get(Kind::ConfigMap, "other", "p").is_some());
+    assert!(server.get(ApiKind::ConfigMap, "other", "p").is_some());
     status < 300
 }

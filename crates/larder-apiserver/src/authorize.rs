@@ -11,7 +11,9 @@ pub(crate) use admission::NodeWrite;
 
 use larder_objects::ObjectKey;
 
-use crate::{ApiError, User, references::Reference, request::Verb, resource::Kind, store::Store};
+use crate::{
+    ApiError, User, references::Reference, request::Verb, resource::ApiKind, store::Store,
+};
 
 /// How requests are authorized.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -90,9 +92,9 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError 
         message += ": ";
         message += why;
     }
-    let mut kinds = Kind::ALL.into_iter();
+    let mut kinds = ApiKind::ALL.into_iter();
     let kind = kinds.find(|kind| kind.resource().plural == attempt.resource);
-    let kind = kind.unwrap_or(Kind::Namespace);
+    let kind = kind.unwrap_or(ApiKind::Namespace);
     ApiError::forbidden(kind, attempt.name.unwrap_or_default(), &message)
 }
 
@@ -107,8 +109,8 @@ impl Node<'_> {
         let reads = READING.contains(&attempt.verb);
         let changes = matches!(attempt.verb, Verb::Update | Verb::Patch);
         match (attempt.resource, attempt.subresource) {
-            ("secrets", _) => self.object(attempt, Kind::Secret),
-            ("configmaps", _) => self.object(attempt, Kind::ConfigMap),
+            ("secrets", _) => self.object(attempt, ApiKind::Secret),
+            ("configmaps", _) => self.object(attempt, ApiKind::ConfigMap),
             ("pods", None) => match attempt.verb {
                 Verb::List | Verb::Watch if attempt.node_name == Some(self.node) => Ok(()),
                 Verb::Get | Verb::List | Verb::Watch => self.own_pod(attempt),
@@ -122,7 +124,7 @@ impl Node<'_> {
             ("nodes" | "events", None) if changes || attempt.verb == Verb::Create => Ok(()),
             ("nodes", None) if reads => self.own_node(attempt),
             ("serviceaccounts", None) if attempt.verb == Verb::Get => {
-                self.object(attempt, Kind::ServiceAccount)
+                self.object(attempt, ApiKind::ServiceAccount)
             }
             ("serviceaccounts", _) => self.token(attempt),
             ("services" | "clustertrustbundles" | "csidrivers", None) if reads => Ok(()),
@@ -133,7 +135,7 @@ impl Node<'_> {
     }
 
     /// A Secret, ConfigMap or service account: by name, and only if a pod of the node names it.
-    fn object(&self, attempt: &Attempt<'_>, kind: Kind) -> Result<(), String> {
+    fn object(&self, attempt: &Attempt<'_>, kind: ApiKind) -> Result<(), String> {
         if !READING.contains(&attempt.verb) {
             return Err("can only read resources of this type".to_owned());
         }
@@ -165,11 +167,11 @@ impl Node<'_> {
             let why = "can only list/watch pods with spec.nodeName field selector";
             return Err(why.to_owned());
         }
-        self.own(Kind::Pod, attempt)
+        self.own(ApiKind::Pod, attempt)
     }
 
     /// An object whose spec names the node.
-    fn own(&self, kind: Kind, attempt: &Attempt<'_>) -> Result<(), String> {
+    fn own(&self, kind: ApiKind, attempt: &Attempt<'_>) -> Result<(), String> {
         let name = attempt.name.unwrap_or_default();
         let key = ObjectKey::new(attempt.namespace.unwrap_or_default(), name);
         let object = self.store.get(kind, &key);
@@ -208,7 +210,7 @@ impl Node<'_> {
         if attempt.subresource != Some("token") {
             return Err("can only create token subresource of serviceaccount".to_owned());
         }
-        let account = (Kind::ServiceAccount, name.into());
+        let account = (ApiKind::ServiceAccount, name.into());
         self.related(attempt.namespace.unwrap_or_default(), &account)
     }
 
@@ -226,7 +228,7 @@ impl Node<'_> {
                 "can only list/watch podcertificaterequests with nodeName field selector"
                     .to_owned(),
             ),
-            Verb::Get => self.own(Kind::PodCertificateRequest, attempt),
+            Verb::Get => self.own(ApiKind::PodCertificateRequest, attempt),
             verb => Err(format!(
                 "nodes may not {} podcertificaterequests",
                 verb.as_str()

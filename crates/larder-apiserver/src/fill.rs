@@ -5,7 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::{
-    ApiError, ApiServer, Kind,
+    ApiError, ApiKind, ApiServer,
     json::text,
     object::Object,
     write::Part,
@@ -24,7 +24,7 @@ pub enum Applied {
 }
 
 impl ApiServer {
-    /// Creates `object`, or replaces the one of that name. `object` is of one of the kinds of [`Kind`], as a typed
+    /// Creates `object`, or replaces the one of that name. `object` is of one of the kinds of [`ApiKind`], as a typed
     /// object or as JSON. It passes the same rules as over HTTP, but may state a status and a uid. A namespace that
     /// does not exist is created; an object that names none goes to `default`.
     ///
@@ -39,7 +39,7 @@ impl ApiServer {
             .map_err(|_| ApiError::bad_request("the object has no JSON form"))?;
         self.options().certificates_versions.read(&mut value);
         let (api_version, name) = (text(&value, "/apiVersion"), text(&value, "/kind"));
-        let kind = Kind::of_manifest(api_version, name).ok_or_else(|| {
+        let kind = ApiKind::of_manifest(api_version, name).ok_or_else(|| {
             ApiError::bad_request(format!(
                 "no kind \"{name}\" is known in version \"{api_version}\""
             ))
@@ -97,7 +97,7 @@ impl ApiServer {
     /// # Errors
     ///
     /// 404: there is none.
-    pub fn delete(&self, kind: Kind, namespace: &str, name: &str) -> Result<(), ApiError> {
+    pub fn delete(&self, kind: ApiKind, namespace: &str, name: &str) -> Result<(), ApiError> {
         let options = DeleteOptions::immediate();
         self.writer()
             .delete(kind, &ObjectKey::new(namespace, name), &options)?;
@@ -105,7 +105,7 @@ impl ApiServer {
     }
 
     /// An object as the server holds it. `namespace` is empty for kinds of cluster scope.
-    pub fn get(&self, kind: Kind, namespace: &str, name: &str) -> Option<Value> {
+    pub fn get(&self, kind: ApiKind, namespace: &str, name: &str) -> Option<Value> {
         let object = self.store().get(kind, &ObjectKey::new(namespace, name))?;
         Some(Object::value(&object))
     }

@@ -58,7 +58,7 @@ pub use faults::{Cut, Effect, Fault, Faults, Injected, Paused, StreamFault};
 pub use fill::Applied;
 pub use pki::{TlsError, User};
 pub use request::Verb;
-pub use resource::Kind;
+pub use resource::ApiKind;
 pub use rest::Body;
 pub use serve::{Protocol, ServeError};
 pub use server::{ApiServer, ApiService, Options};

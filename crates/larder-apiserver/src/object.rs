@@ -8,7 +8,7 @@ use larder_objects::ObjectKey;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{references::OfPod, resource::Kind};
+use crate::{references::OfPod, resource::ApiKind};
 
 /// An event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) fn framed(event: EventType, json: Bytes) -> [Bytes; 3] {
 /// The JSON is held inside the watch frame that announced it, so that both are one allocation.
 #[derive(Debug)]
 pub(crate) struct Object {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ApiKind,
     pub(crate) key: ObjectKey,
     pub(crate) uid: SmolStr,
     /// The version of the change that made this state.
@@ -79,7 +79,7 @@ impl Frame {
 
 impl Object {
     /// The state `value` with `version`, which came by `event`. `value` is canonical and has a name.
-    pub(crate) fn new(kind: Kind, mut value: Value, version: u64, event: EventType) -> Self {
+    pub(crate) fn new(kind: ApiKind, mut value: Value, version: u64, event: EventType) -> Self {
         // Version 0: the object of a dry run, which has none.
         if version > 0 {
             value["metadata"]["resourceVersion"] = version.to_string().into();
@@ -116,7 +116,7 @@ impl Object {
             labels,
             fields,
             references: match kind {
-                Kind::Pod => OfPod::new(&value),
+                ApiKind::Pod => OfPod::new(&value),
                 _ => OfPod::default(),
             },
             frame: Frame::new(event, |frame| {
@@ -192,7 +192,7 @@ mod tests {
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "a", "namespace": "n"}, "data": {"k": "v"},
         });
-        let object = Object::new(Kind::ConfigMap, value, 7, EventType::Added);
+        let object = Object::new(ApiKind::ConfigMap, value, 7, EventType::Added);
         let (json, [frame, ..]) = (object.json(), object.frame(EventType::Added));
         assert!(frame.as_ptr_range().contains(&json.as_ptr()));
         let rest =
@@ -220,7 +220,7 @@ mod tests {
     #[test]
     fn debug_shows_no_content() {
         let value = json!({"metadata": {"name": "a"}, "data": {"k": "aHVudGVyMg=="}});
-        let object = Object::new(Kind::Secret, value, 7, EventType::Added);
+        let object = Object::new(ApiKind::Secret, value, 7, EventType::Added);
         assert!(!format!("{object:?}").contains("aHVudGVyMg"));
     }
 }

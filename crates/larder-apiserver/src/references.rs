@@ -13,14 +13,14 @@ use smol_str::SmolStr;
 
 use crate::{
     json::{decode, text},
-    resource::Kind,
+    resource::ApiKind,
 };
 
 /// The annotation of mirror pods; its value does not matter.
 pub(crate) const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mirror";
 
 /// Kind and name of an object that a pod names, in the pod's namespace.
-pub(crate) type Reference = (Kind, SmolStr);
+pub(crate) type Reference = (ApiKind, SmolStr);
 
 /// The references of one pod and its node: nothing unless a node runs the pod. A mirror pod grants nothing, since the
 /// node itself creates it.
@@ -41,12 +41,12 @@ impl OfPod {
             return Self::default();
         }
         let namespace = text(pod, "/metadata/namespace").into();
-        let account = (Kind::ServiceAccount, account_of(pod));
+        let account = (ApiKind::ServiceAccount, account_of(pod));
         let pod = typed(pod);
         let secrets = references::secrets(&pod).into_iter();
         let maps = references::config_maps(&pod).into_iter();
-        let maps = maps.map(|name| (Kind::ConfigMap, name));
-        let objects = maps.chain(secrets.map(|name| (Kind::Secret, name)));
+        let maps = maps.map(|name| (ApiKind::ConfigMap, name));
+        let objects = maps.chain(secrets.map(|name| (ApiKind::Secret, name)));
         Self(Some(Box::new(PodReferences {
             node: node.into(),
             namespace,
@@ -127,15 +127,15 @@ mod tests {
                 "spec": {"nodeName": node, "volumes": sources.collect::<Vec<_>>()},
             }))
         };
-        let map = |name: &str| (Kind::ConfigMap, name.into());
+        let map = |name: &str| (ApiKind::ConfigMap, name.into());
         let (first, second) = (pod("a", &["x", "y", "x"]), pod("a", &["y"]));
         let mut references = References::default();
         references.add(&first);
         references.add(&second);
         references.add(&pod("", &["z"]));
         assert!(references.has("a", "n", &map("x")) && references.has("a", "n", &map("y")));
-        assert!(references.has("a", "n", &(Kind::ServiceAccount, "default".into())));
-        assert!(!references.has("a", "n", &(Kind::Secret, "x".into())));
+        assert!(references.has("a", "n", &(ApiKind::ServiceAccount, "default".into())));
+        assert!(!references.has("a", "n", &(ApiKind::Secret, "x".into())));
         assert!(!references.has("b", "n", &map("x")) && !references.has("a", "m", &map("x")));
         assert!(!references.has("", "n", &map("z")));
         references.remove(&first);

@@ -5,7 +5,7 @@ use larder_objects::ObjectKey;
 use percent_encoding::percent_decode_str;
 use smol_str::SmolStr;
 
-use crate::{query::Query, resource::Kind, status::ApiError, versions::CertificatesVersions};
+use crate::{query::Query, resource::ApiKind, status::ApiError, versions::CertificatesVersions};
 
 /// The verb of a request, as in the audit log and in authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,7 +66,7 @@ impl Verb {
 /// The objects, or the object, that a path names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResourcePath {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ApiKind,
     /// `None` for kinds of cluster scope, and for all namespaces at once.
     pub(crate) namespace: Option<SmolStr>,
     /// `None` for a collection.
@@ -123,7 +123,7 @@ impl ResourcePath {
         let (namespace, rest) = match rest {
             // `namespaces/x/pods`; `namespaces/x/status` is the namespace's own.
             ["namespaces", namespace, plural, ..]
-                if Kind::of_path(group, version, plural)
+                if ApiKind::of_path(group, version, plural)
                     .is_some_and(|kind| kind.resource().namespaced) =>
             {
                 (Some(SmolStr::new(namespace)), &rest[2..])
@@ -136,7 +136,7 @@ impl ResourcePath {
             [plural, name, subresource] => (plural, Some(name), Some(subresource)),
             _ => return None,
         };
-        let kind = Kind::of_path(group, version, plural)?;
+        let kind = ApiKind::of_path(group, version, plural)?;
         // A single object of a namespaced kind lives in a namespace.
         if kind.resource().namespaced && namespace.is_none() && name.is_some() {
             return None;

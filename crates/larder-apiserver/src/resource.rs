@@ -20,7 +20,7 @@ use k8s_openapi::{
 
 /// A kind of the API that the server stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ApiKind {
     /// `Namespace`.
     Namespace,
     /// `Node`.
@@ -50,7 +50,7 @@ pub enum Kind {
 /// The server's description of a kind.
 #[derive(Debug)]
 pub(crate) struct Resource {
-    pub(crate) kind: Kind,
+    pub(crate) kind: ApiKind,
     /// As it stands in a manifest.
     pub(crate) name: &'static str,
     /// As it stands in a request path.
@@ -85,7 +85,7 @@ impl InNamespace for ClusterResourceScope {
 }
 
 /// A kind without status, short names and fields that a selector may name.
-const fn of<K>(kind: Kind) -> Resource
+const fn of<K>(kind: ApiKind) -> Resource
 where
     K: k8s_openapi::Resource<Scope: InNamespace> + DeserializeOwned + Serialize,
 {
@@ -103,19 +103,19 @@ where
     }
 }
 
-/// All kinds, in the order of [`Kind`].
-static RESOURCES: [Resource; Kind::ALL.len()] = [
+/// All kinds, in the order of [`ApiKind`].
+static RESOURCES: [Resource; ApiKind::ALL.len()] = [
     Resource {
         short_names: &["ns"],
         has_status: true,
         fields: &["status.phase"],
-        ..of::<core::Namespace>(Kind::Namespace)
+        ..of::<core::Namespace>(ApiKind::Namespace)
     },
     Resource {
         short_names: &["no"],
         has_status: true,
         fields: &["spec.unschedulable"],
-        ..of::<core::Node>(Kind::Node)
+        ..of::<core::Node>(ApiKind::Node)
     },
     Resource {
         short_names: &["po"],
@@ -130,25 +130,25 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             "status.podIP",
             "status.nominatedNodeName",
         ],
-        ..of::<core::Pod>(Kind::Pod)
+        ..of::<core::Pod>(ApiKind::Pod)
     },
     Resource {
         short_names: &["cm"],
-        ..of::<core::ConfigMap>(Kind::ConfigMap)
+        ..of::<core::ConfigMap>(ApiKind::ConfigMap)
     },
     Resource {
         fields: &["type"],
-        ..of::<core::Secret>(Kind::Secret)
+        ..of::<core::Secret>(ApiKind::Secret)
     },
     Resource {
         short_names: &["svc"],
         has_status: true,
         fields: &["spec.clusterIP", "spec.type"],
-        ..of::<core::Service>(Kind::Service)
+        ..of::<core::Service>(ApiKind::Service)
     },
     Resource {
         short_names: &["sa"],
-        ..of::<core::ServiceAccount>(Kind::ServiceAccount)
+        ..of::<core::ServiceAccount>(ApiKind::ServiceAccount)
     },
     Resource {
         short_names: &["ev"],
@@ -165,22 +165,22 @@ static RESOURCES: [Resource; Kind::ALL.len()] = [
             "source",
             "type",
         ],
-        ..of::<core::Event>(Kind::Event)
+        ..of::<core::Event>(ApiKind::Event)
     },
     Resource {
         fields: &["spec.signerName"],
-        ..of::<certificates::ClusterTrustBundle>(Kind::ClusterTrustBundle)
+        ..of::<certificates::ClusterTrustBundle>(ApiKind::ClusterTrustBundle)
     },
     Resource {
         has_status: true,
         fields: &["spec.signerName", "spec.podName", "spec.nodeName"],
-        ..of::<certificates::PodCertificateRequest>(Kind::PodCertificateRequest)
+        ..of::<certificates::PodCertificateRequest>(ApiKind::PodCertificateRequest)
     },
-    of::<coordination::Lease>(Kind::Lease),
-    of::<storage::CSIDriver>(Kind::CsiDriver),
+    of::<coordination::Lease>(ApiKind::Lease),
+    of::<storage::CSIDriver>(ApiKind::CsiDriver),
 ];
 
-impl Kind {
+impl ApiKind {
     /// Every kind.
     pub const ALL: [Self; 12] = [
         Self::Namespace,
@@ -231,7 +231,7 @@ impl Resource {
 
     /// How the JSON of an object of this kind begins.
     pub(crate) fn opening(&self) -> &'static str {
-        static OPENINGS: LazyLock<[String; Kind::ALL.len()]> = LazyLock::new(|| {
+        static OPENINGS: LazyLock<[String; ApiKind::ALL.len()]> = LazyLock::new(|| {
             RESOURCES.each_ref().map(|resource| {
                 let (kind, api_version) = (resource.name, resource.api_version());
                 format!(r#"{{"kind":"{kind}","apiVersion":"{api_version}","#)
@@ -259,11 +259,11 @@ impl Resource {
             subresources.push(("status", self.name, &["get", "patch", "update"]));
         }
         match self.kind {
-            Kind::Pod => {
+            ApiKind::Pod => {
                 subresources.push(("binding", "Binding", &["create"]));
                 subresources.push(("eviction", "Eviction", &["create"]));
             }
-            Kind::ServiceAccount => subresources.push(("token", "TokenRequest", &["create"])),
+            ApiKind::ServiceAccount => subresources.push(("token", "TokenRequest", &["create"])),
             _ => {}
         }
         subresources
@@ -272,7 +272,7 @@ impl Resource {
     /// The value of a selectable field in an object of this kind.
     pub(crate) fn selectable<'v>(&self, object: &'v Value, field: &str) -> &'v Value {
         let path = match (self.kind, field) {
-            (Kind::Event, "source") => "source.component",
+            (ApiKind::Event, "source") => "source.component",
             _ => field,
         };
         path.split('.').fold(object, |value, name| &value[name])
@@ -285,7 +285,7 @@ impl Resource {
     /// A field has the wrong type. The text quotes no string; for a Secret it names no field either.
     pub(crate) fn canonical(&self, value: &Value) -> Result<Value, String> {
         (self.canonical)(value).map_err(|reason| match self.kind {
-            Kind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
+            ApiKind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
             _ => without_values(&reason),
         })
     }
@@ -313,20 +313,26 @@ mod tests {
 
     #[test]
     fn the_table_is_in_the_order_of_the_enum() {
-        for kind in Kind::ALL {
+        for kind in ApiKind::ALL {
             assert_eq!(kind.resource().kind, kind);
             let resource = kind.resource();
             let (group, version) = (resource.group, resource.version);
-            assert_eq!(Kind::of_path(group, version, resource.plural), Some(kind));
+            assert_eq!(
+                ApiKind::of_path(group, version, resource.plural),
+                Some(kind)
+            );
             let api_version = resource.api_version();
-            assert_eq!(Kind::of_manifest(&api_version, resource.name), Some(kind));
-            assert_eq!(Kind::of_name(resource.name), Some(kind));
+            assert_eq!(
+                ApiKind::of_manifest(&api_version, resource.name),
+                Some(kind)
+            );
+            assert_eq!(ApiKind::of_name(resource.name), Some(kind));
         }
     }
 
     #[test]
     fn unknown_fields_are_dropped_and_wrong_types_rejected() {
-        let map = Kind::ConfigMap.resource();
+        let map = ApiKind::ConfigMap.resource();
         let value = serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {}, "data": {"a": "1"}, "dta": 1});
         let value = map.canonical(&value).unwrap();
         assert_eq!(value["data"]["a"], "1");
@@ -340,7 +346,7 @@ mod tests {
     #[test]
     fn an_error_about_a_secret_omits_its_value() {
         let value = serde_json::json!({"apiVersion": "v1", "kind": "Secret", "metadata": {}, "data": {"a": "hunter2!"}});
-        let text = Kind::Secret.resource().canonical(&value).unwrap_err();
+        let text = ApiKind::Secret.resource().canonical(&value).unwrap_err();
         assert!(!text.contains("hunter2"), "{text}");
     }
 }

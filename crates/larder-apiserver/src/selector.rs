@@ -55,7 +55,7 @@ mod testing {
     use serde_json::json;
 
     use crate::{
-        Kind,
+        ApiKind,
         object::{EventType, Object},
     };
 
@@ -63,6 +63,6 @@ mod testing {
     pub(super) fn pod() -> Object {
         let pod = json!({"metadata": {"namespace": "n", "name": "web", "uid": "u", "labels": {"app": "web", "tier": "", "weight": "7"}},
             "spec": {"nodeName": "n1"}, "status": {"phase": "Running"}});
-        Object::new(Kind::Pod, pod, 1, EventType::Added)
+        Object::new(ApiKind::Pod, pod, 1, EventType::Added)
     }
 }

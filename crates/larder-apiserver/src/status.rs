@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use serde::Serialize;
 
-use crate::resource::{Kind, qualified};
+use crate::resource::{ApiKind, qualified};
 
 /// A request that was rejected, as the client sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -152,7 +152,7 @@ impl ApiError {
         self
     }
 
-    fn about(self, kind: Kind, shown: impl Into<Cow<'static, str>>, name: &str) -> Self {
+    fn about(self, kind: ApiKind, shown: impl Into<Cow<'static, str>>, name: &str) -> Self {
         self.with(Details {
             name: name.to_owned(),
             group: kind.resource().group,
@@ -167,7 +167,7 @@ impl ApiError {
     }
 
     /// 404: the object does not exist.
-    pub(crate) fn not_found(kind: Kind, name: &str) -> Self {
+    pub(crate) fn not_found(kind: ApiKind, name: &str) -> Self {
         let resource = kind.resource();
         let message = format!("{} \"{name}\" not found", resource.qualified());
         Self::of(StatusCode::NOT_FOUND, message).about(kind, resource.plural, name)
@@ -180,7 +180,7 @@ impl ApiError {
     }
 
     /// 409: the name is taken.
-    pub(crate) fn already_exists(kind: Kind, name: &str) -> Self {
+    pub(crate) fn already_exists(kind: ApiKind, name: &str) -> Self {
         let resource = kind.resource();
         let message = format!("{} \"{name}\" already exists", resource.qualified());
         let error = Self::new(StatusCode::CONFLICT, "AlreadyExists", message);
@@ -188,14 +188,14 @@ impl ApiError {
     }
 
     /// 409: a precondition does not hold.
-    pub(crate) fn conflict(kind: Kind, name: &str, why: &str) -> Self {
+    pub(crate) fn conflict(kind: ApiKind, name: &str, why: &str) -> Self {
         let resource = kind.resource();
         Self::conflict_on(&resource.qualified(), name, why).about(kind, resource.plural, name)
     }
 
     /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it
     /// names the resource elsewhere.
-    pub(crate) fn kind_conflict(kind: Kind, name: &str, why: &str) -> Self {
+    pub(crate) fn kind_conflict(kind: ApiKind, name: &str, why: &str) -> Self {
         let resource = kind.resource();
         let qualified = qualified(resource.name, resource.group);
         Self::conflict_on(&qualified, name, why).about(kind, resource.name, name)
@@ -203,7 +203,7 @@ impl ApiError {
 
     /// 409: a precondition of a write to `subresource` does not hold.
     pub(crate) fn subresource_conflict(
-        kind: Kind,
+        kind: ApiKind,
         subresource: &str,
         name: &str,
         why: &str,
@@ -218,7 +218,7 @@ impl ApiError {
     }
 
     /// 409: the writer had not seen the last version.
-    pub(crate) fn modified(kind: Kind, name: &str) -> Self {
+    pub(crate) fn modified(kind: ApiKind, name: &str) -> Self {
         let why = "the object has been modified; please apply your changes to the latest version and try again";
         Self::conflict(kind, name, why)
     }
@@ -250,7 +250,7 @@ impl ApiError {
             "ListOptions" | "CreateOptions" | "UpdateOptions" | "PatchOptions"
             | "DeleteOptions" => "meta.k8s.io",
             "TokenRequest" => "authentication.k8s.io",
-            kind => Kind::of_name(kind).map_or("", |kind| kind.resource().group),
+            kind => ApiKind::of_name(kind).map_or("", |kind| kind.resource().group),
         };
         let message = format!("{} \"{name}\" is invalid: {list}", qualified(kind, group));
         Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).with(Details {
@@ -292,7 +292,7 @@ impl ApiError {
     }
 
     /// 403: understood and rejected.
-    pub(crate) fn forbidden(kind: Kind, name: &str, why: &str) -> Self {
+    pub(crate) fn forbidden(kind: ApiKind, name: &str, why: &str) -> Self {
         let resource = kind.resource();
         let subject = match name {
             "" => resource.qualified(),

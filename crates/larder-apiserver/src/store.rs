@@ -26,7 +26,7 @@ use crate::{
     ApiError,
     object::{EventType, Object},
     references::{Reference, References},
-    resource::Kind,
+    resource::ApiKind,
     selector::Filter,
 };
 use history::{Change, History};
@@ -47,8 +47,8 @@ struct Inner {
     paused: bool,
     /// Of the pods.
     references: References,
-    /// By [`Kind`].
-    tables: [Table; Kind::ALL.len()],
+    /// By [`ApiKind`].
+    tables: [Table; ApiKind::ALL.len()],
 }
 
 /// The objects of one kind.
@@ -117,12 +117,12 @@ impl Store {
         }
     }
 
-    pub(crate) fn get(&self, kind: Kind, key: &ObjectKey) -> Option<Arc<Object>> {
+    pub(crate) fn get(&self, kind: ApiKind, key: &ObjectKey) -> Option<Arc<Object>> {
         self.inner.lock().table(kind).objects.get(key).cloned()
     }
 
     /// [`get`](Self::get) of an object that must exist.
-    pub(crate) fn require(&self, kind: Kind, key: &ObjectKey) -> Result<Arc<Object>, ApiError> {
+    pub(crate) fn require(&self, kind: ApiKind, key: &ObjectKey) -> Result<Arc<Object>, ApiError> {
         let missing = || ApiError::not_found(kind, &key.name);
         self.get(kind, key).ok_or_else(missing)
     }
@@ -135,7 +135,7 @@ impl Store {
     /// `at` is older than the history.
     pub(crate) fn list(
         &self,
-        kind: Kind,
+        kind: ApiKind,
         filter: &Filter,
         at: Option<u64>,
         after: Option<&ObjectKey>,
@@ -165,7 +165,7 @@ impl Store {
     /// # Errors
     ///
     /// There is one of that name.
-    pub(crate) fn create(&self, kind: Kind, value: Value) -> Result<Arc<Object>, Changed> {
+    pub(crate) fn create(&self, kind: ApiKind, value: Value) -> Result<Arc<Object>, Changed> {
         self.commit(kind, |objects, version| {
             let object = Arc::new(Object::new(kind, value, version, EventType::Added));
             if objects.contains_key(&object.key) {
@@ -220,7 +220,7 @@ impl Store {
     /// Runs `change` with the next version, records the change and wakes its watchers.
     fn commit(
         &self,
-        kind: Kind,
+        kind: ApiKind,
         change: impl FnOnce(
             &mut BTreeMap<ObjectKey, Arc<Object>>,
             u64,
@@ -297,7 +297,7 @@ impl Store {
 }
 
 impl Inner {
-    fn table(&mut self, kind: Kind) -> &mut Table {
+    fn table(&mut self, kind: ApiKind) -> &mut Table {
         &mut self.tables[kind as usize]
     }
 }

@@ -28,7 +28,7 @@ use crate::{
     clock::Clock,
     json::{size_up_to, text},
     object::{EventType, Object},
-    resource::Kind,
+    resource::ApiKind,
     status::ApiError,
     store::Store,
     tokens::TokenIssuer,
@@ -74,7 +74,7 @@ impl Writer {
     /// Creates an object of `kind` in `namespace` (`None` for cluster scope) from `body`.
     pub(crate) fn create(
         &self,
-        kind: Kind,
+        kind: ApiKind,
         namespace: Option<&str>,
         body: Value,
         part: Part,
@@ -90,7 +90,7 @@ impl Writer {
         kinds::for_create(resource, &mut value, part);
         admission::admit(resource, None, &mut value, part)?;
         rules::apply(resource, None, &mut value, self.clock.now())?;
-        if kind == Kind::Service {
+        if kind == ApiKind::Service {
             self.allocate(None, &mut value)?;
         }
         kinds::finish(resource, &mut value);
@@ -109,7 +109,7 @@ impl Writer {
                 Err(_) => return Err(ApiError::already_exists(kind, name(&value))),
             }
         };
-        if kind == Kind::Namespace {
+        if kind == ApiKind::Namespace {
             self.fill_namespace(&object.key.name);
         }
         Ok(Written { object, warnings })
@@ -122,7 +122,7 @@ impl Writer {
     /// 404 when there is none, 409 when the new object insists on a version or uid that is not the present one.
     pub(crate) fn update(
         &self,
-        kind: Kind,
+        kind: ApiKind,
         key: &ObjectKey,
         part: Part,
         params: WriteParams,
@@ -144,7 +144,7 @@ impl Writer {
             kinds::for_update(resource, &old, &mut value, part);
             admission::admit(resource, Some(&old), &mut value, part)?;
             rules::apply(resource, Some(&old), &mut value, self.clock.now())?;
-            if kind == Kind::Service {
+            if kind == ApiKind::Service {
                 self.allocate(Some(&old), &mut value)?;
             }
             kinds::finish(resource, &mut value);

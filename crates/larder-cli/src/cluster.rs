@@ -24,7 +24,7 @@ use larder_objects::{
     manifest::{Document, Loader, Manifest, Manifests},
 };
 use larder_projection::{Needs, pod_volumes};
-use larder_transport::{Source, path::Resource};
+use larder_transport::{ClusterSource, path::Resource};
 use serde_json::Value;
 
 pub(crate) use self::reader::NotRead;
@@ -45,7 +45,7 @@ const ADDED_VOLUME: &str = "kube-api-access-";
 ///
 /// The API server cannot be reached, or rejects the credentials.
 pub(crate) fn sides(
-    source: Source,
+    source: ClusterSource,
     mut from: Loader,
     mut to: Manifests,
 ) -> Result<((Manifests, Manifests), NotRead), Failure> {
@@ -102,7 +102,7 @@ pub(crate) fn sides(
 ///
 /// As of [`sides`].
 pub(crate) fn complete(
-    source: Source,
+    source: ClusterSource,
     mut manifests: Manifests,
 ) -> Result<(Manifests, NotRead), Failure> {
     ClusterReader::with(source, async |reader| {

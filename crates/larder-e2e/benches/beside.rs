@@ -40,7 +40,7 @@ use larder_e2e::{
 };
 use larder_kubelet::kubelet_dir::Mounts;
 use larder_projection::{VolumeKind, disk::VolumeHost};
-use larder_transport::{Metrics, Source};
+use larder_transport::{ClusterSource, Metrics};
 use parking_lot::Mutex;
 use serde_json::json;
 use tempfile::TempDir;
@@ -424,7 +424,7 @@ impl Node {
         };
         let path = root.path().join("kubeconfig");
         fs::write(&path, server.kubeconfig(address, user)?)?;
-        let source = Source::Kubeconfig {
+        let source = ClusterSource::Kubeconfig {
             path,
             context: None,
         };
@@ -602,7 +602,7 @@ impl Node {
 
 /// Starts larder on one thread of its own, as the command does. It ends with the process.
 async fn start_larder(
-    source: Source,
+    source: ClusterSource,
     config: Config,
     clock: Clock,
     edge: Arc<Mutex<Edge>>,

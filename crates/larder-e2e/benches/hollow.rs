@@ -26,7 +26,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod};
 use kube::{Api, Client, api::PostParams};
 use larder::{ConfigMapManager, ManagerConfig, WatchScope};
 use larder_e2e::{Identity, Server, figures::Usage};
-use larder_transport::{Config, Metrics, Source, Transport};
+use larder_transport::{ClusterSource, Config, Metrics, Transport};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -237,7 +237,7 @@ impl Node {
         }
         let path = files.join(format!("{}.kubeconfig", node(index)));
         fs::write(&path, kubeconfig.to_string())?;
-        let source = Source::Kubeconfig {
+        let source = ClusterSource::Kubeconfig {
             path,
             context: None,
         };

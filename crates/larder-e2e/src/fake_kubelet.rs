@@ -40,7 +40,7 @@ use http::{HeaderValue, Request, header};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Client, client::Body};
-use larder_apiserver::{ApiServer, Kind};
+use larder_apiserver::{ApiKind, ApiServer};
 use larder_objects::{
     Kind::{ConfigMap, Secret},
     SecretBytes, StableHash,
@@ -321,7 +321,7 @@ impl KubeletContext {
     }
 
     fn node(&self) -> Node {
-        let node = self.server.get(Kind::Node, "", &self.options.node);
+        let node = self.server.get(ApiKind::Node, "", &self.options.node);
         let node = node.map(Node::deserialize);
         node.and_then(Result::ok).unwrap_or_default()
     }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use larder_apiserver::{ApiError, ApiServer, Kind};
+use larder_apiserver::{ApiError, ApiKind, ApiServer};
 use larder_objects::manifest::RawObject;
 use serde_json::{Value, json};
 use tokio::{sync::watch, task::yield_now, time::sleep};
@@ -144,7 +144,7 @@ impl Feed {
 
     fn delete(&mut self, id: &ObjectId) {
         self.rejected.remove(id);
-        let kind = Kind::of_name(&id.kind);
+        let kind = ApiKind::of_name(&id.kind);
         let deleted = kind.map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
         match deleted {
             // Another client may have deleted it before.
@@ -161,7 +161,7 @@ impl Feed {
             Some(placement) if id.kind == "Pod" => placement.complete(object, || {
                 let key = &id.key;
                 self.server
-                    .get(Kind::of_name("Pod")?, &key.namespace, &key.name)
+                    .get(ApiKind::of_name("Pod")?, &key.namespace, &key.name)
             }),
             _ => object,
         };

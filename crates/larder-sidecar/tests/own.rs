@@ -15,7 +15,7 @@ use std::{
 };
 
 use futures::stream;
-use larder_apiserver::{ApiServer, AuditLog, Fault, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, AuditLog, Fault, Options};
 use larder_objects::PodIdentity;
 use larder_sidecar::{
     Health, MAX_SILENCE, OwnSettings, OwnVolume, RunError, join_volumes, run_own,
@@ -214,7 +214,7 @@ async fn object_that_goes_missing_later_leaves_the_set_and_readiness() {
     world.config_map("app", "k", "1");
     let sidecar = world.start(world.settings(&[("d", map("app"))]));
     until(|| sidecar.health.is_ready()).await;
-    world.api.delete(Kind::ConfigMap, "n", "app").unwrap();
+    world.api.delete(ApiKind::ConfigMap, "n", "app").unwrap();
     sleep(Duration::from_mins(1)).await;
     assert_eq!(world.read("d/k"), "1");
     assert!(sidecar.health.ready(Instant::now()).is_ok);

@@ -40,7 +40,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub use self::source::Source;
+pub use self::source::ClusterSource;
 pub(crate) use self::source::{Settings, environment, system_tls};
 use self::{
     plugin::{Issued, Plugin},
@@ -59,7 +59,7 @@ const MISSING: (u32, Duration) = (4, Duration::from_millis(50));
 /// The credentials of a transport.
 #[derive(Debug)]
 pub(crate) struct Credentials {
-    source: Source,
+    source: ClusterSource,
     /// Why the last check failed, if it did.
     problem: Mutex<Option<Arc<SetupError>>>,
     /// Replaced as a whole by a check, of which only one runs at a time.
@@ -106,7 +106,7 @@ impl Credentials {
     /// # Errors
     ///
     /// The source is unusable.
-    pub(crate) async fn load(source: Source) -> Result<(Settings, Self), SetupError> {
+    pub(crate) async fn load(source: ClusterSource) -> Result<(Settings, Self), SetupError> {
         let (settings, loaded) = LoadedCredentials::load(&source, None).await?;
         let credentials = Self {
             source,
@@ -239,7 +239,10 @@ impl Credentials {
 
 impl LoadedCredentials {
     /// Loads everything; `issued` is kept instead of running a plugin. Waits a moment for a file that is missing.
-    async fn load(source: &Source, issued: Option<Issued>) -> Result<(Settings, Self), SetupError> {
+    async fn load(
+        source: &ClusterSource,
+        issued: Option<Issued>,
+    ) -> Result<(Settings, Self), SetupError> {
         let (attempts, pause) = MISSING;
         for _ in 0..attempts {
             match Self::try_load(source, issued.clone()).await {
@@ -251,14 +254,14 @@ impl LoadedCredentials {
     }
 
     async fn try_load(
-        source: &Source,
+        source: &ClusterSource,
         issued: Option<Issued>,
     ) -> Result<(Settings, Self), SetupError> {
         let from = source.clone();
         // Stamps are taken before the files are read: a change in between is seen at the next check.
         let kubeconfig = move || {
             let file = match &from {
-                Source::Kubeconfig { path, .. } => Some((path.clone(), Stamp::of(path))),
+                ClusterSource::Kubeconfig { path, .. } => Some((path.clone(), Stamp::of(path))),
                 _ => None,
             };
             from.load().map(|settings| (settings, file))
@@ -374,7 +377,7 @@ mod tests {
     use super::*;
 
     /// A kubeconfig as kubelets have it: certificate and key in one file, which is a link.
-    fn kubelet(directory: &Path) -> Source {
+    fn kubelet(directory: &Path) -> ClusterSource {
         let authority = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
         fs::write(directory.join("ca.crt"), authority.cert.pem()).unwrap();
         let kubeconfig = r#"{"apiVersion": "v1", "kind": "Config", "current-context": "c",
@@ -383,7 +386,7 @@ mod tests {
             "users": [{"name": "u", "user": {"client-certificate": "current.pem", "client-key": "current.pem"}}]}"#;
         fs::write(directory.join("config"), kubeconfig).unwrap();
         let path = directory.join("config");
-        Source::Kubeconfig {
+        ClusterSource::Kubeconfig {
             path,
             context: None,
         }
@@ -448,7 +451,7 @@ mod tests {
         fs::write(at("ca.crt"), authority.cert.pem()).unwrap();
         fs::write(at("token"), "one\n").unwrap();
         fs::write(at("namespace"), "home").unwrap();
-        let source = Source::ServiceAccount {
+        let source = ClusterSource::ServiceAccount {
             directory: directory.path().to_owned(),
             server: "https://10.96.0.1:6443".to_owned(),
         };

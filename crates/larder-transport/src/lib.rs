@@ -15,7 +15,7 @@
 //! - PINGs detect a dead peer within 45 s; see [`Config`] for this and all other times.
 //! - Each stream has its own window, and the connection's window covers all of them, so an unread stream stops only
 //!   itself.
-//! - New connections use renewed client certificates, and new requests use renewed tokens; see [`Source`]. After a 401,
+//! - New connections use renewed client certificates, and new requests use renewed tokens; see [`ClusterSource`]. After a 401,
 //!   one request is sent as a probe, and the others share its outcome.
 //! - A tunnel leads through the HTTP proxy from the kubeconfig or the environment.
 //! - Servers without HTTP/2 get HTTP/1.1, with one connection per request in flight.
@@ -97,7 +97,7 @@ pub use own_rate_limit::OwnRateLimit;
 pub use {
     body::Body,
     config::Config,
-    credentials::Source,
+    credentials::ClusterSource,
     dial::Connector,
     error::{ConnectError, Error, StreamError},
     metrics::Metrics,

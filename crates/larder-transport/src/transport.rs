@@ -21,7 +21,7 @@ use tower::ServiceBuilder;
 use tower_service::Service;
 
 use crate::{
-    Body, Config, Error, Metrics, OwnRateLimit, SetupError, Source,
+    Body, ClusterSource, Config, Error, Metrics, OwnRateLimit, SetupError,
     connection::{SendError, StreamPermit},
     credentials::Credentials,
     endpoint::Endpoint,
@@ -44,9 +44,9 @@ const ATTEMPTS: u32 = 5;
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), larder_transport::SetupError> {
-/// use larder_transport::{Config, Metrics, Source};
+/// use larder_transport::{Config, Metrics, ClusterSource};
 ///
-/// let source = Source::Kubeconfig { path: "/etc/larder/kubeconfig".into(), context: None };
+/// let source = ClusterSource::Kubeconfig { path: "/etc/larder/kubeconfig".into(), context: None };
 /// let (client, transport) = larder_transport::connect(source, Config::default(), Metrics::default()).await?;
 /// # drop(client);
 /// for connection in transport.connections() {
@@ -56,7 +56,7 @@ const ATTEMPTS: u32 = 5;
 /// # }
 /// ```
 pub async fn connect(
-    source: Source,
+    source: ClusterSource,
     config: Config,
     metrics: Metrics,
 ) -> Result<(kube::Client, Transport), SetupError> {

@@ -11,7 +11,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, api::DeleteParams};
-use larder_apiserver::{ApiServer, Kind, Options, Protocol, User};
+use larder_apiserver::{ApiKind, ApiServer, Options, Protocol, User};
 use larder_e2e::ScratchDir;
 use serde_json::{Value, json};
 use tokio::{
@@ -105,7 +105,7 @@ impl Cluster {
     async fn wait<T>(&self, pod: &str, what: &str, look: impl Fn(&Value) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         loop {
-            let found = self.server.get(Kind::Pod, "default", pod);
+            let found = self.server.get(ApiKind::Pod, "default", pod);
             if let Some(found) = found.as_ref().and_then(&look) {
                 return found;
             }
@@ -274,7 +274,11 @@ async fn node_runs_pods_with_what_larder_delivers() {
         })
         .await;
     let end = Instant::now() + PATIENCE;
-    while cluster.server.get(Kind::Pod, "default", "third").is_some() {
+    while cluster
+        .server
+        .get(ApiKind::Pod, "default", "third")
+        .is_some()
+    {
         assert!(Instant::now() < end, "the deleted pod stays");
         sleep(Duration::from_millis(20)).await;
     }

@@ -8,7 +8,7 @@ use std::{
 use axum::{body::Body, http::Request};
 use http_body_util::BodyExt as _;
 use larder_agent::local_api::Router;
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tower::ServiceExt as _;
@@ -117,7 +117,7 @@ async fn stream_of_changes_says_whatever_a_get_shows() {
     node.apply(&deleted);
     node.until("deleted", "cfg", &[("k", "v")]).await;
     follower.until_equal(&node).await;
-    node.delete(Kind::Pod, "deleted");
+    node.delete(ApiKind::Pod, "deleted");
     node.wait("the deletion", |node| {
         node.pod("deleted")?.deletion_timestamp
     })
@@ -146,10 +146,10 @@ async fn stream_of_changes_equals_a_get_after_any_sequence_of_changes() {
                     node.apply(&config_map(map, &[("k", &step.to_string())]));
                     maps.insert(map);
                 }
-                3 if maps.remove(map) => node.delete(Kind::ConfigMap, map),
+                3 if maps.remove(map) => node.delete(ApiKind::ConfigMap, map),
                 4 if !pods.is_empty() => {
                     let gone: String = pods.swap_remove(random.usize(..pods.len()));
-                    node.delete(Kind::Pod, &gone);
+                    node.delete(ApiKind::Pod, &gone);
                 }
                 5 => files.push(node.static_pod(new.build())),
                 6 if !files.is_empty() => {

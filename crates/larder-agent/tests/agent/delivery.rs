@@ -4,7 +4,7 @@ use std::{fs, time::Duration};
 
 use larder::Strategy;
 use larder_agent::status::Phase;
-use larder_apiserver::{Fault, Kind};
+use larder_apiserver::{ApiKind, Fault};
 use serde_json::json;
 
 use crate::harness::{NODE, Node, config_map, pod, secret};
@@ -81,7 +81,7 @@ async fn deleted_required_object_or_key_leaves_the_files_in_place() {
     .await;
     node.until("web", "all", &[("b", "2")]).await;
     node.until("web", "items", &[("x", "1")]).await;
-    node.delete(Kind::ConfigMap, "app");
+    node.delete(ApiKind::ConfigMap, "app");
     node.until_failing("web", "all", r#"configmap "app" not found"#)
         .await;
     node.until("web", "all", &[("b", "2")]).await;
@@ -95,7 +95,7 @@ async fn optional_object_may_come_and_go() {
     node.until("web", "opt", &[]).await;
     node.apply(&secret("maybe", &[("k", "v")]));
     node.until("web", "opt", &[("k", "v")]).await;
-    node.delete(Kind::Secret, "maybe");
+    node.delete(ApiKind::Secret, "maybe");
     node.until("web", "opt", &[]).await;
 }
 
@@ -116,7 +116,7 @@ async fn optional_volumes_follow_deletes_updates_and_creates() {
     node.until("web", "del", &[("data-1", "value-1")]).await;
     node.until("web", "upd", &[("data-1", "value-1")]).await;
     node.until("web", "create", &[]).await;
-    node.delete(Kind::Secret, "deleted");
+    node.delete(ApiKind::Secret, "deleted");
     node.apply(&secret("updated", &[("data-3", "value-3")]));
     node.apply(&secret("created", &[("data-1", "value-1")]));
     node.until("web", "del", &[]).await;
@@ -135,7 +135,7 @@ async fn optional_secret_may_be_missing_but_not_unknown() {
 
     let fault = Fault::on_any().resource("secrets").name("maybe");
     let silence = node.server.faults().inject(fault.never_answer());
-    node.delete(Kind::Pod, "web");
+    node.delete(ApiKind::Pod, "web");
     node.wait("the pod to go", |node| {
         node.pod("web").is_none().then_some(())
     })
@@ -167,7 +167,9 @@ async fn pod_reads_its_own_namespace_only() {
     // Neither an edit nor the end of the other one is news.
     other["stringData"] = json!({"k": "edited"});
     node.apply(&other);
-    node.server.delete(Kind::Secret, "other", "login").unwrap();
+    node.server
+        .delete(ApiKind::Secret, "other", "login")
+        .unwrap();
     node.apply(&config_map("later", &[("k", "v")]));
     node.apply(&pod("later").config_map("cfg", "later").build());
     node.until("later", "cfg", &[("k", "v")]).await;

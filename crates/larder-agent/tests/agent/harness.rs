@@ -28,7 +28,7 @@ use larder_agent::{
     root_dir::RootDir,
     status::{AgentStatus, HookStatus, PodStatus, VolumeStatus},
 };
-use larder_apiserver::{ApiServer, ApiService, AuditLog, AuditRecord, Cut, Kind, Options, User};
+use larder_apiserver::{ApiKind, ApiServer, ApiService, AuditLog, AuditRecord, Cut, Options, User};
 use larder_e2e::pods::PodBuilder;
 use larder_on_change::{Hook, Paths, parse::PodSelector};
 use larder_pods::static_pod::ApiReferences;
@@ -300,12 +300,12 @@ impl Node {
         file
     }
 
-    pub(crate) fn delete(&self, kind: Kind, name: &str) {
+    pub(crate) fn delete(&self, kind: ApiKind, name: &str) {
         self.server.delete(kind, "default", name).unwrap();
     }
 
     /// Deletes an object of cluster scope.
-    pub(crate) fn delete_global(&self, kind: Kind, name: &str) {
+    pub(crate) fn delete_global(&self, kind: ApiKind, name: &str) {
         self.server.delete(kind, "", name).unwrap();
     }
 

@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path};
 
 use larder_agent::status::Phase;
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::json;
 
 use crate::harness::{NODE, Node, config_map, pod};
@@ -39,7 +39,7 @@ async fn removed_pod_gives_up_volumes_and_objects() {
     node.apply(&pod("web").config_map("cfg", "app").build());
     node.until("web", "cfg", &[("a", "1")]).await;
     let directory = node.pod("web").unwrap().path;
-    node.delete(Kind::Pod, "web");
+    node.delete(ApiKind::Pod, "web");
     node.wait("the pod to go", |node| {
         node.pod("web").is_none().then_some(())
     })
@@ -83,7 +83,7 @@ async fn agent_completes_a_deletion_where_no_kubelet_runs() {
         .unwrap();
     client.request_text(request).await.unwrap();
     node.wait("the pod to go", |node| {
-        (node.pod("web").is_none() && node.server.get(Kind::Pod, "default", "web").is_none())
+        (node.pod("web").is_none() && node.server.get(ApiKind::Pod, "default", "web").is_none())
             .then_some(())
     })
     .await;
@@ -133,7 +133,7 @@ async fn restart_rewrites_nothing_and_removes_what_is_gone() {
     node.stop().await;
     assert!(data.join("a").exists(), "volumes stay when the agent ends");
 
-    node.delete(Kind::Pod, "leaves");
+    node.delete(ApiKind::Pod, "leaves");
     node.run();
     node.settled().await;
     node.until("stays", "cfg", &[("a", "1")]).await;
@@ -177,7 +177,7 @@ async fn pod_without_volumes_leaves_no_link() {
     assert!(fs::read_link(&link).is_ok());
     node.stop().await;
 
-    node.delete(Kind::Pod, "waits");
+    node.delete(ApiKind::Pod, "waits");
     node.run();
     // Nothing of it need be on disk; if its environment was, its directory is taken down first.
     node.wait("the link to go", |_| {
@@ -241,7 +241,7 @@ async fn pod_whose_uid_is_no_directory_name_is_held() {
     node.until("web", "cfg", &[("a", "1")]).await;
     let pods = fs::read_dir(node.path().join("pods")).unwrap();
     assert_eq!(pods.count(), 1);
-    node.delete(Kind::Pod, "parent");
+    node.delete(ApiKind::Pod, "parent");
     node.wait("the held pod to go", |node| {
         node.pod("parent").is_none().then_some(())
     })

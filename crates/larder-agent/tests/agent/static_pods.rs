@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::MetadataExt as _, path::Path, time::Duration};
 
 use larder_agent::status::Phase;
-use larder_apiserver::{Fault, Kind};
+use larder_apiserver::{ApiKind, Fault};
 use serde_json::json;
 
 use crate::harness::{NODE, Node, config_map, pod, secret};
@@ -26,7 +26,7 @@ async fn static_pod_is_served_and_shows_its_mirror() {
 
     fs::remove_file(&file).unwrap();
     node.wait("the pod and its mirror to go", |node| {
-        let mirror = node.server.get(Kind::Pod, "default", &name);
+        let mirror = node.server.get(ApiKind::Pod, "default", &name);
         (node.pod(&name).is_none() && mirror.is_none()).then_some(())
     })
     .await;
@@ -40,7 +40,7 @@ async fn static_pod_has_the_address_of_its_mirror() {
     node.static_pod(pod("static").env(ip).build());
     let name = format!("static-{NODE}");
     let mirror = node.wait("the mirror pod", |node| {
-        node.server.get(Kind::Pod, "default", &name)
+        node.server.get(ApiKind::Pod, "default", &name)
     });
     let mut mirror = mirror.await;
     assert_eq!(node.environment(&name, "main"), None);
@@ -59,7 +59,7 @@ async fn static_pod_keeps_its_mirror_until_torn_down() {
     let name = format!("static-{NODE}");
     node.until(&name, "cfg", &[("a", "1")]).await;
     let mirror = |node: &Node| {
-        let found = node.server.get(Kind::Pod, "default", &name)?;
+        let found = node.server.get(ApiKind::Pod, "default", &name)?;
         Some(found["metadata"]["uid"].as_str().unwrap().to_owned())
     };
     let uid = node.wait("the mirror pod", mirror).await;
@@ -147,7 +147,7 @@ async fn manifest_gone_at_a_restart_removes_its_pod() {
     let name = format!("static-{NODE}");
     node.until(&name, "cfg", &[("a", "1")]).await;
     let directory = node.pod(&name).unwrap().path;
-    let mirror = |node: &Node| node.server.get(Kind::Pod, "default", &name);
+    let mirror = |node: &Node| node.server.get(ApiKind::Pod, "default", &name);
     node.wait("the mirror pod", mirror).await;
     node.stop().await;
 
@@ -268,7 +268,7 @@ async fn static_pod_with_the_uid_of_another_pod_takes_nothing_over() {
         node.stop().await;
         node.run();
     }
-    node.delete(Kind::Pod, "victim");
+    node.delete(ApiKind::Pod, "victim");
     node.until(&format!("thief-{NODE}"), "cfg", &[("a", "1")])
         .await;
 }

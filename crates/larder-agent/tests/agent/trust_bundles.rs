@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use larder_apiserver::{AuditRecord, Authorization, CertificatesVersions, Fault, Kind, Options};
+use larder_apiserver::{ApiKind, AuditRecord, Authorization, CertificatesVersions, Fault, Options};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
 use serde_json::{Value, json};
 use tokio::time::sleep;
@@ -56,7 +56,7 @@ async fn anchors_by_name_follow_their_bundle() {
     node.until("web", "ca", &[("ca.pem", &[&*b, &a].concat())])
         .await;
     // A deleted bundle fails, and leaves the files in place.
-    node.delete_global(Kind::ClusterTrustBundle, "plain");
+    node.delete_global(ApiKind::ClusterTrustBundle, "plain");
     node.until_failing("web", "ca", missing).await;
     node.until("web", "ca", &[("ca.pem", &[&*b, &a].concat())])
         .await;
@@ -113,7 +113,7 @@ async fn one_watch_serves_all_pods_that_read_bundles() {
     assert_eq!(asked(&node), 1);
     assert_eq!(node.server.open_watches(), open + 1);
     for name in ["one", "two"] {
-        node.delete(Kind::Pod, name);
+        node.delete(ApiKind::Pod, name);
     }
     node.wait("the watch to end", |node| {
         (node.server.open_watches() == open).then_some(())

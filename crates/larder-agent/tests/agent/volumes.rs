@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 
 use crate::harness::{Node, config_map, pod, secret};
 
@@ -50,8 +50,8 @@ async fn optional_volumes_follow_what_is_deleted_changed_and_created() {
     for kind in ["configMap", "secret", "projected"] {
         let mut node = Node::start();
         let (object, object_kind) = match kind {
-            "secret" => (secret as fn(&str, &[_]) -> _, Kind::Secret),
-            _ => (config_map as fn(&str, &[_]) -> _, Kind::ConfigMap),
+            "secret" => (secret as fn(&str, &[_]) -> _, ApiKind::Secret),
+            _ => (config_map as fn(&str, &[_]) -> _, ApiKind::ConfigMap),
         };
         node.apply(&object("deleted", &[("data-1", "1")]));
         node.apply(&object("changed", &[("data-1", "1")]));

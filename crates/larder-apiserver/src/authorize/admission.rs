@@ -13,7 +13,7 @@ use crate::{
     json::{items, text},
     references::{MIRROR, account_of, typed},
     request::Verb,
-    resource::Kind,
+    resource::ApiKind,
     store::Store,
 };
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NodeWrite<'a> {
     pub(crate) verb: Verb,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ApiKind,
     pub(crate) subresource: Option<&'a str>,
     /// From the path; its name is empty for a creation.
     pub(crate) key: &'a ObjectKey,
@@ -55,7 +55,7 @@ impl Authorization {
     pub(crate) fn admit_update(
         self,
         user: &User,
-        kind: Kind,
+        kind: ApiKind,
         subresource: Option<&str>,
         (old, new): (&Value, &Value),
     ) -> Result<(), ApiError> {
@@ -74,7 +74,7 @@ impl Authorization {
         };
         let reject_node = |why: &str| reject(&format!("node \"{node}\" {why}"));
         match (kind, subresource) {
-            (Kind::Pod, Some("status")) => {
+            (ApiKind::Pod, Some("status")) => {
                 for (pointer, what) in [
                     ("/metadata/labels", "labels through pod status"),
                     ("/status/resourceClaimStatuses", "resource claim statues"),
@@ -89,7 +89,7 @@ impl Authorization {
                 }
                 Ok(())
             }
-            (Kind::Node, _) => {
+            (ApiKind::Node, _) => {
                 let source = "/spec/configSource";
                 if new.pointer(source).is_some_and(is_set) && differs(source) {
                     return reject_node(
@@ -128,15 +128,17 @@ struct NodeRestriction<'a> {
 impl NodeRestriction<'_> {
     fn admit(&self) -> Result<(), ApiError> {
         match (self.write.kind, self.write.subresource, self.write.body) {
-            (Kind::Pod, None, Some(pod)) => self.mirror_pod(pod),
-            (Kind::Pod, ..) => self.pod_change(),
-            (Kind::Node, ..) => self.own_node(),
-            (Kind::Lease, None, Some(lease)) => match text(lease, "/metadata/name") {
+            (ApiKind::Pod, None, Some(pod)) => self.mirror_pod(pod),
+            (ApiKind::Pod, ..) => self.pod_change(),
+            (ApiKind::Node, ..) => self.own_node(),
+            (ApiKind::Lease, None, Some(lease)) => match text(lease, "/metadata/name") {
                 name if name == self.node => Ok(()),
                 name => self.reject(name, OTHER_LEASE),
             },
-            (Kind::ServiceAccount, Some("token"), Some(request)) => self.token(request),
-            (Kind::PodCertificateRequest, None, Some(request)) => self.certificate_request(request),
+            (ApiKind::ServiceAccount, Some("token"), Some(request)) => self.token(request),
+            (ApiKind::PodCertificateRequest, None, Some(request)) => {
+                self.certificate_request(request)
+            }
             _ => Ok(()),
         }
     }
@@ -148,7 +150,7 @@ impl NodeRestriction<'_> {
     /// A node changes, deletes and evicts the pods that are bound to it.
     fn pod_change(&self) -> Result<(), ApiError> {
         let node = self.node;
-        let pod = self.store.require(Kind::Pod, self.write.key)?;
+        let pod = self.store.require(ApiKind::Pod, self.write.key)?;
         if pod.field("spec.nodeName") == node {
             return Ok(());
         }
@@ -204,7 +206,7 @@ impl NodeRestriction<'_> {
             return reject("node requested token with a pod binding without a uid");
         }
         let pod = ObjectKey::new(account.namespace.clone(), name);
-        let pod = self.store.require(Kind::Pod, &pod)?;
+        let pod = self.store.require(ApiKind::Pod, &pod)?;
         if uid != pod.uid {
             return reject(&format!(
                 "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
@@ -261,7 +263,9 @@ impl NodeRestriction<'_> {
                 "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
             ));
         }
-        let held = self.store.require(Kind::Node, &ObjectKey::new("", node))?;
+        let held = self
+            .store
+            .require(ApiKind::Node, &ObjectKey::new("", node))?;
         if owner["uid"] != held.uid.as_str() {
             let uid = owner["uid"].as_str().unwrap_or_default();
             // The API server names the two in this order.
@@ -295,7 +299,7 @@ impl NodeRestriction<'_> {
         }
         let name = spec("podName");
         let about = format!("PodCertificateRequest for pod \"{namespace}/{name}\"");
-        let named = |kind: Kind, what: &str, namespace: &str, name: &str| {
+        let named = |kind: ApiKind, what: &str, namespace: &str, name: &str| {
             let held = self.store.get(kind, &ObjectKey::new(namespace, name));
             held.ok_or_else(|| {
                 let shown = match namespace {
@@ -308,7 +312,7 @@ impl NodeRestriction<'_> {
                 ))
             })
         };
-        let held = named(Kind::Node, "node", "", node)?;
+        let held = named(ApiKind::Node, "node", "", node)?;
         let uid = spec("nodeUID");
         if uid != held.uid {
             return Err(ApiError::unexpected(format!(
@@ -316,7 +320,7 @@ impl NodeRestriction<'_> {
                 held.uid.as_str()
             )));
         }
-        let pod = named(Kind::Pod, "pod", namespace, name)?;
+        let pod = named(ApiKind::Pod, "pod", namespace, name)?;
         let uid = spec("podUID");
         if uid != pod.uid {
             return Err(ApiError::unexpected(format!(
@@ -338,7 +342,12 @@ impl NodeRestriction<'_> {
                 "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
             ));
         }
-        let held = named(Kind::ServiceAccount, "service account", namespace, account)?;
+        let held = named(
+            ApiKind::ServiceAccount,
+            "service account",
+            namespace,
+            account,
+        )?;
         let uid = spec("serviceAccountUID");
         if uid != held.uid {
             return Err(ApiError::unexpected(format!(

@@ -23,7 +23,7 @@ use std::collections::{HashMap, HashSet, hash_map::Entry};
 use serde_json::{Map, Value};
 
 use super::PatchError;
-use crate::resource::Kind;
+use crate::resource::ApiKind;
 
 /// A list that a patch does not simply replace.
 struct MergedList {
@@ -110,19 +110,19 @@ const SERVICE_ACCOUNT: &[MergedList] = &[keyed("secrets", "name")];
 const CONDITIONS: &[MergedList] = &[keyed_in("status", "conditions", "type")];
 
 /// How the list `field` below `parent` is patched.
-fn list(kind: Kind, parent: &str, field: &str) -> ListMerge {
+fn list(kind: ApiKind, parent: &str, field: &str) -> ListMerge {
     let own: &[MergedList] = match kind {
-        Kind::Pod => POD,
-        Kind::Node => NODE,
-        Kind::Service => SERVICE,
-        Kind::ServiceAccount => SERVICE_ACCOUNT,
-        Kind::Namespace | Kind::PodCertificateRequest => CONDITIONS,
-        Kind::ConfigMap
-        | Kind::Secret
-        | Kind::Event
-        | Kind::ClusterTrustBundle
-        | Kind::Lease
-        | Kind::CsiDriver => &[],
+        ApiKind::Pod => POD,
+        ApiKind::Node => NODE,
+        ApiKind::Service => SERVICE,
+        ApiKind::ServiceAccount => SERVICE_ACCOUNT,
+        ApiKind::Namespace | ApiKind::PodCertificateRequest => CONDITIONS,
+        ApiKind::ConfigMap
+        | ApiKind::Secret
+        | ApiKind::Event
+        | ApiKind::ClusterTrustBundle
+        | ApiKind::Lease
+        | ApiKind::CsiDriver => &[],
     };
     let is_it =
         |list: &&MergedList| list.field == field && list.parent.is_none_or(|above| above == parent);
@@ -140,7 +140,7 @@ type Fields = Map<String, Value>;
 /// What `patch` makes of `target`, an object of `kind`.
 ///
 /// Directives stay in parts of the patch that are copied as a whole, as they do upstream; see [`without_directives`].
-pub(super) fn apply(kind: Kind, target: Value, patch: &Value) -> Result<Value, PatchError> {
+pub(super) fn apply(kind: ApiKind, target: Value, patch: &Value) -> Result<Value, PatchError> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(malformed("it is not an object"));
     };
@@ -168,7 +168,7 @@ pub(super) fn without_directives(value: Value) -> Value {
 
 /// Merges `patch` into `target`, the value of the field `parent`.
 fn merge_object(
-    kind: Kind,
+    kind: ApiKind,
     parent: &str,
     mut target: Fields,
     patch: &Fields,
@@ -229,7 +229,7 @@ fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), P
 
 /// Merges the list `field` of `patch`, if there is one, and puts the whole in the given order.
 fn merge_and_order(
-    kind: Kind,
+    kind: ApiKind,
     parent: &str,
     field: &str,
     target: &mut Fields,
@@ -286,7 +286,7 @@ fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(),
 
 /// What `change` makes of a field that holds `held`; `None` if nothing stays.
 fn merge_field(
-    kind: Kind,
+    kind: ApiKind,
     parent: &str,
     field: &str,
     held: Option<Value>,
@@ -319,7 +319,7 @@ fn fresh(change: &Value) -> Option<Value> {
 }
 
 fn merge_list(
-    kind: Kind,
+    kind: ApiKind,
     field: &str,
     list: ListMerge,
     held: Vec<Value>,
@@ -348,7 +348,7 @@ impl MergedItems {
 }
 
 fn merge_items(
-    kind: Kind,
+    kind: ApiKind,
     field: &str,
     list: ListMerge,
     held: Vec<Value>,
@@ -500,7 +500,7 @@ mod tests {
 
     #[track_caller]
     fn check(target: Value, patch: Value, expected: Value) {
-        assert_eq!(apply(Kind::Pod, target, &patch).unwrap(), expected);
+        assert_eq!(apply(ApiKind::Pod, target, &patch).unwrap(), expected);
     }
 
     fn spec(containers: Value) -> Value {
@@ -599,7 +599,7 @@ mod tests {
         });
         let target = json!({"spec": {"containers": named(0, 20_000)}, "metadata": {"finalizers": (10_000..30_000).collect::<Vec<_>>()}});
         // Compared item by item it takes minutes, and the runner ends the test.
-        let patched = apply(Kind::Pod, target, &patch).unwrap();
+        let patched = apply(ApiKind::Pod, target, &patch).unwrap();
         assert_eq!(
             patched["spec"]["containers"].as_array().unwrap().len(),
             40_000
@@ -628,7 +628,7 @@ mod tests {
             json!({"spec": {"$retainKeys": 1}}),
         ] {
             assert!(
-                apply(Kind::Pod, spec(json!([])), &patch).is_err(),
+                apply(ApiKind::Pod, spec(json!([])), &patch).is_err(),
                 "{patch}"
             );
         }
@@ -638,7 +638,7 @@ mod tests {
     fn config_map_data_is_merged() {
         let patch = json!({"data": {"a": null, "b": "2"}});
         let patched = apply(
-            Kind::ConfigMap,
+            ApiKind::ConfigMap,
             json!({"data": {"a": "1", "c": "3"}}),
             &patch,
         )

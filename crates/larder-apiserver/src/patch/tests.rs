@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{PatchType, json, merge, strategic};
-use crate::resource::Kind;
+use crate::resource::ApiKind;
 
 /// Number of recorded cases, and of those that each run asks kubectl again.
 const CASES: u64 = 400;
@@ -89,12 +89,12 @@ impl Case {
     }
 }
 
-fn kind(object: &Value) -> Kind {
+fn kind(object: &Value) -> ApiKind {
     match object["kind"].as_str() {
-        Some("Pod") => Kind::Pod,
-        Some("Service") => Kind::Service,
-        Some("ServiceAccount") => Kind::ServiceAccount,
-        _ => Kind::ConfigMap,
+        Some("Pod") => ApiKind::Pod,
+        Some("Service") => ApiKind::Service,
+        Some("ServiceAccount") => ApiKind::ServiceAccount,
+        _ => ApiKind::ConfigMap,
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     object::{EventType, Object, framed},
     query::Query,
-    resource::Kind,
+    resource::ApiKind,
     status::ApiError,
     store::Page,
     unread::Pieces,
@@ -94,7 +94,7 @@ impl Format {
     /// A page of a list, as the body `B`.
     pub(super) fn list<B: From<ListBody> + From<Bytes>>(
         self,
-        kind: Kind,
+        kind: ApiKind,
         page: Page,
         params: &ListParams,
     ) -> B {
@@ -129,7 +129,7 @@ impl Format {
     }
 
     /// The object of a bookmark.
-    pub(super) fn bookmark(self, kind: Kind, metadata: Value) -> Value {
+    pub(super) fn bookmark(self, kind: ApiKind, metadata: Value) -> Value {
         match self {
             Self::Objects => {
                 let resource = kind.resource();

@@ -10,7 +10,7 @@ use super::{params::ListParams, read};
 use crate::{
     ApiError,
     object::Object,
-    resource::Kind,
+    resource::ApiKind,
     store::Page,
     unread::{Pieces, Share, Unread},
     versions,
@@ -33,7 +33,7 @@ pub(super) struct ListBody {
 
 impl ListBody {
     /// The list object of `page`. Its items say neither kind nor version, as those of kube-apiserver.
-    pub(super) fn new(kind: Kind, page: Page, params: &ListParams) -> Self {
+    pub(super) fn new(kind: ApiKind, page: Page, params: &ListParams) -> Self {
         let resource = kind.resource();
         let head = format!(
             r#"{{"kind":"{}List","apiVersion":"{}","metadata":{},"items":[{{"#,

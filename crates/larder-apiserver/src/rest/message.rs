@@ -12,7 +12,7 @@ use super::{body::Body, protobuf};
 use crate::{
     ApiError, BoxError, json,
     object::Object,
-    resource::Kind,
+    resource::ApiKind,
     unread::{Unread, held},
     write::{Deleted, Written},
 };
@@ -97,8 +97,11 @@ pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
 }
 
 /// What a deletion answers: the object where it stays, or where clients want to see how it ended; else plain success.
-pub(super) fn deleted_json(kind: Kind, deleted: &Deleted) -> Bytes {
-    let shows_object = matches!(kind, Kind::Pod | Kind::Service | Kind::ServiceAccount);
+pub(super) fn deleted_json(kind: ApiKind, deleted: &Deleted) -> Bytes {
+    let shows_object = matches!(
+        kind,
+        ApiKind::Pod | ApiKind::Service | ApiKind::ServiceAccount
+    );
     match deleted {
         Deleted::Marked(object) => object.json(),
         Deleted::Gone(object) if shows_object => object.json(),

@@ -22,7 +22,7 @@ use crate::{
     patch::PatchType,
     query::Query,
     request::{ResourcePath, Verb},
-    resource::Kind,
+    resource::ApiKind,
     selector::FieldSelector,
     write::{
         Part, namespaces,
@@ -65,7 +65,7 @@ impl ObjectRequest<'_> {
     /// Checks what no authorizer can: some namespaces stay, and nodes write only what concerns them.
     pub(super) fn admit(&self, body: &Bytes) -> Result<(), ApiError> {
         let Self { verb, target, .. } = *self;
-        if (target.kind, verb) == (Kind::Namespace, Verb::Delete) {
+        if (target.kind, verb) == (ApiKind::Namespace, Verb::Delete) {
             return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
         }
         let authorization = self.server.options().authorization;
@@ -104,15 +104,15 @@ impl ObjectRequest<'_> {
         let format = Format::accepted(headers, query, server.clock())?;
         let key = target.name.as_ref().map(|_| target.key());
         match (kind, target.subresource.as_deref(), &key) {
-            (Kind::ServiceAccount, Some("token"), Some(key)) if verb == Verb::Create => {
+            (ApiKind::ServiceAccount, Some("token"), Some(key)) if verb == Verb::Create => {
                 let token = writer.create_token(key, object_body(headers, body)?)?;
                 return Ok(created(&token));
             }
-            (Kind::Pod, Some("binding"), Some(key)) if verb == Verb::Create => {
+            (ApiKind::Pod, Some("binding"), Some(key)) if verb == Verb::Create => {
                 writer.bind(key, &object_body(headers, body)?)?;
                 return Ok(done());
             }
-            (Kind::Pod, Some("eviction"), Some(key)) if verb == Verb::Create => {
+            (ApiKind::Pod, Some("eviction"), Some(key)) if verb == Verb::Create => {
                 writer.evict(key, &object_body(headers, body)?)?;
                 return Ok(done());
             }

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::params::{At, Continue, ListParams};
 use crate::{
-    resource::Kind,
+    resource::ApiKind,
     status::ApiError,
     store::{Compacted, Page, Store},
 };
@@ -14,7 +14,7 @@ use crate::{
 /// # Errors
 ///
 /// 410 when the page's version is gone, 504 when it is not reached.
-pub(super) fn page(store: &Store, kind: Kind, params: &ListParams) -> Result<Page, ApiError> {
+pub(super) fn page(store: &Store, kind: ApiKind, params: &ListParams) -> Result<Page, ApiError> {
     let (asked, at, after) = match &params.at {
         At::NotOlderThan(version) => (Some(*version), None, None),
         At::Exactly(version) => (Some(*version), Some(*version), None),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::{
     json::{items, text},
-    resource::Kind,
+    resource::ApiKind,
 };
 
 /// Which part of the object a row carries besides its cells; `includeObject` of the query.
@@ -148,26 +148,26 @@ const CSI_DRIVER: &[Column] = &[
     computed("Age"),
 ];
 
-const fn columns(kind: Kind) -> &'static [Column] {
+const fn columns(kind: ApiKind) -> &'static [Column] {
     match kind {
-        Kind::Pod => POD,
-        Kind::ConfigMap => CONFIG_MAP,
-        Kind::Secret => SECRET,
-        Kind::Service => SERVICE,
-        Kind::ServiceAccount => SERVICE_ACCOUNT,
-        Kind::Namespace => NAMESPACE,
-        Kind::Node => NODE,
-        Kind::Event => EVENT,
-        Kind::ClusterTrustBundle => CLUSTER_TRUST_BUNDLE,
-        Kind::PodCertificateRequest => POD_CERTIFICATE_REQUEST,
-        Kind::Lease => LEASE,
-        Kind::CsiDriver => CSI_DRIVER,
+        ApiKind::Pod => POD,
+        ApiKind::ConfigMap => CONFIG_MAP,
+        ApiKind::Secret => SECRET,
+        ApiKind::Service => SERVICE,
+        ApiKind::ServiceAccount => SERVICE_ACCOUNT,
+        ApiKind::Namespace => NAMESPACE,
+        ApiKind::Node => NODE,
+        ApiKind::Event => EVENT,
+        ApiKind::ClusterTrustBundle => CLUSTER_TRUST_BUNDLE,
+        ApiKind::PodCertificateRequest => POD_CERTIFICATE_REQUEST,
+        ApiKind::Lease => LEASE,
+        ApiKind::CsiDriver => CSI_DRIVER,
     }
 }
 
 /// A `Table` of `objects`, with the list's `metadata`.
 pub(super) fn table(
-    kind: Kind,
+    kind: ApiKind,
     objects: impl Iterator<Item = Value>,
     metadata: Value,
     include: Include,
@@ -207,7 +207,7 @@ pub(super) fn partial(metadata: &Value) -> Value {
 }
 
 /// The cells of a row, in the order of [`columns`].
-fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
+fn cells(kind: ApiKind, object: &Value, now: Timestamp) -> Vec<Value> {
     let cells = columns(kind).iter().map(|column| match column.field {
         Some((pointer, absent)) => or(text(object, pointer), absent),
         None => computed_cell(kind, column.name, object, now),
@@ -216,7 +216,7 @@ fn cells(kind: Kind, object: &Value, now: Timestamp) -> Vec<Value> {
 }
 
 /// A cell that is more than a field of the object.
-fn computed_cell(kind: Kind, column: &str, object: &Value, now: Timestamp) -> Value {
+fn computed_cell(kind: ApiKind, column: &str, object: &Value, now: Timestamp) -> Value {
     const NONE: &str = "<none>";
     let text = |pointer: &str| text(object, pointer);
     let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
@@ -230,53 +230,55 @@ fn computed_cell(kind: Kind, column: &str, object: &Value, now: Timestamp) -> Va
     match (kind, column) {
         (_, "Name") => json!(text("/metadata/name")),
         (_, "Age") => since(&["/metadata/creationTimestamp"]),
-        (Kind::Pod, "Ready") => {
+        (ApiKind::Pod, "Ready") => {
             let ready = statuses.filter(|status| status["ready"] == true).count();
             json!(format!(
                 "{ready}/{}",
                 items(object, "/spec/containers").count()
             ))
         }
-        (Kind::Pod, "Status") => json!(pod_status(object)),
-        (Kind::Pod, "Restarts") => {
+        (ApiKind::Pod, "Status") => json!(pod_status(object)),
+        (ApiKind::Pod, "Restarts") => {
             let counts = statuses.filter_map(|status| status["restartCount"].as_i64());
             json!(counts.sum::<i64>().to_string())
         }
-        (Kind::Pod, "Readiness Gates") => or(&readiness_gates(object), NONE),
-        (Kind::ConfigMap, "Data") => json!(size("data") + size("binaryData")),
-        (Kind::Secret, "Data") => json!(size("data")),
-        (Kind::Service, "Port(s)") => or(&ports(object), NONE),
-        (Kind::Service, "Selector") => or(&pairs(&object["spec"]["selector"]), NONE),
-        (Kind::Node, "Status") => json!(node_status(object)),
-        (Kind::Node, "Roles") => or(&roles(object), NONE),
-        (Kind::Node, "Internal-IP") => or(address(object, "InternalIP"), NONE),
-        (Kind::Node, "External-IP") => or(address(object, "ExternalIP"), NONE),
-        (Kind::Event, "Last Seen") => since(&["/lastTimestamp", "/eventTime", "/firstTimestamp"]),
-        (Kind::Event, "First Seen") => since(&["/firstTimestamp", "/eventTime"]),
-        (Kind::Event, "Object") => {
+        (ApiKind::Pod, "Readiness Gates") => or(&readiness_gates(object), NONE),
+        (ApiKind::ConfigMap, "Data") => json!(size("data") + size("binaryData")),
+        (ApiKind::Secret, "Data") => json!(size("data")),
+        (ApiKind::Service, "Port(s)") => or(&ports(object), NONE),
+        (ApiKind::Service, "Selector") => or(&pairs(&object["spec"]["selector"]), NONE),
+        (ApiKind::Node, "Status") => json!(node_status(object)),
+        (ApiKind::Node, "Roles") => or(&roles(object), NONE),
+        (ApiKind::Node, "Internal-IP") => or(address(object, "InternalIP"), NONE),
+        (ApiKind::Node, "External-IP") => or(address(object, "ExternalIP"), NONE),
+        (ApiKind::Event, "Last Seen") => {
+            since(&["/lastTimestamp", "/eventTime", "/firstTimestamp"])
+        }
+        (ApiKind::Event, "First Seen") => since(&["/firstTimestamp", "/eventTime"]),
+        (ApiKind::Event, "Object") => {
             let kind = text("/involvedObject/kind").to_lowercase();
             json!(format!("{kind}/{}", text("/involvedObject/name")))
         }
-        (Kind::Event, "Source") => {
+        (ApiKind::Event, "Source") => {
             let source = [text("/source/component"), text("/source/host")];
             let source: Vec<_> = source.into_iter().filter(|part| !part.is_empty()).collect();
             json!(source.join(", "))
         }
-        (Kind::Event, "Message") => json!(text("/message").trim()),
-        (Kind::Event, "Count") => json!(object["count"].as_i64().unwrap_or(1).to_string()),
-        (Kind::PodCertificateRequest, "State") => json!(request_state(object)),
-        (Kind::PodCertificateRequest, "UnverifiedUserAnnotations") => {
+        (ApiKind::Event, "Message") => json!(text("/message").trim()),
+        (ApiKind::Event, "Count") => json!(object["count"].as_i64().unwrap_or(1).to_string()),
+        (ApiKind::PodCertificateRequest, "State") => json!(request_state(object)),
+        (ApiKind::PodCertificateRequest, "UnverifiedUserAnnotations") => {
             or(&pairs(&object["spec"]["unverifiedUserAnnotations"]), NONE)
         }
-        (Kind::CsiDriver, "AttachRequired") => flag("attachRequired"),
-        (Kind::CsiDriver, "PodInfoOnMount") => flag("podInfoOnMount"),
-        (Kind::CsiDriver, "StorageCapacity") => flag("storageCapacity"),
-        (Kind::CsiDriver, "RequiresRepublish") => flag("requiresRepublish"),
-        (Kind::CsiDriver, "TokenRequests") => {
+        (ApiKind::CsiDriver, "AttachRequired") => flag("attachRequired"),
+        (ApiKind::CsiDriver, "PodInfoOnMount") => flag("podInfoOnMount"),
+        (ApiKind::CsiDriver, "StorageCapacity") => flag("storageCapacity"),
+        (ApiKind::CsiDriver, "RequiresRepublish") => flag("requiresRepublish"),
+        (ApiKind::CsiDriver, "TokenRequests") => {
             let requests = items(object, "/spec/tokenRequests");
             joined(requests.filter_map(|request| request["audience"].as_str()))
         }
-        (Kind::CsiDriver, "Modes") => {
+        (ApiKind::CsiDriver, "Modes") => {
             joined(items(object, "/spec/volumeLifecycleModes").filter_map(Value::as_str))
         }
         _ => unreachable!("every column has a field, or is computed above"),
@@ -405,7 +407,7 @@ mod tests {
         let secret =
             json!({"metadata": {"name": "s"}, "type": "Opaque", "data": {"p": "aHVudGVyMg=="}});
         let shown = table(
-            Kind::Secret,
+            ApiKind::Secret,
             [secret].into_iter(),
             json!({}),
             Include::Metadata,
@@ -420,7 +422,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_as_many_cells_as_columns() {
-        for kind in Kind::ALL {
+        for kind in ApiKind::ALL {
             assert_eq!(
                 cells(kind, &json!({}), Timestamp::UNIX_EPOCH).len(),
                 columns(kind).len()

@@ -26,7 +26,7 @@ use crate::{
     ApiError,
     faults::Cut,
     object::EventType,
-    resource::Kind,
+    resource::ApiKind,
     store::{Compacted, End, Start, Store, Taken, Watch, WatchEvent},
     unread::{Pieces, Share, Unread},
 };
@@ -43,7 +43,7 @@ enum Ready {
 /// The stream of one watch.
 #[derive(Debug)]
 pub(crate) struct WatchStream {
-    kind: Kind,
+    kind: ApiKind,
     format: Format,
     /// `None` when the version to begin from was gone already.
     watch: Option<Watch>,
@@ -74,7 +74,7 @@ impl WatchStream {
     /// state. It can only come from another server's past, so waiting would lose what happens until then.)
     pub(crate) fn open(
         store: &Arc<Store>,
-        kind: Kind,
+        kind: ApiKind,
         params: WatchParams,
         format: Format,
         bookmark_interval: Duration,

@@ -152,11 +152,11 @@ fn unescape(value: &str) -> Option<SmolStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Kind, selector::testing::pod};
+    use crate::{ApiKind, selector::testing::pod};
 
     #[track_caller]
     fn check_fields(selector: &str, expected: bool) {
-        let selector = FieldSelector::parse(selector, Kind::Pod.resource()).unwrap();
+        let selector = FieldSelector::parse(selector, ApiKind::Pod.resource()).unwrap();
         assert_eq!(selector.matches(&pod()), expected, "{selector:?}");
     }
 
@@ -173,7 +173,7 @@ mod tests {
         check_fields("spec.nodeName=", false);
         check_fields(r"metadata.name=a\,b", false);
         let selector =
-            FieldSelector::parse(r"metadata.name=a\,b\=c", Kind::Pod.resource()).unwrap();
+            FieldSelector::parse(r"metadata.name=a\,b\=c", ApiKind::Pod.resource()).unwrap();
         assert_eq!(selector.equal_to(NAME).unwrap(), "a,b=c");
     }
 
@@ -186,9 +186,9 @@ mod tests {
             r"metadata.name=a\b",
             "spec.nodeName>1",
         ] {
-            let error = FieldSelector::parse(selector, Kind::Pod.resource()).unwrap_err();
+            let error = FieldSelector::parse(selector, ApiKind::Pod.resource()).unwrap_err();
             assert_eq!(error.reason(), "BadRequest", "{selector}");
         }
-        assert!(FieldSelector::parse("metadata.namespace=a", Kind::Node.resource()).is_err());
+        assert!(FieldSelector::parse("metadata.namespace=a", ApiKind::Node.resource()).is_err());
     }
 }

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::*;
 use crate::selector::{FieldSelector, LabelSelector};
 
-const KIND: Kind = Kind::ConfigMap;
+const KIND: ApiKind = ApiKind::ConfigMap;
 const LIMITS: Limits = Limits {
     changes: 1000,
     bytes: 1 << 20,

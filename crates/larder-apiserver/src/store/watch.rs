@@ -16,7 +16,7 @@ use smol_str::SmolStr;
 use super::{Compacted, Store, history::Change};
 use crate::{
     object::{EventType, Object},
-    resource::Kind,
+    resource::ApiKind,
     selector::Filter,
 };
 
@@ -60,7 +60,7 @@ pub(crate) struct WatchEvent {
 #[derive(Debug)]
 pub(crate) struct Watch {
     store: Arc<Store>,
-    kind: Kind,
+    kind: ApiKind,
     id: WatcherId,
 }
 
@@ -103,7 +103,7 @@ impl Store {
     /// The version to begin after is older than the history.
     pub(crate) fn watch(
         self: &Arc<Self>,
-        kind: Kind,
+        kind: ApiKind,
         filter: Arc<Filter>,
         start: Start,
     ) -> Result<(Watch, Vec<Arc<Object>>, u64), Compacted> {

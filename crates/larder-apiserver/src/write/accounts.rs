@@ -12,7 +12,7 @@ use crate::{
     clock::rfc3339,
     json::{decode, without_values},
     object::Object,
-    resource::Kind,
+    resource::ApiKind,
     status::{ApiError, Cause},
     tokens::{Claims, ISSUER},
 };
@@ -35,7 +35,7 @@ impl Writer {
                 key.name
             )));
         }
-        let account = self.store.require(Kind::ServiceAccount, key)?;
+        let account = self.store.require(ApiKind::ServiceAccount, key)?;
         let seconds = spec.expiration_seconds.unwrap_or(TOKEN_EXPIRATION_SECS);
         let problem = match seconds {
             _ if TOKEN_SECS.contains(&seconds) => None,
@@ -88,9 +88,9 @@ impl Writer {
         let text = |field: &Option<String>| field.clone().unwrap_or_default();
         let (name, uid) = (text(&reference.name), text(&reference.uid));
         let (claim, kind, namespace) = match text(&reference.kind).as_str() {
-            "Pod" => ("pod", Kind::Pod, account.namespace.clone()),
-            "Secret" => ("secret", Kind::Secret, account.namespace.clone()),
-            "Node" => ("node", Kind::Node, "".into()),
+            "Pod" => ("pod", ApiKind::Pod, account.namespace.clone()),
+            "Secret" => ("secret", ApiKind::Secret, account.namespace.clone()),
+            "Node" => ("node", ApiKind::Node, "".into()),
             other => {
                 let api_version = text(&reference.api_version);
                 let slash = if api_version.contains('/') { "" } else { "/" };
@@ -102,7 +102,7 @@ impl Writer {
         let bound = self
             .store
             .require(kind, &ObjectKey::new(namespace, &*name))?;
-        if kind == Kind::Pod {
+        if kind == ApiKind::Pod {
             let runs_as = match bound.field("spec.serviceAccountName") {
                 "" => "default",
                 named => named,

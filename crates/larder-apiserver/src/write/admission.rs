@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use super::{Part, name};
 use crate::{
     json::{set_default, text},
-    resource::{Kind, Resource},
+    resource::{ApiKind, Resource},
     status::ApiError,
 };
 
@@ -47,12 +47,12 @@ pub(super) fn admit(
 ) -> Result<(), ApiError> {
     match (resource.kind, old) {
         _ if part == Part::Status => Ok(()),
-        (Kind::Pod, _) => {
+        (ApiKind::Pod, _) => {
             tolerate_node_failures(&mut value["spec"]);
             set_priority(resource, old, value, part)
         }
         // A node from a manifest gets no taint: no controller would remove it.
-        (Kind::Node, None) if part != Part::Whole => {
+        (ApiKind::Node, None) if part != Part::Whole => {
             taint_not_ready(&mut value["spec"]);
             Ok(())
         }
@@ -144,9 +144,9 @@ mod tests {
 
     fn admitted(old: Option<&Value>, spec: Value, part: Part) -> Result<Value, String> {
         let mut value = json!({"metadata": {"name": "p"}, "spec": spec});
-        admit(Kind::Pod.resource(), old, &mut value, part).map_err(|error| error.to_string())?;
+        admit(ApiKind::Pod.resource(), old, &mut value, part).map_err(|error| error.to_string())?;
         let once = value.clone();
-        admit(Kind::Pod.resource(), Some(&once), &mut value, part).unwrap();
+        admit(ApiKind::Pod.resource(), Some(&once), &mut value, part).unwrap();
         assert_eq!(value, once, "the second time must change nothing");
         Ok(value["spec"].take())
     }
@@ -208,7 +208,7 @@ mod tests {
     fn a_new_node_is_not_ready_unless_a_manifest_makes_it() {
         for (part, taints) in [(Part::Main, 1), (Part::Whole, 0)] {
             let mut value = json!({"metadata": {"name": "n"}});
-            admit(Kind::Node.resource(), None, &mut value, part).unwrap();
+            admit(ApiKind::Node.resource(), None, &mut value, part).unwrap();
             let found = value["spec"]["taints"].as_array().map_or(0, Vec::len);
             assert_eq!(found, taints, "{part:?}");
         }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::options::FieldValidation;
 use crate::{
     json::{MAX_DEPTH, depth, json_type},
-    resource::{Kind, Resource},
+    resource::{ApiKind, Resource},
     status::ApiError,
 };
 
@@ -81,7 +81,7 @@ pub(super) fn decode(
         return Err(BodyError::Unreadable(why));
     }
     read_bytes(resource.kind, &mut body)?;
-    if matches!(resource.kind, Kind::Pod | Kind::Node) {
+    if matches!(resource.kind, ApiKind::Pod | ApiKind::Node) {
         for part in ["spec", "status"] {
             read_quantities(&mut body[part])?;
         }
@@ -108,7 +108,7 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
     let version = api_version
         .rsplit_once('/')
         .map_or(api_version, |(_, version)| version);
-    let why = if Kind::of_manifest(api_version, kind).is_some() {
+    let why = if ApiKind::of_manifest(api_version, kind).is_some() {
         let group = match resource.group {
             "" => "core",
             group => group.split('.').next().unwrap_or_default(),
@@ -131,7 +131,7 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
 /// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text.
 struct TypedField {
     /// Of all kinds if `None`.
-    kind: Option<Kind>,
+    kind: Option<ApiKind>,
     /// `*` is any key or index.
     path: &'static [&'static str],
     /// The structure of Go that has the field.
@@ -191,67 +191,67 @@ const TYPED_FIELDS: &[TypedField] = &[
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::ConfigMap),
+        kind: Some(ApiKind::ConfigMap),
         path: &["data", "*"],
         structure: "ConfigMap",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Secret),
+        kind: Some(ApiKind::Secret),
         path: &["data", "*"],
         structure: "Secret",
         go_type: GoType::Bytes,
     },
     TypedField {
-        kind: Some(Kind::Secret),
+        kind: Some(ApiKind::Secret),
         path: &["stringData", "*"],
         structure: "Secret",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "nodeSelector", "*"],
         structure: "PodSpec",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "volumes", "*", "name"],
         structure: "Volume",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "containers", "*", "name"],
         structure: "Container",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "containers", "*", "args", "*"],
         structure: "Container",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "containers", "*", "command", "*"],
         structure: "Container",
         go_type: GoType::Text,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "containers", "*", "ports"],
         structure: "Container",
         go_type: GoType::List("[]v1.ContainerPort"),
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "containers", "*", "ports", "*", "containerPort"],
         structure: "ContainerPort",
         go_type: GoType::Int32,
     },
     TypedField {
-        kind: Some(Kind::Pod),
+        kind: Some(ApiKind::Pod),
         path: &["spec", "containers", "*", "env", "*", "value"],
         structure: "EnvVar",
         go_type: GoType::Text,
@@ -297,10 +297,10 @@ fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
 
 /// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers
 /// encoded.
-fn read_bytes(kind: Kind, body: &mut Value) -> Result<(), BodyError> {
+fn read_bytes(kind: ApiKind, body: &mut Value) -> Result<(), BodyError> {
     let field = match kind {
-        Kind::ConfigMap => "binaryData",
-        Kind::Secret => "data",
+        ApiKind::ConfigMap => "binaryData",
+        ApiKind::Secret => "data",
         _ => return Ok(()),
     };
     let Some(body) = body.as_object_mut() else {
@@ -414,20 +414,23 @@ fn find_unknown(before: &Value, after: &Value, path: &str, unknown: &mut Vec<Str
 mod tests {
     use super::*;
 
-    fn rejected(kind: Kind, body: Value) -> String {
+    fn rejected(kind: ApiKind, body: Value) -> String {
         let decoded = decode(kind.resource(), body, FieldValidation::Warn);
         decoded.unwrap_err().of_body(kind.resource()).to_string()
     }
 
     #[test]
     fn a_value_of_the_wrong_type_is_reported_as_by_go() {
-        let text = rejected(Kind::ConfigMap, json!({"data": {"a": "1", "port": 8080}}));
+        let text = rejected(
+            ApiKind::ConfigMap,
+            json!({"data": {"a": "1", "port": 8080}}),
+        );
         let end =
             "json: cannot unmarshal number into Go struct field ConfigMap.data of type string";
         assert!(text.ends_with(end), "{text}");
         let env = json!([{"name": "A", "value": true}]);
         let text = rejected(
-            Kind::Pod,
+            ApiKind::Pod,
             json!({"spec": {"containers": [{"name": "c", "env": env}]}}),
         );
         let end = "bool into Go struct field EnvVar.spec.containers.env.value of type string";
@@ -451,7 +454,7 @@ mod tests {
         ] {
             assert_eq!(bad_base64(text.as_bytes()), place, "{text}");
         }
-        let text = rejected(Kind::Secret, json!({"data": {"a": "hunter2!"}}));
+        let text = rejected(ApiKind::Secret, json!({"data": {"a": "hunter2!"}}));
         assert!(
             text.ends_with("illegal base64 data at input byte 7"),
             "{text}"
@@ -462,13 +465,14 @@ mod tests {
     fn quantities_and_bytes_are_stored_in_one_form() {
         let resources = json!({"limits": {"cpu": 0.5, "memory": "1024Mi"}});
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
-        let (pod, _) = decode(Kind::Pod.resource(), pod, FieldValidation::Warn).unwrap();
+        let (pod, _) = decode(ApiKind::Pod.resource(), pod, FieldValidation::Warn).unwrap();
         assert_eq!(
             pod["spec"]["containers"][0]["resources"]["limits"],
             json!({"cpu": "500m", "memory": "1Gi"})
         );
         let secret = json!({"data": {"a": [104, 105], "b": "aG\nk=", "c": null}});
-        let (secret, _) = decode(Kind::Secret.resource(), secret, FieldValidation::Warn).unwrap();
+        let (secret, _) =
+            decode(ApiKind::Secret.resource(), secret, FieldValidation::Warn).unwrap();
         assert_eq!(secret["data"], json!({"a": "aGk=", "b": "aGk=", "c": ""}));
     }
 }

@@ -11,7 +11,7 @@ use crate::{
     clock::rfc3339,
     json::text,
     object::{EventType, Object},
-    resource::Kind,
+    resource::ApiKind,
     status::ApiError,
 };
 
@@ -31,7 +31,7 @@ impl Writer {
     /// Deletes the object `key`.
     pub(crate) fn delete(
         &self,
-        kind: Kind,
+        kind: ApiKind,
         key: &ObjectKey,
         options: &DeleteOptions,
     ) -> Result<Deleted, ApiError> {
@@ -40,7 +40,7 @@ impl Writer {
             check_preconditions(&current, options)?;
             let mut value = current.value();
             let grace = match kind {
-                Kind::Pod => grace(&value, options),
+                ApiKind::Pod => grace(&value, options),
                 _ => 0,
             };
             let meta = &mut value["metadata"];
@@ -59,13 +59,15 @@ impl Writer {
                     meta["generation"] = (generation + 1).into();
                 }
             }
-            if kind == Kind::Namespace {
+            if kind == ApiKind::Namespace {
                 value["status"]["phase"] = "Terminating".into();
             }
             let finished = metadata::is_finished(&value);
             // The answer shows a pod without time left, which no watch does.
             let last = |object: Arc<Object>, value| match kind {
-                Kind::Pod => Arc::new(Object::new(kind, value, object.version, EventType::Deleted)),
+                ApiKind::Pod => {
+                    Arc::new(Object::new(kind, value, object.version, EventType::Deleted))
+                }
                 _ => object,
             };
             if options.dry {
@@ -83,7 +85,7 @@ impl Writer {
             } else if value == current.value() {
                 return Ok(Deleted::Marked(current));
             } else if let Ok(object) = self.store.replace(&current, value) {
-                if kind == Kind::Namespace {
+                if kind == ApiKind::Namespace {
                     self.empty_namespace(&key.name);
                 }
                 return Ok(Deleted::Marked(object));

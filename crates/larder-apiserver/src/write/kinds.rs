@@ -9,24 +9,24 @@ use serde_json::{Value, json};
 use super::Part;
 use crate::{
     json::{decode, set_default},
-    resource::{Kind, Resource},
+    resource::{ApiKind, Resource},
 };
 
 /// Prepares a new object.
 pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
     match resource.kind {
-        Kind::Pod => {
+        ApiKind::Pod => {
             if part != Part::Whole || value["status"].is_null() {
                 value["status"] = json!({});
             }
             set_default(&mut value["status"]["phase"], "Pending");
         }
-        Kind::Secret => fold(value),
-        Kind::Namespace => {
+        ApiKind::Secret => fold(value),
+        ApiKind::Namespace => {
             value["spec"] = json!({});
             value["status"] = json!({});
         }
-        Kind::PodCertificateRequest => {
+        ApiKind::PodCertificateRequest => {
             value["status"] = json!({});
             let seconds = &mut value["spec"]["maxExpirationSeconds"];
             set_default(seconds, CERTIFICATE_EXPIRATION_SECS);
@@ -38,7 +38,7 @@ pub(super) fn for_create(resource: &Resource, value: &mut Value, part: Part) {
 
 /// Keeps of `old` what `part` does not write.
 pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, part: Part) {
-    if resource.kind == Kind::Secret {
+    if resource.kind == ApiKind::Secret {
         fold(value);
     }
     if !resource.has_status {
@@ -50,7 +50,7 @@ pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, pa
         Part::Status => {
             let mut new = old.clone();
             copy(&value["status"], &mut new, "status");
-            if resource.kind == Kind::Pod {
+            if resource.kind == ApiKind::Pod {
                 copy(&old["status"]["qosClass"], &mut new["status"], "qosClass");
             }
             for field in ["labels", "annotations", "finalizers"] {
@@ -64,7 +64,7 @@ pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, pa
             }
         }
     }
-    if resource.kind == Kind::Namespace {
+    if resource.kind == ApiKind::Namespace {
         copy(&old["spec"], value, "spec");
     }
     complete(resource, value);
@@ -86,16 +86,16 @@ fn complete(resource: &Resource, value: &mut Value) {
         "systemUUID",
     ];
     match resource.kind {
-        Kind::Node => {
+        ApiKind::Node => {
             let endpoints = &mut value["status"]["daemonEndpoints"];
             set_default(&mut endpoints["kubeletEndpoint"]["Port"], 0);
             for field in NODE_INFO {
                 set_default(&mut value["status"]["nodeInfo"][field], "");
             }
         }
-        Kind::Service => set_default(&mut value["status"]["loadBalancer"], json!({})),
+        ApiKind::Service => set_default(&mut value["status"]["loadBalancer"], json!({})),
         // Kubernetes 1.36, `pkg/apis/storage/v1/defaults.go`.
-        Kind::CsiDriver => {
+        ApiKind::CsiDriver => {
             let spec = &mut value["spec"];
             set_default(&mut spec["attachRequired"], true);
             set_default(&mut spec["fsGroupPolicy"], "ReadWriteOnceWithFSType");
@@ -124,7 +124,7 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
         }
     };
     match resource.kind {
-        Kind::Pod => {
+        ApiKind::Pod => {
             if value["status"]["qosClass"].is_null()
                 && let Ok(spec) = decode::<PodSpec>(&value["spec"])
             {
@@ -137,7 +137,7 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
                 show(condition, &times, Value::Null);
             }
         }
-        Kind::Event => {
+        ApiKind::Event => {
             let times = ["eventTime", "firstTimestamp", "lastTimestamp"];
             show(value, &times, Value::Null);
             show(
@@ -146,7 +146,7 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
                 "".into(),
             );
         }
-        Kind::PodCertificateRequest => {
+        ApiKind::PodCertificateRequest => {
             let keys = ["pkixPublicKey", "proofOfPossession"];
             show(&mut value["spec"], &keys, Value::Null);
         }

@@ -11,7 +11,7 @@ use super::{Part, name};
 use crate::{
     clock::Clock,
     json::{items, text},
-    resource::{Kind, Resource},
+    resource::{ApiKind, Resource},
     status::{ApiError, Cause},
 };
 
@@ -160,7 +160,7 @@ pub(super) fn count_generation(old: &Value, value: &mut Value, resource: &Resour
 
 /// Of our kinds only pods count generations.
 fn counts_generation(resource: &Resource) -> bool {
-    resource.kind == Kind::Pod
+    resource.kind == ApiKind::Pod
 }
 
 /// Whether nothing keeps an object that is being deleted.

@@ -9,7 +9,7 @@ use super::{
     Part, Writer, metadata,
     options::{DeleteOptions, WriteParams},
 };
-use crate::{object::Object, resource::Kind, selector::Filter, status::ApiError};
+use crate::{object::Object, resource::ApiKind, selector::Filter, status::ApiError};
 
 /// The namespaces of a new server.
 const FIRST: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -20,7 +20,7 @@ const PERMANENT: [&str; 3] = ["default", "kube-public", "kube-system"];
 pub(crate) fn check_may_go(namespace: &str) -> Result<(), ApiError> {
     if PERMANENT.contains(&namespace) {
         let why = "this namespace may not be deleted";
-        return Err(ApiError::forbidden(Kind::Namespace, namespace, why));
+        return Err(ApiError::forbidden(ApiKind::Namespace, namespace, why));
     }
     Ok(())
 }
@@ -42,12 +42,12 @@ impl Writer {
     pub(crate) fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
         if self
             .store
-            .get(Kind::Namespace, &ObjectKey::new("", name))
+            .get(ApiKind::Namespace, &ObjectKey::new("", name))
             .is_none()
         {
             let body = json!({"metadata": {"name": name}});
             let params = WriteParams::default();
-            match self.create(Kind::Namespace, None, body, Part::Main, params) {
+            match self.create(ApiKind::Namespace, None, body, Part::Main, params) {
                 // Another write was faster.
                 Err(error) if error.reason() == "AlreadyExists" => {}
                 created => {
@@ -65,7 +65,10 @@ impl Writer {
         };
         let map = json!({"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": authority}});
         let account = json!({"metadata": {"name": "default"}});
-        for (kind, body) in [(Kind::ConfigMap, map), (Kind::ServiceAccount, account)] {
+        for (kind, body) in [
+            (ApiKind::ConfigMap, map),
+            (ApiKind::ServiceAccount, account),
+        ] {
             let params = WriteParams::default();
             // It fails only if the namespace is gone again, or another write was faster.
             let _ = self.create(kind, Some(namespace), body, Part::Main, params);
@@ -113,7 +116,7 @@ impl Writer {
             namespace: Some(namespace.into()),
             ..Filter::default()
         };
-        let kinds = Kind::ALL.into_iter();
+        let kinds = ApiKind::ALL.into_iter();
         let kinds = kinds.filter(|kind| kind.resource().namespaced);
         kinds.flat_map(move |kind| {
             let page = self.store.list(kind, &filter, None, None, limit);
@@ -124,7 +127,9 @@ impl Writer {
 
     /// The namespace, if it is terminating and its content still keeps it.
     fn terminating(&self, name: &str) -> Option<Arc<Object>> {
-        let held = self.store.get(Kind::Namespace, &ObjectKey::new("", name))?;
+        let held = self
+            .store
+            .get(ApiKind::Namespace, &ObjectKey::new("", name))?;
         let waits = held.field("status.phase") == "Terminating"
             && held.value()["spec"]["finalizers"] == json!(["kubernetes"]);
         waits.then_some(held)
@@ -133,12 +138,12 @@ impl Writer {
     /// Rejects new objects in a namespace that does not exist or is terminating.
     pub(super) fn check_namespace_takes_objects(
         &self,
-        kind: Kind,
+        kind: ApiKind,
         namespace: &str,
         name: &str,
     ) -> Result<(), ApiError> {
         let key = ObjectKey::new("", namespace);
-        let held = self.store.require(Kind::Namespace, &key)?;
+        let held = self.store.require(ApiKind::Namespace, &key)?;
         if held.field("status.phase") == "Terminating" {
             let why = format!(
                 "unable to create new content in namespace {namespace} because it is being terminated"

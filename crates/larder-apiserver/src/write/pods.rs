@@ -4,7 +4,7 @@ use larder_objects::ObjectKey;
 use serde_json::{Value, json};
 
 use super::{Writer, options::DeleteOptions};
-use crate::{json::text, resource::Kind, status::ApiError};
+use crate::{json::text, resource::ApiKind, status::ApiError};
 
 impl Writer {
     /// Gives the pod `key` to the node that `binding` names.
@@ -23,11 +23,11 @@ impl Writer {
             return Err(ApiError::unexpected("target.name: Required value"));
         }
         loop {
-            let current = self.store.require(Kind::Pod, key)?;
+            let current = self.store.require(ApiKind::Pod, key)?;
             let held = current.field("spec.nodeName");
             if !held.is_empty() {
                 let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
-                let (kind, name) = (Kind::Pod, &key.name);
+                let (kind, name) = (ApiKind::Pod, &key.name);
                 return Err(ApiError::subresource_conflict(kind, "binding", name, &why));
             }
             let mut value = current.value();
@@ -65,6 +65,6 @@ impl Writer {
             Value::Null => DeleteOptions::default(),
             options => DeleteOptions::of_body(options)?,
         };
-        self.delete(Kind::Pod, key, &options).map(drop)
+        self.delete(ApiKind::Pod, key, &options).map(drop)
     }
 }

@@ -21,7 +21,7 @@ use super::{certificates, name};
 use crate::{
     json::{self, items, text},
     references::MIRROR,
-    resource::{Kind, Resource},
+    resource::{ApiKind, Resource},
     status::{ApiError, Cause},
 };
 
@@ -38,9 +38,11 @@ pub(super) fn apply(
 ) -> Result<(), ApiError> {
     let mut causes = Vec::new();
     let errors = match resource.kind {
-        Kind::Namespace => typed::<Namespace>(value, defaults::namespace, validation::namespace)?,
-        Kind::Node => typed::<Node>(value, defaults::node, validation::node)?,
-        Kind::Pod => {
+        ApiKind::Namespace => {
+            typed::<Namespace>(value, defaults::namespace, validation::namespace)?
+        }
+        ApiKind::Node => typed::<Node>(value, defaults::node, validation::node)?,
+        ApiKind::Pod => {
             if let Some(old) = old {
                 check_pod_update(old, value, &mut causes);
             }
@@ -52,7 +54,7 @@ pub(super) fn apply(
             }
             typed::<Pod>(value, defaults::pod, validation::pod)?
         }
-        Kind::ConfigMap => {
+        ApiKind::ConfigMap => {
             let new: ConfigMap = decode(value)?;
             let mut errors = metadata(value)?.and(validation::config_map(&new));
             if let Some(old) = old {
@@ -60,7 +62,7 @@ pub(super) fn apply(
             }
             errors
         }
-        Kind::Secret => {
+        ApiKind::Secret => {
             if text(value, "/type").is_empty() {
                 value["type"] = "Opaque".into();
             }
@@ -77,11 +79,11 @@ pub(super) fn apply(
             }
             errors
         }
-        Kind::Service => typed::<Service>(value, defaults::service, validation::service)?,
-        Kind::ServiceAccount => {
+        ApiKind::Service => typed::<Service>(value, defaults::service, validation::service)?,
+        ApiKind::ServiceAccount => {
             typed::<ServiceAccount>(value, |_| {}, validation::service_account)?
         }
-        Kind::Event => {
+        ApiKind::Event => {
             let (of, held) = (
                 text(value, "/metadata/namespace"),
                 text(value, "/involvedObject/namespace"),
@@ -93,25 +95,25 @@ pub(super) fn apply(
             }
             metadata(value)?
         }
-        Kind::ClusterTrustBundle => {
+        ApiKind::ClusterTrustBundle => {
             let new: ClusterTrustBundle = parse(value)?;
             match old {
                 Some(old) => validation::cluster_trust_bundle_update(&new, &parse(old)?),
                 None => validation::cluster_trust_bundle(&new),
             }
         }
-        Kind::PodCertificateRequest => {
+        ApiKind::PodCertificateRequest => {
             certificates::check_spec(old, value, &mut causes);
             if let Some(old) = old {
                 certificates::check_status(old, value, now, &mut causes);
             }
             metadata(value)?
         }
-        Kind::Lease => {
+        ApiKind::Lease => {
             check_lease(value, &mut causes);
             metadata(value)?
         }
-        Kind::CsiDriver => validation::metadata(&parse(&value["metadata"])?, Scope::Cluster),
+        ApiKind::CsiDriver => validation::metadata(&parse(&value["metadata"])?, Scope::Cluster),
     };
     causes.extend(errors.iter().map(|error| Cause {
         reason: error.kind.reason(),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::{Writer, name};
 use crate::{
     json::{items, set_default, text},
-    resource::Kind,
+    resource::ApiKind,
     selector::Filter,
     status::{ApiError, Cause},
 };
@@ -36,7 +36,7 @@ impl Writer {
         let uid = text(service, "/metadata/uid").to_owned();
         let page = self
             .store
-            .list(Kind::Service, &Filter::default(), None, None, None);
+            .list(ApiKind::Service, &Filter::default(), None, None, None);
         let others: Vec<_> = page.map(|page| page.objects).unwrap_or_default();
         let others: Vec<_> = others.iter().filter(|other| other.uid != uid).collect();
         let taken = others.iter().map(|other| other.field("spec.clusterIP"));

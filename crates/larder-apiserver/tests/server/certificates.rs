@@ -7,7 +7,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
-use larder_apiserver::{ApiServer, Authorization, CertificatesVersions, Kind, Options, User};
+use larder_apiserver::{ApiKind, ApiServer, Authorization, CertificatesVersions, Options, User};
 use rcgen::{BasicConstraints, CertificateParams, DistinguishedName, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
 
@@ -373,7 +373,7 @@ async fn served(versions: CertificatesVersions, version: &str) -> kube::Result<V
         .unwrap();
     let patched: Value = client.request(label).await?;
     seen.push(patched["apiVersion"].to_string());
-    assert!(server.get(Kind::ClusterTrustBundle, "", "b").is_some());
+    assert!(server.get(ApiKind::ClusterTrustBundle, "", "b").is_some());
     Ok(seen)
 }
 

@@ -8,7 +8,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, PostParams, Preconditions, WatchEvent, WatchParams},
 };
-use larder_apiserver::{ApiServer, Applied, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, Applied, Options};
 use serde_json::json;
 
 fn server() -> ApiServer {
@@ -396,16 +396,19 @@ async fn applying_the_same_again_is_no_event() {
     let server = server();
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "namespace": "made-on-the-fly"}, "data": {"k": "1"}});
     assert_eq!(server.apply(&map).unwrap(), Applied::Created);
-    let stored = server.get(Kind::ConfigMap, "made-on-the-fly", "a");
+    let stored = server.get(ApiKind::ConfigMap, "made-on-the-fly", "a");
     assert_eq!(server.apply(&map).unwrap(), Applied::Unchanged);
-    assert_eq!(server.get(Kind::ConfigMap, "made-on-the-fly", "a"), stored);
+    assert_eq!(
+        server.get(ApiKind::ConfigMap, "made-on-the-fly", "a"),
+        stored
+    );
     let mut changed = map.clone();
     changed["data"]["k"] = "2".into();
     assert_eq!(server.apply(&changed).unwrap(), Applied::Changed);
     server
-        .delete(Kind::ConfigMap, "made-on-the-fly", "a")
+        .delete(ApiKind::ConfigMap, "made-on-the-fly", "a")
         .unwrap();
-    assert_eq!(server.get(Kind::ConfigMap, "made-on-the-fly", "a"), None);
+    assert_eq!(server.get(ApiKind::ConfigMap, "made-on-the-fly", "a"), None);
     assert!(
         server
             .apply(&json!({"apiVersion": "v2", "kind": "X"}))

@@ -11,7 +11,7 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchParams},
 };
-use larder_apiserver::{ApiServer, Authorization, Kind, Options, User};
+use larder_apiserver::{ApiKind, ApiServer, Authorization, Options, User};
 use serde_json::{Value, json};
 
 fn node(name: &str) -> User {
@@ -92,7 +92,7 @@ async fn a_token_is_bound_to_its_pod_and_expires() {
 async fn namespaces_are_filled_when_the_options_say_so() {
     let server = ApiServer::new(Options::default().fill_namespaces(true));
     let map = server
-        .get(Kind::ConfigMap, "kube-system", "kube-root-ca.crt")
+        .get(ApiKind::ConfigMap, "kube-system", "kube-root-ca.crt")
         .unwrap();
     assert!(
         map["data"]["ca.crt"]
@@ -102,13 +102,13 @@ async fn namespaces_are_filled_when_the_options_say_so() {
     );
     assert!(
         server
-            .get(Kind::ServiceAccount, "default", "default")
+            .get(ApiKind::ServiceAccount, "default", "default")
             .is_some()
     );
     let plain = ApiServer::new(Options::default());
     assert!(
         plain
-            .get(Kind::ServiceAccount, "default", "default")
+            .get(ApiKind::ServiceAccount, "default", "default")
             .is_none()
     );
 }
@@ -202,7 +202,7 @@ async fn a_pod_is_bound_once() {
     };
     client.request::<Value>(bind()).await.unwrap();
     assert_eq!(
-        server.get(Kind::Pod, "default", "p").unwrap()["spec"]["nodeName"],
+        server.get(ApiKind::Pod, "default", "p").unwrap()["spec"]["nodeName"],
         "n1"
     );
     rejected(client.request::<Value>(bind()).await, 409);
@@ -405,7 +405,9 @@ async fn csi_drivers_have_their_defaults_and_nodes_read_them() {
     let driver = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": "csi.example.com"},
         "spec": {"requiresRepublish": true}});
     server.apply(&driver).unwrap();
-    let stored = server.get(Kind::CsiDriver, "", "csi.example.com").unwrap();
+    let stored = server
+        .get(ApiKind::CsiDriver, "", "csi.example.com")
+        .unwrap();
     let expected = json!({"attachRequired": true, "fsGroupPolicy": "ReadWriteOnceWithFSType", "podInfoOnMount": false,
         "requiresRepublish": true, "seLinuxMount": false, "storageCapacity": false, "volumeLifecycleModes": ["Persistent"]});
     assert_eq!(stored["spec"], expected);
@@ -625,7 +627,7 @@ async fn a_node_changes_its_own_node_without_steering_labels() {
 #[tokio::test(start_paused = true)]
 async fn a_node_registers_itself_without_steering_labels() {
     let server = guarded();
-    server.delete(Kind::Node, "", "n0").unwrap();
+    server.delete(ApiKind::Node, "", "n0").unwrap();
     let create = |label: &str| json!({"metadata": {"name": "n0", "labels": {label: "x"}}});
     assert_eq!(
         attempt(

@@ -7,7 +7,7 @@ use futures::{FutureExt as _, StreamExt as _, stream};
 use http::{Request, Response, StatusCode};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use larder_apiserver::{ApiServer, AuditLog, Body, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, AuditLog, Body, Options};
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
@@ -111,7 +111,7 @@ async fn deep_bodies_are_rejected() {
             }
         }
     }
-    assert!(server.get(Kind::ConfigMap, "default", "a").is_some());
+    assert!(server.get(ApiKind::ConfigMap, "default", "a").is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +148,7 @@ async fn bodies_and_parts_that_are_no_object_are_bad_requests() {
             assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}: {answer}");
         }
     }
-    assert!(server.get(Kind::ConfigMap, "default", "a").is_some());
+    assert!(server.get(ApiKind::ConfigMap, "default", "a").is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -446,7 +446,7 @@ async fn bytes_that_are_no_json_are_rejected() {
     let twice = r#"{"metadata": {"name": "twice"}, "data": {"k": "1", "k": "2"}}"#;
     assert_eq!(post(&server, MAPS, twice).await.0, StatusCode::CREATED);
     assert_eq!(
-        server.get(Kind::ConfigMap, "default", "twice").unwrap()["data"]["k"],
+        server.get(ApiKind::ConfigMap, "default", "twice").unwrap()["data"]["k"],
         "2"
     );
 }

@@ -7,7 +7,7 @@ use larder_agent::{
     config::{Config, Flags, Host},
 };
 use larder_objects::chain;
-use larder_transport::{Config as Settings, Metrics, RateLimit, Source, Transport};
+use larder_transport::{ClusterSource, Config as Settings, Metrics, RateLimit, Transport};
 use rustix::process::geteuid;
 use tracing::warn;
 
@@ -61,13 +61,13 @@ pub(crate) fn config_with(place: &PlaceArgs, flags: Flags) -> Result<Config, Fai
 }
 
 /// The API server that `kubeconfig` names, or that of the cluster around this process.
-pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Source {
+pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> ClusterSource {
     match kubeconfig {
-        Some(path) => Source::Kubeconfig {
+        Some(path) => ClusterSource::Kubeconfig {
             path: path.to_owned(),
             context: context.map(str::to_owned),
         },
-        None => Source::InCluster,
+        None => ClusterSource::InCluster,
     }
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Source
 /// # Errors
 ///
 /// It cannot be reached, or the kubeconfig is invalid.
-pub(crate) async fn connect(source: Source) -> Result<(kube::Client, Transport), Failure> {
+pub(crate) async fn connect(source: ClusterSource) -> Result<(kube::Client, Transport), Failure> {
     // A person waits for the command; the API server has limits of its own.
     let settings = Settings::default().rate_limit(RateLimit::Unlimited);
     let connected = larder_transport::connect(source, settings, Metrics::default());
@@ -89,7 +89,7 @@ pub(crate) async fn connect(source: Source) -> Result<(kube::Client, Transport),
 /// # Errors
 ///
 /// The kubeconfig, or the certificates that it names, are unreadable or invalid.
-pub(crate) fn cluster_id(source: &Source) -> Result<ClusterId, Failure> {
+pub(crate) fn cluster_id(source: &ClusterSource) -> Result<ClusterId, Failure> {
     let identity = source.server_identity();
     let (authority, name) = identity.map_err(|error| Failure::unreadable(chain(&error)))?;
     Ok(ClusterId::new(&authority, &name))

@@ -10,7 +10,7 @@ use std::{
 use futures::{StreamExt as _, stream};
 use http::Method;
 use larder_objects::{Kind, ObjectKey, SecretBytes, chain};
-use larder_transport::{Source, Transport};
+use larder_transport::{ClusterSource, Transport};
 use larder_watch::{RequestError, request_secret};
 use tokio::{select, time::interval};
 
@@ -76,7 +76,7 @@ impl ClusterReader {
     ///
     /// Those of `work`, or the API server cannot be reached.
     pub(super) fn with<T>(
-        source: Source,
+        source: ClusterSource,
         work: impl AsyncFnOnce(&Self) -> Result<T, Failure>,
     ) -> Result<(T, NotRead), Failure> {
         block_on(async {

@@ -11,7 +11,7 @@ use larder_sidecar::{
     OwnSettings, ReloadSettings, RunError, check, check_hook, join_volumes, run_label as label,
     run_own as own, run_reload as reload,
 };
-use larder_transport::Source;
+use larder_transport::ClusterSource;
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::JoinSet,
@@ -108,7 +108,7 @@ fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     logging::start_sidecar(&read.log);
     block_on(async {
         let source = match read.kubeconfig.as_deref() {
-            None if read.skip_tls_verify => Source::InClusterUnverified,
+            None if read.skip_tls_verify => ClusterSource::InClusterUnverified,
             kubeconfig => agent::origin(kubeconfig, None),
         };
         let (client, _transport) = agent::connect(source).await?;

@@ -53,13 +53,6 @@ pub(super) struct PrivateView {
     volumes: Vec<PathBuf>,
 }
 
-/// The required type of a mount point.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    Directory,
-    File,
-}
-
 /// Removes the mirrors of an earlier start from the private tmpfs. Their mounts have ended with that start's mount
 /// namespace.
 pub(crate) fn clear(staging: &Path) -> io::Result<()> {
@@ -86,8 +79,7 @@ impl PrivateView {
         let is_dir = fs::metadata(&mount.source)
             .with_context(|| format!("cannot find {}", mount.source.display()))?
             .is_dir();
-        let kind = if is_dir { Kind::Directory } else { Kind::File };
-        let target = self.ensure(Path::new(&mount.target), kind)?;
+        let target = self.ensure(Path::new(&mount.target), is_dir)?;
         mount_bind_recursive(&mount.source, opened(&target)?.path())
             .context("cannot bind-mount")?;
         restrict(&target, mount.read_only, mount.options)
@@ -129,7 +121,7 @@ impl PrivateView {
 
     /// Makes sure that there is a directory `path`.
     pub(super) fn ensure_directory(&mut self, path: &Path) -> anyhow::Result<()> {
-        self.ensure(path, Kind::Directory).map(drop)
+        self.ensure(path, true).map(drop)
     }
 
     /// Shows the processes of the PID namespace of this process, and no others.
@@ -137,7 +129,7 @@ impl PrivateView {
     /// Where parts of `/proc` are hidden, as in most containers, a user namespace may not mount another one. Then the
     /// current one stays; `/proc/self` is right in both.
     pub(super) fn mount_proc(&mut self) -> anyhow::Result<()> {
-        let target = self.ensure(Path::new(PROC), Kind::Directory)?;
+        let target = self.ensure(Path::new(PROC), true)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         match mount("proc", &target, "proc", flags, None) {
             Err(Errno::PERM) => Ok(()),
@@ -161,8 +153,9 @@ impl PrivateView {
         enter().context("cannot change the root directory")
     }
 
-    /// The path in the tree of this process for `path` of the view, with links followed. Creates what is missing.
-    fn ensure(&mut self, path: &Path, kind: Kind) -> anyhow::Result<PathBuf> {
+    /// The path in the tree of this process for `path` of the view, with links followed. Creates what is missing. `is_dir`
+    /// says what is to be there.
+    fn ensure(&mut self, path: &Path, is_dir: bool) -> anyhow::Result<PathBuf> {
         let names: Vec<_> = path
             .components()
             .filter_map(|component| match component {
@@ -180,17 +173,16 @@ impl PrivateView {
                 }
                 None => {
                     let is_last = depth + 1 == names.len();
-                    let kind = if is_last { kind } else { Kind::Directory };
-                    self.create(&reached, name, kind).with_context(|| {
-                        format!("cannot create /{} in a private view", so_far.display())
-                    })?
+                    self.create(&reached, name, is_dir || !is_last)
+                        .with_context(|| {
+                            format!("cannot create /{} in a private view", so_far.display())
+                        })?
                 }
             };
         }
-        let is_dir = fs::metadata(&reached)?.is_dir();
-        match (kind, is_dir) {
-            (Kind::Directory, false) => bail!("cannot mount a directory on a file"),
-            (Kind::File, true) => bail!("cannot mount a file on a directory"),
+        match (is_dir, fs::metadata(&reached)?.is_dir()) {
+            (true, false) => bail!("cannot mount a directory on a file"),
+            (false, true) => bail!("cannot mount a file on a directory"),
             _ => Ok(reached),
         }
     }
@@ -210,9 +202,9 @@ impl PrivateView {
     }
 
     /// Creates `name` in `parent`, or in a mirror of it.
-    fn create(&mut self, parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<PathBuf> {
+    fn create(&mut self, parent: &Path, name: &OsStr, is_dir: bool) -> anyhow::Result<PathBuf> {
         if self.volumes.iter().any(|volume| parent.starts_with(volume)) {
-            return create_in_volume(parent, name, kind);
+            return create_in_volume(parent, name, is_dir);
         }
         if !self.own.contains_key(parent) {
             self.mirror(parent)?;
@@ -224,13 +216,12 @@ impl PrivateView {
             parent
         };
         let (shown, created) = (parent.join(name), self.own[parent].join(name));
-        match kind {
-            Kind::Directory => {
-                fs::create_dir(&created)?;
-                fs::set_permissions(&created, fs::Permissions::from_mode(0o755))?;
-                self.own.insert(shown.clone(), created);
-            }
-            Kind::File => drop(fs::File::create_new(&created)?),
+        if is_dir {
+            fs::create_dir(&created)?;
+            fs::set_permissions(&created, fs::Permissions::from_mode(0o755))?;
+            self.own.insert(shown.clone(), created);
+        } else {
+            fs::File::create_new(&created)?;
         }
         Ok(shown)
     }
@@ -268,12 +259,13 @@ impl PrivateView {
 }
 
 /// Creates `name` in a directory of a volume, as runc does.
-fn create_in_volume(parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<PathBuf> {
+fn create_in_volume(parent: &Path, name: &OsStr, is_dir: bool) -> anyhow::Result<PathBuf> {
     let (volume, path) = (opened(parent)?, parent.join(name));
     let created = volume.path().join(name);
-    let made = match kind {
-        Kind::Directory => fs::create_dir(created),
-        Kind::File => fs::File::create_new(created).map(drop),
+    let made = if is_dir {
+        fs::create_dir(created)
+    } else {
+        fs::File::create_new(created).map(drop)
     };
     made.map_err(|error| {
         let why = match error.kind() {
@@ -284,7 +276,7 @@ fn create_in_volume(parent: &Path, name: &OsStr, kind: Kind) -> anyhow::Result<P
         };
         anyhow::Error::from(error).context(why)
     })?;
-    if kind == Kind::Directory {
+    if is_dir {
         // Whatever the umask, others must be able to pass.
         fs::set_permissions(opened(&path)?.path(), fs::Permissions::from_mode(0o755))?;
     }

@@ -5,7 +5,7 @@ use std::{
     os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink},
 };
 
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::json;
 
 use crate::world::{World, meanwhile, until};
@@ -75,7 +75,7 @@ async fn files_follow_labels_keys_annotations_and_deletions() {
         "metadata": {"namespace": "n", "name": "a", "labels": {}}, "data": {"a": "1"},
     });
     world.api.apply(&unlabeled).unwrap();
-    world.delete(Kind::ConfigMap, "n", "b");
+    world.delete(ApiKind::ConfigMap, "n", "b");
     world.config_map("n", "c", &[("cc", "2")]);
     world.object(
         "ConfigMap",
@@ -84,7 +84,7 @@ async fn files_follow_labels_keys_annotations_and_deletions() {
         &json!({"data": {"d": "1", "dd": "1"}, "metadata": {"annotations": {ANNOTATION: "sub/e"}}}),
     );
     world.until_files("cc=2 sub/e/d=1 sub/e/dd=1").await;
-    world.delete(Kind::ConfigMap, "n", "d");
+    world.delete(ApiKind::ConfigMap, "n", "d");
     world.until_files("cc=2").await;
     assert!(
         !world.folder().join("sub").exists(),
@@ -99,7 +99,7 @@ async fn unique_file_names_are_removed_with_their_object() {
     world.config_map("n", "a", &[("x.json", "1")]);
     let _sidecar = world.ready().await;
     world.until_files("namespace_n.configmap_a.x.json=1").await;
-    world.delete(Kind::ConfigMap, "n", "a");
+    world.delete(ApiKind::ConfigMap, "n", "a");
     world.until_files("").await;
 }
 
@@ -140,8 +140,8 @@ async fn annotation_that_leads_out_is_refused() {
     world.ready().await.stop().await.unwrap();
     assert_eq!(world.files(), "g=2");
 
-    world.delete(Kind::ConfigMap, "n", "link");
-    world.delete(Kind::ConfigMap, "n", "long");
+    world.delete(ApiKind::ConfigMap, "n", "link");
+    world.delete(ApiKind::ConfigMap, "n", "long");
     world.set("LARDER_FOLDER_ROOTS", &absolute);
     let _sidecar = world.ready().await;
     let written = fs::read_to_string(outside.join("x")).unwrap();
@@ -191,10 +191,10 @@ async fn content_of_the_next_object_takes_the_place_of_a_winner_that_goes() {
         assert!(text == "of a" || text == "of b", "{text}");
     });
     world.config_map("a", "x", &[("k", "of a")]);
-    world.delete(Kind::ConfigMap, "b", "x");
+    world.delete(ApiKind::ConfigMap, "b", "x");
     world.until_files("k=of a").await;
     reader.end();
-    world.delete(Kind::ConfigMap, "a", "x");
+    world.delete(ApiKind::ConfigMap, "a", "x");
     world.until_files("").await;
 }
 
@@ -208,7 +208,7 @@ async fn config_map_wins_over_a_secret() {
     world.until_files("k=map").await;
     world.secret("n", "z", &[("k", "secret 2"), ("other", "1")]);
     world.until_files("k=map other=1").await;
-    world.delete(Kind::ConfigMap, "n", "a");
+    world.delete(ApiKind::ConfigMap, "n", "a");
     world.until_files("k=secret 2 other=1").await;
 }
 
@@ -288,7 +288,7 @@ async fn files_of_the_application_are_never_touched() {
         .await;
     sidecar.kill().await;
     let sidecar = world.ready().await;
-    world.delete(Kind::ConfigMap, "n", "a");
+    world.delete(ApiKind::ConfigMap, "n", "a");
     world.until_files("own=app tenant/own=app").await;
     sidecar.stop().await.unwrap();
 }
@@ -308,7 +308,7 @@ async fn objects_with_run_together_names_are_kept_apart() {
     };
     let all = [of("a", "bc"), of("a", "c"), of("ab", "bc"), of("ab", "c")].join(" ");
     world.until_files(&all).await;
-    world.delete(Kind::ConfigMap, "a", "bc");
+    world.delete(ApiKind::ConfigMap, "a", "bc");
     let rest = [of("a", "c"), of("ab", "bc"), of("ab", "c")].join(" ");
     world.until_files(&rest).await;
 }
@@ -321,7 +321,7 @@ async fn file_of_an_object_that_went_meanwhile_goes_after_all_lists() {
     world.config_map("b", "y", &[("y", "1")]);
     world.ready().await.kill().await;
     fs::write(world.folder().join(".larder-left"), "half").unwrap();
-    world.delete(Kind::ConfigMap, "a", "x");
+    world.delete(ApiKind::ConfigMap, "a", "x");
     world.config_map("a", "z", &[("z", "1")]);
     let fault = larder_apiserver::Fault::on_any().namespace("b").status(403);
     let fault = world.api.faults().inject(fault);
@@ -363,14 +363,14 @@ async fn without_a_state_directory_nothing_old_is_removed() {
     world.config_map("n", "a", &[("a", "1")]);
     world.config_map("n", "b", &[("b", "1")]);
     world.ready().await.kill().await;
-    world.delete(Kind::ConfigMap, "n", "a");
+    world.delete(ApiKind::ConfigMap, "n", "a");
     let mut world = world;
     let blocked = world.root.path().join("blocked");
     fs::write(&blocked, "a file, no directory").unwrap();
     world.set("LARDER_STATE_DIR", &blocked.display().to_string());
     let _sidecar = world.ready().await;
     assert_eq!(world.files(), "a=1 b=1");
-    world.delete(Kind::ConfigMap, "n", "b");
+    world.delete(ApiKind::ConfigMap, "n", "b");
     world.until_files("a=1").await;
 }
 
@@ -397,7 +397,7 @@ async fn directory_in_the_way_of_a_key_keeps_no_readiness_away() {
     world.config_map("n", "b", &[("k", "1"), ("other", "1")]);
     let _sidecar = world.ready().await;
     world.until_files("k/x=1 other=1").await;
-    world.delete(Kind::ConfigMap, "n", "a");
+    world.delete(ApiKind::ConfigMap, "n", "a");
     world.until_files("k=1 other=1").await;
 }
 

@@ -123,7 +123,7 @@ async fn sleep_polls_and_removes_what_is_gone() {
     world.config_map("n", "a", &[("a", "1")]);
     let _sidecar = world.ready().await;
     world.until_files("a=1").await;
-    world.delete(larder_apiserver::Kind::ConfigMap, "n", "a");
+    world.delete(larder_apiserver::ApiKind::ConfigMap, "n", "a");
     world.config_map("n", "b", &[("b", "1")]);
     world.until_files("b=1").await;
     let watches = world.requests().into_iter();

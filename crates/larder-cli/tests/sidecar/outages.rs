@@ -12,7 +12,7 @@ use futures::StreamExt as _;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use kube::client::Body;
-use larder_apiserver::{Fault, Kind, Verb};
+use larder_apiserver::{ApiKind, Fault, Verb};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep};
 
@@ -124,7 +124,7 @@ async fn outage_changes_no_file_and_deletions_of_the_meantime_arrive() {
         live.body
     );
     assert!(!sidecar.health.live(Some(Duration::from_mins(1)), now).is_ok);
-    world.delete(Kind::ConfigMap, "n", "a");
+    world.delete(ApiKind::ConfigMap, "n", "a");
     world.config_map("n", "b", &[("b", "2")]);
     fault.lift();
     let back = Instant::now();
@@ -156,7 +156,7 @@ async fn forbidden_namespace_keeps_readiness_away_and_nothing_of_it_is_removed()
         .faults()
         .inject(Fault::on_any().namespace("b").status(403));
     world.config_map("a", "x", &[("x", "2")]);
-    world.delete(Kind::ConfigMap, "b", "y");
+    world.delete(ApiKind::ConfigMap, "b", "y");
     let sidecar = world.start();
     world.until_files("x=2 y=1").await;
     sleep(Duration::from_mins(5)).await;
@@ -222,7 +222,7 @@ async fn file_of_a_deleted_object_keeps_readiness_until_the_next_owner_was_read(
     let world = World::new();
     world.config_map("n", "z", &[("p", "old")]);
     world.ready().await.kill().await;
-    world.delete(Kind::ConfigMap, "n", "z");
+    world.delete(ApiKind::ConfigMap, "n", "z");
     world.config_map("n", "a", &[("p", "new")]);
     let fault = Fault::on(Verb::List).name("a").times(3);
     let fault = world.api.faults().inject(fault.retry_after(429, 5));

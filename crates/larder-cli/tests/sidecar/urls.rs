@@ -178,7 +178,7 @@ async fn deletion_fetches_nothing() {
     world.config_map("n", "a", &[("x.url", &application.url("/x"))]);
     let _sidecar = world.ready().await;
     world.until_files("x=one").await;
-    world.delete(larder_apiserver::Kind::ConfigMap, "n", "a");
+    world.delete(larder_apiserver::ApiKind::ConfigMap, "n", "a");
     world.until_files("").await;
     assert_eq!(application.seen().len(), 1);
 }
@@ -290,13 +290,13 @@ async fn object_that_takes_a_path_over_fetches_the_same_url_for_itself() {
     assert_eq!(world.files(), "x.json=one");
     // A new name, as with a hash in it.
     world.config_map("n", "c", &[("x.json.url", &url)]);
-    world.delete(larder_apiserver::Kind::ConfigMap, "n", "b");
+    world.delete(larder_apiserver::ApiKind::ConfigMap, "n", "b");
     let before = application.seen().len();
     until(|| application.seen().len() >= before + 2).await;
     application.answers(|_| Some(reply(200, &[], b"two")));
     world.until_files("x.json=two").await;
     // The path goes, and comes back with the same URL.
-    world.delete(larder_apiserver::Kind::ConfigMap, "n", "c");
+    world.delete(larder_apiserver::ApiKind::ConfigMap, "n", "c");
     world.config_map("n", "a", &[("y", "1")]);
     world.until_files("y=1").await;
     world.config_map("n", "a", &[("x.json.url", &url)]);

@@ -13,7 +13,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
-use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, AuditLog, AuditRecord, Options};
 use larder_sidecar::{Health, LabelSettings, RunError, run_label};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -140,7 +140,7 @@ impl World {
         self.api.apply(&object).unwrap();
     }
 
-    pub(crate) fn delete(&self, kind: Kind, namespace: &str, name: &str) {
+    pub(crate) fn delete(&self, kind: ApiKind, namespace: &str, name: &str) {
         self.api.delete(kind, namespace, name).unwrap();
     }
 

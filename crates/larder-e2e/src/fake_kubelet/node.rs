@@ -7,7 +7,7 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -21,7 +21,7 @@ const LEASE_SECS: i32 = 40;
 /// Creates the Node if there is none, and reports it as ready.
 pub(super) async fn register(kubelet: &KubeletContext) -> anyhow::Result<()> {
     let name = &kubelet.options.node;
-    if kubelet.server.get(Kind::Node, "", name).is_none() {
+    if kubelet.server.get(ApiKind::Node, "", name).is_none() {
         let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
         kubelet.server.apply(&node)?;
     }

@@ -73,7 +73,7 @@ impl Node {
 
     fn delete(&self) {
         self.server
-            .delete(Kind::ConfigMap, "default", "app")
+            .delete(ApiKind::ConfigMap, "default", "app")
             .unwrap();
     }
 
@@ -368,7 +368,7 @@ async fn an_immutable_object_is_served_until_its_last_pod_is_gone() {
     node.touch().await;
     sleep(Duration::from_secs(2)).await;
     assert_eq!(node.shown(), Some(1));
-    node.server.delete(Kind::Pod, "default", "web").unwrap();
+    node.server.delete(ApiKind::Pod, "default", "web").unwrap();
     sleep(Duration::from_secs(2)).await;
     assert_eq!(node.shown(), None);
     node.number = 2;

@@ -6,7 +6,7 @@ use kube::Client;
 
 /// A client with the identity of the kubeconfig, on connections of its own.
 pub(crate) async fn connect(kubeconfig: PathBuf) -> Client {
-    let source = larder_transport::Source::Kubeconfig {
+    let source = larder_transport::ClusterSource::Kubeconfig {
         path: kubeconfig,
         context: None,
     };

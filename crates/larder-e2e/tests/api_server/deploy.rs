@@ -137,7 +137,7 @@ const PERMISSIONS: [&str; 6] = [
 
 /// Whether the embedded API server has the kind.
 fn is_embedded_kind(kind: &str) -> bool {
-    larder_apiserver::Kind::of_name(kind).is_some()
+    larder_apiserver::ApiKind::of_name(kind).is_some()
 }
 
 /// The pod that a controller would create from the template of a workload.

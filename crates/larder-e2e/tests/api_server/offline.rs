@@ -25,7 +25,7 @@ use larder_agent::{
 use larder_checkpoint::KeySource;
 use larder_e2e::{Files, Identity, NODE, Server, pod_files, reboot};
 use larder_projection::disk::VolumeHost;
-use larder_transport::Source;
+use larder_transport::ClusterSource;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::{
@@ -62,7 +62,7 @@ struct Offline {
 impl Offline {
     async fn start(server: &Server, root: &Path, key: &Path) -> Self {
         let kubeconfig = server.kubeconfig(Identity::Node).unwrap();
-        let source = Source::Kubeconfig {
+        let source = ClusterSource::Kubeconfig {
             path: kubeconfig.clone(),
             context: None,
         };

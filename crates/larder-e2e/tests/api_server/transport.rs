@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, ManagerConfig, ObjectState};
 use larder_apiserver::{ApiServer, AuditLog, Options};
 use larder_e2e::reserved_port;
-use larder_transport::{Lane, Source};
+use larder_transport::{ClusterSource, Lane};
 use rustls::ServerConfig;
 use serde_json::json;
 use tempfile::TempDir;
@@ -59,7 +59,7 @@ impl Node {
     async fn start(
         objects: usize,
         authority: &Authority,
-        source: impl FnOnce(String) -> Source,
+        source: impl FnOnce(String) -> ClusterSource,
     ) -> Self {
         let tls = authority.server(&["h2"]);
         let api = ApiServer::new(Options::default().audit(AuditLog::in_memory()));
@@ -250,7 +250,7 @@ fn mount(directory: &Path, authorities: &str) {
 /// A node in a pod of a cluster with that authority, with objects that have the value `first`.
 async fn in_cluster(directory: &Path, authority: &Authority) -> Node {
     mount(directory, &authority.pem());
-    let source = |server| Source::ServiceAccount {
+    let source = |server| ClusterSource::ServiceAccount {
         directory: directory.to_owned(),
         server,
     };

@@ -334,7 +334,7 @@ async fn record_goes_with_its_pod() {
         .join(uid("web"))
         .join("on-change.json");
     assert!(record.exists());
-    world.delete(larder_apiserver::Kind::Pod, "web");
+    world.delete(larder_apiserver::ApiKind::Pod, "web");
     let is_gone = || !record.parent().unwrap().exists();
     let taken: Duration = world.until("the record to go", is_gone).await;
     assert!(taken <= secs(30), "{taken:?}");

@@ -1,7 +1,7 @@
 //! Cases without a reason to touch a pod.
 
 use larder_agent::status::Phase;
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -25,7 +25,7 @@ async fn a_volume_that_shows_the_touch_is_no_reason_for_another() {
     assert_eq!(world.touches(), 1);
     let shown = world.file("web", "d", "annotations").unwrap();
     assert!(shown.contains("larder.dev/refresh"), "{shown}");
-    let mut annotated = world.server.get(Kind::Pod, "default", "web").unwrap();
+    let mut annotated = world.server.get(ApiKind::Pod, "default", "web").unwrap();
     annotated["metadata"]["annotations"]["team"] = json!("a");
     world.apply(&annotated);
     let is_shown = || {
@@ -46,7 +46,7 @@ async fn status_shows_a_changed_label_in_its_file_within_two_seconds() {
     ]}});
     world.run(pod("web").volume("d", labels)).await;
     world.until_delivered("web").await;
-    let mut labeled = world.server.get(Kind::Pod, "default", "web").unwrap();
+    let mut labeled = world.server.get(ApiKind::Pod, "default", "web").unwrap();
     labeled["metadata"]["labels"] = json!({"a": "1"});
     world.apply(&labeled);
     let is_waiting = || {
@@ -167,7 +167,7 @@ async fn a_pod_replaced_under_its_name_is_forgotten_and_the_new_one_served() {
     sleep(millis(50)).await;
     // larder sees it only after the answer.
     let paused = world.server.faults().pause_delivery();
-    world.delete(Kind::Pod, "web");
+    world.delete(ApiKind::Pod, "web");
     let next = pod("web").set("/metadata/uid", json!("another"));
     world.apply(&next.config_map("v", "app").build());
     sleep(millis(500)).await;

@@ -1,7 +1,7 @@
 //! Objects that are missing, optional or immutable.
 
 use larder_agent::status::Phase;
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -13,7 +13,7 @@ async fn nothing_is_touched_while_a_required_object_is_missing() {
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);
     world.run(pod("web").config_map("v", "app")).await;
-    world.delete(Kind::ConfigMap, "app");
+    world.delete(ApiKind::ConfigMap, "app");
     sleep(millis(2_500)).await;
     assert_eq!(world.touches(), 0);
     assert_eq!(world.file("web", "v", "n").as_deref(), Some("0"));
@@ -33,7 +33,7 @@ async fn larder_waits_for_a_kubelet_that_backs_off() {
     let world = World::start().await;
     world.config_map("app", &[("n", "0")]);
     world.run(pod("web").config_map("v", "app")).await;
-    world.delete(Kind::ConfigMap, "app");
+    world.delete(ApiKind::ConfigMap, "app");
     // Another change of the pod makes the kubelet notice; its waits are 0.5, 1, 2, 4, 8, 16 and 32 s.
     world.apply(
         &pod("web")
@@ -71,7 +71,7 @@ async fn an_optional_object_comes_changes_and_goes_in_time() {
         world.until_delivered("web").await;
         sleep(secs(3)).await;
     }
-    world.delete(Kind::ConfigMap, "app");
+    world.delete(ApiKind::ConfigMap, "app");
     let is_gone = || world.file("web", "v", "n").is_none();
     let taken = world.until("the file to go", is_gone).await;
     assert!(taken <= millis(300), "{taken:?}");
@@ -102,7 +102,7 @@ async fn a_container_that_waits_for_its_environment_is_touched_once() {
         .set("/spec/containers/0/envFrom", from);
     world.apply(&web.build());
     sleep(secs(3)).await;
-    let pod = world.server.get(Kind::Pod, "default", "web").unwrap();
+    let pod = world.server.get(ApiKind::Pod, "default", "web").unwrap();
     let waiting = &pod["status"]["containerStatuses"][0]["state"]["waiting"]["reason"];
     assert_eq!(waiting, "CreateContainerConfigError");
     world.secret("late", &[("A", "1")]);
@@ -134,7 +134,7 @@ async fn a_container_that_reads_an_env_file_is_touched_when_its_object_comes() {
 /// Waits until the container of `web` runs: within a second, and after the first touch.
 async fn runs_after_one_touch(world: &World) {
     let runs = || {
-        let pod = world.server.get(Kind::Pod, "default", "web").unwrap();
+        let pod = world.server.get(ApiKind::Pod, "default", "web").unwrap();
         pod["status"]["phase"] == "Running"
     };
     let taken = world.until("the container to run", runs).await;
@@ -152,7 +152,7 @@ async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     };
     world.apply(&map("0"));
     world.run(pod("web").config_map("v", "app")).await;
-    world.delete(Kind::ConfigMap, "app");
+    world.delete(ApiKind::ConfigMap, "app");
     sleep(secs(1)).await;
     world.apply(&map("1"));
     // larder no longer follows an immutable object; a new pod makes it read the present one.
@@ -164,8 +164,8 @@ async fn a_recreated_immutable_object_is_pinned_until_its_last_pod_is_gone() {
     sleep(secs(120)).await;
     assert_eq!(world.touches(), 0);
     assert_eq!(world.file("web", "v", "n").as_deref(), Some("0"));
-    world.delete(Kind::Pod, "web");
-    world.delete(Kind::Pod, "second");
+    world.delete(ApiKind::Pod, "web");
+    world.delete(ApiKind::Pod, "second");
     sleep(secs(2)).await;
     world.apply(&pod("next").config_map("v", "app").build());
     world.until_file("next", "v", "n", "1").await;

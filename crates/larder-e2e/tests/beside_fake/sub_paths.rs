@@ -191,7 +191,7 @@ async fn running_container_sees_what_the_kubelet_has_written() {
     // The pod ends: nothing of it is mounted on the machine.
     let volume = world.path("web", "v");
     container.end(&world);
-    world.delete(larder_apiserver::Kind::Pod, "web");
+    world.delete(larder_apiserver::ApiKind::Pod, "web");
     world.until("the volume to go", || !volume.exists()).await;
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!table.contains(volume.to_str().unwrap()), "{table}");

@@ -22,7 +22,7 @@ use larder_agent::{
     status::{AgentStatus, Phase, VolumeStatus},
 };
 use larder_apiserver::{
-    ApiServer, AuditLog, AuditRecord, Authorization, Fault, Kind, Options, User, Verb,
+    ApiKind, ApiServer, AuditLog, AuditRecord, Authorization, Fault, Options, User, Verb,
 };
 use larder_e2e::{
     fake_kubelet::{FakeKubelet, KubeletOptions, ObjectStrategy, USER_AGENT},
@@ -251,7 +251,7 @@ impl World {
         self.apply(&secret);
     }
 
-    pub(crate) fn delete(&self, kind: Kind, name: &str) {
+    pub(crate) fn delete(&self, kind: ApiKind, name: &str) {
         self.server.delete(kind, "default", name).unwrap();
     }
 
@@ -411,7 +411,7 @@ impl World {
 
     /// The value of the annotation of a pod.
     pub(crate) fn refresh(&self, pod: &str) -> Option<String> {
-        let pod = self.server.get(Kind::Pod, "default", pod)?;
+        let pod = self.server.get(ApiKind::Pod, "default", pod)?;
         let value = pod.pointer("/metadata/annotations/larder.dev~1refresh")?;
         value.as_str().map(str::to_owned)
     }

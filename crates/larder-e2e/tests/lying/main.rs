@@ -32,7 +32,7 @@ use larder_pods::{
     FullName, PodUid, SourcePods,
     source::{ApiSource, SourceEvent},
 };
-use larder_transport::{Config, Metrics, Source};
+use larder_transport::{ClusterSource, Config, Metrics};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -151,7 +151,7 @@ impl Node {
             "clusters": [{"name": "c", "cluster": {"server": "http://localhost:6443"}}]}"#;
         fs::write(&path, kubeconfig).unwrap();
         let context = None;
-        let source = Source::Kubeconfig { path, context };
+        let source = ClusterSource::Kubeconfig { path, context };
         let connected = larder_transport::connect(source, config, Metrics::default());
         let (client, _) = connected.await.unwrap();
         let configs = [WatchScope::Object, WatchScope::Namespace]

@@ -1,4 +1,4 @@
-use larder_apiserver::{ApiServer, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, Options};
 use serde_json::json;
 
 use super::*;
@@ -124,7 +124,7 @@ async fn drivers_that_require_republishing_are_followed() {
         is(&["a"]).await;
         apply("b", true);
         is(&["a", "b"]).await;
-        server.delete(Kind::CsiDriver, "", "a").unwrap();
+        server.delete(ApiKind::CsiDriver, "", "a").unwrap();
         is(&["b"]).await;
         apply("b", false);
         is(&[]).await;

@@ -119,7 +119,7 @@ async fn pod_that_is_gone_or_replaced_is_recognized() {
     let answer = send(&client, &other, &value).await;
     assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");
     server
-        .delete(larder_apiserver::Kind::Pod, "n", "web")
+        .delete(larder_apiserver::ApiKind::Pod, "n", "web")
         .unwrap();
     let answer = send(&client, &pod, &value).await;
     assert!(matches!(answer, TouchAnswer::Gone), "{answer:?}");

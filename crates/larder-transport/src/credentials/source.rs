@@ -23,7 +23,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 ///
 /// `Debug` shows no credentials.
 #[derive(Clone)]
-pub enum Source {
+pub enum ClusterSource {
     /// A kubeconfig file. The user's credentials and the authority are followed, in the file and in files that it
     /// names; server, proxy and impersonation stay as they were.
     Kubeconfig {
@@ -47,7 +47,7 @@ pub enum Source {
     },
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for ClusterSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kubeconfig { path, context } => f
@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     pub(super) user: User,
 }
 
-impl Source {
+impl ClusterSource {
     /// What a client knows its API server by: the certificates that the source trusts, as they are configured (none if
     /// it trusts those of the system), and the server's name in TLS. Blocks on files; connects to nothing.
     ///

@@ -118,7 +118,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::Source;
+    use crate::ClusterSource;
 
     const HOUR: Duration = Duration::from_hours(1);
 
@@ -137,7 +137,7 @@ mod tests {
         let path = directory.path().join("config");
         fs::write(&path, kubeconfig).unwrap();
         let context = None;
-        let (_, credentials) = Credentials::load(Source::Kubeconfig { path, context })
+        let (_, credentials) = Credentials::load(ClusterSource::Kubeconfig { path, context })
             .await
             .unwrap();
         CredentialChecks::new(Arc::new(credentials), HOUR)

@@ -3,7 +3,7 @@
 use std::{fs, path::Path, time::Duration};
 
 use base64::Engine as _;
-use larder_transport::{Error, Source};
+use larder_transport::{ClusterSource, Error};
 use tempfile::TempDir;
 
 use crate::{
@@ -88,7 +88,7 @@ async fn what_breaks_while_it_is_renewed_is_not_quoted() {
         fs::write(at("file"), &good).unwrap();
         fs::write(at("client.crt"), &identity.certificate_pem).unwrap();
         write(&at("kubeconfig"), &server, &authority, &named(&user));
-        let source = Source::Kubeconfig {
+        let source = ClusterSource::Kubeconfig {
             path: at("kubeconfig"),
             context: None,
         };
@@ -117,7 +117,7 @@ async fn a_kubeconfig_that_breaks_is_kept_and_then_followed() {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("kubeconfig");
     write(&path, &server, &authority, &format!("token: {CANARY}-1"));
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path: path.clone(),
         context: None,
     };
@@ -164,7 +164,7 @@ async fn a_plugin_runs_again_before_its_token_expires() {
         at("script").display()
     );
     write(&at("kubeconfig"), &server, &authority, &user);
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path: at("kubeconfig"),
         context: None,
     };
@@ -197,7 +197,7 @@ async fn a_plugin_whose_tokens_live_for_less_than_a_minute_runs_once() {
         at("script").display()
     );
     write(&at("kubeconfig"), &server, &authority, &user);
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path: at("kubeconfig"),
         context: None,
     };

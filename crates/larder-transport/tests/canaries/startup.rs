@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs};
 
-use larder_transport::{Config, Metrics, Source, connect};
+use larder_transport::{ClusterSource, Config, Metrics, connect};
 use rustix::fs::{CWD, FileType, Mode};
 use tempfile::TempDir;
 
@@ -27,14 +27,14 @@ async fn failure(text: &str) -> String {
     let directory = TempDir::new().unwrap();
     let path = directory.path().join("kubeconfig");
     fs::write(&path, text).unwrap();
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path,
         context: None,
     };
     failure_of(source).await
 }
 
-async fn failure_of(source: Source) -> String {
+async fn failure_of(source: ClusterSource) -> String {
     check_debug(&source);
     let connected = connect(source, Config::default(), Metrics::default());
     let Err(error) = within(connected).await else {
@@ -192,7 +192,7 @@ async fn hostile_files_are_errors_within_bounds() {
         at("aliases"),
         "/dev/zero".into(),
     ] {
-        let source = Source::Kubeconfig {
+        let source = ClusterSource::Kubeconfig {
             path: path.clone(),
             context: None,
         };
@@ -214,7 +214,7 @@ async fn hostile_files_are_errors_within_bounds() {
 
 #[test]
 fn configurations_show_no_credentials_as_debug() {
-    check_debug(&Source::ServiceAccount {
+    check_debug(&ClusterSource::ServiceAccount {
         directory: "/nowhere".into(),
         server: format!("https://u:{CANARY}@h/{CANARY}"),
     });

@@ -7,7 +7,7 @@ use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use k8s_openapi::ByteString;
 use kube::client::Body;
-use larder_transport::{Config, ConnectionStatus, Metrics, RateLimit, Source, Transport};
+use larder_transport::{ClusterSource, Config, ConnectionStatus, Metrics, RateLimit, Transport};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 use tempfile::TempDir;
@@ -22,7 +22,7 @@ pub(crate) struct Client {
 }
 
 /// A kubeconfig with server, trust, proxy and user of `kube`, in a directory of its own.
-pub(crate) fn kubeconfig(kube: &kube::Config) -> (TempDir, Source) {
+pub(crate) fn kubeconfig(kube: &kube::Config) -> (TempDir, ClusterSource) {
     let base64 = |bytes: &[u8]| serde_json::to_value(ByteString(bytes.to_vec())).unwrap();
     let pem = |der: &Vec<u8>| {
         let body = base64(der);
@@ -47,7 +47,7 @@ pub(crate) fn kubeconfig(kube: &kube::Config) -> (TempDir, Source) {
     let path = directory.path().join("kubeconfig");
     fs::write(&path, text.to_string()).unwrap();
     let context = None;
-    (directory, Source::Kubeconfig { path, context })
+    (directory, ClusterSource::Kubeconfig { path, context })
 }
 
 impl Client {
@@ -61,7 +61,7 @@ impl Client {
         }
     }
 
-    pub(crate) async fn from(source: Source, config: Config) -> Self {
+    pub(crate) async fn from(source: ClusterSource, config: Config) -> Self {
         let mut registry = Registry::default();
         let metrics = Metrics::register(&mut registry);
         let connected = larder_transport::connect(source, config, metrics);

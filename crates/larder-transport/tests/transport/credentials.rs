@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, time::Duration};
 
-use larder_transport::{Config, Error, Metrics, SetupError, Source};
+use larder_transport::{ClusterSource, Config, Error, Metrics, SetupError};
 use tempfile::TempDir;
 
 use crate::{
@@ -107,7 +107,7 @@ async fn a_kubeconfig_and_its_files_are_followed() {
         server.address
     );
     fs::write(&path, kubeconfig).unwrap();
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path,
         context: Some("mine".to_owned()),
     };
@@ -238,7 +238,7 @@ async fn an_unusable_configuration_fails_at_setup() {
     let error = refused(|kube| kube.auth_info.client_key = Some("/nowhere".to_owned())).await;
     assert!(matches!(error, SetupError::Invalid { .. }), "{error}");
 
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path: "/nowhere".into(),
         context: None,
     };

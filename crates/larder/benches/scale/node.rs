@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::client::Body;
 use larder::{Changes, ConfigMapManager, ManagerConfig, WatchScope};
 use larder_e2e::figures::{Quantiles, Usage};
-use larder_transport::{Config, Lane, Metrics, RateLimit, Source, Transport};
+use larder_transport::{ClusterSource, Config, Lane, Metrics, RateLimit, Transport};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::{Instant, MissedTickBehavior, interval};
@@ -154,7 +154,7 @@ async fn measure(node: &Node) -> Result<Measured> {
 }
 
 async fn connect(kubeconfig: &Path) -> Result<(kube::Client, Transport)> {
-    let source = Source::Kubeconfig {
+    let source = ClusterSource::Kubeconfig {
         path: kubeconfig.to_owned(),
         context: None,
     };

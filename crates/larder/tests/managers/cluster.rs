@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, BodyStream, Full, StreamBody, combinators::UnsyncBoxBody};
 use kube::client::Body;
-use larder_apiserver::{ApiServer, AuditLog, AuditRecord, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, AuditLog, AuditRecord, Options};
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::watch;
@@ -168,8 +168,8 @@ impl Cluster {
 
     /// Deletes ConfigMap `n/<name>`, if it exists.
     pub(crate) fn delete(&self, name: &str) {
-        if self.server.get(Kind::ConfigMap, "n", name).is_some() {
-            self.server.delete(Kind::ConfigMap, "n", name).unwrap();
+        if self.server.get(ApiKind::ConfigMap, "n", name).is_some() {
+            self.server.delete(ApiKind::ConfigMap, "n", name).unwrap();
         }
     }
 }

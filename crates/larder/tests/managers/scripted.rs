@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 
 use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, ManagerConfig, WatchScope};
-use larder_transport::Source;
+use larder_transport::ClusterSource;
 use tempfile::TempDir;
 
 pub(crate) use self::script::{Exchange, Script, Stream, immutable, named, object};
@@ -27,7 +27,7 @@ pub(crate) async fn value(manager: &ConfigMapManager, name: &str) -> String {
 }
 
 /// A kubeconfig for that server, with the token in that file, in a directory of its own.
-pub(crate) fn kubeconfig(server: &str, token_file: Option<&Path>) -> (TempDir, Source) {
+pub(crate) fn kubeconfig(server: &str, token_file: Option<&Path>) -> (TempDir, ClusterSource) {
     let text = serde_json::json!({
         "current-context": "c",
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
@@ -38,7 +38,7 @@ pub(crate) fn kubeconfig(server: &str, token_file: Option<&Path>) -> (TempDir, S
     let path = directory.path().join("kubeconfig");
     std::fs::write(&path, text.to_string()).unwrap();
     let context = None;
-    (directory, Source::Kubeconfig { path, context })
+    (directory, ClusterSource::Kubeconfig { path, context })
 }
 
 /// Lets everything that is ready happen.

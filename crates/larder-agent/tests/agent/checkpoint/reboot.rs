@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, fs, time::Duration};
 
 use larder_agent::status::Phase;
-use larder_apiserver::{Fault, Kind, Verb};
+use larder_apiserver::{ApiKind, Fault, Verb};
 use larder_e2e::pod_files;
 use serde_json::json;
 use tokio::time::{Instant, sleep};
@@ -139,7 +139,7 @@ async fn an_object_deleted_meanwhile_follows_the_rules_after_the_return() {
     recorded(&node).await;
     reboot(&mut node).await;
     let away = node.server.faults().inject(Fault::on_any().status(503));
-    node.delete(Kind::ConfigMap, "app");
+    node.delete(ApiKind::ConfigMap, "app");
     node.run();
     node.until("web", "cfg", &[("a", "1"), ("b", "2")]).await;
     node.until("other", "opt", &[("a", "1"), ("b", "2")]).await;
@@ -164,7 +164,7 @@ async fn a_pod_deleted_meanwhile_is_torn_down_only_after_the_return() {
         .server
         .faults()
         .inject(Fault::on_any().drop_connection());
-    node.delete(Kind::Pod, "gone");
+    node.delete(ApiKind::Pod, "gone");
     node.run();
     node.until("gone", "cfg", &[("a", "1"), ("b", "2")]).await;
     let path = node.volume_path("gone", "cfg").unwrap();

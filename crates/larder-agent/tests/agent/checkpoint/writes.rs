@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use larder_apiserver::{Fault, Kind};
+use larder_apiserver::{ApiKind, Fault};
 use larder_checkpoint::{CheckpointDir, Store};
 use tokio::time::sleep;
 
@@ -81,7 +81,7 @@ async fn the_last_reference_removes_the_copy() {
     // offline 24
     let mut node = node_with_web().await;
     assert_eq!(checkpoint(&node).entries, 5);
-    node.delete(Kind::Pod, "web");
+    node.delete(ApiKind::Pod, "web");
     entries(&node, 2).await;
     node.stop().await;
 }

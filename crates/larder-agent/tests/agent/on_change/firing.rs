@@ -2,7 +2,7 @@
 
 use std::{fs, time::Duration};
 
-use larder_apiserver::Kind;
+use larder_apiserver::ApiKind;
 use serde_json::json;
 use tokio::time::sleep;
 
@@ -149,9 +149,9 @@ async fn deletion_of_optional_objects_fires_and_of_required_ones_does_not() {
     );
     delivered(&node, "web", "opt", "1").await;
     delivered(&node, "web", "req", "1").await;
-    node.delete(Kind::ConfigMap, "needed");
+    node.delete(ApiKind::ConfigMap, "needed");
     rounds.none().await;
-    node.delete(Kind::Secret, "maybe");
+    node.delete(ApiKind::Secret, "maybe");
     let change = rounds.succeed().await;
     assert_eq!(change.changes.volumes[0].removed, ["f"]);
     node.apply(&secret("maybe", &[("f", "2")]));
@@ -241,7 +241,7 @@ async fn pod_that_is_being_deleted_fires_nothing() {
     delivered(&node, "web", "a", "1").await;
     node.apply(&config_map("a", &[("f", "2")]));
     until_state(&node, "web", "Waiting").await;
-    node.delete(Kind::Pod, "web");
+    node.delete(ApiKind::Pod, "web");
     rounds.none().await;
     node.apply(&config_map("a", &[("f", "3")]));
     node.until("web", "a", &[("f", "3")]).await;

@@ -24,7 +24,7 @@ use super::{
     hooks::CommandHooks,
     origin::Origin,
     security::{identity, unsupported},
-    start::{MountedVolume, Source, Start, mode_for_only_user},
+    start::{MountSource, MountedVolume, Start, mode_for_only_user},
     subpaths::SubPaths,
     target::{Contents, ExecTarget},
 };
@@ -110,7 +110,7 @@ impl<'a> Session<'a> {
             session
                 .refresh(&target, volume, &mount_points)
                 .with_context(|| format!("cannot set up volume {}", volume.name))?;
-            if Source::of(volume, &target.contents).is_none() {
+            if MountSource::of(volume, &target.contents).is_none() {
                 output::note(format_args!(
                     "volume {} is of an unsupported type, ignored: its path stays as it is",
                     volume.name
@@ -135,8 +135,8 @@ impl<'a> Session<'a> {
         volume: &Volume,
         mount_points: &HashMap<&str, NestedMountPoints>,
     ) -> anyhow::Result<bool> {
-        match (Source::of(volume, &target.contents), &target.contents) {
-            (Some(Source::Objects(kind)), Contents::Inputs(inputs)) => {
+        match (MountSource::of(volume, &target.contents), &target.contents) {
+            (Some(MountSource::Objects(kind)), Contents::Inputs(inputs)) => {
                 let mount_points = match mount_points.get(volume.name.as_str()) {
                     None => &[],
                     Some(points) => points.as_deref().map_err(Clone::clone)?,
@@ -144,7 +144,7 @@ impl<'a> Session<'a> {
                 self.set_up(target, volume, kind, inputs, mount_points)
             }
             // The agent writes this volume; here its changes are noticed.
-            (Some(Source::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
+            (Some(MountSource::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
                 let set = current_set(&directory);
                 let before = self.sets.borrow_mut().insert(directory, set.clone());
                 Ok(before != Some(set))
@@ -265,7 +265,7 @@ impl<'a> Session<'a> {
     fn directories_of<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
         let volumes = filled(target.volumes());
         let found = volumes.filter_map(|volume| {
-            let source = Source::of(volume, &target.contents)?;
+            let source = MountSource::of(volume, &target.contents)?;
             Some((volume, self.directory_of(target, &source, &volume.name)?))
         });
         found.collect()
@@ -346,11 +346,16 @@ impl<'a> Session<'a> {
     }
 
     /// The directory of a volume that larder or its agent swaps.
-    fn directory_of(&self, target: &ExecTarget, source: &Source, volume: &str) -> Option<PathBuf> {
+    fn directory_of(
+        &self,
+        target: &ExecTarget,
+        source: &MountSource,
+        volume: &str,
+    ) -> Option<PathBuf> {
         match source {
-            Source::Objects(kind) => Some(self.host.volume_path(target.uid(), *kind, volume)),
-            Source::Agent(path) => Some(path.clone()),
-            Source::EmptyDir(_) | Source::HostPath(_) => None,
+            MountSource::Objects(kind) => Some(self.host.volume_path(target.uid(), *kind, volume)),
+            MountSource::Agent(path) => Some(path.clone()),
+            MountSource::EmptyDir(_) | MountSource::HostPath(_) => None,
         }
     }
 
@@ -361,7 +366,7 @@ impl<'a> Session<'a> {
     /// The file or directory to bind-mount.
     fn source(&self, target: &ExecTarget, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
         let root = match &mount.source {
-            Source::Objects(kind) => {
+            MountSource::Objects(kind) => {
                 let Some(path) = &mount.sub_path else {
                     return Ok(self.host.volume_path(target.uid(), *kind, &mount.volume));
                 };
@@ -374,20 +379,20 @@ impl<'a> Session<'a> {
                     path,
                 })?);
             }
-            Source::EmptyDir(source) => {
+            MountSource::EmptyDir(source) => {
                 let path = self.sandbox.staging().join("empty").join(&mount.volume);
                 let points = nested_mount_points(&target.pod).remove(&*mount.volume);
                 let points = points.transpose()?.unwrap_or_default();
                 make_empty_dir(&path, source, fs_group(&target.pod), &points)?;
                 path
             }
-            Source::Agent(path) | Source::HostPath(path) => path.clone(),
+            MountSource::Agent(path) | MountSource::HostPath(path) => path.clone(),
         };
         let Some(sub_path) = &mount.sub_path else {
             return Ok(root);
         };
         let targets = self.directory("subpaths")?;
-        let create = matches!(mount.source, Source::EmptyDir(_)).then_some(0o777);
+        let create = matches!(mount.source, MountSource::EmptyDir(_)).then_some(0o777);
         let name = mount.index.to_string();
         if let Some(bound) = bind_subpath(&root, sub_path, &targets, &name, create)? {
             return Ok(bound);

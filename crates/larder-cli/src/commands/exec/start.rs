@@ -35,7 +35,7 @@ pub(super) struct Start {
 pub(super) struct MountedVolume {
     pub(super) index: usize,
     pub(super) volume: String,
-    pub(super) source: Source,
+    pub(super) source: MountSource,
     pub(super) target: String,
     pub(super) sub_path: Option<String>,
     pub(super) read_only: bool,
@@ -44,7 +44,7 @@ pub(super) struct MountedVolume {
 
 /// The place of a volume's content.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Source {
+pub(super) enum MountSource {
     /// In a volume that is set up for this command.
     Objects(VolumeKind),
     /// In a directory of the agent.
@@ -53,7 +53,7 @@ pub(super) enum Source {
     HostPath(PathBuf),
 }
 
-impl Source {
+impl MountSource {
     /// The source of a volume; `None` for types that are not provided here.
     pub(super) fn of(volume: &Volume, contents: &Contents) -> Option<Self> {
         if let Contents::Delivered(delivered) = contents
@@ -140,14 +140,14 @@ impl Start {
 impl MountedVolume {
     /// Whether this is a subPath of a volume whose content larder swaps.
     pub(super) fn follows_subpath(&self) -> bool {
-        let is_swapped = matches!(self.source, Source::Objects(_) | Source::Agent(_));
+        let is_swapped = matches!(self.source, MountSource::Objects(_) | MountSource::Agent(_));
         self.sub_path.is_some() && is_swapped
     }
 
     fn of(mount: Mount<'_>, contents: &Contents) -> Option<Self> {
         Some(Self {
             index: mount.index,
-            source: Source::of(mount.volume, contents)?,
+            source: MountSource::of(mount.volume, contents)?,
             volume: mount.volume.name.clone(),
             target: mount.mount_path,
             sub_path: mount.sub_path.map(Into::into),

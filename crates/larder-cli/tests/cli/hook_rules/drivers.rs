@@ -10,7 +10,7 @@ use larder_agent::{
     root_dir::RootDir,
     status::Phase,
 };
-use larder_apiserver::{ApiServer, Kind, Options};
+use larder_apiserver::{ApiKind, ApiServer, Options};
 use larder_e2e::pods::PodBuilder;
 use larder_objects::PodIdentity;
 use larder_on_change::{
@@ -85,7 +85,7 @@ impl Objects {
             .unwrap();
         if maybe.is_empty() {
             // It may not be there.
-            let _ = self.0.delete(Kind::ConfigMap, "default", "maybe");
+            let _ = self.0.delete(ApiKind::ConfigMap, "default", "maybe");
         } else {
             let maybe = config_map("maybe", &json!(maybe), version);
             self.0.apply(&maybe).unwrap();
