@@ -104,7 +104,7 @@ pub struct Attempt<P> {
     /// The content that the application is notified of.
     pub content: Arc<Content>,
     /// The content of the last success, if it is known.
-    pub notified: Option<Arc<Content>>,
+    pub baseline: Option<Arc<Content>>,
     /// Arrival of the first change that the application was not yet notified of.
     pub changed_at: Option<Instant>,
     /// What the schedule tells the attempt.
@@ -119,13 +119,13 @@ impl<P> Attempt<P> {
 
     /// The description that its steps get. The directories of volumes are the caller's to add.
     pub fn change(&self, pod: PodIdentity) -> PodChange {
-        let notified = self.notified.as_deref().unwrap_or(&EMPTY);
+        let baseline = self.baseline.as_deref().unwrap_or(&EMPTY);
         PodChange {
             pod,
             hook: self.hook().hook.name.clone(),
             round: self.round,
             attempt: self.number,
-            changes: self.content.changes_since(notified, self.hook()),
+            changes: self.content.changes_since(baseline, self.hook()),
         }
     }
 }
@@ -515,7 +515,7 @@ impl<P: Clone> Schedule<P> {
             round: round_id,
             number: round.attempt,
             content: Arc::clone(&pod.present),
-            notified: tracked.notified().map(Arc::clone),
+            baseline: tracked.baseline.clone(),
             changed_at,
             control,
         })

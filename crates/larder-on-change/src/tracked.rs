@@ -36,8 +36,9 @@ pub struct Now {
 pub struct TrackedHook {
     pub(crate) id: HookId,
     pub(crate) engine: HookEngine,
-    /// The content of the last notification; `None` if at most its digest is known.
-    notified: Option<Arc<Content>>,
+    /// The content since which the next attempt lists changes: that of the last success, if more is known of it than the
+    /// digest that the engine has.
+    pub(crate) baseline: Option<Arc<Content>>,
     /// `None` while the hook is idle and the last round succeeded, as nearly all hooks of a node are.
     pending: Option<Box<Pending>>,
     /// The state at the last [`note_state`](Self::note_state).
@@ -147,13 +148,13 @@ impl TrackedHook {
             Some((_, digest)) => LastNotification::Content(digest),
             None => LastNotification::Nothing,
         });
-        let notified = on_disk
+        let baseline = on_disk
             .filter(|(_, digest)| last == LastNotification::Content(*digest))
             .map(|(content, _)| Arc::new(extended(&Content::default(), content.parts(), hook)));
         Self {
             id,
             engine: HookEngine::new(Arc::clone(&hook.hook), last),
-            notified,
+            baseline,
             pending: None,
             shown: HookState::Idle,
             since: now,
@@ -220,17 +221,15 @@ impl TrackedHook {
         if !self.engine.is_initial() && !first.is_empty() {
             let extend = |content: &Content| extended(content, first.iter().copied(), hook);
             let extend_shared = |content: &Arc<Content>| Arc::new(extend(content));
-            self.notified = self.notified.as_ref().map(extend_shared);
+            self.baseline = self.baseline.as_ref().map(extend_shared);
             let running = self.pending.as_mut();
             let mut running = running.and_then(|pending| pending.running.as_mut());
             if let Some(running) = &mut running {
                 running.content = extend_shared(&running.content);
             }
-            let notified = self
-                .notified
-                .as_ref()
-                .map(|content| content.digest(hook, key));
-            let running = running.map(|running| running.content.digest(hook, key));
+            let digest = |content: &Arc<Content>| content.digest(hook, key);
+            let running = running.map(|running| digest(&running.content));
+            let notified = self.baseline.as_ref().map(digest);
             if let Some(notified) = notified.or(self.engine.notified()) {
                 let present = extend(before).digest(hook, key);
                 self.engine.extend(notified, running, present);
@@ -242,7 +241,7 @@ impl TrackedHook {
             self.engine.observe(digest, now);
         }
         if self.engine.notified() == Some(digest) {
-            self.notified = Some(Arc::clone(after));
+            self.baseline = Some(Arc::clone(after));
             if let Some(pending) = &mut self.pending {
                 pending.changed_at = None;
             }
@@ -275,14 +274,9 @@ impl TrackedHook {
         self.pending.take_if(|pending| pending.is_empty());
     }
 
-    /// The content of the last notification, if it is known.
-    pub(crate) fn notified(&self) -> Option<&Arc<Content>> {
-        self.notified.as_ref()
-    }
-
     /// Takes in a successful round, which notified the application of `content`.
     pub(crate) fn succeeded(&mut self, content: Arc<Content>, now: Now) {
-        self.notified = Some(content);
+        self.baseline = Some(content);
         self.last_success = Some(now.time);
         self.has_failed = false;
         let is_idle = self.engine.state() == HookState::Idle;

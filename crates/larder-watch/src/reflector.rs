@@ -191,13 +191,21 @@ const SHORT_WATCHES_AT_ONCE: u8 = 3;
 /// Watches last 30 to 60 min, at random, so that they do not end together.
 const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 
+/// The last version seen; the lower bound of each state.
+#[derive(Debug)]
+enum LastVersion {
+    /// There was no state yet.
+    None,
+    /// Requests name it.
+    Seen(ResourceVersion),
+    /// The API server cannot serve it: the next state is requested without one.
+    Lost(ResourceVersion),
+}
+
 /// The rules for one target.
 #[derive(Debug)]
 pub(crate) struct Reflector {
-    /// The last version seen; the lower bound of each request.
-    version: Option<ResourceVersion>,
-    /// The API server cannot serve `version`: the next state is requested without one.
-    version_lost: bool,
+    version: LastVersion,
     restored: RestoreDetector,
     /// The next state must be as fresh as the newest registration.
     confirm: bool,
@@ -213,8 +221,7 @@ pub(crate) struct Reflector {
 impl Reflector {
     pub(crate) fn new(random: fastrand::Rng, outages: Outages, now: Instant) -> Self {
         Self {
-            version: None,
-            version_lost: false,
+            version: LastVersion::None,
             restored: RestoreDetector::default(),
             confirm: true,
             short_watches: 0,
@@ -233,7 +240,10 @@ impl Reflector {
 
     /// The last version seen.
     pub(crate) fn version(&self) -> Option<&ResourceVersion> {
-        self.version.as_ref()
+        match &self.version {
+            LastVersion::None => None,
+            LastVersion::Seen(version) | LastVersion::Lost(version) => Some(version),
+        }
     }
 
     /// The next state must be as fresh as the newest registration.
@@ -244,12 +254,26 @@ impl Reflector {
     /// Sets the version of the target, if it is known.
     pub(crate) fn saw(&mut self, version: &ResourceVersion) {
         if !version.is_empty() && !self.is_behind(version) {
-            self.version = Some(version.clone());
+            self.version = match self.version {
+                LastVersion::Lost(_) => LastVersion::Lost(version.clone()),
+                _ => LastVersion::Seen(version.clone()),
+            };
         }
     }
 
+    /// The API server cannot serve the last version.
+    fn lose_version(&mut self) {
+        if let LastVersion::Seen(version) = &self.version {
+            self.version = LastVersion::Lost(version.clone());
+        }
+    }
+
+    fn has_lost_version(&self) -> bool {
+        matches!(self.version, LastVersion::Lost(_))
+    }
+
     fn is_behind(&self, version: &ResourceVersion) -> bool {
-        let seen = self.version.as_ref();
+        let seen = self.version();
         seen.is_some_and(|seen| version.is_older_than(seen))
     }
 
@@ -268,7 +292,7 @@ impl Reflector {
     /// registration.
     pub(crate) fn obtains(&self, phase: Phase) -> Option<bool> {
         let failed = self.failures != self.retry.failures();
-        let confirms = self.confirm || failed || self.version_lost || self.version.is_none();
+        let confirms = self.confirm || failed || !matches!(self.version, LastVersion::Seen(_));
         (phase != Phase::Watch || failed).then_some(confirms)
     }
 
@@ -283,7 +307,7 @@ impl Reflector {
         let Some(confirms) = self.obtains(phase) else {
             return Request::Watch(Watch {
                 initial_events: false,
-                version: self.version.clone(),
+                version: self.version().cloned(),
                 timeout: self.watch_timeout(),
             });
         };
@@ -292,13 +316,13 @@ impl Reflector {
         let freshness = match min {
             _ if !confirms => Freshness::AtLeastSeen,
             // A minimum older than the last seen one is that of another server.
-            Some(min) if !self.version_lost && !self.is_behind(&min.version) => {
+            Some(min) if !self.has_lost_version() && !self.is_behind(&min.version) => {
                 self.saw(&min.version);
                 Freshness::AtLeastMin
             }
             _ => Freshness::MostRecent,
         };
-        let version = self.version.clone();
+        let version = self.version().cloned();
         let version = version.filter(|_| freshness != Freshness::MostRecent);
         if phase == Phase::PlainList || !server.streams_lists(now) {
             return Request::List { freshness, version };
@@ -410,8 +434,10 @@ impl Reflector {
         now: Instant,
     ) -> Result<Synced, Decision> {
         let recency = match &self.version {
-            Some(seen) => self.restored.judge(&version, seen),
-            None => Recency::Current,
+            LastVersion::None => Recency::Current,
+            LastVersion::Seen(seen) | LastVersion::Lost(seen) => {
+                self.restored.judge(&version, seen)
+            }
         };
         let reset = match recency {
             Recency::Current => false,
@@ -423,10 +449,9 @@ impl Reflector {
                 return Err(self.back_off(Phase::State, None, now));
             }
         };
-        self.version_lost = false;
         let confirmed = freshness.is_confirmed();
         self.confirm &= !confirmed;
-        self.version = Some(version.clone());
+        self.version = LastVersion::Seen(version.clone());
         Ok(Synced {
             version,
             confirmed,

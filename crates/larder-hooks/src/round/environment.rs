@@ -50,7 +50,7 @@ impl<'a> PodEnvironment<'a> {
         let mut targets = PodTargets::of(on_change, attempt);
         let query = &mut targets.query;
         let empty = Content::default();
-        let before = attempt.notified.as_deref();
+        let before = attempt.baseline.as_deref();
         let earlier = before.unwrap_or(&empty);
         let content = &attempt.content;
         let mut change = attempt.change(PodIdentity::from(&attempt.pod.pod.metadata));

@@ -28,7 +28,7 @@ impl Reflector {
             if freshness == Freshness::AtLeastMin {
                 server.min_version_lost();
             }
-            self.version_lost = true;
+            self.lose_version();
             return Decision::send(Phase::State, Restart::Expired);
         }
         if streaming && (error.is_unsupported() || error.is_internal()) {
@@ -51,7 +51,7 @@ impl Reflector {
     ) -> Decision {
         self.note_response(&error);
         if error.is_version_too_large() {
-            self.version_lost = true;
+            self.lose_version();
             return Decision::send(Phase::State, Restart::Expired);
         }
         if error.is_expired() {
