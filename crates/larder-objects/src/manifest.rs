@@ -113,6 +113,7 @@ impl Manifests {
 
 /// One object of a manifest.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Document {
     /// Its place.
     pub origin: Origin,
@@ -149,6 +150,7 @@ pub enum Manifest {
 
 /// The place of a document. Displays as `app.yaml: document 2, line 14`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Origin {
     /// The file, as the user named it.
     pub file: Arc<str>,

@@ -4,6 +4,7 @@
 
 /// The fields of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Certificate<'a> {
     /// When it begins, as the API writes times: `2026-01-31T12:00:00Z`.
     pub not_before: String,

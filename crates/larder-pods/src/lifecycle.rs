@@ -112,6 +112,7 @@ impl FromIterator<FullName> for TerminatingPods {
 
 /// Number of pods that came again under a known UID; kubelet 1.36, `restarted_pods_total`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RestartedPods {
     /// Pods that are not static.
     pub ordinary: u64,
@@ -124,6 +125,7 @@ pub type WorkingPods = BTreeMap<WorkingKind, u64>;
 
 /// The labels of an entry of [`WorkingPods`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct WorkingKind {
     /// What is done with the pods.
     pub stage: WorkingStage,

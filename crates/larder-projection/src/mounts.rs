@@ -20,6 +20,7 @@ pub type MountTable<'a> = Vec<Mount<'a>>;
 
 /// One mount.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Mount<'a> {
     /// Place in `volumeMounts`, from 0: the kubelet's name for the target of a sub path.
     pub index: usize,

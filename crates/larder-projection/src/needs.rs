@@ -13,6 +13,7 @@ use crate::{
 
 /// The inputs that some containers and volumes of a pod read. Adding more of them only makes it grow.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Needs<'a> {
     /// Names of ConfigMaps.
     pub config_maps: BTreeSet<&'a str>,

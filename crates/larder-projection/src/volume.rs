@@ -74,6 +74,7 @@ pub fn token_paths(volume: &Volume) -> impl Iterator<Item = VolumePath> {
 
 /// The files of a volume, where each came from, and what was absent.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Projection<'a> {
     /// The files.
     pub payload: Payload<'a>,

@@ -6,7 +6,8 @@
 //! | --- | --- |
 //! | `supervisor` | the loop: signals, changes, rounds of hooks, restarts |
 //! | `steps` | the steps of a round |
-//! | `session` | the volumes of the command, kept up to date over all its starts |
+//! | `session` | the state of the command over all its starts, kept up to date |
+//! | `volumes` | the volumes of the command |
 //! | `subpaths` | mounts by subPath that follow their volume |
 //! | `hooks` | the hooks of the command |
 //! | `origin` | the origin of the pod, and the paths to follow |
@@ -27,6 +28,7 @@ mod steps;
 mod subpaths;
 mod supervisor;
 mod target;
+mod volumes;
 
 use std::{process::ExitCode, sync::Arc};
 
@@ -71,10 +73,11 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             stop: StopDefaults::of(&first.pod),
             restarts: sender,
             processes: Processes::new("/proc", sandbox.volumes()),
+            staging: sandbox.staging().to_owned(),
         };
         let session = Session::new(args, origin, &sandbox, first)?;
         session.observe(&mut hooks)?;
-        supervise(&session, &around, restarts, hooks, follower).await
+        supervise(session, &around, restarts, hooks, follower).await
     })?;
     Ok(ExitCode::from(exit_code(status)))
 }

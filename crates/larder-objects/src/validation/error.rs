@@ -47,6 +47,7 @@ impl FieldErrorKind {
 
 /// One wrong field. Displays as `spec.volumes[0].name: Invalid value: "A": must …`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FieldError {
     /// Path of the field.
     pub field: FieldPath,

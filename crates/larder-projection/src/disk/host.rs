@@ -64,6 +64,7 @@ pub struct PodVolume<'a> {
 
 /// A volume that is set up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SetUp {
     /// Directory of the volume.
     pub path: PathBuf,
@@ -73,6 +74,7 @@ pub struct SetUp {
 
 /// A pod that has volumes on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PodOnDisk {
     /// UID of the pod.
     pub uid: String,

@@ -91,6 +91,7 @@ pub struct AtomicWriter {
 
 /// The result of a pass.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// A new set was published.
     pub swapped: bool,

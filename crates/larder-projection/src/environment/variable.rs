@@ -8,6 +8,7 @@ use crate::{Origin, Unknown};
 
 /// The value of a variable and where it came from.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Variable<'a> {
     /// The value; not necessarily UTF-8 when it came from a Secret.
     pub value: Value<'a>,

@@ -23,6 +23,7 @@ const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 ///
 /// `Debug` shows no credentials.
 #[derive(Clone)]
+#[non_exhaustive]
 pub enum ClusterSource {
     /// A kubeconfig file. The user's credentials and the authority are followed, in the file and in files that it
     /// names; server, proxy and impersonation stay as they were.

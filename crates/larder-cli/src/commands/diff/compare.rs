@@ -240,11 +240,9 @@ impl<'r> ContainerDiff<'r> {
             mounts.iter().map(|mount| (&*mount.mount_path, mount))
         };
         let mounts = edits(mounts(&before), mounts(&after), |one, other| {
-            let other_index = Mount {
-                index: one.index,
-                ..(*other).clone()
-            };
-            **one == other_index
+            let mut other = (*other).clone();
+            other.index = one.index;
+            **one == other
         });
         let shown = SubPathDiff::shown(after.as_ref());
         let files = |content: Option<ContainerContent<'r>>| content.map(|content| content.files);

@@ -1,32 +1,28 @@
 //! State that outlasts the starts of the command: its volumes, and how they are kept up to date.
 
 use std::{
-    cell::{Cell, RefCell},
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fs, io,
-    os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
 };
 
 use anyhow::Context as _;
-use k8s_openapi::api::core::v1::Volume;
-use larder_projection::{
-    Inputs, NestedMountPoints, VolumeKind, VolumePath,
-    disk::{PodVolume, SubPath, VolumeHost, bind_subpath, make_empty_dir},
-    fs_group, nested_mount_points, project,
-};
+use larder_projection::nested_mount_points;
 use smol_str::SmolStr;
+use tokio::sync::watch;
 
 use super::{
-    content::{content, filled},
+    content::content,
     hooks::CommandHooks,
     origin::Origin,
     security::{identity, unsupported},
-    start::{MountSource, MountedVolume, Start, mode_for_only_user},
+    start::{MountSource, MountedVolume, Start},
     subpaths::SubPaths,
-    target::{Contents, ExecTarget},
+    target::ExecTarget,
+    volumes::Volumes,
 };
 use crate::{
     args::ExecArgs,
@@ -56,25 +52,40 @@ pub(super) struct Started {
     pub(super) mount_paths: BTreeMap<SmolStr, PathBuf>,
 }
 
+/// What rounds learn of the command while they run.
+#[derive(Default)]
+pub(super) struct CommandState {
+    /// The start that runs.
+    started: Option<Rc<Started>>,
+    /// Counts the changes.
+    pub(super) content: u64,
+    /// The container has read a Secret or a token at some time. What commands of hooks print may hold it.
+    pub(super) has_read_secrets: bool,
+}
+
+impl CommandState {
+    /// The start that runs.
+    pub(super) fn started(&self) -> Rc<Started> {
+        Rc::clone(self.started.as_ref().expect("rounds run beside a command"))
+    }
+
+    fn note_secrets(&mut self, target: &ExecTarget) {
+        self.has_read_secrets |= target.outline().reads_secrets();
+    }
+}
+
 /// One `larder exec`.
 pub(super) struct Session<'a> {
     pub(super) args: &'a ExecArgs,
     pub(super) origin: Arc<Origin>,
-    pub(super) sandbox: &'a Sandbox,
-    host: VolumeHost,
-    target: RefCell<ExecTarget>,
-    /// The target of `..data` in each volume of an agent, when last read.
-    sets: RefCell<BTreeMap<PathBuf, PathBuf>>,
-    /// The start that runs.
-    started: RefCell<Option<Rc<Started>>>,
-    /// Counts the changes.
-    content: Cell<u64>,
+    sandbox: &'a Sandbox,
+    volumes: Volumes<'a>,
+    target: ExecTarget,
+    state: watch::Sender<CommandState>,
     /// The mounts by subPath, unless they keep their content.
     subpaths: Option<SubPaths>,
     /// The volumes of which it was printed that the command keeps their old files.
-    stale: RefCell<BTreeSet<String>>,
-    /// The container has read a Secret or a token at some time. What commands of hooks print may hold it.
-    has_read_secrets: Cell<bool>,
+    stale: BTreeSet<String>,
 }
 
 impl<'a> Session<'a> {
@@ -85,29 +96,15 @@ impl<'a> Session<'a> {
         sandbox: &'a Sandbox,
         target: ExecTarget,
     ) -> anyhow::Result<Self> {
-        let session = Self {
-            args,
-            origin,
-            sandbox,
-            host: VolumeHost::open(&sandbox.volumes())?,
-            target: RefCell::new(target),
-            sets: RefCell::default(),
-            started: RefCell::default(),
-            content: Cell::new(0),
-            subpaths: args
-                .subpath_updates
-                .then(|| SubPaths::new(sandbox.staging())),
-            stale: RefCell::default(),
-            has_read_secrets: Cell::new(false),
-        };
-        let target = session.target.borrow();
+        let mut volumes = Volumes::open(sandbox)?;
         // A user that the pod forbids is an error of the container, not of a volume, for root and other callers alike.
         identity(&target.pod, target.container(), sandbox.mapped())?;
-        session.note_secrets(&target);
+        let mut state = CommandState::default();
+        state.note_secrets(&target);
         target.note_unknown();
         let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
-            session
+            volumes
                 .refresh(&target, volume, &mount_points)
                 .with_context(|| format!("cannot set up volume {}", volume.name))?;
             if MountSource::of(volume, &target.contents).is_none() {
@@ -124,89 +121,35 @@ impl<'a> Session<'a> {
                 unsupported.join(", ")
             ));
         }
-        drop(target);
-        Ok(session)
-    }
-
-    /// Brings a volume up to date; returns whether it changed.
-    fn refresh(
-        &self,
-        target: &ExecTarget,
-        volume: &Volume,
-        mount_points: &HashMap<&str, NestedMountPoints>,
-    ) -> anyhow::Result<bool> {
-        match (MountSource::of(volume, &target.contents), &target.contents) {
-            (Some(MountSource::Objects(kind)), Contents::Inputs(inputs)) => {
-                let mount_points = match mount_points.get(volume.name.as_str()) {
-                    None => &[],
-                    Some(points) => points.as_deref().map_err(Clone::clone)?,
-                };
-                self.set_up(target, volume, kind, inputs, mount_points)
-            }
-            // The agent writes this volume; here its changes are noticed.
-            (Some(MountSource::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
-                let set = current_set(&directory);
-                let before = self.sets.borrow_mut().insert(directory, set.clone());
-                Ok(before != Some(set))
-            }
-            _ => Ok(false),
-        }
-    }
-
-    fn set_up(
-        &self,
-        target: &ExecTarget,
-        volume: &Volume,
-        kind: VolumeKind,
-        inputs: &Inputs,
-        mount_points: &[VolumePath],
-    ) -> anyhow::Result<bool> {
-        let pod = &target.pod;
-        let fs_group = fs_group(pod);
-        let mut payload = project(pod, volume, inputs)?.payload;
-        if let mapped @ Some(_) = self.sandbox.mapped() {
-            let identity = identity(pod, target.container(), mapped)?;
-            for file in payload.values_mut() {
-                file.mode = mode_for_only_user(&identity, file.owner, fs_group, file.mode);
-            }
-        }
-        let volume = PodVolume {
-            pod_uid: target.uid(),
-            name: &volume.name,
-            kind,
-            fs_group,
-            size_limit: None,
-            mount_points,
-        };
-        let set_up = self.host.set_up(&volume, &payload, output::now())?;
-        Ok(set_up.written.swapped)
+        drop(mount_points);
+        Ok(Self {
+            args,
+            origin,
+            sandbox,
+            volumes,
+            target,
+            state: watch::Sender::new(state),
+            subpaths: args
+                .subpath_updates
+                .then(|| SubPaths::new(sandbox.staging())),
+            stale: BTreeSet::new(),
+        })
     }
 
     /// Starts the command: writes the plan for the stage.
-    pub(super) fn start(&self) -> anyhow::Result<Processes> {
-        let target = self.target.borrow();
-        let start = self.start_of(&target)?;
-        let mut mounts: Vec<_> = start
-            .mounts
-            .iter()
-            .map(|mount| {
-                let source = self
-                    .source(&target, mount)
-                    .and_then(|source| match &self.subpaths {
-                        Some(subpaths) if mount.follows_subpath() => {
-                            Ok(subpaths.first(mount, source)?)
-                        }
-                        _ => Ok(source),
-                    });
-                Ok(PlannedMount {
-                    source: source
-                        .with_context(|| format!("cannot prepare the mount on {}", mount.target))?,
-                    target: mount.target.clone(),
-                    read_only: mount.read_only,
-                    options: mount.options,
-                })
-            })
-            .collect::<anyhow::Result<_>>()?;
+    pub(super) fn start(&mut self) -> anyhow::Result<Processes> {
+        let start = self.next_start()?;
+        let mut mounts = Vec::new();
+        for mount in &start.mounts {
+            let source = self.source(mount);
+            mounts.push(PlannedMount {
+                source: source
+                    .with_context(|| format!("cannot prepare the mount on {}", mount.target))?,
+                target: mount.target.clone(),
+                read_only: mount.read_only,
+                options: mount.options,
+            });
+        }
         // Outer mounts first; of two on one path, the later one is visible.
         mounts.sort_by(|a, b| Path::new(&a.target).cmp(Path::new(&b.target)));
         let plan = Plan {
@@ -223,68 +166,56 @@ impl<'a> Session<'a> {
         let whole = start.mounts.iter();
         let whole = whole.filter(|mount| mount.sub_path.is_none());
         let mount_paths = whole.map(|mount| (mount.volume.as_str().into(), (&mount.target).into()));
-        let started = Started {
-            inside: Rc::clone(processes.inside()),
-            content: self.content.get(),
-            mount_paths: mount_paths.collect(),
-            start,
-        };
-        self.started.replace(Some(Rc::new(started)));
+        let mount_paths = mount_paths.collect();
+        self.state.send_modify(|state| {
+            state.started = Some(Rc::new(Started {
+                inside: Rc::clone(processes.inside()),
+                content: state.content,
+                mount_paths,
+                start,
+            }));
+        });
         Ok(processes)
     }
 
-    /// The start that runs.
-    pub(super) fn started(&self) -> Rc<Started> {
-        let started = self.started.borrow();
-        Rc::clone(started.as_ref().expect("rounds run beside a command"))
+    /// The file or directory to mount at a start.
+    fn source(&mut self, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
+        let source = self.volumes.source(&self.target, mount)?;
+        match &mut self.subpaths {
+            Some(subpaths) if mount.follows_subpath() => Ok(subpaths.first(mount, source)?),
+            _ => Ok(source),
+        }
+    }
+
+    /// The state of the command from now on.
+    pub(super) fn state(&self) -> watch::Receiver<CommandState> {
+        self.state.subscribe()
     }
 
     /// What the next start would have otherwise than the command that runs: names of variables, never values.
     pub(super) fn outdated(&self) -> Vec<String> {
-        let next = self.start_of(&self.target.borrow());
-        next.map_or_else(
-            |_| Vec::new(),
-            |next| self.started().start.differences(&next),
-        )
+        let started = self.state.borrow().started();
+        let next = self.next_start();
+        next.map_or_else(|_| Vec::new(), |next| started.start.differences(&next))
     }
 
-    /// The number of the present content.
-    pub(super) fn content(&self) -> u64 {
-        self.content.get()
+    /// Whether the command has started before the present content was there.
+    pub(super) fn has_missed_changes(&self) -> bool {
+        let state = self.state.borrow();
+        state.started().content != state.content
     }
 
     /// The directories of the volumes that larder fills, as this process sees them.
     pub(super) fn directories(&self) -> BTreeMap<SmolStr, PathBuf> {
-        let target = self.target.borrow();
-        let directories = self.directories_of(&target).into_iter();
+        let directories = self.volumes.directories(&self.target).into_iter();
         directories
             .map(|(volume, directory)| (volume.name.as_str().into(), directory))
             .collect()
     }
 
-    fn directories_of<'t>(&self, target: &'t ExecTarget) -> Vec<(&'t Volume, PathBuf)> {
-        let volumes = filled(target.volumes());
-        let found = volumes.filter_map(|volume| {
-            let source = MountSource::of(volume, &target.contents)?;
-            Some((volume, self.directory_of(target, &source, &volume.name)?))
-        });
-        found.collect()
-    }
-
-    fn note_secrets(&self, target: &ExecTarget) {
-        let reads = target.outline().reads_secrets();
-        self.has_read_secrets
-            .set(self.has_read_secrets.get() || reads);
-    }
-
-    /// Whether commands of hooks may print a Secret or a token.
-    pub(super) fn has_read_secrets(&self) -> bool {
-        self.has_read_secrets.get()
-    }
-
     /// Name of the container.
-    pub(super) fn container(&self) -> String {
-        self.target.borrow().container.clone()
+    pub(super) fn container(&self) -> SmolStr {
+        self.target.container.as_str().into()
     }
 
     /// Passes the present content to the hooks: everything that has changed together is in place (rule F1). The first
@@ -293,51 +224,51 @@ impl<'a> Session<'a> {
         if hooks.is_empty() {
             return Ok(());
         }
-        let target = self.target.borrow();
-        let start = self.start_of(&target)?.fingerprint();
-        let directories = self.directories_of(&target);
-        let content = content(&target, &directories, &start, hooks.selected())?;
+        let start = self.next_start()?.fingerprint();
+        let directories = self.volumes.directories(&self.target);
+        let content = content(&self.target, &directories, &start, hooks.selected())?;
         // The agent may have swapped a volume since it was last looked at. Then the files are newer than the number of the
         // content, and a round must not take them for those that the command has started with.
-        let is_newer = |(directory, set): (&PathBuf, &PathBuf)| current_set(directory) != *set;
-        if self.sets.borrow().iter().any(is_newer) {
-            self.content.set(self.content.get() + 1);
+        if self.volumes.are_newer() {
+            self.state.send_modify(|state| state.content += 1);
         }
         hooks.observe(content);
         Ok(())
     }
 
     /// Replaces what is mounted by subPath in the running command, where the volume has another file or directory now.
-    pub(super) fn update_subpaths(&self) {
-        let Some(subpaths) = &self.subpaths else {
+    pub(super) fn update_subpaths(&mut self) {
+        let start = self.next_start();
+        let Some(subpaths) = &mut self.subpaths else {
             return;
         };
-        let target = self.target.borrow();
-        let started = self.started();
-        let (Ok(start), Some(mounts)) = (self.start_of(&target), started.inside.mounts()) else {
+        let started = self.state.borrow().started();
+        let (Ok(start), Some(mounts)) = (start, started.inside.mounts()) else {
             return;
         };
         for mount in start.mounts.iter().filter(|mount| mount.follows_subpath()) {
-            if let Some(root) = self.directory_of(&target, &mount.source, &mount.volume) {
+            let root = self
+                .volumes
+                .directory_of(&self.target, &mount.source, &mount.volume);
+            if let Some(root) = root {
                 subpaths.update(mount, &root, mounts);
             }
         }
     }
 
     /// Prints once for which of the volumes `changed` the command keeps the old files (rule F7).
-    pub(super) fn note_stale_subpaths(&self, changed: &[String]) {
-        let target = self.target.borrow();
-        let Ok(start) = self.start_of(&target) else {
-            return;
-        };
+    pub(super) fn note_stale_subpaths(&mut self, changed: &[String]) {
         if self.subpaths.is_some() {
             return;
         }
+        let Ok(start) = self.next_start() else {
+            return;
+        };
         for volume in changed {
             let mut mounts = start.mounts.iter().filter(|mount| mount.volume == *volume);
             let is_stale = mounts.any(MountedVolume::follows_subpath);
-            if is_stale && self.stale.borrow_mut().insert(volume.clone()) {
-                let container = &target.container;
+            if is_stale && self.stale.insert(volume.clone()) {
+                let container = &self.target.container;
                 output::note(format_args!(
                     "container {container} mounts {volume} by subPath: only a restart shows it the new file"
                 ));
@@ -345,78 +276,17 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The directory of a volume that larder or its agent swaps.
-    fn directory_of(
-        &self,
-        target: &ExecTarget,
-        source: &MountSource,
-        volume: &str,
-    ) -> Option<PathBuf> {
-        match source {
-            MountSource::Objects(kind) => Some(self.host.volume_path(target.uid(), *kind, volume)),
-            MountSource::Agent(path) => Some(path.clone()),
-            MountSource::EmptyDir(_) | MountSource::HostPath(_) => None,
-        }
+    fn next_start(&self) -> anyhow::Result<Start> {
+        self.start_of(&self.target)
     }
 
     fn start_of(&self, target: &ExecTarget) -> anyhow::Result<Start> {
         Start::of(target, &self.args.command, self.sandbox.mapped())
     }
 
-    /// The file or directory to bind-mount.
-    fn source(&self, target: &ExecTarget, mount: &MountedVolume) -> anyhow::Result<PathBuf> {
-        let root = match &mount.source {
-            MountSource::Objects(kind) => {
-                let Some(path) = &mount.sub_path else {
-                    return Ok(self.host.volume_path(target.uid(), *kind, &mount.volume));
-                };
-                return Ok(self.host.prepare_subpath(&SubPath {
-                    pod_uid: target.uid(),
-                    kind: *kind,
-                    volume: &mount.volume,
-                    container: &target.container,
-                    index: mount.index,
-                    path,
-                })?);
-            }
-            MountSource::EmptyDir(source) => {
-                let path = self.sandbox.staging().join("empty").join(&mount.volume);
-                let points = nested_mount_points(&target.pod).remove(&*mount.volume);
-                let points = points.transpose()?.unwrap_or_default();
-                make_empty_dir(&path, source, fs_group(&target.pod), &points)?;
-                path
-            }
-            MountSource::Agent(path) | MountSource::HostPath(path) => path.clone(),
-        };
-        let Some(sub_path) = &mount.sub_path else {
-            return Ok(root);
-        };
-        let targets = self.directory("subpaths")?;
-        let create = matches!(mount.source, MountSource::EmptyDir(_)).then_some(0o777);
-        let name = mount.index.to_string();
-        if let Some(bound) = bind_subpath(&root, sub_path, &targets, &name, create)? {
-            return Ok(bound);
-        }
-        // The kubelet creates a directory in the volume. This volume must not be changed, so an empty one is mounted
-        // instead.
-        output::note(format_args!(
-            "volume {} has no {sub_path}: {} is an empty directory",
-            mount.volume, mount.target
-        ));
-        Ok(self.directory(&format!("missing/{}", mount.index))?)
-    }
-
-    /// A directory that is private to this command and open to any user in it. Like an emptyDir it survives restarts.
-    fn directory(&self, path: &str) -> io::Result<PathBuf> {
-        let path = self.sandbox.staging().join(path);
-        fs::create_dir_all(&path)?;
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
-        Ok(path)
-    }
-
     /// Brings everything up to date with what was `read`. A failed part is reported and keeps its last good copy.
     pub(super) fn update(
-        &self,
+        &mut self,
         read: Result<(ExecTarget, bool), Failure>,
         follower: Option<&mut Follower>,
     ) -> Update {
@@ -433,11 +303,11 @@ impl<'a> Session<'a> {
         if let Some(follower) = follower {
             follower.follow(&self.origin.followed(&next));
         }
-        self.note_secrets(&next);
+        self.state.send_modify(|state| state.note_secrets(&next));
         let mut update = Update::default();
         let mount_points = nested_mount_points(&next.pod);
         for volume in next.volumes() {
-            match self.refresh(&next, volume, &mount_points) {
+            match self.volumes.refresh(&next, volume, &mount_points) {
                 Ok(true) => update.volumes.push(volume.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
@@ -449,8 +319,7 @@ impl<'a> Session<'a> {
                 }
             }
         }
-        let before = self.start_of(&self.target.borrow());
-        match (before, self.start_of(&next)) {
+        match (self.next_start(), self.start_of(&next)) {
             (Ok(before), Ok(now)) => update.start = before.differences(&now),
             (Err(_), Ok(_)) => update.start.push("variables and mounts".to_owned()),
             (_, Err(error)) => {
@@ -460,17 +329,12 @@ impl<'a> Session<'a> {
             }
         }
         drop(mount_points);
-        self.target.replace(next);
+        self.target = next;
         if update != Update::default() {
-            self.content.set(self.content.get() + 1);
+            self.state.send_modify(|state| state.content += 1);
         }
         update
     }
-}
-
-/// The target of `..data` in a volume; empty if it has none.
-fn current_set(directory: &Path) -> PathBuf {
-    fs::read_link(directory.join("..data")).unwrap_or_default()
 }
 
 /// Writes a plan that only this user can read.

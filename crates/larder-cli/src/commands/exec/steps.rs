@@ -15,11 +15,11 @@ use larder_on_change::{Attempt, HookId, PodChange, PodOutline, Restart, StopDefa
 use rustix::process::Signal;
 use smol_str::SmolStr;
 use tokio::{
-    sync::{mpsc::UnboundedSender, oneshot},
+    sync::{mpsc::UnboundedSender, oneshot, watch},
     time::timeout,
 };
 
-use super::session::{Session, Started, write_plan};
+use super::session::{CommandState, Session, Started, write_plan};
 use crate::{
     output,
     sandbox::{HookPlan, StagePlan},
@@ -48,12 +48,14 @@ pub(super) struct CommandContext {
     pub(super) stop: StopDefaults,
     pub(super) restarts: UnboundedSender<RestartRequest>,
     pub(super) processes: Processes,
+    /// Where the plans of commands are.
+    pub(super) staging: PathBuf,
 }
 
 /// Where the steps of a round act: the command that runs.
 struct CommandEnvironment<'a> {
     context: &'a CommandContext,
-    session: &'a Session<'a>,
+    state: watch::Receiver<CommandState>,
     started: Rc<Started>,
     container: SmolStr,
     /// The directories of volumes.
@@ -63,32 +65,36 @@ struct CommandEnvironment<'a> {
 }
 
 /// Runs the steps of an attempt until one fails.
-pub(super) async fn run(
+pub(super) fn run<'a>(
     attempt: Attempt<()>,
-    context: &CommandContext,
+    context: &'a CommandContext,
     session: &Session<'_>,
-) -> (HookId, StepOutcome) {
-    let started = session.started();
+) -> impl Future<Output = (HookId, StepOutcome)> + use<'a> {
+    let state = session.state();
+    let started = state.borrow().started();
     let mut change = attempt.change(context.pod.clone());
     change.changes.locate(&started.mount_paths);
     let environment = CommandEnvironment {
         context,
-        session,
+        state,
         started,
-        container: session.container().into(),
+        container: session.container(),
         volumes: session.directories(),
         has_failed: Cell::new(false),
     };
-    let outcome = run_attempt(&attempt, context.stop.grace, &change, &environment).await;
-    (attempt.id, outcome)
+    async move {
+        let outcome = run_attempt(&attempt, context.stop.grace, &change, &environment).await;
+        (attempt.id, outcome)
+    }
 }
 
 impl CommandEnvironment<'_> {
     /// The reason of a step that needs no action: the command has read the new content.
     fn started_since(&self) -> Result<(), StepOutcome> {
         // A step before this one may have restarted it.
-        let started = self.session.started();
-        if started.content == self.session.content() || started.inside.is_stage() {
+        let state = self.state.borrow();
+        let started = state.started();
+        if started.content == state.content || started.inside.is_stage() {
             let reason = "the command started with the new content".to_owned();
             return Err(StepOutcome::Skipped(reason));
         }
@@ -110,7 +116,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
         all_processes: bool,
     ) -> Result<Vec<FoundContainer>, StepOutcome> {
         self.started_since()?;
-        let started = self.session.started();
+        let started = self.state.borrow().started();
         let processes = &self.context.processes;
         let found = started
             .inside
@@ -184,8 +190,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
             environment: environment(started, launch.variables),
             changes: launch.changes,
         });
-        let staging = self.session.sandbox.staging();
-        let path = staging.join(format!("hook-{}", change.round));
+        let path = self.context.staging.join(format!("hook-{}", change.round));
         write_plan(&path, &plan).map_err(LaunchError::prepare("write the plan"))?;
         let child = started.inside.launch(&path, launch.output);
         Ok(Launched {
@@ -195,7 +200,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
     }
 
     fn withholds(&self) -> Option<&'static str> {
-        let reads = self.session.has_read_secrets();
+        let reads = self.state.borrow().has_read_secrets;
         reads.then_some("the container reads Secrets, tokens or private keys")
     }
 

@@ -5,9 +5,8 @@
 //! entered the copy before it was replaced still finds its files.
 
 use std::{
-    cell::{Cell, RefCell},
     collections::BTreeMap,
-    fs, io,
+    fs, io, mem,
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::fs::{MetadataExt as _, chown},
@@ -30,11 +29,11 @@ pub(super) struct SubPaths {
     /// In the private tmpfs.
     root: PathBuf,
     /// By the position of the mount in the container.
-    mounted: RefCell<BTreeMap<usize, Mounted>>,
+    mounted: BTreeMap<usize, Mounted>,
     /// Numbers the copies.
-    copies: Cell<u64>,
+    copies: u64,
     /// Whether it was printed why a mount keeps its content.
-    is_noted: Cell<bool>,
+    is_noted: bool,
     stage: Stage,
 }
 
@@ -53,9 +52,9 @@ impl SubPaths {
     pub(super) fn new(staging: &Path) -> Self {
         Self {
             root: staging.join("follow"),
-            mounted: RefCell::default(),
-            copies: Cell::new(0),
-            is_noted: Cell::new(false),
+            mounted: BTreeMap::new(),
+            copies: 0,
+            is_noted: false,
             stage: Stage::default(),
         }
     }
@@ -65,10 +64,10 @@ impl SubPaths {
     /// # Errors
     ///
     /// A directory cannot be copied.
-    pub(super) fn first(&self, mount: &MountedVolume, source: PathBuf) -> io::Result<PathBuf> {
+    pub(super) fn first(&mut self, mount: &MountedVolume, source: PathBuf) -> io::Result<PathBuf> {
         let id = FileId::of(&source)?;
         let (path, copies) = if id.is_dir() {
-            let copy = self.copy(&source)?;
+            let copy = copy(&self.root.join("copies"), &mut self.copies, &source)?;
             (copy.clone(), vec![copy])
         } else {
             (source, Vec::new())
@@ -78,15 +77,15 @@ impl SubPaths {
             shown: FileId::of(&path)?,
             copies,
         };
-        self.mounted.borrow_mut().insert(mount.index, mounted);
+        self.mounted.insert(mount.index, mounted);
         Ok(path)
     }
 
     /// Replaces the mounts whose source in the directory `volume` has changed. A mount that cannot be replaced keeps
     /// its content; the reason is printed once.
-    pub(super) fn update(&self, mount: &MountedVolume, volume: &Path, mounts: &OwnedFd) {
+    pub(super) fn update(&mut self, mount: &MountedVolume, volume: &Path, mounts: &OwnedFd) {
         if let Err(error) = self.try_update(mount, volume, mounts)
-            && !self.is_noted.replace(true)
+            && !mem::replace(&mut self.is_noted, true)
         {
             let what = format!("{} keeps its content until a restart", mount.target);
             output::error(error.context(what).as_ref());
@@ -94,14 +93,14 @@ impl SubPaths {
     }
 
     fn try_update(
-        &self,
+        &mut self,
         mount: &MountedVolume,
         volume: &Path,
         mounts: &OwnedFd,
     ) -> anyhow::Result<()> {
-        let mut mounted = self.mounted.borrow_mut();
+        let folder = self.root.join("copies");
         // A mount that only the next start has.
-        let Some(mounted) = mounted.get_mut(&mount.index) else {
+        let Some(mounted) = self.mounted.get_mut(&mount.index) else {
             return Ok(());
         };
         let path = mount.sub_path.as_deref().unwrap_or_default();
@@ -123,7 +122,7 @@ impl SubPaths {
             if !new.is_dir() {
                 break (source, new, None);
             }
-            match self.copy(&source) {
+            match copy(&folder, &mut self.copies, &source) {
                 Ok(copy) => break (source, new, Some(copy)),
                 // An agent has swapped the volume meanwhile.
                 Err(_) if tries < COPIES => tries += 1,
@@ -135,7 +134,7 @@ impl SubPaths {
             Some(copy) => {
                 let copied = copy.file_name().and_then(|name| name.to_str());
                 let copied = copied.expect("copies have numbers as names");
-                let bound = bind_subpath(&self.copies_root(), copied, &targets, &name, None)?;
+                let bound = bind_subpath(&folder, copied, &targets, &name, None)?;
                 bound.context("the copy has disappeared")?
             }
         };
@@ -153,24 +152,18 @@ impl SubPaths {
         }
         Ok(())
     }
+}
 
-    fn copies_root(&self) -> PathBuf {
-        self.root.join("copies")
-    }
-
-    /// Copies a directory of a volume, with modes and owners.
-    fn copy(&self, source: &Path) -> io::Result<PathBuf> {
-        let root = self.copies_root();
-        fs::create_dir_all(&root)?;
-        let number = self.copies.get() + 1;
-        self.copies.set(number);
-        let copy = root.join(number.to_string());
-        match copy_directory(source, &copy) {
-            Ok(()) => Ok(copy),
-            Err(error) => {
-                let _ = fs::remove_dir_all(copy);
-                Err(error)
-            }
+/// Copies a directory of a volume into `folder`, with modes and owners. `last` is the number of the last copy.
+fn copy(folder: &Path, last: &mut u64, source: &Path) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    *last += 1;
+    let copy = folder.join(last.to_string());
+    match copy_directory(source, &copy) {
+        Ok(()) => Ok(copy),
+        Err(error) => {
+            let _ = fs::remove_dir_all(copy);
+            Err(error)
         }
     }
 }

@@ -110,7 +110,7 @@ type RunningRounds<'a> = FuturesUnordered<LocalBoxFuture<'a, (HookId, StepOutcom
 
 /// The command over all its starts.
 struct Supervisor<'a> {
-    session: &'a Session<'a>,
+    session: Session<'a>,
     hooks: CommandHooks,
     child: Child,
     has_restarted: bool,
@@ -127,7 +127,7 @@ struct Supervisor<'a> {
 ///
 /// The command cannot be started.
 pub(super) async fn supervise(
-    session: &Session<'_>,
+    mut session: Session<'_>,
     around: &CommandContext,
     mut restarts: UnboundedReceiver<RestartRequest>,
     hooks: CommandHooks,
@@ -136,9 +136,9 @@ pub(super) async fn supervise(
     let mut tasks = JoinSet::new();
     let mut signals = forwarded(&mut tasks)?;
     let mut supervisor = Supervisor {
+        child: Child::Running(Box::new(session.start()?)),
         session,
         hooks,
-        child: Child::Running(Box::new(session.start()?)),
         has_restarted: false,
         is_ending: false,
         restarting: None,
@@ -154,7 +154,7 @@ pub(super) async fn supervise(
             round_at = wakes_at;
             running.extend(
                 due.into_iter()
-                    .map(|attempt| steps::run(attempt, around, session).boxed_local()),
+                    .map(|attempt| steps::run(attempt, around, &supervisor.session).boxed_local()),
             );
         }
         let kill_at = supervisor
@@ -185,7 +185,7 @@ pub(super) async fn supervise(
             SupervisorEvent::Ended(status) => supervisor.ended(status, &mut running).await?,
             SupervisorEvent::Signal(signal, forward) => supervisor.signaled(signal, forward),
             SupervisorEvent::Changed => {
-                let origin = Arc::clone(&session.origin);
+                let origin = Arc::clone(&supervisor.session.origin);
                 reading = Some(spawn_blocking(move || origin.read()));
                 None
             }
@@ -196,7 +196,7 @@ pub(super) async fn supervise(
             }
             SupervisorEvent::Mounted => {
                 if mem::take(&mut supervisor.is_waiting_for_mounts) {
-                    session.update_subpaths();
+                    supervisor.session.update_subpaths();
                     supervisor.observe();
                 }
                 None
@@ -245,7 +245,7 @@ impl Supervisor<'_> {
         for (hook, outcome) in over {
             self.hooks.ended(hook, outcome.failure());
         }
-        let has_missed = self.session.started().content != self.session.content();
+        let has_missed = self.session.has_missed_changes();
         let restarting = self.restarting.take();
         if restarting.is_none() && has_missed {
             output::note(CHANGED);
