@@ -10,9 +10,7 @@ mod start;
 
 use std::{collections::HashSet, fmt, mem, sync::Arc, time::Duration};
 
-use fastrand::Rng;
 use futures::{FutureExt as _, future::OptionFuture};
-use kube::Client;
 use larder::{NodeTtl, ObjectChange};
 use larder_hooks::OnChange;
 use larder_inputs::{
@@ -35,19 +33,19 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
+use self::{
+    build::Given,
+    node_pods::{ApiState, NodePods},
+    start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
+};
 pub use self::{
     build::{AgentBuilder, BuildError, PodDeletion},
     handle::{AgentHandle, Health},
 };
-use self::{
-    node_pods::{ApiState, NodePods},
-    start::{finish_checkpoint, start_checkpoint, warn_of_exposed_secrets},
-};
 use crate::{
     checkpoint::{ClusterId, StaleNode},
-    config::{CheckpointConfig, Config},
+    config::CheckpointConfig,
     reconcile::Reconciler,
-    root_dir::RootDir,
     tasks::{TaskError, Tasks},
 };
 
@@ -58,11 +56,9 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An agent that is ready to run.
 pub struct Agent {
-    config: Config,
-    client: Client,
+    given: Given,
     /// Shared by all managers and collections.
     node_context: NodeContext,
-    pod_deletion: PodDeletion,
     http: Option<HttpSource>,
     cluster_state: watch::Sender<ClusterState>,
     /// For the strategy `Cache`.
@@ -72,17 +68,13 @@ pub struct Agent {
     handle: AgentHandle,
     issuer: certificates::Issuer,
     certificates: mpsc::UnboundedReceiver<SourceId>,
-    incomplete: Option<watch::Receiver<bool>>,
-    rng: Rng,
-    /// Locked while the agent lives.
-    root: RootDir,
     checkpoint: Option<(CheckpointConfig, ClusterId)>,
 }
 
 impl fmt::Debug for Agent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Agent")
-            .field("config", &self.config)
+            .field("config", &self.given.config)
             .finish_non_exhaustive()
     }
 }
@@ -145,8 +137,7 @@ impl Agent {
         let (contact, changed) = (watch::Sender::default(), watch::Sender::default());
         let mut checkpoint = start_checkpoint(
             self.checkpoint,
-            &self.config,
-            &self.root,
+            &self.given,
             &self.handle,
             (contact.subscribe(), changed.subscribe()),
             &mut tasks,
@@ -154,9 +145,9 @@ impl Agent {
         );
         let mut node = NodePods {
             pods,
-            reconciler: handle.reconciler(wants_trust_bundles, self.rng, shutdown.clone()),
+            reconciler: handle.reconciler(wants_trust_bundles, self.given.rng, shutdown.clone()),
             deleter: PodDeleter::new(
-                (self.pod_deletion == PodDeletion::ByAgent).then_some(self.client),
+                (self.given.pod_deletion == PodDeletion::ByAgent).then_some(self.given.client),
             ),
             metrics: self.pod_metrics,
             handle: self.handle,

@@ -94,18 +94,24 @@ pub enum BuildError {
     },
 }
 
+/// What an agent is given, from its builder to its end.
+pub(super) struct Given {
+    pub(super) config: Config,
+    /// Locked while the agent lives.
+    pub(super) root: RootDir,
+    pub(super) client: Client,
+    pub(super) pod_deletion: PodDeletion,
+    pub(super) rng: Rng,
+    pub(super) incomplete: Option<watch::Receiver<bool>>,
+}
+
 /// Builds an [`Agent`]; made by [`Agent::builder`].
 #[must_use = "a builder does nothing until `build`"]
 pub struct AgentBuilder {
-    config: Config,
-    root: RootDir,
+    given: Given,
     host: VolumeHost,
-    client: Client,
-    pod_deletion: PodDeletion,
     clock: Clock,
     registry: Registry,
-    rng: Rng,
-    incomplete: Option<watch::Receiver<bool>>,
     hooks: Vec<ProgramHook>,
     cluster: Option<ClusterId>,
 }
@@ -113,7 +119,7 @@ pub struct AgentBuilder {
 impl fmt::Debug for AgentBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AgentBuilder")
-            .field("config", &self.config)
+            .field("config", &self.given.config)
             .finish_non_exhaustive()
     }
 }
@@ -128,15 +134,17 @@ impl Agent {
         client: Client,
     ) -> AgentBuilder {
         AgentBuilder {
-            config,
-            root,
+            given: Given {
+                config,
+                root,
+                client,
+                pod_deletion: PodDeletion::External,
+                rng: Rng::new(),
+                incomplete: None,
+            },
             host,
-            client,
-            pod_deletion: PodDeletion::External,
             clock: Clock::system(),
             registry: Registry::default(),
-            rng: Rng::new(),
-            incomplete: None,
             hooks: Vec::new(),
             cluster: None,
         }
@@ -147,8 +155,8 @@ impl AgentBuilder {
     /// Sets the component that deletes pods. Defaults to [`PodDeletion::External`]. Has no effect beside a kubelet,
     /// which deletes its pods.
     pub fn pod_deletion(mut self, pod_deletion: PodDeletion) -> Self {
-        if self.config.beside.is_none() {
-            self.pod_deletion = pod_deletion;
+        if self.given.config.beside.is_none() {
+            self.given.pod_deletion = pod_deletion;
         }
         self
     }
@@ -168,7 +176,7 @@ impl AgentBuilder {
 
     /// Seeds every random choice, so that a test can be repeated. Defaults to a random seed.
     pub fn seed(mut self, seed: u64) -> Self {
-        self.rng = Rng::with_seed(seed);
+        self.given.rng = Rng::with_seed(seed);
         self
     }
 
@@ -176,7 +184,7 @@ impl AgentBuilder {
     /// server may lack objects of an earlier run. Meanwhile an object that the server lacks counts as unknown, not as
     /// missing: nothing on disk is torn down, and no volume is rewritten without an optional object.
     pub fn incomplete(mut self, incomplete: watch::Receiver<bool>) -> Self {
-        self.incomplete = Some(incomplete);
+        self.given.incomplete = Some(incomplete);
         self
     }
 
@@ -218,28 +226,28 @@ impl AgentBuilder {
     pub fn build(mut self) -> Result<Agent, BuildError> {
         let now = self.clock.now();
         let node_ttl = NodeTtl::default();
-        let node_context = NodeContext::with_seed(self.rng.u64(..));
-        let managers = managers(&self.config, &node_ttl, &node_context);
+        let node_context = NodeContext::with_seed(self.given.rng.u64(..));
+        let managers = managers(&self.given.config, &node_ttl, &node_context);
         let counters = ManagerMetrics::default();
         counters.register(&mut self.registry);
-        let http = http_source(&self.config, &self.root)?;
+        let http = http_source(&self.given.config, &self.given.root)?;
         let manager = PodManager::default();
         let pod_metrics = PodMetrics::new(manager.reader());
         // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let cluster_state = initial_state(self.incomplete.as_ref());
+        let cluster_state = initial_state(self.given.incomplete.as_ref());
         let (certificates, issuer, changed_certificates) = Certificates::new(
-            self.client.clone(),
+            self.given.client.clone(),
             self.clock.clone(),
-            &self.config.node_name,
-            (RETRY, self.rng.fork()),
+            &self.given.config.node_name,
+            (RETRY, self.given.rng.fork()),
             &node_context,
         );
         let metrics = Metrics::register(&mut self.registry, now);
-        let (client, counted) = (self.client.clone(), metrics.count_events());
-        let post = || Events::new(client, &self.config.node_name, counted);
-        let events = (self.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
+        let (client, counted) = (self.given.client.clone(), metrics.count_events());
+        let post = || Events::new(client, &self.given.config.node_name, counted);
+        let events = (self.given.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let beside = self.beside()?;
         let host = Arc::new(self.host.with_pod_files(&[larder_hooks::RECORD]));
         let reports = Arc::new(Reports {
@@ -248,37 +256,41 @@ impl AgentBuilder {
             metrics: metrics.clone(),
         });
         let volumes = beside.as_ref().map_or(&host, |beside| &beside.volumes);
-        let processes = processes(&self.config, volumes);
-        let updates = self.config.sub_path_updates;
+        let processes = processes(&self.given.config, volumes);
+        let updates = self.given.config.sub_path_updates;
         let sub_paths = SubPathSettings::new(updates, processes.clone(), &mut self.registry);
         let hook_node = HookNode {
             host: Arc::clone(&host),
             kubelet: beside.as_ref().map(|beside| Arc::clone(&beside.volumes)),
             processes,
-            serves_manifests: self.incomplete.is_some(),
+            serves_manifests: self.given.incomplete.is_some(),
             clock: self.clock.clone(),
             events,
             changed: announcing(&reports),
         };
-        let (config, rng) = (self.config.on_change.clone(), self.rng.fork());
+        let (config, rng) = (self.given.config.on_change.clone(), self.given.rng.fork());
         let on_change = OnChange::new(config, self.hooks, hook_node, &mut self.registry, rng);
-        let checkpoint = self.config.checkpoint.clone().zip(self.cluster);
+        let checkpoint = self.given.config.checkpoint.clone().zip(self.cluster);
         let mut keys = checkpoint.iter().flat_map(|(config, _)| &config.keys);
         let checkpoint_board = CheckpointBoard::new(keys.next(), &mut self.registry);
-        let (client, clock) = (self.client.clone(), self.clock.clone());
+        let (client, clock) = (self.given.client.clone(), self.clock.clone());
         let inputs = Arc::new(NodeInputs {
-            config_maps: ConfigMapManager::with_metrics(self.client.clone(), &managers, &counters)
+            config_maps: ConfigMapManager::with_metrics(
+                self.given.client.clone(),
+                &managers,
+                &counters,
+            )
+            .map_err(BuildError::Config)?,
+            secrets: SecretManager::with_metrics(self.given.client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
-            secrets: SecretManager::with_metrics(self.client.clone(), &managers, &counters)
-                .map_err(BuildError::Config)?,
-            tokens: Tokens::new(client, clock, RETRY, self.rng.fork()),
+            tokens: Tokens::new(client, clock, RETRY, self.given.rng.fork()),
             certificates,
             cluster: cluster_state.subscribe(),
             expired: Mutex::default(),
-            sync_frequency: self.config.sync_frequency.into(),
+            sync_frequency: self.given.config.sync_frequency.into(),
             clock: self.clock.clone(),
         });
-        let constant = constant_status(&self.config, &host, now);
+        let constant = constant_status(&self.given.config, &host, now);
         let handle = AgentHandle {
             node: Arc::new(DeliveryNode {
                 inputs,
@@ -286,7 +298,7 @@ impl AgentBuilder {
                 reports,
                 host,
                 on_change,
-                has_manifests: self.incomplete.is_some(),
+                has_manifests: self.given.incomplete.is_some(),
                 sub_paths,
             }),
             beside,
@@ -298,10 +310,8 @@ impl AgentBuilder {
             constant: Arc::new(constant),
         };
         Ok(Agent {
-            config: self.config,
-            client: self.client,
+            given: self.given,
             node_context,
-            pod_deletion: self.pod_deletion,
             http,
             cluster_state,
             node_ttl,
@@ -310,28 +320,25 @@ impl AgentBuilder {
             handle,
             issuer,
             certificates: changed_certificates,
-            incomplete: self.incomplete,
-            rng: self.rng,
-            root: self.root,
             checkpoint,
         })
     }
 
     /// The state that workers share in the mode `Beside`.
     fn beside(&mut self) -> Result<Option<Arc<Beside>>, BuildError> {
-        let Some(settings) = self.config.beside.clone() else {
+        let Some(settings) = self.given.config.beside.clone() else {
             return Ok(None);
         };
-        let checked = settings.check_directories(&self.config.root_dir);
+        let checked = settings.check_directories(&self.given.config.root_dir);
         checked.map_err(BuildError::Overlap)?;
         check_root_dir(&self.host)?;
         let beside = Beside::new(
             settings,
-            &self.config.node_name,
-            self.client.clone(),
+            &self.given.config.node_name,
+            self.given.client.clone(),
             self.clock.clone(),
             &mut self.registry,
-            self.rng.fork(),
+            self.given.rng.fork(),
         );
         Ok(Some(Arc::new(beside.map_err(BuildError::KubeletDir)?)))
     }

@@ -21,12 +21,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::{Agent, AgentHandle, build::static_pods};
+use super::{
+    Agent, AgentHandle,
+    build::{Given, static_pods},
+};
 use crate::{
     checkpoint::{ApiContact, Checkpoint, ClusterId, StaleNode},
-    config::{CheckpointConfig, Config},
+    config::CheckpointConfig,
     node,
-    root_dir::RootDir,
     tasks::Tasks,
 };
 
@@ -41,11 +43,13 @@ impl Agent {
     pub(super) async fn tidy(&self) -> Vec<(PodUid, FullName)> {
         let host = self.handle.node.host.clone();
         let sources = [
-            (PodSource::File, self.config.static_pod_path.is_none()),
-            (PodSource::Http, self.config.static_pod_url.is_none()),
+            (PodSource::File, self.given.config.static_pod_path.is_none()),
+            (PodSource::Http, self.given.config.static_pod_url.is_none()),
         ];
         let off = sources.into_iter().filter(|(_, off)| *off);
-        let copies: Vec<_> = off.map(|(source, _)| self.root.manifests(source)).collect();
+        let copies: Vec<_> = off
+            .map(|(source, _)| self.given.root.manifests(source))
+            .collect();
         blocking(move || {
             if let Err(error) = host.prune_names() {
                 warn!(error = chain(&error), "failed to remove stale links by name, leaving them");
@@ -76,7 +80,7 @@ impl Agent {
         trust_bundles_wanted: watch::Receiver<bool>,
         tasks: &mut Tasks,
     ) -> Vec<PodSource> {
-        let (client, node_name) = (&self.client, &self.config.node_name);
+        let (client, node_name) = (&self.given.client, &self.given.config.node_name);
         let (node_ttl, beside) = (self.node_ttl.clone(), self.handle.beside.clone());
         let seen = move |node: Option<&Node>| {
             let annotations = node.and_then(|node| node.metadata.annotations.as_ref());
@@ -106,13 +110,13 @@ impl Agent {
         tasks.spawn("pod source api", source.run(reports.clone()));
         // Static pods belong to the kubelet, and reference no objects.
         if let Some(beside) = &self.handle.beside {
-            beside.start(tasks, &self.node_context, self.rng.fork());
+            beside.start(tasks, &self.node_context, self.given.rng.fork());
             return expected;
         }
-        if let Some(path) = &self.config.static_pod_path {
-            let period = self.config.file_check_frequency;
-            let file = FileSource::new(path, period, static_pods(&self.config))
-                .remembering(self.root.manifests(PodSource::File));
+        if let Some(path) = &self.given.config.static_pod_path {
+            let period = self.given.config.file_check_frequency;
+            let file = FileSource::new(path, period, static_pods(&self.given.config))
+                .remembering(self.given.root.manifests(PodSource::File));
             tasks.spawn("pod source file", file.run(reports.clone()));
             expected.push(PodSource::File);
         }
@@ -129,12 +133,13 @@ impl Agent {
         if self.handle.beside.is_some() {
             return;
         }
-        let mut mirrors = MirrorClient::new(self.client.clone(), &self.config.node_name);
-        if self.config.register_node {
-            mirrors = mirrors.registering(node::of_this_host(&self.config.node_name));
+        let mut mirrors =
+            MirrorClient::new(self.given.client.clone(), &self.given.config.node_name);
+        if self.given.config.register_node {
+            mirrors = mirrors.registering(node::of_this_host(&self.given.config.node_name));
             tasks.spawn_finite(
                 "node registration",
-                register_node(mirrors.clone(), self.rng.fork()),
+                register_node(mirrors.clone(), self.given.rng.fork()),
             );
         }
         let reconciler = pods.mirror_pods(mirrors);
@@ -145,12 +150,12 @@ impl Agent {
     /// Starts the task that follows whether the API server is incomplete. Returns the source of its pods, which lists
     /// them once the server is complete.
     pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
-        let incomplete = self.incomplete.take()?;
+        let incomplete = self.given.incomplete.take()?;
         tasks.spawn(
             "manifests",
             follow_incomplete(incomplete, self.cluster_state.clone()),
         );
-        let source = ApiSource::new(self.client.clone(), &self.config.node_name);
+        let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);
         Some(source.with_context(&self.node_context))
     }
 }
@@ -170,8 +175,7 @@ impl AgentHandle {
 /// when the last write is done.
 pub(super) fn start_checkpoint(
     settings: Option<(CheckpointConfig, ClusterId)>,
-    config: &Config,
-    root: &RootDir,
+    given: &Given,
     handle: &AgentHandle,
     (contact, pods_changed): (watch::Receiver<ApiContact>, watch::Receiver<()>),
     tasks: &mut Tasks,
@@ -182,10 +186,10 @@ pub(super) fn start_checkpoint(
         let checkpoint = Checkpoint {
             config: settings,
             cluster,
-            node: config.node_name.clone(),
-            directory: match config.checkpoint_dir {
-                Some(_) => config.checkpoint_place(),
-                None => root.checkpoint(),
+            node: given.config.node_name.clone(),
+            directory: match given.config.checkpoint_dir {
+                Some(_) => given.config.checkpoint_place(),
+                None => given.root.checkpoint(),
             },
             inputs: Arc::clone(&handle.node.inputs),
             board: Arc::clone(&handle.checkpoint),
