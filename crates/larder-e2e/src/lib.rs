@@ -6,7 +6,6 @@
 mod address;
 mod busy;
 mod client;
-pub mod corpus;
 pub mod deploy;
 mod embedded;
 pub mod fake_kubelet;

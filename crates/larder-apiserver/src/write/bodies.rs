@@ -128,16 +128,9 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
     )
 }
 
-/// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text.
-struct TypedField {
-    /// Of all kinds if `None`.
-    kind: Option<ApiKind>,
-    /// `*` is any key or index.
-    path: &'static [&'static str],
-    /// The structure of Go that has the field.
-    structure: &'static str,
-    go_type: GoType,
-}
+/// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text: the kind, or
+/// `None` for all, its path, in which `*` is any key or index, the structure of Go that has it, and its type.
+type TypedField = (Option<ApiKind>, &'static str, &'static str, GoType);
 
 #[derive(Clone, Copy)]
 enum GoType {
@@ -170,129 +163,66 @@ impl GoType {
     }
 }
 
+const POD: Option<ApiKind> = Some(ApiKind::Pod);
+
 /// For all other fields the error is that of our decoder.
-const TYPED_FIELDS: &[TypedField] = &[
-    TypedField {
-        kind: None,
-        path: &["metadata", "name"],
-        structure: "ObjectMeta",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: None,
-        path: &["metadata", "labels", "*"],
-        structure: "ObjectMeta",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: None,
-        path: &["metadata", "annotations", "*"],
-        structure: "ObjectMeta",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::ConfigMap),
-        path: &["data", "*"],
-        structure: "ConfigMap",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Secret),
-        path: &["data", "*"],
-        structure: "Secret",
-        go_type: GoType::Bytes,
-    },
-    TypedField {
-        kind: Some(ApiKind::Secret),
-        path: &["stringData", "*"],
-        structure: "Secret",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "nodeSelector", "*"],
-        structure: "PodSpec",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "volumes", "*", "name"],
-        structure: "Volume",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "containers", "*", "name"],
-        structure: "Container",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "containers", "*", "args", "*"],
-        structure: "Container",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "containers", "*", "command", "*"],
-        structure: "Container",
-        go_type: GoType::Text,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "containers", "*", "ports"],
-        structure: "Container",
-        go_type: GoType::List("[]v1.ContainerPort"),
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "containers", "*", "ports", "*", "containerPort"],
-        structure: "ContainerPort",
-        go_type: GoType::Int32,
-    },
-    TypedField {
-        kind: Some(ApiKind::Pod),
-        path: &["spec", "containers", "*", "env", "*", "value"],
-        structure: "EnvVar",
-        go_type: GoType::Text,
-    },
-];
+const TYPED_FIELDS: &[TypedField] = {
+    use GoType::{Bytes, Int32, List, Text};
+    &[
+        (None, "metadata.name", "ObjectMeta", Text),
+        (None, "metadata.labels.*", "ObjectMeta", Text),
+        (None, "metadata.annotations.*", "ObjectMeta", Text),
+        (Some(ApiKind::ConfigMap), "data.*", "ConfigMap", Text),
+        (Some(ApiKind::Secret), "data.*", "Secret", Bytes),
+        (Some(ApiKind::Secret), "stringData.*", "Secret", Text),
+        (POD, "spec.nodeSelector.*", "PodSpec", Text),
+        (POD, "spec.volumes.*.name", "Volume", Text),
+        (POD, "spec.containers.*.name", "Container", Text),
+        (POD, "spec.containers.*.args.*", "Container", Text),
+        (POD, "spec.containers.*.command.*", "Container", Text),
+        (
+            POD,
+            "spec.containers.*.ports",
+            "Container",
+            List("[]v1.ContainerPort"),
+        ),
+        (
+            POD,
+            "spec.containers.*.ports.*.containerPort",
+            "ContainerPort",
+            Int32,
+        ),
+        (POD, "spec.containers.*.env.*.value", "EnvVar", Text),
+    ]
+};
 
 /// The first value of [`TYPED_FIELDS`] that is of another type, as Go reports it.
 fn wrong_type(resource: &Resource, body: &Value) -> Option<String> {
-    let fields = TYPED_FIELDS.iter();
-    let mut fields = fields.filter(|field| field.kind.is_none_or(|kind| kind == resource.kind));
-    fields.find_map(
-        |TypedField {
-             path,
-             structure,
-             go_type,
-             ..
-         }| {
-            let mut values = at(body, path).into_iter();
-            let found = values.find(|value| !go_type.fits(value))?;
-            let fields: Vec<_> = path.iter().copied().filter(|step| *step != "*").collect();
-            Some(format!(
-                "json: cannot unmarshal {} into Go struct field {structure}.{} of type {}",
-                json_type(found),
-                fields.join("."),
-                go_type.name()
-            ))
-        },
-    )
+    let mut fields = TYPED_FIELDS
+        .iter()
+        .filter(|(kind, ..)| kind.is_none_or(|kind| kind == resource.kind));
+    fields.find_map(|(_, path, structure, go_type)| {
+        let mut values = at(body, path).into_iter();
+        let found = values.find(|value| !go_type.fits(value))?;
+        Some(format!(
+            "json: cannot unmarshal {} into Go struct field {structure}.{} of type {}",
+            json_type(found),
+            path.replace(".*", ""),
+            go_type.name()
+        ))
+    })
 }
 
 /// The values at a path of which `*` stands for any key or index.
-fn at<'v>(value: &'v Value, path: &[&str]) -> Vec<&'v Value> {
-    let Some((step, rest)) = path.split_first() else {
-        return vec![value];
-    };
-    let next: Vec<&Value> = match (*step, value) {
-        ("*", Value::Object(fields)) => fields.values().collect(),
-        ("*", Value::Array(items)) => items.iter().collect(),
-        (step, value) => value.get(step).into_iter().collect(),
-    };
-    next.into_iter().flat_map(|value| at(value, rest)).collect()
+fn at<'v>(value: &'v Value, path: &str) -> Vec<&'v Value> {
+    path.split('.').fold(vec![value], |values, step| {
+        let next = values.into_iter().flat_map(|value| match (step, value) {
+            ("*", Value::Object(fields)) => fields.values().collect(),
+            ("*", Value::Array(items)) => items.iter().collect(),
+            _ => value.get(step).into_iter().collect::<Vec<_>>(),
+        });
+        next.collect()
+    })
 }
 
 /// Brings values in base64 into the form that is stored: without line breaks, and bytes that a client lists as numbers

@@ -1,5 +1,7 @@
 //! The embedded API server answers as a real one does.
 
+mod corpus;
+
 use std::{
     collections::BTreeMap,
     fmt::Write as _,
@@ -8,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use larder_e2e::{Server, corpus};
+use larder_e2e::Server;
 
 const ANSWERS: &str = "testdata/answers.json";
 

@@ -16,11 +16,11 @@ use serde_json::{Map, Value};
 /// One request of the corpus.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Step {
+pub(super) struct Step {
     /// Name, unique; later requests refer to fields of the answer by it.
-    pub name: String,
+    pub(super) name: String,
     /// Method and path with query.
-    pub request: String,
+    pub(super) request: String,
     /// Body as structure.
     #[serde(default)]
     body: Option<Value>,
@@ -54,13 +54,13 @@ fn json() -> String {
 
 /// A server's answer, with the values replaced that no two servers share.
 #[derive(Debug, Deserialize, Serialize, PartialEq, Eq)]
-pub struct Answer {
+pub(super) struct Answer {
     /// HTTP status.
-    pub status: u16,
+    pub(super) status: u16,
     /// Media type, without parameters.
-    pub content_type: String,
+    pub(super) content_type: String,
     /// The body: one document, or the events of a watch, in order.
-    pub documents: Vec<Value>,
+    pub(super) documents: Vec<Value>,
 }
 
 impl Answer {
@@ -79,12 +79,12 @@ impl Answer {
 /// # Errors
 ///
 /// The file is not readable as such a list.
-pub fn requests(yaml: &str) -> anyhow::Result<Vec<Step>> {
+pub(super) fn requests(yaml: &str) -> anyhow::Result<Vec<Step>> {
     Ok(YamlDocument::parse(yaml, COPIED_BYTES)?.decode()?)
 }
 
 /// Sends all requests in order and returns the answers by name; one that did not come has status 0.
-pub async fn play(client: &kube::Client, steps: &[Step]) -> BTreeMap<String, Answer> {
+pub(super) async fn play(client: &kube::Client, steps: &[Step]) -> BTreeMap<String, Answer> {
     let mut raw: BTreeMap<&str, Value> = BTreeMap::new();
     let mut answers = BTreeMap::new();
     for step in steps {
@@ -104,7 +104,7 @@ pub async fn play(client: &kube::Client, steps: &[Step]) -> BTreeMap<String, Ans
 
 /// Whether `got` says that its server's etcd is too old for the request: the release before the recorded one's cannot
 /// report the progress of a watch, so that no list can be streamed.
-pub fn lacks_storage(step: &Step, got: &Answer) -> bool {
+pub(super) fn lacks_storage(step: &Step, got: &Answer) -> bool {
     let Some(feature) = &step.storage_feature else {
         return false;
     };
@@ -119,7 +119,7 @@ pub fn lacks_storage(step: &Step, got: &Answer) -> bool {
 }
 
 /// The differences between `got` and the recorded answer, one line each.
-pub fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> {
+pub(super) fn differences(step: &Step, recorded: &Answer, got: &Answer) -> Vec<String> {
     if step.differs.contains_key("") {
         return Vec::new();
     }
