@@ -36,6 +36,7 @@ use larder_objects::validation::is_subdomain;
 use larder_on_change::parse::{HookList, allowed_actions};
 use larder_pods::static_pod::ApiReferences;
 use larder_transport::RateLimit;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use self::file::{Fields, typed};
@@ -143,7 +144,7 @@ pub struct Config {
 }
 
 /// Which mounts with `subPath` follow their volume in running containers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 pub enum SubPathUpdates {
     /// None.
     Never,
@@ -152,29 +153,6 @@ pub enum SubPathUpdates {
     Annotated,
     /// Those of all pods but for ones with the annotation `larder.dev/subpath-updates: "false"`.
     Always,
-}
-
-impl SubPathUpdates {
-    const ALL: [(&'static str, Self); 3] = [
-        ("Never", Self::Never),
-        ("Annotated", Self::Annotated),
-        ("Always", Self::Always),
-    ];
-
-    /// As it is written.
-    pub(crate) fn as_str(self) -> &'static str {
-        let mut all = Self::ALL.into_iter();
-        all.find(|(_, value)| *value == self)
-            .map_or("", |(text, _)| text)
-    }
-
-    fn parse(text: &str) -> Result<Self, &'static str> {
-        let mut all = Self::ALL.into_iter();
-        let found = all.find(|(name, _)| *name == text);
-        found
-            .map(|(_, value)| value)
-            .ok_or("expected one of Never, Annotated, Always")
-    }
 }
 
 /// The flags; each overrides the file.
@@ -476,7 +454,7 @@ impl Config {
                 }
             })?,
             sub_path_updates: fields
-                .take_text("subPathUpdates", SubPathUpdates::parse)?
+                .take("subPathUpdates", "one of Never, Annotated, Always")?
                 .unwrap_or_default(),
             register_node: fields
                 .take("registerNode", "true or false")?

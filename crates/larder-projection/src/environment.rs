@@ -93,18 +93,10 @@ pub fn environment<'a>(
     };
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
-        if let Some(reference) = &source.config_map_ref {
-            if builder.assumes_all::<ConfigMap>(prefix, &reference.name) {
-                continue;
-            }
-            let config_maps = builder.object::<ConfigMap>(&reference.name, reference.optional)?;
-            builder.all_keys(prefix, config_maps)?;
-        } else if let Some(reference) = &source.secret_ref {
-            if builder.assumes_all::<Secret>(prefix, &reference.name) {
-                continue;
-            }
-            let secret = builder.object::<Secret>(&reference.name, reference.optional)?;
-            builder.all_keys(prefix, secret)?;
+        if let Some(found) = &source.config_map_ref {
+            builder.all_keys::<ConfigMap>(prefix, &found.name, found.optional)?;
+        } else if let Some(found) = &source.secret_ref {
+            builder.all_keys::<Secret>(prefix, &found.name, found.optional)?;
         }
     }
     for variable in container.env {
@@ -176,11 +168,9 @@ impl<'a> Builder<'a> {
             None => unknown,
         };
         let secret = K::KIND == Kind::Secret || before.is_some_and(|before| before.secret);
-        let origin = missing::<K>(name, None);
         let variable = Variable {
-            value: Value::Unknown(Box::new(unknown)),
-            origin,
             secret,
+            ..of_unknown(unknown, missing::<K>(name, None))
         };
         opaque.insert(format!("{prefix}*"), variable);
         true
@@ -207,11 +197,8 @@ impl<'a> Builder<'a> {
     ) -> Result<Option<&'a K>, EnvironmentError> {
         let object = self.inputs.object::<K>(name, optional)?;
         if object.is_none() {
-            self.environment.absent.push(Absent {
-                kind: K::KIND,
-                name,
-                key: None,
-            });
+            let (kind, key) = (K::KIND, None);
+            self.environment.absent.push(Absent { kind, name, key });
         }
         Ok(object)
     }
@@ -239,9 +226,15 @@ impl<'a> Builder<'a> {
     fn all_keys<K: Keyed>(
         &mut self,
         prefix: &'a str,
-        object: Option<&'a K>,
+        name: &'a str,
+        optional: Option<bool>,
     ) -> Result<(), EnvironmentError> {
-        let Some(object) = object else { return Ok(()) };
+        if self.assumes_all::<K>(prefix, name) {
+            return Ok(());
+        }
+        let Some(object) = self.object::<K>(name, optional)? else {
+            return Ok(());
+        };
         let keys = object.variables();
         // Room for all that is still to come, so that the map grows once.
         let to_come = self.container.env.len() + self.services.len();
@@ -319,17 +312,9 @@ impl<'a> Builder<'a> {
                 }
             }
         } else if let Some(key) = &source.config_map_key_ref {
-            if let Some(unknown) = self.assumed::<ConfigMap>(&key.name, &key.key) {
-                return Ok(Some(unknown));
-            }
-            let object = self.object::<ConfigMap>(&key.name, key.optional)?;
-            return self.one_key(object, &key.key, key.optional);
+            return self.one_key::<ConfigMap>(&key.name, &key.key, key.optional);
         } else if let Some(key) = &source.secret_key_ref {
-            if let Some(unknown) = self.assumed::<Secret>(&key.name, &key.key) {
-                return Ok(Some(unknown));
-            }
-            let object = self.object::<Secret>(&key.name, key.optional)?;
-            return self.one_key(object, &key.key, key.optional);
+            return self.one_key::<Secret>(&key.name, &key.key, key.optional);
         } else if let Some(key) = &source.file_key_ref {
             return self.file_key(key);
         } else {
@@ -342,18 +327,16 @@ impl<'a> Builder<'a> {
         }))
     }
 
-    fn assumed<K: Keyed>(&self, name: &'a str, key: &'a str) -> Option<Variable<'a>> {
-        let unknown = self.inputs.assumed::<K>(name, Some(key))?;
-        Some(of_unknown(unknown, missing::<K>(name, Some(key))))
-    }
-
     fn one_key<K: Keyed>(
         &mut self,
-        object: Option<&'a K>,
+        name: &'a str,
         key: &'a str,
         optional: Option<bool>,
     ) -> Result<Option<Variable<'a>>, EnvironmentError> {
-        let Some(object) = object else {
+        if let Some(unknown) = self.inputs.assumed::<K>(name, Some(key)) {
+            return Ok(Some(of_unknown(unknown, missing::<K>(name, Some(key)))));
+        }
+        let Some(object) = self.object::<K>(name, optional)? else {
             return Ok(None);
         };
         if let Some(value) = object.variable(key) {
@@ -474,11 +457,8 @@ fn of_unknown(unknown: Unknown, origin: Origin<'_>) -> Variable<'_> {
 }
 
 fn missing<'a, K: Keyed>(name: &'a str, key: Option<&'a str>) -> Origin<'a> {
-    Origin::Missing {
-        kind: K::KIND,
-        name,
-        key,
-    }
+    let kind = K::KIND;
+    Origin::Missing { kind, name, key }
 }
 
 /// Expands `text`; returns whether anything secret is in the result.

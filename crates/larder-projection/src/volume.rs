@@ -271,16 +271,9 @@ impl<'a> Collector<'a> {
         optional: Option<bool>,
         default: FileDefaults,
     ) -> Result<(), SourceError> {
-        let absent = |key| Absent {
-            kind: K::KIND,
-            name,
-            key,
-        };
-        let missing = |key| Origin::Missing {
-            kind: K::KIND,
-            name,
-            key,
-        };
+        let kind = K::KIND;
+        let absent = |key| Absent { kind, name, key };
+        let missing = |key| Origin::Missing { kind, name, key };
         let items = items.unwrap_or_default();
         if items.is_empty()
             && let Some(unknown) = self.inputs.assumed::<K>(name, None)

@@ -72,7 +72,7 @@ impl Config {
             "onChangeAllowedNetworks": networks,
             "onChangeFromPods": self.on_change.allowed_words(),
             "onChangeParallelism": self.on_change.parallelism,
-            "subPathUpdates": self.sub_path_updates.as_str(),
+            "subPathUpdates": self.sub_path_updates,
             "registerNode": self.register_node,
             "mode": if self.beside.is_some() { "Beside" } else { "Serve" },
             "beside": self.beside.as_ref().map(|beside| json!({

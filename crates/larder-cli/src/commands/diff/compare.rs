@@ -226,15 +226,13 @@ impl<'r> ContainerDiff<'r> {
             Verdict::Removed | Verdict::Fails(_) | Verdict::Unknown => (None, None),
             _ => (before.and_then(Result::ok), after.and_then(Result::ok)),
         };
-        let variables = edits(
-            before
-                .iter()
-                .flat_map(|content| variables(content.environment)),
-            after
-                .iter()
-                .flat_map(|content| variables(content.environment)),
-            |one, other| one.value == other.value,
-        );
+        let variables = |content: &Option<ContainerContent<'r>>| {
+            let environment = content.as_ref().map(|content| content.environment);
+            environment.into_iter().flat_map(variables)
+        };
+        let variables = edits(variables(&before), variables(&after), |one, other| {
+            one.value == other.value
+        });
         let mounts = |content: &Option<ContainerContent<'r>>| {
             let mounts = content.as_ref().map_or(&[][..], |content| content.mounts);
             mounts.iter().map(|mount| (&*mount.mount_path, mount))

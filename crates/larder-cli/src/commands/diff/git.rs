@@ -250,33 +250,31 @@ impl Repository {
         Ok(Found::Entry(Entry { kind, id }))
     }
 
+    /// At most so many bytes of what git prints with these arguments, and whether it has printed all and succeeded.
+    fn output(&self, args: &[&str], most: u64) -> anyhow::Result<(Vec<u8>, bool)> {
+        let mut child = self.git().args(args).spawn().context("cannot run git")?;
+        let mut output = Vec::new();
+        let stdout = child.stdout.take().context("no output of git")?;
+        stdout.take(most).read_to_end(&mut output)?;
+        if output.len() as u64 == most {
+            let _ = child.kill();
+        }
+        let is_success = child.wait()?.success();
+        Ok((output, is_success))
+    }
+
     /// Where the link `id` leads.
     fn target(&self, id: &str) -> anyhow::Result<PathBuf> {
-        let mut git = self.git();
-        let mut child = git
-            .args(["cat-file", "blob", id])
-            .spawn()
-            .context("cannot run git")?;
-        let mut target = Vec::new();
-        let stdout = child.stdout.take().context("no output of git")?;
-        stdout.take(MAX_TARGET_BYTES).read_to_end(&mut target)?;
-        child.wait()?;
+        let (target, _) = self.output(&["cat-file", "blob", id], MAX_TARGET_BYTES)?;
         Ok(PathBuf::from(OsStr::from_bytes(&target)))
     }
 
     /// The entries of the tree `id` by their paths, those of its subtrees if `recursive`.
     fn list(&self, id: &str, recursive: bool) -> anyhow::Result<Tree> {
-        let mut git = self.git();
-        git.args(["ls-tree", "-z", "--full-tree"]);
-        git.args(recursive.then_some("-r")).arg(id);
-        let mut child = git.spawn().context("cannot run git")?;
-        let mut listing = Vec::new();
-        let stdout = child.stdout.take().context("no output of git")?;
-        stdout.take(MAX_LISTING_BYTES).read_to_end(&mut listing)?;
-        if listing.len() as u64 == MAX_LISTING_BYTES {
-            let _ = child.kill();
-        }
-        if !child.wait()?.success() {
+        let mut args = vec!["ls-tree", "-z", "--full-tree", id];
+        args.splice(3..3, recursive.then_some("-r"));
+        let (listing, is_whole) = self.output(&args, MAX_LISTING_BYTES)?;
+        if !is_whole {
             bail!("cannot list the files");
         }
         // `MODE TYPE ID\tPATH\0`.

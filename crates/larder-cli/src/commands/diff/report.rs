@@ -65,8 +65,21 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
     not_read.chain(unknown).collect()
 }
 
-/// The rank of a verdict: what needs attention first.
-fn rank(verdict: &Verdict) -> u8 {
+/// The words for the pods of each [`rank`], and for one container or many.
+const WORDS: [(&str, &str, &str); 5] = [
+    ("would not start", "would not start", "would not start"),
+    ("needs a restart", "needs a restart", "need a restart"),
+    (
+        "live",
+        "sees it without a restart",
+        "see it without a restart",
+    ),
+    ("starts", "starts", "start"),
+    ("removed", "is removed", "are removed"),
+];
+
+/// The rank of a verdict: what needs attention first. The last two need none.
+fn rank(verdict: &Verdict) -> usize {
     match verdict {
         Verdict::Fails(_) => 0,
         Verdict::Restart => 1,
@@ -92,26 +105,17 @@ pub(super) fn pods<'d, 'r>(comparison: &'d Comparison<'r>) -> Vec<&'d PodDiff<'r
     pods
 }
 
-fn pod_rank(pod: &PodDiff<'_>) -> u8 {
-    let ranks = pod
-        .containers
-        .iter()
-        .map(|container| rank(&container.verdict));
+fn pod_rank(pod: &PodDiff<'_>) -> usize {
+    let containers = pod.containers.iter();
+    let ranks = containers.map(|container| rank(&container.verdict));
     ranks.min().unwrap_or_else(|| rank(&Verdict::Removed))
 }
 
 /// The pods of each verdict, with the numbers of their trees.
 pub(super) fn jumps(comparison: &Comparison<'_>) -> Vec<(String, usize)> {
-    let words = [
-        "would not start",
-        "needs a restart",
-        "live",
-        "starts",
-        "removed",
-    ];
     let pods = pods(comparison).into_iter().enumerate();
     let jumps = pods.filter_map(|(number, pod)| {
-        let words = words.get(usize::from(pod_rank(pod)))?;
+        let (words, ..) = WORDS.get(pod_rank(pod))?;
         Some((format!("{words}: {}", pod.key), number))
     });
     jumps.collect()
@@ -122,25 +126,12 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
     if comparison.is_empty() {
         return NO_DIFFERENCE.to_owned();
     }
-    let verdicts = comparison.pods.iter().flat_map(|pod| &pod.containers);
-    let verdicts: Vec<_> = verdicts.map(|container| &container.verdict).collect();
-    let count = |is: fn(&Verdict) -> bool| verdicts.iter().filter(|verdict| is(verdict)).count();
-    let live = count(|verdict| *verdict == Verdict::Live);
-    let restart = count(|verdict| *verdict == Verdict::Restart);
-    let starts = count(|verdict| *verdict == Verdict::Starts);
-    let fails = count(|verdict| matches!(verdict, Verdict::Fails(_)));
-    let removed = count(|verdict| *verdict == Verdict::Removed);
-    let containers = [
-        (fails, "would not start", "would not start"),
-        (restart, "needs a restart", "need a restart"),
-        (
-            live,
-            "sees it without a restart",
-            "see it without a restart",
-        ),
-        (starts, "starts", "start"),
-        (removed, "is removed", "are removed"),
-    ];
+    let containers = WORDS.iter().enumerate().map(|(place, (_, one, many))| {
+        let all = comparison.pods.iter().flat_map(|pod| &pod.containers);
+        let found = all.filter(|container| rank(&container.verdict) == place);
+        (found.count(), *one, *many)
+    });
+    let containers: Vec<_> = containers.collect();
     let containers = match counted(&containers).join(", ") {
         none if none.is_empty() => none,
         some => format!(" (containers: {some})"),

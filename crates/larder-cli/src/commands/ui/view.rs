@@ -35,7 +35,7 @@ impl View {
         let mut pods: Vec<_> = status.pods.iter().map(|pod| (state(pod), pod)).collect();
         // Stable, so pods of one state keep their order.
         pods.sort_by_key(|(state, _)| *state);
-        let settled = pods.partition_point(|(state, _)| *state < PodState::Delivered);
+        let settled = pods.partition_point(|((rank, _), _)| *rank < SETTLED);
         let card = |(state, pod): &(PodState, &PodStatus)| {
             Card::new(format!("pod-{}", pod.uid), &pod_tree(pod, *state))
         };
@@ -66,44 +66,22 @@ impl View {
     }
 }
 
-/// What a pod is counted as, the most urgent first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum PodState {
-    Failing,
-    HookFailing,
-    Waiting,
-    Held,
-    Removing,
-    Delivered,
-    Excluded,
-    Ended,
-}
+/// The rank of a pod, the most urgent first, and what it is counted as.
+type PodState = (u8, &'static str);
+
+/// The first rank of pods that need no look.
+const SETTLED: u8 = 5;
 
 fn state(pod: &PodStatus) -> PodState {
     match pod.delivery.phase {
-        Phase::Failing => PodState::Failing,
-        Phase::Waiting => PodState::Waiting,
-        Phase::Held => PodState::Held,
-        Phase::Removing => PodState::Removing,
-        Phase::Delivered if pod.on_change.iter().any(is_failing) => PodState::HookFailing,
-        Phase::Delivered => PodState::Delivered,
-        Phase::Excluded => PodState::Excluded,
-        Phase::Ended => PodState::Ended,
-    }
-}
-
-impl PodState {
-    const fn as_str(self) -> &'static str {
-        match self {
-            Self::Failing => "failing",
-            Self::HookFailing => "with a failing hook",
-            Self::Waiting => "waiting",
-            Self::Held => "held",
-            Self::Removing => "removing",
-            Self::Delivered => "delivered",
-            Self::Excluded => "excluded",
-            Self::Ended => "ended",
-        }
+        Phase::Failing => (0, "failing"),
+        Phase::Delivered if pod.on_change.iter().any(is_failing) => (1, "with a failing hook"),
+        Phase::Waiting => (2, "waiting"),
+        Phase::Held => (3, "held"),
+        Phase::Removing => (4, "removing"),
+        Phase::Delivered => (SETTLED, "delivered"),
+        Phase::Excluded => (6, "excluded"),
+        Phase::Ended => (7, "ended"),
     }
 }
 
@@ -116,7 +94,7 @@ fn problems(status: &AgentStatus) -> Branch {
 }
 
 /// A pod that needs no look is one line, until its reader opens it.
-fn pod_tree(pod: &PodStatus, state: PodState) -> Branch {
+fn pod_tree(pod: &PodStatus, (rank, state): PodState) -> Branch {
     let name = TableCell::bold(format!("{}/{}", pod.namespace, pod.name));
     let mut cells = vec![name];
     cells.extend(delivery(&pod.delivery));
@@ -128,12 +106,8 @@ fn pod_tree(pod: &PodStatus, state: PodState) -> Branch {
     let containers = pod.containers.iter().map(container);
     let hooks = pod.on_change.iter().map(hook);
     let children = volumes.chain(containers).chain(hooks).collect();
-    let tree = Branch::with(cells, children).in_state(state.as_str());
-    if state < PodState::Delivered {
-        tree
-    } else {
-        tree.folded()
-    }
+    let tree = Branch::with(cells, children).in_state(state);
+    if rank < SETTLED { tree } else { tree.folded() }
 }
 
 /// The columns are those of [`container`] and [`hook`], so that they line up.
