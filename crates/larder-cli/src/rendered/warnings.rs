@@ -214,7 +214,9 @@ pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
 /// Modes of a volume and its items that look like octal numbers.
 fn decimal_modes(part: &Value, found: &mut Vec<String>) {
     if let Value::Array(parts) = part {
-        parts.iter().for_each(|part| decimal_modes(part, found));
+        for part in parts {
+            decimal_modes(part, found);
+        }
     }
     for (field, value) in part.as_object().into_iter().flatten() {
         match (field.as_str(), value.as_i64()) {
