@@ -4,15 +4,15 @@
 //! suite starts these; otherwise it starts the embedded server. The tests are the same for both.
 
 mod address;
+mod binaries;
 mod busy;
 mod client;
 pub mod deploy;
 mod embedded;
 pub mod fake_kubelet;
 pub mod figures;
-pub mod node;
 pub mod pods;
-mod process;
+pub mod process;
 mod proxy;
 mod real;
 mod root_dir;
@@ -20,6 +20,7 @@ mod scratch_dir;
 mod server;
 
 pub use address::{own_address, reserved_port};
+pub use binaries::{Binaries, UnmetRequirement};
 pub use client::{Identity, NODE, NodeRequest};
 pub use embedded::EmbeddedServer;
 pub use proxy::Proxy;

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// A running process; dropped, it is killed.
 #[derive(Debug)]
-pub(crate) struct Process {
+pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
@@ -19,7 +19,11 @@ pub(crate) struct Process {
 
 impl Process {
     /// Starts `command` with its output appended to `log`.
-    pub(crate) fn start(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
+    ///
+    /// # Errors
+    ///
+    /// The log cannot be opened, or the program does not start.
+    pub fn start(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let output = File::options().append(true).create(true).open(log)?;
         let child = command
             .stdin(Stdio::null())
@@ -35,30 +39,45 @@ impl Process {
     }
 
     /// Returns an error with the end of the log if the process has ended.
-    pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn check_alive(&mut self) -> anyhow::Result<()> {
         if let Some(status) = self.child.try_wait()? {
             bail!("{} ended with {status}: {}", self.name, self.last_lines());
         }
         Ok(())
     }
 
-    pub(crate) fn last_lines(&self) -> String {
+    /// The end of its log.
+    pub fn last_lines(&self) -> String {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let mut lines: Vec<_> = log.lines().rev().take(15).collect();
         lines.reverse();
         lines.join("\n")
     }
 
-    pub(crate) fn id(&self) -> u32 {
+    /// Its number.
+    pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    pub(crate) fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// It has ended.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
     /// Asks it to end and waits for that.
-    pub(crate) fn terminate(mut self) -> anyhow::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// It has ended already.
+    pub fn terminate(mut self) -> anyhow::Result<()> {
         self.signal(Signal::TERM)?;
         self.child.wait()?;
         Ok(())
@@ -74,7 +93,11 @@ impl Drop for Process {
 }
 
 /// Runs `command` to its end. Returns what it has printed.
-pub(crate) fn run(command: &mut Command) -> anyhow::Result<String> {
+///
+/// # Errors
+///
+/// It does not start, or fails.
+pub fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command
         .output()
         .with_context(|| format!("failed to start {command:?}"))?;

@@ -15,15 +15,13 @@ use kube::{
     Api, Client,
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
-use larder_e2e::{
-    Identity, NODE, RealServer, Server, StatusPatch,
-    node::{
-        Binaries, Container, IMAGE, KubeletNode, KubeletSettings, Larder, MountView,
-        isolation::Isolated,
-    },
-};
+use larder_e2e::{Binaries, Identity, NODE, RealServer, Server, StatusPatch};
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
+
+use crate::node::{
+    Container, IMAGE, KubeletNode, KubeletSettings, Larder, MountView, isolation::Isolated,
+};
 
 /// Longest wait for an expected event. No test judges speed by it.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(2);

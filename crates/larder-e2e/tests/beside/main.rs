@@ -17,6 +17,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail as tests do")]
 
 mod bed;
+mod node;
 mod scenarios;
 
 use std::{env, panic::AssertUnwindSafe, process::ExitCode};
@@ -24,7 +25,8 @@ use std::{env, panic::AssertUnwindSafe, process::ExitCode};
 use anyhow::bail;
 use bed::Bed;
 use futures::{FutureExt as _, future::LocalBoxFuture};
-use larder_e2e::node::{Binaries, build_larder, isolation};
+use larder_e2e::Binaries;
+use node::{build_larder, isolation};
 use tokio::time::Instant;
 
 /// A scenario: its name and its function.

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::Pod;
-use larder_e2e::node::MountView;
 use serde_json::json;
 
 use super::{Bed, config_map_volume, pod, secret_volume, until_content};
+use crate::node::MountView;
 
 impl Bed {
     /// The pod with a ConfigMap of this value, in a new namespace. Without larder.

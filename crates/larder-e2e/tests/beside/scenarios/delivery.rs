@@ -4,12 +4,16 @@ use std::{fs, time::Duration};
 
 use futures::future::join_all;
 use kube::api::DeleteParams;
-use larder_e2e::{NODE, node::IMAGE};
+use larder_e2e::NODE;
 use serde_json::json;
 use tokio::time::sleep;
 
-use crate::bed::{
-    Bed, config_map_volume, container, content, pod, secret_volume, until, until_content, waits_for,
+use crate::{
+    bed::{
+        Bed, config_map_volume, container, content, pod, secret_volume, until, until_content,
+        waits_for,
+    },
+    node::IMAGE,
 };
 
 /// Long enough to see a wrong touch: the second attempt is due after 1.5 s.

@@ -17,16 +17,13 @@ use kube::{
     api::PostParams,
     config::{KubeConfigOptions, Kubeconfig},
 };
-use larder_e2e::{
-    Identity, NODE,
-    deploy::documents,
-    node::{Container, IMAGE, MountView},
-};
+use larder_e2e::{Identity, NODE, deploy::documents};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::bed::{
-    Bed, code, config_map_volume, patch_status, pod, secret_volume, until, until_content,
+use crate::{
+    bed::{Bed, code, config_map_volume, patch_status, pod, secret_volume, until, until_content},
+    node::{Container, IMAGE, MountView},
 };
 
 pub(super) async fn client_of(kubeconfig: Kubeconfig) -> Client {

@@ -12,12 +12,15 @@ use kube::{
     Api,
     api::{DeleteParams, ListParams},
 };
-use larder_e2e::{Identity, node::MountView};
+use larder_e2e::Identity;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::bed::{Bed, container, content, pod, secret_volume, until, until_content};
+use crate::{
+    bed::{Bed, container, content, pod, secret_volume, until, until_content},
+    node::MountView,
+};
 
 // beside-kubelet 27
 pub(crate) async fn volume_that_is_not_visible_is_unverified(bed: &mut Bed) {

@@ -7,15 +7,15 @@ use kube::{
     Api,
     api::{Patch, PatchParams},
 };
-use larder_e2e::{
-    NODE,
-    node::{MountView, Strategy},
-};
+use larder_e2e::NODE;
 use serde_json::json;
 use tempfile::TempDir;
 use tokio::time::sleep;
 
-use crate::bed::{Bed, content, until, until_content};
+use crate::{
+    bed::{Bed, content, until, until_content},
+    node::{MountView, Strategy},
+};
 
 async fn restart_kubelet(bed: &mut Bed, strategy: Strategy) {
     bed.node.kubelet.stop().unwrap();

@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::ScratchDir;
+use larder_e2e::ScratchDir;
 
 /// The directory of control groups.
 const CGROUPS: &str = "/sys/fs/cgroup";

@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use super::write_json;
-use crate::{NODE, figures::Usage, process::Process, reserved_port};
+use larder_e2e::{NODE, figures::Usage, process::Process, reserved_port};
 
 const START_DEADLINE: Duration = Duration::from_secs(90);
 
 /// The kubelet's change detection strategy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
+pub(crate) enum Strategy {
     /// Watches them.
     #[default]
     Watch,
@@ -33,23 +33,23 @@ pub enum Strategy {
 
 /// The settings of tests.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KubeletSettings {
+pub(crate) struct KubeletSettings {
     /// `configMapAndSecretChangeDetectionStrategy`.
-    pub strategy: Strategy,
+    pub(crate) strategy: Strategy,
     /// `cgroupsPerQOS`: containers are below the cgroup of their pod.
-    pub cgroups_per_qos: bool,
+    pub(crate) cgroups_per_qos: bool,
 }
 
 /// A kubelet, running or not; dropped, it is killed.
 #[derive(Debug)]
-pub struct Kubelet {
+pub(crate) struct Kubelet {
     folder: PathBuf,
     binary: PathBuf,
     kubeconfig: PathBuf,
     socket: PathBuf,
     port: u16,
     /// Takes effect with the next start.
-    pub settings: KubeletSettings,
+    pub(crate) settings: KubeletSettings,
     process: Option<Process>,
 }
 
@@ -76,17 +76,17 @@ impl Kubelet {
     }
 
     /// Its root directory.
-    pub fn root_dir(&self) -> PathBuf {
+    pub(crate) fn root_dir(&self) -> PathBuf {
         self.folder.join("root")
     }
 
     /// The directory of its static pods.
-    pub fn static_pods(&self) -> PathBuf {
+    pub(crate) fn static_pods(&self) -> PathBuf {
         self.folder.join("manifests")
     }
 
     /// Its whole log.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.join("log")).unwrap_or_default()
     }
 
@@ -95,7 +95,7 @@ impl Kubelet {
     /// # Errors
     ///
     /// The process did not start.
-    pub fn start(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn start(&mut self) -> anyhow::Result<()> {
         if self.process.is_some() {
             bail!("the kubelet runs already");
         }
@@ -122,7 +122,7 @@ impl Kubelet {
     /// # Errors
     ///
     /// The process ended, with the end of its log, or the node does not become ready.
-    pub async fn ready(&mut self, admin: &Client) -> anyhow::Result<()> {
+    pub(crate) async fn ready(&mut self, admin: &Client) -> anyhow::Result<()> {
         let nodes: Api<Node> = Api::all(admin.clone());
         let deadline = Instant::now() + START_DEADLINE;
         loop {
@@ -151,7 +151,7 @@ impl Kubelet {
     /// # Errors
     ///
     /// It does not run.
-    pub fn stop(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn stop(&mut self) -> anyhow::Result<()> {
         self.process()?;
         self.process.take().map_or(Ok(()), Process::terminate)
     }
@@ -161,7 +161,7 @@ impl Kubelet {
     /// # Errors
     ///
     /// It does not run.
-    pub fn pause(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn pause(&mut self) -> anyhow::Result<()> {
         self.process()?.signal(Signal::STOP)
     }
 
@@ -170,7 +170,7 @@ impl Kubelet {
     /// # Errors
     ///
     /// It does not run.
-    pub fn resume(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn resume(&mut self) -> anyhow::Result<()> {
         self.process()?.signal(Signal::CONT)
     }
 
@@ -179,7 +179,7 @@ impl Kubelet {
     /// # Errors
     ///
     /// It does not run.
-    pub fn usage(&mut self) -> anyhow::Result<Usage> {
+    pub(crate) fn usage(&mut self) -> anyhow::Result<Usage> {
         Usage::of(self.process()?.id())
     }
 

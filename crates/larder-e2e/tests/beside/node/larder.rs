@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::write_json;
-use crate::{
+use larder_e2e::{
     NODE,
     figures::Usage,
     process::{self, Process},
@@ -25,14 +25,14 @@ const ANSWER: Duration = Duration::from_secs(5);
 
 /// A running agent; dropped, it is killed.
 #[derive(Debug)]
-pub struct Larder {
+pub(crate) struct Larder {
     process: Process,
     folder: TempDir,
 }
 
 /// The mounts of the host that it sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MountView {
+pub(crate) enum MountView {
     /// All of them: a process of the host.
     Host,
     /// Also later ones: a container with `mountPropagation: HostToContainer`.
@@ -57,7 +57,7 @@ impl Larder {
     /// # Errors
     ///
     /// The process did not start.
-    pub fn start(
+    pub(crate) fn start(
         command: &Path,
         kubeconfig: &Path,
         kubelet_root: &Path,
@@ -93,12 +93,12 @@ impl Larder {
     }
 
     /// A directory that it may write to.
-    pub fn lock_dir(&self) -> PathBuf {
+    pub(crate) fn lock_dir(&self) -> PathBuf {
         self.folder.path().join("lock")
     }
 
     /// All that it has logged.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
@@ -107,7 +107,7 @@ impl Larder {
     /// # Errors
     ///
     /// It has ended, or does not answer with a status.
-    pub fn status(&mut self) -> anyhow::Result<Option<Value>> {
+    pub(crate) fn status(&mut self) -> anyhow::Result<Option<Value>> {
         let Some(body) = self.get("/status")? else {
             return Ok(None);
         };
@@ -119,7 +119,7 @@ impl Larder {
     /// # Errors
     ///
     /// As [`Self::status`].
-    pub fn metric(&mut self, name: &str, labels: &str) -> anyhow::Result<u64> {
+    pub(crate) fn metric(&mut self, name: &str, labels: &str) -> anyhow::Result<u64> {
         let text = self.get("/metrics")?.unwrap_or_default();
         let lines = text.lines().filter(|line| {
             let rest = line.strip_prefix(name);
@@ -134,7 +134,7 @@ impl Larder {
     /// # Errors
     ///
     /// It has ended.
-    pub fn usage(&self) -> anyhow::Result<Usage> {
+    pub(crate) fn usage(&self) -> anyhow::Result<Usage> {
         Usage::of(self.process.id())
     }
 
@@ -143,22 +143,12 @@ impl Larder {
     /// # Errors
     ///
     /// It has ended.
-    pub fn open_below(&self, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    pub(crate) fn open_below(&self, folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         let descriptors = fs::read_dir(format!("/proc/{}/fd", self.process.id()))?;
         let targets = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         Ok(targets
             .filter(|target| target.starts_with(folder))
             .collect())
-    }
-
-    /// Asks it to end, and waits until it has.
-    ///
-    /// # Errors
-    ///
-    /// It has ended before.
-    pub fn stop(mut self) -> anyhow::Result<()> {
-        self.process.check_alive()?;
-        self.process.terminate()
     }
 
     fn get(&mut self, path: &str) -> anyhow::Result<Option<String>> {
@@ -184,7 +174,7 @@ impl Larder {
 /// # Errors
 ///
 /// cargo failed.
-pub fn build_larder() -> anyhow::Result<PathBuf> {
+pub(crate) fn build_larder() -> anyhow::Result<PathBuf> {
     if let Some(binary) = env::var_os("LARDER_BENCH_BINARY") {
         return Ok(PathBuf::from(binary));
     }

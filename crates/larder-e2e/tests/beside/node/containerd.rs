@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::time::{Instant, sleep};
 
 use super::{image::IMAGE, write_json};
-use crate::process::{Process, run};
+use larder_e2e::process::{Process, run};
 
 const START_DEADLINE: Duration = Duration::from_mins(1);
 

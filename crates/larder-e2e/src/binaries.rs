@@ -1,17 +1,4 @@
-//! A node with a real kubelet: containerd, the kubelet, and an image made of a static busybox.
-//!
-//! 1. Everything runs in namespaces of its own ([`isolation`]): a test that is killed leaves no process and no mount.
-//! 2. Everything that both processes write is below one folder, which is removed with the node. Directories that they
-//!    need elsewhere (`/run`, `/var/lib/kubelet`, `/var/log`) are in memory, and disappear with the namespace.
-//! 3. The node's containers are in the host's network: no network is configured.
-
-mod container;
-mod containerd;
-mod image;
-pub mod isolation;
-mod kubelet;
-mod larder;
-mod remains;
+//! What a node with a real kubelet needs of this machine.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -20,74 +7,14 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use kube::Client;
-
-pub use self::{
-    container::Container,
-    image::IMAGE,
-    kubelet::{Kubelet, KubeletSettings, Strategy},
-    larder::{Larder, MountView, build_larder},
-};
-use self::{containerd::Containerd, isolation::Isolated, remains::Remains};
-use crate::ScratchDir;
-
-/// containerd and a kubelet that are the node [`NODE`](crate::NODE) of an API server; dropped, they end.
-#[derive(Debug)]
-pub struct KubeletNode {
-    /// The kubelet, which tests stop, pause and start again. Before the runtime, so that it ends first.
-    pub kubelet: Kubelet,
-    containerd: Containerd,
-    _remains: Remains,
-}
-
-impl KubeletNode {
-    /// Starts both, the kubelet as the user of `kubeconfig`. Returns when its node is ready.
-    ///
-    /// # Errors
-    ///
-    /// A process did not start or ended, with the end of its log.
-    pub async fn start(
-        _: &Isolated,
-        binaries: &Binaries,
-        kubeconfig: PathBuf,
-        admin: &Client,
-        settings: KubeletSettings,
-    ) -> anyhow::Result<Self> {
-        let folder = ScratchDir::with_prefix("larder-e2e-node-")?;
-        let containerd = Containerd::start(&folder.path().join("containerd")).await?;
-        let image = image::build(&folder.path().join("image"), &binaries.busybox)?;
-        containerd.import(&image)?;
-        let mut kubelet = Kubelet::prepare(
-            &folder.path().join("kubelet"),
-            binaries.kubelet.clone(),
-            kubeconfig,
-            containerd.socket(),
-            settings,
-        )?;
-        kubelet.start()?;
-        kubelet.ready(admin).await?;
-        Ok(Self {
-            kubelet,
-            containerd,
-            _remains: Remains(folder),
-        })
-    }
-
-    /// The process that the runtime names as the first one of a container.
-    ///
-    /// # Errors
-    ///
-    /// The runtime has no such container, or does not answer.
-    pub fn first_process(&self, container: &Container) -> anyhow::Result<u32> {
-        self.containerd.first_process(&container.id)
-    }
-}
 
 /// The binaries of a node.
 #[derive(Clone, Debug)]
 pub struct Binaries {
-    kubelet: PathBuf,
-    busybox: PathBuf,
+    /// The kubelet.
+    pub kubelet: PathBuf,
+    /// A static busybox.
+    pub busybox: PathBuf,
 }
 
 /// Something that a node needs is missing on this machine.
@@ -174,11 +101,6 @@ fn in_path(path: &OsStr, name: &str) -> anyhow::Result<PathBuf> {
         .map(|folder| folder.join(name))
         .find(|file| file.is_file())
         .with_context(|| format!("there is no {name} in PATH"))
-}
-
-fn write_json(path: &Path, value: &serde_json::Value) -> anyhow::Result<()> {
-    fs::write(path, value.to_string())
-        .with_context(|| format!("failed to write {}", path.display()))
 }
 
 #[cfg(test)]

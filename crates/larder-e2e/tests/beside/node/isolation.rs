@@ -8,12 +8,12 @@ use std::{env, fs, io, os::unix::process::CommandExt as _, path::Path, process::
 
 use anyhow::Context as _;
 
-use crate::process::run;
+use larder_e2e::process::run;
 
 /// Proof that the process has namespaces of its own.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Isolated;
+pub(crate) struct Isolated;
 
 /// Set for the process that runs in them.
 const INSIDE: &str = "LARDER_E2E_ISOLATED";
@@ -26,7 +26,7 @@ const SCRATCH: [&str; 3] = ["/run", "/var/log", "/var/lib/kubelet"];
 /// # Errors
 ///
 /// The namespaces or the mounts in them cannot be created.
-pub fn enter() -> anyhow::Result<Isolated> {
+pub(crate) fn enter() -> anyhow::Result<Isolated> {
     if env::var_os(INSIDE).is_none() {
         let error = again()?;
         return Err(error).context("failed to start unshare");

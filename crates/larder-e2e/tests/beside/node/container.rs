@@ -11,11 +11,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// The first process of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Container {
+pub(crate) struct Container {
     /// The runtime's name of it, without its kind.
-    pub id: String,
+    pub(crate) id: String,
     /// Number of the process.
-    pub pid: u32,
+    pub(crate) pid: u32,
 }
 
 impl Container {
@@ -24,7 +24,7 @@ impl Container {
     /// # Errors
     ///
     /// It does not run.
-    pub fn of(pod: &Pod, name: &str) -> anyhow::Result<Self> {
+    pub(crate) fn of(pod: &Pod, name: &str) -> anyhow::Result<Self> {
         let statuses = pod
             .status
             .as_ref()
@@ -51,7 +51,7 @@ impl Container {
     /// # Errors
     ///
     /// It has ended.
-    pub fn kill(&self) -> anyhow::Result<()> {
+    pub(crate) fn kill(&self) -> anyhow::Result<()> {
         let pid = i32::try_from(self.pid)
             .ok()
             .and_then(Pid::from_raw)
@@ -60,7 +60,7 @@ impl Container {
     }
 
     /// A path of the container, as the host reaches it.
-    pub fn path(&self, inside: &str) -> PathBuf {
+    pub(crate) fn path(&self, inside: &str) -> PathBuf {
         Path::new("/proc")
             .join(self.pid.to_string())
             .join("root")

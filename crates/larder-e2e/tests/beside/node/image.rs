@@ -10,10 +10,10 @@ use std::{
 use serde_json::json;
 
 use super::write_json;
-use crate::process::run;
+use larder_e2e::process::run;
 
 /// Name of the image. Without arguments, its container does nothing, as a sandbox does.
-pub const IMAGE: &str = "larder.test/busybox:1";
+pub(crate) const IMAGE: &str = "larder.test/busybox:1";
 
 /// Busybox's commands that tests use.
 const COMMANDS: [&str; 8] = ["sh", "sleep", "cat", "ls", "touch", "echo", "test", "kill"];
