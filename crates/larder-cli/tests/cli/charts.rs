@@ -63,6 +63,16 @@ async fn charts_are_delivered_with_an_address_for_their_pods() {
 }
 
 #[tokio::test]
+async fn address_of_the_configuration_is_taken_too() {
+    let desk = Desk::with([("agent.yaml", "podAddress: 10.1.2.3\n")]);
+    let mut agent = start(&desk, "--node-name n1 --config agent.yaml");
+    agent.summary();
+    let wait = desk.run("status --wait --timeout 60s --root-dir root");
+    assert_eq!(wait.code, 0, "{wait:?}");
+    assert_eq!(variable(&desk, "loki", "loki", "MY_POD_IPS"), "10.1.2.3");
+}
+
+#[tokio::test]
 async fn without_an_address_the_reason_names_the_flag() {
     let desk = Desk::with([]);
     let mut agent = start(&desk, "--node-name n1");
