@@ -93,14 +93,12 @@ fn flags(args: &RunArgs) -> Flags {
 fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
     let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
     let switch = |is_set: bool| is_set.then(|| "true".to_owned());
+    let log_format = format!("{:?}", args.log_format).to_lowercase();
     let flags = [
         ("manifests", path(&args.manifests)),
         ("kubeconfig", path(&args.kubeconfig)),
         ("kubeconfig-out", path(&args.kubeconfig_out)),
-        (
-            "pod-address",
-            args.pod_address.map(|address| address.to_string()),
-        ),
+        ("pod-address", text(args.pod_address)),
         ("end-pods", switch(args.end_pods)),
         ("context", args.context.clone()),
         ("node-name", args.node_name.clone()),
@@ -109,22 +107,17 @@ fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
         ("dry-run", switch(args.dry_run)),
         ("root-dir", path(&args.place.root_dir)),
         ("config", path(&args.place.config)),
-        ("listen", args.listen.map(|address| address.to_string())),
-        (
-            "change-detection",
-            args.change_detection.map(|strategy| strategy.to_string()),
-        ),
-        (
-            "watch-scope",
-            args.watch_scope.map(|scope| scope.to_string()),
-        ),
-        (
-            "log-format",
-            Some(format!("{:?}", args.log_format).to_lowercase()),
-        ),
+        ("listen", text(args.listen)),
+        ("change-detection", text(args.change_detection)),
+        ("watch-scope", text(args.watch_scope)),
+        ("log-format", Some(log_format)),
     ];
     let typed = flags.into_iter();
     typed.filter_map(|(name, value)| Some((name.to_owned(), value?)))
+}
+
+fn text(value: Option<impl ToString>) -> Option<String> {
+    value.map(|value| value.to_string())
 }
 
 /// The API server that the pods come from.
