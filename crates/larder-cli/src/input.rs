@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use larder_objects::manifest::{Loader, ManifestError, Manifests};
+use larder_objects::{
+    chain,
+    manifest::{Loader, ManifestError, Manifests},
+};
 
 use crate::{
     args::{ManifestArgs, PodName},
@@ -52,6 +55,16 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
         had_errors: !manifests.errors.is_empty(),
         manifests,
     })
+}
+
+/// The path of what could not be read, and the reason.
+pub(crate) fn not_read(error: &ManifestError) -> (String, String) {
+    let (path, text) = (error.path(), chain(error));
+    let reason = text
+        .strip_prefix(path)
+        .and_then(|text| text.strip_prefix(": "));
+    let reason = reason.unwrap_or(&text).to_owned();
+    (path.to_owned(), reason)
 }
 
 /// The manifests at these paths; `-` is standard input.

@@ -240,7 +240,14 @@ impl Offline {
         }
     }
 
-    /// Takes objects and keys that pods lack as there, with unknown values; except those that `other` has.
+    /// Takes what something in the cluster writes as there, with unknown values.
+    pub(crate) fn assume_written(&mut self) {
+        for pod in &mut self.pods {
+            pod.inputs.assumptions.written_later = true;
+        }
+    }
+
+    /// The same, and objects and keys that pods lack; except those that `other` has.
     pub(crate) fn assume_missing(&mut self, other: Option<&Self>) {
         for OfflinePod { pod, inputs, .. } in &mut self.pods {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
@@ -255,6 +262,7 @@ impl Offline {
                 known_elsewhere(&mut known, namespace, &inputs.secrets, &other.secrets);
             }
             inputs.assumptions.missing = Some(known);
+            inputs.assumptions.written_later = true;
         }
     }
 

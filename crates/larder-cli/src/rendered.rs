@@ -16,6 +16,8 @@ mod pod;
 mod warnings;
 pub(crate) mod words;
 
+use std::collections::BTreeSet;
+
 use larder_objects::{chain, manifest::Loader};
 use larder_projection::containers;
 
@@ -75,7 +77,8 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
         }
     }
     let mut json = Vec::new();
-    write_json(&mut json, &document(&rendered)).map_err(|error| error.to_string())?;
+    write_json(&mut json, &document(&rendered, &BTreeSet::new()))
+        .map_err(|error| error.to_string())?;
     Ok(json)
 }
 

@@ -19,6 +19,8 @@ pub struct Assumptions {
     pub facts: bool,
     /// What `metadata.name` is in a pod that a controller makes.
     pub pod_name: PodNameFact,
+    /// What something in the cluster writes later, such as tokens and certificates, exists.
+    pub written_later: bool,
     /// Objects and keys that are missing exist, except these; `None` assumes none.
     pub missing: Option<BTreeSet<ObjectPart>>,
     /// Objects that may exist or not, because they could not be read, whatever `missing` says.
@@ -119,8 +121,7 @@ impl Assumptions {
 
     /// A file that something in the cluster writes.
     pub(crate) fn written_later(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
-        self.missing.as_ref()?;
-        Some(Unknown::of_fact(what))
+        self.written_later.then(|| Unknown::of_fact(what))
     }
 }
 

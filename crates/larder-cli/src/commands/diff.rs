@@ -55,8 +55,14 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
         None => Offline::new(side, ClusterObjects::Assumed),
     };
     let (mut from, mut to) = in_parallel(|| world(sides.from), || world(sides.to));
-    from.assume_missing(Some(&to));
-    to.assume_missing(Some(&from));
+    if sides.cluster.is_some() {
+        // An object that neither the API server nor the manifests have is missing.
+        from.assume_written();
+        to.assume_written();
+    } else {
+        from.assume_missing(Some(&to));
+        to.assume_missing(Some(&from));
+    }
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
     let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.not_read);
     output::results(|out| match args.output {

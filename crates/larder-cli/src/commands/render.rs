@@ -8,6 +8,8 @@
 mod files;
 mod tree;
 
+use std::collections::BTreeSet;
+
 use crate::{
     agent::origin,
     args::{RenderArgs, RenderOutput},
@@ -21,6 +23,7 @@ use crate::{
 pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     let input = input::read(&args.manifests)?;
     let mut failed = input.had_errors;
+    let mut not_read: BTreeSet<_> = input.manifests.errors.iter().map(input::not_read).collect();
     let cluster = match args.output {
         RenderOutput::Json | RenderOutput::Yaml if !args.assume_cluster => {
             ClusterObjects::FromManifests
@@ -30,12 +33,14 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     let mut offline = if args.kubeconfig.is_some() {
         let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
         let known = input.manifests.errors.len();
-        let (manifests, not_read) = cluster::complete(source, input.manifests)?;
+        let (manifests, missed) = cluster::complete(source, input.manifests)?;
         for error in &manifests.errors[known..] {
             output::error(error);
+            not_read.insert(input::not_read(error));
         }
-        failed |= manifests.errors.len() > known || !not_read.reasons.is_empty();
-        Offline::of_cluster(manifests, &not_read.objects)
+        not_read.extend(missed.reasons);
+        failed |= !not_read.is_empty();
+        Offline::of_cluster(manifests, &missed.objects)
     } else {
         Offline::new(input.manifests, cluster)
     };
@@ -49,11 +54,12 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
         .collect();
 
     output::results(|out| match args.output {
-        RenderOutput::Json => write_json(out, &document(&rendered)),
-        RenderOutput::Yaml => write_yaml(out, &document(&rendered)),
+        RenderOutput::Json => write_json(out, &document(&rendered, &not_read)),
+        RenderOutput::Yaml => write_yaml(out, &document(&rendered, &not_read)),
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
         RenderOutput::Html => {
-            let trees = tree::trees(&rendered, args.show_secrets);
+            let mut trees = tree::trees(&rendered, args.show_secrets);
+            trees.extend(tree::not_read(&not_read));
             let summary = tree::summary(&rendered);
             write_page(out, "What containers see", summary, trees, &[])
         }

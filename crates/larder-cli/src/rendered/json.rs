@@ -1,9 +1,13 @@
 //! Rendered pods as JSON, for programs.
 
-use std::{borrow::Cow, collections::BTreeMap};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::{pod::RenderedPod, warnings};
 use crate::output::references::References;
@@ -76,9 +80,26 @@ struct FileReport {
 }
 
 /// One object with all pods.
-pub(crate) fn document(pods: &[RenderedPod<'_>]) -> impl Serialize {
-    let pods: Vec<_> = pods.iter().map(pod).collect();
-    BTreeMap::from([("pods", pods)])
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Document<'r> {
+    pods: Vec<PodReport<'r>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    not_read: Vec<Value>,
+}
+
+/// All pods, and the paths or objects that could not be read, with the reasons.
+pub(crate) fn document<'r>(
+    pods: &'r [RenderedPod<'_>],
+    not_read: &BTreeSet<(String, String)>,
+) -> impl Serialize {
+    let not_read = not_read.iter();
+    Document {
+        pods: pods.iter().map(pod).collect(),
+        not_read: not_read
+            .map(|(path, reason)| json!({"path": path, "reason": reason}))
+            .collect(),
+    }
 }
 
 /// A value as JSON holds it: U+FFFD replaces each invalid byte, as in Go's encoder.

@@ -158,6 +158,10 @@ async fn object_that_may_not_be_read_is_not_known_and_one_that_is_not_there_is_m
     let (report, _, _) = cluster.run("render", &missing, 1);
     let container = &report["pods"][0]["containers"]["web"];
     assert_eq!(*container, json!({"error": "secret \"other\" not found"}));
+    // Not even in the API server, so it would not start.
+    let from = Cluster::with(&[pod(json!([]))]).await;
+    let (report, _, _) = from.run("diff", &missing, 1);
+    assert_eq!(report["pods"][0]["containers"]["web"]["verdict"], "fails");
     let (report, _, _) = cluster.run("render --assume-missing", &missing, 0);
     let container = &report["pods"][0]["containers"]["web"];
     assert_eq!(container["unknown"]["other"], "secret other key k");

@@ -96,6 +96,20 @@ fn messages_of_common_mistakes_say_what_to_write() {
 }
 
 #[test]
+fn what_was_not_read_is_named_in_every_format() {
+    let desk = Desk::with([("app.yaml", POD), ("bad.yaml", "kind: [")]);
+    for format in ["json", "yaml", "tree", "html"] {
+        let run = desk.run(&format!("render -f app.yaml -f bad.yaml -o {format}"));
+        assert_eq!(run.code, 1, "{run:?}");
+        assert!(run.stderr.contains("bad.yaml"), "{run:?}");
+        assert_eq!(run.stdout.contains("bad.yaml"), format != "tree", "{run:?}");
+    }
+    let run = desk.run("render -f app.yaml -f bad.yaml -o json");
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["notRead"][0]["path"], "bad.yaml");
+}
+
+#[test]
 fn a_helm_template_is_recognized() {
     let desk = Desk::with([
         (

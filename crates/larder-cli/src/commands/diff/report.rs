@@ -58,7 +58,7 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        format!("not known, and taken as equal: {what} ({shown}{more})")
+        format!("not known, taken as there and unchanged: {what} ({shown}{more})")
     });
     let not_read = comparison.not_read.iter();
     let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));

@@ -66,11 +66,8 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     }
     for (side, manifests) in [("from", &from), ("to", &to)] {
         for error in &manifests.errors {
-            let text = chain(error);
-            output::note(format_args!("{side}: {text}"));
-            let reason = text.strip_prefix(&format!("{}: ", error.path()));
-            let reason = reason.unwrap_or(&text).to_owned();
-            not_read.insert((error.path().to_owned(), reason));
+            output::note(format_args!("{side}: {}", chain(error)));
+            not_read.insert(input::not_read(error));
         }
     }
     Ok(Sides {

@@ -62,6 +62,15 @@ pub(super) fn trees(pods: &[RenderedPod<'_>], show_secrets: bool) -> Vec<Branch>
     pods.iter().map(|pod| tree_of(pod, shown)).collect()
 }
 
+/// What could not be read; `None` if all was.
+pub(super) fn not_read(all: &BTreeSet<(String, String)>) -> Option<Branch> {
+    let entries = all.iter().map(|(path, reason)| {
+        Branch::new([TableCell::yellow(format!("not read: {path}: {reason}"))])
+    });
+    let title = [TableCell::bold("not looked at")];
+    (!all.is_empty()).then(|| Branch::with(title, entries.collect()))
+}
+
 /// What trees show besides names and sizes.
 #[derive(Clone, Copy)]
 struct Shown {

@@ -36,10 +36,13 @@ pub(super) fn of(
         let _ = writeln!(text, "{}", style.paint(Paint::Yellow, silent));
     }
     if status.pods.is_empty() && status.silent_sources.is_empty() {
-        let hint = format_args!(
-            "no pod has spec.nodeName {}; pods without a node are not served",
-            status.node
-        );
+        let hint = match manifests {
+            Some(_) => "no pod in the manifests is for this node".to_owned(),
+            None => format!(
+                "no pod has spec.nodeName {}; pods without a node are not served",
+                status.node
+            ),
+        };
         let _ = writeln!(text, "{}", style.paint(Paint::Yellow, hint));
     }
     for pod in pods {
@@ -181,6 +184,9 @@ mod tests {
         };
         let text = of(&overview, [], None, Style::PLAIN);
         assert!(text.contains("no pod has spec.nodeName n1"), "{text}");
+        // Those of manifests are bound to it.
+        let text = of(&overview, [], Some(Path::new("m")), Style::PLAIN);
+        assert!(!text.contains("pods without a node"), "{text}");
     }
 
     #[test]

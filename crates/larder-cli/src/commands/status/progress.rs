@@ -24,7 +24,11 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
         let mut hooks = pod.on_change.iter().filter(|hook| hook.state != "Idle");
         let why = match (hooks.next(), pod.delivery.reason.as_str()) {
             (Some(hook), _) if is_done(&pod.delivery) => {
-                format!("hook {} is {}: {}", hook.name, hook.state, hook.reason)
+                let reason = match hook.reason.as_str() {
+                    "" => String::new(),
+                    reason => format!(": {reason}"),
+                };
+                format!("hook {} is {}{reason}", hook.name, hook.state)
             }
             (_, "") => pod.delivery.phase.as_str().to_owned(),
             (_, reason) => reason.to_owned(),
