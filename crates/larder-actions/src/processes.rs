@@ -380,8 +380,14 @@ impl Stat {
         let rest = text.get(end + 1..)?;
         let fields = rest.split(u8::is_ascii_whitespace);
         let mut fields = fields.filter(|field| !field.is_empty());
-        let parent = number(fields.nth(1)?)?;
-        let start = number(fields.nth(17)?)?;
+        let state = fields.next()?;
+        let parent = number(fields.next()?)?;
+        let threads: u32 = number(fields.nth(15)?)?;
+        let start = number(fields.nth(1)?)?;
+        // It has ended, with all its threads, and waits for its parent.
+        if state == b"Z" && threads < 2 {
+            return None;
+        }
         let blocked: u64 = number(fields.nth(9)?)?;
         let caught: u64 = number(fields.nth(1)?)?;
         let handled = blocked | caught;

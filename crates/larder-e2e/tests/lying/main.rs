@@ -275,7 +275,11 @@ async fn survives(http2: bool) {
         node.check_alive();
     }
     let peak = peak_bytes();
-    println!("{} answers, {} MiB at most", liar.answers(), peak >> 20);
+    println!(
+        "{} answers, {answered} of {reads} reads, {} MiB at most",
+        liar.answers(),
+        peak >> 20
+    );
     assert!(peak < MAX_RESIDENT_BYTES, "{} MiB", peak >> 20);
     assert!(answered > reads / 2, "{answered} of {reads} reads");
 

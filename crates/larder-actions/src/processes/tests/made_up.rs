@@ -324,6 +324,19 @@ fn names_of_commands_do_not_confuse() {
     assert_eq!(Stat::parse(text), Some(expected));
 }
 
+#[test]
+fn process_that_has_ended_and_waits_for_its_parent_is_none() {
+    let stat = |state: &str, threads: u32| {
+        let text = format!(
+            "7 (web) {state} 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 {threads} 0 5 1 1 1 1 1 1 1 1 0 0 0 0"
+        );
+        Stat::parse(text.as_bytes()).is_some()
+    };
+    assert_eq!((stat("S", 1), stat("Z", 1)), (true, false));
+    // Only its first thread has ended.
+    assert!(stat("Z", 2));
+}
+
 /// The `uid_map` of the machine's user namespace.
 const ALL_USERS: &str = "         0          0 4294967295\n";
 

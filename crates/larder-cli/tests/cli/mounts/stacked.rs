@@ -11,13 +11,13 @@ use tokio::time::{Duration, Instant, sleep};
 
 use crate::{
     containers::{Container, permitted},
-    run::{Agent, config_map, desk, put, until, volume},
+    run::{self, Agent, config_map, desk, put, status, until, volume},
 };
 
 /// Namespaces, each with 49,152 mounts more than this machine.
 const NAMESPACES: usize = 20;
 /// While hooks of a container that does not run search for it.
-const MEASURED: Duration = Duration::from_secs(30);
+const MEASURED: Duration = Duration::from_secs(20);
 
 /// Each `rbind` of the directory doubles its mounts. Further namespaces are copies of the first.
 const STACK: &str = r#"
@@ -59,17 +59,7 @@ impl Drop for Attacker {
 }
 
 fn pod(name: &str) -> String {
-    format!(
-        "apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  annotations: {{larder.dev/on-change: '[{{signal: SIGHUP, debounce: 0s, retry: {{min: 1s, max: 1s}}}}]'}}
-spec:
-  volumes: [{{name: cfg, configMap: {{name: app}}}}]
-  containers: [{{name: main, image: i, volumeMounts: [{{name: cfg, mountPath: /etc/larder-test}}]}}]
-"
-    )
+    run::pod(name, "app").replace("/cfg", "/etc/larder-test")
 }
 
 /// The time that a processor has worked for the agent.
@@ -100,13 +90,20 @@ async fn mounts_stacked_by_an_ordinary_user_cost_at_most_a_quarter_of_a_processo
         put(&desk, "web.yaml", &pod("web"));
         // Its container does not run, so its hook searches for ever.
         put(&desk, "other.yaml", &pod("other"));
-        let mut agent = Agent::start(&desk);
+        let config = "onChange: [{signal: SIGHUP, pods: [default/web, default/other], debounce: 0s, retry: {min: 1s, max: 1s}}]\n";
+        fs::write(desk.path().join("agent.yaml"), config).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        command.env_clear();
+        let origin = "--manifests m --node-name n1 --config agent.yaml";
+        let mut agent = Agent::spawn(&desk, command, origin);
         agent.summary();
         let _attacker = is_attacked.then(Attacker::start);
         let mut delays = Vec::new();
         for number in 0..5 {
             let directory = volume(&desk, "web");
-            let command = "bash -c 'trap \"echo changed\" HUP; echo ready; while :; do sleep 1000 & wait $!; done'";
+            let command =
+                "perl -e '$| = 1; $SIG{HUP} = sub { print \"changed\\n\" }; print \"ready\\n\";
+                select(undef, undef, undef, 0.05) while 1'";
             let mounts = [(&*directory, "/etc/larder-test")];
             let mut container = Container::start(&mounts, &BTreeMap::new(), command);
             assert_eq!(container.line(), "ready");
@@ -134,9 +131,7 @@ async fn mounts_stacked_by_an_ordinary_user_cost_at_most_a_quarter_of_a_processo
             "{used:?} in {measured:?}"
         );
         until("the other hook to have failed", || {
-            crate::run::status(&desk)["pods"]
-                .to_string()
-                .contains("Retrying")
+            status(&desk)["pods"].to_string().contains("Retrying")
         })
         .await;
     }
