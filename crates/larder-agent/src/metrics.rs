@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     events: Family<Labels<1>, Counter>,
     delay: Histogram,
     pods: Family<Labels<1>, Gauge>,
+    problems: Gauge,
     healthy: Gauge,
     ready: Gauge,
 }
@@ -52,6 +53,10 @@ impl Metrics {
                 Histogram::new(buckets),
             ),
             pods: registrar.add("pods", "Pods by the phase of their delivery"),
+            problems: registrar.add(
+                "problems",
+                "Problems of manifests and pod sources, as in larder status",
+            ),
             healthy: registrar.add(
                 "healthy",
                 "Whether every watch is known to be alive, as in /healthz",
@@ -70,7 +75,13 @@ impl Metrics {
     }
 
     /// Sets what is read at each scrape.
-    pub(crate) fn observe(&self, phases: impl Iterator<Item = Phase>, healthy: bool, ready: bool) {
+    pub(crate) fn observe(
+        &self,
+        phases: impl Iterator<Item = Phase>,
+        problems: usize,
+        healthy: bool,
+        ready: bool,
+    ) {
         let mut counts = Phase::ALL.map(|phase| (phase, 0));
         for phase in phases {
             for (counted, count) in &mut counts {
@@ -81,6 +92,8 @@ impl Metrics {
             let phase = phase.as_str();
             self.pods.get_or_create(&[("phase", phase)]).set(count);
         }
+        self.problems
+            .set(i64::try_from(problems).unwrap_or(i64::MAX));
         self.healthy.set(healthy.into());
         self.ready.set(ready.into());
     }

@@ -203,18 +203,8 @@ impl AgentHandle {
     ) -> AgentStatus<Pods, Objects> {
         let sources = self.sources.lock();
         let silent_sources = sources.silent.iter().map(ToString::to_string).collect();
-        let of_pods = sources.problems.values().flatten();
-        let mut problems: Vec<_> = of_pods.chain(&sources.rejected).cloned().collect();
-        for feed in &sources.feeds {
-            problems.extend(feed.borrow().iter().cloned());
-        }
-        if let Some(mirrors) = &sources.mirrors {
-            problems.extend(mirrors.borrow().iter().map(|(pod, error)| {
-                let (namespace, name, error) = (&pod.namespace, &pod.name, chain(error));
-                format!("mirror pod of {namespace}/{name}: {error}")
-            }));
-        }
         drop(sources);
+        let problems = self.problems();
         let constant = &self.constant;
         AgentStatus {
             node: constant.node.clone(),
@@ -232,6 +222,23 @@ impl AgentHandle {
             pods,
             objects,
         }
+    }
+
+    /// The current problems of manifests and sources.
+    fn problems(&self) -> Vec<String> {
+        let sources = self.sources.lock();
+        let of_pods = sources.problems.values().flatten();
+        let mut problems: Vec<_> = of_pods.chain(&sources.rejected).cloned().collect();
+        for feed in &sources.feeds {
+            problems.extend(feed.borrow().iter().cloned());
+        }
+        if let Some(mirrors) = &sources.mirrors {
+            problems.extend(mirrors.borrow().iter().map(|(pod, error)| {
+                let (namespace, name, error) = (&pod.namespace, &pod.name, chain(error));
+                format!("mirror pod of {namespace}/{name}: {error}")
+            }));
+        }
+        problems
     }
 
     /// The statuses of all pods, by namespace and name. They are made one at a time.
@@ -312,7 +319,11 @@ impl AgentHandle {
         }
         let phases = pods.iter().map(|pod| pod.phase());
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
-        self.node.reports.metrics.observe(phases, healthy, ready);
+        let problems = self.problems().len();
+        self.node
+            .reports
+            .metrics
+            .observe(phases, problems, healthy, ready);
         let mut text = String::new();
         let written = self
             .registries

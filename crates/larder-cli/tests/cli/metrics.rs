@@ -7,7 +7,7 @@ use expect_test::expect_file;
 
 use crate::{
     Desk,
-    run::{Agent, desk},
+    run::{Agent, desk, until},
     service::get,
 };
 
@@ -138,4 +138,33 @@ fn reference_has_every_metric() {
         assert!(metrics.contains_key(name), "{name}");
     }
     expect_file!["../../../../docs/metrics.md"].assert_eq(&reference(&metrics));
+}
+
+#[tokio::test]
+async fn rejected_manifest_is_counted_until_it_is_mended() {
+    let desk = Desk::with([]);
+    let manifest = desk.path().join("m/bad.yaml");
+    fs::create_dir(desk.path().join("m")).unwrap();
+    fs::write(
+        &manifest,
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: 7}\n",
+    )
+    .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    let flags = "--manifests m --node-name n1";
+    let mut agent = Agent::spawn(&desk, command, flags);
+    let address = agent.event("listening")["address"].clone();
+    agent.collect_log();
+    let problems = || {
+        let (_, text) = get(address.as_str().unwrap(), "/metrics", "*/*");
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("larder_problems "));
+        line.unwrap_or_default().to_owned()
+    };
+    until("the problem", || problems() == "1").await;
+    let mended = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
+    desk.replace("m/bad.yaml", mended);
+    until("the end of the problem", || problems() == "0").await;
 }
