@@ -68,6 +68,8 @@ pub struct Limits {
     pub copied_bytes: usize,
     /// Whether the last of duplicate keys wins; otherwise, they are an error.
     pub last_key_wins: bool,
+    /// Whether what YAML 1.2 has and Kubernetes' YAML lacks is an error.
+    pub as_kubernetes: bool,
 }
 
 /// One document of a text, with the lines of its fields. Its texts are zeroized on drop, and `Debug` does not show them.
@@ -87,6 +89,7 @@ impl YamlDocument {
             documents: 1,
             copied_bytes,
             last_key_wins: false,
+            as_kubernetes: false,
         };
         match Self::parse_all(text, limits)?.pop() {
             Some(document) => Ok(document),
@@ -200,6 +203,7 @@ pub(crate) fn parse(chunk: Chunk<'_>, limits: &mut Limits) -> Result<Vec<Node>, 
     };
     let mut builder = Builder {
         events: Parser::new_from_str_with_options(chunk.text, options),
+        text: chunk.text,
         first_line: chunk.line,
         anchors: HashMap::new(),
         limits,
@@ -278,6 +282,7 @@ impl Node {
 
 struct Builder<'a> {
     events: Parser<'a, StrInput<'a>>,
+    text: &'a str,
     first_line: usize,
     anchors: HashMap<usize, Anchored>,
     limits: &'a mut Limits,
@@ -312,6 +317,7 @@ impl<'a> Builder<'a> {
         let line = self.line(span);
         let (content, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
+                self.check_escapes(style, span)?;
                 let value = scalar(&text, style, tag.as_deref())
                     .map_err(|problem| Error::syntax(line, problem))?;
                 // A block scalar's text moves; nothing else is worth the trouble.
@@ -370,8 +376,12 @@ impl<'a> Builder<'a> {
             let line = self.line(span);
             let is_merge_key =
                 matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let key_span = matches!(&event, Event::Scalar(..)).then_some(span);
             let key = self.node(event, span)?;
             let (event, span) = self.expect_next()?;
+            if let Some(key) = key_span {
+                self.check_key(key, span)?;
+            }
             let value = self.node(event, span)?;
             if is_merge_key {
                 merged.extend(merge_sources(value)?);
@@ -395,6 +405,40 @@ impl<'a> Builder<'a> {
         entries.sort_by(|(one, _), (other, _)| one.cmp(other));
         entries.dedup_by(|next, first| next.0 == first.0);
         Ok(entries)
+    }
+
+    /// YAML 1.2 has taken the escape `\/` from JSON, and Kubernetes' YAML lacks it.
+    fn check_escapes(&self, style: ScalarStyle, span: Span) -> Result<(), Error> {
+        let is_quoted = style == ScalarStyle::DoubleQuoted && self.limits.as_kubernetes;
+        let written = span.slice(self.text).filter(|_| is_quoted);
+        let mut bytes = written.unwrap_or_default().bytes();
+        while let Some(byte) = bytes.next() {
+            if byte == b'\\' && bytes.next() == Some(b'/') {
+                let problem = "\\/ is no escape to Kubernetes: write /";
+                return Err(Error::syntax(self.line(span), problem));
+            }
+        }
+        Ok(())
+    }
+
+    /// To Kubernetes, a key without `?` and its colon are on one line.
+    fn check_key(&self, key: Span, value: Span) -> Result<(), Error> {
+        let (Some(key_range), Some(value_range)) = (key.byte_range(), value.byte_range()) else {
+            return Ok(());
+        };
+        if !self.limits.as_kubernetes {
+            return Ok(());
+        }
+        let before = self.text.get(..key_range.start).unwrap_or_default();
+        let after = self.text.get(key_range.end..value_range.start);
+        let to_colon = after.and_then(|after| after.split_once(':'));
+        let has_break = key.start.line() != key.end.line()
+            || to_colon.is_some_and(|(to_colon, _)| to_colon.contains('\n'));
+        if has_break && !before.trim_end().ends_with('?') {
+            let problem = "a key and its colon are on one line";
+            return Err(Error::syntax(self.line(key), problem));
+        }
+        Ok(())
     }
 
     fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, Error> {
@@ -510,6 +554,7 @@ mod tests {
             documents: 16,
             copied_bytes,
             last_key_wins: false,
+            as_kubernetes: false,
         }
     }
 

@@ -103,7 +103,11 @@ impl Assumptions {
     /// A key that an object lacks.
     pub(crate) fn key(&self, kind: Kind, name: &str, key: &str) -> Option<Unknown> {
         let what = format!("{} {name} key {key}", kind.singular());
-        self.part(kind, name, Some(key), what, String::new())
+        let Unknown(mut parts) = self.part(kind, name, Some(key), what, String::new())?;
+        if let [ValuePart::Source(source)] = &mut parts[..] {
+            source.lacking = Some((name.into(), key.into()));
+        }
+        Some(Unknown(parts))
     }
 
     fn part(
@@ -134,6 +138,8 @@ pub struct UnknownSource {
     detail: Arc<str>,
     /// The kind of the object that is missing; `None` for a fact that only the running pod has.
     pub object: Option<Kind>,
+    /// The name of the object and the key that it lacks, if the object is there.
+    pub lacking: Option<(Arc<str>, Arc<str>)>,
 }
 
 impl UnknownSource {
@@ -142,6 +148,7 @@ impl UnknownSource {
             what: what.into(),
             detail: detail.into(),
             object: None,
+            lacking: None,
         }
     }
 

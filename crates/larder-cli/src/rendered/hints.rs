@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use larder_objects::{ConfigMap, Kind, Secret, chain};
 use larder_projection::{
     EnvironmentError, Inputs, Keyed, MountError, ObjectError, PayloadError, SourceError,
-    pod_volumes,
+    UnknownSource, pod_volumes,
 };
 
 use super::{
@@ -44,6 +44,13 @@ impl RenderedPod<'_> {
             }
             _ => String::new(),
         }
+    }
+
+    /// What a key that an object lacks may be instead.
+    pub(crate) fn key_hint(&self, source: &UnknownSource) -> Option<String> {
+        let (kind, (name, key)) = (source.object?, source.lacking.as_ref()?);
+        let hint = did_you_mean(key, keys(self.inputs, kind, name));
+        (!hint.is_empty()).then_some(hint)
     }
 
     /// The same for a volume.

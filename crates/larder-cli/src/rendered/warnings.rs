@@ -2,11 +2,13 @@
 //!
 //! Invariant: no byte of a Secret is in a warning.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{EnvFromSource, KeyToPath, Volume};
 use larder_objects::{ConfigMap, Secret};
-use larder_projection::{ContainerView, Inputs, Keyed, Mount, Origin, expand, pod_volumes};
+use larder_projection::{
+    ContainerView, Inputs, Keyed, Mount, Origin, Unknown, expand, pod_volumes,
+};
 use serde_json::Value;
 
 use super::{RenderedPod, container::files_below, pod::RenderedContainer, words::size};
@@ -36,6 +38,12 @@ pub(super) fn of_container(
             ));
         }
     }
+    let unknown = view.environment.unknown().flat_map(Unknown::sources);
+    let hints = unknown.filter_map(|source| {
+        let hint = pod.key_hint(source)?;
+        Some(format!("{}: {hint}", source.what))
+    });
+    found.extend(hints.collect::<BTreeSet<_>>());
     found.extend(unexpanded(container, view));
     found.extend(set_twice(pod.inputs, container));
     let variables = view.environment.iter();

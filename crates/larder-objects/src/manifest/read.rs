@@ -56,7 +56,9 @@ impl Source<'_> {
             Lines::Yaml(node) => Some(node),
             Lines::Json(chunk, node) => node
                 .get_or_init(|| {
+                    // It is JSON, whose escape `\/` Kubernetes' YAML lacks.
                     let mut limits = limits(chunk.text);
+                    limits.as_kubernetes = false;
                     yaml::parse(*chunk, &mut limits).ok()?.into_iter().next()
                 })
                 .as_ref(),
@@ -119,6 +121,7 @@ fn limits(text: &str) -> Limits {
         documents: usize::MAX,
         copied_bytes: (4 << 20) + text.len().saturating_mul(16),
         last_key_wins: false,
+        as_kubernetes: true,
     }
 }
 

@@ -216,6 +216,7 @@ pub(super) fn yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>, Kubeconfig
         documents: 16,
         copied_bytes: 0,
         last_key_wins: true,
+        as_kubernetes: false,
     };
     let decoded = YamlDocument::parse_all(text, limits)
         .and_then(|documents| documents.iter().map(YamlDocument::decode).collect());

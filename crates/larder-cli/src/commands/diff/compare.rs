@@ -34,6 +34,8 @@ pub(super) struct Comparison<'r> {
     pub(super) unreferenced: Vec<(Kind, ObjectKey)>,
     /// What is not known of each container, with its pod, whether or not they differ.
     pub(super) unknown: Vec<(ObjectKey, &'r str, String)>,
+    /// What some of that may be instead.
+    pub(super) hints: BTreeMap<String, String>,
     /// Paths or objects that could not be read, and why.
     pub(super) not_read: BTreeSet<(String, String)>,
 }
@@ -118,15 +120,17 @@ impl<'r> Comparison<'r> {
         // Whether one differs is seen in its containers.
         let (from, to) = (by_name(from).into_iter(), by_name(to).into_iter());
         let sides = edits(from, to, |_, _| false);
-        let mut unknown = Vec::new();
+        let (mut unknown, mut hints) = (Vec::new(), BTreeMap::new());
         let pods = sides.into_iter().filter_map(|((namespace, name), sides)| {
-            PodDiff::new(ObjectKey::new(namespace, name), sides, &mut unknown)
+            let key = ObjectKey::new(namespace, name);
+            PodDiff::new(key, sides, &mut unknown, &mut hints)
         });
         let pods = pods.collect();
         Self {
             pods,
             unreferenced: unreferenced(from_world, to_world),
             unknown,
+            hints,
             not_read,
         }
     }
@@ -145,11 +149,13 @@ fn unreferenced(from: &Offline, to: &Offline) -> Vec<(Kind, ObjectKey)> {
 }
 
 impl<'r> PodDiff<'r> {
-    /// `None` without a difference. Adds what is not known of its containers to `unknown`.
+    /// `None` without a difference. Adds what is not known of its containers to `unknown`, and to `hints` what that may
+    /// be.
     fn new(
         key: ObjectKey,
         sides: Edit<&'r RenderedPod<'r>>,
         unknown: &mut Vec<(ObjectKey, &'r str, String)>,
+        hints: &mut BTreeMap<String, String>,
     ) -> Option<Self> {
         let (from, to) = sides.sides();
         let asks = to.is_some_and(RenderedPod::updates_sub_paths);
@@ -157,7 +163,13 @@ impl<'r> PodDiff<'r> {
         let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
         let after = to.into_iter().flat_map(contents);
         let mut containers: Vec<_> = after
-            .map(|(view, one)| ContainerDiff::new(view, before.remove(view.name), Some(one), asks))
+            .map(|(view, one)| {
+                let sources = one.iter().flat_map(ContainerContent::unknown);
+                let found = sources
+                    .filter_map(|source| Some((source.what.to_string(), to?.key_hint(source)?)));
+                hints.extend(found);
+                ContainerDiff::new(view, before.remove(view.name), Some(one), asks)
+            })
             .collect();
         for container in &containers {
             let found = container.unknown.iter();

@@ -58,7 +58,9 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
             0 => String::new(),
             more => format!(" and {more} more"),
         };
-        format!("not known, taken as there and unchanged: {what} ({shown}{more})")
+        let hint = comparison.hints.get(what);
+        let hint = hint.map(|hint| format!(", {hint}")).unwrap_or_default();
+        format!("not known, taken as there and unchanged: {what}{hint} ({shown}{more})")
     });
     let not_read = comparison.not_read.iter();
     let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));

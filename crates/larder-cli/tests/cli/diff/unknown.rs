@@ -123,6 +123,28 @@ fn what_one_side_lacks_is_a_difference() {
 }
 
 #[test]
+fn key_that_looks_misspelled_is_named_with_the_likely_one() {
+    let with = |key: &str| {
+        let object = "\n---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: app, namespace: prod}, data: {LEVEL: info}}\n";
+        let env = format!("valueFrom: {{configMapKeyRef: {{name: app, key: {key}}}}}");
+        POD.replace("value: info", &env) + object
+    };
+    for format in ["tree", "markdown", "html"] {
+        let run = run(&with("LEVEL"), &with("LEVL"), &format!("-o {format}"));
+        assert_eq!(run.code, 1, "{run:?}");
+        let text = run.stdout.replace("&quot;", "\"").replace("&#34;", "\"");
+        let expected = "configmap app key LEVL, did you mean \"LEVEL\"?";
+        assert!(text.contains(expected), "{format}: {text}");
+    }
+    let desk = Desk::with([("app.yaml", &with("LEVL"))]);
+    let run = desk.run("render -f app.yaml --assume-missing -o json");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let warnings = &report["pods"][0]["containers"]["web"]["warnings"];
+    let expected = "configmap app key LEVL: did you mean \"LEVEL\"?";
+    assert_eq!(warnings[0], expected, "{warnings}");
+}
+
+#[test]
 fn variables_of_an_unknown_object_are_unknown_too() {
     let pod = |value: &str| {
         POD.replace(
