@@ -262,6 +262,12 @@ impl ManifestDir {
     }
 
     fn take(&mut self, reading: Reading) -> FileObjects {
+        for warning in &reading.warnings {
+            warn!(
+                problem = warning,
+                "manifest has a field that does not exist, ignoring it"
+            );
+        }
         self.catalogue
             .read(&reading.path, reading.documents, reading.problems)
     }

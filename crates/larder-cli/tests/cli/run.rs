@@ -580,3 +580,19 @@ fn status_without_an_agent_is_an_error() {
         "{stderr}"
     );
 }
+
+#[tokio::test]
+async fn misspelled_field_of_a_manifest_is_logged_with_the_likely_one() {
+    let desk = Desk::with([]);
+    fs::create_dir(desk.path().join("m")).unwrap();
+    let pod = "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, image: i, envs: []}]}}";
+    fs::write(desk.path().join("m/app.yaml"), pod).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+    command.env_clear();
+    let mut agent = Agent::spawn(&desk, command, "--manifests m --node-name n1");
+    let event = agent.event("manifest has a field that does not exist, ignoring it");
+    let problem = event["problem"].as_str().unwrap();
+    for part in ["m/app.yaml: document 1", "envs", "did you mean \"env\"?"] {
+        assert!(problem.contains(part), "{problem}");
+    }
+}

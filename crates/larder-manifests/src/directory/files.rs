@@ -41,6 +41,8 @@ pub(super) struct Reading {
     pub(super) path: PathBuf,
     pub(super) documents: Vec<Document>,
     pub(super) problems: Vec<String>,
+    /// Fields that are unknown.
+    pub(super) warnings: Vec<String>,
 }
 
 /// Reads one file; an unreadable part is a problem.
@@ -52,5 +54,10 @@ pub(super) fn read(path: PathBuf) -> Reading {
         path,
         documents: manifests.documents,
         problems: manifests.errors.iter().map(|error| chain(error)).collect(),
+        warnings: manifests
+            .warnings
+            .iter()
+            .map(|warning| chain(warning))
+            .collect(),
     }
 }
