@@ -89,8 +89,8 @@ struct Document<'r> {
 }
 
 /// All pods, and the paths or objects that could not be read, with the reasons.
-pub(crate) fn document<'r>(
-    pods: &'r [RenderedPod<'_>],
+pub(crate) fn document(
+    pods: &[RenderedPod<'_>],
     not_read: &BTreeSet<(String, String)>,
 ) -> impl Serialize {
     let not_read = not_read.iter();
