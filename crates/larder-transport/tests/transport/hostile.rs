@@ -164,7 +164,7 @@ async fn trailers_end_a_stream_whatever_follows_them() {
         .await;
     assert_eq!(first.next().await.unwrap(), "");
     assert_eq!(first.next().await.unwrap_err(), "end of stream");
-    // Data after them reaches nobody.
+    // Nobody reads the data that follows.
     peer.send(stream, b"late\n").await;
     let (mut second, stream) = watch(&client, &mut peer).await;
     // Trailers that are not the end are against the protocol.
