@@ -12,8 +12,7 @@
 //! Invariants:
 //! 1. A document of a manifest that cannot be parsed affects no other: the text is split at its `---` lines before
 //!    anything is parsed, as by `kubectl` (apimachinery 1.36, `pkg/util/yaml/decoder.go`). What kubectl reads is read
-//!    alike or refused, and what it passes over is an error. Some texts that it refuses are read: a file of YAML that
-//!    begins with a brace, keys of several lines, `\/`.
+//!    alike or refused, and what it refuses or passes over is an error, by [`Limits::as_kubernetes`].
 //! 2. No error quotes a scalar: it may belong to a Secret. Keys are quoted, since they identify the place.
 //! 3. Copies made by anchors and aliases count against [`Limits::copied_bytes`].
 //! 4. No tree is deeper than 100 levels, copies included: everything below walks it recursively.
@@ -37,6 +36,7 @@
 //! ```
 
 mod chunks;
+mod kubernetes;
 mod scalar;
 
 use std::{collections::HashMap, fmt};
@@ -48,6 +48,7 @@ use serde_json::Value;
 use crate::{FieldPath, PathSegment, manifest::typed, wiped::Wiped};
 
 pub(crate) use self::chunks::{Chunk, chunks};
+use self::kubernetes::Checker;
 
 /// Largest number of mappings and sequences within each other. JSON has a limit of its own, 128, in `serde_json`.
 const MAX_DEPTH: usize = 100;
@@ -182,7 +183,7 @@ impl Error {
 }
 
 /// Next line, line separator and paragraph separator: line breaks of YAML 1.1, which Kubernetes reads, and not of 1.2.
-pub(crate) const LINE_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
+const LINE_BREAKS: [char; 3] = ['\u{85}', '\u{2028}', '\u{2029}'];
 
 /// The documents of a chunk, in order. Usually one; `...` may separate more. What is copied is taken off the limits.
 ///
@@ -203,7 +204,7 @@ pub(crate) fn parse(chunk: Chunk<'_>, limits: &mut Limits) -> Result<Vec<Node>, 
     };
     let mut builder = Builder {
         events: Parser::new_from_str_with_options(chunk.text, options),
-        text: chunk.text,
+        kubernetes: limits.as_kubernetes.then(|| Checker::new(chunk.text)),
         first_line: chunk.line,
         anchors: HashMap::new(),
         limits,
@@ -282,7 +283,8 @@ impl Node {
 
 struct Builder<'a> {
     events: Parser<'a, StrInput<'a>>,
-    text: &'a str,
+    /// What Kubernetes refuses, if that counts.
+    kubernetes: Option<Checker<'a>>,
     first_line: usize,
     anchors: HashMap<usize, Anchored>,
     limits: &'a mut Limits,
@@ -301,10 +303,16 @@ struct Anchored {
 
 impl<'a> Builder<'a> {
     fn next(&mut self) -> Result<Option<(Event<'a>, Span)>, Error> {
-        self.events.next().transpose().map_err(|error| {
+        let next = self.events.next().transpose().map_err(|error| {
             let line = self.first_line + error.marker().line().max(1) - 1;
             Error::syntax(line, error.info())
-        })
+        })?;
+        if let (Some((event, span)), Some(kubernetes)) = (&next, &mut self.kubernetes) {
+            let checked = kubernetes.check(event, *span);
+            checked
+                .map_err(|(line, problem)| Error::syntax(self.first_line + line - 1, problem))?;
+        }
+        Ok(next)
     }
 
     fn expect_next(&mut self) -> Result<(Event<'a>, Span), Error> {
@@ -317,7 +325,6 @@ impl<'a> Builder<'a> {
         let line = self.line(span);
         let (content, anchor) = match event {
             Event::Scalar(text, style, anchor, tag) => {
-                self.check_escapes(style, span)?;
                 let value = scalar(&text, style, tag.as_deref())
                     .map_err(|problem| Error::syntax(line, problem))?;
                 // A block scalar's text moves; nothing else is worth the trouble.
@@ -376,12 +383,8 @@ impl<'a> Builder<'a> {
             let line = self.line(span);
             let is_merge_key =
                 matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
-            let key_span = matches!(&event, Event::Scalar(..)).then_some(span);
             let key = self.node(event, span)?;
             let (event, span) = self.expect_next()?;
-            if let Some(key) = key_span {
-                self.check_key(key, span)?;
-            }
             let value = self.node(event, span)?;
             if is_merge_key {
                 merged.extend(merge_sources(value)?);
@@ -405,40 +408,6 @@ impl<'a> Builder<'a> {
         entries.sort_by(|(one, _), (other, _)| one.cmp(other));
         entries.dedup_by(|next, first| next.0 == first.0);
         Ok(entries)
-    }
-
-    /// YAML 1.2 has taken the escape `\/` from JSON, and Kubernetes' YAML lacks it.
-    fn check_escapes(&self, style: ScalarStyle, span: Span) -> Result<(), Error> {
-        let is_quoted = style == ScalarStyle::DoubleQuoted && self.limits.as_kubernetes;
-        let written = span.slice(self.text).filter(|_| is_quoted);
-        let mut bytes = written.unwrap_or_default().bytes();
-        while let Some(byte) = bytes.next() {
-            if byte == b'\\' && bytes.next() == Some(b'/') {
-                let problem = "\\/ is no escape to Kubernetes: write /";
-                return Err(Error::syntax(self.line(span), problem));
-            }
-        }
-        Ok(())
-    }
-
-    /// To Kubernetes, a key without `?` and its colon are on one line.
-    fn check_key(&self, key: Span, value: Span) -> Result<(), Error> {
-        let (Some(key_range), Some(value_range)) = (key.byte_range(), value.byte_range()) else {
-            return Ok(());
-        };
-        if !self.limits.as_kubernetes {
-            return Ok(());
-        }
-        let before = self.text.get(..key_range.start).unwrap_or_default();
-        let after = self.text.get(key_range.end..value_range.start);
-        let to_colon = after.and_then(|after| after.split_once(':'));
-        let has_break = key.start.line() != key.end.line()
-            || to_colon.is_some_and(|(to_colon, _)| to_colon.contains('\n'));
-        if has_break && !before.trim_end().ends_with('?') {
-            let problem = "a key and its colon are on one line";
-            return Err(Error::syntax(self.line(key), problem));
-        }
-        Ok(())
     }
 
     fn alias(&mut self, anchor: usize, line: usize) -> Result<Node, Error> {

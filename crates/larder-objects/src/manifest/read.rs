@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     FieldPath,
-    yaml::{self, Chunk, LINE_BREAKS, Limits, Node},
+    yaml::{self, Chunk, Limits, Node},
 };
 
 /// Number of errors, and of warnings, that are reported of one file. The others are counted.
@@ -160,8 +160,7 @@ impl Loader {
     ) {
         let body = chunk.without_separator();
         // kubectl reads a file as JSON if it begins so. Below a separator, it reads all as YAML.
-        let is_json = body.text.trim_start().starts_with('{')
-            && (body == chunk || !body.text.contains(LINE_BREAKS));
+        let is_json = body == chunk && body.text.trim_start().starts_with('{');
         if !(is_json && self.json(file, body, document)) {
             self.yaml(file, body, document, limits);
         }

@@ -288,3 +288,40 @@ fn errors_quote_no_value_and_little_of_a_key() {
         assert!(error.len() < 500, "{error}");
     }
 }
+
+/// What kubectl (1.32) refuses of what YAML 1.2 has. In each pair of texts, it reads the second.
+#[test]
+fn what_kubernetes_lacks_is_refused_in_manifests_only() {
+    let cases = [
+        ("a: |\n  \tx\n", "a: |2\n  \tx\n", 2, "tab"),
+        ("a: b\n\t\n", "a: b\n  \t\n", 2, "tab"),
+        ("a:\n  b: c\n  \t\n", "a:\n  b: c\n   \t\n", 3, "tab"),
+        ("a: 'b'\n \t# c\n", "a: 'b' \t# c\n", 2, "tab"),
+        ("a: b\n  c\n\td\n", "a: b\n  c\n \td\n", 3, "tab"),
+        ("a: [b\n\t]\n", "a: [b,\n\tc]\n", 2, "tab"),
+        ("- \ta\n", "- a:\tb\n", 1, "tab"),
+        ("a: \"b\\/c\"\n", "a: \"b\\\\/c\"\n", 1, "escape"),
+        ("{\"a\"\n: b}\n", "{? \"a\"\n: b}\n", 1, "one line"),
+        ("a: {!x\n b: c}\n", "a: {!x b: c}\n", 1, "one line"),
+        ("a: [b?c]\n", "a: b?c\n", 1, "quote"),
+        ("a: {b: :c}\n", "a: {b: c:d}\n", 1, "quote"),
+        ("a: &b.c d\n", "a: &b-c d\n", 1, "anchor"),
+        ("a: !b#c d\n", "a: !b/c d\n", 1, "tag"),
+    ];
+    let read = |text: &str, as_kubernetes| {
+        let mut limits = limits(1 << 20);
+        limits.as_kubernetes = as_kubernetes;
+        parse(Chunk { text, line: 1 }, &mut limits).map(|nodes| nodes.len())
+    };
+    for (refused, taken, line, word) in cases {
+        let error = read(refused, true).unwrap_err();
+        assert_eq!(error.line, line, "{refused:?}: {}", error.problem);
+        assert!(
+            error.problem.contains(word),
+            "{refused:?}: {}",
+            error.problem
+        );
+        assert_eq!(read(refused, false), Ok(1), "{refused:?}");
+        assert_eq!(read(taken, true), Ok(1), "{taken:?}");
+    }
+}
