@@ -150,8 +150,8 @@ impl<'a> Checker<'a> {
                 if self.is_flow() && is_sign {
                     return Err((span.start.line(), SIGN));
                 }
-                let indents = self.open.iter().rev();
-                let indent = indents.filter_map(|parent| parent.indent).next();
+                let mut parents = self.open.iter().rev();
+                let indent = parents.find_map(|parent| parent.indent);
                 let limit = indent.map_or(0, |indent| indent + 1);
                 let mut continued = written.split('\n').enumerate().skip(1);
                 let is_refused = |(_, line): &(usize, &str)| {
@@ -276,8 +276,8 @@ impl<'a> Checker<'a> {
 /// Checks the name of an anchor or an alias, which has a sign before it.
 fn check_name(written: &str, line: usize) -> Result<(), Refusal> {
     let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-    match written.chars().skip(1).all(is_of_name) {
-        true => Ok(()),
-        false => Err((line, NAME)),
+    if written.chars().skip(1).all(is_of_name) {
+        return Ok(());
     }
+    Err((line, NAME))
 }

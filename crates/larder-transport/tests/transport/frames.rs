@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, split},
     net::{TcpListener, TcpStream},
 };
 
@@ -34,8 +34,8 @@ pub(crate) struct Listener {
 }
 
 /// One connection from the client.
-pub(crate) struct Peer {
-    socket: TcpStream,
+pub(crate) struct Peer<S = TcpStream> {
+    socket: S,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -70,16 +70,25 @@ impl Listener {
 
     /// A connection that allows `streams`.
     pub(crate) async fn accept(&self, streams: u32) -> Peer {
-        let mut peer = self.accept_silently().await;
+        Peer::greet(self.accept_silently().await.socket, streams).await
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Peer<S> {
+    /// Takes the client's preface from `socket`, and allows `streams`.
+    pub(crate) async fn greet(socket: S, streams: u32) -> Self {
+        let mut peer = Self { socket };
         let mut preface = [0; 24];
         within(peer.socket.read_exact(&mut preface)).await.unwrap();
         assert!(preface.starts_with(b"PRI * HTTP/2.0"));
         peer.limit(streams).await;
         peer
     }
-}
 
-impl Peer {
+    pub(crate) fn into_inner(self) -> S {
+        self.socket
+    }
+
     /// Allows `streams` from now on.
     pub(crate) async fn limit(&mut self, streams: u32) {
         let mut payload = vec![0, 3];
@@ -178,7 +187,7 @@ impl Peer {
     /// Sends the bytes of these frames `times` times, and drops what the client sends meanwhile. Returns whether the
     /// client has read all of it.
     pub(crate) async fn flood(&mut self, frames: &[u8], times: usize) -> bool {
-        let (mut reader, mut writer) = self.socket.split();
+        let (mut reader, mut writer) = split(&mut self.socket);
         let write = async {
             for _ in 0..times {
                 writer.write_all(frames).await?;
@@ -215,11 +224,6 @@ impl Peer {
     /// Ends the peer's side only.
     pub(crate) async fn half_close(&mut self) {
         self.socket.shutdown().await.unwrap();
-    }
-
-    /// Ends the connection with a TCP reset.
-    pub(crate) fn cut(self) {
-        self.socket.set_zero_linger().unwrap();
     }
 
     async fn wait_for(&mut self, kind: u8) -> Frame {
@@ -259,6 +263,14 @@ impl Peer {
         let frame = frame(kind, flags, stream, payload);
         // The client may be gone already, which the client's side of the test judges.
         let _ = within(self.socket.write_all(&frame)).await;
+        let _ = within(self.socket.flush()).await;
+    }
+}
+
+impl Peer {
+    /// Ends the connection with a TCP reset.
+    pub(crate) fn cut(self) {
+        self.socket.set_zero_linger().unwrap();
     }
 }
 

@@ -20,8 +20,8 @@ use crate::{
     chain, config,
     faults::{client, first_watch, plain, post, transport_error, watch},
     frames::{
-        DATA, END_HEADERS, END_STREAM, HEADERS, Listener, NO_ERROR, PING, PRIORITY, RST_STREAM,
-        SETTINGS, WINDOW_UPDATE, frame,
+        DATA, END_HEADERS, END_STREAM, HEADERS, Listener, NO_ERROR, PING, PRIORITY, Peer,
+        RST_STREAM, SETTINGS, WINDOW_UPDATE, frame,
     },
     within,
 };
@@ -252,33 +252,49 @@ async fn certificate_out_of_its_time_is_rejected_with_words() {
     }
 }
 
-/// Answers the first request with half of a list, and ends the connection without a word of TLS.
-async fn cut_in_a_list(listener: TcpListener, tls: Arc<ServerConfig>) {
+/// Half of a list, which a body without a length would make a whole answer.
+const HALF: &[u8] = b"{\"items\": [";
+
+/// Answers the first request with [`HALF`], and ends the connection without a word of TLS.
+async fn cut_in_a_list(listener: TcpListener, tls: Arc<ServerConfig>, is_http2: bool) {
     let (socket, _) = listener.accept().await.unwrap();
     let mut stream = TlsAcceptor::from(tls).accept(socket).await.unwrap();
-    let mut request = [0; 4096];
-    let read = stream.read(&mut request).await.unwrap();
-    assert!(request[..read].starts_with(b"GET /list"));
-    // Without a length, the end of the connection is the end of the answer.
-    let half = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{\"items\": [";
-    stream.write_all(half).await.unwrap();
-    stream.flush().await.unwrap();
+    if is_http2 {
+        let mut peer = Peer::greet(stream, 100).await;
+        let request = peer.request().await;
+        // 0x88 is `:status: 200` in the static table of HPACK.
+        peer.write(HEADERS, END_HEADERS, request, &[0x88]).await;
+        peer.send(request, HALF).await;
+        stream = peer.into_inner();
+    } else {
+        let mut request = [0; 4096];
+        let read = stream.read(&mut request).await.unwrap();
+        assert!(request[..read].starts_with(b"GET /list"));
+        let head = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+        stream.write_all(&[head, HALF].concat()).await.unwrap();
+        stream.flush().await.unwrap();
+    }
     let (socket, _) = stream.into_inner();
     drop(socket);
 }
 
 #[tokio::test]
 async fn list_that_ends_without_close_notify_is_broken_and_not_short() {
-    let authority = Authority::new();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("https://{}", listener.local_addr().unwrap());
-    let mut kube = kube::Config::new(url.parse().unwrap());
-    kube.root_cert = Some(vec![authority.der()]);
-    let client = Client::new(kube, config()).await;
-    let tls = authority.server(&["http/1.1"]);
-    let (response, ()) = join!(client.get("/list"), within(cut_in_a_list(listener, tls)));
-    let mut body = Watch(response.unwrap().into_body());
-    assert_eq!(body.next().await.unwrap(), "{\"items\": [");
-    let error = body.next().await.unwrap_err();
-    assert!(error.contains("connection to 127.0.0.1"), "{error}");
+    for (protocol, is_http2) in [("http/1.1", false), ("h2", true)] {
+        let authority = Authority::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        let mut kube = kube::Config::new(url.parse().unwrap());
+        kube.root_cert = Some(vec![authority.der()]);
+        let client = Client::new(kube, config()).await;
+        let cut = cut_in_a_list(listener, authority.server(&[protocol]), is_http2);
+        let (response, ()) = join!(client.get("/list"), within(cut));
+        let mut body = Watch(response.unwrap().into_body());
+        assert_eq!(body.next().await.unwrap(), HALF, "{protocol}");
+        let error = body.next().await.unwrap_err();
+        assert!(
+            error.contains("connection to 127.0.0.1"),
+            "{protocol}: {error}"
+        );
+    }
 }
