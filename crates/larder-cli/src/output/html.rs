@@ -208,10 +208,8 @@ mod tests {
 
     #[test]
     fn markup_of_a_name_is_text() {
-        let tree = Branch::with(
-            [TableCell::bold("</article><script>alert(1)</script>")],
-            vec![Branch::new([TableCell::plain("a\"b'&c")])],
-        );
+        let tree = Branch::new().bold("</article><script>alert(1)</script>");
+        let tree = tree.with([Branch::new().plain("a\"b'&c")]);
         let card = Card::new("\"><img src=x>", &tree);
         assert!(
             !card.html.contains("<script") && !card.html.contains("<img"),

@@ -3,7 +3,7 @@
 use indexmap::{IndexMap, IndexSet};
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::{Kind, volume_sources};
-use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unknown};
+use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unknown, Variable};
 
 use super::pod::RenderedPod;
 use crate::output::escaped;
@@ -47,6 +47,15 @@ pub(crate) fn unknown(value: &Unknown, shows_text: bool) -> String {
         "not known"
     };
     escaped(&format!("<{words}: {what}>")).into_owned()
+}
+
+/// The value of a variable; its length instead if it `is_hidden`.
+pub(crate) fn variable_value(variable: &Variable<'_>, is_hidden: bool) -> String {
+    match variable.value.unknown() {
+        Some(unknown) => self::unknown(unknown, !is_hidden),
+        None if is_hidden => format!("<hidden, {}>", size(variable.value.len())),
+        None => value(&variable.value),
+    }
 }
 
 /// Whether [`value`] shows less than the value, or it has several lines.
