@@ -144,7 +144,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
             },
         )
     });
-    let volumes = rendered.volumes.iter().map(|(volume, projection)| {
+    let volumes = rendered.volumes.values().map(|(volume, projection)| {
         let report = PartReport::of(
             projection,
             |error| rendered.volume_error(error),

@@ -191,7 +191,7 @@ fn failures(pod: &RenderedPod<'_>) -> Vec<Branch> {
         Some(line.dim(pod.start_hint(error)))
     });
     // A volume that no container mounts is never set up, so its error is harmless.
-    let used = pod.volumes.iter();
+    let used = pod.volumes.values();
     let used = used.filter(|(volume, _)| pod.is_used(volume));
     let volumes = used.filter_map(|(volume, projection)| {
         let error = projection.as_ref().err()?;
@@ -344,7 +344,7 @@ fn content(
 
 /// Volumes that are filled from objects and that no container mounts.
 fn unmounted(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
-    let volumes = pod.volumes.iter();
+    let volumes = pod.volumes.values();
     let volumes = volumes.filter(|(volume, _)| !pod.is_used(volume));
     let branches = volumes.map(|(volume, projection)| {
         let text = format!("volume {}: {}", volume.name, volume_type(volume));
