@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
             Ok((target, true)) => target,
             incomplete => {
                 if let Err(failure) = incomplete {
-                    output::error(&failure);
+                    output::error(failure.error.as_ref());
                 }
                 output::note("keeping the last good state");
                 return Update::default();

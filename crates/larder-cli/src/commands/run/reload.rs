@@ -21,8 +21,8 @@ pub(super) async fn reload(run: &Run<'_>) {
     };
     let (new, warning) = match blocking::<Result<_, Failure>>(load).await {
         Ok(loaded) => loaded,
-        Err(error) => {
-            let error = chain(&error);
+        Err(failure) => {
+            let error = chain(failure.error.as_ref());
             error!(
                 error,
                 "failed to reload the configuration, keeping the one in use"
