@@ -71,10 +71,8 @@ pub(super) fn followed(root_dir: &Path, target: &ExecTarget) -> Vec<PathBuf> {
     let mut followed = Vec::new();
     if let Contents::Delivered(delivered) = &target.contents {
         followed.push(delivered.environment.clone());
-        followed.extend(
-            filled(target.volumes())
-                .filter_map(|volume| delivered.volumes.get(&volume.name).cloned()),
-        );
+        let volumes = filled(target.volumes());
+        followed.extend(volumes.filter_map(|volume| delivered.volumes.get(&volume.name).cloned()));
     }
     // Another pod of the same name appears here.
     let namespace = target.pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -103,8 +101,8 @@ fn delivered(
         let name = &volume.name;
         if VolumeKind::of(volume).is_some() {
             let status = status.volumes.iter().find(|volume| volume.name == *name);
-            let status =
-                status.with_context(|| format!("volume {name} has not been processed yet"))?;
+            let what = || format!("volume {name} has not been processed yet");
+            let status = status.with_context(what)?;
             let directory = agent.path(&status.path)?;
             if status.delivery.phase != Phase::Delivered {
                 // A volume that was delivered once keeps its content: a container can start with it.
@@ -125,10 +123,8 @@ fn delivered(
             }
         }
     }
-    let environment = status
-        .containers
-        .iter()
-        .find(|status| status.name == container);
+    let mut environments = status.containers.iter();
+    let environment = environments.find(|status| status.name == container);
     let environment = environment.context("its environment has not been processed yet")?;
     if environment.delivery.phase != Phase::Delivered {
         bail!("its environment {}", waits(&environment.delivery));
