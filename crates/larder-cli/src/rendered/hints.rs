@@ -12,7 +12,7 @@ use super::{
     pod::{RenderedPod, StartError},
     words::WRITTEN_LATER,
 };
-use crate::offline::did_you_mean;
+use crate::offline::{did_you_mean, with_hint};
 
 impl RenderedPod<'_> {
     /// Why a container does not start, with the hint.
@@ -88,12 +88,5 @@ pub(crate) fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Vec<&'a st
     match kind {
         Kind::ConfigMap => of::<ConfigMap>(inputs, name),
         Kind::Secret => of::<Secret>(inputs, name),
-    }
-}
-
-fn with_hint(text: String, hint: &str) -> String {
-    match hint {
-        "" => text,
-        hint => format!("{text}; {hint}"),
     }
 }
