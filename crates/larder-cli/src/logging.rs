@@ -13,7 +13,6 @@ use std::{
     panic,
 };
 
-use anyhow::anyhow;
 use larder_agent::local_api::LogControl;
 use tracing::{
     Event, Level, Subscriber, dispatcher, error, field,
@@ -67,9 +66,8 @@ pub(crate) fn start(format: LogFormat) -> LogControl {
         LogFormat::Text => {
             // No colors: in a line with them, an escape sequence of a name would go unnoticed.
             let log = log.with_ansi(false);
-            subscriber
-                .with(log.with_writer(|| EscapedLines(io::stderr())))
-                .init();
+            let log = log.with_writer(|| EscapedLines(io::stderr()));
+            subscriber.with(log).init();
         }
         LogFormat::Json => {
             let log = log.json().flatten_event(true);
@@ -189,9 +187,8 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "unknown log level {text:?}, expected off, error, warn, info, debug, trace, or a filter such as larder=trace,info"
         ));
     }
-    EnvFilter::builder()
-        .parse(text)
-        .map_err(|error| anyhow!(error).to_string())
+    let filter = EnvFilter::builder().parse(text);
+    filter.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

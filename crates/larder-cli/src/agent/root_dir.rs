@@ -124,11 +124,8 @@ pub(super) fn is_shared_default(path: &Path) -> bool {
 /// It cannot be created, or another user controls it.
 pub(super) fn create(path: &Path) -> anyhow::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot create {}", path.display()));
-        }
+        created => return created.with_context(|| format!("cannot create {}", path.display())),
     }
     let found =
         fs::symlink_metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
