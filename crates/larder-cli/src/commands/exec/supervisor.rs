@@ -9,7 +9,7 @@
 
 use std::{
     future::pending, io, mem, os::unix::process::ExitStatusExt as _, pin::pin, process::ExitStatus,
-    rc::Rc, sync::Arc,
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -94,8 +94,7 @@ impl Child {
 
     fn send(&self, signal: Signal) {
         if let Self::Running(processes) = self {
-            // If the command has just ended, its exit is the next event.
-            let _ = Rc::clone(processes.inside()).send(signal);
+            processes.inside().send(signal);
         }
     }
 
