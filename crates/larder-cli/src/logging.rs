@@ -94,25 +94,18 @@ fn filter(level: Level) -> EnvFilter {
 
 /// Starts logging as k8s-sidecar does: three fields for each event. `LARDER_LOG` overrides the level.
 pub(crate) fn start_sidecar(settings: &LogSettings) {
-    let format = ThreeFields {
-        json: settings.json,
-    };
     tracing_subscriber::fmt()
         .with_env_filter(filter(settings.level))
         .log_internal_errors(false)
         .with_writer(|| EscapedLines(io::stderr()))
-        .event_format(format)
+        .event_format(*settings)
         .finish()
         .with(LineLimit)
         .init();
 }
 
 /// `time`, `level` and `msg`; the fields of an event follow its message.
-struct ThreeFields {
-    json: bool,
-}
-
-impl<S, N> FormatEvent<S, N> for ThreeFields
+impl<S, N> FormatEvent<S, N> for LogSettings
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
