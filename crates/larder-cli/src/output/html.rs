@@ -26,8 +26,8 @@ pub(crate) struct Page<'p> {
     pub(crate) title: &'p str,
     /// The line below the title.
     pub(crate) summary: String,
-    /// Links to cards: texts and identities.
-    pub(crate) jumps: Vec<(String, String)>,
+    /// Links to trees: texts and numbers.
+    pub(crate) jumps: &'p [(String, usize)],
     /// The path on its server at which the page follows it.
     pub(crate) live: Option<&'p str>,
 }
@@ -78,12 +78,10 @@ pub(crate) fn write_page(
     trees: impl IntoIterator<Item = Branch>,
     jumps: &[(String, usize)],
 ) -> io::Result<()> {
-    let jumps = jumps.iter();
-    let jumps = jumps.map(|(text, number)| (text.clone(), format!("card-{number}")));
     let page = Page {
         title,
         summary,
-        jumps: jumps.collect(),
+        jumps,
         live: None,
     };
     out.write_all(page.head().as_bytes())?;
@@ -106,9 +104,9 @@ impl Page<'_> {
         let live = self
             .live
             .map_or_else(String::new, |path| format!(" data-live=\"{}\"", text(path)));
-        let jumps = self.jumps.iter();
-        let jumps = jumps
-            .map(|(label, id)| format!("<li><a href=\"#{}\">{}</a></li>", text(id), text(label)));
+        let jumps = self.jumps.iter().map(|(label, number)| {
+            format!("<li><a href=\"#card-{number}\">{}</a></li>", text(label))
+        });
         let jumps = match jumps.collect::<String>() {
             none if none.is_empty() => none,
             some => format!("<nav><ul>{some}</ul></nav>\n"),
@@ -231,7 +229,7 @@ mod tests {
         let page = Page {
             title: "t",
             summary: String::new(),
-            jumps: Vec::new(),
+            jumps: &[],
             live: None,
         };
         let page = page.render();

@@ -205,7 +205,7 @@ fn page(home: &str) -> Response {
     let page = Page {
         title: "larder",
         summary: "asking the agent".to_owned(),
-        jumps: Vec::new(),
+        jumps: &[],
         live: Some(home),
     };
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
