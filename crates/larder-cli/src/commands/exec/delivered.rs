@@ -17,13 +17,13 @@ use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
 use larder_files::regular_file::read_regular_file;
 use larder_objects::validation::{is_label, is_subdomain};
 use larder_projection::{
-    MAX_ENVIRONMENT_BYTES, VolumeKind, containers,
+    MAX_ENVIRONMENT_BYTES, VolumeKind,
     disk::{empty_dir_path, read_environment},
 };
 
 use super::{
     content::filled,
-    target::{Contents, Delivered, ExecTarget, container_name, volumes},
+    target::{Contents, Delivered, ExecTarget, container_called, container_name, volumes},
 };
 use crate::{
     agent::AgentClient,
@@ -93,11 +93,8 @@ fn delivered(
         }
         Phase::Delivered | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
-    let view = containers(pod)
-        .find(|view| view.name == container)
-        .expect("the name is that of one of the pod's containers");
     let mut directories = BTreeMap::new();
-    for volume in volumes(pod, view) {
+    for volume in volumes(pod, container_called(pod, container)) {
         let name = &volume.name;
         if VolumeKind::of(volume).is_some() {
             let status = status.volumes.iter().find(|volume| volume.name == *name);
@@ -109,10 +106,8 @@ fn delivered(
                 if fs::symlink_metadata(directory.join("..data")).is_err() {
                     bail!("volume {name} {}", waits(&status.delivery));
                 }
-                output::note(format_args!(
-                    "volume {name} keeps its last good copy{}",
-                    because(&status.delivery.reason)
-                ));
+                let why = because(&status.delivery.reason);
+                output::note(format_args!("volume {name} keeps its last good copy{why}"));
             }
             directories.insert(name.clone(), directory);
         } else if volume.empty_dir.is_some() {

@@ -149,9 +149,7 @@ impl ExecTarget {
     }
 
     pub(super) fn container(&self) -> ContainerView<'_> {
-        containers(&self.pod)
-            .find(|container| container.name == self.container)
-            .expect("the name is that of one of the pod's containers")
+        container_called(&self.pod, &self.container)
     }
 
     /// What hooks may name: the container, and the volumes that it mounts.
@@ -180,6 +178,13 @@ impl ExecTarget {
     pub(super) fn volumes(&self) -> impl Iterator<Item = &Volume> {
         volumes(&self.pod, self.container())
     }
+}
+
+/// The container called `name`, which [`container_name`] has returned.
+pub(super) fn container_called<'a>(pod: &'a Pod, name: &str) -> ContainerView<'a> {
+    let mut all = containers(pod);
+    let found = all.find(|container| container.name == name);
+    found.expect("the name is that of one of the pod's containers")
 }
 
 /// The volumes that a container mounts.
