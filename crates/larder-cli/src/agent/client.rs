@@ -143,10 +143,8 @@ impl AgentClient {
     pub(crate) fn path(&self, path: &str) -> anyhow::Result<PathBuf> {
         let root = self.root.path();
         let outside = || {
-            format!(
-                "cannot use {path} from the agent's answer: expected a path below {}",
-                root.display()
-            )
+            let root = root.display();
+            format!("cannot use {path} from the agent's answer: expected a path below {root}")
         };
         let path = Path::new(path);
         let below = path.strip_prefix(root).with_context(outside)?;
@@ -169,7 +167,7 @@ impl AgentClient {
     /// No trusted agent listens.
     pub(crate) fn stream(&self, path: &str) -> anyhow::Result<UnixStream> {
         let opened = self.connect().and_then(|mut stream| {
-            write!(stream, "GET {path} HTTP/1.0\r\n\r\n")?;
+            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
             Ok(stream)
         });
         opened.map_err(|error| explain(error, &self.socket))
@@ -181,11 +179,8 @@ impl AgentClient {
         let stream = UnixStream::connect(self.root.socket(name)?)?;
         let user = socket_peercred(&stream)?.uid.as_raw();
         if !is_trusted(user) {
-            bail!(
-                "cannot trust the agent on {}: it runs as user {user}, expected {}",
-                self.socket.display(),
-                trusted_users()
-            );
+            let (socket, trusted) = (self.socket.display(), trusted_users());
+            bail!("cannot trust the agent on {socket}: it runs as user {user}, expected {trusted}");
         }
         Ok(stream)
     }

@@ -84,9 +84,8 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
             .context("cannot apply readOnlyRootFilesystem")?;
     }
     view.enter()?;
-    supervisor
-        .and_then(|supervisor| supervisor.pass_mounts())
-        .context("cannot pass the mounts to the supervisor")?;
+    let passed = supervisor.and_then(|supervisor| supervisor.pass_mounts());
+    passed.context("cannot pass the mounts to the supervisor")?;
     // Step 3
     become_user(&settings.identity, &settings.privileges)?;
     // Step 4

@@ -77,10 +77,9 @@ impl PrivateView {
 
     /// Mounts a file or a directory.
     pub(super) fn mount(&mut self, mount: &PlannedMount) -> anyhow::Result<()> {
-        let is_dir = fs::metadata(&mount.source)
-            .with_context(|| format!("cannot find {}", mount.source.display()))?
-            .is_dir();
-        let target = self.ensure(Path::new(&mount.target), is_dir)?;
+        let found = fs::metadata(&mount.source);
+        let found = found.with_context(|| format!("cannot find {}", mount.source.display()))?;
+        let target = self.ensure(Path::new(&mount.target), found.is_dir())?;
         mount_bind_recursive(&mount.source, &opened(&target)?.link).context("cannot bind-mount")?;
         restrict(&target, mount.read_only, mount.options)
             .context("cannot make the mount read-only")?;
