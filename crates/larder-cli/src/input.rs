@@ -116,9 +116,8 @@ fn explain_built(filenames: &[PathBuf]) {
 fn skipped(manifests: &Manifests) -> String {
     let total: usize = manifests.skipped.values().sum();
     let kinds = manifests.skipped.iter();
-    let kinds: Vec<_> = kinds
-        .map(|(kind, count)| format!("{count} {kind}"))
-        .collect();
-    let (objects, kinds) = (output::count(total, "object"), kinds.join(", "));
+    let kinds = kinds.map(|(kind, count)| format!("{count} {kind}"));
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    let objects = output::count(total, "object");
     format!("skipped {objects} of other kinds: {kinds}")
 }

@@ -79,10 +79,8 @@ impl RenderedPod<'_> {
 /// The keys that variables can have of the object.
 pub(crate) fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Vec<&'a str> {
     fn of<'a, K: Keyed>(inputs: &'a Inputs, name: &str) -> Vec<&'a str> {
-        let object = K::all(inputs)
-            .get(name)
-            .and_then(|found| found.as_ref().ok());
-        let keys = object.into_iter().flat_map(|object| object.variables());
+        let object = K::all(inputs).get(name).into_iter().flatten();
+        let keys = object.flat_map(|object| object.variables());
         keys.map(|(key, _)| key).collect()
     }
     match kind {

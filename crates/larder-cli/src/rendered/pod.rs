@@ -147,11 +147,8 @@ impl<'a> RenderedPod<'a> {
 
     /// Whether a container does not start, a volume cannot be filled, or a hook is wrong.
     pub(crate) fn has_errors(&self) -> bool {
-        let mut containers = self.containers.iter();
-        let mut volumes = self.volumes.values();
-        let mut annotations = self.hooks.iter();
-        containers.any(|(_, container)| container.is_err())
-            || volumes.any(|(_, projection)| projection.is_err())
-            || annotations.any(|annotation| annotation.hooks.is_err())
+        self.containers.iter().any(|(_, view)| view.is_err())
+            || self.volumes.values().any(|(_, filled)| filled.is_err())
+            || self.hooks.iter().any(|found| found.hooks.is_err())
     }
 }

@@ -248,9 +248,8 @@ impl RenderedPod<'_> {
     /// What deserves a look, each with the container or volume that has it.
     pub(crate) fn warnings(&self) -> Vec<(String, String)> {
         let containers = self.containers.iter().flat_map(|(container, view)| {
-            let found = view
-                .iter()
-                .flat_map(|view| of_container(self, container, view));
+            let found = view.iter();
+            let found = found.flat_map(|view| of_container(self, container, view));
             found.map(|text| (super::words::heading(container), text))
         });
         let volumes = pod_volumes(self.pod).flat_map(|volume| {

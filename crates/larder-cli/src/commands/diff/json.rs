@@ -62,9 +62,8 @@ impl<'c> Report<'c> {
 
 fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
     let containers = diff.containers.iter();
-    let containers: Map<_, _> = containers
-        .map(|one| (one.container.name.to_owned(), container(one, show_secrets)))
-        .collect();
+    let containers =
+        containers.map(|one| (one.container.name.to_owned(), container(one, show_secrets)));
     let mut pod = json!({
         "namespace": diff.key.namespace,
         "name": diff.key.name,
@@ -73,7 +72,7 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
             Edit::Removed(_) => "removed",
             Edit::Changed(..) => "changed",
         },
-        "containers": containers,
+        "containers": containers.collect::<Map<_, _>>(),
     });
     if !diff.hooks.is_empty() {
         let hooks = diff.hooks.iter();

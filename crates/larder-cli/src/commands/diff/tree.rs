@@ -37,11 +37,8 @@ pub(super) fn write(
     for tree in trees(comparison, show_secrets) {
         writeln!(out, "{}", tree.render(style))?;
     }
-    writeln!(
-        out,
-        "{}",
-        style.paint(Paint::Bold, report::summary(comparison))
-    )
+    let summary = style.paint(Paint::Bold, report::summary(comparison));
+    writeln!(out, "{summary}")
 }
 
 /// The trees of a comparison, made one after the other: each may be as large as the objects that its pod references.

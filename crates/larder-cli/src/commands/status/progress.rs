@@ -31,9 +31,8 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
         };
         format!("{}/{} ({why})", pod.namespace, pod.name)
     });
-    let missing = missing
-        .iter()
-        .map(|name| format!("{name} (not served by the agent)"));
+    let missing = missing.iter();
+    let missing = missing.map(|name| format!("{name} (not served by the agent)"));
     let waiting: Vec<_> = pods.chain(missing).collect();
     let (named, others) = waiting.split_at(waiting.len().min(NAMED_PODS));
     let named = named.join(", ");

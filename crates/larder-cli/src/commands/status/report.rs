@@ -196,9 +196,8 @@ fn head(status: &AgentStatus) -> String {
             pods => Some(format!("{pods} {}", phase.as_str().to_lowercase())),
         }
     });
-    let pods: Vec<_> = std::iter::once(count(status.pods.len(), "pod"))
-        .chain(by_phase)
-        .collect();
+    let all = std::iter::once(count(status.pods.len(), "pod"));
+    let pods: Vec<_> = all.chain(by_phase).collect();
     let volumes = || status.pods.iter().flat_map(|pod| &pod.volumes);
     let pending = volumes().filter(|volume| !is_done(&volume.delivery));
     let pending = match pending.count() {
@@ -370,11 +369,8 @@ fn section<const N: usize>(rows: impl Iterator<Item = Row<N>>) -> String {
         return String::new();
     };
     let heading = first.each_ref().map(|(heading, _)| *heading);
-    let rows: Vec<_> = rows
-        .into_iter()
-        .map(|row| row.map(|(_, cell)| cell))
-        .collect();
-    format!("\n{}", table(heading, &rows))
+    let cells = rows.into_iter().map(|row| row.map(|(_, cell)| cell));
+    format!("\n{}", table(heading, &cells.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]
