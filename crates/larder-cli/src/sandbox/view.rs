@@ -106,7 +106,7 @@ impl PrivateView {
                         ErrorKind::NotFound | ErrorKind::PermissionDenied
                     ) && fs::symlink_metadata(&point).is_err() => {}
                 made => {
-                    made.with_context(|| format!("cannot make {} read-only", point.display()))?
+                    made.with_context(|| format!("cannot make {} read-only", point.display()))?;
                 }
             }
         }
