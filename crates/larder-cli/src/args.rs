@@ -272,12 +272,11 @@ impl FromStr for StatusOutput {
             "json" => Self::Json,
             "yaml" => Self::Yaml,
             "name" => Self::Name,
-            _ => match text.strip_prefix("jsonpath=") {
-                Some(template) => Self::JsonPath(template.to_owned()),
-                None => {
-                    return Err("expected table, wide, json, yaml, name or jsonpath=TEMPLATE");
-                }
-            },
+            _ => {
+                let template = text.strip_prefix("jsonpath=");
+                let expected = "expected table, wide, json, yaml, name or jsonpath=TEMPLATE";
+                Self::JsonPath(template.ok_or(expected)?.to_owned())
+            }
         })
     }
 }

@@ -30,7 +30,7 @@ use serde_json::Value;
 pub(crate) use self::reader::NotRead;
 use self::{
     facts::{node_name, reads_node, reads_node_name, share_nodes},
-    reader::{ClusterReader, Purpose, Wanted},
+    reader::{ClusterReader, Purpose, Wanted, path},
 };
 use crate::{offline::bind_to_only_node, outcome::Failure, output};
 
@@ -133,14 +133,9 @@ async fn objects(
     wanted: impl Iterator<Item = &(Kind, ObjectKey)>,
 ) -> Result<Manifests, Failure> {
     let wanted = wanted.map(|(kind, key)| {
-        let object_type = kind.object_type();
-        Wanted {
-            name: format!("{} {key}", object_type.kind),
-            paths: path(Resource::core(object_type.resource), key)
-                .into_iter()
-                .collect(),
-            purpose: Purpose::Object(*kind, key.clone()),
-        }
+        let purpose = Purpose::Object(*kind, key.clone());
+        let of = kind.object_type();
+        Wanted::at(of.kind, Resource::core(of.resource), key, purpose)
     });
     manifests(reader, wanted.collect()).await
 }
@@ -153,11 +148,8 @@ async fn nodes<'p>(
 ) -> Result<Vec<Document>, Failure> {
     let names = pods.filter(|pod| reads_node(pod)).filter_map(node_name);
     let keys: BTreeSet<_> = names.map(|name| ObjectKey::new("", name)).collect();
-    let wanted = keys.difference(given).map(|key| Wanted {
-        name: format!("Node {key}"),
-        paths: path(Resource::core("nodes"), key).into_iter().collect(),
-        purpose: Purpose::Node,
-    });
+    let wanted = keys.difference(given);
+    let wanted = wanted.map(|key| Wanted::at("Node", Resource::core("nodes"), key, Purpose::Node));
     let nodes = manifests(reader, wanted.collect()).await?;
     for error in &nodes.errors {
         output::error(error);
@@ -181,12 +173,8 @@ fn projected<'p>(pods: impl Iterator<Item = &'p Pod>) -> BTreeSet<(Kind, ObjectK
         pod_volumes(pod).for_each(|volume| needs.add_volume(volume));
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
         let of = |kind, name: &&str| (kind, ObjectKey::new(namespace, *name));
-        all.extend(
-            needs
-                .config_maps
-                .iter()
-                .map(|name| of(Kind::ConfigMap, name)),
-        );
+        let maps = needs.config_maps.iter();
+        all.extend(maps.map(|name| of(Kind::ConfigMap, name)));
         all.extend(needs.secrets.iter().map(|name| of(Kind::Secret, name)));
     }
     all
@@ -194,7 +182,10 @@ fn projected<'p>(pods: impl Iterator<Item = &'p Pod>) -> BTreeSet<(Kind, ObjectK
 
 /// The pod of `document`, or the workload that it is made from.
 fn wanted_side(document: &Document) -> Option<Wanted> {
-    let key = pod_key(document)?;
+    if !matches!(document.manifest, Manifest::Pod(_)) {
+        return None;
+    }
+    let key = document.object.key();
     let workload = document.workload.as_deref().unwrap_or_default();
     let workload = workload.split_once(' ').and_then(|(kind, name)| {
         let resource = match kind {
@@ -209,41 +200,19 @@ fn wanted_side(document: &Document) -> Option<Wanted> {
         path(resource, &ObjectKey::new(key.namespace.clone(), name))
     });
     // The embedded API server has the pod that its manifests make of a workload.
-    let paths = workload
-        .into_iter()
-        .chain(path(Resource::core("pods"), &key));
-    Some(Wanted {
-        name: format!("Pod {key}"),
-        paths: paths.collect(),
-        purpose: Purpose::Side,
-    })
+    let mut wanted = Wanted::at("Pod", Resource::core("pods"), &key, Purpose::Side);
+    wanted.paths.splice(..0, workload);
+    Some(wanted)
 }
 
 /// The pod of `document`, if it reads facts of its node and does not name it. Of a workload's pods, no name is known.
 fn wanted_facts(document: &Document) -> Option<Wanted> {
-    let key = pod_key(document)?;
-    let is_wanted = match &document.manifest {
-        Manifest::Pod(pod) => node_name(pod).is_none() && reads_node_name(pod),
-        _ => false,
+    let Manifest::Pod(pod) = &document.manifest else {
+        return None;
     };
-    (is_wanted && document.workload.is_none()).then(|| Wanted {
-        name: format!("Pod {key}"),
-        paths: path(Resource::core("pods"), &key).into_iter().collect(),
-        purpose: Purpose::PodFacts,
-    })
-}
-
-fn pod_key(document: &Document) -> Option<ObjectKey> {
-    matches!(document.manifest, Manifest::Pod(_)).then(|| document.object.key())
-}
-
-/// The path of one object; `None` if no object can have this key.
-fn path(resource: Resource, key: &ObjectKey) -> Option<String> {
-    let collection = match &*key.namespace {
-        "" => resource.collection(),
-        namespace => resource.in_namespace(namespace).ok()?,
-    };
-    Some(collection.object(&key.name).ok()?.as_str().to_owned())
+    let is_wanted = node_name(pod).is_none() && reads_node_name(pod) && document.workload.is_none();
+    let (key, purpose) = (document.object.key(), Purpose::PodFacts);
+    is_wanted.then(|| Wanted::at("Pod", Resource::core("pods"), &key, purpose))
 }
 
 fn object_key(document: &Document) -> Option<(Kind, ObjectKey)> {
@@ -260,18 +229,15 @@ fn without_server_fields(object: &[u8]) -> Result<String, Failure> {
     let object = serde_json::from_slice(object);
     let mut object: Value = object.context("cannot read an answer of the API server")?;
     if object["kind"] == "Pod" {
-        for (parent, field) in [
-            ("/metadata", "uid"),
-            ("/metadata/annotations", LAST_APPLIED),
-        ] {
+        let mut retain_fields = |parent: &str, is_kept: fn(&str) -> bool| {
             let parent = object.pointer_mut(parent);
             if let Some(parent) = parent.and_then(Value::as_object_mut) {
-                parent.remove(field);
+                parent.retain(|field, _| is_kept(field));
             }
-        }
-        if let Some(status) = object.get_mut("status").and_then(Value::as_object_mut) {
-            status.retain(|field, _| matches!(field.as_str(), "hostIP" | "hostIPs"));
-        }
+        };
+        retain_fields("/metadata", |field| field != "uid");
+        retain_fields("/metadata/annotations", |field| field != LAST_APPLIED);
+        retain_fields("/status", |field| matches!(field, "hostIP" | "hostIPs"));
         let is_kept = |entry: &Value| {
             let name = entry["name"].as_str();
             !name.is_some_and(|name| name.starts_with(ADDED_VOLUME))

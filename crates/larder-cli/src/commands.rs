@@ -36,7 +36,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
-        Command::Exec(args) => return exec::run(&args),
+        Command::Exec(args) => return exec::run(args),
         Command::Sidecar(args) => sidecar::run(&args),
         Command::ExecStage(args) => return sandbox::run_stage(&args.plan),
         Command::ExecAnchor => return sandbox::run_anchor(),

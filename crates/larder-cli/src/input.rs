@@ -16,26 +16,12 @@ use crate::{
     output,
 };
 
-/// The manifests, and whether any of them had errors.
-pub(crate) struct Input {
-    pub(crate) manifests: Manifests,
-    pub(crate) had_errors: bool,
-}
-
-impl Input {
-    /// Whether all files could be read, whether or not they are valid.
-    pub(crate) fn is_whole(&self) -> bool {
-        let mut errors = self.manifests.errors.iter();
-        !errors.any(ManifestError::is_unreadable)
-    }
-}
-
 /// Reads the manifests. Each error is reported once; manifests without errors are returned.
 ///
 /// # Errors
 ///
 /// No manifest could be read at all.
-pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
+pub(crate) fn read(args: &ManifestArgs) -> Result<Manifests, Failure> {
     let loader = Loader::new(args.namespace.as_str()).recursive(args.recursive);
     let manifests = load(loader, &args.filenames);
     // A misspelled field often causes the error of the field that is then missing.
@@ -51,18 +37,14 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Input, Failure> {
     if !manifests.skipped.is_empty() {
         output::note(skipped(&manifests));
     }
-    Ok(Input {
-        had_errors: !manifests.errors.is_empty(),
-        manifests,
-    })
+    Ok(manifests)
 }
 
 /// The path of what could not be read, and the reason.
 pub(crate) fn not_read(error: &ManifestError) -> (String, String) {
     let (path, text) = (error.path(), chain(error));
-    let reason = text
-        .strip_prefix(path)
-        .and_then(|text| text.strip_prefix(": "));
+    let reason = text.strip_prefix(path);
+    let reason = reason.and_then(|text| text.strip_prefix(": "));
     let reason = reason.unwrap_or(&text).to_owned();
     (path.to_owned(), reason)
 }
@@ -134,9 +116,8 @@ fn explain_built(filenames: &[PathBuf]) {
 fn skipped(manifests: &Manifests) -> String {
     let total: usize = manifests.skipped.values().sum();
     let kinds = manifests.skipped.iter();
-    let kinds: Vec<_> = kinds
-        .map(|(kind, count)| format!("{count} {kind}"))
-        .collect();
-    let (objects, kinds) = (output::count(total, "object"), kinds.join(", "));
+    let kinds = kinds.map(|(kind, count)| format!("{count} {kind}"));
+    let kinds = kinds.collect::<Vec<_>>().join(", ");
+    let objects = output::count(total, "object");
     format!("skipped {objects} of other kinds: {kinds}")
 }

@@ -62,7 +62,7 @@ fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -
         Err(usage) => output::usage(&usage),
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
-            output::error(&failure);
+            output::error(failure.error.as_ref());
             failure.exit_code()
         }
     }

@@ -13,7 +13,6 @@ use std::{
     panic,
 };
 
-use anyhow::anyhow;
 use larder_agent::local_api::LogControl;
 use tracing::{
     Event, Level, Subscriber, dispatcher, error, field,
@@ -67,9 +66,8 @@ pub(crate) fn start(format: LogFormat) -> LogControl {
         LogFormat::Text => {
             // No colors: in a line with them, an escape sequence of a name would go unnoticed.
             let log = log.with_ansi(false);
-            subscriber
-                .with(log.with_writer(|| EscapedLines(io::stderr())))
-                .init();
+            let log = log.with_writer(|| EscapedLines(io::stderr()));
+            subscriber.with(log).init();
         }
         LogFormat::Json => {
             let log = log.json().flatten_event(true);
@@ -96,25 +94,18 @@ fn filter(level: Level) -> EnvFilter {
 
 /// Starts logging as k8s-sidecar does: three fields for each event. `LARDER_LOG` overrides the level.
 pub(crate) fn start_sidecar(settings: &LogSettings) {
-    let format = ThreeFields {
-        json: settings.json,
-    };
     tracing_subscriber::fmt()
         .with_env_filter(filter(settings.level))
         .log_internal_errors(false)
         .with_writer(|| EscapedLines(io::stderr()))
-        .event_format(format)
+        .event_format(*settings)
         .finish()
         .with(LineLimit)
         .init();
 }
 
 /// `time`, `level` and `msg`; the fields of an event follow its message.
-struct ThreeFields {
-    json: bool,
-}
-
-impl<S, N> FormatEvent<S, N> for ThreeFields
+impl<S, N> FormatEvent<S, N> for LogSettings
 where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
@@ -189,9 +180,8 @@ fn parse(text: &str) -> Result<EnvFilter, String> {
             "unknown log level {text:?}, expected off, error, warn, info, debug, trace, or a filter such as larder=trace,info"
         ));
     }
-    EnvFilter::builder()
-        .parse(text)
-        .map_err(|error| anyhow!(error).to_string())
+    let filter = EnvFilter::builder().parse(text);
+    filter.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -85,9 +85,8 @@ impl Offline {
         let mut offline = Self::of(manifests, ClusterObjects::FromManifests);
         for OfflinePod { pod, inputs, .. } in &mut offline.pods {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
-            let own = not_read
-                .iter()
-                .filter(|(_, key)| key.namespace == namespace);
+            let own = not_read.iter();
+            let own = own.filter(|(_, key)| key.namespace == namespace);
             let own = own.map(|(kind, key)| (*kind, key.name.to_string()));
             inputs.assumptions.not_read = own.collect();
             inputs.trust_bundles = TrustBundles::Partial(Arc::clone(&offline.trust_bundles));
@@ -126,9 +125,8 @@ impl Offline {
                 }
                 Manifest::Service(service) => services.extend(ServiceFacts::new(&service)),
                 Manifest::Node(node) => {
-                    offline
-                        .nodes
-                        .insert(key.name.into(), Arc::new(NodeFacts::new(&node)));
+                    let facts = Arc::new(NodeFacts::new(&node));
+                    offline.nodes.insert(key.name.into(), facts);
                 }
                 Manifest::ClusterTrustBundle(bundle) => trust_bundles.push((*bundle).into()),
                 Manifest::Namespace(_) | Manifest::ServiceAccount(_) => {}
@@ -176,26 +174,21 @@ impl Offline {
     /// The error for a pod that the manifests lack, with pods of its name in other namespaces.
     pub(crate) fn no_pod(&self, namespace: &str, name: &str) -> anyhow::Error {
         let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
-        let namesakes = pods.filter(|pod| pod.name.as_deref() == Some(name));
+        let namesakes = pods.clone();
+        let namesakes = namesakes.filter(|pod| pod.name.as_deref() == Some(name));
         let namesakes = namesakes.filter_map(|pod| pod.namespace.as_deref());
-        let namesakes: Vec<_> = namesakes
-            .map(|namespace| format!("{namespace}/{name}"))
-            .collect();
-        let advice = match namesakes.len() {
-            0 => {
-                let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
-                let near = pods.filter(|pod| pod.namespace.as_deref() == Some(namespace));
-                let near = near.filter_map(|pod| pod.name.as_deref());
-                self.rejected("Pod", name)
-                    .unwrap_or_else(|| did_you_mean(name, near))
-            }
-            _ => format!("did you mean {}?", namesakes.join(" or ")),
+        let namesakes = namesakes.map(|namespace| format!("{namespace}/{name}"));
+        let namesakes: Vec<_> = namesakes.collect();
+        let advice = if namesakes.is_empty() {
+            let near = pods.filter(|pod| pod.namespace.as_deref() == Some(namespace));
+            let near = near.filter_map(|pod| pod.name.as_deref());
+            let rejected = self.rejected("Pod", name);
+            rejected.unwrap_or_else(|| did_you_mean(name, near))
+        } else {
+            format!("did you mean {}?", namesakes.join(" or "))
         };
-        let advice = match &*advice {
-            "" => String::new(),
-            advice => format!("; {advice}"),
-        };
-        anyhow::anyhow!("no pod {namespace}/{name} in the manifests{advice}")
+        let problem = format!("no pod {namespace}/{name} in the manifests");
+        anyhow::anyhow!(with_hint(problem, &advice))
     }
 
     /// Namespaces that have an object of this name, sorted.
@@ -208,12 +201,10 @@ impl Offline {
 
     /// Whether the object is a placeholder, because no manifest has it.
     pub(crate) fn is_assumed(&self, kind: Kind, namespace: &str, name: &str) -> bool {
-        kind == Kind::ConfigMap
-            && name == ROOT_CA
+        let key = ObjectKey::new(namespace, name);
+        (kind, name) == (Kind::ConfigMap, ROOT_CA)
             && self.root_ca.is_some()
-            && !self
-                .config_maps
-                .contains_key(&ObjectKey::new(namespace, name))
+            && !self.config_maps.contains_key(&key)
     }
 
     /// The ConfigMaps and Secrets of the manifests.
@@ -253,13 +244,9 @@ impl Offline {
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
             let mut known = BTreeSet::new();
             if let Some(other) = other {
-                known_elsewhere(
-                    &mut known,
-                    namespace,
-                    &inputs.config_maps,
-                    &other.config_maps,
-                );
-                known_elsewhere(&mut known, namespace, &inputs.secrets, &other.secrets);
+                let (maps, secrets) = (&inputs.config_maps, &inputs.secrets);
+                known_elsewhere(&mut known, namespace, maps, &other.config_maps);
+                known_elsewhere(&mut known, namespace, secrets, &other.secrets);
             }
             inputs.assumptions.missing = Some(known);
             inputs.assumptions.written_later = true;
@@ -302,10 +289,8 @@ impl Offline {
             inputs.tokens.insert(request, Ok(Arc::new(token)));
         }
         for (key, _) in needs.pod_certificates {
-            let why = "pod certificates are issued by a cluster only";
-            inputs
-                .pod_certificates
-                .insert(key, Err(Unavailable::failed(why)));
+            let why = Unavailable::failed("pod certificates are issued by a cluster only");
+            inputs.pod_certificates.insert(key, Err(why));
         }
         for file in needs.env_files {
             // Its volume is an empty directory until a container writes to it.
@@ -335,6 +320,14 @@ pub(crate) fn bind_to_only_node(manifests: &mut Manifests) {
 /// `did you mean "app"?`, if a name of `known` is similar; else empty.
 pub(crate) fn did_you_mean<'k>(name: &str, known: impl IntoIterator<Item = &'k str>) -> String {
     most_similar(name, known).map_or_else(String::new, |known| format!("did you mean {known:?}?"))
+}
+
+/// The problem, and what may be wrong, if that is known.
+pub(crate) fn with_hint(problem: String, hint: &str) -> String {
+    match hint {
+        "" => problem,
+        hint => format!("{problem}; {hint}"),
+    }
 }
 
 fn rejected(error: &ManifestError) -> Option<((String, String), String)> {

@@ -8,7 +8,7 @@
 //!
 //! `larder diff` is like `kubectl diff`: 0 is no difference, 1 is differences, 2 is an error.
 
-use std::{error::Error, fmt, io, process::ExitCode};
+use std::{io, process::ExitCode};
 
 /// The end of a command that ran to completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ impl From<CommandOutcome> for ExitCode {
 /// The reason why a command stopped early.
 #[derive(Debug)]
 pub(crate) struct Failure {
-    error: anyhow::Error,
+    pub(crate) error: anyhow::Error,
     exit_code: u8,
 }
 
@@ -84,17 +84,5 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         let error = anyhow::Error::from(error);
         error.context("cannot write the results").into()
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.error.fmt(f)
-    }
-}
-
-impl Error for Failure {
-    fn source(&self) -> Option<&(dyn Error + 'static)> {
-        self.error.source()
     }
 }

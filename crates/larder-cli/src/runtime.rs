@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::SocketAddr,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
@@ -12,6 +13,7 @@ use signal_hook::{
     flag,
 };
 use tokio::{
+    net::TcpListener,
     runtime::Builder,
     signal::unix::{SignalKind, signal},
 };
@@ -58,6 +60,19 @@ fn run_on<T, E: From<anyhow::Error>>(
     // Dropped, it would wait for its blocking threads however long they take. The process ends them.
     runtime.shutdown_timeout(LEFTOVERS_TIMEOUT);
     result
+}
+
+/// A listener on `address`, and the address with its port.
+///
+/// # Errors
+///
+/// The address is in use, or not an address of this machine.
+pub(crate) async fn listen(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAddr)> {
+    let listener = TcpListener::bind(address).await;
+    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+    let address = listener.local_addr();
+    let address = address.context("cannot read the address of the listener")?;
+    Ok((listener, address))
 }
 
 /// Waits for SIGINT or SIGTERM. From this call on, the first of them does not end the process; the second one does at

@@ -119,17 +119,16 @@ impl AgentClient {
 
     /// The status and the body of the answer to one request.
     fn request(&self, method: &str, path: &str, body: &str) -> anyhow::Result<(String, Vec<u8>)> {
-        let stream = self.connect()?;
         let request = format!(
             "{method} {path} HTTP/1.0\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         );
-        let mut answer =
-            exchange(stream, &request).map_err(|error| explain(error, &self.socket))?;
-        let head = answer
-            .windows(END_OF_HEAD.len())
-            .position(|window| window == END_OF_HEAD)
-            .context("cannot read the agent's answer: expected HTTP")?;
+        let answer = self.connect();
+        let answer = answer.and_then(|stream| Ok(exchange(stream, &request)?));
+        let mut answer = answer.map_err(|error| explain(error, &self.socket))?;
+        let mut windows = answer.windows(END_OF_HEAD.len());
+        let head = windows.position(|window| window == END_OF_HEAD);
+        let head = head.context("cannot read the agent's answer: expected HTTP")?;
         let status = answer.split(|byte| *byte == b' ').nth(1);
         let status = String::from_utf8_lossy(status.unwrap_or_default()).into_owned();
         answer.drain(..head + END_OF_HEAD.len());
@@ -144,10 +143,8 @@ impl AgentClient {
     pub(crate) fn path(&self, path: &str) -> anyhow::Result<PathBuf> {
         let root = self.root.path();
         let outside = || {
-            format!(
-                "cannot use {path} from the agent's answer: expected a path below {}",
-                root.display()
-            )
+            let root = root.display();
+            format!("cannot use {path} from the agent's answer: expected a path below {root}")
         };
         let path = Path::new(path);
         let below = path.strip_prefix(root).with_context(outside)?;
@@ -169,38 +166,28 @@ impl AgentClient {
     ///
     /// No trusted agent listens.
     pub(crate) fn stream(&self, path: &str) -> anyhow::Result<UnixStream> {
-        let mut stream = self.connect()?;
-        let request = format!("GET {path} HTTP/1.0\r\n\r\n");
-        stream
-            .write_all(request.as_bytes())
-            .map_err(|error| explain(error, &self.socket))?;
-        Ok(stream)
+        let opened = self.connect().and_then(|mut stream| {
+            stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
+            Ok(stream)
+        });
+        opened.map_err(|error| explain(error, &self.socket))
     }
 
     fn connect(&self) -> anyhow::Result<UnixStream> {
-        let connected = self.try_connect();
-        connected.map_err(|error| explain(error, &self.socket))
-    }
-
-    fn try_connect(&self) -> anyhow::Result<UnixStream> {
         let name = self.socket.file_name().and_then(|name| name.to_str());
         let name = name.expect("the agent's socket has a name");
         let stream = UnixStream::connect(self.root.socket(name)?)?;
         let user = socket_peercred(&stream)?.uid.as_raw();
         if !is_trusted(user) {
-            bail!(
-                "cannot trust the agent on {}: it runs as user {user}, expected {}",
-                self.socket.display(),
-                trusted_users()
-            );
+            let (socket, trusted) = (self.socket.display(), trusted_users());
+            bail!("cannot trust the agent on {socket}: it runs as user {user}, expected {trusted}");
         }
         Ok(stream)
     }
 }
 
 /// Adds the advice for errors of the system; other errors explain themselves.
-fn explain(error: impl Into<anyhow::Error>, socket: &Path) -> anyhow::Error {
-    let error = error.into();
+fn explain(error: anyhow::Error, socket: &Path) -> anyhow::Error {
     let kind = match error.downcast_ref::<rustix::io::Errno>() {
         Some(&errno) => io::Error::from(errno).kind(),
         None => match error.downcast_ref::<io::Error>() {

@@ -79,20 +79,14 @@ fn in_proc(file: &impl AsFd) -> PathBuf {
 
 /// Checks that only root and this user can write to `path`.
 fn check(path: &Path, found: Ownership) -> anyhow::Result<()> {
+    let path = path.display();
+    let Ownership { owner, mode, .. } = found;
     if !found.is_trusted() {
-        bail!(
-            "cannot trust {}: it belongs to user {}, expected {}",
-            path.display(),
-            found.owner,
-            trusted_users()
-        );
+        let trusted = trusted_users();
+        bail!("cannot trust {path}: it belongs to user {owner}, expected {trusted}");
     }
     if found.is_writable_by_others() {
-        bail!(
-            "cannot trust {}: other users may write to it (mode {:04o})",
-            path.display(),
-            found.mode
-        );
+        bail!("cannot trust {path}: other users may write to it (mode {mode:04o})");
     }
     Ok(())
 }
@@ -124,11 +118,8 @@ pub(super) fn is_shared_default(path: &Path) -> bool {
 /// It cannot be created, or another user controls it.
 pub(super) fn create(path: &Path) -> anyhow::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
-        Ok(()) => return Ok(()),
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot create {}", path.display()));
-        }
+        created => return created.with_context(|| format!("cannot create {}", path.display())),
     }
     let found =
         fs::symlink_metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;

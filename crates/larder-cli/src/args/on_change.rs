@@ -97,10 +97,8 @@ impl HookText {
         let Some(file) = &self.file else {
             return error.to_string();
         };
-        let position = error
-            .field
-            .strip_prefix('[')
-            .and_then(|rest| rest.split(']').next()?.parse().ok());
+        let position = error.field.strip_prefix('[');
+        let position = position.and_then(|rest| rest.split(']').next()?.parse().ok());
         let lines = self.text.lines().enumerate();
         let mut items = lines.filter(|(_, line)| line.starts_with("- "));
         match position.and_then(|position: usize| items.nth(position)) {

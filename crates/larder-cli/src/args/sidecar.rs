@@ -140,9 +140,8 @@ impl FromArgMatches for ObjectFlags {
         let of = |kind, flag| {
             let places = matches.indices_of(flag).into_iter().flatten();
             let values = matches.get_many::<String>(flag).into_iter().flatten();
-            places
-                .zip(values)
-                .map(move |(place, value)| (place, (kind, value.clone())))
+            let flags = places.zip(values);
+            flags.map(move |(place, value)| (place, (kind, value.clone())))
         };
         let flags = of(Kind::ConfigMap, "config-map").chain(of(Kind::Secret, "secret"));
         let in_order: BTreeMap<_, _> = flags.collect();

@@ -10,7 +10,7 @@ use std::{
 use futures::{StreamExt as _, stream};
 use http::Method;
 use larder_objects::{Kind, ObjectKey, SecretBytes, chain};
-use larder_transport::{ClusterSource, Transport};
+use larder_transport::{ClusterSource, Transport, path::Resource};
 use larder_watch::{RequestError, request_secret};
 use tokio::{select, time::interval};
 
@@ -57,10 +57,28 @@ pub(super) enum Purpose {
 }
 
 impl Wanted {
+    /// The object at one path; at none, if no object can have such a key.
+    pub(super) fn at(kind: &str, resource: Resource, key: &ObjectKey, purpose: Purpose) -> Self {
+        Self {
+            name: format!("{kind} {key}"),
+            paths: path(resource, key).into_iter().collect(),
+            purpose,
+        }
+    }
+
     /// Whether its absence leaves the rest whole.
     fn is_fact(&self) -> bool {
         matches!(self.purpose, Purpose::PodFacts | Purpose::Node)
     }
+}
+
+/// The path of one object; `None` if no object can have this key.
+pub(super) fn path(resource: Resource, key: &ObjectKey) -> Option<String> {
+    let collection = match &*key.namespace {
+        "" => resource.collection(),
+        namespace => resource.in_namespace(namespace).ok()?,
+    };
+    Some(collection.object(&key.name).ok()?.as_str().to_owned())
 }
 
 pub(super) struct ClusterReader {
@@ -81,11 +99,10 @@ impl ClusterReader {
     ) -> Result<(T, NotRead), Failure> {
         block_on(async {
             let (client, transport) = connect(source).await?;
-            let not_read = RefCell::default();
             let reader = Self {
                 client,
                 transport,
-                not_read,
+                not_read: RefCell::default(),
             };
             let result = work(&reader).await?;
             Ok((result, reader.not_read.take()))

@@ -8,7 +8,7 @@ use larder_apiserver::{ApiServer, AuditLog, Options, Protocol};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
 use larder_objects::chain;
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -17,7 +17,7 @@ use crate::{
     logging,
     outcome::{CommandOutcome, Failure},
     output,
-    runtime::{block_on_all_cores, stop_signal},
+    runtime::{block_on_all_cores, listen, stop_signal},
 };
 
 pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
@@ -32,9 +32,8 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     let shutdown = CancellationToken::new();
     let stopped = stop_signal()?;
 
-    let server =
-        ApiServer::try_new(Options::default().audit(audit_log(args.audit_log.as_deref())?))
-            .context("cannot create the certificates")?;
+    let options = Options::default().audit(audit_log(args.audit_log.as_deref())?);
+    let server = ApiServer::try_new(options).context("cannot create the certificates")?;
     let feed = match &args.manifests {
         None => None,
         Some(dir) => {
@@ -42,12 +41,7 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
             Some(feed.map_err(|error| Failure::unreadable(chain(&error)))?)
         }
     };
-    let listener = TcpListener::bind(args.listen)
-        .await
-        .with_context(|| format!("cannot listen on {}", args.listen))?;
-    let address = listener
-        .local_addr()
-        .context("cannot read the address of the listener")?;
+    let (listener, address) = listen(args.listen).await?;
 
     let mut tasks = JoinSet::new();
     let serving = server.clone();

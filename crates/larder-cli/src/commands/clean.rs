@@ -47,19 +47,17 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
     let others = found.others.iter();
     lines.extend(others.map(|path| format!("{verb} {}", path.display())));
     let root = found.path().to_owned();
+    let shown = root.display();
     if args.dry_run {
-        lines.push(format!(
-            "{verb} {} if nothing else is in it",
-            root.display()
-        ));
+        lines.push(format!("{verb} {shown} if nothing else is in it"));
         output::lines(&lines)?;
         return Ok(CommandOutcome::Done);
     }
     let (errors, is_left) = found.remove();
     lines.extend(match (errors.is_empty(), is_left) {
         (false, _) => None,
-        (true, false) => Some(format!("{verb} {}", root.display())),
-        (true, true) => Some(format!("kept {}: {}", root.display(), why_kept(&root))),
+        (true, false) => Some(format!("{verb} {shown}")),
+        (true, true) => Some(format!("kept {shown}: {}", why_kept(&root))),
     });
     output::lines(&lines)?;
     for error in &errors {

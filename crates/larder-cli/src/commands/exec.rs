@@ -48,23 +48,19 @@ use crate::{
     sandbox::{Follower, Sandbox, exit_code},
 };
 
-pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
+pub(super) fn run(args: ExecArgs) -> Result<ExitCode, Failure> {
     let origin = Arc::new(Origin::new(args)?);
     let seen = origin.stamps();
     let (first, _) = origin.read()?;
     let outline = first.outline();
-    let hooks = args
-        .on_change
-        .hooks(&outline)
-        .map_err(Failure::unreadable)?;
+    let hooks = origin.args.on_change.hooks(&outline);
+    let hooks = hooks.map_err(Failure::unreadable)?;
     // While this process has one thread.
     let sandbox = Sandbox::enter(&origin.needed(&first))?;
     let status = block_on(async {
-        let follower = if origin.is_followed() {
-            Some(Follower::new(&origin.followed(&first), &seen)?)
-        } else {
-            None
-        };
+        let follower = origin.is_followed();
+        let follower = follower.then(|| Follower::new(&origin.followed(&first), &seen));
+        let follower = follower.transpose()?;
         let (sender, restarts) = unbounded_channel();
         let mut hooks = CommandHooks::new(hooks, &outline)?;
         let around = CommandContext {
@@ -75,7 +71,7 @@ pub(super) fn run(args: &ExecArgs) -> Result<ExitCode, Failure> {
             processes: Processes::new("/proc", sandbox.volumes()),
             staging: sandbox.staging().to_owned(),
         };
-        let session = Session::new(args, origin, &sandbox, first)?;
+        let session = Session::new(origin, &sandbox, first)?;
         session.observe(&mut hooks)?;
         supervise(session, &around, restarts, hooks, follower).await
     })?;

@@ -19,8 +19,8 @@ struct PodReferences<'a> {
 }
 
 pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
-    let input = input::read(&args.manifests)?;
-    let pods = input.manifests.pods().map(|pod| PodReferences {
+    let manifests = input::read(&args.manifests)?;
+    let pods = manifests.pods().map(|pod| PodReferences {
         namespace: pod.metadata.namespace.as_deref().unwrap_or(""),
         name: pod.metadata.name.as_deref().unwrap_or(""),
         references: References::of(pod),
@@ -31,7 +31,7 @@ pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
         RefsOutput::Yaml => write_yaml(out, &BTreeMap::from([("pods", &pods)])),
         RefsOutput::Table => out.write_all(table(&pods).as_bytes()),
     })?;
-    Ok(CommandOutcome::partial_if(input.had_errors))
+    Ok(CommandOutcome::partial_if(!manifests.errors.is_empty()))
 }
 
 /// A table in kubectl's manner; a pod without references has a line as well.
@@ -39,11 +39,8 @@ fn table(pods: &[PodReferences<'_>]) -> String {
     let mut rows = vec![["NAMESPACE", "POD", "KIND", "NAME"]];
     for pod in pods {
         let before = rows.len();
-        rows.extend(
-            pod.references
-                .iter()
-                .map(|(kind, name)| [pod.namespace, pod.name, kind.as_str(), name]),
-        );
+        let references = pod.references.iter();
+        rows.extend(references.map(|(kind, name)| [pod.namespace, pod.name, kind.as_str(), name]));
         if rows.len() == before {
             rows.push([pod.namespace, pod.name, "<none>", ""]);
         }

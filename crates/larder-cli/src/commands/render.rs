@@ -21,9 +21,8 @@ use crate::{
 };
 
 pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
-    let input = input::read(&args.manifests)?;
-    let mut failed = input.had_errors;
-    let mut not_read: BTreeSet<_> = input.manifests.errors.iter().map(input::not_read).collect();
+    let manifests = input::read(&args.manifests)?;
+    let mut not_read: BTreeSet<_> = manifests.errors.iter().map(input::not_read).collect();
     let cluster = match args.output {
         RenderOutput::Json | RenderOutput::Yaml if !args.assume_cluster => {
             ClusterObjects::FromManifests
@@ -32,26 +31,22 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     };
     let mut offline = if args.kubeconfig.is_some() {
         let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
-        let known = input.manifests.errors.len();
-        let (manifests, missed) = cluster::complete(source, input.manifests)?;
+        let known = manifests.errors.len();
+        let (manifests, missed) = cluster::complete(source, manifests)?;
         for error in &manifests.errors[known..] {
             output::error(error);
             not_read.insert(input::not_read(error));
         }
         not_read.extend(missed.reasons);
-        failed |= !not_read.is_empty();
         Offline::of_cluster(manifests, &missed.objects)
     } else {
-        Offline::new(input.manifests, cluster)
+        Offline::new(manifests, cluster)
     };
     if args.assume_missing {
         offline.assume_missing(None);
     }
-    let pods = chosen(args, &offline)?;
-    let rendered: Vec<_> = pods
-        .into_iter()
-        .map(|pod| RenderedPod::new(pod, &offline))
-        .collect();
+    let pods = chosen(args, &offline)?.into_iter();
+    let rendered: Vec<_> = pods.map(|pod| RenderedPod::new(pod, &offline)).collect();
 
     output::results(|out| match args.output {
         RenderOutput::Json => write_json(out, &document(&rendered, &not_read)),
@@ -64,7 +59,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
             write_page(out, "What containers see", summary, trees, &[])
         }
     })?;
-    failed |= rendered.iter().any(RenderedPod::has_errors);
+    let mut failed = !not_read.is_empty() || rendered.iter().any(RenderedPod::has_errors);
     if let Some(dir) = &args.to {
         failed |= !files::write(dir, &rendered)?;
     }

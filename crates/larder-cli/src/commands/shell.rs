@@ -19,9 +19,8 @@ pub(super) fn completion(args: &CompletionArgs) -> Result<CommandOutcome, Failur
 /// The command without the subcommands that only larder itself runs: completion scripts list hidden ones, too.
 fn offered() -> clap::Command {
     let whole = Args::command();
-    let public = whole
-        .get_subcommands()
-        .filter(|command| ![STAGE, ANCHOR].contains(&command.get_name()));
+    let all = whole.get_subcommands();
+    let public = all.filter(|command| ![STAGE, ANCHOR].contains(&command.get_name()));
     clap::Command::new("larder")
         .version(env!("CARGO_PKG_VERSION"))
         .subcommands(public.cloned())
@@ -38,13 +37,10 @@ pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, Failure> {
             found.ok_or_else(|| Failure::unreadable(format!("unknown subcommand {name:?}")))?
         }
     };
-    let title = command
-        .get_display_name()
-        .unwrap_or(command.get_name())
-        .to_owned();
-    let version = command.get_version().unwrap_or_default().to_owned();
-    let page =
-        clap_mangen::Man::new(command.display_name(title)).source(format!("larder {version}"));
+    let title = command.get_display_name().unwrap_or(command.get_name());
+    let title = title.to_owned();
+    let source = format!("larder {}", command.get_version().unwrap_or_default());
+    let page = clap_mangen::Man::new(command.display_name(title)).source(source);
     output::results(|out| page.render(&mut &mut *out))?;
     Ok(CommandOutcome::Done)
 }

@@ -120,22 +120,19 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
     if args.pods.is_empty() {
         if let Some(namespace) = &args.namespace {
             selected.pods.retain(|pod| pod.namespace == *namespace);
-            selected
-                .objects
-                .retain(|object| object.namespace == *namespace);
+            let objects = &mut selected.objects;
+            objects.retain(|object| object.namespace == *namespace);
         }
         return (selected, Vec::new());
     }
     let default = args.namespace.as_deref().unwrap_or("default");
     let names = args.pods.iter();
-    let names: Vec<_> = names
-        .map(|pod| format!("{}/{}", pod.namespace(default), pod.name()))
-        .collect();
+    let names = names.map(|pod| format!("{}/{}", pod.namespace(default), pod.name()));
+    let names: Vec<_> = names.collect();
     let name = |pod: &PodStatus| format!("{}/{}", pod.namespace, pod.name);
     selected.pods.retain(|pod| names.contains(&name(pod)));
-    selected
-        .objects
-        .retain(|object| object.pods.iter().any(|pod| names.contains(pod)));
+    let objects = &mut selected.objects;
+    objects.retain(|object| object.pods.iter().any(|pod| names.contains(pod)));
     let is_missing = |wanted: &String| !selected.pods.iter().any(|pod| name(pod) == *wanted);
     let missing = names.iter().filter(|name| is_missing(name));
     let missing = missing.map(|name| output::escaped(name).into_owned());
@@ -216,9 +213,8 @@ fn watch(
             Err(error) => return Err(error.into()),
         };
         let mut stdout = io::stdout().lock();
-        let printed = stdout
-            .write_all(shown.as_bytes())
-            .and_then(|()| stdout.flush());
+        let printed = stdout.write_all(shown.as_bytes());
+        let printed = printed.and_then(|()| stdout.flush());
         drop(stdout);
         match printed {
             Ok(()) => pause(INTERVAL),

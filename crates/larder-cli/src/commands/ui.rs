@@ -20,10 +20,10 @@ mod view;
 
 use std::sync::Arc;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::anyhow;
 use larder_agent::local_api;
 use larder_connections::Acceptor;
-use tokio::{net::TcpListener, sync::watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use self::view::View;
@@ -32,15 +32,13 @@ use crate::{
     args::UiArgs,
     outcome::{CommandOutcome, Failure},
     output,
-    runtime::{block_on, stop_signal},
+    runtime::{block_on, listen, stop_signal},
 };
 
 pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
     let root_dir = client_config(&args.place)?.root_dir;
     block_on(async {
-        let listener = TcpListener::bind(args.listen).await;
-        let listener = listener.with_context(|| format!("cannot listen on {}", args.listen))?;
-        let address = listener.local_addr().context("cannot find the port")?;
+        let (listener, address) = listen(args.listen).await?;
         let stop = stop_signal()?;
         let (sender, views) = watch::channel(Arc::new(View::default()));
         let shutdown = CancellationToken::new();

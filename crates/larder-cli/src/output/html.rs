@@ -20,15 +20,14 @@ use super::{
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// A page and its trees.
+/// A page around its trees.
 #[derive(Debug)]
 pub(crate) struct Page<'p> {
     pub(crate) title: &'p str,
     /// The line below the title.
     pub(crate) summary: String,
-    pub(crate) cards: Vec<Card>,
-    /// Links to cards: texts and identities.
-    pub(crate) jumps: Vec<(String, String)>,
+    /// Links to trees: texts and numbers.
+    pub(crate) jumps: &'p [(String, usize)],
     /// The path on its server at which the page follows it.
     pub(crate) live: Option<&'p str>,
 }
@@ -79,14 +78,10 @@ pub(crate) fn write_page(
     trees: impl IntoIterator<Item = Branch>,
     jumps: &[(String, usize)],
 ) -> io::Result<()> {
-    let jumps = jumps.iter();
     let page = Page {
         title,
         summary,
-        cards: Vec::new(),
-        jumps: jumps
-            .map(|(text, number)| (text.clone(), format!("card-{number}")))
-            .collect(),
+        jumps,
         live: None,
     };
     out.write_all(page.head().as_bytes())?;
@@ -98,10 +93,9 @@ pub(crate) fn write_page(
 }
 
 impl Page<'_> {
+    /// The page without trees, which its server sends.
     pub(crate) fn render(&self) -> String {
-        let cards = self.cards.iter().map(|card| card.html.as_str());
-        let cards: String = cards.collect();
-        [self.head(), cards, foot()].concat()
+        self.head() + &foot()
     }
 
     /// What stands before the cards.
@@ -109,12 +103,10 @@ impl Page<'_> {
         let (title, summary) = (text(self.title), text(&self.summary));
         let live = self
             .live
-            .map(|path| format!(" data-live=\"{}\"", text(path)));
-        let live = live.unwrap_or_default();
-        let jumps = self
-            .jumps
-            .iter()
-            .map(|(label, id)| format!("<li><a href=\"#{}\">{}</a></li>", text(id), text(label)));
+            .map_or_else(String::new, |path| format!(" data-live=\"{}\"", text(path)));
+        let jumps = self.jumps.iter().map(|(label, number)| {
+            format!("<li><a href=\"#card-{number}\">{}</a></li>", text(label))
+        });
         let jumps = match jumps.collect::<String>() {
             none if none.is_empty() => none,
             some => format!("<nav><ul>{some}</ul></nav>\n"),
@@ -172,10 +164,8 @@ fn branch(html: &mut String, tree: &Branch, heading: &str) {
     let open = if tree.is_folded { "" } else { " open" };
     let _ = write!(html, "<details{open}><summary>{line}</summary>");
     if !tree.text.is_empty() {
-        html.push_str("<pre>");
         let lines: Vec<_> = tree.text.iter().map(cell).collect();
-        html.push_str(&lines.join("\n"));
-        html.push_str("</pre>");
+        let _ = write!(html, "<pre>{}</pre>", lines.join("\n"));
     }
     if !tree.children.is_empty() {
         html.push_str("<ul>");
@@ -202,18 +192,12 @@ fn cell(cell: &TableCell) -> String {
 
 /// Text for an element or an attribute.
 fn text(text: &str) -> String {
-    let mut html = String::with_capacity(text.len());
-    for character in escaped(text).chars() {
-        match character {
-            '&' => html.push_str("&amp;"),
-            '<' => html.push_str("&lt;"),
-            '>' => html.push_str("&gt;"),
-            '"' => html.push_str("&quot;"),
-            '\'' => html.push_str("&#39;"),
-            other => html.push(other),
-        }
-    }
-    html
+    escaped(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }
 
 #[cfg(test)]
@@ -222,10 +206,8 @@ mod tests {
 
     #[test]
     fn markup_of_a_name_is_text() {
-        let tree = Branch::with(
-            [TableCell::bold("</article><script>alert(1)</script>")],
-            vec![Branch::new([TableCell::plain("a\"b'&c")])],
-        );
+        let tree = Branch::new().bold("</article><script>alert(1)</script>");
+        let tree = tree.with([Branch::new().plain("a\"b'&c")]);
         let card = Card::new("\"><img src=x>", &tree);
         assert!(
             !card.html.contains("<script") && !card.html.contains("<img"),
@@ -247,8 +229,7 @@ mod tests {
         let page = Page {
             title: "t",
             summary: String::new(),
-            cards: Vec::new(),
-            jumps: Vec::new(),
+            jumps: &[],
             live: None,
         };
         let page = page.render();

@@ -1,9 +1,13 @@
 //! JSON for programs, safe to print on a terminal.
 
-use std::io::{self, Write};
+use std::{
+    collections::BTreeSet,
+    io::{self, Write},
+};
 
 use larder_objects::is_unprintable;
 use serde::Serialize;
+use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 /// Writes `value` indented, with a newline at the end. Not more than a line of it is in memory.
@@ -16,6 +20,13 @@ pub(crate) fn write_json(out: &mut dyn Write, value: &impl Serialize) -> io::Res
     let mut lines = EscapedJson { out, line };
     serde_json::to_writer_pretty(&mut lines, value)?;
     lines.write_all(b"\n")
+}
+
+/// What could not be read: paths or objects, with the reasons.
+pub(crate) fn not_read(all: &BTreeSet<(String, String)>) -> Vec<Value> {
+    let all = all.iter();
+    let all = all.map(|(path, reason)| json!({"path": path, "reason": reason}));
+    all.collect()
 }
 
 /// Writes lines of JSON. serde_json escapes most of the control characters. DEL, those of C1, and the marks that reorder

@@ -19,18 +19,13 @@ pub(crate) fn table<const N: usize>(heading: [&str; N], rows: &[[String; N]]) ->
 pub(crate) fn columns<const N: usize>(rows: &[[&str; N]]) -> String {
     let rows: Vec<_> = rows.iter().map(|row| row.map(escaped)).collect();
     let widths: [usize; N] = std::array::from_fn(|column| {
-        rows.iter()
-            .map(|row| row[column].chars().count())
-            .max()
-            .unwrap_or(0)
-            .min(MAX_WIDTH)
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or(0).min(MAX_WIDTH)
     });
     let mut text = String::new();
     for row in &rows {
-        let cells = row
-            .iter()
-            .zip(widths)
-            .map(|(cell, width)| format!("{cell:<width$}"));
+        let cells = row.iter().zip(widths);
+        let cells = cells.map(|(cell, width)| format!("{cell:<width$}"));
         text += cells.collect::<Vec<_>>().join("   ").trim_end();
         text.push('\n');
     }

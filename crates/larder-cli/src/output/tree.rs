@@ -10,7 +10,7 @@ use super::{
 };
 
 /// One line, and the branches below it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Branch {
     pub(super) cells: Vec<TableCell>,
     /// A text of several lines, printed as it is below the line.
@@ -24,41 +24,17 @@ pub(crate) struct Branch {
 
 /// A piece of a line.
 #[derive(Debug)]
-pub(crate) struct TableCell {
+pub(super) struct TableCell {
     pub(super) text: String,
     pub(super) paint: Paint,
     /// Follows the text: a page shows its age, with the time as a title.
     pub(super) time: Option<Timestamp>,
 }
 
-macro_rules! cells {
-    ($($name:ident $paint:ident)*) => {$(
-        pub(crate) fn $name(text: impl fmt::Display) -> Self {
-            Self::new(text, Paint::$paint)
-        }
-    )*};
-}
-
 impl TableCell {
-    cells! {
-        plain Plain bold Bold dim Dim red Red yellow Yellow green Green cyan Cyan
-    }
-
-    fn new(text: impl fmt::Display, paint: Paint) -> Self {
+    fn new(paint: Paint, text: impl fmt::Display, time: Option<Timestamp>) -> Self {
         let text = escaped(&text.to_string()).into_owned();
-        Self {
-            text,
-            paint,
-            time: None,
-        }
-    }
-
-    /// The age of `time` after `label`, on a page.
-    pub(crate) fn age(label: &str, time: Timestamp) -> Self {
-        Self {
-            time: Some(time),
-            ..Self::dim(label)
-        }
+        Self { text, paint, time }
     }
 
     fn width(&self) -> usize {
@@ -70,19 +46,43 @@ impl TableCell {
     }
 }
 
+/// The same branch with one more cell.
+macro_rules! cells {
+    ($($name:ident $paint:ident)*) => {$(
+        pub(crate) fn $name(self, text: impl fmt::Display) -> Self {
+            self.cell(Paint::$paint, text)
+        }
+    )*};
+}
+
 impl Branch {
-    pub(crate) fn new(cells: impl IntoIterator<Item = TableCell>) -> Self {
-        Self::with(cells, Vec::new())
+    cells! {
+        plain Plain bold Bold dim Dim red Red yellow Yellow green Green
     }
 
-    pub(crate) fn with(cells: impl IntoIterator<Item = TableCell>, children: Vec<Self>) -> Self {
-        Self {
-            cells: cells.into_iter().collect(),
-            text: Vec::new(),
-            children,
-            is_folded: false,
-            state: "",
-        }
+    /// A line without cells.
+    pub(crate) fn new() -> Self {
+        Self::default()
+    }
+
+    /// The same with one more cell.
+    pub(crate) fn cell(mut self, paint: Paint, text: impl fmt::Display) -> Self {
+        self.cells.push(TableCell::new(paint, text, None));
+        self
+    }
+
+    /// The same with a cell for the age of `time` after `label`, on a page; empty without a time.
+    pub(crate) fn age(mut self, label: &str, time: impl Into<Option<Timestamp>>) -> Self {
+        let time = time.into();
+        let label = time.map_or("", |_| label);
+        self.cells.push(TableCell::new(Paint::Dim, label, time));
+        self
+    }
+
+    /// The same with these branches below it.
+    pub(crate) fn with(mut self, children: impl IntoIterator<Item = Self>) -> Self {
+        self.children.extend(children);
+        self
     }
 
     /// The same, counted under this state.
@@ -92,8 +92,13 @@ impl Branch {
     }
 
     /// The same with these lines below it.
-    pub(crate) fn text(mut self, lines: Vec<TableCell>) -> Self {
-        self.text = lines;
+    pub(crate) fn text<T: fmt::Display>(
+        mut self,
+        lines: impl IntoIterator<Item = (Paint, T)>,
+    ) -> Self {
+        let lines = lines.into_iter();
+        let lines = lines.map(|(paint, line)| TableCell::new(paint, line, None));
+        self.text.extend(lines);
         self
     }
 
@@ -211,20 +216,12 @@ mod tests {
 
     #[test]
     fn siblings_line_up_and_levels_are_indented() {
-        let leaf = |cells: [&str; 3]| Branch::new(cells.map(TableCell::plain));
-        let tree = Branch::with(
-            [TableCell::bold("root"), TableCell::dim("here")],
-            vec![
-                Branch::with(
-                    [TableCell::plain("a")],
-                    vec![leaf(["x", "1", "one"]), leaf(["long", "10", ""])],
-                ),
-                Branch::with(
-                    [TableCell::plain("b")],
-                    vec![Branch::new([TableCell::plain("c")])],
-                ),
-            ],
-        );
+        let leaf = |[a, b, c]: [&str; 3]| Branch::new().plain(a).plain(b).plain(c);
+        let one = [leaf(["x", "1", "one"]), leaf(["long", "10", ""])];
+        let tree = Branch::new().bold("root").dim("here").with([
+            Branch::new().plain("a").with(one),
+            Branch::new().plain("b").with([Branch::new().plain("c")]),
+        ]);
         expect![[r#"
             root  here
             ├─ a
@@ -238,7 +235,7 @@ mod tests {
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        let tree = Branch::new([TableCell::plain("a\x1b[31mb\n")]);
+        let tree = Branch::new().plain("a\x1b[31mb\n");
         assert_eq!(tree.render(Style::PLAIN), "a\\u{1b}[31mb\\n\n");
     }
 }

@@ -36,10 +36,8 @@ impl ContainerContent<'_> {
     pub(crate) fn unknown(&self) -> impl Iterator<Item = &UnknownSource> {
         let files = self.files.values();
         let files = files.filter_map(|mounted| mounted.file.data.unknown());
-        self.environment
-            .unknown()
-            .chain(files)
-            .flat_map(Unknown::sources)
+        let all = self.environment.unknown().chain(files);
+        all.flat_map(Unknown::sources)
     }
 }
 
@@ -73,24 +71,20 @@ impl<'a> RenderedPod<'a> {
             let sub_path = mount.sub_path.as_deref();
             let sub_mount = sub_path.map(|_| mount);
             let root = mount.mount_path.trim_end_matches('/');
+            let mounted = |file, origin| MountedFile {
+                file,
+                origin,
+                sub_mount,
+            };
             if let Some((file, origin)) = &projection.opaque {
                 let all = if sub_path.is_some() { "" } else { "/*" };
-                let file = MountedFile {
-                    file,
-                    origin: Some(origin),
-                    sub_mount,
-                };
-                files.insert(format!("{root}{all}"), file);
+                files.insert(format!("{root}{all}"), mounted(file, Some(origin)));
             }
             // Of one that is not known, any part of the volume may be what the container sees.
             let part = sub_path.filter(|_| mount.unknown_sub_path.is_none());
             for (below, path, file) in files_below(&projection.payload, part.unwrap_or("")) {
                 let slash = if below.is_empty() { "" } else { "/" };
-                let file = MountedFile {
-                    file,
-                    origin: projection.origins.get(path),
-                    sub_mount,
-                };
+                let file = mounted(file, projection.origins.get(path));
                 files.insert(format!("{root}{slash}{below}"), file);
             }
         }

@@ -12,7 +12,7 @@ use super::{
     pod::{RenderedPod, StartError},
     words::WRITTEN_LATER,
 };
-use crate::offline::did_you_mean;
+use crate::offline::{did_you_mean, with_hint};
 
 impl RenderedPod<'_> {
     /// Why a container does not start, with the hint.
@@ -79,21 +79,12 @@ impl RenderedPod<'_> {
 /// The keys that variables can have of the object.
 pub(crate) fn keys<'a>(inputs: &'a Inputs, kind: Kind, name: &str) -> Vec<&'a str> {
     fn of<'a, K: Keyed>(inputs: &'a Inputs, name: &str) -> Vec<&'a str> {
-        let object = K::all(inputs)
-            .get(name)
-            .and_then(|found| found.as_ref().ok());
-        let keys = object.into_iter().flat_map(|object| object.variables());
+        let object = K::all(inputs).get(name).into_iter().flatten();
+        let keys = object.flat_map(|object| object.variables());
         keys.map(|(key, _)| key).collect()
     }
     match kind {
         Kind::ConfigMap => of::<ConfigMap>(inputs, name),
         Kind::Secret => of::<Secret>(inputs, name),
-    }
-}
-
-fn with_hint(text: String, hint: &str) -> String {
-    match hint {
-        "" => text,
-        hint => format!("{text}; {hint}"),
     }
 }

@@ -7,10 +7,10 @@ use std::{
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{pod::RenderedPod, warnings};
-use crate::output::references::References;
+use crate::output::{json::not_read, references::References};
 
 #[derive(Serialize)]
 struct PodReport<'a> {
@@ -55,19 +55,6 @@ struct KnownReport<'a> {
 /// The key of files that are not known by name.
 const ALL: &str = "*";
 
-impl<'a> PartReport<'a> {
-    fn of<T, E>(
-        part: &'a Result<T, E>,
-        words: impl FnOnce(&'a E) -> String,
-        report: impl FnOnce(&'a T) -> Self,
-    ) -> Self {
-        match part {
-            Ok(part) => report(part),
-            Err(error) => Self::Error(words(error)),
-        }
-    }
-}
-
 #[derive(Serialize)]
 struct FileReport {
     /// Four octal digits.
@@ -91,14 +78,11 @@ struct Document<'r> {
 /// All pods, and the paths or objects that could not be read, with the reasons.
 pub(crate) fn document(
     pods: &[RenderedPod<'_>],
-    not_read: &BTreeSet<(String, String)>,
+    all_not_read: &BTreeSet<(String, String)>,
 ) -> impl Serialize {
-    let not_read = not_read.iter();
     Document {
         pods: pods.iter().map(pod).collect(),
-        not_read: not_read
-            .map(|(path, reason)| json!({"path": path, "reason": reason}))
-            .collect(),
+        not_read: not_read(all_not_read),
     }
 }
 
@@ -116,39 +100,32 @@ pub(crate) fn text(bytes: &[u8]) -> Cow<'_, str> {
 
 fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
     let containers = rendered.containers.iter().map(|(container, view)| {
-        let report = PartReport::of(
-            view,
-            |error| rendered.start_error(error),
-            |view| {
+        let part = match view {
+            Ok(view) => {
                 let variables = view.environment.iter();
                 let variables = variables.map(|(name, variable)| (name, text(&variable.value)));
                 PartReport::Env(variables.collect())
-            },
-        );
+            }
+            Err(error) => PartReport::Error(rendered.start_error(error)),
+        };
         let variables = view.iter().flat_map(|view| {
             let environment = &view.environment;
             environment.iter().chain(environment.opaque())
         });
         let unknown =
             variables.filter_map(|(name, variable)| Some((name, variable.value.unknown()?.text())));
-        let unknown = unknown.collect();
-        (
-            container.name,
-            KnownReport {
-                part: report,
-                unknown,
-                warnings: view
-                    .iter()
-                    .flat_map(|view| warnings::of_container(rendered, container, view))
-                    .collect(),
-            },
-        )
+        let warnings = view.iter();
+        let warnings = warnings.flat_map(|view| warnings::of_container(rendered, container, view));
+        let report = KnownReport {
+            part,
+            unknown: unknown.collect(),
+            warnings: warnings.collect(),
+        };
+        (container.name, report)
     });
-    let volumes = rendered.volumes.iter().map(|(volume, projection)| {
-        let report = PartReport::of(
-            projection,
-            |error| rendered.volume_error(error),
-            |projection| {
+    let volumes = rendered.volumes.values().map(|(volume, projection)| {
+        let part = match projection {
+            Ok(projection) => {
                 let files = projection.payload.iter().map(|(path, file)| {
                     let report = FileReport {
                         mode: format!("{:04o}", file.mode),
@@ -158,32 +135,33 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
                     (path.as_str(), report)
                 });
                 PartReport::Files(files.collect())
-            },
-        );
+            }
+            Err(error) => PartReport::Error(rendered.volume_error(error)),
+        };
         let unknown = projection.iter().flat_map(|projection| {
             let named = projection.payload.iter();
             let named = named.map(|(path, file)| (path.as_str(), file));
             named.chain(projection.opaque.as_ref().map(|(file, _)| (ALL, file)))
         });
         let unknown = unknown.filter_map(|(path, file)| Some((path, file.data.unknown()?.text())));
-        let unknown = unknown.collect();
-        (
-            volume.name.as_str(),
-            KnownReport {
-                part: report,
-                unknown,
-                warnings: warnings::of_volume(rendered.inputs, volume),
-            },
-        )
+        let report = KnownReport {
+            part,
+            unknown: unknown.collect(),
+            warnings: warnings::of_volume(rendered.inputs, volume),
+        };
+        (volume.name.as_str(), report)
     });
     let on_change = rendered.hooks.iter().map(|annotation| {
-        let report = PartReport::of(&annotation.hooks, ToString::to_string, |hooks| {
-            let hooks = hooks.iter().map(|hook| HookReport {
-                name: &hook.name,
-                action: hook.action(),
-            });
-            PartReport::Hooks(hooks.collect())
-        });
+        let report = match &annotation.hooks {
+            Ok(hooks) => {
+                let hooks = hooks.iter().map(|hook| HookReport {
+                    name: &hook.name,
+                    action: hook.action(),
+                });
+                PartReport::Hooks(hooks.collect())
+            }
+            Err(error) => PartReport::Error(error.to_string()),
+        };
         (annotation.annotation.as_str(), report)
     });
     PodReport {

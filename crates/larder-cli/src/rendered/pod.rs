@@ -1,7 +1,8 @@
 //! A pod as its containers see it, computed by the libraries.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
+use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_actions::subpaths::ANNOTATION;
 use larder_objects::Kind;
@@ -12,6 +13,7 @@ use larder_on_change::{
 use larder_projection::{
     ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, PayloadError,
     Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, pod_volumes, project,
+    used_volumes,
 };
 
 use crate::offline::{Offline, OfflinePod};
@@ -26,15 +28,15 @@ pub(crate) struct RenderedPod<'a> {
     pub(crate) source: &'a str,
     /// All containers: init, regular, ephemeral.
     pub(crate) containers: Vec<(ContainerView<'a>, Result<RenderedContainer<'a>, StartError>)>,
-    /// The volumes that are filled from objects, mounted or not.
-    pub(crate) volumes: Vec<(&'a Volume, Result<Projection<'a>, PayloadError>)>,
+    /// The volumes that are filled from objects, mounted or not, by name.
+    pub(crate) volumes: IndexMap<&'a str, (&'a Volume, ProjectionResult<'a>)>,
     /// The hooks that annotations ask for, with their containers' names in them.
     pub(crate) hooks: Vec<AnnotatedHooks>,
-    /// Indexes of `volumes`, by name.
-    indexes: HashMap<&'a str, usize>,
     /// Names of the volumes that containers use.
     used: HashSet<&'a str>,
 }
+
+pub(crate) type ProjectionResult<'a> = Result<Projection<'a>, PayloadError>;
 
 /// The view of one container.
 pub(crate) struct RenderedContainer<'a> {
@@ -90,46 +92,29 @@ impl<'a> RenderedPod<'a> {
         let views = self.containers.iter().flat_map(|(_, view)| view);
         let variables = views.flat_map(|view| view.environment.iter());
         let variables = variables.map(|(name, variable)| name.len() + variable.value.len());
-        let volumes = self.volumes.iter().flat_map(|(_, filled)| filled);
+        let volumes = self.volumes.values().flat_map(|(_, filled)| filled);
         let files = volumes.flat_map(|filled| filled.payload.iter());
         let files = files.map(|(path, file)| path.as_str().len() + file.data.len());
         variables.sum::<usize>() + files.sum::<usize>()
     }
 
-    pub(crate) fn new(
-        OfflinePod {
-            pod,
-            source,
-            inputs,
-            ..
-        }: &'a OfflinePod,
-        offline: &'a Offline,
-    ) -> Self {
-        let volumes: Vec<_> = pod_volumes(pod)
-            .filter(|volume| VolumeKind::of(volume).is_some())
-            .map(|volume| (volume, project(pod, volume, inputs)))
-            .collect();
-        let names = volumes.iter().enumerate();
+    pub(crate) fn new(pod: &'a OfflinePod, offline: &'a Offline) -> Self {
+        let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
+        let views = containers(pod);
+        let views = views.map(|view| (view, RenderedContainer::new(pod, view, inputs)));
+        let volumes = pod_volumes(pod).filter(|volume| VolumeKind::of(volume).is_some());
+        let volumes = volumes.map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
+        let annotations = pod.metadata.annotations.as_ref();
         Self {
             pod,
             inputs,
             offline,
             source,
-            containers: containers(pod)
-                .map(|container| (container, RenderedContainer::new(pod, container, inputs)))
-                .collect(),
-            indexes: names
-                .map(|(index, (volume, _))| (volume.name.as_str(), index))
-                .collect(),
-            used: containers(pod)
-                .flat_map(|container| container.volumes())
-                .collect(),
-            volumes,
+            containers: views.collect(),
+            used: used_volumes(pod),
+            volumes: volumes.collect(),
             hooks: annotated_hooks(
-                pod.metadata
-                    .annotations
-                    .as_ref()
-                    .unwrap_or(&BTreeMap::new()),
+                annotations.unwrap_or(&BTreeMap::new()),
                 // The limits of a node are unknown here.
                 AllowedActions::default(),
                 &PodOutline::of(pod),
@@ -146,9 +131,8 @@ impl<'a> RenderedPod<'a> {
     }
 
     /// The content of the volume `name`; `None` if it is not filled from objects.
-    pub(crate) fn projection(&self, name: &str) -> Option<&Result<Projection<'a>, PayloadError>> {
-        let index = *self.indexes.get(name)?;
-        Some(&self.volumes[index].1)
+    pub(crate) fn projection(&self, name: &str) -> Option<&ProjectionResult<'a>> {
+        self.volumes.get(name).map(|(_, projection)| projection)
     }
 
     /// Whether a container uses the volume. The kubelet sets up no other volume.
@@ -163,11 +147,8 @@ impl<'a> RenderedPod<'a> {
 
     /// Whether a container does not start, a volume cannot be filled, or a hook is wrong.
     pub(crate) fn has_errors(&self) -> bool {
-        let mut containers = self.containers.iter();
-        let mut volumes = self.volumes.iter();
-        let mut annotations = self.hooks.iter();
-        containers.any(|(_, container)| container.is_err())
-            || volumes.any(|(_, projection)| projection.is_err())
-            || annotations.any(|annotation| annotation.hooks.is_err())
+        self.containers.iter().any(|(_, view)| view.is_err())
+            || self.volumes.values().any(|(_, filled)| filled.is_err())
+            || self.hooks.iter().any(|found| found.hooks.is_err())
     }
 }

@@ -4,14 +4,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{EnvFromSource, KeyToPath, Volume};
-use larder_objects::{ConfigMap, Secret};
-use larder_projection::{
-    ContainerView, Inputs, Keyed, Mount, Origin, Unknown, expand, pod_volumes,
-};
+use k8s_openapi::api::core::v1::{KeyToPath, Volume};
+use larder_objects::Kind;
+use larder_projection::{ContainerView, Inputs, Mount, Origin, Unknown, expand, pod_volumes};
 use serde_json::Value;
 
-use super::{RenderedPod, container::files_below, pod::RenderedContainer, words::size};
+use super::{
+    RenderedPod, container::files_below, hints::keys, pod::RenderedContainer, words::size,
+};
 use crate::output;
 
 /// Longest string of an environment or a command line, its end included (Linux, `MAX_ARG_STRLEN`).
@@ -112,8 +112,16 @@ fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Ve
 fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
     let mut by_name = BTreeMap::<String, Vec<String>>::new();
     for source in container.env_from {
-        for (name, from) in all_keys(inputs, source) {
-            by_name.entry(name).or_default().push(from);
+        let prefix = source.prefix.as_deref().unwrap_or_default();
+        let map = source.config_map_ref.iter();
+        let map = map.map(|map| (Kind::ConfigMap, &map.name));
+        let secret = source.secret_ref.iter();
+        let secret = secret.map(|secret| (Kind::Secret, &secret.name));
+        for (kind, name) in map.chain(secret) {
+            for key in keys(inputs, kind, name) {
+                let sources = by_name.entry(format!("{prefix}{key}")).or_default();
+                sources.push(format!("{kind} {name}"));
+            }
         }
     }
     for variable in container.env {
@@ -121,30 +129,11 @@ fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
         sources.push("env".to_owned());
     }
     let twice = by_name.into_iter().filter(|(_, sources)| sources.len() > 1);
-    twice
-        .map(|(name, sources)| {
-            let all = sources.join(", then by ");
-            format!("{name}: set by {all}; the last one counts")
-        })
-        .collect()
-}
-
-/// The variables of an `envFrom`, each with its object.
-fn all_keys(inputs: &Inputs, source: &EnvFromSource) -> Vec<(String, String)> {
-    fn of<K: Keyed>(inputs: &Inputs, name: &str, prefix: &str) -> Vec<(String, String)> {
-        let Some(Ok(object)) = K::all(inputs).get(name) else {
-            return Vec::new();
-        };
-        let keys = object.variables();
-        keys.map(|(key, _)| (format!("{prefix}{key}"), format!("{} {name}", K::KIND)))
-            .collect()
-    }
-    let prefix = source.prefix.as_deref().unwrap_or_default();
-    let map = source.config_map_ref.iter();
-    let maps = map.flat_map(|map| of::<ConfigMap>(inputs, &map.name, prefix));
-    let secret = source.secret_ref.iter();
-    maps.chain(secret.flat_map(|secret| of::<Secret>(inputs, &secret.name, prefix)))
-        .collect()
+    let texts = twice.map(|(name, sources)| {
+        let all = sources.join(", then by ");
+        format!("{name}: set by {all}; the last one counts")
+    });
+    texts.collect()
 }
 
 /// An environment that the kernel rejects.
@@ -181,35 +170,38 @@ fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
 
 /// What deserves a look in a volume.
 pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
-    let mut paths = BTreeMap::<String, usize>::new();
     let mut found = Vec::new();
     let stated = serde_json::to_value(volume).unwrap_or_default();
     decimal_modes(&stated, &mut found);
-    let projected = volume.projected.as_ref();
-    for source in projected
-        .iter()
-        .flat_map(|all| all.sources.iter().flatten())
-    {
-        let mut add = |path: &str| *paths.entry(path.to_owned()).or_default() += 1;
+    let projected = volume.projected.iter();
+    let mut paths = BTreeMap::<&str, usize>::new();
+    for source in projected.flat_map(|all| all.sources.iter().flatten()) {
+        let mut own = Vec::new();
         if let Some(map) = &source.config_map {
-            each_path::<ConfigMap>(inputs, &map.name, map.items.as_deref(), &mut add);
+            own.extend(paths_of(
+                inputs,
+                Kind::ConfigMap,
+                &map.name,
+                map.items.as_deref(),
+            ));
         }
         if let Some(secret) = &source.secret {
-            each_path::<Secret>(inputs, &secret.name, secret.items.as_deref(), &mut add);
+            own.extend(paths_of(
+                inputs,
+                Kind::Secret,
+                &secret.name,
+                secret.items.as_deref(),
+            ));
         }
-        let fields = source
-            .downward_api
-            .iter()
-            .flat_map(|api| api.items.iter().flatten());
-        fields.for_each(|field| add(&field.path));
-        source
-            .service_account_token
-            .iter()
-            .for_each(|token| add(&token.path));
-        source
-            .cluster_trust_bundle
-            .iter()
-            .for_each(|bundle| add(&bundle.path));
+        let fields = source.downward_api.iter().flat_map(|api| &api.items);
+        own.extend(fields.flatten().map(|field| &*field.path));
+        let token = source.service_account_token.iter();
+        own.extend(token.map(|token| &*token.path));
+        let bundle = source.cluster_trust_bundle.iter();
+        own.extend(bundle.map(|bundle| &*bundle.path));
+        for path in own {
+            *paths.entry(path).or_default() += 1;
+        }
     }
     let twice = paths.into_iter().filter(|(_, count)| *count > 1);
     found.extend(twice.map(|(path, count)| {
@@ -240,16 +232,15 @@ fn decimal_modes(part: &Value, found: &mut Vec<String>) {
     }
 }
 
-fn each_path<K: Keyed>(
-    inputs: &Inputs,
+fn paths_of<'a>(
+    inputs: &'a Inputs,
+    kind: Kind,
     name: &str,
-    items: Option<&[KeyToPath]>,
-    add: &mut dyn FnMut(&str),
-) {
-    match (items, K::all(inputs).get(name)) {
-        (Some(items @ [_, ..]), _) => items.iter().for_each(|item| add(&item.path)),
-        (_, Some(Ok(object))) => object.variables().for_each(|(key, _)| add(key)),
-        _ => {}
+    items: Option<&'a [KeyToPath]>,
+) -> Vec<&'a str> {
+    match items {
+        Some(items @ [_, ..]) => items.iter().map(|item| &*item.path).collect(),
+        _ => keys(inputs, kind, name),
     }
 }
 
@@ -257,9 +248,8 @@ impl RenderedPod<'_> {
     /// What deserves a look, each with the container or volume that has it.
     pub(crate) fn warnings(&self) -> Vec<(String, String)> {
         let containers = self.containers.iter().flat_map(|(container, view)| {
-            let found = view
-                .iter()
-                .flat_map(|view| of_container(self, container, view));
+            let found = view.iter();
+            let found = found.flat_map(|view| of_container(self, container, view));
             found.map(|text| (super::words::heading(container), text))
         });
         let volumes = pod_volumes(self.pod).flat_map(|volume| {

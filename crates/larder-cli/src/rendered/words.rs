@@ -3,7 +3,7 @@
 use indexmap::{IndexMap, IndexSet};
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::{Kind, volume_sources};
-use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unknown};
+use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unknown, Variable};
 
 use super::pod::RenderedPod;
 use crate::output::escaped;
@@ -49,6 +49,15 @@ pub(crate) fn unknown(value: &Unknown, shows_text: bool) -> String {
     escaped(&format!("<{words}: {what}>")).into_owned()
 }
 
+/// The value of a variable; its length instead if it `is_hidden`.
+pub(crate) fn variable_value(variable: &Variable<'_>, is_hidden: bool) -> String {
+    match variable.value.unknown() {
+        Some(unknown) => self::unknown(unknown, !is_hidden),
+        None if is_hidden => format!("<hidden, {}>", size(variable.value.len())),
+        None => value(&variable.value),
+    }
+}
+
 /// Whether [`value`] shows less than the value, or it has several lines.
 pub(crate) fn is_cut(bytes: &[u8]) -> bool {
     bytes.len() > MAX_VALUE || bytes.contains(&b'\n')
@@ -84,6 +93,7 @@ pub(crate) fn size(bytes: usize) -> String {
 
 /// The source of a variable or file called `name`; a key of the same name is left out.
 pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> String {
+    let in_key = |key: Option<&str>| key.map(|key| format!(", key {key}")).unwrap_or_default();
     match origin {
         Origin::Value => "from the pod".to_owned(),
         Origin::Key {
@@ -92,27 +102,19 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
             key,
             resource_version,
         } => {
-            let key = if *key == name {
-                String::new()
-            } else {
-                format!(", key {key}")
-            };
+            let key = in_key(Some(*key).filter(|key| *key != name));
             if pod.is_assumed(*kind, object) {
                 return format!("{kind} {object}{key} (a placeholder: every namespace has it)");
             }
-            let version = if resource_version.is_empty() {
-                String::new()
-            } else {
-                format!(", version {resource_version}")
+            let version = match resource_version.as_str() {
+                "" => String::new(),
+                version => format!(", version {version}"),
             };
             format!("{kind} {object}{key}{version}")
         }
         Origin::Missing { kind, name, key } => {
-            let key = key.map(|key| format!(", key {key}"));
-            format!(
-                "{kind} {name}{}, which is not known",
-                key.unwrap_or_default()
-            )
+            let key = in_key(*key);
+            format!("{kind} {name}{key}, which is not known")
         }
         Origin::Field(path) => format!("field {path}"),
         Origin::Resource {

@@ -13,7 +13,6 @@ use larder_actions::{
     processes::{FoundContainer, Processes},
 };
 use rustix::{
-    io::Errno,
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
@@ -63,17 +62,10 @@ impl Inside {
         self.mounts.wait().await
     }
 
-    /// Sends a signal to the command. `false` if it has ended.
-    ///
-    /// # Errors
-    ///
-    /// The system refuses.
-    pub(crate) fn send(&self, signal: Signal) -> io::Result<bool> {
-        match pidfd_send_signal(&self.process, signal) {
-            Ok(()) => Ok(true),
-            Err(Errno::SRCH) => Ok(false),
-            Err(errno) => Err(errno.into()),
-        }
+    /// Sends a signal to the command, if that has not ended.
+    pub(crate) fn send(&self, signal: Signal) {
+        // If the command has just ended, its exit is the next event.
+        let _ = pidfd_send_signal(&self.process, signal);
     }
 
     /// Whether the stage has not become the command yet.

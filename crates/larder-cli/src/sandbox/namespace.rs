@@ -124,15 +124,10 @@ fn choose_staging(needed: &[PathBuf]) -> anyhow::Result<PathBuf> {
         let is_dir = fs::symlink_metadata(candidate).is_ok_and(|metadata| metadata.is_dir());
         is_dir && !needed.iter().any(related)
     };
-    let candidates = STAGING.iter().map(Path::new);
-    candidates
-        .filter(|candidate| is_free(candidate))
-        .map(Path::to_owned)
-        .next()
-        .ok_or_else(|| {
-            anyhow!(
-                "cannot find a place for a private tmpfs: the pod uses all of {}",
-                STAGING.join(", ")
-            )
-        })
+    let mut candidates = STAGING.iter().map(Path::new);
+    let free = candidates.find(|candidate| is_free(candidate));
+    free.map(Path::to_owned).ok_or_else(|| {
+        let all = STAGING.join(", ");
+        anyhow!("cannot find a place for a private tmpfs: the pod uses all of {all}")
+    })
 }

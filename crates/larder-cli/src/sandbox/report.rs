@@ -44,12 +44,8 @@ impl SupervisorSocket {
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         let mounts = [self.1.as_fd()];
         ancillary.push(SendAncillaryMessage::ScmRights(&mounts));
-        sendmsg(
-            &self.0,
-            &[IoSlice::new(b"m")],
-            &mut ancillary,
-            SendFlags::empty(),
-        )?;
+        let (byte, flags) = (IoSlice::new(b"m"), SendFlags::empty());
+        sendmsg(&self.0, &[byte], &mut ancillary, flags)?;
         Ok(())
     }
 }
@@ -81,14 +77,9 @@ pub(super) fn listen(staging: &Path) -> io::Result<StageReport> {
 fn receive(stage: &UnixStream) -> io::Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let mut byte = [0];
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    recvmsg(
-        stage,
-        &mut [IoSliceMut::new(&mut byte)],
-        &mut ancillary,
-        flags,
-    )?;
+    let (mut byte, flags) = ([0], RecvFlags::CMSG_CLOEXEC);
+    let mut bytes = [IoSliceMut::new(&mut byte)];
+    recvmsg(stage, &mut bytes, &mut ancillary, flags)?;
     let mut messages = ancillary.drain();
     Ok(messages.find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),

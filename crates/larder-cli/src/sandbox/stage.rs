@@ -11,11 +11,11 @@
 //! executed.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     fs,
     io::{ErrorKind, Write as _},
     os::{
-        fd::{AsRawFd as _, OwnedFd},
+        fd::AsRawFd as _,
         unix::{
             ffi::{OsStrExt as _, OsStringExt as _},
             fs::PermissionsExt as _,
@@ -74,7 +74,9 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
         view.ensure_directory(Path::new(directory))
             .with_context(|| format!("cannot use {directory} as the working directory"))?;
     }
-    if !settings.host_processes && !plan.mounts.iter().any(|mount| is_of_proc(&mount.target)) {
+    // The pod decides what is there if it mounts a volume on `/proc` or in it.
+    let mut targets = plan.mounts.iter().map(|mount| Path::new(&mount.target));
+    if !settings.host_processes && !targets.any(|target| target.starts_with(PROC)) {
         view.mount_proc().context("cannot mount /proc")?;
     }
     if settings.read_only_root {
@@ -82,9 +84,8 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
             .context("cannot apply readOnlyRootFilesystem")?;
     }
     view.enter()?;
-    supervisor
-        .and_then(|supervisor| supervisor.pass_mounts())
-        .context("cannot pass the mounts to the supervisor")?;
+    let passed = supervisor.and_then(|supervisor| supervisor.pass_mounts());
+    passed.context("cannot pass the mounts to the supervisor")?;
     // Step 3
     become_user(&settings.identity, &settings.privileges)?;
     // Step 4
@@ -108,8 +109,9 @@ fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
     dup2_stdin(&nothing).context("cannot empty the standard input")?;
     // Step 3
     become_user(&plan.identity, &plan.privileges)?;
-    let changes = Changes::new(&plan.changes).context("cannot write the file of changes")?;
-    let path = changes.path().into_os_string().into_vec();
+    let (_changes, path) =
+        changes_file(&plan.changes).context("cannot write the file of changes")?;
+    let path = path.into_os_string().into_vec();
     plan.environment.push((CHANGES.to_owned(), path));
     // Step 4
     chdir(plan.working_dir.as_str())
@@ -117,28 +119,19 @@ fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
     Ok(execute(&plan.command, &plan.environment))
 }
 
-/// The file of changes of a hook: in memory, readable by its user only, and gone with its last process.
-struct Changes(OwnedFd);
-
-impl Changes {
-    fn new(content: &[u8]) -> anyhow::Result<Self> {
-        // Inherited by the command.
-        let file = memfd_create(c"changes.json", MemfdFlags::empty())?;
-        let mut file = fs::File::from(file);
-        file.set_permissions(fs::Permissions::from_mode(0o600))?;
-        file.write_all(content)?;
-        Ok(Self(file.into()))
-    }
-
-    /// The path by which the command and the processes that it starts open the file.
-    fn path(&self) -> PathBuf {
-        // The number of this process as `/proc` shows it; it may be that of another namespace.
-        let process = fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
-        Path::new(PROC)
-            .join(process)
-            .join("fd")
-            .join(self.0.as_raw_fd().to_string())
-    }
+/// The file of changes of a hook: in memory, readable by its user only, and gone with its last process. With the path by
+/// which the command and the processes that it starts open it.
+fn changes_file(content: &[u8]) -> anyhow::Result<(fs::File, PathBuf)> {
+    // Inherited by the command.
+    let file = memfd_create(c"changes.json", MemfdFlags::empty())?;
+    let mut file = fs::File::from(file);
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
+    file.write_all(content)?;
+    // The number of this process as `/proc` shows it; it may be that of another namespace.
+    let process = fs::read_link("/proc/self").unwrap_or_else(|_| "self".into());
+    let mut path = Path::new(PROC).join(process);
+    path.extend(["fd", &file.as_raw_fd().to_string()]);
+    Ok((file, path))
 }
 
 fn take(path: &Path) -> anyhow::Result<StagePlan> {
@@ -147,22 +140,12 @@ fn take(path: &Path) -> anyhow::Result<StagePlan> {
     serde_json::from_slice(&text).context("cannot read the plan")
 }
 
-/// Whether a volume is mounted on `/proc` or in it; then the pod decides what is there.
-fn is_of_proc(target: &str) -> bool {
-    Path::new(target).starts_with(PROC)
-}
-
 /// Step 3.
 fn become_user(identity: &Identity, privileges: &Privileges) -> anyhow::Result<()> {
+    let group = identity.group.or(identity.user.map(|_| 0));
     if let Some(outside) = identity.mapped {
-        let inside = (
-            identity.user.unwrap_or(outside.0),
-            identity.group.unwrap_or(if identity.user.is_some() {
-                0
-            } else {
-                outside.1
-            }),
-        );
+        let user = identity.user.unwrap_or(outside.0);
+        let inside = (user, group.unwrap_or(outside.1));
         // This process is root in its namespace; one more namespace in it gives it any user and group.
         let here = (getuid().as_raw(), getgid().as_raw());
         unshare(UnshareFlags::NEWUSER).context("cannot enter a user namespace")?;
@@ -172,9 +155,8 @@ fn become_user(identity: &Identity, privileges: &Privileges) -> anyhow::Result<(
     }
     privileges.limit()?;
     let groups: Vec<_> = identity.groups.iter().copied().map(Gid::from_raw).collect();
-    if identity.user.is_some() || identity.group.is_some() || !groups.is_empty() {
+    if group.is_some() || !groups.is_empty() {
         set_thread_groups(&groups).context("cannot set supplemental groups")?;
-        let group = identity.group.or(identity.user.map(|_| 0));
         if let Some(group) = group {
             set_thread_gid(Gid::from_raw(group))
                 .with_context(|| format!("cannot become group {group}"))?;
@@ -193,9 +175,8 @@ fn execute(command: &[Vec<u8>], environment: &[(String, Vec<u8>)]) -> ExitCode {
     let Some((program, args)) = words.split_first() else {
         unreachable!("the supervisor makes no plan without a command")
     };
-    let environment = environment
-        .iter()
-        .map(|(name, value)| (OsString::from(name), OsStr::from_bytes(value)));
+    let environment = environment.iter();
+    let environment = environment.map(|(name, value)| (name, OsStr::from_bytes(value)));
     let error = Command::new(program)
         .args(args)
         .env_clear()
@@ -206,10 +187,7 @@ fn execute(command: &[Vec<u8>], environment: &[(String, Vec<u8>)]) -> ExitCode {
     } else {
         126
     };
-    output::error(
-        anyhow::Error::from(error)
-            .context(format!("cannot run {}", program.display()))
-            .as_ref(),
-    );
+    let what = format!("cannot run {}", program.display());
+    output::error(anyhow::Error::from(error).context(what).as_ref());
     ExitCode::from(code)
 }

@@ -16,7 +16,8 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     ffi::OsStr,
-    fs, io,
+    fs,
+    io::{self, ErrorKind},
     os::{
         fd::{AsRawFd, OwnedFd},
         unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
@@ -57,7 +58,7 @@ pub(super) struct PrivateView {
 /// namespace.
 pub(crate) fn clear(staging: &Path) -> io::Result<()> {
     match fs::remove_dir_all(staging.join(MIRRORS)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         cleared => cleared,
     }
 }
@@ -76,12 +77,10 @@ impl PrivateView {
 
     /// Mounts a file or a directory.
     pub(super) fn mount(&mut self, mount: &PlannedMount) -> anyhow::Result<()> {
-        let is_dir = fs::metadata(&mount.source)
-            .with_context(|| format!("cannot find {}", mount.source.display()))?
-            .is_dir();
-        let target = self.ensure(Path::new(&mount.target), is_dir)?;
-        mount_bind_recursive(&mount.source, opened(&target)?.path())
-            .context("cannot bind-mount")?;
+        let found = fs::metadata(&mount.source);
+        let found = found.with_context(|| format!("cannot find {}", mount.source.display()))?;
+        let target = self.ensure(Path::new(&mount.target), found.is_dir())?;
+        mount_bind_recursive(&mount.source, &opened(&target)?.link).context("cannot bind-mount")?;
         restrict(&target, mount.read_only, mount.options)
             .context("cannot make the mount read-only")?;
         self.volumes.push(target);
@@ -91,11 +90,8 @@ impl PrivateView {
     /// Makes every mount read-only but the volumes and, as in containers, `/proc`, `/dev` and `/sys`.
     pub(super) fn make_root_read_only(&self) -> anyhow::Result<()> {
         let table = fs::read("/proc/self/mountinfo").context("cannot read the mounts")?;
-        let kept: Vec<_> = [PROC, "/dev", "/sys"]
-            .iter()
-            .map(|path| self.root.join(path.trim_start_matches('/')))
-            .chain(self.volumes.iter().cloned())
-            .collect();
+        let kept = ["proc", "dev", "sys"].map(|path| self.root.join(path));
+        let kept: Vec<_> = kept.iter().chain(&self.volumes).collect();
         for point in table.split(|&byte| byte == b'\n').filter_map(mount_point) {
             let is_visible = point.starts_with(&self.root)
                 && (self.root != Path::new("/") || !point.starts_with(&self.staging));
@@ -103,16 +99,14 @@ impl PrivateView {
                 continue;
             }
             match restrict(&point, true, BindOptions::default()) {
-                Ok(()) => {}
                 // A mount that this user cannot reach, the command cannot reach either.
                 Err(error)
                     if matches!(
                         error.kind(),
-                        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied
+                        ErrorKind::NotFound | ErrorKind::PermissionDenied
                     ) && fs::symlink_metadata(&point).is_err() => {}
-                Err(error) => {
-                    return Err(error)
-                        .with_context(|| format!("cannot make {} read-only", point.display()));
+                made => {
+                    made.with_context(|| format!("cannot make {} read-only", point.display()))?;
                 }
             }
         }
@@ -156,13 +150,11 @@ impl PrivateView {
     /// The path in the tree of this process for `path` of the view, with links followed. Creates what is missing. `is_dir`
     /// says what is to be there.
     fn ensure(&mut self, path: &Path, is_dir: bool) -> anyhow::Result<PathBuf> {
-        let names: Vec<_> = path
-            .components()
-            .filter_map(|component| match component {
-                Component::Normal(name) => Some(name),
-                _ => None,
-            })
-            .collect();
+        let names = path.components().filter_map(|component| match component {
+            Component::Normal(name) => Some(name),
+            _ => None,
+        });
+        let names: Vec<_> = names.collect();
         let mut reached = self.root.clone();
         for (depth, name) in names.iter().enumerate() {
             let so_far: PathBuf = names[..=depth].iter().collect();
@@ -173,10 +165,9 @@ impl PrivateView {
                 }
                 None => {
                     let is_last = depth + 1 == names.len();
-                    self.create(&reached, name, is_dir || !is_last)
-                        .with_context(|| {
-                            format!("cannot create /{} in a private view", so_far.display())
-                        })?
+                    let created = self.create(&reached, name, is_dir || !is_last);
+                    let what = || format!("cannot create /{} in a private view", so_far.display());
+                    created.with_context(what)?
                 }
             };
         }
@@ -210,11 +201,8 @@ impl PrivateView {
             self.mirror(parent)?;
         }
         // The mirror of the root has a path of its own.
-        let parent = if parent == Path::new("/") {
-            &self.root
-        } else {
-            parent
-        };
+        let is_root = parent == Path::new("/");
+        let parent = if is_root { &self.root } else { parent };
         let (shown, created) = (parent.join(name), self.own[parent].join(name));
         if is_dir {
             fs::create_dir(&created)?;
@@ -234,7 +222,7 @@ impl PrivateView {
         // The root of a view must be a mount.
         mount_bind_recursive(&mirror, &mirror)?;
         let original = opened(directory)?;
-        for entry in fs::read_dir(original.path())? {
+        for entry in fs::read_dir(&original.link)? {
             let entry = entry?;
             let (mut source, copy) = (entry.path(), mirror.join(entry.file_name()));
             if directory.join(entry.file_name()) == self.staging {
@@ -243,7 +231,7 @@ impl PrivateView {
             show(&source, &copy)
                 .with_context(|| format!("cannot mount {} in a mirror", source.display()))?;
         }
-        let metadata = fs::metadata(original.path())?;
+        let metadata = fs::metadata(&original.link)?;
         // A user who may not change the owner keeps the mirror.
         let _ = chown(&mirror, Some(metadata.uid()), Some(metadata.gid()));
         fs::set_permissions(&mirror, metadata.permissions())?;
@@ -251,7 +239,7 @@ impl PrivateView {
             self.own.insert(mirror.clone(), mirror.clone());
             self.root = mirror;
         } else {
-            mount_bind_recursive(&mirror, original.path())?;
+            mount_bind_recursive(&mirror, &original.link)?;
             self.own.insert(directory.to_owned(), mirror);
         }
         Ok(())
@@ -261,24 +249,22 @@ impl PrivateView {
 /// Creates `name` in a directory of a volume, as runc does.
 fn create_in_volume(parent: &Path, name: &OsStr, is_dir: bool) -> anyhow::Result<PathBuf> {
     let (volume, path) = (opened(parent)?, parent.join(name));
-    let created = volume.path().join(name);
+    let created = volume.link.join(name);
     let made = if is_dir {
         fs::create_dir(created)
     } else {
         fs::File::create_new(created).map(drop)
     };
     made.map_err(|error| {
-        let why = match error.kind() {
-            io::ErrorKind::ReadOnlyFilesystem => {
-                "the volume has no such path, and a container would not start either"
-            }
-            _ => "the volume has no such path",
+        let more = match error.kind() {
+            ErrorKind::ReadOnlyFilesystem => ", and a container would not start either",
+            _ => "",
         };
-        anyhow::Error::from(error).context(why)
+        anyhow::Error::from(error).context(format!("the volume has no such path{more}"))
     })?;
     if is_dir {
         // Whatever the umask, others must be able to pass.
-        fs::set_permissions(opened(&path)?.path(), fs::Permissions::from_mode(0o755))?;
+        fs::set_permissions(&opened(&path)?.link, fs::Permissions::from_mode(0o755))?;
     }
     Ok(path)
 }
@@ -288,12 +274,6 @@ struct Opened {
     /// A link of the kernel to it.
     link: PathBuf,
     file: OwnedFd,
-}
-
-impl Opened {
-    fn path(&self) -> &Path {
-        &self.link
-    }
 }
 
 /// Opens what is at `path`, which has no links: not for reading, which may need a permission, or block.
@@ -310,13 +290,13 @@ fn opened(path: &Path) -> io::Result<Opened> {
 fn show(source: &Path, copy: &Path) -> io::Result<()> {
     let kind = match fs::symlink_metadata(source) {
         Ok(metadata) => metadata.file_type(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
     if kind.is_symlink() {
         return match fs::read_link(source) {
             Ok(target) => symlink(target, copy),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             Err(error) => Err(error),
         };
     }
@@ -363,7 +343,7 @@ pub(super) fn restrict(target: &Path, read_only: bool, options: BindOptions) -> 
             flags |= keep;
         }
     }
-    Ok(mount_remount(target.path(), flags, c"")?)
+    Ok(mount_remount(&target.link, flags, c"")?)
 }
 
 #[cfg(test)]
@@ -384,7 +364,7 @@ mod tests {
         symlink(&other, &place).unwrap();
         assert!(opened(&place).is_err());
         // What was opened stays the same directory.
-        fs::write(before.path().join("f"), "").unwrap();
+        fs::write(before.link.join("f"), "").unwrap();
         assert!(root.join("moved/f").exists());
     }
 }

@@ -113,9 +113,8 @@ impl<'r> Comparison<'r> {
         not_read: BTreeSet<(String, String)>,
     ) -> Self {
         let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
-            let pods = pods.iter();
-            pods.map(|pod| ((pod.namespace(), pod.name()), pod))
-                .collect()
+            let pods = pods.iter().map(|pod| ((pod.namespace(), pod.name()), pod));
+            pods.collect()
         };
         // Whether one differs is seen in its containers.
         let (from, to) = (by_name(from).into_iter(), by_name(to).into_iter());
@@ -178,14 +177,12 @@ impl<'r> PodDiff<'r> {
         let mut hooks = Vec::new();
         if let Edit::Changed(from, to) = sides {
             let views = from.containers.iter().map(|(view, _)| *view);
-            let removed = views.filter_map(|view| Some((view, before.remove(view.name)?)));
-            containers
-                .extend(removed.map(|(view, one)| ContainerDiff::new(view, Some(one), None, asks)));
-            let count = |is: &[Verdict]| {
-                let verdicts = containers.iter().map(|container| &container.verdict);
-                verdicts.filter(|verdict| is.contains(verdict)).count()
-            };
-            if count(&[Verdict::Same, Verdict::Unknown]) == containers.len() {
+            containers.extend(views.filter_map(|view| {
+                let one = before.remove(view.name)?;
+                Some(ContainerDiff::new(view, Some(one), None, asks))
+            }));
+            let mut verdicts = containers.iter().map(|container| &container.verdict);
+            if verdicts.all(|verdict| matches!(verdict, Verdict::Same | Verdict::Unknown)) {
                 return None;
             }
             hooks = fired_hooks(from, to);
@@ -222,11 +219,9 @@ impl<'r> ContainerDiff<'r> {
             (None | Some(Err(_)), Some(Ok(_))) => Verdict::Starts,
             (Some(Ok(_)), Some(Ok(_))) => Verdict::Same,
         };
-        let mut unknown: BTreeSet<_> = [&before, &after]
-            .into_iter()
-            .filter_map(|side| side.as_ref()?.as_ref().ok())
-            .flat_map(|content| content.unknown().map(|source| source.what.to_string()))
-            .collect();
+        let known = [&before, &after].into_iter().flatten().flatten();
+        let unknown = known.flat_map(ContainerContent::unknown);
+        let mut unknown: BTreeSet<_> = unknown.map(|source| source.what.to_string()).collect();
         match &after {
             None => unknown.clear(),
             Some(Err(error)) if verdict == Verdict::Unknown => {
@@ -265,7 +260,14 @@ impl<'r> ContainerDiff<'r> {
         let sides = sides.map(|(path, edit)| (path.as_str(), edit.sides()));
         let has_other_mount = |path: &str| mounts.contains_key(path);
         let sub_paths = SubPathDiff::of(sides, has_other_mount, &shown, asks);
-        let mut found = Self {
+        let has_new_start = !variables.is_empty() || !mounts.is_empty() || sub_paths.is_fixed();
+        let verdict = match verdict {
+            // It would start on both sides.
+            Verdict::Same if has_new_start => Verdict::Restart,
+            Verdict::Same if !files.is_empty() => Verdict::Live,
+            verdict => verdict,
+        };
+        Self {
             container,
             verdict,
             variables,
@@ -273,21 +275,6 @@ impl<'r> ContainerDiff<'r> {
             mounts,
             sub_paths,
             unknown,
-        };
-        if found.verdict == Verdict::Same {
-            found.verdict = found.of_running();
-        }
-        found
-    }
-
-    /// The verdict of a container that would start on both sides.
-    fn of_running(&self) -> Verdict {
-        if !self.variables.is_empty() || !self.mounts.is_empty() || self.sub_paths.is_fixed() {
-            Verdict::Restart
-        } else if self.files.is_empty() {
-            Verdict::Same
-        } else {
-            Verdict::Live
         }
     }
 }

@@ -142,9 +142,8 @@ impl Repository {
         }
         let root = |path: &Path| {
             let mut above = path.ancestors();
-            above
-                .find(|directory| is_repository(&directory.join(".git")))
-                .map(Path::to_owned)
+            let root = above.find(|directory| is_repository(&directory.join(".git")));
+            root.map(Path::to_owned)
         };
         let (root, path) = if let Some(root) = root(&clean) {
             (root, clean)
@@ -171,19 +170,17 @@ impl Repository {
         for variable in OF_HOOKS {
             git.env_remove(variable);
         }
-        git.env(
-            "GIT_CEILING_DIRECTORIES",
-            self.root.parent().unwrap_or(Path::new("/")),
-        )
-        .env("GIT_NO_REPLACE_OBJECTS", "1")
-        .env("GIT_NO_LAZY_FETCH", "1")
-        // For a git that does not know the last one: it may fetch, by no protocol.
-        .env("GIT_ALLOW_PROTOCOL", "none")
-        .env("GIT_OPTIONAL_LOCKS", "0")
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stderr(Stdio::piped())
-        .stdout(Stdio::piped());
+        let above = self.root.parent().unwrap_or(Path::new("/"));
+        git.env("GIT_CEILING_DIRECTORIES", above)
+            .env("GIT_NO_REPLACE_OBJECTS", "1")
+            .env("GIT_NO_LAZY_FETCH", "1")
+            // For a git that does not know the last one: it may fetch, by no protocol.
+            .env("GIT_ALLOW_PROTOCOL", "none")
+            .env("GIT_OPTIONAL_LOCKS", "0")
+            .env("LC_ALL", "C")
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .stdout(Stdio::piped());
         git
     }
 

@@ -46,24 +46,19 @@ pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<F
 
 /// What hooks select of the volumes and variables of a pod.
 fn content(pod: &RenderedPod<'_>, hooks: &PodHooks, key: &DigestKey) -> Content {
-    let volumes = pod.volumes.iter().filter_map(|(volume, projection)| {
+    let volumes = pod.volumes.values().filter_map(|(volume, projection)| {
         let projection = projection.as_ref().ok().filter(|_| pod.is_used(volume))?;
         let part = PartKey::Volume(volume.name.as_str().into(), VolumeKind::of(volume)?);
         let files = projection.payload.iter();
         // What is not known has its sources in place of its bytes.
-        let files: Vec<_> = files
-            .map(|(path, file)| (path.as_str(), bytes(&file.data, file.data.unknown())))
-            .collect();
-        let files = files.iter().map(|(path, data)| (*path, &**data));
+        let files =
+            files.map(|(path, file)| (path.as_str(), bytes(&file.data, file.data.unknown())));
         Some((PartTags::of(hooks, &part, files, key)?, part))
     });
     let environments = pod.containers.iter().filter_map(|(container, view)| {
         let part = PartKey::Environment(container.name.into());
         let variables = view.as_ref().ok()?.environment.iter();
-        let variables: Vec<_> = variables
-            .map(|(name, one)| (name, bytes(&one.value, one.value.unknown())))
-            .collect();
-        let variables = variables.iter().map(|(name, value)| (*name, &**value));
+        let variables = variables.map(|(name, one)| (name, bytes(&one.value, one.value.unknown())));
         Some((PartTags::of(hooks, &part, variables, key)?, part))
     });
     let parts = volumes.chain(environments).map(|(tags, part)| {

@@ -6,7 +6,10 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
 use super::compare::{Comparison, ContainerDiff, Edit, Edits, PodDiff, Verdict};
-use crate::rendered::{MountedFile, text, words::mount_source};
+use crate::{
+    output::json::not_read,
+    rendered::{MountedFile, text, words::mount_source},
+};
 
 /// Version of the format; it changes when a program that reads it must change.
 const VERSION: u32 = 1;
@@ -38,8 +41,6 @@ impl Serialize for Pods<'_> {
 
 impl<'c> Report<'c> {
     pub(super) fn new(comparison: &'c Comparison<'c>, show_secrets: bool) -> Self {
-        let not_read = comparison.not_read.iter();
-        let not_read = not_read.map(|(path, reason)| json!({"path": path, "reason": reason}));
         let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
             json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
         });
@@ -47,7 +48,7 @@ impl<'c> Report<'c> {
             json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
         });
         Self {
-            not_read: not_read.collect(),
+            not_read: not_read(&comparison.not_read),
             pods: Pods {
                 comparison,
                 show_secrets,
@@ -61,9 +62,8 @@ impl<'c> Report<'c> {
 
 fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
     let containers = diff.containers.iter();
-    let containers: Map<_, _> = containers
-        .map(|one| (one.container.name.to_owned(), container(one, show_secrets)))
-        .collect();
+    let containers =
+        containers.map(|one| (one.container.name.to_owned(), container(one, show_secrets)));
     let mut pod = json!({
         "namespace": diff.key.namespace,
         "name": diff.key.name,
@@ -72,7 +72,7 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
             Edit::Removed(_) => "removed",
             Edit::Changed(..) => "changed",
         },
-        "containers": containers,
+        "containers": containers.collect::<Map<_, _>>(),
     });
     if !diff.hooks.is_empty() {
         let hooks = diff.hooks.iter();

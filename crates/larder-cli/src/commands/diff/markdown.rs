@@ -69,18 +69,16 @@ fn row(pod: &PodDiff<'_>) -> String {
         return format!("| {name} | | removed |\n");
     }
     let containers = containers(pod).into_iter();
-    let containers = containers
-        .filter(|container| !matches!(container.verdict, Verdict::Same | Verdict::Unknown));
+    let containers =
+        containers.filter(|one| !matches!(one.verdict, Verdict::Same | Verdict::Unknown));
     let rows = containers.map(|container| {
         let verdict = match container.verdict {
             // The reason may quote names.
             Verdict::Fails(_) => code(&verdict(container)),
             _ => verdict(container),
         };
-        format!(
-            "| {name} | {} | {verdict} |\n",
-            code(container.container.name)
-        )
+        let container = code(container.container.name);
+        format!("| {name} | {container} | {verdict} |\n")
     });
     rows.collect()
 }

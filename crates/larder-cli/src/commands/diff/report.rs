@@ -164,29 +164,28 @@ pub(super) enum ContentDiff<'t> {
     Lines(Vec<DiffLine<'t>>),
 }
 
-/// How two contents differ; each is hidden if it is a secret that is not to be shown.
+/// How two contents differ; they are hidden if one is a secret that is not to be shown.
 pub(super) fn content<'t>(
-    from: Option<(&'t [u8], bool)>,
-    to: Option<(&'t [u8], bool)>,
+    from: Option<&'t [u8]>,
+    to: Option<&'t [u8]>,
+    is_hidden: bool,
 ) -> ContentDiff<'t> {
-    let bytes = |side: Option<(&'t [u8], bool)>| side.map_or(&b""[..], |(bytes, _)| bytes);
-    let is_hidden = |side: Option<(&[u8], bool)>| side.is_some_and(|(_, hidden)| hidden);
+    let (before, after) = (from.unwrap_or_default(), to.unwrap_or_default());
     let sizes = || match (from, to) {
-        (Some((from, _)), Some((to, _))) => format!("{} → {}", size(from.len()), size(to.len())),
-        _ => size(bytes(from).len() + bytes(to).len()),
+        (Some(from), Some(to)) => format!("{} → {}", size(from.len()), size(to.len())),
+        _ => size(before.len() + after.len()),
     };
-    if is_hidden(from) || is_hidden(to) {
+    if is_hidden {
         return ContentDiff::Sizes(format!("<hidden, {}>", sizes()));
     }
-    if bytes(from) == bytes(to) {
+    if before == after {
         return ContentDiff::None;
     }
     let text = |bytes: &'t [u8]| {
-        str::from_utf8(bytes)
-            .ok()
-            .filter(|text| !text.contains('\0'))
+        let text = str::from_utf8(bytes).ok();
+        text.filter(|text| !text.contains('\0'))
     };
-    match (text(bytes(from)), text(bytes(to))) {
+    match (text(before), text(after)) {
         (Some(from), Some(to)) => ContentDiff::Lines(unified(from, to)),
         _ => ContentDiff::Sizes(format!("<binary, {}>", sizes())),
     }

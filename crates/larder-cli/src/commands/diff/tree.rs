@@ -13,13 +13,10 @@ use super::{
     report::{self, ContentDiff, arrow, content, permissions, sign, verdict},
 };
 use crate::{
-    output::{
-        Paint, Style,
-        tree::{Branch, TableCell},
-    },
+    output::{Paint, Style, tree::Branch},
     rendered::{
         MountedFile, RenderedPod,
-        words::{self, heading, origin, size, value},
+        words::{self, heading, origin, size, variable_value},
     },
 };
 
@@ -40,11 +37,8 @@ pub(super) fn write(
     for tree in trees(comparison, show_secrets) {
         writeln!(out, "{}", tree.render(style))?;
     }
-    writeln!(
-        out,
-        "{}",
-        style.paint(Paint::Bold, report::summary(comparison))
-    )
+    let summary = style.paint(Paint::Bold, report::summary(comparison));
+    writeln!(out, "{summary}")
 }
 
 /// The trees of a comparison, made one after the other: each may be as large as the objects that its pod references.
@@ -53,8 +47,7 @@ pub(super) fn trees<'d>(
     show_secrets: bool,
 ) -> impl Iterator<Item = Branch> + 'd {
     let notes = report::notes(comparison);
-    let notes = notes.iter();
-    let notes = notes.map(|note| Branch::new([TableCell::yellow(note)]));
+    let notes = notes.iter().map(|note| Branch::new().yellow(note));
     differences(comparison, show_secrets).chain(list("not compared", notes.collect()))
 }
 
@@ -67,7 +60,7 @@ pub(super) fn differences<'d>(
     let objects = comparison.unreferenced.iter();
     let objects = objects.map(|(kind, key)| {
         let kind = kind.object_type().kind;
-        Branch::new([TableCell::plain(format!("~ {kind} {key}"))])
+        Branch::new().plain(format_args!("~ {kind} {key}"))
     });
     let title = "changed objects that no pod references";
     pods.map(move |pod| tree_of(pod, show_secrets))
@@ -76,34 +69,30 @@ pub(super) fn differences<'d>(
 
 /// `None` if the list is empty.
 fn list(title: &str, entries: Vec<Branch>) -> Option<Branch> {
-    (!entries.is_empty()).then(|| Branch::with([TableCell::bold(title)], entries))
+    (!entries.is_empty()).then(|| Branch::new().bold(title).with(entries))
 }
 
 fn tree_of(pod: &PodDiff<'_>, show_secrets: bool) -> Branch {
     let (from, to) = pod.sides.sides();
     let source = to.or(from).map_or("", |pod| pod.source);
-    let mut cells = vec![TableCell::bold(&pod.key)];
-    match pod.sides {
-        Edit::Added(_) => cells.push(TableCell::green("added")),
-        Edit::Removed(_) => cells.push(TableCell::red("removed")),
-        Edit::Changed(..) => {}
-    }
-    cells.push(TableCell::dim(source));
+    let root = Branch::new().bold(&pod.key);
+    let root = match pod.sides {
+        Edit::Added(_) => root.green("added"),
+        Edit::Removed(_) => root.red("removed"),
+        Edit::Changed(..) => root,
+    };
     let sides = BranchSides {
         from,
         to,
         show_secrets,
     };
     let containers = report::containers(pod).into_iter();
-    let mut branches: Vec<_> = containers.map(|one| sides.container(one)).collect();
-    branches.extend(pod.hooks.iter().map(|hook| {
-        Branch::new([
-            TableCell::yellow(format!("hook {} runs", hook.name)),
-            TableCell::plain(&hook.action),
-            TableCell::dim(&hook.reason),
-        ])
-    }));
-    Branch::with(cells, branches)
+    let containers = containers.map(|one| sides.container(one));
+    let hooks = pod.hooks.iter().map(|hook| {
+        let line = Branch::new().yellow(format_args!("hook {} runs", hook.name));
+        line.plain(&hook.action).dim(&hook.reason)
+    });
+    root.dim(source).with(containers.chain(hooks))
 }
 
 /// A pod of both sides.
@@ -117,24 +106,19 @@ struct BranchSides<'r> {
 impl BranchSides<'_> {
     fn container(self, diff: &ContainerDiff<'_>) -> Branch {
         let paint = match diff.verdict {
-            Verdict::Same | Verdict::Unknown => TableCell::dim,
-            Verdict::Live | Verdict::Starts => TableCell::green,
-            Verdict::Restart => TableCell::yellow,
-            Verdict::Fails(_) | Verdict::Removed => TableCell::red,
+            Verdict::Same | Verdict::Unknown => Paint::Dim,
+            Verdict::Live | Verdict::Starts => Paint::Green,
+            Verdict::Restart => Paint::Yellow,
+            Verdict::Fails(_) | Verdict::Removed => Paint::Red,
         };
-        let heading = TableCell::bold(heading(&diff.container));
-        let mut branch = Branch::new([heading, paint(verdict(diff))]);
+        let mut branch = Branch::new().bold(heading(&diff.container));
+        branch = branch.cell(paint, verdict(diff));
         let variables = diff.variables.iter();
         let variables = variables.map(|(name, edit)| self.variable(name, edit));
-        branch.push_group(Branch::with(
-            [TableCell::plain("variables")],
-            variables.collect(),
-        ));
-        let mounts = diff.mounts.iter().map(|(path, edit)| {
-            let mount = TableCell::dim(report::mount(edit));
-            Branch::new([signed(edit, format_args!("mount {path}")), mount])
-        });
-        branch.extend(mounts);
+        branch.push_group(Branch::new().plain("variables").with(variables));
+        branch.extend(diff.mounts.iter().map(|(path, edit)| {
+            signed(edit, format_args!("mount {path}")).dim(report::mount(edit))
+        }));
         let files = diff.files.iter();
         branch.extend(files.map(|(path, edit)| self.file(path, edit)));
         branch
@@ -142,108 +126,83 @@ impl BranchSides<'_> {
 
     fn variable(self, name: &str, edit: &Edit<&Variable<'_>>) -> Branch {
         let (from, to) = edit.sides();
+        let both = || from.into_iter().chain(to);
         let sources = self.origins(name, from.map(|one| &one.origin), to.map(|one| &one.origin));
+        let line = signed(edit, name);
         let is_hidden = |one: &Variable<'_>| one.secret && !self.show_secrets;
-        if from
-            .into_iter()
-            .chain(to)
-            .any(|one| one.value.unknown().is_some())
-        {
-            let words = |one: &Variable<'_>| match one.value.unknown() {
-                Some(unknown) => words::unknown(unknown, !is_hidden(one)),
-                None if is_hidden(one) => format!("<hidden, {}>", size(one.value.len())),
-                None => value(&one.value),
-            };
-            let values = TableCell::yellow(arrow(from.map(words), to.map(words)));
-            return Branch::new([signed(edit, name), values, sources]);
+        let words = |one: &Variable<'_>| variable_value(one, is_hidden(one));
+        if both().any(|one| one.value.unknown().is_some()) {
+            let values = arrow(from.map(words), to.map(words));
+            return line.yellow(values).dim(sources);
         }
         let is_short = |one: &Variable<'_>| {
             !is_hidden(one) && one.value.len() <= MAX_INLINE && !one.value.contains(&b'\n')
         };
-        if from.into_iter().chain(to).all(is_short) {
-            let [from, to] = [from, to].map(|one| one.map(|one| value(&one.value)));
-            let values = TableCell::plain(arrow(from, to));
-            return Branch::new([signed(edit, name), values, sources]);
+        if both().all(is_short) {
+            let values = arrow(from.map(words), to.map(words));
+            return line.plain(values).dim(sources);
         }
-        let mut change = content(
-            from.map(|one| (&*one.value, is_hidden(one))),
-            to.map(|one| (&*one.value, is_hidden(one))),
-        );
+        let values = (from.map(|one| &*one.value), to.map(|one| &*one.value));
+        let mut change = content(values.0, values.1, both().any(is_hidden));
         // A variable seldom ends with one.
         if let ContentDiff::Lines(lines) = &mut change {
             lines.retain(|line| *line != DiffLine::Unfinished);
         }
-        with_change(signed(edit, name), None, sources, change)
+        with_change(line, &sources, change)
     }
 
-    fn file(self, path: &str, edit: &Edit<MountedFile<'_>>) -> Branch {
+    fn file<'a>(self, path: &str, edit: &Edit<MountedFile<'a>>) -> Branch {
         let (from, to) = edit.sides();
         let name = path.rsplit('/').next().unwrap_or(path);
-        let sources = self.origins(
-            name,
-            from.and_then(|file| file.origin),
-            to.and_then(|file| file.origin),
-        );
-        let side = |file: MountedFile<'_>| file.is_secret() && !self.show_secrets;
-        let unknown = |one: MountedFile<'_>| match one.file.data.unknown() {
-            Some(unknown) => words::unknown(unknown, !side(one)),
-            None => size(one.file.data.len()),
-        };
+        let origin = |one: MountedFile<'a>| one.origin;
+        let sources = self.origins(name, from.and_then(origin), to.and_then(origin));
+        let is_hidden = |file: MountedFile<'_>| file.is_secret() && !self.show_secrets;
+        let modes = arrow(from.map(permissions), to.map(permissions));
+        let line = signed(edit, path).plain(modes);
         let both = || from.into_iter().chain(to);
         if both().any(|one| one.file.data.unknown().is_some()) {
-            let text = TableCell::yellow(arrow(from.map(unknown), to.map(unknown)));
-            let modes = TableCell::plain(arrow(from.map(permissions), to.map(permissions)));
-            return Branch::new([signed(edit, path), modes, text, sources]);
+            let words = |one: MountedFile<'_>| match one.file.data.unknown() {
+                Some(unknown) => words::unknown(unknown, !is_hidden(one)),
+                None => size(one.file.data.len()),
+            };
+            let text = arrow(from.map(words), to.map(words));
+            return line.yellow(text).dim(sources);
         }
-        let change = content(
-            from.map(|one| (&*one.file.data, side(one))),
-            to.map(|one| (&*one.file.data, side(one))),
-        );
-        let modes = TableCell::plain(arrow(from.map(permissions), to.map(permissions)));
-        with_change(signed(edit, path), Some(modes), sources, change)
+        let data = |one: MountedFile<'a>| &*one.file.data;
+        let change = content(from.map(data), to.map(data), both().any(is_hidden));
+        with_change(line, &sources, change)
     }
 
-    fn origins(self, name: &str, from: Option<&Origin<'_>>, to: Option<&Origin<'_>>) -> TableCell {
+    fn origins(self, name: &str, from: Option<&Origin<'_>>, to: Option<&Origin<'_>>) -> String {
         let words = |pod: Option<&RenderedPod<'_>>, found: Option<&Origin<'_>>| {
             Some(origin(pod?, found?, name))
         };
-        TableCell::dim(arrow(words(self.from, from), words(self.to, to)))
+        arrow(words(self.from, from), words(self.to, to))
     }
 }
 
 /// A name in the color of its change, as git has it.
-fn signed<T>(edit: &Edit<T>, name: impl fmt::Display) -> TableCell {
-    let text = format!("{} {name}", sign(edit));
-    match edit {
-        Edit::Added(_) => TableCell::green(text),
-        Edit::Removed(_) => TableCell::red(text),
-        Edit::Changed(..) => TableCell::plain(text),
-    }
+fn signed<T>(edit: &Edit<T>, name: impl fmt::Display) -> Branch {
+    let paint = match edit {
+        Edit::Added(_) => Paint::Green,
+        Edit::Removed(_) => Paint::Red,
+        Edit::Changed(..) => Paint::Plain,
+    };
+    Branch::new().cell(paint, format_args!("{} {name}", sign(edit)))
 }
 
-fn with_change(
-    name: TableCell,
-    modes: Option<TableCell>,
-    sources: TableCell,
-    change: ContentDiff<'_>,
-) -> Branch {
-    let mut cells = vec![name];
-    cells.extend(modes);
+fn with_change(line: Branch, sources: &str, change: ContentDiff<'_>) -> Branch {
     let lines = match change {
-        ContentDiff::None => Vec::new(),
-        ContentDiff::Sizes(text) => {
-            cells.push(TableCell::yellow(text));
-            Vec::new()
-        }
+        ContentDiff::None => return line.dim(sources),
+        ContentDiff::Sizes(text) => return line.yellow(text).dim(sources),
         ContentDiff::Lines(lines) => lines,
     };
-    cells.push(sources);
-    let lines = lines.iter().map(|line| match line {
-        DiffLine::Place(text) => TableCell::cyan(text),
-        DiffLine::Kept(text) => TableCell::plain(format_args!(" {text}")),
-        DiffLine::Removed(text) => TableCell::red(format_args!("-{text}")),
-        DiffLine::Added(text) => TableCell::green(format_args!("+{text}")),
-        DiffLine::Unfinished => TableCell::dim("\\ no line feed at the end"),
+    let lines = lines.into_iter().map(|line| match line {
+        DiffLine::Place(text) => (Paint::Cyan, text),
+        DiffLine::Kept(text) => (Paint::Plain, format!(" {text}")),
+        DiffLine::Removed(text) => (Paint::Red, format!("-{text}")),
+        DiffLine::Added(text) => (Paint::Green, format!("+{text}")),
+        DiffLine::Unfinished => (Paint::Dim, "\\ no line feed at the end".to_owned()),
     });
-    Branch::new(cells).text(lines.collect())
+    line.dim(sources).text(lines)
 }

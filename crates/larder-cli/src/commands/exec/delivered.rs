@@ -17,13 +17,13 @@ use larder_agent::status::{Delivery, Phase, PodStatus, ServedPod};
 use larder_files::regular_file::read_regular_file;
 use larder_objects::validation::{is_label, is_subdomain};
 use larder_projection::{
-    MAX_ENVIRONMENT_BYTES, VolumeKind, containers,
+    MAX_ENVIRONMENT_BYTES, VolumeKind,
     disk::{empty_dir_path, read_environment},
 };
 
 use super::{
     content::filled,
-    target::{Contents, Delivered, ExecTarget, container_name, volumes},
+    target::{Contents, Delivered, ExecTarget, container_called, container_name, volumes},
 };
 use crate::{
     agent::AgentClient,
@@ -71,10 +71,8 @@ pub(super) fn followed(root_dir: &Path, target: &ExecTarget) -> Vec<PathBuf> {
     let mut followed = Vec::new();
     if let Contents::Delivered(delivered) = &target.contents {
         followed.push(delivered.environment.clone());
-        followed.extend(
-            filled(target.volumes())
-                .filter_map(|volume| delivered.volumes.get(&volume.name).cloned()),
-        );
+        let volumes = filled(target.volumes());
+        followed.extend(volumes.filter_map(|volume| delivered.volumes.get(&volume.name).cloned()));
     }
     // Another pod of the same name appears here.
     let namespace = target.pod.metadata.namespace.as_deref().unwrap_or_default();
@@ -95,26 +93,21 @@ fn delivered(
         }
         Phase::Delivered | Phase::Waiting | Phase::Failing | Phase::Removing => {}
     }
-    let view = containers(pod)
-        .find(|view| view.name == container)
-        .expect("the name is that of one of the pod's containers");
     let mut directories = BTreeMap::new();
-    for volume in volumes(pod, view) {
+    for volume in volumes(pod, container_called(pod, container)) {
         let name = &volume.name;
         if VolumeKind::of(volume).is_some() {
             let status = status.volumes.iter().find(|volume| volume.name == *name);
-            let status =
-                status.with_context(|| format!("volume {name} has not been processed yet"))?;
+            let what = || format!("volume {name} has not been processed yet");
+            let status = status.with_context(what)?;
             let directory = agent.path(&status.path)?;
             if status.delivery.phase != Phase::Delivered {
                 // A volume that was delivered once keeps its content: a container can start with it.
                 if fs::symlink_metadata(directory.join("..data")).is_err() {
                     bail!("volume {name} {}", waits(&status.delivery));
                 }
-                output::note(format_args!(
-                    "volume {name} keeps its last good copy{}",
-                    because(&status.delivery.reason)
-                ));
+                let why = because(&status.delivery.reason);
+                output::note(format_args!("volume {name} keeps its last good copy{why}"));
             }
             directories.insert(name.clone(), directory);
         } else if volume.empty_dir.is_some() {
@@ -125,10 +118,8 @@ fn delivered(
             }
         }
     }
-    let environment = status
-        .containers
-        .iter()
-        .find(|status| status.name == container);
+    let mut environments = status.containers.iter();
+    let environment = environments.find(|status| status.name == container);
     let environment = environment.context("its environment has not been processed yet")?;
     if environment.delivery.phase != Phase::Delivered {
         bail!("its environment {}", waits(&environment.delivery));

@@ -1,5 +1,7 @@
 //! Security contexts of pod and container: the fields that apply to a command, and those that cannot.
 
+use std::collections::BTreeSet;
+
 use anyhow::{anyhow, bail};
 use k8s_openapi::api::core::v1::{Capabilities, Pod, PodSecurityContext, SecurityContext};
 use larder_projection::{ContainerView, fs_group};
@@ -24,6 +26,8 @@ const DEFAULT_CAPABILITIES: CapabilitySet = CapabilitySet::CHOWN
     .union(CapabilitySet::AUDIT_WRITE);
 /// The word for every capability.
 const ALL: &str = "ALL";
+/// The type of a profile that forbids nothing.
+const UNCONFINED: &str = "Unconfined";
 
 /// The user and groups of the command. `mapped` are user and group outside, where they are mapped into a user
 /// namespace.
@@ -37,15 +41,11 @@ pub(super) fn identity(
     container: ContainerView<'_>,
     mapped: Option<(u32, u32)>,
 ) -> anyhow::Result<Identity> {
-    let (of_pod, own) = (of_pod(pod), container.security_context);
+    let (of_pod, own) = contexts(pod, container);
     let id = |id: Option<i64>| id.map(u32::try_from).transpose();
-    let user = own.and_then(|own| own.run_as_user);
-    let user = id(user.or(of_pod.and_then(|pod| pod.run_as_user)))?;
-    let group = own.and_then(|own| own.run_as_group);
-    let group = id(group.or(of_pod.and_then(|pod| pod.run_as_group)))?;
-    let non_root = own.and_then(|own| own.run_as_non_root);
-    let non_root = non_root.or(of_pod.and_then(|pod| pod.run_as_non_root));
-    if non_root == Some(true) {
+    let user = id(own.run_as_user.or(of_pod.run_as_user))?;
+    let group = id(own.run_as_group.or(of_pod.run_as_group))?;
+    if own.run_as_non_root.or(of_pod.run_as_non_root) == Some(true) {
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
         let subject = format!(
             "(pod: \"{}_{}({})\", container: {})",
@@ -64,29 +64,23 @@ pub(super) fn identity(
             _ => {}
         }
     }
+    let supplemental = of_pod.supplemental_groups.iter().flatten();
+    let supplemental = supplemental.filter_map(|&group| u32::try_from(group).ok());
+    let groups: BTreeSet<_> = supplemental.chain(fs_group(pod)).collect();
     Ok(Identity {
         user,
         group,
-        groups: groups(of_pod, fs_group(pod)),
+        groups: groups.into_iter().collect(),
         mapped,
     })
 }
 
-fn of_pod(pod: &Pod) -> Option<&PodSecurityContext> {
+/// The security contexts of the pod and of the container; nothing is set in one that is missing.
+fn contexts(pod: &Pod, container: ContainerView<'_>) -> (PodSecurityContext, SecurityContext) {
     let spec = pod.spec.as_ref();
-    spec.and_then(|spec| spec.security_context.as_ref())
-}
-
-fn groups(of_pod: Option<&PodSecurityContext>, fs_group: Option<u32>) -> Vec<u32> {
-    let supplemental = of_pod.and_then(|pod| pod.supplemental_groups.as_deref());
-    let supplemental = supplemental.unwrap_or_default().iter();
-    let mut groups: Vec<_> = supplemental
-        .filter_map(|&group| u32::try_from(group).ok())
-        .chain(fs_group)
-        .collect();
-    groups.sort_unstable();
-    groups.dedup();
-    groups
+    let of_pod = spec.and_then(|spec| spec.security_context.clone());
+    let own = container.security_context.cloned();
+    (of_pod.unwrap_or_default(), own.unwrap_or_default())
 }
 
 /// The limits of the container's privileges. Without `capabilities`, a user that is named as root (`as_root`) has those
@@ -104,13 +98,14 @@ pub(super) fn privileges(
     let unlimited = own.privileged == Some(true);
     let default = (as_root && !unlimited).then(|| DEFAULT_CAPABILITIES.bits());
     let limited = own.capabilities.as_ref().filter(|_| !unlimited);
-    let added = limited.and_then(|given| given.add.as_deref());
-    let added = added.unwrap_or_default().iter();
+    let mut added = CapabilitySet::empty();
+    let names = limited.and_then(|given| given.add.as_ref());
+    for name in names.into_iter().flatten() {
+        added |= capability(name)?;
+    }
     Ok(Privileges {
         capabilities: limited.map(capabilities).transpose()?.or(default),
-        added: added
-            .map(|name| capability(name).map(|capability| capability.bits()))
-            .try_fold(0, |set, bits| bits.map(|bits| set | bits))?,
+        added: added.bits(),
         no_escalation: own.allow_privilege_escalation == Some(false) && !unlimited,
     })
 }
@@ -154,48 +149,24 @@ pub(super) fn has_read_only_root(container: ContainerView<'_>) -> bool {
 
 /// Fields of the security contexts that only a container runtime can apply.
 pub(super) fn unsupported(pod: &Pod, container: ContainerView<'_>) -> Vec<&'static str> {
-    let unset_pod = PodSecurityContext::default();
-    let unset = SecurityContext::default();
-    let of_pod = of_pod(pod).unwrap_or(&unset_pod);
-    let own = container.security_context.unwrap_or(&unset);
-    let seccomp = own
-        .seccomp_profile
-        .as_ref()
-        .or(of_pod.seccomp_profile.as_ref());
-    let app_armor = own
-        .app_armor_profile
-        .as_ref()
-        .or(of_pod.app_armor_profile.as_ref());
-    let unconfined = "Unconfined";
-    [
-        (
-            "seccompProfile",
-            seccomp.is_some_and(|profile| profile.type_ != unconfined),
-        ),
-        (
-            "appArmorProfile",
-            app_armor.is_some_and(|profile| profile.type_ != unconfined),
-        ),
-        (
-            "seLinuxOptions",
-            own.se_linux_options.is_some() || of_pod.se_linux_options.is_some(),
-        ),
-        (
-            "windowsOptions",
-            own.windows_options.is_some() || of_pod.windows_options.is_some(),
-        ),
+    let (of_pod, own) = contexts(pod, container);
+    let seccomp = own.seccomp_profile.or(of_pod.seccomp_profile);
+    let seccomp = seccomp.is_some_and(|profile| profile.type_ != UNCONFINED);
+    let app_armor = own.app_armor_profile.or(of_pod.app_armor_profile);
+    let app_armor = app_armor.is_some_and(|profile| profile.type_ != UNCONFINED);
+    let linux = own.se_linux_options.or(of_pod.se_linux_options);
+    let windows = own.windows_options.or(of_pod.windows_options);
+    let sysctls = of_pod.sysctls.unwrap_or_default();
+    let fields = [
+        ("seccompProfile", seccomp),
+        ("appArmorProfile", app_armor),
+        ("seLinuxOptions", linux.is_some()),
+        ("windowsOptions", windows.is_some()),
         ("procMount", own.proc_mount.is_some()),
-        (
-            "sysctls",
-            of_pod
-                .sysctls
-                .as_ref()
-                .is_some_and(|sysctls| !sysctls.is_empty()),
-        ),
-    ]
-    .into_iter()
-    .filter_map(|(field, is_set)| is_set.then_some(field))
-    .collect()
+        ("sysctls", !sysctls.is_empty()),
+    ];
+    let set = fields.into_iter().filter(|(_, is_set)| *is_set);
+    set.map(|(field, _)| field).collect()
 }
 
 #[cfg(test)]

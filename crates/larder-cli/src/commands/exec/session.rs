@@ -25,7 +25,6 @@ use super::{
     volumes::Volumes,
 };
 use crate::{
-    args::ExecArgs,
     outcome::Failure,
     output,
     sandbox::{self, Follower, Inside, Plan, PlannedMount, Processes, Sandbox, StagePlan},
@@ -76,7 +75,6 @@ impl CommandState {
 
 /// One `larder exec`.
 pub(super) struct Session<'a> {
-    pub(super) args: &'a ExecArgs,
     pub(super) origin: Arc<Origin>,
     sandbox: &'a Sandbox,
     volumes: Volumes<'a>,
@@ -91,7 +89,6 @@ pub(super) struct Session<'a> {
 impl<'a> Session<'a> {
     /// Sets up all volumes, before the first start, and prints what the command will lack.
     pub(super) fn new(
-        args: &'a ExecArgs,
         origin: Arc<Origin>,
         sandbox: &'a Sandbox,
         target: ExecTarget,
@@ -104,9 +101,8 @@ impl<'a> Session<'a> {
         target.note_unknown();
         let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
-            volumes
-                .refresh(&target, volume, &mount_points)
-                .with_context(|| format!("cannot set up volume {}", volume.name))?;
+            let set_up = volumes.refresh(&target, volume, &mount_points);
+            set_up.with_context(|| format!("cannot set up volume {}", volume.name))?;
             if MountSource::of(volume, &target.contents).is_none() {
                 output::note(format_args!(
                     "volume {} is of an unsupported type, ignored: its path stays as it is",
@@ -122,16 +118,14 @@ impl<'a> Session<'a> {
             ));
         }
         drop(mount_points);
+        let follows_subpaths = origin.args.subpath_updates;
         Ok(Self {
-            args,
+            subpaths: follows_subpaths.then(|| SubPaths::new(sandbox.staging())),
             origin,
             sandbox,
             volumes,
             target,
             state: watch::Sender::new(state),
-            subpaths: args
-                .subpath_updates
-                .then(|| SubPaths::new(sandbox.staging())),
             stale: BTreeSet::new(),
         })
     }
@@ -141,10 +135,9 @@ impl<'a> Session<'a> {
         let start = self.next_start()?;
         let mut mounts = Vec::new();
         for mount in &start.mounts {
-            let source = self.source(mount);
+            let what = || format!("cannot prepare the mount on {}", mount.target);
             mounts.push(PlannedMount {
-                source: source
-                    .with_context(|| format!("cannot prepare the mount on {}", mount.target))?,
+                source: self.source(mount).with_context(what)?,
                 target: mount.target.clone(),
                 read_only: mount.read_only,
                 options: mount.options,
@@ -247,9 +240,8 @@ impl<'a> Session<'a> {
             return;
         };
         for mount in start.mounts.iter().filter(|mount| mount.follows_subpath()) {
-            let root = self
-                .volumes
-                .directory_of(&self.target, &mount.source, &mount.volume);
+            let volumes = &self.volumes;
+            let root = volumes.directory_of(&self.target, &mount.source, &mount.volume);
             if let Some(root) = root {
                 subpaths.update(mount, &root, mounts);
             }
@@ -281,7 +273,7 @@ impl<'a> Session<'a> {
     }
 
     fn start_of(&self, target: &ExecTarget) -> anyhow::Result<Start> {
-        Start::of(target, &self.args.command, self.sandbox.mapped())
+        Start::of(target, &self.origin.args.command, self.sandbox.mapped())
     }
 
     /// Brings everything up to date with what was `read`. A failed part is reported and keeps its last good copy.
@@ -294,7 +286,7 @@ impl<'a> Session<'a> {
             Ok((target, true)) => target,
             incomplete => {
                 if let Err(failure) = incomplete {
-                    output::error(&failure);
+                    output::error(failure.error.as_ref());
                 }
                 output::note("keeping the last good state");
                 return Update::default();
@@ -311,10 +303,8 @@ impl<'a> Session<'a> {
                 Ok(true) => update.volumes.push(volume.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
-                    let what = format!(
-                        "cannot update volume {}, keeping its last good copy",
-                        volume.name
-                    );
+                    let volume = &volume.name;
+                    let what = format!("cannot update volume {volume}, keeping its last good copy");
                     output::error(error.context(what).as_ref());
                 }
             }
@@ -339,11 +329,7 @@ impl<'a> Session<'a> {
 
 /// Writes a plan that only this user can read.
 pub(super) fn write_plan(path: &Path, plan: &StagePlan) -> io::Result<()> {
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)?;
-    Ok(serde_json::to_writer(file, plan)?)
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    Ok(serde_json::to_writer(options.open(path)?, plan)?)
 }

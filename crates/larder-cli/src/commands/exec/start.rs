@@ -84,17 +84,15 @@ impl Start {
         let variables = target.environment()?;
         let mounts = mounts(pod, container, &variables, RuntimeFeatures::default())?;
         let mounts = mounts.into_iter();
+        let mounts = mounts.filter_map(|mount| MountedVolume::of(mount, &target.contents));
         let identity = identity(pod, container, mapped)?;
+        let directory = container.working_dir.filter(|path| !path.is_empty());
+        let directory = directory.map(|path| format!("/{}", path.trim_start_matches('/')));
         Ok(Self {
-            mounts: mounts
-                .filter_map(|mount| MountedVolume::of(mount, &target.contents))
-                .collect(),
+            mounts: mounts.collect(),
             environment: with_caller(&variables),
             settings: CommandSettings {
-                working_dir: container
-                    .working_dir
-                    .filter(|directory| !directory.is_empty())
-                    .map(|directory| format!("/{}", directory.trim_start_matches('/'))),
+                working_dir: directory,
                 command: command(given, container, &variables)?,
                 privileges: privileges(container, identity.user == Some(0))?,
                 identity,
@@ -206,9 +204,8 @@ fn command(
 /// The variables of the container, and those of the caller in place of the image's.
 fn with_caller(variables: &Environment<'_>) -> Vec<(String, Vec<u8>)> {
     let own = variables.iter();
-    let mut all: Vec<_> = own
-        .map(|(name, variable)| (name.to_owned(), variable.value.to_vec()))
-        .collect();
+    let own = own.map(|(name, variable)| (name.to_owned(), variable.value.to_vec()));
+    let mut all: Vec<_> = own.collect();
     for name in FROM_CALLER {
         if variables.get(name).is_none()
             && let Some(value) = std::env::var_os(name)

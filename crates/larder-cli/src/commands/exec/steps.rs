@@ -116,11 +116,9 @@ impl StepEnvironment for CommandEnvironment<'_> {
         all_processes: bool,
     ) -> Result<Vec<FoundContainer>, StepOutcome> {
         self.started_since()?;
-        let started = self.state.borrow().started();
-        let processes = &self.context.processes;
-        let found = started
-            .inside
-            .container(&self.container, all_processes, processes)
+        let inside = &self.state.borrow().started().inside;
+        let found = inside.container(&self.container, all_processes, &self.context.processes);
+        let found = found
             .map_err(|error| StepOutcome::Failed(format!("cannot find processes: {error}")))?;
         // Its next start has the new content.
         let ended = || StepOutcome::Skipped("the command has ended".to_owned());
@@ -178,15 +176,13 @@ impl StepEnvironment for CommandEnvironment<'_> {
 
     fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError> {
         let (started, command) = (&self.started, launch.command);
+        let words = command.words.iter().map(|word| word.clone().into());
+        let settings = &started.start.settings;
         let plan = StagePlan::Hook(HookPlan {
             working_dir: command.working_directory.clone(),
-            identity: started.start.settings.identity.clone(),
-            privileges: started.start.settings.privileges.clone(),
-            command: command
-                .words
-                .iter()
-                .map(|word| word.clone().into())
-                .collect(),
+            identity: settings.identity.clone(),
+            privileges: settings.privileges.clone(),
+            command: words.collect(),
             environment: environment(started, launch.variables),
             changes: launch.changes,
         });

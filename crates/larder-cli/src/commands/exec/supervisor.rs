@@ -9,7 +9,7 @@
 
 use std::{
     future::pending, io, mem, os::unix::process::ExitStatusExt as _, pin::pin, process::ExitStatus,
-    rc::Rc, sync::Arc,
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -94,8 +94,7 @@ impl Child {
 
     fn send(&self, signal: Signal) {
         if let Self::Running(processes) = self {
-            // If the command has just ended, its exit is the next event.
-            let _ = Rc::clone(processes.inside()).send(signal);
+            processes.inside().send(signal);
         }
     }
 
@@ -152,15 +151,12 @@ pub(super) async fn supervise(
         if is_running {
             let (due, wakes_at) = supervisor.hooks.due();
             round_at = wakes_at;
-            running.extend(
-                due.into_iter()
-                    .map(|attempt| steps::run(attempt, around, &supervisor.session).boxed_local()),
-            );
+            let session = &supervisor.session;
+            let rounds = due.into_iter();
+            running.extend(rounds.map(|due| steps::run(due, around, session).boxed_local()));
         }
-        let kill_at = supervisor
-            .restarting
-            .as_ref()
-            .map(|restarting| restarting.kill_at);
+        let restarting = supervisor.restarting.as_ref();
+        let kill_at = restarting.map(|restarting| restarting.kill_at);
         // A change while the pod is read is noticed afterwards.
         let idle = follower.as_mut().filter(|_| reading.is_none());
         let changed = OptionFuture::from(idle.map(Follower::changed));
@@ -181,25 +177,30 @@ pub(super) async fn supervise(
             Some((hook, outcome)) = running.next() => SupervisorEvent::RoundOver(hook, outcome),
             Some(request) = restarts.recv() => SupervisorEvent::Restart(request),
         };
-        let ended = match event {
-            SupervisorEvent::Ended(status) => supervisor.ended(status, &mut running).await?,
-            SupervisorEvent::Signal(signal, forward) => supervisor.signaled(signal, forward),
+        match event {
+            SupervisorEvent::Ended(status) => {
+                if let Some(status) = supervisor.ended(status, &mut running).await? {
+                    return Ok(status);
+                }
+            }
+            SupervisorEvent::Signal(signal, forward) => {
+                if let Some(status) = supervisor.signaled(signal, forward) {
+                    return Ok(status);
+                }
+            }
             SupervisorEvent::Changed => {
                 let origin = Arc::clone(&supervisor.session.origin);
                 reading = Some(spawn_blocking(move || origin.read()));
-                None
             }
             SupervisorEvent::Read(read) => {
                 reading = None;
                 supervisor.changed(*read, follower.as_mut())?;
-                None
             }
             SupervisorEvent::Mounted => {
                 if mem::take(&mut supervisor.is_waiting_for_mounts) {
                     supervisor.session.update_subpaths();
                     supervisor.observe();
                 }
-                None
             }
             SupervisorEvent::GraceIsOver => {
                 supervisor.child.send(Signal::KILL);
@@ -207,20 +208,12 @@ pub(super) async fn supervise(
                 if let Some(restarting) = &mut supervisor.restarting {
                     restarting.kill_at = Instant::now() + around.stop.grace;
                 }
-                None
             }
-            SupervisorEvent::RoundDue => None,
+            SupervisorEvent::RoundDue => {}
             SupervisorEvent::RoundOver(hook, outcome) => {
                 supervisor.hooks.ended(hook, outcome.failure());
-                None
             }
-            SupervisorEvent::Restart(request) => {
-                supervisor.begin_restart(request)?;
-                None
-            }
-        };
-        if let Some(status) = ended {
-            return Ok(status);
+            SupervisorEvent::Restart(request) => supervisor.begin_restart(request)?,
         }
     }
 }
@@ -238,7 +231,7 @@ impl Supervisor<'_> {
             Child::Failed(_) => Vec::new(),
         };
         let has_failed = self.has_restarted && !self.is_ending && !status.success();
-        let waits = has_failed && self.session.args.on_exit == OnExit::Wait;
+        let waits = has_failed && self.session.origin.args.on_exit == OnExit::Wait;
         if self.restarting.is_none() && !waits {
             return Ok(Some(status));
         }
@@ -270,7 +263,7 @@ impl Supervisor<'_> {
     fn start_again(&mut self) -> anyhow::Result<()> {
         (self.has_restarted, self.is_ending) = (true, false);
         self.child = match self.session.start() {
-            Err(error) if self.session.args.on_exit == OnExit::Wait => {
+            Err(error) if self.session.origin.args.on_exit == OnExit::Wait => {
                 output::error(error.as_ref());
                 Child::failed(ExitStatus::from_raw(CANNOT_START << 8))
             }
@@ -342,27 +335,21 @@ impl Supervisor<'_> {
 
     /// Ends the command, unless it is being ended already, or starts one that has failed.
     fn begin_restart(&mut self, request: RestartRequest) -> anyhow::Result<()> {
-        let RestartRequest {
-            signal,
-            grace,
-            reason,
-            done,
-        } = request;
         if let Some(restarting) = &mut self.restarting {
-            restarting.waiting.push(done);
+            restarting.waiting.push(request.done);
             return Ok(());
         }
-        output::note(format_args!("restarting the command: {reason}"));
+        output::note(format_args!("restarting the command: {}", request.reason));
         if let Child::Failed(_) = self.child {
             self.start_again()?;
             // The round may have timed out.
-            let _ = done.send(());
+            let _ = request.done.send(());
             return Ok(());
         }
-        self.child.send(signal);
+        self.child.send(request.signal);
         self.restarting = Some(Restarting {
-            kill_at: Instant::now() + grace,
-            waiting: vec![done],
+            kill_at: Instant::now() + request.grace,
+            waiting: vec![request.done],
         });
         Ok(())
     }

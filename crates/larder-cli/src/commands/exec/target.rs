@@ -11,7 +11,7 @@ use larder_projection::{
 };
 
 use crate::{
-    args::PodName,
+    args::ExecArgs,
     offline::{ClusterObjects, Offline, OfflinePod, did_you_mean},
     outcome::Failure,
     output,
@@ -52,34 +52,28 @@ impl Delivered {
 
 impl ExecTarget {
     /// The requested container in manifests; without names, the first container of the only pod.
-    pub(super) fn in_manifests(
-        manifests: Manifests,
-        wanted: Option<&PodName>,
-        namespace: &str,
-        container: Option<&str>,
-        assume_missing: bool,
-    ) -> Result<Self, Failure> {
+    pub(super) fn in_manifests(manifests: Manifests, args: &ExecArgs) -> Result<Self, Failure> {
         let mut offline = Offline::new(manifests, ClusterObjects::Assumed);
-        if assume_missing {
+        if args.assume_missing {
             offline.assume_missing(None);
         }
-        let is_wanted =
-            |pod: &Pod| wanted.is_none_or(|wanted| wanted.names(&pod.metadata, namespace));
-        let mut found =
-            (0..offline.pods.len()).filter(|&index| is_wanted(&offline.pods[index].pod));
+        let (wanted, namespace) = (args.pod.as_ref(), args.namespace.as_str());
+        let is_wanted = |pod: &OfflinePod| {
+            wanted.is_none_or(|wanted| wanted.names(&pod.pod.metadata, namespace))
+        };
+        let pods = offline.pods.iter().enumerate();
+        let mut found = pods
+            .filter(|(_, pod)| is_wanted(pod))
+            .map(|(index, _)| index);
         let index = match (found.next(), found.next(), wanted) {
             (Some(index), None, _) | (Some(index), Some(_), Some(_)) => index,
             (Some(_), Some(_), None) => {
                 let pods = offline.pods.iter().map(|pod| &pod.pod.metadata);
                 let names = pods.filter_map(|pod| {
-                    Some(format!(
-                        "{}/{}",
-                        pod.namespace.as_deref()?,
-                        pod.name.as_deref()?
-                    ))
+                    let (namespace, name) = (pod.namespace.as_deref()?, pod.name.as_deref()?);
+                    Some(format!("{namespace}/{name}"))
                 });
-                let names: Vec<_> = names.take(NAMED_PODS).collect();
-                let names = names.join(", ");
+                let names = names.take(NAMED_PODS).collect::<Vec<_>>().join(", ");
                 return Err(Failure::unreadable(format!(
                     "several pods in the manifests: name one with --pod, such as {names}"
                 )));
@@ -92,7 +86,7 @@ impl ExecTarget {
         };
         let OfflinePod { pod, inputs, .. } = offline.pods.swap_remove(index);
         Ok(Self {
-            container: container_name(&pod, container)?,
+            container: container_name(&pod, args.container.as_deref())?,
             contents: Contents::Inputs(Box::new(inputs)),
             pod,
         })
@@ -101,9 +95,8 @@ impl ExecTarget {
     /// Sets variables of the container. Those of manifests that refer to them follow.
     pub(super) fn set_variables(&mut self, variables: &[(String, String)]) {
         if let Contents::Delivered(delivered) = &mut self.contents {
-            let all = variables.iter();
-            let all =
-                all.map(|(name, value)| (name.clone(), SecretBytes::new(value.clone().into())));
+            let all = variables.iter().cloned();
+            let all = all.map(|(name, value)| (name, SecretBytes::new(value.into())));
             return delivered.variables.extend(all);
         }
         let Some(spec) = &mut self.pod.spec else {
@@ -156,22 +149,17 @@ impl ExecTarget {
     }
 
     pub(super) fn container(&self) -> ContainerView<'_> {
-        containers(&self.pod)
-            .find(|container| container.name == self.container)
-            .expect("the name is that of one of the pod's containers")
+        container_called(&self.pod, &self.container)
     }
 
     /// What hooks may name: the container, and the volumes that it mounts.
     pub(super) fn outline(&self) -> PodOutline {
         let mut outline = PodOutline::of(&self.pod);
-        outline
-            .containers
-            .retain(|found| found.name == self.container);
         let mounted: Vec<_> = self.volumes().map(|volume| volume.name.as_str()).collect();
-        outline
-            .volumes
-            .retain(|volume| mounted.contains(&&*volume.name));
-        for container in &mut outline.containers {
+        let (containers, volumes) = (&mut outline.containers, &mut outline.volumes);
+        containers.retain(|found| found.name == self.container);
+        volumes.retain(|volume| mounted.contains(&&*volume.name));
+        for container in containers {
             // Its command runs for as long as that of any other.
             container.is_init = false;
         }
@@ -190,6 +178,13 @@ impl ExecTarget {
     pub(super) fn volumes(&self) -> impl Iterator<Item = &Volume> {
         volumes(&self.pod, self.container())
     }
+}
+
+/// The container called `name`, which [`container_name`] has returned.
+pub(super) fn container_called<'a>(pod: &'a Pod, name: &str) -> ContainerView<'a> {
+    let mut all = containers(pod);
+    let found = all.find(|container| container.name == name);
+    found.expect("the name is that of one of the pod's containers")
 }
 
 /// The volumes that a container mounts.

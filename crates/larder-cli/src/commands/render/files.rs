@@ -40,7 +40,7 @@ pub(super) fn write(dir: &Path, pods: &[RenderedPod<'_>]) -> Result<bool, Failur
         .with_context(|| format!("cannot open {}", dir.display()))?;
     let mut complete = true;
     for pod in pods {
-        for (volume, projection) in &pod.volumes {
+        for (volume, projection) in pod.volumes.values() {
             let Ok(projection) = projection else { continue };
             let names = [pod.namespace(), pod.name(), &volume.name];
             if let Err(error) = write_volume(&root, dir, names, &projection.payload) {
@@ -78,9 +78,7 @@ fn enter(parent: BorrowedFd<'_>, name: &str, mode: Mode, path: &Path) -> anyhow:
     // Names of objects are validated: this is a single component, and not `..`.
     match mkdirat(parent, name, mode) {
         Ok(()) | Err(Errno::EXIST) => {}
-        Err(errno) => {
-            return Err(errno).with_context(|| format!("cannot create {}", path.display()));
-        }
+        created => created.with_context(|| format!("cannot create {}", path.display()))?,
     }
     let opened = match openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
         Err(Errno::LOOP | Errno::NOTDIR) => {
@@ -88,15 +86,11 @@ fn enter(parent: BorrowedFd<'_>, name: &str, mode: Mode, path: &Path) -> anyhow:
         }
         opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
     };
-    let owner = fstat(&opened)
-        .with_context(|| format!("cannot examine {}", path.display()))?
-        .st_uid;
-    let user = geteuid().as_raw();
+    let found = fstat(&opened).with_context(|| format!("cannot examine {}", path.display()))?;
+    let (owner, user) = (found.st_uid, geteuid().as_raw());
     if owner != user {
-        bail!(
-            "cannot write to {}: it belongs to user {owner}, expected user {user}",
-            path.display()
-        );
+        let path = path.display();
+        bail!("cannot write to {path}: it belongs to user {owner}, expected user {user}");
     }
     Ok(opened)
 }

@@ -10,7 +10,6 @@ use std::{
 };
 
 use indexmap::IndexMap;
-use k8s_openapi::api::core::v1::Volume;
 use larder_actions::subpaths::ANNOTATION;
 use larder_objects::chain;
 use larder_projection::{
@@ -19,15 +18,12 @@ use larder_projection::{
 
 use self::missing::missing_references;
 use crate::{
-    output::{
-        Style, count,
-        tree::{Branch, TableCell},
-    },
+    output::{Paint, Style, count, tree::Branch},
     rendered::{
         RenderedPod, files_below, mount_table,
         words::{
             WRITTEN_LATER, absent, heading, is_cut, mount_source, origin, size, text_lines,
-            unknown as unknown_words, value, volume_type,
+            unknown as unknown_words, variable_value, volume_type,
         },
     },
 };
@@ -64,11 +60,10 @@ pub(super) fn trees(pods: &[RenderedPod<'_>], show_secrets: bool) -> Vec<Branch>
 
 /// What could not be read; `None` if all was.
 pub(super) fn not_read(all: &BTreeSet<(String, String)>) -> Option<Branch> {
-    let entries = all.iter().map(|(path, reason)| {
-        Branch::new([TableCell::yellow(format!("not read: {path}: {reason}"))])
-    });
-    let title = [TableCell::bold("not looked at")];
-    (!all.is_empty()).then(|| Branch::with(title, entries.collect()))
+    let entries = all.iter();
+    let entries = entries.map(|(path, reason)| format!("not read: {path}: {reason}"));
+    let entries = entries.map(|text| Branch::new().yellow(text));
+    (!all.is_empty()).then(|| Branch::new().bold("not looked at").with(entries))
 }
 
 /// What trees show besides names and sizes.
@@ -85,9 +80,10 @@ impl Shown {
     fn with_content(self, branch: Branch, bytes: &[u8], is_secret: bool) -> Branch {
         let is_hidden = !self.contents || is_secret && !self.secrets;
         match text_lines(bytes).filter(|_| !is_hidden) {
-            Some(lines) => branch
-                .text(lines.into_iter().map(TableCell::plain).collect())
-                .folded(),
+            Some(lines) => {
+                let lines = lines.into_iter().map(|line| (Paint::Plain, line));
+                branch.text(lines).folded()
+            }
             None => branch,
         }
     }
@@ -106,10 +102,10 @@ pub(super) fn summary(pods: &[RenderedPod<'_>]) -> String {
 
 fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     let name = format!("{}/{}", pod.namespace(), pod.name());
-    let mut root = Branch::new([TableCell::bold(name), TableCell::dim(pod.source)]);
+    let mut root = Branch::new().bold(name).dim(pod.source);
     root.push(verdict(pod));
     for (container, view) in &pod.containers {
-        let mut branch = Branch::new([TableCell::bold(heading(container))]);
+        let mut branch = Branch::new().bold(heading(container));
         match view {
             Ok(view) => {
                 let mut group = variables(pod, &view.environment, shown);
@@ -119,7 +115,7 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
             }
             Err(error) => {
                 let why = format!("not started: {}", chain(error));
-                branch.push(Branch::new([TableCell::red(why)]));
+                branch.push(Branch::new().red(why));
                 branch.extend(missing_references(pod, container));
                 // Without variables, a subPathExpr that refers to one stays unknown.
                 let mounts = mount_table(pod.pod, *container, &Environment::default());
@@ -132,12 +128,8 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
     root.push_group(unmounted(pod, shown));
     root.extend(hooks(pod));
     let warnings = pod.warnings().into_iter();
-    let warnings = warnings
-        .map(|(place, text)| Branch::new([TableCell::plain(place), TableCell::yellow(text)]));
-    root.push_group(Branch::with(
-        [TableCell::bold("what deserves a look")],
-        warnings.collect(),
-    ));
+    let warnings = warnings.map(|(place, text)| Branch::new().plain(place).yellow(text));
+    root.push_group(Branch::new().bold("what deserves a look").with(warnings));
     root
 }
 
@@ -145,7 +137,7 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
 fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
     let mut branches = Vec::new();
     for annotation in &pod.hooks {
-        let place = || TableCell::dim(annotation.annotation.as_str());
+        let place = annotation.annotation.as_str();
         match &annotation.hooks {
             Ok(hooks) => branches.extend(hooks.iter().map(|hook| {
                 let volumes = match &hook.volumes {
@@ -158,18 +150,13 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
                 } else {
                     ""
                 };
-                Branch::new([
-                    TableCell::bold(format!("on change {}", hook.name)),
-                    TableCell::plain(hook.action()),
-                    TableCell::plain(format!("{volumes}{and}")),
-                    place(),
-                ])
+                Branch::new()
+                    .bold(format!("on change {}", hook.name))
+                    .plain(hook.action())
+                    .plain(format!("{volumes}{and}"))
+                    .dim(place)
             })),
-            Err(error) => branches.push(Branch::new([
-                TableCell::red("on change"),
-                TableCell::plain(error),
-                place(),
-            ])),
+            Err(error) => branches.push(Branch::new().red("on change").plain(error).dim(place)),
         }
     }
     branches
@@ -186,15 +173,13 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
         }
     }
     if reasons.is_empty() && !objects.is_empty() {
-        let objects = objects
-            .iter()
-            .map(|what| Branch::new([TableCell::plain(what)]));
+        let objects = objects.iter().map(|what| Branch::new().plain(what));
         let verdict = "starts if these are there, which are not known";
-        Branch::with([TableCell::yellow(verdict)], objects.collect())
+        Branch::new().yellow(verdict).with(objects)
     } else if reasons.is_empty() {
-        Branch::new([TableCell::green("ready to start: every reference is met")])
+        Branch::new().green("ready to start: every reference is met")
     } else {
-        Branch::with([TableCell::red("does not start")], reasons)
+        Branch::new().red("does not start").with(reasons)
     }
 }
 
@@ -202,21 +187,16 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
 fn failures(pod: &RenderedPod<'_>) -> Vec<Branch> {
     let containers = pod.containers.iter().filter_map(|(container, view)| {
         let error = view.as_ref().err()?;
-        Some(Branch::new([
-            TableCell::red(heading(container)),
-            TableCell::plain(chain(error)),
-            TableCell::dim(pod.start_hint(error)),
-        ]))
+        let line = Branch::new().red(heading(container)).plain(chain(error));
+        Some(line.dim(pod.start_hint(error)))
     });
     // A volume that no container mounts is never set up, so its error is harmless.
-    let used = pod.volumes.iter().filter(|(volume, _)| pod.is_used(volume));
+    let used = pod.volumes.values();
+    let used = used.filter(|(volume, _)| pod.is_used(volume));
     let volumes = used.filter_map(|(volume, projection)| {
         let error = projection.as_ref().err()?;
-        Some(Branch::new([
-            TableCell::red(format!("volume {}", volume.name)),
-            TableCell::plain(error),
-            TableCell::dim(pod.volume_hint(error)),
-        ]))
+        let line = Branch::new().red(format!("volume {}", volume.name));
+        Some(line.plain(error).dim(pod.volume_hint(error)))
     });
     containers.chain(volumes).collect()
 }
@@ -227,7 +207,7 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         0 => "environment: empty".to_owned(),
         variables => format!("environment: {}", count(variables, "variable")),
     };
-    let mut branch = Branch::new([TableCell::plain(heading)]);
+    let mut branch = Branch::new().plain(heading);
     let mut services: IndexMap<(&str, &str), usize> = IndexMap::new();
     for (name, variable) in environment.iter() {
         if let Origin::Service { namespace, name } = variable.origin {
@@ -235,18 +215,15 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
             continue;
         }
         let is_hidden = variable.secret && !shown.secrets;
-        let cell = if let Some(unknown) = variable.value.unknown() {
-            TableCell::yellow(unknown_words(unknown, !is_hidden))
-        } else if is_hidden {
-            TableCell::yellow(format!("<hidden, {}>", size(variable.value.len())))
+        let is_known = variable.value.unknown().is_none() && !is_hidden;
+        let paint = if is_known {
+            Paint::Plain
         } else {
-            TableCell::plain(value(&variable.value))
+            Paint::Yellow
         };
-        let line = Branch::new([
-            TableCell::plain(name),
-            cell,
-            TableCell::dim(origin(pod, &variable.origin, name)),
-        ]);
+        let line = Branch::new().plain(name);
+        let line = line.cell(paint, variable_value(variable, is_hidden));
+        let line = line.dim(origin(pod, &variable.origin, name));
         branch.push(if is_cut(&variable.value) {
             shown.with_content(line, &variable.value, variable.secret)
         } else {
@@ -255,15 +232,16 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
     }
     for ((namespace, name), count) in services {
         let text = format!("{count} variables of Service {namespace}/{name}");
-        branch.push(Branch::new([TableCell::dim(text)]));
+        branch.push(Branch::new().dim(text));
     }
     for (prefix, variable) in environment.opaque() {
         let unknown = variable.value.unknown();
         let words = unknown.map(|unknown| unknown_words(unknown, false));
-        branch.push(Branch::new([
-            TableCell::plain(prefix),
-            TableCell::yellow(words.unwrap_or_default()),
-        ]));
+        branch.push(
+            Branch::new()
+                .plain(prefix)
+                .yellow(words.unwrap_or_default()),
+        );
     }
     branch.extend(missing(environment.absent()));
     branch
@@ -279,35 +257,30 @@ fn optional_files<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = Bra
     optional.map(|(name, key)| {
         let file = format!("{} of volume {}", key.path, key.volume_name);
         let missing = format!("optional, missing: {name} in {file}; {WRITTEN_LATER}");
-        Branch::new([TableCell::yellow(missing)])
+        Branch::new().yellow(missing)
     })
 }
 
 /// Optional objects and keys that are missing.
 fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
     let lines = absent(all).into_iter();
-    lines
-        .map(|line| Branch::new([TableCell::yellow(format!("optional, missing: {line}"))]))
-        .collect()
+    let lines = lines.map(|line| format!("optional, missing: {line}"));
+    lines.map(|line| Branch::new().yellow(line)).collect()
 }
 
 /// One mount, with the files that the container finds there.
 fn mounted(pod: &RenderedPod<'_>, mount: &Mount<'_>, shown: Shown) -> Branch {
     let projection = pod.projection(&mount.volume.name);
-    let sees = if pod.updates_sub_paths() {
-        format!("sees changes without a restart, by {ANNOTATION}")
-    } else {
-        format!("needs a restart to see changes, or {ANNOTATION}: \"true\"")
-    };
-    let sees = projection
-        .and(mount.sub_path.as_ref())
-        .map(|_| TableCell::dim(sees));
-    let cells = [
-        TableCell::plain(&mount.mount_path),
-        TableCell::dim(mount_source(mount)),
-    ];
-    let mut branch = Branch::new(cells.into_iter().chain(sees));
+    let mut branch = Branch::new().plain(&mount.mount_path);
+    branch = branch.dim(mount_source(mount));
     if let Some(projection) = projection {
+        if mount.sub_path.is_some() {
+            branch = branch.dim(if pod.updates_sub_paths() {
+                format!("sees changes without a restart, by {ANNOTATION}")
+            } else {
+                format!("needs a restart to see changes, or {ANNOTATION}: \"true\"")
+            });
+        }
         branch.extend(content(pod, projection, Some(mount), shown));
     }
     branch
@@ -323,8 +296,7 @@ fn content(
     let projection = match projection {
         Ok(projection) => projection,
         Err(error) => {
-            let why = format!("not filled: {error}");
-            return vec![Branch::new([TableCell::red(why)])];
+            return vec![Branch::new().red(format!("not filled: {error}"))];
         }
     };
     let mount = mount.filter(|mount| mount.unknown_sub_path.is_none());
@@ -335,20 +307,16 @@ fn content(
     let mut branches: Vec<_> = files_below(&projection.payload, sub_path)
         .map(|(_, path, file)| {
             let source = projection.origins.get(path);
-            let branch = Branch::new([
-                TableCell::plain(path),
-                TableCell::plain(match file.owner {
-                    Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
-                    _ => format!("{:04o}", file.mode),
-                }),
-                match file.data.unknown() {
-                    Some(unknown) => TableCell::yellow(unknown_words(unknown, false)),
-                    None => TableCell::plain(size(file.data.len())),
-                },
-                TableCell::dim(
-                    source.map_or(String::new(), |source| origin(pod, source, path.as_str())),
-                ),
-            ]);
+            let branch = Branch::new().plain(path).plain(match file.owner {
+                Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
+                _ => format!("{:04o}", file.mode),
+            });
+            let branch = match file.data.unknown() {
+                Some(unknown) => branch.yellow(unknown_words(unknown, false)),
+                None => branch.plain(size(file.data.len())),
+            };
+            let from = source.map(|source| origin(pod, source, path.as_str()));
+            let branch = branch.dim(from.unwrap_or_default());
             let is_secret = source.is_none_or(Origin::is_secret);
             shown.with_content(branch, &file.data, is_secret)
         })
@@ -357,18 +325,15 @@ fn content(
         && let Some(unknown) = file.data.unknown()
     {
         let words = unknown_words(unknown, false);
-        branches.push(Branch::new([
-            TableCell::plain("*"),
-            TableCell::yellow(words),
-        ]));
+        branches.push(Branch::new().plain("*").yellow(words));
     }
     let found = !branches.is_empty();
     match (found, wanted) {
         (true, _) => {}
-        (false, "") => branches.push(Branch::new([TableCell::dim("empty")])),
-        (false, _) => branches.push(Branch::new([TableCell::yellow(format!(
+        (false, "") => branches.push(Branch::new().dim("empty")),
+        (false, _) => branches.push(Branch::new().yellow(format_args!(
             "the volume has no {wanted}: the container gets an empty directory"
-        ))])),
+        ))),
     }
     // A mount that shows what it should needs no hint at what else is missing.
     if wanted.is_empty() || !found {
@@ -379,20 +344,12 @@ fn content(
 
 /// Volumes that are filled from objects and that no container mounts.
 fn unmounted(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
-    let volumes = pod
-        .volumes
-        .iter()
-        .filter(|(volume, _)| !pod.is_used(volume));
+    let volumes = pod.volumes.values();
+    let volumes = volumes.filter(|(volume, _)| !pod.is_used(volume));
     let branches = volumes.map(|(volume, projection)| {
-        let volume: &Volume = volume;
         let text = format!("volume {}: {}", volume.name, volume_type(volume));
-        Branch::with(
-            [TableCell::plain(text)],
-            content(pod, projection, None, shown),
-        )
+        let files = content(pod, projection, None, shown);
+        Branch::new().plain(text).with(files)
     });
-    Branch::with(
-        [TableCell::dim("mounted by no container")],
-        branches.collect(),
-    )
+    Branch::new().dim("mounted by no container").with(branches)
 }

@@ -54,11 +54,10 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
     let checked = beside.check_directories(&config.root_dir);
     checked.map_err(|error| Failure::unreadable(error.to_string()))?;
     let own: [&Path; 2] = [&config.root_dir, &beside.lock_dir];
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o750);
     for directory in own {
-        let created = DirBuilder::new()
-            .recursive(true)
-            .mode(0o750)
-            .create(directory);
+        let created = builder.create(directory);
         created.with_context(|| format!("cannot create {}", directory.display()))?;
     }
     if config.sub_path_updates != SubPathUpdates::Never {

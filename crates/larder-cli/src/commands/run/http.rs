@@ -2,12 +2,13 @@
 
 use std::{future::Future, net::SocketAddr, pin::pin};
 
-use anyhow::Context as _;
 use larder_agent::local_api::Router;
 use larder_connections::{Acceptor, ConnectionLimits};
 use tokio::{net::TcpListener, sync::mpsc};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
+
+use crate::runtime::listen;
 
 /// Moves the HTTP API.
 #[derive(Debug)]
@@ -24,10 +25,8 @@ impl HttpApi {
         shutdown: CancellationToken,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (listeners, moves) = mpsc::channel(1);
-        (
-            Self { listeners },
-            serve(listener, moves, router, limits, shutdown),
-        )
+        let serving = serve(listener, moves, router, limits, shutdown);
+        (Self { listeners }, serving)
     }
 
     /// Moves the API to `listener`, or ends it. Requests under way are finished.
@@ -43,12 +42,10 @@ impl HttpApi {
 ///
 /// The address is in use, or not an address of this machine.
 pub(super) async fn bind(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
-    let Some(address) = address else {
-        return Ok(None);
-    };
-    let listener = TcpListener::bind(address).await;
-    let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
-    Ok(Some(listener))
+    match address {
+        Some(address) => Ok(Some(listen(address).await?.0)),
+        None => Ok(None),
+    }
 }
 
 async fn serve(

@@ -21,8 +21,8 @@ pub(super) async fn reload(run: &Run<'_>) {
     };
     let (new, warning) = match blocking::<Result<_, Failure>>(load).await {
         Ok(loaded) => loaded,
-        Err(error) => {
-            let error = chain(&error);
+        Err(failure) => {
+            let error = chain(failure.error.as_ref());
             error!(
                 error,
                 "failed to reload the configuration, keeping the one in use"
@@ -42,17 +42,15 @@ pub(super) async fn reload(run: &Run<'_>) {
                 used.listen = new.listen;
             }
             Err(error) => {
-                error!(
-                    error = format!("{error:#}"),
-                    "failed to move the HTTP API, keeping its address"
-                );
+                let error = format!("{error:#}");
+                error!(error, "failed to move the HTTP API, keeping its address");
                 different.retain(|field| field != "listen");
             }
         }
     }
-    let (reloaded, restart): (Vec<_>, Vec<_>) = different
-        .into_iter()
-        .partition(|field| RELOADED_FIELDS.contains(&field.as_str()));
+    let different = different.into_iter();
+    let (reloaded, restart): (Vec<_>, Vec<_>) =
+        different.partition(|field| RELOADED_FIELDS.contains(&field.as_str()));
     used.sync_frequency = new.sync_frequency;
     used.on_change = new.on_change;
     run.handle.reload(&used);

@@ -47,12 +47,8 @@ pub(super) fn of(
     }
     for pod in pods {
         let path = format!("{}/by-name/{}/{}", status.root_dir, pod.namespace, pod.name);
-        let _ = writeln!(
-            text,
-            "\n{}  {}",
-            style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name)),
-            style.paint(Paint::Dim, path)
-        );
+        let name = style.paint(Paint::Bold, format_args!("{}/{}", pod.namespace, pod.name));
+        let _ = writeln!(text, "\n{name}  {}", style.paint(Paint::Dim, path));
         let widths = pod.volumes.iter().map(|volume| volume.name.len());
         let width = widths.max().unwrap_or(0);
         for volume in &pod.volumes {
@@ -60,12 +56,8 @@ pub(super) fn of(
                 Phase::Delivered => style.paint(Paint::Green, count(volume.files, "file")),
                 _ => style.paint(Paint::Red, undelivered(&volume.delivery)),
             };
-            let _ = writeln!(
-                text,
-                "  {:<width$}  {:<11}  {state}",
-                escaped(&volume.name),
-                escaped(&volume.type_)
-            );
+            let (name, type_) = (escaped(&volume.name), escaped(&volume.type_));
+            let _ = writeln!(text, "  {name:<width$}  {type_:<11}  {state}");
             let path = volume.path.strip_prefix(&*pod.path);
             let path = path.map_or(&*volume.path, |path| path.trim_start_matches('/'));
             let _ = writeln!(text, "  {:<width$}  {}", "", style.paint(Paint::Dim, path));
@@ -73,12 +65,9 @@ pub(super) fn of(
         let containers = pod.containers.iter();
         let containers = containers.filter(|one| one.delivery.phase != Phase::Delivered);
         for container in containers {
-            let (state, name) = (undelivered(&container.delivery), escaped(&container.name));
-            let _ = writeln!(
-                text,
-                "  environment of {name}  {}",
-                style.paint(Paint::Red, state)
-            );
+            let state = style.paint(Paint::Red, undelivered(&container.delivery));
+            let name = escaped(&container.name);
+            let _ = writeln!(text, "  environment of {name}  {state}");
         }
     }
     if let Some(manifests) = manifests {
@@ -114,10 +103,9 @@ pub(super) fn changes(before: &[PodOverview], now: &[PodOverview], style: Style)
             continue;
         }
         let state = match delivery.phase {
-            Phase::Delivered => style.paint(
-                Paint::Green,
-                format_args!("{} delivered", count(pod.volumes, "volume")),
-            ),
+            Phase::Delivered => {
+                style.paint(Paint::Green, count(pod.volumes, "volume") + " delivered")
+            }
             phase if delivery.reason.is_empty() => style.paint(Paint::Yellow, phase.as_str()),
             _ => style.paint(Paint::Red, undelivered(delivery)),
         };

@@ -85,10 +85,8 @@ impl ServiceManager {
         debug!(is_ready, after = ?start.elapsed(), "started");
         self.send("READY=1");
         self.is_started.set(true);
-        let period = self
-            .watchdog
-            .map_or(STATUS_INTERVAL, |limit| (limit / 3).min(STATUS_INTERVAL));
-        let mut ticks = interval(period);
+        let period = self.watchdog.map_or(STATUS_INTERVAL, |limit| limit / 3);
+        let mut ticks = interval(period.min(STATUS_INTERVAL));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
@@ -165,22 +163,16 @@ fn starting(status: &AgentOverview) -> String {
         let sources = status.silent_sources.join(", ");
         return format!("waiting for the pods of: {sources}");
     }
-    format!(
-        "first pass: {} of {} pods",
-        status.tried(),
-        status.pods.len()
-    )
+    let (tried, pods) = (status.tried(), status.pods.len());
+    format!("first pass: {tried} of {pods} pods")
 }
 
 /// One line about a running agent.
 fn summary(status: &AgentOverview) -> String {
     let pods = status.pods.iter();
     let done = pods.filter(|pod| matches!(pod.delivery.phase, Phase::Delivered | Phase::Ended));
-    let mut parts = vec![format!(
-        "{} of {} pods delivered",
-        done.count(),
-        status.pods.len()
-    )];
+    let (done, all) = (done.count(), status.pods.len());
+    let mut parts = vec![format!("{done} of {all} pods delivered")];
     if !status.silent_sources.is_empty() {
         let sources = status.silent_sources.join(", ");
         parts.push(format!("no report from: {sources}"));

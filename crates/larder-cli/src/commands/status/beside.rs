@@ -73,9 +73,8 @@ pub(super) fn sub_paths(pod: &PodStatus, now: Timestamp) -> impl Iterator<Item =
             SubPathState::Pinned => "pinned",
         };
         let replaced = mount.replaced_at.map(|at| format!("{} ago", age(at, now)));
-        let took = mount
-            .took_ms
-            .map(|took| format!("{took} ms after the change"));
+        let took = mount.took_ms;
+        let took = took.map(|took| format!("{took} ms after the change"));
         let (when, how) = (replaced.into_iter(), took.into_iter());
         [
             ("SUBPATH IN", mount.container.clone()),

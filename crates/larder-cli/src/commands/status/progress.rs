@@ -3,6 +3,7 @@
 use larder_agent::status::AgentStatus;
 
 use super::report::{is_done, is_settled};
+use crate::output::because;
 
 /// Number of pods that are named; the others are counted.
 const NAMED_PODS: usize = 3;
@@ -12,22 +13,17 @@ const NAMED_PODS: usize = 3;
 pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -> String {
     if all && !status.silent_sources.is_empty() {
         let sources = status.silent_sources.join(", ");
-        let because = status.problems.first();
-        let because = because.map(|problem| format!(" ({problem})"));
-        return format!(
-            "waiting for the pods of: {sources}{}",
-            because.unwrap_or_default()
-        );
+        let problem = status.problems.first();
+        let problem = problem.map(|problem| format!(" ({problem})"));
+        let problem = problem.unwrap_or_default();
+        return format!("waiting for the pods of: {sources}{problem}");
     }
     let pods = status.pods.iter().filter(|pod| !is_settled(pod));
     let pods = pods.map(|pod| {
         let mut hooks = pod.on_change.iter().filter(|hook| hook.state != "Idle");
         let why = match (hooks.next(), pod.delivery.reason.as_str()) {
             (Some(hook), _) if is_done(&pod.delivery) => {
-                let reason = match hook.reason.as_str() {
-                    "" => String::new(),
-                    reason => format!(": {reason}"),
-                };
+                let reason = because(&hook.reason);
                 format!("hook {} is {}{reason}", hook.name, hook.state)
             }
             (_, "") => pod.delivery.phase.as_str().to_owned(),
@@ -35,9 +31,8 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
         };
         format!("{}/{} ({why})", pod.namespace, pod.name)
     });
-    let missing = missing
-        .iter()
-        .map(|name| format!("{name} (not served by the agent)"));
+    let missing = missing.iter();
+    let missing = missing.map(|name| format!("{name} (not served by the agent)"));
     let waiting: Vec<_> = pods.chain(missing).collect();
     let (named, others) = waiting.split_at(waiting.len().min(NAMED_PODS));
     let named = named.join(", ");

@@ -90,12 +90,8 @@ pub(super) fn explanation(status: &AgentStatus, pod: &PodStatus, now: Timestamp)
     fact("mirror", mirror(pod));
     fact("directory", &short_path(status, pod));
     if let Some(deleted) = pod.deletion_timestamp {
-        fact(
-            "deletion",
-            &format!(
-                "{deleted:.0}, served until it is gone from its source; whoever runs the pod ends it"
-            ),
-        );
+        let until = "served until it is gone from its source; whoever runs the pod ends it";
+        fact("deletion", &format!("{deleted:.0}, {until}"));
     }
     text += &notes(status);
     text += &section(pod.volumes.iter().map(|volume| {
@@ -169,14 +165,12 @@ fn checkpoint_notes(status: &AgentStatus) -> Vec<String> {
 }
 
 fn hook_row(hook: &HookStatus, now: Timestamp) -> Row<8> {
+    let since = hook.since.map(|since| age(since, now));
     [
         ("HOOK", hook.name.clone()),
         ("ACTION", hook.action.clone()),
         ("STATE", hook.state.clone()),
-        (
-            "AGE",
-            hook.since.map(|since| age(since, now)).unwrap_or_default(),
-        ),
+        ("AGE", since.unwrap_or_default()),
         ("ATTEMPTS", hook.attempts.to_string()),
         ("LAST SUCCESS", last(hook.last_success, now)),
         ("DEFINED IN", hook.place.clone()),
@@ -202,9 +196,8 @@ fn head(status: &AgentStatus) -> String {
             pods => Some(format!("{pods} {}", phase.as_str().to_lowercase())),
         }
     });
-    let pods: Vec<_> = std::iter::once(count(status.pods.len(), "pod"))
-        .chain(by_phase)
-        .collect();
+    let all = std::iter::once(count(status.pods.len(), "pod"));
+    let pods: Vec<_> = all.chain(by_phase).collect();
     let volumes = || status.pods.iter().flat_map(|pod| &pod.volumes);
     let pending = volumes().filter(|volume| !is_done(&volume.delivery));
     let pending = match pending.count() {
@@ -264,37 +257,42 @@ fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
 
 /// The volumes and environments of a pod.
 fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> impl Iterator<Item = Row<7>> {
-    let is_shown = move |delivery: &Delivery, stale: Option<Timestamp>| {
-        detail == Detail::Wide || !is_done(delivery) || stale.is_some()
-    };
-    let place = move |part: &str| format!("{}/{}/{part}", pod.namespace, pod.name);
-    let volumes = pod.volumes.iter();
-    let volumes = volumes.filter(move |one| is_shown(&one.delivery, one.stale_as_of));
-    let volumes = volumes.map(move |volume| {
-        [
-            ("PART", place(&volume.name)),
-            ("TYPE", volume.type_.clone()),
-            ("PHASE", volume.delivery.phase.as_str().to_owned()),
-            ("AGE", age(volume.delivery.since, now)),
-            ("FILES", volume.files.to_string()),
-            ("LAST SWAP", last(volume.last_swap, now)),
-            ("REASON", reason(&volume.delivery, volume.stale_as_of)),
-        ]
+    let volumes = pod.volumes.iter().map(move |one| {
+        let content = [one.files.to_string(), last(one.last_swap, now)];
+        (
+            &one.name,
+            one.type_.as_str(),
+            &one.delivery,
+            one.stale_as_of,
+            content,
+        )
     });
-    let containers = pod.containers.iter();
-    let containers = containers.filter(move |one| is_shown(&one.delivery, one.stale_as_of));
-    let containers = containers.map(move |container| {
-        [
-            ("PART", place(&container.name)),
-            ("TYPE", "environment".to_owned()),
-            ("PHASE", container.delivery.phase.as_str().to_owned()),
-            ("AGE", age(container.delivery.since, now)),
-            ("FILES", String::new()),
-            ("LAST SWAP", String::new()),
-            ("REASON", reason(&container.delivery, container.stale_as_of)),
-        ]
+    let containers = pod.containers.iter().map(|one| {
+        let content = Default::default();
+        (
+            &one.name,
+            "environment",
+            &one.delivery,
+            one.stale_as_of,
+            content,
+        )
     });
-    volumes.chain(containers)
+    let shown = volumes
+        .chain(containers)
+        .filter(move |(_, _, delivery, stale, _)| {
+            detail == Detail::Wide || !is_done(delivery) || stale.is_some()
+        });
+    shown.map(move |(name, type_, delivery, stale, [files, last_swap])| {
+        [
+            ("PART", format!("{}/{}/{name}", pod.namespace, pod.name)),
+            ("TYPE", type_.to_owned()),
+            ("PHASE", delivery.phase.as_str().to_owned()),
+            ("AGE", age(delivery.since, now)),
+            ("FILES", files),
+            ("LAST SWAP", last_swap),
+            ("REASON", reason(delivery, stale)),
+        ]
+    })
 }
 
 fn watch_scopes(status: &AgentStatus) -> String {
@@ -371,11 +369,8 @@ fn section<const N: usize>(rows: impl Iterator<Item = Row<N>>) -> String {
         return String::new();
     };
     let heading = first.each_ref().map(|(heading, _)| *heading);
-    let rows: Vec<_> = rows
-        .into_iter()
-        .map(|row| row.map(|(_, cell)| cell))
-        .collect();
-    format!("\n{}", table(heading, &rows))
+    let cells = rows.into_iter().map(|row| row.map(|(_, cell)| cell));
+    format!("\n{}", table(heading, &cells.collect::<Vec<_>>()))
 }
 
 #[cfg(test)]

@@ -78,10 +78,8 @@ async fn follow_once(
 
 async fn line(lines: &mut BufReader<UnixStream>) -> io::Result<String> {
     let mut line = Vec::new();
-    lines
-        .take(MAX_LINE_BYTES)
-        .read_until(b'\n', &mut line)
-        .await?;
+    let mut bounded = lines.take(MAX_LINE_BYTES);
+    bounded.read_until(b'\n', &mut line).await?;
     if line.last() != Some(&b'\n') {
         let ended = "the agent has ended";
         return Err(io::Error::new(io::ErrorKind::UnexpectedEof, ended));

@@ -13,7 +13,7 @@ use std::{collections::HashMap, convert::Infallible, net::SocketAddr, sync::Arc}
 use axum::{
     body::Body,
     extract::{Request, State},
-    http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header},
+    http::{HeaderMap, HeaderValue, Method, StatusCode, header},
     response::{IntoResponse as _, Response},
 };
 use futures::stream;
@@ -70,13 +70,10 @@ impl Access {
     }
 
     fn is_own_host(&self, headers: &HeaderMap) -> bool {
-        let host = headers
-            .get(header::HOST)
-            .and_then(|host| host.to_str().ok());
-        let own = [
-            self.address.to_string(),
-            format!("localhost:{}", self.address.port()),
-        ];
+        let host = headers.get(header::HOST);
+        let host = host.and_then(|host| host.to_str().ok());
+        let local = format!("localhost:{}", self.address.port());
+        let own = [self.address.to_string(), local];
         let Some(host) = host.filter(|host| own.iter().any(|own| own == host)) else {
             return false;
         };
@@ -116,10 +113,8 @@ fn random() -> Result<String, ring::error::Unspecified> {
 
 /// Whether both are the same, in a time that does not depend on where they differ.
 fn is_same(one: &str, other: &str) -> bool {
-    let differences = one
-        .bytes()
-        .zip(other.bytes())
-        .fold(0, |all, (a, b)| all | (a ^ b));
+    let pairs = one.bytes().zip(other.bytes());
+    let differences = pairs.fold(0, |all, (a, b)| all | (a ^ b));
     one.len() == other.len() && differences == 0
 }
 
@@ -144,17 +139,11 @@ async fn answer(State(server): State<Arc<Server>>, request: Request) -> Response
     let policy = HeaderValue::try_from(policy).expect("digests are ASCII");
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
     for (name, value) in [
-        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (header::REFERRER_POLICY, "no-referrer"),
-        (header::CACHE_CONTROL, "no-store"),
-        (
-            HeaderName::from_static("cross-origin-resource-policy"),
-            "same-origin",
-        ),
-        (
-            HeaderName::from_static("cross-origin-opener-policy"),
-            "same-origin",
-        ),
+        ("x-content-type-options", "nosniff"),
+        ("referrer-policy", "no-referrer"),
+        ("cache-control", "no-store"),
+        ("cross-origin-resource-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
     }
@@ -178,10 +167,8 @@ impl Server {
             "/" if *request.method() == Method::GET
                 && self.access.take_token(request.uri().query()) =>
             {
-                let cookie = format!(
-                    "{}; HttpOnly; SameSite=Strict; Path={home}",
-                    self.access.cookie()
-                );
+                let cookie = self.access.cookie();
+                let cookie = format!("{cookie}; HttpOnly; SameSite=Strict; Path={home}");
                 ([(header::SET_COOKIE, cookie)], page(home)).into_response()
             }
             "events" if has_session => self.events(),
@@ -218,8 +205,7 @@ fn page(home: &str) -> Response {
     let page = Page {
         title: "larder",
         summary: "asking the agent".to_owned(),
-        cards: Vec::new(),
-        jumps: Vec::new(),
+        jumps: &[],
         live: Some(home),
     };
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];

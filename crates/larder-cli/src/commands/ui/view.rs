@@ -9,11 +9,7 @@ use larder_agent::status::{
 
 use crate::{
     commands::status::is_failing,
-    output::{
-        age, count,
-        html::Card,
-        tree::{Branch, TableCell},
-    },
+    output::{Paint, age, count, html::Card, tree::Branch},
 };
 
 /// Number of changes in the feed.
@@ -89,101 +85,85 @@ fn problems(status: &AgentStatus) -> Branch {
     let silent = status.silent_sources.iter();
     let silent = silent.map(|source| format!("{source} has not reported its pods yet"));
     let problems = silent.chain(status.problems.iter().cloned());
-    let problems = problems.map(|problem| Branch::new([TableCell::yellow(problem)]));
-    Branch::with([TableCell::red("Problems")], problems.collect())
+    let problems = problems.map(|problem| Branch::new().yellow(problem));
+    Branch::new().red("Problems").with(problems)
 }
 
 /// A pod that needs no look is one line, until its reader opens it.
 fn pod_tree(pod: &PodStatus, (rank, state): PodState) -> Branch {
-    let name = TableCell::bold(format!("{}/{}", pod.namespace, pod.name));
-    let mut cells = vec![name];
-    cells.extend(delivery(&pod.delivery));
+    let name = format!("{}/{}", pod.namespace, pod.name);
+    let mut tree = delivery(Branch::new().bold(name), &pod.delivery).plain(&pod.delivery.reason);
     if let Some(deleted) = pod.deletion_timestamp {
-        cells.push(TableCell::yellow("deletion requested"));
-        cells.push(TableCell::age("", deleted));
+        tree = tree.yellow("deletion requested").age("", deleted);
     }
     let volumes = pod.volumes.iter().map(volume);
     let containers = pod.containers.iter().map(container);
     let hooks = pod.on_change.iter().map(hook);
-    let children = volumes.chain(containers).chain(hooks).collect();
-    let tree = Branch::with(cells, children).in_state(state);
+    let children = volumes.chain(containers).chain(hooks);
+    let tree = tree.with(children).in_state(state);
     if rank < SETTLED { tree } else { tree.folded() }
 }
 
 /// The columns are those of [`container`] and [`hook`], so that they line up.
 fn volume(volume: &VolumeStatus) -> Branch {
-    let [phase, age, reason] = delivery(&volume.delivery);
-    let [change, stale] = freshness(volume.last_swap, volume.stale_as_of);
-    Branch::new([
-        TableCell::plain(format!("volume {}", volume.name)),
-        TableCell::dim(&volume.type_),
-        phase,
-        age,
-        TableCell::plain(count(volume.files, "file")),
-        change,
-        stale,
-        reason,
-    ])
+    let line = Branch::new().plain(format!("volume {}", volume.name));
+    delivery(line.dim(&volume.type_), &volume.delivery)
+        .plain(count(volume.files, "file"))
+        .age("last change", volume.last_swap)
+        .yellow(stale(volume.stale_as_of))
+        .plain(&volume.delivery.reason)
 }
 
 fn container(container: &ContainerStatus) -> Branch {
-    let [phase, age, reason] = delivery(&container.delivery);
-    let [change, stale] = freshness(container.last_swap, container.stale_as_of);
     let outdated = container.outdated.iter().map(|outdated| {
         let name = format!("{} {}", outdated.kind, outdated.name);
-        Branch::new([
-            TableCell::yellow(format!("needs a restart to see {name}")),
-            TableCell::dim(&outdated.object),
-            TableCell::age("for", outdated.since),
-        ])
+        Branch::new()
+            .yellow(format!("needs a restart to see {name}"))
+            .dim(&outdated.object)
+            .age("for", outdated.since)
     });
-    let name = TableCell::plain(format!("variables of {}", container.name));
-    let none = || TableCell::dim("");
-    let cells = [name, none(), phase, age, none(), change, stale, reason];
-    Branch::with(cells, outdated.collect())
+    let line = Branch::new().plain(format!("variables of {}", container.name));
+    delivery(line.dim(""), &container.delivery)
+        .dim("")
+        .age("last change", container.last_swap)
+        .yellow(stale(container.stale_as_of))
+        .plain(&container.delivery.reason)
+        .with(outdated)
 }
 
 fn hook(hook: &HookStatus) -> Branch {
     let state = match hook.state.as_str() {
-        "Idle" => TableCell::green,
-        "Waiting" | "Running" => TableCell::yellow,
-        _ => TableCell::red,
+        "Idle" => Paint::Green,
+        "Waiting" | "Running" => Paint::Yellow,
+        _ => Paint::Red,
     };
-    let age = |label, time: Option<Timestamp>| {
-        time.map_or_else(|| TableCell::dim(""), |time| TableCell::age(label, time))
-    };
-    Branch::new([
-        TableCell::plain(format!("hook {}", hook.name)),
-        TableCell::dim(&hook.action),
-        state(&hook.state),
-        age("for", hook.since),
-        TableCell::dim(""),
-        age("last success", hook.last_success),
-        TableCell::dim(""),
-        TableCell::plain(&hook.reason),
-    ])
+    Branch::new()
+        .plain(format!("hook {}", hook.name))
+        .dim(&hook.action)
+        .cell(state, &hook.state)
+        .age("for", hook.since)
+        .dim("")
+        .age("last success", hook.last_success)
+        .dim("")
+        .plain(&hook.reason)
 }
 
-/// Phase, its time and its reason.
-fn delivery(delivery: &Delivery) -> [TableCell; 3] {
-    let phase = delivery.phase.as_str();
-    let phase = match delivery.phase {
-        Phase::Delivered => TableCell::green(phase),
-        Phase::Ended | Phase::Excluded => TableCell::dim(phase),
-        Phase::Failing => TableCell::red(phase),
-        Phase::Held | Phase::Waiting | Phase::Removing => TableCell::yellow(phase),
+/// `line` with the phase and its time.
+fn delivery(line: Branch, delivery: &Delivery) -> Branch {
+    let paint = match delivery.phase {
+        Phase::Delivered => Paint::Green,
+        Phase::Ended | Phase::Excluded => Paint::Dim,
+        Phase::Failing => Paint::Red,
+        Phase::Held | Phase::Waiting | Phase::Removing => Paint::Yellow,
     };
-    let since = TableCell::age("for", delivery.since);
-    [phase, since, TableCell::plain(&delivery.reason)]
+    line.cell(paint, delivery.phase.as_str())
+        .age("for", delivery.since)
 }
 
-fn freshness(last_swap: Option<Timestamp>, stale_as_of: Option<Timestamp>) -> [TableCell; 2] {
-    let swap = last_swap.map(|swap| TableCell::age("last change", swap));
-    let stale = stale_as_of.map(|stale| format!("from a checkpoint of {stale:.0}"));
-    [
-        swap.unwrap_or_else(|| TableCell::dim("")),
-        TableCell::yellow(stale.unwrap_or_default()),
-    ]
+fn stale(as_of: Option<Timestamp>) -> String {
+    as_of.map_or_else(String::new, |time| {
+        format!("from a checkpoint of {time:.0}")
+    })
 }
 
 fn objects(status: &AgentStatus) -> Branch {
@@ -193,15 +173,12 @@ fn objects(status: &AgentStatus) -> Branch {
             0 => "synced now".to_owned(),
             secs => format!("synced {secs} s ago"),
         };
-        Branch::new([
-            TableCell::plain(name),
-            TableCell::plain(&object.state),
-            TableCell::dim(freshness),
-            TableCell::dim(format!("for {}", object.pods.join(", "))),
-            TableCell::red(&object.error),
-        ])
+        let line = Branch::new().plain(name).plain(&object.state);
+        line.dim(freshness)
+            .dim(format!("for {}", object.pods.join(", ")))
+            .red(&object.error)
     });
-    Branch::with([TableCell::bold("Objects")], objects.collect())
+    Branch::new().bold("Objects").with(objects)
 }
 
 /// The last changes of content, newest first.
@@ -265,19 +242,13 @@ impl ChangeFeed {
 
     fn tree(&self) -> Branch {
         let changes = self.changes.iter().map(|change| {
-            Branch::new([
-                TableCell::age("", change.time),
-                TableCell::plain(&change.pod),
-                TableCell::plain(&change.part),
-                TableCell::dim(&change.latency),
-            ])
+            let line = Branch::new().age("", change.time).plain(&change.pod);
+            line.plain(&change.part).dim(&change.latency)
         });
-        let mut changes: Vec<_> = changes.collect();
-        if changes.is_empty() {
-            changes.push(Branch::new([TableCell::dim(
-                "none since the agent started",
-            )]));
+        let mut tree = Branch::new().bold("Changes").with(changes);
+        if self.changes.is_empty() {
+            tree.push(Branch::new().dim("none since the agent started"));
         }
-        Branch::with([TableCell::bold("Changes")], changes)
+        tree
     }
 }

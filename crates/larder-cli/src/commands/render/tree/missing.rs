@@ -6,7 +6,7 @@ use larder_projection::{ContainerView, Inputs};
 
 use crate::{
     offline::did_you_mean,
-    output::tree::{Branch, TableCell},
+    output::tree::Branch,
     rendered::{RenderedPod, keys, words::WRITTEN_LATER},
 };
 
@@ -49,11 +49,7 @@ pub(super) fn missing_references(
                 pod.offline.why_missing(kind, pod.namespace(), name),
             ),
         };
-        Some(Branch::new([
-            TableCell::plain(user),
-            TableCell::red(problem),
-            TableCell::dim(hint),
-        ]))
+        Some(Branch::new().plain(user).red(problem).dim(hint))
     });
     objects.chain(files(container)).collect()
 }
@@ -66,11 +62,8 @@ fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
             return None;
         }
         let problem = format!("{} of volume {} is missing", key.path, key.volume_name);
-        Some(Branch::new([
-            TableCell::plain(&variable.name),
-            TableCell::red(problem),
-            TableCell::dim(WRITTEN_LATER),
-        ]))
+        let line = Branch::new().plain(&variable.name).red(problem);
+        Some(line.dim(WRITTEN_LATER))
     })
 }
 
