@@ -24,7 +24,7 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::{ApiError, Verb, serve::Connections, store::Store};
+use crate::{ApiError, User, Verb, authorize::Attempt, serve::Connections, store::Store};
 
 /// The requests that fail, how often, and how.
 #[derive(Clone, Debug)]
@@ -67,15 +67,13 @@ pub struct Cut;
 
 /// How the body of an answer goes wrong. What is already sent stays as it was.
 #[derive(Clone, Debug)]
-pub enum StreamFault {
-    /// The connection breaks after this many events.
-    CutAfterEvents(usize),
-    /// The connection breaks after this many bytes, be it amid an event.
-    CutAfterBytes(usize),
-    /// An ERROR event follows this many events, and ends the stream.
-    ErrorAfterEvents(usize, ApiError),
-    /// The stream ends, as if it were complete, after this many events.
-    EndAfterEvents(usize),
+pub struct StreamFault {
+    /// How many events, or bytes, still pass.
+    left: usize,
+    /// Whether bytes count, be it amid an event.
+    counts_bytes: bool,
+    /// What happens after these.
+    then: Struck,
 }
 
 /// Selecting requests; the effect comes last.
@@ -181,17 +179,17 @@ impl Fault<()> {
 
     /// Breaks the connection after `events` events.
     pub fn cut_after_events(self, events: usize) -> Fault {
-        self.effect(Effect::Stream(StreamFault::CutAfterEvents(events)))
+        self.stream(events, false, Struck::Cut)
     }
 
     /// Breaks the connection after `bytes` bytes of the body.
     pub fn cut_after_bytes(self, bytes: usize) -> Fault {
-        self.effect(Effect::Stream(StreamFault::CutAfterBytes(bytes)))
+        self.stream(bytes, true, Struck::Cut)
     }
 
     /// Ends the stream, as if it were complete, after `events` events.
     pub fn end_after_events(self, events: usize) -> Fault {
-        self.effect(Effect::Stream(StreamFault::EndAfterEvents(events)))
+        self.stream(events, false, Struck::Last(Bytes::new()))
     }
 
     /// Sends an ERROR event with `code` after `events` events, and ends the stream.
@@ -200,8 +198,15 @@ impl Fault<()> {
     ///
     /// `code` is not an HTTP status.
     pub fn error_after_events(self, events: usize, code: u16) -> Fault {
-        let fault = StreamFault::ErrorAfterEvents(events, error(code));
-        self.effect(Effect::Stream(fault))
+        self.stream(events, false, Struck::Last(error(code).to_event()))
+    }
+
+    fn stream(self, left: usize, counts_bytes: bool, then: Struck) -> Fault {
+        self.effect(Effect::Stream(StreamFault {
+            left,
+            counts_bytes,
+            then,
+        }))
     }
 
     fn effect(self, effect: Effect) -> Fault {
@@ -221,30 +226,18 @@ fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).expect("the test names an HTTP status")
 }
 
-/// The properties by which faults select requests.
-#[derive(Debug)]
-pub(crate) struct Request<'a> {
-    /// `None` for an unauthenticated client.
-    pub(crate) user: Option<&'a str>,
-    pub(crate) verb: Verb,
-    /// Empty when the request is not about objects.
-    pub(crate) resource: &'a str,
-    pub(crate) namespace: Option<&'a str>,
-    pub(crate) name: Option<&'a str>,
-    pub(crate) streaming_list: bool,
-}
-
 impl Selected {
-    fn concerns(&self, request: &Request<'_>) -> bool {
+    /// Whether the fault concerns a request of `user`, `None` for an unauthenticated client.
+    fn concerns(&self, user: Option<&User>, request: &Attempt<'_>, streaming_list: bool) -> bool {
         let fits = |wanted: &Option<SmolStr>, given: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
         };
         self.verb.is_none_or(|verb| verb == request.verb)
-            && fits(&self.user, request.user)
+            && fits(&self.user, user.map(|user| user.name.as_str()))
             && fits(&self.resource, Some(request.resource))
             && fits(&self.namespace, request.namespace)
             && fits(&self.name, request.name)
-            && (!self.streaming_list || request.streaming_list)
+            && (!self.streaming_list || streaming_list)
     }
 }
 
@@ -324,12 +317,18 @@ impl Faults {
     }
 
     /// The effect on `request`, which counts as a hit.
-    pub(crate) fn strike(&self, request: &Request<'_>) -> Option<Effect> {
+    pub(crate) fn strike(
+        &self,
+        user: Option<&User>,
+        request: &Attempt<'_>,
+        streaming_list: bool,
+    ) -> Option<Effect> {
         let armed = self.armed.lock();
         let struck = armed.iter().find(|armed| {
             let requests = &armed.fault.requests;
             let hits = armed.hits.load(Ordering::Relaxed);
-            requests.times.is_none_or(|times| hits < times) && requests.concerns(request)
+            requests.times.is_none_or(|times| hits < times)
+                && requests.concerns(user, request, streaming_list)
         })?;
         struck.hits.fetch_add(1, Ordering::Relaxed);
         Some(struck.fault.effect.clone())
@@ -364,39 +363,26 @@ impl Drop for Paused {
 impl StreamFault {
     /// What becomes of the next frame: it passes, it is replaced (and is the last), or the stream breaks.
     pub(crate) fn strike(&mut self, frame: Bytes) -> Struck {
-        match self {
-            Self::CutAfterEvents(0) => Struck::Cut,
-            Self::EndAfterEvents(0) => Struck::Last(Bytes::new()),
-            Self::ErrorAfterEvents(0, error) => Struck::Last(error.to_event()),
-            Self::CutAfterEvents(left)
-            | Self::EndAfterEvents(left)
-            | Self::ErrorAfterEvents(left, _) => {
-                *left -= 1;
-                Struck::Pass(frame)
-            }
-            Self::CutAfterBytes(0) => Struck::Cut,
-            Self::CutAfterBytes(left) => {
-                let kept = frame.slice(..frame.len().min(*left));
-                *left -= kept.len();
-                Struck::Pass(kept)
-            }
+        if self.is_due() {
+            return self.then.clone();
         }
+        if !self.counts_bytes {
+            self.left -= 1;
+            return Struck::Pass(frame);
+        }
+        let kept = frame.slice(..frame.len().min(self.left));
+        self.left -= kept.len();
+        Struck::Pass(kept)
     }
 
     /// What becomes of the wait for a frame: a break that is due does not wait.
     pub(crate) fn is_due(&self) -> bool {
-        matches!(
-            self,
-            Self::CutAfterEvents(0)
-                | Self::EndAfterEvents(0)
-                | Self::ErrorAfterEvents(0, _)
-                | Self::CutAfterBytes(0)
-        )
+        self.left == 0
     }
 }
 
 /// The fate of a frame.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Struck {
     Pass(Bytes),
     Last(Bytes),

@@ -21,7 +21,8 @@ pub use body::Body;
 
 use crate::{
     ApiError, ApiServer, AuditRecord, BoxError, User,
-    faults::{self, Cut, Effect},
+    authorize::Attempt,
+    faults::{Cut, Effect},
     query::Query,
     request::{ResourcePath, Route, Verb},
     selector::FieldSelector,
@@ -92,16 +93,9 @@ impl ApiServer {
             let selector = query.get("fieldSelector")?;
             FieldSelector::parse(selector, target.kind.resource()).ok()
         });
-        let selected = selector.as_ref().and_then(FieldSelector::name);
-        let name = target.and_then(|target| target.name.as_ref()).or(selected);
-        self.faults().strike(&faults::Request {
-            user: user.map(|user| user.name.as_str()),
-            verb,
-            resource: target.map_or("", |target| target.kind.resource().plural),
-            namespace: target.and_then(|target| target.namespace.as_deref()),
-            name: name.map(SmolStr::as_str),
-            streaming_list: query.flag("sendInitialEvents"),
-        })
+        let attempt = Attempt::new(verb, target, selector.as_ref());
+        self.faults()
+            .strike(user, &attempt, query.flag("sendInitialEvents"))
     }
 
     fn record(&self, verb: Verb, parts: &Parts, status: u16) {

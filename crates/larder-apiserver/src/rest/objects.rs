@@ -3,7 +3,6 @@
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::Value;
-use smol_str::SmolStr;
 
 use super::{
     body::Body,
@@ -18,7 +17,7 @@ use super::{
 };
 use crate::{
     ApiError, ApiServer, Authorization, User,
-    authorize::{self, Attempt, NodeWrite},
+    authorize::{self, Attempt, NodeRestriction},
     patch::PatchType,
     query::Query,
     request::{ResourcePath, Verb},
@@ -46,16 +45,7 @@ impl ObjectRequest<'_> {
         let target = self.target;
         let selector = self.query.get("fieldSelector").unwrap_or("");
         let selector = FieldSelector::parse(selector, target.kind.resource())?;
-        let name = target.name.as_ref().or(selector.name());
-        let attempt = Attempt {
-            verb: self.verb,
-            group: target.kind.resource().group,
-            resource: target.kind.resource().plural,
-            subresource: target.subresource.as_deref(),
-            namespace: target.namespace.as_deref(),
-            name: name.map(SmolStr::as_str),
-            node_name: selector.node_name().map(SmolStr::as_str),
-        };
+        let attempt = Attempt::new(self.verb, Some(target), Some(&selector));
         let authorization = self.server.options().authorization;
         authorization
             .decide(self.server.store(), self.user, &attempt)
@@ -80,14 +70,19 @@ impl ObjectRequest<'_> {
             Verb::Create => Some(object_body(self.headers, body)?),
             _ => None,
         };
-        let write = NodeWrite {
+        let Some(node) = authorization.node(self.user) else {
+            return Ok(());
+        };
+        let restriction = NodeRestriction {
+            store: self.server.store(),
+            node,
             verb,
             kind: target.kind,
             subresource: target.subresource.as_deref(),
             key: &target.key(),
             body: body.as_ref(),
         };
-        authorization.admit(self.server.store(), self.user, &write)
+        restriction.admit()
     }
 
     /// Does what an admitted request asks for.
@@ -122,8 +117,7 @@ impl ObjectRequest<'_> {
         match (verb, &key) {
             (Verb::Watch, _) => {
                 let params = WatchParams::parse(query, target)?;
-                let interval = server.options().bookmark_interval;
-                let stream = WatchStream::open(store, kind, params, format, interval)?;
+                let stream = WatchStream::open(store, kind, params, format)?;
                 Ok(json_response(StatusCode::OK, Body::watch(stream)))
             }
             (Verb::List, _) => {
