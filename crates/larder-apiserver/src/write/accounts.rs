@@ -7,14 +7,14 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest};
 use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::TOKEN_SECS};
 use serde_json::{Value, json};
 
-use super::{Writer, metadata::new_uid};
+use super::Writer;
 use crate::{
     clock::rfc3339,
     json::{decode, without_values},
     object::Object,
     resource::ApiKind,
     status::{ApiError, Cause},
-    tokens::{Claims, ISSUER},
+    tokens::ISSUER,
 };
 
 impl Writer {
@@ -55,15 +55,11 @@ impl Writer {
         };
         let bound = spec.bound_object_ref.as_ref();
         let bound = bound.map(|reference| self.bound_object(key, reference));
-        let claims = Claims {
-            account: &account,
-            bound_to: bound.transpose()?,
-            audiences: &audiences,
-            lifetime: SignedDuration::from_secs(seconds),
-            id: new_uid(),
-        };
-        let now = self.clock.now();
-        let token = self.tokens.issue(&claims, now);
+        let bound = bound.transpose()?;
+        let (lifetime, now) = (SignedDuration::from_secs(seconds), self.clock.now());
+        let token = self
+            .tokens
+            .issue(&account, bound, &audiences, lifetime, now);
         let token = token.map_err(|_| ApiError::internal("cannot sign the token"))?;
         body["metadata"]["name"] = key.name.as_str().into();
         body["metadata"]["namespace"] = key.namespace.as_str().into();
@@ -74,7 +70,7 @@ impl Writer {
         }
         body["spec"]["audiences"] = json!(audiences);
         body["spec"]["expirationSeconds"] = seconds.into();
-        let expires = rfc3339(now + SignedDuration::from_secs(seconds));
+        let expires = rfc3339(now + lifetime);
         body["status"] = json!({"token": token, "expirationTimestamp": expires});
         Ok(body)
     }
