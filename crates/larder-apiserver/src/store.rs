@@ -237,10 +237,10 @@ impl Store {
             };
             let wakers = table.watchers.notice(&change);
             if let Some(previous) = &change.previous {
-                inner.references.remove(&previous.references);
+                inner.references.remove(previous.references.as_deref());
             }
             if object.event != EventType::Deleted {
-                inner.references.add(&object.references);
+                inner.references.add(object.references.as_deref());
             }
             inner.table(kind).history.push(change);
             inner.version = version;
