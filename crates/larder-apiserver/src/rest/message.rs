@@ -155,18 +155,12 @@ pub(super) fn done() -> Response<Body> {
 
 /// A response that no client may cache.
 pub(super) fn json_response(status: StatusCode, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
-    response
+    Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CACHE_CONTROL, "no-cache, private")
+        .body(body)
+        .expect("these are headers")
 }
 
 /// The result of a write, with its warnings.
@@ -185,8 +179,8 @@ pub(super) fn written_response(status: StatusCode, written: &Written) -> Respons
 /// The `Status` of an error, and when to come back.
 pub(super) fn error_response(error: &ApiError) -> Response<Body> {
     let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
-    if error.retry_after() > 0 {
-        let value = HeaderValue::from(error.retry_after());
+    if let Some(seconds) = error.retry_after() {
+        let value = HeaderValue::from(seconds);
         response.headers_mut().insert(header::RETRY_AFTER, value);
     }
     response
