@@ -215,7 +215,7 @@ impl RealServer {
         let certs = self.folder.path().join("certs");
         let (certificate, key) = (certs.join("apiserver.crt"), certs.join("apiserver.key"));
         let busy = BusyServer::start(&certificate, &key).await?;
-        let address = busy.address();
+        let address = busy.address;
         self.busy.push(busy);
         Ok(address)
     }
@@ -229,7 +229,9 @@ impl RealServer {
             uri: event.request_uri,
         });
         let mut requests: Vec<_> = served.collect();
-        requests.extend(self.busy.iter().flat_map(BusyServer::refused));
+        for busy in &self.busy {
+            requests.extend(busy.refused()?);
+        }
         requests.sort_by_key(|request| request.at);
         Ok(requests)
     }
