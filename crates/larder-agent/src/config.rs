@@ -325,23 +325,14 @@ impl Config {
     }
 
     fn apply(&mut self, flags: Flags) -> Result<(), ConfigError> {
-        let Flags {
-            node_name,
-            root_dir,
-            listen,
-            change_detection,
-            watch_scope,
-            beside_kubelet,
-            kubelet_root_dir,
-            dry_run,
-        } = flags;
-        if beside_kubelet && self.beside.is_none() {
+        if flags.beside_kubelet && self.beside.is_none() {
             self.beside = Some(self.beside_settings.clone());
         }
         if let Some(beside) = &mut self.beside {
-            beside.kubelet_root_dir =
-                kubelet_root_dir.unwrap_or_else(|| mem::take(&mut beside.kubelet_root_dir));
-            beside.dry_run = dry_run;
+            beside.kubelet_root_dir = flags
+                .kubelet_root_dir
+                .unwrap_or_else(|| mem::take(&mut beside.kubelet_root_dir));
+            beside.dry_run = flags.dry_run;
             let conflicts = [
                 ("manifests", self.manifests.is_some()),
                 ("checkpoint", self.checkpoint.is_some()),
@@ -352,18 +343,22 @@ impl Config {
             }
         } else {
             let needing = [
-                ("--dry-run", dry_run),
-                ("--kubelet-root-dir", kubelet_root_dir.is_some()),
+                ("--dry-run", flags.dry_run),
+                ("--kubelet-root-dir", flags.kubelet_root_dir.is_some()),
             ];
             if let Some((flag, _)) = needing.into_iter().find(|(_, is_set)| *is_set) {
                 return Err(ConfigError::NotBeside { flag });
             }
         }
-        self.node_name = node_name.unwrap_or_else(|| mem::take(&mut self.node_name));
-        self.root_dir = root_dir.unwrap_or_else(|| mem::take(&mut self.root_dir));
-        self.listen = listen.or(self.listen);
-        self.change_detection = change_detection.unwrap_or(self.change_detection);
-        self.watch_scope = watch_scope.unwrap_or(self.watch_scope);
+        self.node_name = flags
+            .node_name
+            .unwrap_or_else(|| mem::take(&mut self.node_name));
+        self.root_dir = flags
+            .root_dir
+            .unwrap_or_else(|| mem::take(&mut self.root_dir));
+        self.listen = flags.listen.or(self.listen);
+        self.change_detection = flags.change_detection.unwrap_or(self.change_detection);
+        self.watch_scope = flags.watch_scope.unwrap_or(self.watch_scope);
         if self.checkpoint.is_some() && self.change_detection != Strategy::Watch {
             return Err(ConfigError::Checkpoint {
                 strategy: self.change_detection,

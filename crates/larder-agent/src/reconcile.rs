@@ -14,7 +14,7 @@
 //!    [`unregister`](Reconciler::unregister).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
@@ -51,22 +51,6 @@ struct TrackedPod {
     plan: Option<Arc<PodPlan>>,
     /// `None` for a pod of which only the directory was found.
     registration: Option<Arc<Registration>>,
-}
-
-impl TrackedPod {
-    fn reads(&self) -> BTreeSet<&Need> {
-        let plan = self.plan.as_ref();
-        plan.map(|plan| plan.reads()).unwrap_or_default()
-    }
-
-    /// Notes a change of each need that `is_changed`.
-    fn note_changes(&self, is_changed: impl Fn(&Need) -> bool) {
-        for need in self.reads() {
-            if is_changed(need) {
-                self.inbox.note_change(need.clone());
-            }
-        }
-    }
 }
 
 /// Routes every change to the workers of the pods that it concerns.
@@ -180,7 +164,7 @@ impl Reconciler {
 
     fn publish(&self, entry: PodStatusEntry, phase: Phase, reason: &str) {
         entry.publish(phase, reason, Vec::new(), self.node.now());
-        self.node.reports.statuses.insert(Arc::new(entry));
+        self.node.statuses.insert(Arc::new(entry));
     }
 
     /// Ends the registration of a pod whose volumes are gone, and forgets what was issued to it.
@@ -192,14 +176,14 @@ impl Reconciler {
         let uid = uid.as_str();
         self.node.inputs.tokens.forget(uid);
         self.node.inputs.certificates.forget(uid);
-        if let Some(events) = &self.node.reports.events {
+        if let Some(events) = &self.node.events {
             events.forget(uid);
         }
     }
 
     /// Removes the status of a pod.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
-        self.node.reports.statuses.remove(uid);
+        self.node.statuses.remove(uid);
     }
 
     /// An object was created, changed or deleted, or cannot be read.
@@ -211,11 +195,19 @@ impl Reconciler {
         }
     }
 
+    /// Notes a change of each need that `is_changed`.
+    fn note_changes(&self, is_changed: fn(&Need) -> bool) {
+        for tracked in self.pods.values() {
+            let reads = tracked.plan.iter().flat_map(|plan| plan.reads());
+            for need in reads.filter(|need| is_changed(need)) {
+                tracked.inbox.note_change(need.clone());
+            }
+        }
+    }
+
     /// Any object may have changed.
     pub(crate) fn any_object_changed(&self) {
-        for tracked in self.pods.values() {
-            tracked.note_changes(|need| matches!(need, Need::Object(..)));
-        }
+        self.note_changes(|need| matches!(need, Need::Object(..)));
     }
 
     /// The certificate of a source was issued or denied.
@@ -228,9 +220,7 @@ impl Reconciler {
 
     /// The wall clock was set, or the machine has slept: tokens may be due.
     pub(crate) fn clock_jumped(&self) {
-        for tracked in self.pods.values() {
-            tracked.note_changes(|need| matches!(need, Need::Token(_)));
-        }
+        self.note_changes(|need| matches!(need, Need::Token(_)));
     }
 
     /// The hooks of the configuration have changed. Notifies only the workers of affected pods.
@@ -252,11 +242,7 @@ impl Reconciler {
 
     /// The Node, the Services or the trust bundles have changed.
     pub(crate) fn cluster_changed(&self) {
-        for tracked in self.pods.values() {
-            tracked.note_changes(|need| {
-                matches!(need, Need::Node | Need::Services | Need::TrustBundles)
-            });
-        }
+        self.note_changes(|need| matches!(need, Need::Node | Need::Services | Need::TrustBundles));
     }
 
     /// Waits until a worker has ended because the volumes of its pod are gone, see [`Self::retire`]. Cancel-safe.
@@ -337,7 +323,7 @@ impl Reconciler {
         if let DesiredState::Serve(plan) = &desired {
             entry.begin(plan, self.node.now());
         }
-        self.node.reports.statuses.insert(Arc::clone(&entry));
+        self.node.statuses.insert(Arc::clone(&entry));
         let inbox = Arc::new(Inbox::new(desired));
         let seat = WorkerSeat {
             node: Arc::clone(&self.node),

@@ -48,22 +48,13 @@ const BURST: u32 = 25;
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The delivery of one part.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DeliveredPart {
     retry_at: Option<Instant>,
-    backoff: Backoff,
+    /// Of the attempts that failed.
+    backoff: Option<Backoff>,
     /// The time of the checkpoint's copies that its content comes from.
     stale_as_of: Option<Timestamp>,
-}
-
-impl Default for DeliveredPart {
-    fn default() -> Self {
-        Self {
-            retry_at: None,
-            backoff: RETRY,
-            stale_as_of: None,
-        }
-    }
 }
 
 /// The pod's directory apart from its parts: it contains nothing that the pod no longer has, and a link by name leads
@@ -301,7 +292,7 @@ impl ServingWorker {
         if replaced {
             self.write_limiter.take(began);
             if let Some(changed_at) = changed_at {
-                self.work.node.reports.metrics.delayed(changed_at.elapsed());
+                self.work.node.metrics.delayed(changed_at.elapsed());
             }
         }
     }

@@ -165,7 +165,7 @@ impl AgentHandle {
     pub(super) fn start_tasks(&self, tasks: &mut Tasks, shutdown: &CancellationToken) {
         tasks.spawn("clock", self.node.inputs.clock.clone().follow_machine());
         tasks.spawn("hooks", self.node.on_change.clone().run(shutdown.clone()));
-        if let Some(events) = self.node.reports.events.clone() {
+        if let Some(events) = self.node.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
     }

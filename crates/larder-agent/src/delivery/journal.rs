@@ -76,17 +76,8 @@ impl Journal {
         self.newest.subscribe()
     }
 
-    /// Notes that the status of a pod has changed.
-    pub(super) fn note_change(&self, uid: &ResolvedPodUid) {
-        self.note(uid, None);
-    }
-
-    /// Notes that the status of a pod was removed.
-    pub(super) fn note_removal(&self, uid: &ResolvedPodUid, name: &ObjectKey) {
-        self.note(uid, Some(name.clone()));
-    }
-
-    fn note(&self, uid: &ResolvedPodUid, removed: Option<ObjectKey>) {
+    /// Notes that the status of a pod has changed, or that the one of this name was removed.
+    pub(super) fn note(&self, uid: &ResolvedPodUid, removed: Option<ObjectKey>) {
         let mut state = self.state.lock();
         state.newest += 1;
         let sequence = state.newest;
@@ -150,7 +141,7 @@ mod tests {
     fn each_pod_appears_once_with_its_last_change() {
         let (journal, first) = journal();
         for name in ["a", "b", "a"] {
-            journal.note_change(&uid(name));
+            journal.note(&uid(name), None);
         }
         let entry = |sequence, name: &str, removed| JournalEntry {
             sequence,
@@ -162,7 +153,7 @@ mod tests {
         assert_eq!(journal.since(first + 2).unwrap(), expected[1..]);
         assert_eq!(journal.since(first + 3).unwrap(), []);
         let key = ObjectKey::new("n", "a");
-        journal.note_removal(&uid("a"), &key);
+        journal.note(&uid("a"), Some(key.clone()));
         let removed = entry(first + 4, "a", Some(key));
         assert_eq!(journal.since(first + 2).unwrap(), [removed]);
     }
@@ -181,7 +172,7 @@ mod tests {
         let (journal, first) = journal();
         let key = ObjectKey::new("n", "a");
         for number in 0..=MAX_REMOVED {
-            journal.note_removal(&uid(&number.to_string()), &key);
+            journal.note(&uid(&number.to_string()), Some(key.clone()));
         }
         assert_eq!(journal.since(first), Err(Expired));
         assert_eq!(journal.since(first + 1).unwrap().len(), MAX_REMOVED);

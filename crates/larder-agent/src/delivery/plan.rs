@@ -245,16 +245,14 @@ fn parts(pod: &Pod) -> Vec<Part> {
             reads: reads(&needs),
         }
     });
-    let all: Vec<_> = volumes.chain(environments).collect();
     // No API server admits a name twice. If one does, the first part of a name counts, or two would write one
     // directory.
     let mut seen = HashSet::new();
-    let is_first: Vec<_> = all
-        .iter()
-        .map(|part| seen.insert(part.kind.key()))
-        .collect();
-    let parts = all.iter().zip(is_first).filter(|(_, is_first)| *is_first);
-    parts.map(|(part, _)| part.clone()).collect()
+    let parts = volumes.chain(environments).filter(|part| {
+        let (label, name) = part.kind.key();
+        seen.insert((label, name.to_owned()))
+    });
+    parts.collect()
 }
 
 fn reads(needs: &Needs<'_>) -> Box<[Need]> {

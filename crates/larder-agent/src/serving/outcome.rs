@@ -35,7 +35,7 @@ impl ServingWorker {
             }
             return false;
         }
-        self.work.node.reports.metrics.delivered(
+        self.work.node.metrics.delivered(
             part.kind.label(),
             match &result {
                 Ok(delivered) if delivered.swapped => "swapped",
@@ -48,7 +48,7 @@ impl ServingWorker {
         let pod = &self.work.entry.name;
         let swapped = match &result {
             Ok(delivered) => {
-                state.of_mode.backoff = RETRY;
+                state.of_mode.backoff = None;
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if part.reads.iter().any(reads_token) {
                     state.of_mode.retry_at = self
@@ -73,7 +73,8 @@ impl ServingWorker {
                 swapped
             }
             Err(failure) => {
-                state.of_mode.retry_at = Some(Instant::now() + state.of_mode.backoff.next_delay());
+                let backoff = state.of_mode.backoff.get_or_insert(RETRY);
+                state.of_mode.retry_at = Some(Instant::now() + backoff.next_delay());
                 let subject = part.kind.event_subject();
                 self.work.node.post(&plan.pod, subject, &failure.reason);
                 if state.delivery.update(Phase::Failing, &failure.reason, now) {
