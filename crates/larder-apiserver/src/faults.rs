@@ -26,15 +26,10 @@ use smol_str::SmolStr;
 
 use crate::{ApiError, User, Verb, authorize::Attempt, serve::Connections, store::Store};
 
-/// The requests that fail, how often, and how.
-#[derive(Clone, Debug)]
-pub struct Fault<E = Effect> {
-    requests: Selected,
-    effect: E,
-}
-
+/// The requests that fail, how often, and how. The effect comes last; without one, they are answered as usual.
 #[derive(Clone, Debug, Default)]
-struct Selected {
+#[must_use = "a fault does nothing until it is injected"]
+pub struct Fault {
     user: Option<SmolStr>,
     verb: Option<Verb>,
     resource: Option<SmolStr>,
@@ -43,11 +38,15 @@ struct Selected {
     streaming_list: bool,
     /// `None`: until the fault is lifted.
     times: Option<u32>,
+    effect: Effect,
 }
 
 /// The kind of a fault.
-#[derive(Clone, Debug)]
-pub enum Effect {
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Effect {
+    /// Answered as usual.
+    #[default]
+    Nothing,
     /// Rejected with a `Status`.
     Reject(ApiError),
     /// Answered as usual, but later.
@@ -67,7 +66,7 @@ pub struct Cut;
 
 /// How the body of an answer goes wrong. What is already sent stays as it was.
 #[derive(Clone, Debug)]
-pub struct StreamFault {
+pub(crate) struct StreamFault {
     /// How many events, or bytes, still pass.
     left: usize,
     /// Whether bytes count, be it amid an event.
@@ -76,62 +75,53 @@ pub struct StreamFault {
     then: Struck,
 }
 
-/// Selecting requests; the effect comes last.
-impl Fault<()> {
+impl Fault {
     /// Requests of one verb.
     pub fn on(verb: Verb) -> Self {
-        let mut fault = Self::on_any();
-        fault.requests.verb = Some(verb);
-        fault
+        Self {
+            verb: Some(verb),
+            ..Self::default()
+        }
     }
 
     /// Requests of any verb.
     pub fn on_any() -> Self {
-        Self {
-            requests: Selected::default(),
-            effect: (),
-        }
+        Self::default()
     }
 
     /// Only those of the user of this name: `system:node:n1`.
-    #[must_use]
     pub fn user(mut self, name: &str) -> Self {
-        self.requests.user = Some(name.into());
+        self.user = Some(name.into());
         self
     }
 
     /// Only those for this resource, as in a path: `secrets`.
-    #[must_use]
     pub fn resource(mut self, plural: &str) -> Self {
-        self.requests.resource = Some(plural.into());
+        self.resource = Some(plural.into());
         self
     }
 
     /// Only those in this namespace.
-    #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
-        self.requests.namespace = Some(namespace.into());
+        self.namespace = Some(namespace.into());
         self
     }
 
     /// Only those for this name, in the path or as `fieldSelector=metadata.name=`.
-    #[must_use]
     pub fn name(mut self, name: &str) -> Self {
-        self.requests.name = Some(name.into());
+        self.name = Some(name.into());
         self
     }
 
     /// Only watches with `sendInitialEvents=true`.
-    #[must_use]
     pub fn streaming_list(mut self) -> Self {
-        self.requests.streaming_list = true;
+        self.streaming_list = true;
         self
     }
 
     /// Only the first `times` of them. Without this, all until the fault is lifted.
-    #[must_use]
     pub fn times(mut self, times: u32) -> Self {
-        self.requests.times = Some(times);
+        self.times = Some(times);
         self
     }
 
@@ -140,7 +130,7 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn status(self, code: u16) -> Fault {
+    pub fn status(self, code: u16) -> Self {
         self.effect(Effect::Reject(error(code)))
     }
 
@@ -149,7 +139,7 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn rejection(self, code: u16, message: &str) -> Fault {
+    pub fn rejection(self, code: u16, message: &str) -> Self {
         self.effect(Effect::Reject(ApiError::of(status(code), message)))
     }
 
@@ -158,37 +148,37 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn retry_after(self, code: u16, seconds: u32) -> Fault {
+    pub fn retry_after(self, code: u16, seconds: u32) -> Self {
         self.effect(Effect::Reject(error(code).with_retry_after(seconds)))
     }
 
     /// Answers as usual, after `delay`.
-    pub fn delay(self, delay: Duration) -> Fault {
+    pub fn delay(self, delay: Duration) -> Self {
         self.effect(Effect::Delay(delay))
     }
 
     /// Never answers.
-    pub fn never_answer(self) -> Fault {
+    pub fn never_answer(self) -> Self {
         self.effect(Effect::Silence)
     }
 
     /// Closes the connection instead of answering.
-    pub fn drop_connection(self) -> Fault {
+    pub fn drop_connection(self) -> Self {
         self.effect(Effect::Drop)
     }
 
     /// Breaks the connection after `events` events.
-    pub fn cut_after_events(self, events: usize) -> Fault {
+    pub fn cut_after_events(self, events: usize) -> Self {
         self.stream(events, false, Struck::Cut)
     }
 
     /// Breaks the connection after `bytes` bytes of the body.
-    pub fn cut_after_bytes(self, bytes: usize) -> Fault {
+    pub fn cut_after_bytes(self, bytes: usize) -> Self {
         self.stream(bytes, true, Struck::Cut)
     }
 
     /// Ends the stream, as if it were complete, after `events` events.
-    pub fn end_after_events(self, events: usize) -> Fault {
+    pub fn end_after_events(self, events: usize) -> Self {
         self.stream(events, false, Struck::Last(Bytes::new()))
     }
 
@@ -197,11 +187,11 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn error_after_events(self, events: usize, code: u16) -> Fault {
+    pub fn error_after_events(self, events: usize, code: u16) -> Self {
         self.stream(events, false, Struck::Last(error(code).to_event()))
     }
 
-    fn stream(self, left: usize, counts_bytes: bool, then: Struck) -> Fault {
+    fn stream(self, left: usize, counts_bytes: bool, then: Struck) -> Self {
         self.effect(Effect::Stream(StreamFault {
             left,
             counts_bytes,
@@ -209,24 +199,11 @@ impl Fault<()> {
         }))
     }
 
-    fn effect(self, effect: Effect) -> Fault {
-        Fault {
-            requests: self.requests,
-            effect,
-        }
+    fn effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
     }
-}
 
-fn error(code: u16) -> ApiError {
-    let code = status(code);
-    ApiError::of(code, format!("fault injected: {code}"))
-}
-
-fn status(code: u16) -> StatusCode {
-    StatusCode::from_u16(code).expect("the test names an HTTP status")
-}
-
-impl Selected {
     /// Whether the fault concerns a request of `user`, `None` for an unauthenticated client.
     fn concerns(&self, user: Option<&User>, request: &Attempt<'_>, streaming_list: bool) -> bool {
         let fits = |wanted: &Option<SmolStr>, given: Option<&str>| {
@@ -241,13 +218,22 @@ impl Selected {
     }
 }
 
+fn error(code: u16) -> ApiError {
+    let code = status(code);
+    ApiError::of(code, format!("fault injected: {code}"))
+}
+
+fn status(code: u16) -> StatusCode {
+    StatusCode::from_u16(code).expect("the test names an HTTP status")
+}
+
 /// The faults of a server.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// In the order of injection; the first that concerns a request strikes.
     armed: Arc<Mutex<Vec<Armed>>>,
     store: Arc<Store>,
-    connections: Connections,
+    pub(crate) connections: Connections,
 }
 
 #[derive(Debug)]
@@ -264,11 +250,11 @@ pub struct Injected {
 }
 
 impl Faults {
-    pub(crate) fn new(store: Arc<Store>, connections: Connections) -> Self {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
         Self {
             armed: Arc::default(),
             store,
-            connections,
+            connections: Connections::default(),
         }
     }
 
@@ -325,10 +311,10 @@ impl Faults {
     ) -> Option<Effect> {
         let armed = self.armed.lock();
         let struck = armed.iter().find(|armed| {
-            let requests = &armed.fault.requests;
+            let fault = &armed.fault;
             let hits = armed.hits.load(Ordering::Relaxed);
-            requests.times.is_none_or(|times| hits < times)
-                && requests.concerns(user, request, streaming_list)
+            fault.times.is_none_or(|times| hits < times)
+                && fault.concerns(user, request, streaming_list)
         })?;
         struck.hits.fetch_add(1, Ordering::Relaxed);
         Some(struck.fault.effect.clone())

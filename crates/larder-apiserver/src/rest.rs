@@ -36,14 +36,11 @@ impl ApiServer {
     /// # Errors
     ///
     /// A fault breaks the connection.
-    pub(crate) async fn answer<B>(
+    pub(crate) async fn answer(
         &self,
         user: Option<User>,
-        request: Request<B>,
-    ) -> Result<Response<Body>, Cut>
-    where
-        B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
-    {
+        request: Request<impl http_body::Body<Data: Send, Error: Into<BoxError>> + Send>,
+    ) -> Result<Response<Body>, Cut> {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or(""));
         let versions = self.options().certificates_versions;
@@ -75,7 +72,7 @@ impl ApiServer {
         };
         let mut response = answer.unwrap_or_else(|error| error_response(&error));
         if let Some(Effect::Stream(fault)) = effect {
-            response = response.map(|body| body.with_fault(fault));
+            response.body_mut().fault = Some(fault);
         }
         self.record(recorded, &parts, response.status().as_u16());
         Ok(response)
@@ -115,18 +112,15 @@ impl ApiServer {
         });
     }
 
-    async fn try_answer<B>(
+    async fn try_answer(
         &self,
         user: Option<User>,
         route: Result<Route, ApiError>,
         verb: Result<Verb, ApiError>,
         query: &Query<'_>,
         parts: &Parts,
-        body: B,
-    ) -> Result<Response<Body>, ApiError>
-    where
-        B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
-    {
+        body: impl http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
+    ) -> Result<Response<Body>, ApiError> {
         let user = user.ok_or_else(ApiError::unauthorized)?;
         match route? {
             Route::Objects(target) => {

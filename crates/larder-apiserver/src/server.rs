@@ -16,7 +16,6 @@ use crate::{
     AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, TlsError, User,
     clock::Clock,
     pki::Authority,
-    serve::Connections,
     store::{Limits, Store},
     tokens::TokenIssuer,
     unread::Unread,
@@ -95,7 +94,6 @@ pub(crate) struct ServerInner {
     writer: Writer,
     faults: Faults,
     pub(crate) authority: Arc<Authority>,
-    pub(crate) connections: Connections,
     pub(crate) unread: Unread,
     pub(crate) unfinished: Unread,
 }
@@ -146,12 +144,10 @@ impl ApiServer {
             next_address: Mutex::new(0),
         };
         writer.create_first_namespaces();
-        let connections = Connections::default();
         let inner = Arc::new(ServerInner {
             options,
-            faults: Faults::new(writer.store.clone(), connections.clone()),
+            faults: Faults::new(writer.store.clone()),
             authority,
-            connections,
             unread: Unread::new("too many responses that clients have not read"),
             unfinished: Unread::new("too many requests whose bodies are not finished"),
             writer,
