@@ -75,15 +75,6 @@ pub(super) fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, Api
     Ok(body)
 }
 
-/// The body of a deletion, if there is one.
-pub(super) fn delete_options(headers: &HeaderMap, body: &[u8]) -> Result<Option<Value>, ApiError> {
-    if body.is_empty() {
-        Ok(None)
-    } else {
-        object_body(headers, body).map(Some)
-    }
-}
-
 /// The body as JSON.
 pub(super) fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
     json::parse(body)
@@ -98,13 +89,10 @@ pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
 
 /// What a deletion answers: the object where it stays, or where clients want to see how it ended; else plain success.
 pub(super) fn deleted_json(kind: ApiKind, deleted: &Deleted) -> Bytes {
-    let shows_object = matches!(
-        kind,
-        ApiKind::Pod | ApiKind::Service | ApiKind::ServiceAccount
-    );
+    let shown = [ApiKind::Pod, ApiKind::Service, ApiKind::ServiceAccount];
     match deleted {
         Deleted::Marked(object) => object.json(),
-        Deleted::Gone(object) if shows_object => object.json(),
+        Deleted::Gone(object) if shown.contains(&kind) => object.json(),
         Deleted::Gone(object) => success(object).to_string().into(),
     }
 }

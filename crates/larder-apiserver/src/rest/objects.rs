@@ -8,8 +8,8 @@ use super::{
     body::Body,
     format::Format,
     message::{
-        created, delete_options, deleted_json, done, json_response, media_type, object_body, ok,
-        parse_json, written_response,
+        created, deleted_json, done, json_response, media_type, object_body, ok, parse_json,
+        written_response,
     },
     params::{self, ListParams, WatchParams},
     read,
@@ -59,11 +59,8 @@ impl ObjectRequest<'_> {
             return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
         }
         let authorization = self.server.options().authorization;
-        let writes = matches!(
-            verb,
-            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
-        );
-        if authorization == Authorization::AllowAll || !writes {
+        let writes = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+        if authorization == Authorization::AllowAll || !writes.contains(&verb) {
             return Ok(());
         }
         let body = match verb {
@@ -87,14 +84,8 @@ impl ObjectRequest<'_> {
 
     /// Does what an admitted request asks for.
     pub(super) fn serve(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
-        let Self {
-            server,
-            verb,
-            target,
-            query,
-            headers,
-            ..
-        } = *self;
+        let (server, verb, target) = (self.server, self.verb, self.target);
+        let (query, headers) = (self.query, self.headers);
         let (kind, store, writer) = (target.kind, server.store(), server.writer());
         let format = Format::accepted(headers, query, server.clock())?;
         let key = target.name.as_ref().map(|_| target.key());
@@ -153,13 +144,13 @@ impl ObjectRequest<'_> {
                 self.update(part, params, |old| patch_type.apply(kind, old, &body))
             }
             (Verb::Delete, Some(key)) => {
-                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
+                let options = self.delete_options(body)?;
                 let deleted = writer.delete(kind, key, &options)?;
                 Ok(ok(deleted_json(kind, &deleted)))
             }
             (Verb::DeleteCollection, None) => {
                 self.check_names_namespace()?;
-                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
+                let options = self.delete_options(body)?;
                 let params = ListParams::parse(query, target)?;
                 let page = read::page(store, kind, &params)?;
                 for object in &page.objects {
@@ -214,6 +205,14 @@ impl ObjectRequest<'_> {
         let versions = self.server.options().certificates_versions;
         versions.read(&mut object);
         object
+    }
+
+    fn delete_options(&self, body: &Bytes) -> Result<DeleteOptions, ApiError> {
+        if body.is_empty() {
+            DeleteOptions::of_query(self.query)
+        } else {
+            DeleteOptions::of_body(&object_body(self.headers, body)?)
+        }
     }
 
     /// Objects of all namespaces cannot be written at once.
