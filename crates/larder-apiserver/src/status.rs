@@ -190,18 +190,13 @@ impl ApiError {
         Self::conflict_on(kind, kind.resource().name.into(), name, why)
     }
 
-    /// 409: a precondition of a write to `subresource`, of a kind of the core group, does not hold.
-    pub(crate) fn subresource_conflict(
+    /// 409: a precondition of a write to what is `shown` as of `kind` does not hold.
+    pub(crate) fn conflict_on(
         kind: ApiKind,
-        subresource: &str,
+        shown: Cow<'static, str>,
         name: &str,
         why: &str,
     ) -> Self {
-        let shown = format!("{}/{subresource}", kind.resource().plural);
-        Self::conflict_on(kind, shown.into(), name, why)
-    }
-
-    fn conflict_on(kind: ApiKind, shown: Cow<'static, str>, name: &str, why: &str) -> Self {
         let subject = qualified(&shown, kind.resource().group);
         let message = format!("Operation cannot be fulfilled on {subject} \"{name}\": {why}");
         Self::of(StatusCode::CONFLICT, message).about(kind, shown, name)
@@ -252,16 +247,12 @@ impl ApiError {
         })
     }
 
-    /// 422: a review that asks nothing. kube-apiserver forgets to say of which kind it is.
-    pub(crate) fn invalid_review(group: &'static str, cause: Cause) -> Self {
-        Self::invalid_unnamed(&format!(".{group}"), group, cause)
-    }
-
-    fn invalid_unnamed(subject: &str, group: &'static str, cause: Cause) -> Self {
-        let message = format!(
-            "{subject} \"\" is invalid: {}: {}",
-            cause.field, cause.message
-        );
+    /// 422: a review that asks nothing, of which kube-apiserver forgets to say of which kind it is; or a patch makes of
+    /// an object what is no object of its kind. Then kube-apiserver names no object, and quotes all of it, which this
+    /// server does not do: it may be a Secret.
+    pub(crate) fn invalid_unnamed(subject: &str, group: &'static str, cause: Cause) -> Self {
+        let (field, why) = (&cause.field, &cause.message);
+        let message = format!("{subject} \"\" is invalid: {field}: {why}");
         Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).with(Details {
             group,
             causes: vec![cause],
@@ -273,12 +264,6 @@ impl ApiError {
     pub(crate) fn unfit_patch() -> Self {
         let message = "the server rejected our request due to an error in our request";
         Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).generic()
-    }
-
-    /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all
-    /// of it, which this server does not do: it may be a Secret.
-    pub(crate) fn unfit_result(why: &str) -> Self {
-        Self::invalid_unnamed("", "", Cause::invalid("patch", why))
     }
 
     /// 403: understood and rejected.

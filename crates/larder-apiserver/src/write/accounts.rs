@@ -7,7 +7,7 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest};
 use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::TOKEN_SECS};
 use serde_json::{Value, json};
 
-use super::Writer;
+use super::{Writer, metadata::check_name};
 use crate::{
     clock::rfc3339,
     json::{decode, without_values},
@@ -29,12 +29,7 @@ impl Writer {
         })?;
         let spec = request.spec.unwrap_or_default();
         let given = request.metadata.name.as_deref().unwrap_or_default();
-        if !given.is_empty() && given != key.name {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({})",
-                key.name
-            )));
-        }
+        check_name(given, &key.name)?;
         let account = self.store.require(ApiKind::ServiceAccount, key)?;
         let seconds = spec.expiration_seconds.unwrap_or(TOKEN_EXPIRATION_SECS);
         let problem = match seconds {
