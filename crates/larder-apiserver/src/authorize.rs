@@ -209,10 +209,8 @@ impl Node<'_> {
 
     /// The lease that shows that the node is alive.
     fn lease(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        if matches!(
-            attempt.verb,
-            Verb::List | Verb::Watch | Verb::DeleteCollection
-        ) {
+        let of_many = [Verb::List, Verb::Watch, Verb::DeleteCollection];
+        if of_many.contains(&attempt.verb) {
             let why = "can only get, create, update, patch, or delete a node lease";
             return Err(why.to_owned());
         }
@@ -271,9 +269,7 @@ impl Node<'_> {
     }
 
     fn unrelated(&self) -> String {
-        format!(
-            "no relationship found between node '{}' and this object",
-            self.node
-        )
+        let node = self.node;
+        format!("no relationship found between node '{node}' and this object")
     }
 }

@@ -102,10 +102,8 @@ pub(crate) fn json_type(value: &Value) -> &'static str {
 
 /// The string at `pointer`; empty when absent.
 pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    let found = value.pointer(pointer);
+    found.and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Gives a field that is absent its default.

@@ -324,12 +324,8 @@ impl NodeRestriction<'_> {
                 "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
             ));
         }
-        let held = named(
-            ApiKind::ServiceAccount,
-            "service account",
-            namespace,
-            account,
-        )?;
+        let kind = ApiKind::ServiceAccount;
+        let held = named(kind, "service account", namespace, account)?;
         let uid = spec("serviceAccountUID");
         if uid != held.uid {
             return Err(ApiError::unexpected(format!(

@@ -165,7 +165,11 @@ const POD_CERTIFICATE_REQUEST: &[Column] = &[
     field("ServiceAccountName", "/spec/serviceAccountName", ""),
     field("NodeName", "/spec/nodeName", ""),
     field("SignerName", "/spec/signerName", ""),
-    computed("State", |request, _| json!(request_state(request))),
+    // The condition that ended the request.
+    computed("State", |request, _| {
+        let last = items(request, "/status/conditions").next_back();
+        or(last.map_or("", |last| text(last, "/type")), "Pending")
+    }),
     computed("UnverifiedUserAnnotations", |request, _| {
         pairs(&request["spec"]["unverifiedUserAnnotations"])
     }),
@@ -310,13 +314,6 @@ fn readiness_gates(pod: &Value) -> String {
 fn address<'v>(node: &'v Value, wanted: &str) -> &'v str {
     let found = items(node, "/status/addresses").find(|address| address["type"] == wanted);
     found.map_or("", |address| text(address, "/address"))
-}
-
-/// The condition that ended a request for a certificate.
-fn request_state(request: &Value) -> &str {
-    let last = items(request, "/status/conditions").next_back();
-    last.and_then(|last| last["type"].as_str())
-        .unwrap_or("Pending")
 }
 
 /// The reason of whatever keeps the pod, else its phase.
