@@ -21,12 +21,12 @@ const MAX_REMOVED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Journal {
     state: Mutex<JournalState>,
+    /// Set while `state` is locked.
     newest: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct JournalState {
-    newest: u64,
     /// Changes up to this one may have been dropped.
     dropped: u64,
     entries: BTreeMap<u64, JournalEntry>,
@@ -54,7 +54,6 @@ impl Journal {
     pub(crate) fn new(now: Timestamp) -> Self {
         let first = u64::try_from(now.as_microsecond()).unwrap_or(0);
         let state = JournalState {
-            newest: first,
             dropped: first,
             entries: BTreeMap::new(),
             sequence_by_pod: HashMap::new(),
@@ -68,7 +67,7 @@ impl Journal {
 
     /// The number of the last change.
     pub(crate) fn newest(&self) -> u64 {
-        self.state.lock().newest
+        *self.newest.borrow()
     }
 
     /// Follows the number of the last change.
@@ -79,8 +78,7 @@ impl Journal {
     /// Notes that the status of a pod has changed, or that the one of this name was removed.
     pub(super) fn note(&self, uid: &ResolvedPodUid, removed: Option<ObjectKey>) {
         let mut state = self.state.lock();
-        state.newest += 1;
-        let sequence = state.newest;
+        let sequence = self.newest() + 1;
         let earlier = if removed.is_some() {
             state.removed.push_back(sequence);
             state.sequence_by_pod.remove(uid)
@@ -103,9 +101,7 @@ impl Journal {
             state.entries.remove(&oldest);
             state.dropped = oldest;
         }
-        drop(state);
-        self.newest
-            .send_modify(|newest| *newest = sequence.max(*newest));
+        self.newest.send_replace(sequence);
     }
 
     /// The changes after `sequence`, in order: of each pod the last one.
@@ -115,7 +111,7 @@ impl Journal {
     /// Some may have been dropped, or the number is not one of this agent's.
     pub(crate) fn since(&self, sequence: u64) -> Result<Vec<JournalEntry>, Expired> {
         let state = self.state.lock();
-        if sequence < state.dropped || sequence > state.newest {
+        if sequence < state.dropped || sequence > self.newest() {
             return Err(Expired);
         }
         let entries = state.entries.range(sequence + 1..);
