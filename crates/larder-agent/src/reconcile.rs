@@ -104,16 +104,17 @@ impl Reconciler {
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
         if !is_excluded {
-            plan.hooks = self.node.on_change.hooks(
-                pod,
-                decoded.as_ref(),
-                known.map(|known| (&*known.pod, known.hooks.as_ref())),
-            );
-            self.node.on_change.updated(pod);
+            let on_change = &self.node.on_change;
+            let before = known.map(|known| (&*known.pod, known.hooks.as_ref()));
+            plan.hooks = on_change.hooks(pod, decoded.as_ref(), before);
+            on_change.updated(pod);
         }
         // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
         if let Some(pod) = decoded {
-            plan.registration = Some(Arc::new(Registration::new(&self.node.inputs, &pod)));
+            plan.registration = Some(Arc::new(Registration {
+                config_maps: self.node.inputs.config_maps.registered(&pod),
+                secrets: self.node.inputs.secrets.registered(&pod),
+            }));
         }
         let entry = self.entry(pod);
         self.set_desired(&uid, DesiredState::Serve(Arc::new(plan)), entry);
@@ -232,11 +233,12 @@ impl Reconciler {
                 continue;
             }
             let hooks = (self.node.on_change).current_hooks(&plan.pod, None, plan.hooks.as_ref());
-            let Some(plan) = plan.with_other_hooks(hooks) else {
+            if plan.hooks == hooks {
                 continue;
-            };
-            let entry = self.entry(&plan.pod);
-            self.set_desired(&uid, DesiredState::Serve(Arc::new(plan)), entry);
+            }
+            let (entry, plan) = (self.entry(&plan.pod), PodPlan::clone(&plan));
+            let plan = Arc::new(PodPlan { hooks, ..plan });
+            self.set_desired(&uid, DesiredState::Serve(plan), entry);
         }
     }
 

@@ -301,7 +301,7 @@ impl AgentBuilder {
             }),
             beside,
             checkpoint: Arc::new(checkpoint_board),
-            node_context: node_context.clone(),
+            node_context,
             pods: manager.reader(),
             // It counts as silent until its first report, so that an agent that has just started never looks like one
             // without pods.
@@ -314,7 +314,6 @@ impl AgentBuilder {
         };
         Ok(Agent {
             given: self.given,
-            node_context,
             http,
             cluster_state,
             node_ttl,

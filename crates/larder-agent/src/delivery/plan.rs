@@ -171,14 +171,6 @@ impl PodPlan {
         })
     }
 
-    /// The same plan with these hooks; `None` if it has them.
-    pub(crate) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
-        (self.hooks != hooks).then(|| Self {
-            hooks,
-            ..self.clone()
-        })
-    }
-
     /// A state for each part, in their order: the one of the same part in the plan `before`, whose parts have `states`,
     /// or else a new one.
     pub(crate) fn carry_over<S>(
