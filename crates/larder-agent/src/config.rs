@@ -310,10 +310,8 @@ impl Config {
         // Beside a kubelet, larder may write nowhere else.
         let lock_dir = config.beside.iter().map(|beside| beside.lock_dir.clone());
         config.on_change.key_dirs = lock_dir.chain(host.memory_dirs(&config.root_dir)).collect();
-        Ok((
-            config,
-            warning.map(|text| format!("{}: {text}", path.display())),
-        ))
+        let warning = warning.map(|text| format!("{}: {text}", path.display()));
+        Ok((config, warning))
     }
 
     /// The directory of the sealed copies, whether or not there is a checkpoint.
@@ -394,6 +392,7 @@ impl Config {
         })?;
 
         let managers = ManagerConfig::default();
+        let lists = "a list of strings for each header name";
         let mut config = Self {
             kubeconfig,
             manifests,
@@ -424,14 +423,10 @@ impl Config {
                     Err("expected a URL that begins with http:// or https://")
                 }
             })?,
-            static_pod_url_headers: Headers(
-                fields
-                    .take(
-                        "staticPodURLHeader",
-                        "a list of strings for each header name",
-                    )?
-                    .unwrap_or_default(),
-            ),
+            static_pod_url_headers: fields
+                .take("staticPodURLHeader", lists)?
+                .map(Headers)
+                .unwrap_or_default(),
             http_check_frequency: dialect.period(fields, "httpCheckFrequency", TWENTY_SECONDS)?,
             static_pod_api_references: fields
                 .take_text("staticPodAPIReferences", api_references)?
@@ -592,14 +587,8 @@ impl Dialect {
             fields.finish()?;
             return Ok(None);
         }
-        let names: Vec<_> = fields.names().collect();
-        if names.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(format!(
-            "fields without effect here: {}",
-            names.join(", ")
-        )))
+        let names = fields.names().collect::<Vec<_>>().join(", ");
+        Ok((!names.is_empty()).then(|| format!("fields without effect here: {names}")))
     }
 }
 

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::deliver::{Job, JobReport};
+use self::deliver::Job;
 use crate::{
     delivery::{
         inbox::DesiredState,
@@ -214,17 +214,14 @@ impl ServingWorker {
 
     /// Returns the due parts that can be delivered, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
-        let now = self.work.wall();
+        let (now, gathering) = (self.work.wall(), &self.work.gathering);
         let mut ready = Vec::new();
         for (index, (part, state)) in plan.parts.iter().zip(&mut self.work.parts).enumerate() {
             if !mem::take(&mut state.due) {
                 continue;
             }
             state.of_mode.retry_at = None;
-            let missing = part
-                .reads
-                .iter()
-                .find(|need| !self.work.gathering.has(need));
+            let missing = part.reads.iter().find(|need| !gathering.has(need));
             state.waits = missing.is_some();
             match missing {
                 None => ready.push(index),
@@ -259,20 +256,14 @@ impl ServingWorker {
             serves_manifests: self.work.node.has_manifests,
         };
         let report = blocking(move || job.run()).await;
-        let JobReport {
-            parts,
-            tidied,
-            sub_paths,
-            observer,
-        } = report;
-        for (volume, wanted) in sub_paths {
+        for (volume, wanted) in report.sub_paths {
             self.sub_paths.add(&volume, wanted);
         }
-        if let Some(failure) = tidied {
+        if let Some(failure) = report.tidied {
             self.record_tidying(failure);
         }
         let mut replaced = false;
-        for ((index, result), mark) in ready.into_iter().zip(parts).zip(marks) {
+        for ((index, result), mark) in ready.into_iter().zip(report.parts).zip(marks) {
             if result.is_ok() {
                 self.work.parts[index].of_mode.stale_as_of = mark;
             }
@@ -285,7 +276,7 @@ impl ServingWorker {
             replaced |= swapped;
         }
         self.sub_paths.update(&self.work.node, plan).await;
-        if let Some(observer) = observer {
+        if let Some(observer) = report.observer {
             observer.finish();
         }
         let changed_at = self.changed_at.take();
@@ -319,10 +310,8 @@ impl ServingWorker {
         let Some((mut backoff, _)) = due else {
             return false;
         };
-        let (host, uid) = (
-            Arc::clone(&self.work.node.host),
-            self.work.entry.uid.clone(),
-        );
+        let host = Arc::clone(&self.work.node.host);
+        let uid = self.work.entry.uid.clone();
         if self.observed.take().is_some() {
             self.work.node.on_change.forget(uid.as_str());
         }

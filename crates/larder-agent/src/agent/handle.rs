@@ -157,10 +157,8 @@ impl AgentHandle {
 
     /// The status of the agent and of everything it serves.
     pub fn status(&self) -> AgentStatus {
-        self.status_with(
-            self.pod_statuses().collect(),
-            self.object_statuses().collect(),
-        )
+        let objects = self.object_statuses().collect();
+        self.status_with(self.pod_statuses().collect(), objects)
     }
 
     /// The status of the agent, and how far its pods are.
@@ -174,10 +172,8 @@ impl AgentHandle {
         &self,
         show: fn(PodStatus) -> PodStatus,
     ) -> AgentStatus<impl Serialize, impl Serialize> {
-        self.status_with(
-            Listed(move || self.pod_statuses().map(show)),
-            Listed(|| self.object_statuses()),
-        )
+        let pods = Listed(move || self.pod_statuses().map(show));
+        self.status_with(pods, Listed(|| self.object_statuses()))
     }
 
     /// The status of the agent with these lists.

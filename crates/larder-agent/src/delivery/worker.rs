@@ -167,16 +167,13 @@ impl<M: Default> PodWork<M> {
     ) -> PendingChanges {
         let changes = self.inbox.take();
         let since = changes.since.unwrap_or_else(Instant::now);
-        for need in &changes.needs {
+        let needs = &changes.needs;
+        for need in needs {
             self.gathering.forget(need);
         }
         if let Some(plan) = &self.plan {
             for (part, progress) in plan.parts.iter().zip(&mut self.parts) {
-                for need in part
-                    .reads
-                    .iter()
-                    .filter(|need| changes.needs.contains(need))
-                {
+                for need in part.reads.iter().filter(|need| needs.contains(need)) {
                     progress.due = true;
                     affected(progress, plan, need, since);
                 }

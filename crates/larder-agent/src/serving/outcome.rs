@@ -51,12 +51,8 @@ impl ServingWorker {
                 state.of_mode.backoff = None;
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if part.reads.iter().any(reads_token) {
-                    state.of_mode.retry_at = self
-                        .work
-                        .node
-                        .inputs
-                        .tokens
-                        .renewal(self.work.entry.uid.as_str());
+                    let tokens = &self.work.node.inputs.tokens;
+                    state.of_mode.retry_at = tokens.renewal(self.work.entry.uid.as_str());
                 }
                 state.files = delivered.files;
                 state.delivery.update(Phase::Delivered, "", now);
@@ -106,10 +102,8 @@ impl ServingWorker {
     /// Publishes the status of every part. The pod's own phase is that of the
     /// part that needs attention most.
     pub(super) fn publish(&self, plan: &PodPlan) {
-        let worst = self
-            .work
-            .parts(plan)
-            .max_by_key(|(_, state)| state.delivery.phase);
+        let parts = self.work.parts(plan);
+        let worst = parts.max_by_key(|(_, state)| state.delivery.phase);
         let (mut phase, mut reason) =
             worst.map_or((Phase::Delivered, String::new()), |(part, state)| {
                 let Delivery { phase, reason, .. } = &state.delivery;
