@@ -50,7 +50,7 @@ impl BusyServer {
     /// The requests so far.
     pub(crate) fn refused(&self) -> anyhow::Result<Vec<NodeRequest>> {
         let records = self.api.audit().records();
-        records.into_iter().map(NodeRequest::of_record).collect()
+        records.iter().map(NodeRequest::of_record).collect()
     }
 }
 

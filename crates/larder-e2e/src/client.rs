@@ -33,7 +33,7 @@ pub struct NodeRequest {
 }
 
 impl NodeRequest {
-    pub(crate) fn of_record(record: AuditRecord) -> anyhow::Result<Self> {
+    pub(crate) fn of_record(record: &AuditRecord) -> anyhow::Result<Self> {
         Ok(Self {
             at: record.time.parse()?,
             verb: record.verb.to_owned(),

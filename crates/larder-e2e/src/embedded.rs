@@ -61,10 +61,10 @@ impl EmbeddedServer {
     }
 
     pub(crate) fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
-        let records = self.api.audit().records().into_iter();
+        let mut records = self.api.audit().records();
         // Only the node speaks through larder's transport.
-        let of_node = records.filter(|record| record.user_agent.starts_with("larder/"));
-        of_node.map(NodeRequest::of_record).collect()
+        records.retain(|record| record.user_agent.starts_with("larder/"));
+        records.iter().map(NodeRequest::of_record).collect()
     }
 
     pub(crate) fn kubeconfig(

@@ -105,9 +105,6 @@ impl fmt::Debug for KubeletOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KubeletOptions")
             .field("node", &self.node)
-            .field("root", &self.root)
-            .field("strategy", &self.strategy)
-            .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
 }

@@ -107,10 +107,8 @@ impl RealServer {
         identity: Identity,
         address: SocketAddr,
     ) -> anyhow::Result<PathBuf> {
-        let path = self
-            .folder
-            .path()
-            .join(format!("{identity:?}-{}.kubeconfig", address.port()));
+        let name = format!("{identity:?}-{}.kubeconfig", address.port());
+        let path = self.folder.path().join(name);
         let user = match identity {
             Identity::Admin => json!({"token": ADMIN}),
             Identity::Node => json!({"tokenFile": self.folder.path().join(NODE_TOKEN)}),
