@@ -190,7 +190,8 @@ impl ApiError {
         Self::conflict_on(kind, kind.resource().name.into(), name, why)
     }
 
-    /// 409: a precondition of a write to what is `shown` as of `kind` does not hold.
+    /// 409: a precondition does not hold. The subject is `shown` as a kind, a resource or a subresource, with the group
+    /// of `kind`.
     pub(crate) fn conflict_on(
         kind: ApiKind,
         shown: Cow<'static, str>,
@@ -247,9 +248,9 @@ impl ApiError {
         })
     }
 
-    /// 422: a review that asks nothing, of which kube-apiserver forgets to say of which kind it is; or a patch makes of
-    /// an object what is no object of its kind. Then kube-apiserver names no object, and quotes all of it, which this
-    /// server does not do: it may be a Secret.
+    /// 422: a review asks nothing, and kube-apiserver forgets to say of which kind it is. Or what a patch makes of the
+    /// object is no object of its kind: kube-apiserver names no object, and quotes all of it, which this server does not
+    /// do, because it may be a Secret.
     pub(crate) fn invalid_unnamed(subject: &str, group: &'static str, cause: Cause) -> Self {
         let (field, why) = (&cause.field, &cause.message);
         let message = format!("{subject} \"\" is invalid: {field}: {why}");

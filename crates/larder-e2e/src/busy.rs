@@ -35,6 +35,7 @@ impl BusyServer {
             .context("the certificate cannot be used")?;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let api = ApiServer::try_new(Options::default().audit(AuditLog::in_memory()))?;
+        // As kube-apiserver 1.36 does it (`staging/src/k8s.io/apiserver/pkg/server/filters/maxinflight.go`).
         api.faults().inject(Fault::on_any().retry_after(429, 1));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let address = listener.local_addr()?;
@@ -57,6 +58,7 @@ impl BusyServer {
 async fn serve(listener: TcpListener, tls: TlsAcceptor, api: ApiServer) {
     let mut connections = JoinSet::new();
     loop {
+        // Both arms are cancel-safe.
         tokio::select! {
             Ok((stream, _)) = listener.accept() => {
                 let (tls, api) = (tls.clone(), api.clone());

@@ -124,7 +124,7 @@ pub(super) fn for_update(
     Ok(())
 }
 
-/// An object that states a name states that of the path.
+/// Checks that a name which an object states is the one on the URL.
 pub(super) fn check_name(given: &str, name: &str) -> Result<(), ApiError> {
     if given.is_empty() || given == name {
         return Ok(());
