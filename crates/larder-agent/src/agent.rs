@@ -25,7 +25,6 @@ use larder_pods::{
 };
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
 use larder_transport::blocking::blocking;
-use larder_watch::NodeContext;
 use tokio::{
     sync::{mpsc, watch},
     time::timeout,
@@ -58,7 +57,6 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Agent {
     given: Given,
     /// Shared by all managers and collections.
-    node_context: NodeContext,
     http: Option<HttpSource>,
     cluster_state: watch::Sender<ClusterState>,
     /// For the strategy `Cache`.

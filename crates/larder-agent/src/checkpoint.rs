@@ -150,11 +150,8 @@ impl Checkpoint {
         let work = async {
             let found = self.open_and_serve().await;
             let mut contact = self.contact.clone();
-            if contact
-                .wait_for(|contact| *contact == ApiContact::Answered)
-                .await
-                .is_err()
-            {
+            let answered = contact.wait_for(|contact| *contact == ApiContact::Answered);
+            if answered.await.is_err() {
                 return;
             }
             self.board.stop_serving();
@@ -175,11 +172,7 @@ impl Checkpoint {
     async fn open_and_serve(&self) -> Store {
         let deadline = Instant::now() + self.config.after;
         let mut backoff = RETRY;
-        let Found {
-            mut store,
-            rejected,
-            problem,
-        } = loop {
+        let found = loop {
             match self.open().await {
                 Ok(found) => break found,
                 Err(error) => {
@@ -190,9 +183,10 @@ impl Checkpoint {
                 }
             }
         };
-        log_rejected(&rejected);
-        self.board.opened(&store, &rejected);
-        if let Some(error) = problem {
+        let mut store = found.store;
+        log_rejected(&found.rejected);
+        self.board.opened(&store, &found.rejected);
+        if let Some(error) = found.problem {
             warn!(
                 error = chain(&error),
                 "failed to move rejected files aside, leaving them"
@@ -259,12 +253,8 @@ impl Checkpoint {
         loop {
             sleep(wait).await;
             wakes.clear();
-            if let Err(delay) = self
-                .write(recorder, false)
-                .await
-                .map_err(|()| backoff.next_delay())
-            {
-                wait = delay;
+            if self.write(recorder, false).await.is_err() {
+                wait = backoff.next_delay();
                 continue;
             }
             (backoff, wait) = (RETRY, COALESCE);

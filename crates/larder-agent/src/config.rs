@@ -310,10 +310,8 @@ impl Config {
         // Beside a kubelet, larder may write nowhere else.
         let lock_dir = config.beside.iter().map(|beside| beside.lock_dir.clone());
         config.on_change.key_dirs = lock_dir.chain(host.memory_dirs(&config.root_dir)).collect();
-        Ok((
-            config,
-            warning.map(|text| format!("{}: {text}", path.display())),
-        ))
+        let warning = warning.map(|text| format!("{}: {text}", path.display()));
+        Ok((config, warning))
     }
 
     /// The directory of the sealed copies, whether or not there is a checkpoint.
@@ -325,23 +323,14 @@ impl Config {
     }
 
     fn apply(&mut self, flags: Flags) -> Result<(), ConfigError> {
-        let Flags {
-            node_name,
-            root_dir,
-            listen,
-            change_detection,
-            watch_scope,
-            beside_kubelet,
-            kubelet_root_dir,
-            dry_run,
-        } = flags;
-        if beside_kubelet && self.beside.is_none() {
+        if flags.beside_kubelet && self.beside.is_none() {
             self.beside = Some(self.beside_settings.clone());
         }
         if let Some(beside) = &mut self.beside {
-            beside.kubelet_root_dir =
-                kubelet_root_dir.unwrap_or_else(|| mem::take(&mut beside.kubelet_root_dir));
-            beside.dry_run = dry_run;
+            beside.kubelet_root_dir = flags
+                .kubelet_root_dir
+                .unwrap_or_else(|| mem::take(&mut beside.kubelet_root_dir));
+            beside.dry_run = flags.dry_run;
             let conflicts = [
                 ("manifests", self.manifests.is_some()),
                 ("checkpoint", self.checkpoint.is_some()),
@@ -352,18 +341,22 @@ impl Config {
             }
         } else {
             let needing = [
-                ("--dry-run", dry_run),
-                ("--kubelet-root-dir", kubelet_root_dir.is_some()),
+                ("--dry-run", flags.dry_run),
+                ("--kubelet-root-dir", flags.kubelet_root_dir.is_some()),
             ];
             if let Some((flag, _)) = needing.into_iter().find(|(_, is_set)| *is_set) {
                 return Err(ConfigError::NotBeside { flag });
             }
         }
-        self.node_name = node_name.unwrap_or_else(|| mem::take(&mut self.node_name));
-        self.root_dir = root_dir.unwrap_or_else(|| mem::take(&mut self.root_dir));
-        self.listen = listen.or(self.listen);
-        self.change_detection = change_detection.unwrap_or(self.change_detection);
-        self.watch_scope = watch_scope.unwrap_or(self.watch_scope);
+        self.node_name = flags
+            .node_name
+            .unwrap_or_else(|| mem::take(&mut self.node_name));
+        self.root_dir = flags
+            .root_dir
+            .unwrap_or_else(|| mem::take(&mut self.root_dir));
+        self.listen = flags.listen.or(self.listen);
+        self.change_detection = flags.change_detection.unwrap_or(self.change_detection);
+        self.watch_scope = flags.watch_scope.unwrap_or(self.watch_scope);
         if self.checkpoint.is_some() && self.change_detection != Strategy::Watch {
             return Err(ConfigError::Checkpoint {
                 strategy: self.change_detection,
@@ -399,6 +392,7 @@ impl Config {
         })?;
 
         let managers = ManagerConfig::default();
+        let lists = "a list of strings for each header name";
         let mut config = Self {
             kubeconfig,
             manifests,
@@ -429,14 +423,10 @@ impl Config {
                     Err("expected a URL that begins with http:// or https://")
                 }
             })?,
-            static_pod_url_headers: Headers(
-                fields
-                    .take(
-                        "staticPodURLHeader",
-                        "a list of strings for each header name",
-                    )?
-                    .unwrap_or_default(),
-            ),
+            static_pod_url_headers: fields
+                .take("staticPodURLHeader", lists)?
+                .map(Headers)
+                .unwrap_or_default(),
             http_check_frequency: dialect.period(fields, "httpCheckFrequency", TWENTY_SECONDS)?,
             static_pod_api_references: fields
                 .take_text("staticPodAPIReferences", api_references)?
@@ -597,14 +587,8 @@ impl Dialect {
             fields.finish()?;
             return Ok(None);
         }
-        let names: Vec<_> = fields.names().collect();
-        if names.is_empty() {
-            return Ok(None);
-        }
-        Ok(Some(format!(
-            "fields without effect here: {}",
-            names.join(", ")
-        )))
+        let names = fields.names().collect::<Vec<_>>().join(", ");
+        Ok((!names.is_empty()).then(|| format!("fields without effect here: {names}")))
     }
 }
 

@@ -96,10 +96,8 @@ async fn readyz(State(agent): State<AgentHandle>) -> impl IntoResponse {
     if agent.is_ready() {
         (StatusCode::OK, "ok\n")
     } else {
-        (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "not every pod has been looked at yet\n",
-        )
+        let text = "not every pod has been looked at yet\n";
+        (StatusCode::SERVICE_UNAVAILABLE, text)
     }
 }
 
@@ -127,11 +125,9 @@ fn documents(
         })
     };
     let text = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    let metrics = answer(text, |agent| agent.metrics().into_bytes());
     Router::new()
-        .route(
-            "/metrics",
-            answer(text, |agent| agent.metrics().into_bytes()),
-        )
+        .route("/metrics", metrics)
         .route("/status", answer("application/json", status))
 }
 

@@ -14,7 +14,7 @@
 //!    [`unregister`](Reconciler::unregister).
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     sync::Arc,
 };
 
@@ -51,22 +51,6 @@ struct TrackedPod {
     plan: Option<Arc<PodPlan>>,
     /// `None` for a pod of which only the directory was found.
     registration: Option<Arc<Registration>>,
-}
-
-impl TrackedPod {
-    fn reads(&self) -> BTreeSet<&Need> {
-        let plan = self.plan.as_ref();
-        plan.map(|plan| plan.reads()).unwrap_or_default()
-    }
-
-    /// Notes a change of each need that `is_changed`.
-    fn note_changes(&self, is_changed: impl Fn(&Need) -> bool) {
-        for need in self.reads() {
-            if is_changed(need) {
-                self.inbox.note_change(need.clone());
-            }
-        }
-    }
 }
 
 /// Routes every change to the workers of the pods that it concerns.
@@ -120,16 +104,17 @@ impl Reconciler {
             (PodPlan::new(Arc::clone(pod), &decoded), Some(decoded))
         };
         if !is_excluded {
-            plan.hooks = self.node.on_change.hooks(
-                pod,
-                decoded.as_ref(),
-                known.map(|known| (&*known.pod, known.hooks.as_ref())),
-            );
-            self.node.on_change.updated(pod);
+            let on_change = &self.node.on_change;
+            let before = known.map(|known| (&*known.pod, known.hooks.as_ref()));
+            plan.hooks = on_change.hooks(pod, decoded.as_ref(), before);
+            on_change.updated(pod);
         }
         // Not kept for the worker: decoded, a pod takes ten times as much memory, and at the start all pods come at once.
         if let Some(pod) = decoded {
-            plan.registration = Some(Arc::new(Registration::new(&self.node.inputs, &pod)));
+            plan.registration = Some(Arc::new(Registration {
+                config_maps: self.node.inputs.config_maps.registered(&pod),
+                secrets: self.node.inputs.secrets.registered(&pod),
+            }));
         }
         let entry = self.entry(pod);
         self.set_desired(&uid, DesiredState::Serve(Arc::new(plan)), entry);
@@ -180,7 +165,7 @@ impl Reconciler {
 
     fn publish(&self, entry: PodStatusEntry, phase: Phase, reason: &str) {
         entry.publish(phase, reason, Vec::new(), self.node.now());
-        self.node.reports.statuses.insert(Arc::new(entry));
+        self.node.statuses.insert(Arc::new(entry));
     }
 
     /// Ends the registration of a pod whose volumes are gone, and forgets what was issued to it.
@@ -192,14 +177,14 @@ impl Reconciler {
         let uid = uid.as_str();
         self.node.inputs.tokens.forget(uid);
         self.node.inputs.certificates.forget(uid);
-        if let Some(events) = &self.node.reports.events {
+        if let Some(events) = &self.node.events {
             events.forget(uid);
         }
     }
 
     /// Removes the status of a pod.
     pub(crate) fn forget(&self, uid: &ResolvedPodUid) {
-        self.node.reports.statuses.remove(uid);
+        self.node.statuses.remove(uid);
     }
 
     /// An object was created, changed or deleted, or cannot be read.
@@ -211,11 +196,19 @@ impl Reconciler {
         }
     }
 
+    /// Notes a change of each need that `is_changed`.
+    fn note_changes(&self, is_changed: fn(&Need) -> bool) {
+        for tracked in self.pods.values() {
+            let reads = tracked.plan.iter().flat_map(|plan| plan.reads());
+            for need in reads.filter(|need| is_changed(need)) {
+                tracked.inbox.note_change(need.clone());
+            }
+        }
+    }
+
     /// Any object may have changed.
     pub(crate) fn any_object_changed(&self) {
-        for tracked in self.pods.values() {
-            tracked.note_changes(|need| matches!(need, Need::Object(..)));
-        }
+        self.note_changes(|need| matches!(need, Need::Object(..)));
     }
 
     /// The certificate of a source was issued or denied.
@@ -228,9 +221,7 @@ impl Reconciler {
 
     /// The wall clock was set, or the machine has slept: tokens may be due.
     pub(crate) fn clock_jumped(&self) {
-        for tracked in self.pods.values() {
-            tracked.note_changes(|need| matches!(need, Need::Token(_)));
-        }
+        self.note_changes(|need| matches!(need, Need::Token(_)));
     }
 
     /// The hooks of the configuration have changed. Notifies only the workers of affected pods.
@@ -242,21 +233,18 @@ impl Reconciler {
                 continue;
             }
             let hooks = (self.node.on_change).current_hooks(&plan.pod, None, plan.hooks.as_ref());
-            let Some(plan) = plan.with_other_hooks(hooks) else {
+            if plan.hooks == hooks {
                 continue;
-            };
-            let entry = self.entry(&plan.pod);
-            self.set_desired(&uid, DesiredState::Serve(Arc::new(plan)), entry);
+            }
+            let (entry, plan) = (self.entry(&plan.pod), PodPlan::clone(&plan));
+            let plan = Arc::new(PodPlan { hooks, ..plan });
+            self.set_desired(&uid, DesiredState::Serve(plan), entry);
         }
     }
 
     /// The Node, the Services or the trust bundles have changed.
     pub(crate) fn cluster_changed(&self) {
-        for tracked in self.pods.values() {
-            tracked.note_changes(|need| {
-                matches!(need, Need::Node | Need::Services | Need::TrustBundles)
-            });
-        }
+        self.note_changes(|need| matches!(need, Need::Node | Need::Services | Need::TrustBundles));
     }
 
     /// Waits until a worker has ended because the volumes of its pod are gone, see [`Self::retire`]. Cancel-safe.
@@ -337,7 +325,7 @@ impl Reconciler {
         if let DesiredState::Serve(plan) = &desired {
             entry.begin(plan, self.node.now());
         }
-        self.node.reports.statuses.insert(Arc::clone(&entry));
+        self.node.statuses.insert(Arc::clone(&entry));
         let inbox = Arc::new(Inbox::new(desired));
         let seat = WorkerSeat {
             node: Arc::clone(&self.node),

@@ -195,10 +195,7 @@ impl RootDir {
             return Err(RootDirError::UnseenMounts { volume });
         }
         let path = self.path.join(BOOT);
-        match rustix::fs::unlinkat(&self.directory, BOOT, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(failed("remove", &path)(errno).into()),
-        }
+        self.remove(BOOT)?;
         if let Memory::Directory { .. } = host.memory() {
             return Ok(host);
         }
@@ -219,10 +216,15 @@ impl RootDir {
         }
     }
 
+    /// Removes a file, which may be missing.
+    fn remove(&self, name: &str) -> Result<(), OperationError> {
+        let removed = sys::remove_file(self.directory.as_fd(), name);
+        sys::may_be_missing(removed).map_err(failed("remove", &self.path.join(name)))
+    }
+
     /// The boot in which the last agent may have mounted something here.
     fn mounted_in(&self) -> Option<String> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.directory, BOOT, flags, Mode::empty()).ok()?;
+        let file = sys::open_file(self.directory.as_fd(), BOOT).ok()?;
         let mut text = String::new();
         File::from(file).take(64).read_to_string(&mut text).ok()?;
         Some(text)
@@ -254,10 +256,7 @@ impl RootDir {
     /// Outside a tokio runtime.
     pub fn bind_socket(&self) -> Result<UnixListener, RootDirError> {
         let path = self.socket();
-        match rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty()) {
-            Ok(()) | Err(Errno::NOENT) => {}
-            Err(errno) => return Err(failed("remove", &path)(errno).into()),
-        }
+        self.remove(SOCKET)?;
         // The only way to create a socket relative to a handle.
         let directory = format!("/proc/self/fd/{}", self.directory.as_raw_fd());
         let bound = Path::new(&directory).join(SOCKET);
@@ -278,14 +277,12 @@ impl Drop for RootDir {
             AtEnd::Everything => (true, true),
         };
         // What cannot be removed is replaced by the next start.
-        let _ = rustix::fs::unlinkat(&self.directory, SOCKET, AtFlags::empty());
+        let _ = self.remove(SOCKET);
         let is_own = |name: &String| [LOCK, BOOT].contains(&name.as_str());
         let is_unused = sys::names(&self.directory).is_ok_and(|names| names.iter().all(is_own));
         if is_unused || is_discarded {
-            let _ = rustix::fs::unlinkat(&self.directory, BOOT, AtFlags::empty());
-        }
-        if is_unused || is_discarded {
-            let _ = rustix::fs::unlinkat(&self.directory, LOCK, AtFlags::empty());
+            let _ = self.remove(BOOT);
+            let _ = self.remove(LOCK);
         }
         if is_unused && is_new {
             let _ = fs::remove_dir(&self.path);

@@ -29,7 +29,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use self::deliver::{Job, JobReport};
+use self::deliver::Job;
 use crate::{
     delivery::{
         inbox::DesiredState,
@@ -48,22 +48,13 @@ const BURST: u32 = 25;
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The delivery of one part.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct DeliveredPart {
     retry_at: Option<Instant>,
-    backoff: Backoff,
+    /// Of the attempts that failed.
+    backoff: Option<Backoff>,
     /// The time of the checkpoint's copies that its content comes from.
     stale_as_of: Option<Timestamp>,
-}
-
-impl Default for DeliveredPart {
-    fn default() -> Self {
-        Self {
-            retry_at: None,
-            backoff: RETRY,
-            stale_as_of: None,
-        }
-    }
 }
 
 /// The pod's directory apart from its parts: it contains nothing that the pod no longer has, and a link by name leads
@@ -223,17 +214,14 @@ impl ServingWorker {
 
     /// Returns the due parts that can be delivered, and lets the others wait.
     fn ready(&mut self, plan: &PodPlan) -> Vec<usize> {
-        let now = self.work.wall();
+        let (now, gathering) = (self.work.wall(), &self.work.gathering);
         let mut ready = Vec::new();
         for (index, (part, state)) in plan.parts.iter().zip(&mut self.work.parts).enumerate() {
             if !mem::take(&mut state.due) {
                 continue;
             }
             state.of_mode.retry_at = None;
-            let missing = part
-                .reads
-                .iter()
-                .find(|need| !self.work.gathering.has(need));
+            let missing = part.reads.iter().find(|need| !gathering.has(need));
             state.waits = missing.is_some();
             match missing {
                 None => ready.push(index),
@@ -268,20 +256,14 @@ impl ServingWorker {
             serves_manifests: self.work.node.has_manifests,
         };
         let report = blocking(move || job.run()).await;
-        let JobReport {
-            parts,
-            tidied,
-            sub_paths,
-            observer,
-        } = report;
-        for (volume, wanted) in sub_paths {
+        for (volume, wanted) in report.sub_paths {
             self.sub_paths.add(&volume, wanted);
         }
-        if let Some(failure) = tidied {
+        if let Some(failure) = report.tidied {
             self.record_tidying(failure);
         }
         let mut replaced = false;
-        for ((index, result), mark) in ready.into_iter().zip(parts).zip(marks) {
+        for ((index, result), mark) in ready.into_iter().zip(report.parts).zip(marks) {
             if result.is_ok() {
                 self.work.parts[index].of_mode.stale_as_of = mark;
             }
@@ -294,14 +276,14 @@ impl ServingWorker {
             replaced |= swapped;
         }
         self.sub_paths.update(&self.work.node, plan).await;
-        if let Some(observer) = observer {
+        if let Some(observer) = report.observer {
             observer.finish();
         }
         let changed_at = self.changed_at.take();
         if replaced {
             self.write_limiter.take(began);
             if let Some(changed_at) = changed_at {
-                self.work.node.reports.metrics.delayed(changed_at.elapsed());
+                self.work.node.metrics.delayed(changed_at.elapsed());
             }
         }
     }
@@ -328,10 +310,8 @@ impl ServingWorker {
         let Some((mut backoff, _)) = due else {
             return false;
         };
-        let (host, uid) = (
-            Arc::clone(&self.work.node.host),
-            self.work.entry.uid.clone(),
-        );
+        let host = Arc::clone(&self.work.node.host);
+        let uid = self.work.entry.uid.clone();
         if self.observed.take().is_some() {
             self.work.node.on_change.forget(uid.as_str());
         }

@@ -138,7 +138,7 @@ pub struct WatchScopeStatus {
 }
 
 /// The sealed copies on disk for a start while the API server is unreachable.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct CheckpointStatus {
     /// Source of the sealing key.
@@ -151,11 +151,7 @@ pub struct CheckpointStatus {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub written: Option<Timestamp>,
     /// Time of the oldest freshness check among all copies.
-    #[serde(
-        rename = "oldestConfirmed",
-        skip_serializing_if = "Option::is_none",
-        default
-    )]
+    #[serde(rename = "oldestConfirmed", skip_serializing_if = "Option::is_none")]
     pub oldest_verification: Option<Timestamp>,
     /// The files that did not open at the start, each with the reason.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
@@ -181,7 +177,7 @@ pub struct ServingStatus {
 }
 
 /// One pod.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct PodStatus {
@@ -248,7 +244,7 @@ impl ServedPod {
 }
 
 /// One volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct VolumeStatus {
@@ -314,7 +310,7 @@ pub enum SubPathState {
 }
 
 /// The environment of one container.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerStatus {
@@ -337,7 +333,7 @@ pub struct ContainerStatus {
 }
 
 /// How far the delivery of something is, since when, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Delivery {
@@ -351,7 +347,7 @@ pub struct Delivery {
 }
 
 /// The phases of a delivery. Ordered by how much they need attention: the phase of a pod is the greatest of its parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub enum Phase {
     /// In place and up to date.
@@ -363,6 +359,7 @@ pub enum Phase {
     /// Nothing of it is delivered; the reason says why.
     Held,
     /// Something has not been read yet.
+    #[default]
     Waiting,
     /// Failed, and will be retried. The last good copy stays in place.
     Failing,

@@ -7,12 +7,18 @@
 
 mod admission;
 
-pub(crate) use admission::NodeWrite;
+pub(crate) use admission::NodeRestriction;
 
 use larder_objects::ObjectKey;
+use smol_str::SmolStr;
 
 use crate::{
-    ApiError, User, references::Reference, request::Verb, resource::ApiKind, store::Store,
+    ApiError, User,
+    references::Reference,
+    request::{ResourcePath, Verb},
+    resource::ApiKind,
+    selector::FieldSelector,
+    store::Store,
 };
 
 /// How requests are authorized.
@@ -40,6 +46,29 @@ pub(crate) struct Attempt<'a> {
     pub(crate) name: Option<&'a str>,
     /// `spec.nodeName=` of a field selector.
     pub(crate) node_name: Option<&'a str>,
+}
+
+impl<'a> Attempt<'a> {
+    /// A request for `target`, `None` if it is not about objects, with this field selector.
+    pub(crate) fn new(
+        verb: Verb,
+        target: Option<&'a ResourcePath>,
+        selector: Option<&'a FieldSelector>,
+    ) -> Self {
+        let resource = target.map(|target| target.kind.resource());
+        let name = target.and_then(|target| target.name.as_ref());
+        let name = name.or(selector.and_then(FieldSelector::name));
+        let node_name = selector.and_then(FieldSelector::node_name);
+        Self {
+            verb,
+            group: resource.map_or("", |resource| resource.group),
+            resource: resource.map_or("", |resource| resource.plural),
+            subresource: target.and_then(|target| target.subresource.as_deref()),
+            namespace: target.and_then(|target| target.namespace.as_deref()),
+            name: name.map(SmolStr::as_str),
+            node_name: node_name.map(SmolStr::as_str),
+        }
+    }
 }
 
 /// Namespace of the leases of nodes.
@@ -92,8 +121,7 @@ pub(crate) fn denied(user: &User, attempt: &Attempt<'_>, why: &str) -> ApiError 
         message += ": ";
         message += why;
     }
-    let mut kinds = ApiKind::ALL.into_iter();
-    let kind = kinds.find(|kind| kind.resource().plural == attempt.resource);
+    let kind = ApiKind::find(|resource| resource.plural == attempt.resource);
     let kind = kind.unwrap_or(ApiKind::Namespace);
     ApiError::forbidden(kind, attempt.name.unwrap_or_default(), &message)
 }
@@ -181,10 +209,8 @@ impl Node<'_> {
 
     /// The lease that shows that the node is alive.
     fn lease(&self, attempt: &Attempt<'_>) -> Result<(), String> {
-        if matches!(
-            attempt.verb,
-            Verb::List | Verb::Watch | Verb::DeleteCollection
-        ) {
+        let of_many = [Verb::List, Verb::Watch, Verb::DeleteCollection];
+        if of_many.contains(&attempt.verb) {
             let why = "can only get, create, update, patch, or delete a node lease";
             return Err(why.to_owned());
         }
@@ -243,9 +269,7 @@ impl Node<'_> {
     }
 
     fn unrelated(&self) -> String {
-        format!(
-            "no relationship found between node '{}' and this object",
-            self.node
-        )
+        let node = self.node;
+        format!("no relationship found between node '{node}' and this object")
     }
 }

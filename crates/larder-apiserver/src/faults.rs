@@ -24,17 +24,12 @@ use http::StatusCode;
 use parking_lot::Mutex;
 use smol_str::SmolStr;
 
-use crate::{ApiError, Verb, serve::Connections, store::Store};
+use crate::{ApiError, User, Verb, authorize::Attempt, serve::Connections, store::Store};
 
-/// The requests that fail, how often, and how.
-#[derive(Clone, Debug)]
-pub struct Fault<E = Effect> {
-    requests: Selected,
-    effect: E,
-}
-
+/// The requests that fail, how often, and how. The effect comes last; without one, they are answered as usual.
 #[derive(Clone, Debug, Default)]
-struct Selected {
+#[must_use = "a fault does nothing until it is injected"]
+pub struct Fault {
     user: Option<SmolStr>,
     verb: Option<Verb>,
     resource: Option<SmolStr>,
@@ -43,11 +38,15 @@ struct Selected {
     streaming_list: bool,
     /// `None`: until the fault is lifted.
     times: Option<u32>,
+    effect: Effect,
 }
 
 /// The kind of a fault.
-#[derive(Clone, Debug)]
-pub enum Effect {
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Effect {
+    /// Answered as usual.
+    #[default]
+    Nothing,
     /// Rejected with a `Status`.
     Reject(ApiError),
     /// Answered as usual, but later.
@@ -67,73 +66,62 @@ pub struct Cut;
 
 /// How the body of an answer goes wrong. What is already sent stays as it was.
 #[derive(Clone, Debug)]
-pub enum StreamFault {
-    /// The connection breaks after this many events.
-    CutAfterEvents(usize),
-    /// The connection breaks after this many bytes, be it amid an event.
-    CutAfterBytes(usize),
-    /// An ERROR event follows this many events, and ends the stream.
-    ErrorAfterEvents(usize, ApiError),
-    /// The stream ends, as if it were complete, after this many events.
-    EndAfterEvents(usize),
+pub(crate) struct StreamFault {
+    /// How many events, or bytes, still pass.
+    left: usize,
+    /// Whether bytes count, be it amid an event.
+    counts_bytes: bool,
+    /// What happens after these.
+    then: Struck,
 }
 
-/// Selecting requests; the effect comes last.
-impl Fault<()> {
+impl Fault {
     /// Requests of one verb.
     pub fn on(verb: Verb) -> Self {
-        let mut fault = Self::on_any();
-        fault.requests.verb = Some(verb);
-        fault
+        Self {
+            verb: Some(verb),
+            ..Self::default()
+        }
     }
 
     /// Requests of any verb.
     pub fn on_any() -> Self {
-        Self {
-            requests: Selected::default(),
-            effect: (),
-        }
+        Self::default()
     }
 
     /// Only those of the user of this name: `system:node:n1`.
-    #[must_use]
     pub fn user(mut self, name: &str) -> Self {
-        self.requests.user = Some(name.into());
+        self.user = Some(name.into());
         self
     }
 
     /// Only those for this resource, as in a path: `secrets`.
-    #[must_use]
     pub fn resource(mut self, plural: &str) -> Self {
-        self.requests.resource = Some(plural.into());
+        self.resource = Some(plural.into());
         self
     }
 
     /// Only those in this namespace.
-    #[must_use]
     pub fn namespace(mut self, namespace: &str) -> Self {
-        self.requests.namespace = Some(namespace.into());
+        self.namespace = Some(namespace.into());
         self
     }
 
     /// Only those for this name, in the path or as `fieldSelector=metadata.name=`.
-    #[must_use]
     pub fn name(mut self, name: &str) -> Self {
-        self.requests.name = Some(name.into());
+        self.name = Some(name.into());
         self
     }
 
     /// Only watches with `sendInitialEvents=true`.
-    #[must_use]
     pub fn streaming_list(mut self) -> Self {
-        self.requests.streaming_list = true;
+        self.streaming_list = true;
         self
     }
 
     /// Only the first `times` of them. Without this, all until the fault is lifted.
-    #[must_use]
     pub fn times(mut self, times: u32) -> Self {
-        self.requests.times = Some(times);
+        self.times = Some(times);
         self
     }
 
@@ -142,7 +130,7 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn status(self, code: u16) -> Fault {
+    pub fn status(self, code: u16) -> Self {
         self.effect(Effect::Reject(error(code)))
     }
 
@@ -151,7 +139,7 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn rejection(self, code: u16, message: &str) -> Fault {
+    pub fn rejection(self, code: u16, message: &str) -> Self {
         self.effect(Effect::Reject(ApiError::of(status(code), message)))
     }
 
@@ -160,38 +148,38 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn retry_after(self, code: u16, seconds: u32) -> Fault {
+    pub fn retry_after(self, code: u16, seconds: u32) -> Self {
         self.effect(Effect::Reject(error(code).with_retry_after(seconds)))
     }
 
     /// Answers as usual, after `delay`.
-    pub fn delay(self, delay: Duration) -> Fault {
+    pub fn delay(self, delay: Duration) -> Self {
         self.effect(Effect::Delay(delay))
     }
 
     /// Never answers.
-    pub fn never_answer(self) -> Fault {
+    pub fn never_answer(self) -> Self {
         self.effect(Effect::Silence)
     }
 
     /// Closes the connection instead of answering.
-    pub fn drop_connection(self) -> Fault {
+    pub fn drop_connection(self) -> Self {
         self.effect(Effect::Drop)
     }
 
     /// Breaks the connection after `events` events.
-    pub fn cut_after_events(self, events: usize) -> Fault {
-        self.effect(Effect::Stream(StreamFault::CutAfterEvents(events)))
+    pub fn cut_after_events(self, events: usize) -> Self {
+        self.stream(events, false, Struck::Cut)
     }
 
     /// Breaks the connection after `bytes` bytes of the body.
-    pub fn cut_after_bytes(self, bytes: usize) -> Fault {
-        self.effect(Effect::Stream(StreamFault::CutAfterBytes(bytes)))
+    pub fn cut_after_bytes(self, bytes: usize) -> Self {
+        self.stream(bytes, true, Struck::Cut)
     }
 
     /// Ends the stream, as if it were complete, after `events` events.
-    pub fn end_after_events(self, events: usize) -> Fault {
-        self.effect(Effect::Stream(StreamFault::EndAfterEvents(events)))
+    pub fn end_after_events(self, events: usize) -> Self {
+        self.stream(events, false, Struck::Last(Bytes::new()))
     }
 
     /// Sends an ERROR event with `code` after `events` events, and ends the stream.
@@ -199,16 +187,34 @@ impl Fault<()> {
     /// # Panics
     ///
     /// `code` is not an HTTP status.
-    pub fn error_after_events(self, events: usize, code: u16) -> Fault {
-        let fault = StreamFault::ErrorAfterEvents(events, error(code));
-        self.effect(Effect::Stream(fault))
+    pub fn error_after_events(self, events: usize, code: u16) -> Self {
+        self.stream(events, false, Struck::Last(error(code).to_event()))
     }
 
-    fn effect(self, effect: Effect) -> Fault {
-        Fault {
-            requests: self.requests,
-            effect,
-        }
+    fn stream(self, left: usize, counts_bytes: bool, then: Struck) -> Self {
+        self.effect(Effect::Stream(StreamFault {
+            left,
+            counts_bytes,
+            then,
+        }))
+    }
+
+    fn effect(mut self, effect: Effect) -> Self {
+        self.effect = effect;
+        self
+    }
+
+    /// Whether the fault concerns a request of `user`, `None` for an unauthenticated client.
+    fn concerns(&self, user: Option<&User>, request: &Attempt<'_>, streaming_list: bool) -> bool {
+        let fits = |wanted: &Option<SmolStr>, given: Option<&str>| {
+            wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
+        };
+        self.verb.is_none_or(|verb| verb == request.verb)
+            && fits(&self.user, user.map(|user| user.name.as_str()))
+            && fits(&self.resource, Some(request.resource))
+            && fits(&self.namespace, request.namespace)
+            && fits(&self.name, request.name)
+            && (!self.streaming_list || streaming_list)
     }
 }
 
@@ -221,40 +227,13 @@ fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).expect("the test names an HTTP status")
 }
 
-/// The properties by which faults select requests.
-#[derive(Debug)]
-pub(crate) struct Request<'a> {
-    /// `None` for an unauthenticated client.
-    pub(crate) user: Option<&'a str>,
-    pub(crate) verb: Verb,
-    /// Empty when the request is not about objects.
-    pub(crate) resource: &'a str,
-    pub(crate) namespace: Option<&'a str>,
-    pub(crate) name: Option<&'a str>,
-    pub(crate) streaming_list: bool,
-}
-
-impl Selected {
-    fn concerns(&self, request: &Request<'_>) -> bool {
-        let fits = |wanted: &Option<SmolStr>, given: Option<&str>| {
-            wanted.as_deref().is_none_or(|wanted| given == Some(wanted))
-        };
-        self.verb.is_none_or(|verb| verb == request.verb)
-            && fits(&self.user, request.user)
-            && fits(&self.resource, Some(request.resource))
-            && fits(&self.namespace, request.namespace)
-            && fits(&self.name, request.name)
-            && (!self.streaming_list || request.streaming_list)
-    }
-}
-
 /// The faults of a server.
 #[derive(Clone, Debug)]
 pub struct Faults {
     /// In the order of injection; the first that concerns a request strikes.
     armed: Arc<Mutex<Vec<Armed>>>,
     store: Arc<Store>,
-    connections: Connections,
+    pub(crate) connections: Connections,
 }
 
 #[derive(Debug)]
@@ -271,11 +250,11 @@ pub struct Injected {
 }
 
 impl Faults {
-    pub(crate) fn new(store: Arc<Store>, connections: Connections) -> Self {
+    pub(crate) fn new(store: Arc<Store>) -> Self {
         Self {
             armed: Arc::default(),
             store,
-            connections,
+            connections: Connections::default(),
         }
     }
 
@@ -324,12 +303,18 @@ impl Faults {
     }
 
     /// The effect on `request`, which counts as a hit.
-    pub(crate) fn strike(&self, request: &Request<'_>) -> Option<Effect> {
+    pub(crate) fn strike(
+        &self,
+        user: Option<&User>,
+        request: &Attempt<'_>,
+        streaming_list: bool,
+    ) -> Option<Effect> {
         let armed = self.armed.lock();
         let struck = armed.iter().find(|armed| {
-            let requests = &armed.fault.requests;
+            let fault = &armed.fault;
             let hits = armed.hits.load(Ordering::Relaxed);
-            requests.times.is_none_or(|times| hits < times) && requests.concerns(request)
+            fault.times.is_none_or(|times| hits < times)
+                && fault.concerns(user, request, streaming_list)
         })?;
         struck.hits.fetch_add(1, Ordering::Relaxed);
         Some(struck.fault.effect.clone())
@@ -364,39 +349,26 @@ impl Drop for Paused {
 impl StreamFault {
     /// What becomes of the next frame: it passes, it is replaced (and is the last), or the stream breaks.
     pub(crate) fn strike(&mut self, frame: Bytes) -> Struck {
-        match self {
-            Self::CutAfterEvents(0) => Struck::Cut,
-            Self::EndAfterEvents(0) => Struck::Last(Bytes::new()),
-            Self::ErrorAfterEvents(0, error) => Struck::Last(error.to_event()),
-            Self::CutAfterEvents(left)
-            | Self::EndAfterEvents(left)
-            | Self::ErrorAfterEvents(left, _) => {
-                *left -= 1;
-                Struck::Pass(frame)
-            }
-            Self::CutAfterBytes(0) => Struck::Cut,
-            Self::CutAfterBytes(left) => {
-                let kept = frame.slice(..frame.len().min(*left));
-                *left -= kept.len();
-                Struck::Pass(kept)
-            }
+        if self.is_due() {
+            return self.then.clone();
         }
+        if !self.counts_bytes {
+            self.left -= 1;
+            return Struck::Pass(frame);
+        }
+        let kept = frame.slice(..frame.len().min(self.left));
+        self.left -= kept.len();
+        Struck::Pass(kept)
     }
 
     /// What becomes of the wait for a frame: a break that is due does not wait.
     pub(crate) fn is_due(&self) -> bool {
-        matches!(
-            self,
-            Self::CutAfterEvents(0)
-                | Self::EndAfterEvents(0)
-                | Self::ErrorAfterEvents(0, _)
-                | Self::CutAfterBytes(0)
-        )
+        self.left == 0
     }
 }
 
 /// The fate of a frame.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Struck {
     Pass(Bytes),
     Last(Bytes),

@@ -56,10 +56,8 @@ impl ApiServer {
         if let Some(metadata) = value["metadata"].as_object_mut() {
             metadata.remove("resourceVersion");
         }
-        let key = ObjectKey::new(
-            namespace.clone().unwrap_or_default(),
-            text(&value, "/metadata/name"),
-        );
+        let name = text(&value, "/metadata/name");
+        let key = ObjectKey::new(namespace.clone().unwrap_or_default(), name);
         let create = |dry_run: bool| {
             let params = WriteParams {
                 dry_run,

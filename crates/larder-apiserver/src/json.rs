@@ -2,8 +2,6 @@
 //!
 //! Invariant: JSON from a client is nested at most [`MAX_DEPTH`] deep before any code walks it recursively.
 
-use std::io;
-
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -12,24 +10,17 @@ use serde_json::Value;
 /// list.
 pub(crate) const MAX_DEPTH: usize = 64;
 
-/// Why a body is not JSON that this server reads. The text never quotes it: it may be a Secret.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ParseError {
-    #[error("line {line}, column {column}")]
-    Syntax { line: usize, column: usize },
-    #[error("exceeded max depth")]
-    TooDeep,
-}
-
 /// Parses `body`.
-pub(crate) fn parse(body: &[u8]) -> Result<Value, ParseError> {
+///
+/// # Errors
+///
+/// Why it is not JSON that this server reads. The text never quotes it: it may be a Secret.
+pub(crate) fn parse(body: &[u8]) -> Result<Value, String> {
     if is_too_deep(body) {
-        return Err(ParseError::TooDeep);
+        return Err("exceeded max depth".to_owned());
     }
-    serde_json::from_slice(body).map_err(|error| ParseError::Syntax {
-        line: error.line(),
-        column: error.column(),
-    })
+    serde_json::from_slice(body)
+        .map_err(|error| format!("line {}, column {}", error.line(), error.column()))
 }
 
 /// Decodes `value`, by way of its text. A program that also reads such objects from an API server then has one decoder
@@ -81,29 +72,9 @@ pub(crate) fn depth(value: &Value) -> usize {
     }
 }
 
-/// The length of `value` as JSON, but `limit` if it is longer. Costs no more than `limit`.
-pub(crate) fn size_up_to(value: &Value, limit: usize) -> usize {
-    struct Counter(usize);
-
-    impl io::Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 = self
-                .0
-                .checked_sub(bytes.len())
-                .ok_or(io::ErrorKind::FileTooLarge)?;
-            Ok(bytes.len())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    let mut counter = Counter(limit);
-    match serde_json::to_writer(&mut counter, value) {
-        Ok(()) => limit - counter.0,
-        Err(_) => limit,
-    }
+/// The length of `value` as JSON.
+pub(crate) fn size(value: &Value) -> usize {
+    value.to_string().len()
 }
 
 /// The text of a decoding error without the strings of the input that serde quotes.
@@ -131,10 +102,8 @@ pub(crate) fn json_type(value: &Value) -> &'static str {
 
 /// The string at `pointer`; empty when absent.
 pub(crate) fn text<'a>(value: &'a Value, pointer: &str) -> &'a str {
-    value
-        .pointer(pointer)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
+    let found = value.pointer(pointer);
+    found.and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Gives a field that is absent its default.
@@ -171,19 +140,10 @@ mod tests {
             "[".repeat(3 << 20),
             r#"{"a":"#.repeat(100_000),
         ] {
-            assert_eq!(parse(text.as_bytes()), Err(ParseError::TooDeep));
+            assert_eq!(parse(text.as_bytes()), Err("exceeded max depth".to_owned()));
         }
         let text = json!(["[\"{\\".repeat(100), {"[[": "\\\""}]).to_string();
         assert!(parse(text.as_bytes()).is_ok());
-    }
-
-    #[test]
-    fn a_size_is_counted_up_to_its_limit() {
-        let value = json!({"a": ["b", 1]});
-        let size = value.to_string().len();
-        assert_eq!(size_up_to(&value, 100), size);
-        assert_eq!(size_up_to(&value, size), size);
-        assert_eq!(size_up_to(&value, size - 1), size - 1);
     }
 
     #[test]

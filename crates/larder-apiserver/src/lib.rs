@@ -54,7 +54,7 @@ mod write;
 
 pub use audit::{AuditLog, AuditRecord};
 pub use authorize::Authorization;
-pub use faults::{Cut, Effect, Fault, Faults, Injected, Paused, StreamFault};
+pub use faults::{Cut, Fault, Faults, Injected, Paused};
 pub use fill::Applied;
 pub use pki::{TlsError, User};
 pub use request::Verb;

@@ -8,7 +8,7 @@ use larder_objects::ObjectKey;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{references::OfPod, resource::ApiKind};
+use crate::{references::PodReferences, resource::ApiKind};
 
 /// An event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ pub(crate) struct Object {
     /// The selectable fields of the kind that the object has.
     fields: Box<[(&'static str, SmolStr)]>,
     /// The references of a pod.
-    pub(crate) references: OfPod,
+    pub(crate) references: Option<Box<PodReferences>>,
     frame: Frame,
 }
 
@@ -64,16 +64,6 @@ struct Frame(Bytes);
 impl std::fmt::Debug for Frame {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "<{} bytes>", self.0.len())
-    }
-}
-
-impl Frame {
-    fn new(event: EventType, json: impl FnOnce(&mut Vec<u8>)) -> Self {
-        let mut frame = event.opening().to_vec();
-        json(&mut frame);
-        frame.extend_from_slice(CLOSING);
-        frame.shrink_to_fit();
-        Self(frame.into())
     }
 }
 
@@ -107,6 +97,9 @@ impl Object {
             .map(|field| (*field, text(kind.resource().selectable(&value, field))))
             .filter(|(_, value)| !value.is_empty())
             .collect();
+        let opening = kind.resource().opening().as_bytes();
+        let rest = serde_json::to_vec(&value).expect("a JSON value always serializes");
+        let frame = [event.opening(), opening, &rest["{".len()..], CLOSING].concat();
         Self {
             kind,
             key: ObjectKey::new(metadata("namespace"), metadata("name")),
@@ -116,14 +109,10 @@ impl Object {
             labels,
             fields,
             references: match kind {
-                ApiKind::Pod => OfPod::new(&value),
-                _ => OfPod::default(),
+                ApiKind::Pod => PodReferences::of(&value),
+                _ => None,
             },
-            frame: Frame::new(event, |frame| {
-                frame.extend_from_slice(kind.resource().opening().as_bytes());
-                let rest = serde_json::to_vec(&value).expect("a JSON value always serializes");
-                frame.extend_from_slice(&rest["{".len()..]);
-            }),
+            frame: Frame(frame.into()),
         }
     }
 

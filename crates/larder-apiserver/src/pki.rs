@@ -3,7 +3,7 @@
 //! Invariant: a client is identified by a certificate that this server issued, compared as a whole. Every other client
 //! gets 401.
 
-use std::{collections::HashMap, error::Error, net::IpAddr, sync::Arc};
+use std::{collections::HashMap, net::IpAddr, sync::Arc};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use parking_lot::Mutex;
@@ -37,32 +37,12 @@ impl User {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// Making a key or a certificate, or signing with a key.
+    /// Making a key or a certificate, or signing with a key. Holds the error of the cryptographic library.
     #[error("cannot make a certificate")]
-    Certificate {
-        /// The error of the cryptographic library.
-        source: Box<dyn Error + Send + Sync>,
-    },
-    /// Using the certificates for TLS.
+    Certificate(#[from] rcgen::Error),
+    /// Using the certificates for TLS. Holds the error of the TLS library.
     #[error("cannot set up TLS")]
-    Setup {
-        /// The error of the TLS library.
-        source: Box<dyn Error + Send + Sync>,
-    },
-}
-
-impl From<rcgen::Error> for TlsError {
-    fn from(error: rcgen::Error) -> Self {
-        let source = Box::new(error);
-        Self::Certificate { source }
-    }
-}
-
-impl From<rustls::Error> for TlsError {
-    fn from(error: rustls::Error) -> Self {
-        let source = Box::new(error);
-        Self::Setup { source }
-    }
+    Setup(#[from] rustls::Error),
 }
 
 /// A certificate authority.
@@ -152,9 +132,7 @@ impl Authority {
                 // A client without a certificate gets 401, which it can read.
                 .allow_unauthenticated()
                 .build()
-                .map_err(|error| TlsError::Setup {
-                    source: Box::new(error),
-                })?;
+                .map_err(|error| rustls::Error::General(error.to_string()))?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()?
             .with_client_cert_verifier(verifier)

@@ -22,36 +22,32 @@ pub(crate) const MIRROR: &str = "/metadata/annotations/kubernetes.io~1config.mir
 /// Kind and name of an object that a pod names, in the pod's namespace.
 pub(crate) type Reference = (ApiKind, SmolStr);
 
-/// The references of one pod and its node: nothing unless a node runs the pod. A mirror pod grants nothing, since the
-/// node itself creates it.
-#[derive(Debug, Default)]
-pub(crate) struct OfPod(Option<Box<PodReferences>>);
-
+/// The references of one pod, by which its node may read.
 #[derive(Debug)]
-struct PodReferences {
-    node: SmolStr,
-    namespace: SmolStr,
+pub(crate) struct PodReferences {
+    /// The pod's node and namespace.
+    place: (SmolStr, SmolStr),
     references: Vec<Reference>,
 }
 
-impl OfPod {
-    pub(crate) fn new(pod: &Value) -> Self {
+impl PodReferences {
+    /// Nothing unless a node runs the pod. A mirror pod grants nothing, since the node itself creates it.
+    pub(crate) fn of(pod: &Value) -> Option<Box<Self>> {
         let node = text(pod, "/spec/nodeName");
         if node.is_empty() || pod.pointer(MIRROR).is_some() {
-            return Self::default();
+            return None;
         }
-        let namespace = text(pod, "/metadata/namespace").into();
+        let namespace = text(pod, "/metadata/namespace");
         let account = (ApiKind::ServiceAccount, account_of(pod));
         let pod = typed(pod);
         let secrets = references::secrets(&pod).into_iter();
         let maps = references::config_maps(&pod).into_iter();
         let maps = maps.map(|name| (ApiKind::ConfigMap, name));
         let objects = maps.chain(secrets.map(|name| (ApiKind::Secret, name)));
-        Self(Some(Box::new(PodReferences {
-            node: node.into(),
-            namespace,
+        Some(Box::new(Self {
+            place: (node.into(), namespace.into()),
             references: objects.chain([account]).collect(),
-        })))
+        }))
     }
 }
 
@@ -63,23 +59,21 @@ pub(crate) struct References {
 }
 
 impl References {
-    pub(crate) fn add(&mut self, pod: &OfPod) {
-        let Some(held) = &pod.0 else { return };
-        let place = (held.node.clone(), held.namespace.clone());
-        let pods = self.pods.entry(place).or_default();
-        for reference in &held.references {
+    pub(crate) fn add(&mut self, pod: Option<&PodReferences>) {
+        let Some(pod) = pod else { return };
+        let pods = self.pods.entry(pod.place.clone()).or_default();
+        for reference in &pod.references {
             *pods.entry(reference.clone()).or_default() += 1;
         }
     }
 
     /// Takes back what [`Self::add`] has added.
-    pub(crate) fn remove(&mut self, pod: &OfPod) {
-        let Some(held) = &pod.0 else { return };
-        let place = (held.node.clone(), held.namespace.clone());
-        let Some(pods) = self.pods.get_mut(&place) else {
+    pub(crate) fn remove(&mut self, pod: Option<&PodReferences>) {
+        let Some(pod) = pod else { return };
+        let Some(pods) = self.pods.get_mut(&pod.place) else {
             return;
         };
-        for reference in &held.references {
+        for reference in &pod.references {
             if let Some(count) = pods.get_mut(reference) {
                 *count -= 1;
                 if *count == 0 {
@@ -88,7 +82,7 @@ impl References {
             }
         }
         if pods.is_empty() {
-            self.pods.remove(&place);
+            self.pods.remove(&pod.place);
         }
     }
 
@@ -122,7 +116,7 @@ mod tests {
     fn a_reference_lasts_as_long_as_a_pod_of_the_node() {
         let pod = |node: &str, maps: &[&str]| {
             let sources = maps.iter().map(|map| json!({"configMap": {"name": map}}));
-            OfPod::new(&json!({
+            PodReferences::of(&json!({
                 "metadata": {"namespace": "n"},
                 "spec": {"nodeName": node, "volumes": sources.collect::<Vec<_>>()},
             }))
@@ -130,27 +124,26 @@ mod tests {
         let map = |name: &str| (ApiKind::ConfigMap, name.into());
         let (first, second) = (pod("a", &["x", "y", "x"]), pod("a", &["y"]));
         let mut references = References::default();
-        references.add(&first);
-        references.add(&second);
-        references.add(&pod("", &["z"]));
+        references.add(first.as_deref());
+        references.add(second.as_deref());
+        references.add(pod("", &["z"]).as_deref());
         assert!(references.has("a", "n", &map("x")) && references.has("a", "n", &map("y")));
         assert!(references.has("a", "n", &(ApiKind::ServiceAccount, "default".into())));
         assert!(!references.has("a", "n", &(ApiKind::Secret, "x".into())));
         assert!(!references.has("b", "n", &map("x")) && !references.has("a", "m", &map("x")));
         assert!(!references.has("", "n", &map("z")));
-        references.remove(&first);
+        references.remove(first.as_deref());
         assert!(!references.has("a", "n", &map("x")) && references.has("a", "n", &map("y")));
-        references.remove(&second);
+        references.remove(second.as_deref());
         assert!(references.pods.is_empty());
     }
 
     #[test]
     fn a_mirror_pod_grants_nothing() {
-        let mut references = References::default();
-        references.add(&OfPod::new(&json!({
+        let references = PodReferences::of(&json!({
             "metadata": {"namespace": "n", "annotations": {"kubernetes.io/config.mirror": "1"}},
             "spec": {"nodeName": "a", "volumes": [{"secret": {"secretName": "s"}}]},
-        })));
-        assert!(references.pods.is_empty());
+        }));
+        assert!(references.is_none());
     }
 }

@@ -201,25 +201,27 @@ impl ApiKind {
         &RESOURCES[self as usize]
     }
 
+    /// The first kind that fits.
+    pub(crate) fn find(fits: impl Fn(&Resource) -> bool) -> Option<Self> {
+        let found = RESOURCES.iter().find(|resource| fits(resource));
+        found.map(|resource| resource.kind)
+    }
+
     /// The kind that a request path calls `plural` in `group` and `version`.
     pub(crate) fn of_path(group: &str, version: &str, plural: &str) -> Option<Self> {
-        let fits = |resource: &&Resource| {
+        Self::find(|resource| {
             resource.group == group && resource.version == version && resource.plural == plural
-        };
-        RESOURCES.iter().find(fits).map(|resource| resource.kind)
+        })
     }
 
     /// The kind called `name`, whatever its group.
     pub fn of_name(name: &str) -> Option<Self> {
-        let mut kinds = Self::ALL.into_iter();
-        kinds.find(|kind| kind.resource().name == name)
+        Self::find(|resource| resource.name == name)
     }
 
     /// The kind that a manifest calls by `api_version` and `kind`.
     pub fn of_manifest(api_version: &str, kind: &str) -> Option<Self> {
-        let fits =
-            |resource: &&Resource| resource.api_version() == api_version && resource.name == kind;
-        RESOURCES.iter().find(fits).map(|resource| resource.kind)
+        Self::find(|resource| resource.api_version() == api_version && resource.name == kind)
     }
 }
 

@@ -21,7 +21,8 @@ pub use body::Body;
 
 use crate::{
     ApiError, ApiServer, AuditRecord, BoxError, User,
-    faults::{self, Cut, Effect},
+    authorize::Attempt,
+    faults::{Cut, Effect},
     query::Query,
     request::{ResourcePath, Route, Verb},
     selector::FieldSelector,
@@ -35,14 +36,11 @@ impl ApiServer {
     /// # Errors
     ///
     /// A fault breaks the connection.
-    pub(crate) async fn answer<B>(
+    pub(crate) async fn answer(
         &self,
         user: Option<User>,
-        request: Request<B>,
-    ) -> Result<Response<Body>, Cut>
-    where
-        B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
-    {
+        request: Request<impl http_body::Body<Data: Send, Error: Into<BoxError>> + Send>,
+    ) -> Result<Response<Body>, Cut> {
         let (parts, body) = request.into_parts();
         let query = Query::parse(parts.uri.query().unwrap_or(""));
         let versions = self.options().certificates_versions;
@@ -74,7 +72,7 @@ impl ApiServer {
         };
         let mut response = answer.unwrap_or_else(|error| error_response(&error));
         if let Some(Effect::Stream(fault)) = effect {
-            response = response.map(|body| body.with_fault(fault));
+            response.body_mut().fault = Some(fault);
         }
         self.record(recorded, &parts, response.status().as_u16());
         Ok(response)
@@ -92,16 +90,9 @@ impl ApiServer {
             let selector = query.get("fieldSelector")?;
             FieldSelector::parse(selector, target.kind.resource()).ok()
         });
-        let selected = selector.as_ref().and_then(FieldSelector::name);
-        let name = target.and_then(|target| target.name.as_ref()).or(selected);
-        self.faults().strike(&faults::Request {
-            user: user.map(|user| user.name.as_str()),
-            verb,
-            resource: target.map_or("", |target| target.kind.resource().plural),
-            namespace: target.and_then(|target| target.namespace.as_deref()),
-            name: name.map(SmolStr::as_str),
-            streaming_list: query.flag("sendInitialEvents"),
-        })
+        let attempt = Attempt::new(verb, target, selector.as_ref());
+        self.faults()
+            .strike(user, &attempt, query.flag("sendInitialEvents"))
     }
 
     fn record(&self, verb: Verb, parts: &Parts, status: u16) {
@@ -121,18 +112,15 @@ impl ApiServer {
         });
     }
 
-    async fn try_answer<B>(
+    async fn try_answer(
         &self,
         user: Option<User>,
         route: Result<Route, ApiError>,
         verb: Result<Verb, ApiError>,
         query: &Query<'_>,
         parts: &Parts,
-        body: B,
-    ) -> Result<Response<Body>, ApiError>
-    where
-        B: http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
-    {
+        body: impl http_body::Body<Data: Send, Error: Into<BoxError>> + Send,
+    ) -> Result<Response<Body>, ApiError> {
         let user = user.ok_or_else(ApiError::unauthorized)?;
         match route? {
             Route::Objects(target) => {

@@ -38,10 +38,8 @@ impl Filter {
 
     /// The one object that can match; `None` when several can, or one in any namespace.
     pub(crate) fn key(&self) -> Option<ObjectKey> {
-        Some(ObjectKey::new(
-            self.namespace.clone()?,
-            self.name()?.clone(),
-        ))
+        let (namespace, name) = (self.namespace.clone()?, self.name()?.clone());
+        Some(ObjectKey::new(namespace, name))
     }
 
     /// Whether the filter lets everything of its namespace through.

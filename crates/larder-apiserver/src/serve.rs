@@ -136,29 +136,25 @@ impl ApiServer {
     }
 
     /// Speaks HTTP with `user` over a stream that the caller has accepted, until either side closes; `None` gets 401.
-    pub async fn serve_connection<I>(
+    pub async fn serve_connection(
         self,
-        stream: I,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         user: Option<User>,
         shutdown: CancellationToken,
-    ) where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
+    ) {
         let slots = ConnectionSlots::new(self.options().connections.clone());
         let slot = slots.acquire().await;
         self.converse(stream, slot, user, shutdown).await;
     }
 
-    async fn converse<I>(
+    async fn converse(
         self,
-        stream: I,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         slot: ConnectionSlot,
         user: Option<User>,
         shutdown: CancellationToken,
-    ) where
-        I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let Connections { go_away, close } = self.inner.connections.clone();
+    ) {
+        let Connections { go_away, close } = self.faults().connections.clone();
         // They count from now on, not from when they are polled first.
         let (go_away, cut) = (go_away.notified(), close.notified());
         let leave = async {

@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use http::{Request, Response};
@@ -17,12 +16,14 @@ use crate::{
     AuditLog, Authorization, Body, BoxError, CertificatesVersions, Cut, Faults, TlsError, User,
     clock::Clock,
     pki::Authority,
-    serve::Connections,
     store::{Limits, Store},
     tokens::TokenIssuer,
     unread::Unread,
     write::Writer,
 };
+
+/// How many bytes of objects the remembered changes of a kind may hold; the oldest are dropped first.
+const HISTORY_BYTES: usize = 4 << 20;
 
 /// The behavior of a server.
 ///
@@ -38,10 +39,6 @@ pub struct Options {
     /// How many changes of each kind are remembered, for watches that resume and for lists of older versions. At least
     /// 1. Defaults to 1024.
     pub history_changes: usize,
-    /// How many bytes of objects these changes may hold; the oldest are dropped first. Defaults to 4 MiB for each kind.
-    pub history_bytes: usize,
-    /// Interval of bookmarks on a quiet watch. Defaults to 1 min, as in kube-apiserver.
-    pub bookmark_interval: Duration,
     /// The version that the first change follows. Defaults to the time of the start in microseconds, so that a version
     /// which a client kept from an earlier run is older than all of this run and answered with 410, and never taken for
     /// one of this run.
@@ -62,8 +59,6 @@ pub struct Options {
 impl Options {
     setters! {
         history_changes: usize
-        history_bytes: usize
-        bookmark_interval: Duration
         first_version: u64
         fill_namespaces: bool
         authorization: Authorization
@@ -77,8 +72,6 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             history_changes: 1024,
-            history_bytes: 4 << 20,
-            bookmark_interval: Duration::from_mins(1),
             first_version: None,
             fill_namespaces: false,
             authorization: Authorization::default(),
@@ -101,7 +94,6 @@ pub(crate) struct ServerInner {
     writer: Writer,
     faults: Faults,
     pub(crate) authority: Arc<Authority>,
-    pub(crate) connections: Connections,
     pub(crate) unread: Unread,
     pub(crate) unfinished: Unread,
 }
@@ -142,7 +134,7 @@ impl ApiServer {
             .unwrap_or_else(|| u64::try_from(clock.now().as_microsecond()).unwrap_or(0));
         let limits = Limits {
             changes: options.history_changes,
-            bytes: options.history_bytes,
+            bytes: HISTORY_BYTES,
         };
         let writer = Writer {
             store: Arc::new(Store::new(version, limits)),
@@ -152,12 +144,10 @@ impl ApiServer {
             next_address: Mutex::new(0),
         };
         writer.create_first_namespaces();
-        let connections = Connections::default();
         let inner = Arc::new(ServerInner {
             options,
-            faults: Faults::new(writer.store.clone(), connections.clone()),
+            faults: Faults::new(writer.store.clone()),
             authority,
-            connections,
             unread: Unread::new("too many responses that clients have not read"),
             unfinished: Unread::new("too many requests whose bodies are not finished"),
             writer,

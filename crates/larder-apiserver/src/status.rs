@@ -50,16 +50,8 @@ struct Details {
     kind: Cow<'static, str>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     causes: Vec<Cause>,
-    #[serde(skip_serializing_if = "is_zero")]
-    retry_after_seconds: u32,
-}
-
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde's skip_serializing_if passes a reference"
-)]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_seconds: Option<u32>,
 }
 
 /// One field that is wrong, of the list in `details.causes`.
@@ -189,32 +181,26 @@ impl ApiError {
 
     /// 409: a precondition does not hold.
     pub(crate) fn conflict(kind: ApiKind, name: &str, why: &str) -> Self {
-        let resource = kind.resource();
-        Self::conflict_on(&resource.qualified(), name, why).about(kind, resource.plural, name)
+        Self::conflict_on(kind, kind.resource().plural.into(), name, why)
     }
 
     /// 409: a precondition of a deletion or of a token does not hold. kube-apiserver names the kind here, where it
     /// names the resource elsewhere.
     pub(crate) fn kind_conflict(kind: ApiKind, name: &str, why: &str) -> Self {
-        let resource = kind.resource();
-        let qualified = qualified(resource.name, resource.group);
-        Self::conflict_on(&qualified, name, why).about(kind, resource.name, name)
+        Self::conflict_on(kind, kind.resource().name.into(), name, why)
     }
 
-    /// 409: a precondition of a write to `subresource` does not hold.
-    pub(crate) fn subresource_conflict(
+    /// 409: a precondition does not hold. The subject is `shown` as a kind, a resource or a subresource, with the group
+    /// of `kind`.
+    pub(crate) fn conflict_on(
         kind: ApiKind,
-        subresource: &str,
+        shown: Cow<'static, str>,
         name: &str,
         why: &str,
     ) -> Self {
-        let shown = format!("{}/{subresource}", kind.resource().plural);
-        Self::conflict_on(&shown, name, why).about(kind, shown, name)
-    }
-
-    fn conflict_on(subject: &str, name: &str, why: &str) -> Self {
+        let subject = qualified(&shown, kind.resource().group);
         let message = format!("Operation cannot be fulfilled on {subject} \"{name}\": {why}");
-        Self::of(StatusCode::CONFLICT, message)
+        Self::of(StatusCode::CONFLICT, message).about(kind, shown, name)
     }
 
     /// 409: the writer had not seen the last version.
@@ -262,16 +248,12 @@ impl ApiError {
         })
     }
 
-    /// 422: a review that asks nothing. kube-apiserver forgets to say of which kind it is.
-    pub(crate) fn invalid_review(group: &'static str, cause: Cause) -> Self {
-        Self::invalid_unnamed(&format!(".{group}"), group, cause)
-    }
-
-    fn invalid_unnamed(subject: &str, group: &'static str, cause: Cause) -> Self {
-        let message = format!(
-            "{subject} \"\" is invalid: {}: {}",
-            cause.field, cause.message
-        );
+    /// 422: a review asks nothing, and kube-apiserver forgets to say of which kind it is. Or what a patch makes of the
+    /// object is no object of its kind: kube-apiserver names no object, and quotes all of it, which this server does not
+    /// do, because it may be a Secret.
+    pub(crate) fn invalid_unnamed(subject: &str, group: &'static str, cause: Cause) -> Self {
+        let (field, why) = (&cause.field, &cause.message);
+        let message = format!("{subject} \"\" is invalid: {field}: {why}");
         Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).with(Details {
             group,
             causes: vec![cause],
@@ -283,12 +265,6 @@ impl ApiError {
     pub(crate) fn unfit_patch() -> Self {
         let message = "the server rejected our request due to an error in our request";
         Self::of(StatusCode::UNPROCESSABLE_ENTITY, message).generic()
-    }
-
-    /// 422: what a patch makes of the object is no object of its kind. kube-apiserver names no object, and quotes all
-    /// of it, which this server does not do: it may be a Secret.
-    pub(crate) fn unfit_result(why: &str) -> Self {
-        Self::invalid_unnamed("", "", Cause::invalid("patch", why))
     }
 
     /// 403: understood and rejected.
@@ -348,7 +324,7 @@ impl ApiError {
         let why = "Too large resource version".to_owned();
         Self::of(StatusCode::GATEWAY_TIMEOUT, message).with(Details {
             causes: vec![Cause::new("ResourceVersionTooLarge", why, "")],
-            retry_after_seconds: 1,
+            retry_after_seconds: Some(1),
             ..Details::default()
         })
     }
@@ -379,7 +355,7 @@ impl ApiError {
 
     /// Asks the client to come back after `seconds`; sent as `Retry-After` as well.
     pub(crate) fn with_retry_after(mut self, seconds: u32) -> Self {
-        self.0.details.get_or_insert_default().retry_after_seconds = seconds;
+        self.0.details.get_or_insert_default().retry_after_seconds = Some(seconds);
         self
     }
 
@@ -393,10 +369,9 @@ impl ApiError {
         self.0.reason
     }
 
-    /// When to come back, in seconds; 0 when the server does not say.
-    pub(crate) fn retry_after(&self) -> u32 {
-        let details = self.0.details.as_ref();
-        details.map_or(0, |details| details.retry_after_seconds)
+    /// When to come back, in seconds, if the server says so.
+    pub(crate) fn retry_after(&self) -> Option<u32> {
+        self.0.details.as_ref()?.retry_after_seconds
     }
 
     /// The ERROR event of a watch.

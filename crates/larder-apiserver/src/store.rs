@@ -188,10 +188,9 @@ impl Store {
     ) -> Result<Arc<Object>, Changed> {
         let kind = current.kind;
         self.commit(kind, |objects, version| {
-            let slot = objects
-                .get_mut(&current.key)
-                .filter(|held| Arc::ptr_eq(held, current))
-                .ok_or(Changed)?;
+            let held = objects.get_mut(&current.key);
+            let held = held.filter(|held| Arc::ptr_eq(held, current));
+            let slot = held.ok_or(Changed)?;
             let object = Arc::new(Object::new(kind, value, version, EventType::Modified));
             *slot = object.clone();
             Ok((object, Some(current.clone())))
@@ -205,10 +204,8 @@ impl Store {
     /// `current` is no longer what the store holds.
     pub(crate) fn delete(&self, current: &Arc<Object>) -> Result<Arc<Object>, Changed> {
         self.commit(current.kind, |objects, version| {
-            if !objects
-                .get(&current.key)
-                .is_some_and(|held| Arc::ptr_eq(held, current))
-            {
+            let held = objects.get(&current.key);
+            if !held.is_some_and(|held| Arc::ptr_eq(held, current)) {
                 return Err(Changed);
             }
             objects.remove(&current.key);
@@ -237,10 +234,10 @@ impl Store {
             };
             let wakers = table.watchers.notice(&change);
             if let Some(previous) = &change.previous {
-                inner.references.remove(&previous.references);
+                inner.references.remove(previous.references.as_deref());
             }
             if object.event != EventType::Deleted {
-                inner.references.add(&object.references);
+                inner.references.add(object.references.as_deref());
             }
             inner.table(kind).history.push(change);
             inner.version = version;

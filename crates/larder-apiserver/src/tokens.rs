@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
-use larder_objects::ObjectKey;
+use larder_objects::{ObjectKey, uuid};
 use rcgen::{KeyPair, PKCS_ED25519, SigningKey as _};
 use serde_json::{Value, json};
 
@@ -28,18 +28,6 @@ impl std::fmt::Debug for TokenIssuer {
     }
 }
 
-/// Subject, audiences and lifetime of a token.
-#[derive(Debug)]
-pub(crate) struct Claims<'a> {
-    pub(crate) account: &'a Object,
-    /// The object without which the token is void, after `pod`, `secret` or `node`.
-    pub(crate) bound_to: Option<(&'a str, Arc<Object>)>,
-    pub(crate) audiences: &'a [String],
-    pub(crate) lifetime: SignedDuration,
-    /// The token's own identity.
-    pub(crate) id: String,
-}
-
 impl TokenIssuer {
     pub(crate) fn generate() -> Result<Self, TlsError> {
         Ok(Self {
@@ -47,23 +35,31 @@ impl TokenIssuer {
         })
     }
 
-    /// A token that begins `now`.
-    pub(crate) fn issue(&self, claims: &Claims<'_>, now: Timestamp) -> Result<String, TlsError> {
-        let ObjectKey { namespace, name } = &claims.account.key;
+    /// A token of `account` that begins `now`. It is void without the object in `bound_to`, which stands after `pod`,
+    /// `secret` or `node`.
+    pub(crate) fn issue(
+        &self,
+        account: &Object,
+        bound_to: Option<(&str, Arc<Object>)>,
+        audiences: &[String],
+        lifetime: SignedDuration,
+        now: Timestamp,
+    ) -> Result<String, TlsError> {
+        let ObjectKey { namespace, name } = &account.key;
         let mut private = json!({
             "namespace": namespace,
-            "serviceaccount": {"name": name, "uid": claims.account.uid},
+            "serviceaccount": {"name": name, "uid": account.uid},
         });
-        if let Some((kind, object)) = &claims.bound_to {
+        if let Some((kind, object)) = bound_to {
             private[kind] = json!({"name": object.key.name, "uid": object.uid});
         }
         let now = now.as_second();
         let payload = json!({
-            "aud": claims.audiences,
-            "exp": now + claims.lifetime.as_secs(),
+            "aud": audiences,
+            "exp": now + lifetime.as_secs(),
             "iat": now,
             "iss": ISSUER,
-            "jti": claims.id,
+            "jti": uuid(fastrand::u128(..), 4),
             "kubernetes.io": private,
             "nbf": now,
             "sub": format!("system:serviceaccount:{namespace}:{name}"),

@@ -26,7 +26,7 @@ use serde_json::Value;
 
 use crate::{
     clock::Clock,
-    json::{size_up_to, text},
+    json::{size, text},
     object::{EventType, Object},
     resource::ApiKind,
     status::ApiError,
@@ -178,7 +178,7 @@ impl Writer {
 const MAX_OBJECT_BYTES: usize = 3 << 19;
 
 fn check_size(value: &Value) -> Result<(), ApiError> {
-    if size_up_to(value, MAX_OBJECT_BYTES + 1) > MAX_OBJECT_BYTES {
+    if size(value) > MAX_OBJECT_BYTES {
         return Err(ApiError::unexpected("etcdserver: request is too large"));
     }
     Ok(())

@@ -85,11 +85,8 @@ impl Binaries {
 fn check_static(busybox: &Path) -> anyhow::Result<()> {
     let content = fs::read(busybox)?;
     let loader = b"/ld-";
-    if content
-        .windows(loader.len())
-        .take(4096)
-        .any(|bytes| bytes == loader)
-    {
+    let mut windows = content.windows(loader.len()).take(4096);
+    if windows.any(|bytes| bytes == loader) {
         bail!("{} is linked dynamically", busybox.display());
     }
     Ok(())

@@ -2,33 +2,25 @@
 //!
 //! A real one cannot be made to do so at will: a priority level without seats still serves one request at a time.
 
-use std::{convert::Infallible, net::SocketAddr, path::Path, sync::Arc};
+use std::{net::SocketAddr, path::Path, sync::Arc};
 
 use anyhow::Context as _;
-use http::{Request, Response, StatusCode, header};
-use http_body_util::Full;
-use hyper::{body::Bytes, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto,
-};
-use jiff::Timestamp;
-use parking_lot::Mutex;
+use larder_apiserver::{ApiServer, AuditLog, Fault, Options};
 use rustls::{
     ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
-use serde_json::json;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use crate::NodeRequest;
 
 /// Serves on loopback with the certificate of another server; dropped, it ends.
 #[derive(Debug)]
 pub(crate) struct BusyServer {
-    address: SocketAddr,
-    refused: Arc<Mutex<Vec<NodeRequest>>>,
+    pub(crate) address: SocketAddr,
+    api: ApiServer,
     _serving: JoinSet<()>,
 }
 
@@ -42,76 +34,40 @@ impl BusyServer {
             .with_single_cert(chain, PrivateKeyDer::from_pem_file(key)?)
             .context("the certificate cannot be used")?;
         tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        let api = ApiServer::try_new(Options::default().audit(AuditLog::in_memory()))?;
+        // As kube-apiserver 1.36 does it (`staging/src/k8s.io/apiserver/pkg/server/filters/maxinflight.go`).
+        api.faults().inject(Fault::on_any().retry_after(429, 1));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
-        let (address, refused) = (listener.local_addr()?, Arc::default());
+        let address = listener.local_addr()?;
         let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, Arc::new(tls).into(), Arc::clone(&refused)));
+        serving.spawn(serve(listener, Arc::new(tls).into(), api.clone()));
         Ok(Self {
             address,
-            refused,
+            api,
             _serving: serving,
         })
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// The requests so far.
-    pub(crate) fn refused(&self) -> Vec<NodeRequest> {
-        self.refused.lock().clone()
+    pub(crate) fn refused(&self) -> anyhow::Result<Vec<NodeRequest>> {
+        let records = self.api.audit().records();
+        records.iter().map(NodeRequest::of_record).collect()
     }
 }
 
-async fn serve(listener: TcpListener, tls: TlsAcceptor, refused: Arc<Mutex<Vec<NodeRequest>>>) {
+async fn serve(listener: TcpListener, tls: TlsAcceptor, api: ApiServer) {
     let mut connections = JoinSet::new();
-    // Both arms are cancel-safe.
     loop {
+        // Both arms are cancel-safe.
         tokio::select! {
             Ok((stream, _)) = listener.accept() => {
-                let (tls, refused) = (tls.clone(), Arc::clone(&refused));
+                let (tls, api) = (tls.clone(), api.clone());
                 connections.spawn(async move {
-                    // A client that disconnects ends its connection, as intended.
                     let Ok(stream) = tls.accept(stream).await else { return };
-                    let service = service_fn(move |request| {
-                        let answer = refuse(&request, &refused);
-                        async { Ok::<_, Infallible>(answer) }
-                    });
-                    let server = auto::Builder::new(TokioExecutor::new());
-                    let _ = server.serve_connection(TokioIo::new(stream), service).await;
+                    api.serve_connection(stream, None, CancellationToken::new()).await;
                 });
             }
             Some(_) = connections.join_next() => {}
         }
     }
-}
-
-/// As kube-apiserver 1.36 does it (`staging/src/k8s.io/apiserver/pkg/server/filters/maxinflight.go`).
-fn refuse<B>(request: &Request<B>, refused: &Mutex<Vec<NodeRequest>>) -> Response<Full<Bytes>> {
-    let watches = request
-        .uri()
-        .query()
-        .unwrap_or_default()
-        .contains("watch=true");
-    #[expect(clippy::disallowed_methods, reason = "the one clock of this server")]
-    let at = Timestamp::now();
-    refused.lock().push(NodeRequest {
-        at,
-        verb: if watches { "watch" } else { "other" }.to_owned(),
-        uri: request.uri().to_string(),
-    });
-    let status = json!({
-        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": "Too many requests, please try again later.",
-        "reason": "TooManyRequests", "details": {"retryAfterSeconds": 1}, "code": 429,
-    });
-    let mut response = Response::new(Full::from(status.to_string()));
-    *response.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        header::HeaderValue::from_static("application/json"),
-    );
-    headers.insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
-    response
 }

@@ -7,6 +7,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
 };
+use larder_apiserver::AuditRecord;
 
 /// The node whose identity the server knows.
 pub const NODE: &str = "n0";
@@ -29,6 +30,16 @@ pub struct NodeRequest {
     pub verb: String,
     /// Path and query of the URL.
     pub uri: String,
+}
+
+impl NodeRequest {
+    pub(crate) fn of_record(record: &AuditRecord) -> anyhow::Result<Self> {
+        Ok(Self {
+            at: record.time.parse()?,
+            verb: record.verb.to_owned(),
+            uri: format!("{}?{}", record.path, record.query),
+        })
+    }
 }
 
 /// kube's own client of `kubeconfig`.

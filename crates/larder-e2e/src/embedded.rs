@@ -12,11 +12,11 @@ use crate::{Identity, NODE, NodeRequest, reserved_port};
 /// A server, and the inputs of its clients.
 #[derive(Debug)]
 pub struct EmbeddedServer {
-    api: ApiServer,
-    address: SocketAddr,
+    pub(crate) api: ApiServer,
+    pub(crate) address: SocketAddr,
     folder: TempDir,
     /// The task that serves; aborted, it cuts every connection.
-    serving: JoinSet<()>,
+    pub(crate) serving: JoinSet<()>,
 }
 
 impl EmbeddedServer {
@@ -47,25 +47,6 @@ impl EmbeddedServer {
         Ok(())
     }
 
-    /// Ends all connections as a crash would.
-    pub(crate) async fn kill(&mut self) {
-        self.serving.shutdown().await;
-    }
-
-    /// Forgets everything but the certificates.
-    pub(crate) fn forget(&mut self) -> anyhow::Result<()> {
-        self.api = self.api.emptied()?;
-        Ok(())
-    }
-
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    pub(crate) fn compact(&self) {
-        self.api.compact();
-    }
-
     pub(crate) fn expire_credentials(&self) {
         self.api.revoke(&user(Identity::Node).name);
         self.api.faults().close_connections();
@@ -80,17 +61,10 @@ impl EmbeddedServer {
     }
 
     pub(crate) fn node_requests(&self) -> anyhow::Result<Vec<NodeRequest>> {
-        let records = self.api.audit().records().into_iter();
+        let mut records = self.api.audit().records();
         // Only the node speaks through larder's transport.
-        let of_node = records.filter(|record| record.user_agent.starts_with("larder/"));
-        let requests = of_node.map(|record| {
-            Ok(NodeRequest {
-                at: record.time.parse()?,
-                verb: record.verb.to_owned(),
-                uri: format!("{}?{}", record.path, record.query),
-            })
-        });
-        requests.collect()
+        records.retain(|record| record.user_agent.starts_with("larder/"));
+        records.iter().map(NodeRequest::of_record).collect()
     }
 
     pub(crate) fn kubeconfig(

@@ -57,7 +57,7 @@ use tower::ServiceExt as _;
 
 pub use self::journal::{Happening, Stage};
 pub use self::objects::ObjectStrategy;
-use self::{desired::Workers, journal::Journal, objects::Objects, volumes::Volumes};
+use self::{desired::Workers, objects::Objects, volumes::Volumes};
 
 /// Marks the requests of the fake.
 pub const USER_AGENT: &str = "kubelet/fake";
@@ -105,9 +105,6 @@ impl fmt::Debug for KubeletOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KubeletOptions")
             .field("node", &self.node)
-            .field("root", &self.root)
-            .field("strategy", &self.strategy)
-            .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
 }
@@ -126,7 +123,7 @@ struct KubeletContext {
     server: ApiServer,
     client: Client,
     host: VolumeHost,
-    journal: Journal,
+    journal: Mutex<Vec<Happening>>,
     faults: Mutex<KubeletFaults>,
     /// Whether the process is stopped, as by SIGSTOP.
     stopped: watch::Sender<bool>,
@@ -174,7 +171,7 @@ impl FakeKubelet {
             server: server.clone(),
             client: Client::new(service, "default"),
             host: VolumeHost::open_without_mounts(&options.root)?,
-            journal: Journal::default(),
+            journal: Mutex::default(),
             faults: Mutex::default(),
             stopped: watch::Sender::new(false),
             objects: Objects::default(),
@@ -271,14 +268,12 @@ impl FakeKubelet {
 
     /// All events, in order.
     pub fn journal(&self) -> Vec<Happening> {
-        self.kubelet.journal.all()
+        self.kubelet.journal.lock().clone()
     }
 
     /// Number of syncs of the pod of this name.
     pub fn syncs(&self, pod: &str) -> usize {
-        self.kubelet
-            .journal
-            .count(pod, |stage| *stage == Stage::Sync)
+        self.kubelet.count(pod, |stage| *stage == Stage::Sync)
     }
 
     /// Directory of a volume of the pod with this UID.
@@ -316,8 +311,15 @@ impl KubeletContext {
     }
 
     fn note(&self, pod: &Pod, stage: Stage) {
-        let name = pod.metadata.name.clone().unwrap_or_default();
-        self.journal.note(name, stage);
+        let (at, pod) = (Instant::now(), pod.metadata.name.clone());
+        let pod = pod.unwrap_or_default();
+        self.journal.lock().push(Happening { at, pod, stage });
+    }
+
+    fn count(&self, pod: &str, counts: impl Fn(&Stage) -> bool) -> usize {
+        let journal = self.journal.lock();
+        let fits = |happening: &&Happening| happening.pod == pod && counts(&happening.stage);
+        journal.iter().filter(fits).count()
     }
 
     fn node(&self) -> Node {

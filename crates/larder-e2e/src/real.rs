@@ -107,10 +107,8 @@ impl RealServer {
         identity: Identity,
         address: SocketAddr,
     ) -> anyhow::Result<PathBuf> {
-        let path = self
-            .folder
-            .path()
-            .join(format!("{identity:?}-{}.kubeconfig", address.port()));
+        let name = format!("{identity:?}-{}.kubeconfig", address.port());
+        let path = self.folder.path().join(name);
         let user = match identity {
             Identity::Admin => json!({"token": ADMIN}),
             Identity::Node => json!({"tokenFile": self.folder.path().join(NODE_TOKEN)}),
@@ -215,7 +213,7 @@ impl RealServer {
         let certs = self.folder.path().join("certs");
         let (certificate, key) = (certs.join("apiserver.crt"), certs.join("apiserver.key"));
         let busy = BusyServer::start(&certificate, &key).await?;
-        let address = busy.address();
+        let address = busy.address;
         self.busy.push(busy);
         Ok(address)
     }
@@ -229,7 +227,9 @@ impl RealServer {
             uri: event.request_uri,
         });
         let mut requests: Vec<_> = served.collect();
-        requests.extend(self.busy.iter().flat_map(BusyServer::refused));
+        for busy in &self.busy {
+            requests.extend(busy.refused()?);
+        }
         requests.sort_by_key(|request| request.at);
         Ok(requests)
     }

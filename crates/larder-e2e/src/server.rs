@@ -42,7 +42,7 @@ impl Server {
     /// Its address.
     pub fn address(&self) -> SocketAddr {
         match self {
-            Self::Embedded(server) => server.address(),
+            Self::Embedded(server) => server.address,
             Self::Real(server) => server.address(),
         }
     }
@@ -84,7 +84,7 @@ impl Server {
     /// Cuts every connection and stops answering, as a crash does; what is stored stays.
     pub async fn kill(&mut self) {
         match self {
-            Self::Embedded(server) => server.kill().await,
+            Self::Embedded(server) => server.serving.shutdown().await,
             Self::Real(server) => server.kill_apiserver(),
         }
     }
@@ -96,9 +96,10 @@ impl Server {
     /// The storage cannot be replaced by an empty one.
     pub fn forget(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Embedded(server) => server.forget(),
-            Self::Real(server) => server.forget(),
+            Self::Embedded(server) => server.api = server.api.emptied()?,
+            Self::Real(server) => server.forget()?,
         }
+        Ok(())
     }
 
     /// Answers again, on the address of before.
@@ -120,12 +121,10 @@ impl Server {
     /// etcd did not do it.
     pub async fn compact(&self) -> anyhow::Result<()> {
         match self {
-            Self::Embedded(server) => {
-                server.compact();
-                Ok(())
-            }
-            Self::Real(server) => server.compact().await,
+            Self::Embedded(server) => server.api.compact(),
+            Self::Real(server) => server.compact().await?,
         }
+        Ok(())
     }
 
     /// Answers every request of the node with 429 and `Retry-After: 1`, until [`Self::relax`]. In place of a real
@@ -157,12 +156,10 @@ impl Server {
     /// The real server, which reads its tokens when it starts, did not start again.
     pub async fn expire_credentials(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Embedded(server) => {
-                server.expire_credentials();
-                Ok(())
-            }
-            Self::Real(server) => server.expire_credentials().await,
+            Self::Embedded(server) => server.expire_credentials(),
+            Self::Real(server) => server.expire_credentials().await?,
         }
+        Ok(())
     }
 
     /// Replaces the credentials of the node that its kubeconfig names: a certificate for the embedded server, a token

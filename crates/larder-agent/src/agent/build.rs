@@ -11,7 +11,7 @@ use futures::FutureExt as _;
 use jiff::Timestamp;
 use kube::Client;
 use larder::{ConfigMapManager, ManagerConfig, ManagerMetrics, NodeTtl, SecretManager};
-use larder_actions::processes::Processes;
+use larder_actions::{processes::Processes, subpaths::SubPathNode};
 use larder_hooks::{HookNode, OnChange, PodChange, ProgramHook};
 use larder_inputs::{
     certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
@@ -33,17 +33,14 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use tokio::sync::watch;
 
-use super::{Agent, AgentHandle};
+use super::{Agent, AgentHandle, handle::Sources};
 use crate::{
     beside::{Beside, OverlapError},
     checkpoint::{CheckpointBoard, ClusterId},
     config::Config,
     delivery::{
-        inputs::NodeInputs,
-        pod_statuses::PodStatuses,
-        readers::ObjectReaders,
-        sub_path_settings::SubPathSettings,
-        worker::{DeliveryNode, Reports},
+        inputs::NodeInputs, pod_statuses::PodStatuses, readers::ObjectReaders,
+        sub_path_settings::SubPathSettings, worker::DeliveryNode,
     },
     metrics::Metrics,
     root_dir::RootDir,
@@ -236,7 +233,11 @@ impl AgentBuilder {
         // Under the kubelet's own names, which dashboards use.
         let mut kubelets = Registry::with_prefix("kubelet");
         pod_metrics.register(&mut kubelets);
-        let cluster_state = initial_state(self.given.incomplete.as_ref());
+        let incomplete = self.given.incomplete.as_ref();
+        let cluster_state = watch::Sender::new(ClusterState {
+            incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
+            ..ClusterState::default()
+        });
         let (certificates, issuer, changed_certificates) = Certificates::new(
             self.given.client.clone(),
             self.clock.clone(),
@@ -250,23 +251,22 @@ impl AgentBuilder {
         let events = (self.given.pod_deletion == PodDeletion::External).then(|| Arc::new(post()));
         let beside = self.beside()?;
         let host = Arc::new(self.host.with_pod_files(&[larder_hooks::RECORD]));
-        let reports = Arc::new(Reports {
-            statuses: PodStatuses::new(now),
-            events: events.clone(),
-            metrics: metrics.clone(),
-        });
+        let statuses = Arc::new(PodStatuses::new(now));
+        let known = Arc::clone(&statuses);
         let volumes = beside.as_ref().map_or(&host, |beside| &beside.volumes);
         let processes = processes(&self.given.config, volumes);
-        let updates = self.given.config.sub_path_updates;
-        let sub_paths = SubPathSettings::new(updates, processes.clone(), &mut self.registry);
+        let sub_paths = SubPathSettings {
+            updates: self.given.config.sub_path_updates,
+            node: Arc::new(SubPathNode::new(processes.clone(), &mut self.registry)),
+        };
         let hook_node = HookNode {
             host: Arc::clone(&host),
             kubelet: beside.as_ref().map(|beside| Arc::clone(&beside.volumes)),
             processes,
             serves_manifests: self.given.incomplete.is_some(),
             clock: self.clock.clone(),
-            events,
-            changed: announcing(&reports),
+            events: events.clone(),
+            changed: Arc::new(move |uid: &str| known.note_change(&ResolvedPodUid::new(uid))),
         };
         let (config, rng) = (self.given.config.on_change.clone(), self.given.rng.fork());
         let on_change = OnChange::new(config, self.hooks, hook_node, &mut self.registry, rng);
@@ -275,13 +275,9 @@ impl AgentBuilder {
         let checkpoint_board = CheckpointBoard::new(keys.next(), &mut self.registry);
         let (client, clock) = (self.given.client.clone(), self.clock.clone());
         let inputs = Arc::new(NodeInputs {
-            config_maps: ConfigMapManager::with_metrics(
-                self.given.client.clone(),
-                &managers,
-                &counters,
-            )
-            .map_err(BuildError::Config)?,
-            secrets: SecretManager::with_metrics(self.given.client.clone(), &managers, &counters)
+            config_maps: ConfigMapManager::with_metrics(client.clone(), &managers, &counters)
+                .map_err(BuildError::Config)?,
+            secrets: SecretManager::with_metrics(client.clone(), &managers, &counters)
                 .map_err(BuildError::Config)?,
             tokens: Tokens::new(client, clock, RETRY, self.given.rng.fork()),
             certificates,
@@ -295,7 +291,9 @@ impl AgentBuilder {
             node: Arc::new(DeliveryNode {
                 inputs,
                 readers: ObjectReaders::default(),
-                reports,
+                statuses,
+                events,
+                metrics,
                 host,
                 on_change,
                 has_manifests: self.given.incomplete.is_some(),
@@ -303,15 +301,19 @@ impl AgentBuilder {
             }),
             beside,
             checkpoint: Arc::new(checkpoint_board),
-            node_context: node_context.clone(),
+            node_context,
             pods: manager.reader(),
-            sources: Arc::default(),
+            // It counts as silent until its first report, so that an agent that has just started never looks like one
+            // without pods.
+            sources: Arc::new(Mutex::new(Sources {
+                silent: vec![PodSource::Api],
+                ..Sources::default()
+            })),
             registries: Arc::new([self.registry, kubelets]),
             constant: Arc::new(constant),
         };
         Ok(Agent {
             given: self.given,
-            node_context,
             http,
             cluster_state,
             node_ttl,
@@ -344,12 +346,6 @@ impl AgentBuilder {
     }
 }
 
-/// Tells clients that the status of the pod with this UID has changed.
-fn announcing(reports: &Arc<Reports>) -> Arc<dyn Fn(&str) + Send + Sync> {
-    let reports = Arc::clone(reports);
-    Arc::new(move |uid| reports.statuses.note_change(&ResolvedPodUid::new(uid)))
-}
-
 /// Keeps the mode `Beside` away from a root directory with volumes, which would never be updated or removed again.
 fn check_root_dir(host: &VolumeHost) -> Result<(), BuildError> {
     let mut served = host.scan().map_err(BuildError::RootDir)?;
@@ -380,14 +376,6 @@ fn constant_status(config: &Config, host: &VolumeHost, started: Timestamp) -> Ag
         watch_scope: config.watch_scope.to_string(),
         ..AgentStatus::default()
     }
-}
-
-/// The state before the first report.
-fn initial_state(incomplete: Option<&watch::Receiver<bool>>) -> watch::Sender<ClusterState> {
-    watch::Sender::new(ClusterState {
-        incomplete: incomplete.is_some_and(|incomplete| *incomplete.borrow()),
-        ..ClusterState::default()
-    })
 }
 
 /// The configuration of both managers.

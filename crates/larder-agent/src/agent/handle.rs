@@ -78,7 +78,7 @@ impl Health {
 }
 
 /// The state of the sources.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Sources {
     /// Whether all have reported and their pods have a status.
     pub(super) ready: bool,
@@ -89,21 +89,6 @@ pub(super) struct Sources {
     /// Problems of the feeds of the API server.
     pub(super) feeds: Vec<watch::Receiver<Arc<[String]>>>,
     pub(super) mirrors: Option<watch::Receiver<MirrorProblems>>,
-}
-
-/// The source `api` counts as silent until its first report. So an agent that has just started never looks like an
-/// agent without pods.
-impl Default for Sources {
-    fn default() -> Self {
-        Self {
-            ready: false,
-            silent: vec![PodSource::Api],
-            problems: BTreeMap::new(),
-            rejected: Vec::new(),
-            feeds: Vec::new(),
-            mirrors: None,
-        }
-    }
 }
 
 /// Deadline of the deletion, and UID of the mirror pod.
@@ -144,7 +129,7 @@ impl AgentHandle {
 
     /// Whether every source has reported and every pod was tried.
     pub fn is_ready(&self) -> bool {
-        self.sources.lock().ready && self.node.reports.statuses.is_settled()
+        self.sources.lock().ready && self.node.statuses.is_settled()
     }
 
     /// When the agent started, and the current time, both by its clock.
@@ -159,7 +144,7 @@ impl AgentHandle {
 
     /// The changes of pods.
     pub(crate) fn journal(&self) -> &Journal {
-        &self.node.reports.statuses.journal
+        &self.node.statuses.journal
     }
 
     /// Applies the agent's own fields of `config` that can be [reloaded](crate::config::RELOADED_FIELDS):
@@ -172,15 +157,13 @@ impl AgentHandle {
 
     /// The status of the agent and of everything it serves.
     pub fn status(&self) -> AgentStatus {
-        self.status_with(
-            self.pod_statuses().collect(),
-            self.object_statuses().collect(),
-        )
+        let objects = self.object_statuses().collect();
+        self.status_with(self.pod_statuses().collect(), objects)
     }
 
     /// The status of the agent, and how far its pods are.
     pub fn overview(&self) -> AgentOverview {
-        let entries = self.node.reports.statuses.sorted();
+        let entries = self.node.statuses.sorted();
         self.status_with(entries.iter().map(|entry| entry.overview()).collect(), ())
     }
 
@@ -189,10 +172,8 @@ impl AgentHandle {
         &self,
         show: fn(PodStatus) -> PodStatus,
     ) -> AgentStatus<impl Serialize, impl Serialize> {
-        self.status_with(
-            Listed(move || self.pod_statuses().map(show)),
-            Listed(|| self.object_statuses()),
-        )
+        let pods = Listed(move || self.pod_statuses().map(show));
+        self.status_with(pods, Listed(|| self.object_statuses()))
     }
 
     /// The status of the agent with these lists.
@@ -243,13 +224,13 @@ impl AgentHandle {
 
     /// The statuses of all pods, by namespace and name. They are made one at a time.
     pub fn pod_statuses(&self) -> impl Iterator<Item = PodStatus> {
-        let entries = self.node.reports.statuses.sorted().into_iter();
+        let entries = self.node.statuses.sorted().into_iter();
         entries.map(|entry| self.pod_status(&entry))
     }
 
     /// The status of the pod with this UID.
     pub(crate) fn pod_status_of(&self, uid: &ResolvedPodUid) -> Option<PodStatus> {
-        let entry = self.node.reports.statuses.get(uid)?;
+        let entry = self.node.statuses.get(uid)?;
         Some(self.pod_status(&entry))
     }
 
@@ -300,7 +281,7 @@ impl AgentHandle {
 
     /// The pod with this name, if the agent serves it; of several, the one that is not being removed.
     pub fn served_pod(&self, namespace: &str, name: &str) -> Option<ServedPod> {
-        let entries = self.node.reports.statuses.sorted().into_iter();
+        let entries = self.node.statuses.sorted().into_iter();
         let named = entries.filter(|pod| pod.name.namespace == namespace && pod.name.name == name);
         let served = named.filter_map(|entry| {
             let pod = self.pods.pod_by_uid(&entry.uid)?.decode();
@@ -313,17 +294,14 @@ impl AgentHandle {
     /// All metrics in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.node.on_change.count_hooks();
-        let pods = self.node.reports.statuses.sorted();
+        let pods = self.node.statuses.sorted();
         if let Some(beside) = &self.beside {
             beside.observe();
         }
         let phases = pods.iter().map(|pod| pod.phase());
         let (healthy, ready) = (self.health().is_healthy(), self.is_ready());
         let problems = self.problems().len();
-        self.node
-            .reports
-            .metrics
-            .observe(phases, problems, healthy, ready);
+        self.node.metrics.observe(phases, problems, healthy, ready);
         let mut text = String::new();
         let written = self
             .registries

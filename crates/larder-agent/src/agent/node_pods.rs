@@ -151,7 +151,7 @@ impl NodePods {
                 PodAction::Delete(pod) => self.deleter.delete(&pod.metadata),
                 PodAction::Reject(duplicate) => self.rejected(&duplicate),
                 PodAction::ApiStateChanged(uid) => {
-                    self.handle.node.reports.statuses.note_change(&uid);
+                    self.handle.node.statuses.note_change(&uid);
                 }
                 PodAction::Problems(source, problems) => self.incomplete(source, &problems),
             }

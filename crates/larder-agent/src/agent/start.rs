@@ -95,22 +95,23 @@ impl Agent {
             node_name.clone(),
             self.cluster_state.clone(),
             seen,
-            self.node_context.clone(),
+            self.handle.node_context.clone(),
         );
         tasks.spawn("facts", cluster);
         let trust_bundles = follow_trust_bundles(
             client.clone(),
             trust_bundles_wanted,
             self.cluster_state.clone(),
-            self.node_context.clone(),
+            self.handle.node_context.clone(),
         );
         tasks.spawn("trust bundles", trust_bundles);
         let mut expected = vec![PodSource::Api];
-        let source = ApiSource::new(client.clone(), node_name).with_context(&self.node_context);
+        let source =
+            ApiSource::new(client.clone(), node_name).with_context(&self.handle.node_context);
         tasks.spawn("pod source api", source.run(reports.clone()));
         // Static pods belong to the kubelet, and reference no objects.
         if let Some(beside) = &self.handle.beside {
-            beside.start(tasks, &self.node_context, self.given.rng.fork());
+            beside.start(tasks, &self.handle.node_context, self.given.rng.fork());
             return expected;
         }
         if let Some(path) = &self.given.config.static_pod_path {
@@ -137,10 +138,8 @@ impl Agent {
             MirrorClient::new(self.given.client.clone(), &self.given.config.node_name);
         if self.given.config.register_node {
             mirrors = mirrors.registering(node::of_this_host(&self.given.config.node_name));
-            tasks.spawn_finite(
-                "node registration",
-                register_node(mirrors.clone(), self.given.rng.fork()),
-            );
+            let registration = register_node(mirrors.clone(), self.given.rng.fork());
+            tasks.spawn_finite("node registration", registration);
         }
         let reconciler = pods.mirror_pods(mirrors);
         self.handle.sources.lock().mirrors = Some(reconciler.problems());
@@ -151,12 +150,10 @@ impl Agent {
     /// them once the server is complete.
     pub(super) fn follow_manifests(&mut self, tasks: &mut Tasks) -> Option<ApiSource> {
         let incomplete = self.given.incomplete.take()?;
-        tasks.spawn(
-            "manifests",
-            follow_incomplete(incomplete, self.cluster_state.clone()),
-        );
+        let following = follow_incomplete(incomplete, self.cluster_state.clone());
+        tasks.spawn("manifests", following);
         let source = ApiSource::new(self.given.client.clone(), &self.given.config.node_name);
-        Some(source.with_context(&self.node_context))
+        Some(source.with_context(&self.handle.node_context))
     }
 }
 
@@ -165,7 +162,7 @@ impl AgentHandle {
     pub(super) fn start_tasks(&self, tasks: &mut Tasks, shutdown: &CancellationToken) {
         tasks.spawn("clock", self.node.inputs.clock.clone().follow_machine());
         tasks.spawn("hooks", self.node.on_change.clone().run(shutdown.clone()));
-        if let Some(events) = self.node.reports.events.clone() {
+        if let Some(events) = self.node.events.clone() {
             tasks.spawn("events", async move { events.run().await });
         }
     }

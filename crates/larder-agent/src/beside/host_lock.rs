@@ -19,52 +19,45 @@ const LOCK: &str = "beside.lock";
 /// Longest time until a waiting larder takes over from one that has exited.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The right to touch, until it is dropped.
-#[derive(Debug)]
-#[must_use = "dropping it lets another larder touch"]
-pub(crate) struct HostLock(#[expect(dead_code, reason = "held")] Lock);
-
-impl HostLock {
-    /// Takes the lock in `directory`, which is created if missing; `None` while another larder holds it. Errors name
-    /// `option`, with which the user chooses the directory. Blocks on files.
-    ///
-    /// # Errors
-    ///
-    /// The directory or the lock cannot be used, or another user could use them.
-    pub(crate) fn try_lock(
-        directory: &Path,
-        option: &'static str,
-    ) -> Result<Option<Self>, RootDirError> {
-        let (path, directory) = open_private(directory, option)?;
-        match lock_file(&directory, &path, LOCK, option) {
-            Ok(lock) => Ok(Some(Self(lock))),
-            Err(RootDirError::InUse { .. }) => Ok(None),
-            Err(error) => Err(error),
-        }
+/// Takes the lock in `directory`, which is created if missing; `None` while another larder holds it. Errors name
+/// `option`, with which the user chooses the directory. Blocks on files.
+///
+/// # Errors
+///
+/// The directory or the lock cannot be used, or another user could use them.
+fn try_lock(directory: &Path, option: &'static str) -> Result<Option<Lock>, RootDirError> {
+    let (path, directory) = open_private(directory, option)?;
+    match lock_file(&directory, &path, LOCK, option) {
+        Ok(lock) => Ok(Some(lock)),
+        Err(RootDirError::InUse { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
+}
 
-    /// Waits for the lock, for as long as another larder holds it.
-    ///
-    /// # Errors
-    ///
-    /// As [`Self::try_lock`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel-safe: dropping the future releases a lock that it has taken.
-    pub(crate) async fn wait(directory: &Path, option: &'static str) -> Result<Self, RootDirError> {
-        let mut waits = false;
-        loop {
-            let path = directory.to_owned();
-            if let Some(lock) = blocking(move || Self::try_lock(&path, option)).await? {
-                return Ok(lock);
-            }
-            if !waits {
-                waits = true;
-                info!(directory = %directory.display(), "another larder touches the pods of this node, waiting");
-            }
-            sleep(INTERVAL).await;
+/// Waits for the lock, for as long as another larder holds it.
+///
+/// # Errors
+///
+/// As [`try_lock`].
+///
+/// # Cancel safety
+///
+/// Cancel-safe: dropping the future releases a lock that it has taken.
+pub(crate) async fn wait_for_lock(
+    directory: &Path,
+    option: &'static str,
+) -> Result<Lock, RootDirError> {
+    let mut waits = false;
+    loop {
+        let path = directory.to_owned();
+        if let Some(lock) = blocking(move || try_lock(&path, option)).await? {
+            return Ok(lock);
         }
+        if !waits {
+            waits = true;
+            info!(directory = %directory.display(), "another larder touches the pods of this node, waiting");
+        }
+        sleep(INTERVAL).await;
     }
 }
 
@@ -84,10 +77,10 @@ mod tests {
         // beside-kubelet 36
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("run/larder");
-        let first = HostLock::wait(&path, OPTION).await.unwrap();
-        assert!(HostLock::try_lock(&path, OPTION).unwrap().is_none());
+        let first = wait_for_lock(&path, OPTION).await.unwrap();
+        assert!(try_lock(&path, OPTION).unwrap().is_none());
         let start = Instant::now();
-        let mut second = HostLock::wait(&path, OPTION).boxed();
+        let mut second = wait_for_lock(&path, OPTION).boxed();
         tokio::time::timeout(Duration::from_mins(10), &mut second)
             .await
             .unwrap_err();
@@ -95,9 +88,9 @@ mod tests {
         drop(first);
         let second = second.await.unwrap();
         assert!(start.elapsed() <= Duration::from_mins(10) + INTERVAL);
-        assert!(HostLock::try_lock(&path, OPTION).unwrap().is_none());
+        assert!(try_lock(&path, OPTION).unwrap().is_none());
         drop(second);
-        assert!(HostLock::try_lock(&path, OPTION).unwrap().is_some());
+        assert!(try_lock(&path, OPTION).unwrap().is_some());
     }
 
     #[test]
@@ -105,7 +98,7 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         fs::write(temp.path().join("victim"), "precious").unwrap();
         symlink("victim", temp.path().join(LOCK)).unwrap();
-        let error = HostLock::try_lock(temp.path(), OPTION).unwrap_err();
+        let error = try_lock(temp.path(), OPTION).unwrap_err();
         assert!(matches!(error, RootDirError::Unsafe { .. }), "{error}");
         assert!(error.to_string().ends_with("with --lock-dir"), "{error}");
         assert_eq!(

@@ -11,8 +11,7 @@ use larder_hooks::{FoundContent, OnChange};
 use larder_kubelet::{
     fingerprint::Fingerprint,
     kubelet_dir::{
-        Comparison, Differences, SetName, TouchReason, UnknownContent, VolumeId, VolumeIdentity,
-        comparable,
+        Differences, SetName, TouchReason, UnknownContent, VolumeId, VolumeIdentity, comparable,
     },
     outdated::{ObjectVersions, OutdatedMount, SourceObject, Variables, versions_of},
     rules::PartObservation,
@@ -143,11 +142,10 @@ impl CompareJob {
             (_, None) => FoundContent::Unknown,
         };
         let (observation, place) = match compared {
-            Ok(Comparison {
-                identity,
-                set,
-                differences,
-            }) => (self.observation(&differences), Some((identity, set))),
+            Ok(found) => {
+                let place = (found.identity, found.set);
+                (self.observation(&found.differences), Some(place))
+            }
             Err(UnknownContent::NotSetUp) => (PartObservation::NotMounted, None),
             Err(_) if !self.has_started => (PartObservation::NotMounted, None),
             Err(unknown) => (PartObservation::Invisible(chain(&unknown)), None),

@@ -122,17 +122,11 @@ impl Default for BesideConfig {
 /// `path` without links, as far as it exists.
 fn resolved(path: &Path) -> PathBuf {
     let path = path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let existing = path.ancestors().find_map(|ancestor| {
-        let resolved = ancestor.canonicalize().ok()?;
-        Some((ancestor, resolved))
+    let resolved = path.ancestors().find_map(|ancestor| {
+        let rest = path.strip_prefix(ancestor).ok()?;
+        Some(ancestor.canonicalize().ok()?.join(rest))
     });
-    match existing {
-        Some((ancestor, resolved)) => match path.strip_prefix(ancestor) {
-            Ok(rest) if !rest.as_os_str().is_empty() => resolved.join(rest),
-            _ => resolved,
-        },
-        None => path,
-    }
+    resolved.unwrap_or(path)
 }
 
 #[cfg(test)]

@@ -22,7 +22,7 @@ use prometheus_client::registry::Registry;
 use tokio::{sync::watch, time::sleep};
 use tracing::warn;
 
-use super::{BesideConfig, host_lock::HostLock, metrics::BesideMetrics};
+use super::{BesideConfig, host_lock::wait_for_lock, metrics::BesideMetrics};
 use crate::{
     status::{BesideStatus, RightStatus},
     tasks::Tasks,
@@ -126,7 +126,7 @@ impl Beside {
             return std::future::pending().await;
         }
         loop {
-            match HostLock::wait(&self.config.lock_dir, LOCK_OPTION).await {
+            match wait_for_lock(&self.config.lock_dir, LOCK_OPTION).await {
                 Ok(_lock) => {
                     *self.lock_problem.lock() = None;
                     self.node.locked();

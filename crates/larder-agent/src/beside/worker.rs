@@ -450,15 +450,11 @@ impl BesideWorker {
 
     /// The immutable object of the part for which the kubelet serves an earlier one (R26).
     fn pinned(&self, part: &Part, plan: &PodPlan) -> Option<String> {
-        let mut pinned = None;
+        let (readers, mut pinned) = (&self.work.node.readers, None);
         for object in part.reads.iter().filter_map(|need| plan.object(need)) {
             let (kind, name) = (object.0, &object.1.name);
             if let Some((uid, is_immutable)) = self.work.gathering.identity(kind, name)
-                && self
-                    .work
-                    .node
-                    .readers
-                    .is_pinned(&object, &uid, is_immutable)
+                && readers.is_pinned(&object, &uid, is_immutable)
             {
                 pinned = Some(format!("{kind} {:?}", name.as_str()));
             }

@@ -85,12 +85,7 @@ impl CheckpointBoard {
         let status = CheckpointStatus {
             key: first.to_string(),
             key_beside_data: matches!(first, KeySource::File(_)),
-            entries: 0,
-            written: None,
-            oldest_verification: None,
-            rejected: Vec::new(),
-            problem: String::new(),
-            serving: None,
+            ..CheckpointStatus::default()
         };
         Self {
             status: Mutex::new(Some(status)),

@@ -1,6 +1,6 @@
 //! Encodes and decodes the copies: as JSON, objects as the API has them.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, ops::Deref, sync::Arc};
 
 use base64::{display::Base64Display, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -79,29 +79,18 @@ impl CopyContent {
     pub(super) fn encode(&self) -> Zeroizing<Vec<u8>> {
         let encoded = match self {
             Self::Pod(pod) => return encode_pod(pod),
-            Self::ConfigMap(object) => {
-                let data = object.data.iter();
-                let binary_data = object.binary_data.iter();
-                exact_json(&ObjectJson {
-                    immutable: object.immutable,
-                    data: data.map(|(key, text)| (key, Value::Text(text))).collect(),
-                    binary_data: binary_data
-                        .map(|(key, bytes)| (key, Value::Bytes(bytes)))
-                        .collect(),
-                    ..ObjectJson::of(&object.metadata)
-                })
-            }
-            Self::Secret(object) => {
-                let data = object.data.iter();
-                exact_json(&ObjectJson {
-                    immutable: object.immutable,
-                    type_: &object.type_,
-                    data: data
-                        .map(|(key, bytes)| (key, Value::Bytes(bytes)))
-                        .collect(),
-                    ..ObjectJson::of(&object.metadata)
-                })
-            }
+            Self::ConfigMap(object) => exact_json(&ObjectJson {
+                immutable: object.immutable,
+                data: object.data.iter().map(text).collect(),
+                binary_data: object.binary_data.iter().map(bytes).collect(),
+                ..ObjectJson::of(&object.metadata)
+            }),
+            Self::Secret(object) => exact_json(&ObjectJson {
+                immutable: object.immutable,
+                type_: &object.type_,
+                data: object.data.iter().map(bytes).collect(),
+                ..ObjectJson::of(&object.metadata)
+            }),
             Self::Node(node) => exact_json(node),
             Self::Services(services) => exact_json(services),
         };
@@ -164,6 +153,14 @@ impl Serialize for Value<'_> {
             Self::Bytes(bytes) => serializer.collect_str(&Base64Display::new(bytes, &STANDARD)),
         }
     }
+}
+
+fn text<'a>((key, text): (&'a str, &'a SmolStr)) -> (&'a str, Value<'a>) {
+    (key, Value::Text(text))
+}
+
+fn bytes<'a>((key, bytes): (&'a str, &'a impl Deref<Target = [u8]>)) -> (&'a str, Value<'a>) {
+    (key, Value::Bytes(bytes))
 }
 
 fn from_json<T: DeserializeOwned>(json: &[u8]) -> Result<T, Malformed> {

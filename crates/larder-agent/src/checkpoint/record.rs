@@ -131,10 +131,8 @@ impl Recorder {
             let copy = wanted_object(CopyKind::Secret, known, now, CopyContent::Secret);
             wanted.extend(copy);
         }
-        wanted.push(wanted_facts(
-            CopyKind::Node,
-            snapshot.node.map(CopyContent::Node),
-        ));
+        let node = snapshot.node.map(CopyContent::Node);
+        wanted.push(wanted_facts(CopyKind::Node, node));
         let services = snapshot.services.map(|services| {
             let needed = services_of(&namespaces, &services);
             CopyContent::Services(needed.cloned().collect())

@@ -83,12 +83,7 @@ impl StaleNode {
     }
 
     fn add(&mut self, copy: SavedCopy<CopyContent>, now: Timestamp, config: &CheckpointConfig) {
-        let SavedCopy {
-            id,
-            content,
-            verified_at: as_of,
-            ..
-        } = copy;
+        let (id, as_of) = (copy.id, copy.verified_at);
         let Some(kind) = CopyKind::of(&id) else {
             return;
         };
@@ -106,7 +101,7 @@ impl StaleNode {
                 return;
             }
         }
-        match (kind, content) {
+        match (kind, copy.content) {
             (_, Some(CopyContent::Pod(pod))) => self.pods.push(*pod),
             (_, Some(CopyContent::Node(node))) => self.node = Some(node),
             (_, Some(CopyContent::Services(services))) => self.services = Some(services),

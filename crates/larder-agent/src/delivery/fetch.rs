@@ -53,18 +53,14 @@ pub(crate) async fn fetch(
         Need::Object(kind @ Kind::ConfigMap, name) => {
             let stale = registration().config_maps.stale_as_of(name);
             let object = registration().config_maps.get(name).await;
-            Fetched::ConfigMap(
-                object.map_err(|error| unavailable(*kind, name, error)),
-                stale,
-            )
+            let object = object.map_err(|error| unavailable(*kind, name, error));
+            Fetched::ConfigMap(object, stale)
         }
         Need::Object(kind @ Kind::Secret, name) => {
             let stale = registration().secrets.stale_as_of(name);
             let object = registration().secrets.get(name).await;
-            Fetched::Secret(
-                object.map_err(|error| unavailable(*kind, name, error)),
-                stale,
-            )
+            let object = object.map_err(|error| unavailable(*kind, name, error));
+            Fetched::Secret(object, stale)
         }
         // Boxed: the request is large, and an agent that starts waits for hundreds of objects.
         Need::Token(request) => {

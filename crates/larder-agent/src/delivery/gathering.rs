@@ -140,11 +140,6 @@ impl Gathering {
         self.values.retain(|_, value| value.is_none());
     }
 
-    /// Forgets all values and fetches: the new plan may no longer register them.
-    pub(crate) fn stop(&mut self) {
-        *self = Self::default();
-    }
-
     /// Forgets the values of all other needs.
     pub(crate) fn retain(&mut self, needs: &BTreeSet<&Need>) {
         self.values

@@ -89,11 +89,8 @@ impl Inbox {
 
     /// Takes out the changes.
     pub(crate) fn take(&self) -> PendingChanges {
-        self.changes
-            .lock()
-            .as_mut()
-            .map(mem::take)
-            .unwrap_or_default()
+        let mut changes = self.changes.lock();
+        changes.as_mut().map(mem::take).unwrap_or_default()
     }
 
     /// Marks the worker as left, unless there is a new desired state; returns whether it has left.

@@ -3,7 +3,6 @@
 use std::{collections::HashMap, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use larder::{ConfigMapManager, RegisteredPod, SecretManager};
 use larder_inputs::{
     certificates::Certificates, clock::Clock, cluster_state::ClusterState, tokens::Tokens,
@@ -31,13 +30,4 @@ pub(crate) struct NodeInputs {
 pub(crate) struct Registration {
     pub(crate) config_maps: RegisteredPod<ConfigMap>,
     pub(crate) secrets: RegisteredPod<Secret>,
-}
-
-impl Registration {
-    pub(crate) fn new(inputs: &NodeInputs, pod: &Pod) -> Self {
-        Self {
-            config_maps: inputs.config_maps.registered(pod),
-            secrets: inputs.secrets.registered(pod),
-        }
-    }
 }

@@ -21,12 +21,12 @@ const MAX_REMOVED: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Journal {
     state: Mutex<JournalState>,
+    /// Set while `state` is locked.
     newest: watch::Sender<u64>,
 }
 
 #[derive(Debug)]
 struct JournalState {
-    newest: u64,
     /// Changes up to this one may have been dropped.
     dropped: u64,
     entries: BTreeMap<u64, JournalEntry>,
@@ -54,7 +54,6 @@ impl Journal {
     pub(crate) fn new(now: Timestamp) -> Self {
         let first = u64::try_from(now.as_microsecond()).unwrap_or(0);
         let state = JournalState {
-            newest: first,
             dropped: first,
             entries: BTreeMap::new(),
             sequence_by_pod: HashMap::new(),
@@ -68,7 +67,7 @@ impl Journal {
 
     /// The number of the last change.
     pub(crate) fn newest(&self) -> u64 {
-        self.state.lock().newest
+        *self.newest.borrow()
     }
 
     /// Follows the number of the last change.
@@ -76,20 +75,10 @@ impl Journal {
         self.newest.subscribe()
     }
 
-    /// Notes that the status of a pod has changed.
-    pub(super) fn note_change(&self, uid: &ResolvedPodUid) {
-        self.note(uid, None);
-    }
-
-    /// Notes that the status of a pod was removed.
-    pub(super) fn note_removal(&self, uid: &ResolvedPodUid, name: &ObjectKey) {
-        self.note(uid, Some(name.clone()));
-    }
-
-    fn note(&self, uid: &ResolvedPodUid, removed: Option<ObjectKey>) {
+    /// Notes that the status of a pod has changed, or that the one of this name was removed.
+    pub(super) fn note(&self, uid: &ResolvedPodUid, removed: Option<ObjectKey>) {
         let mut state = self.state.lock();
-        state.newest += 1;
-        let sequence = state.newest;
+        let sequence = self.newest() + 1;
         let earlier = if removed.is_some() {
             state.removed.push_back(sequence);
             state.sequence_by_pod.remove(uid)
@@ -112,9 +101,7 @@ impl Journal {
             state.entries.remove(&oldest);
             state.dropped = oldest;
         }
-        drop(state);
-        self.newest
-            .send_modify(|newest| *newest = sequence.max(*newest));
+        self.newest.send_replace(sequence);
     }
 
     /// The changes after `sequence`, in order: of each pod the last one.
@@ -124,7 +111,7 @@ impl Journal {
     /// Some may have been dropped, or the number is not one of this agent's.
     pub(crate) fn since(&self, sequence: u64) -> Result<Vec<JournalEntry>, Expired> {
         let state = self.state.lock();
-        if sequence < state.dropped || sequence > state.newest {
+        if sequence < state.dropped || sequence > self.newest() {
             return Err(Expired);
         }
         let entries = state.entries.range(sequence + 1..);
@@ -150,7 +137,7 @@ mod tests {
     fn each_pod_appears_once_with_its_last_change() {
         let (journal, first) = journal();
         for name in ["a", "b", "a"] {
-            journal.note_change(&uid(name));
+            journal.note(&uid(name), None);
         }
         let entry = |sequence, name: &str, removed| JournalEntry {
             sequence,
@@ -162,7 +149,7 @@ mod tests {
         assert_eq!(journal.since(first + 2).unwrap(), expected[1..]);
         assert_eq!(journal.since(first + 3).unwrap(), []);
         let key = ObjectKey::new("n", "a");
-        journal.note_removal(&uid("a"), &key);
+        journal.note(&uid("a"), Some(key.clone()));
         let removed = entry(first + 4, "a", Some(key));
         assert_eq!(journal.since(first + 2).unwrap(), [removed]);
     }
@@ -181,7 +168,7 @@ mod tests {
         let (journal, first) = journal();
         let key = ObjectKey::new("n", "a");
         for number in 0..=MAX_REMOVED {
-            journal.note_removal(&uid(&number.to_string()), &key);
+            journal.note(&uid(&number.to_string()), Some(key.clone()));
         }
         assert_eq!(journal.since(first), Err(Expired));
         assert_eq!(journal.since(first + 1).unwrap().len(), MAX_REMOVED);

@@ -171,14 +171,6 @@ impl PodPlan {
         })
     }
 
-    /// The same plan with these hooks; `None` if it has them.
-    pub(crate) fn with_other_hooks(&self, hooks: Option<Arc<PodHooks>>) -> Option<Self> {
-        (self.hooks != hooks).then(|| Self {
-            hooks,
-            ..self.clone()
-        })
-    }
-
     /// A state for each part, in their order: the one of the same part in the plan `before`, whose parts have `states`,
     /// or else a new one.
     pub(crate) fn carry_over<S>(
@@ -245,16 +237,14 @@ fn parts(pod: &Pod) -> Vec<Part> {
             reads: reads(&needs),
         }
     });
-    let all: Vec<_> = volumes.chain(environments).collect();
     // No API server admits a name twice. If one does, the first part of a name counts, or two would write one
     // directory.
     let mut seen = HashSet::new();
-    let is_first: Vec<_> = all
-        .iter()
-        .map(|part| seen.insert(part.kind.key()))
-        .collect();
-    let parts = all.iter().zip(is_first).filter(|(_, is_first)| *is_first);
-    parts.map(|(part, _)| part.clone()).collect()
+    let parts = volumes.chain(environments).filter(|part| {
+        let (label, name) = part.kind.key();
+        seen.insert((label, name.to_owned()))
+    });
+    parts.collect()
 }
 
 fn reads(needs: &Needs<'_>) -> Box<[Need]> {

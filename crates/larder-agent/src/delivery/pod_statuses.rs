@@ -53,21 +53,16 @@ impl PartStatus {
             PartKind::Volume(name, kind) => Self::Volume(VolumeStatus {
                 name: name.clone(),
                 type_: type_name(*kind).to_owned(),
-                path: String::new(),
                 delivery,
                 last_swap,
                 files,
-                stale_as_of: None,
-                verified_in_ms: None,
-                sub_paths: Vec::new(),
+                ..VolumeStatus::default()
             }),
             PartKind::Environment(name, _) => Self::Container(ContainerStatus {
                 name: name.clone(),
-                path: String::new(),
                 delivery,
                 last_swap,
-                stale_as_of: None,
-                outdated: Vec::new(),
+                ..ContainerStatus::default()
             }),
         }
     }
@@ -107,13 +102,9 @@ impl PodStatusEntry {
             name: name.name.to_string(),
             uid: uid.to_string(),
             source: source.map_or("", PodSource::as_str).to_owned(),
-            mirror: None,
-            deletion_timestamp: None,
             delivery: Delivery::new(Phase::Waiting, "", now),
             path: root.join("pods").join(uid.as_str()).display().to_string(),
-            volumes: Vec::new(),
-            containers: Vec::new(),
-            on_change: Vec::new(),
+            ..PodStatus::default()
         };
         Self {
             uid,
@@ -180,7 +171,7 @@ impl PodStatusEntry {
         (status.volumes, status.containers) = (volumes, containers);
         drop(status);
         if is_news && let Some(journal) = self.journal.get() {
-            journal.note_change(&self.uid);
+            journal.note(&self.uid, None);
         }
         differs
     }
@@ -207,20 +198,20 @@ impl PodStatuses {
         // An entry is inserted once.
         let _ = entry.journal.set(Arc::clone(&self.journal));
         self.entries.lock().insert(uid.clone(), entry);
-        self.journal.note_change(&uid);
+        self.journal.note(&uid, None);
     }
 
     /// Notes that something else of the pod is shown differently, if the pod has a status.
     pub(crate) fn note_change(&self, uid: &ResolvedPodUid) {
         if self.entries.lock().contains_key(uid) {
-            self.journal.note_change(uid);
+            self.journal.note(uid, None);
         }
     }
 
     pub(crate) fn remove(&self, uid: &ResolvedPodUid) {
         let removed = self.entries.lock().remove(uid);
         if let Some(entry) = removed {
-            self.journal.note_removal(uid, &entry.name);
+            self.journal.note(uid, Some(entry.name.clone()));
         }
     }
 

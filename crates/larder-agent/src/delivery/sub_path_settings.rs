@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use larder_actions::{
-    processes::Processes,
-    subpaths::{ANNOTATION, SubPathNode},
-};
+use larder_actions::subpaths::{ANNOTATION, SubPathNode};
 use larder_pods::StoredPod;
-use prometheus_client::registry::Registry;
 
 use crate::config::SubPathUpdates;
 
@@ -18,16 +14,6 @@ pub(crate) struct SubPathSettings {
 }
 
 impl SubPathSettings {
-    /// For the containers among `processes`.
-    pub(crate) fn new(
-        updates: SubPathUpdates,
-        processes: Processes,
-        registry: &mut Registry,
-    ) -> Self {
-        let node = Arc::new(SubPathNode::new(processes, registry));
-        Self { updates, node }
-    }
-
     /// Why the mounts of the pod keep their content; `None` if they are updated (S1).
     pub(crate) fn pins(&self, pod: &StoredPod) -> Option<&'static str> {
         let annotations = pod.metadata.annotations.as_ref();

@@ -120,11 +120,8 @@ impl SubPaths {
         }
         let mut query = node.on_change.container_query(&plan.pod);
         query.known = Arc::clone(self.known.get_or_insert_default());
-        let before: Vec<_> = pod
-            .statuses()
-            .iter()
-            .map(|status| status.replaced)
-            .collect();
+        let before = pod.statuses().iter().map(|status| status.replaced);
+        let before: Vec<_> = before.collect();
         let now = node.now();
         let failing = pod.update(&settings.node, query, now).await;
         let name = &plan.key;

@@ -35,21 +35,16 @@ const MAX_REPAIR_PERIOD: Duration = Duration::from_hours(24 * 365);
 pub(crate) struct DeliveryNode {
     pub(crate) inputs: Arc<NodeInputs>,
     pub(crate) readers: ObjectReaders,
-    pub(crate) reports: Arc<Reports>,
+    pub(crate) statuses: Arc<PodStatuses>,
+    /// `None` if events are not posted.
+    pub(crate) events: Option<Arc<Events>>,
+    pub(crate) metrics: Metrics,
     /// The root directory of larder. Beside a kubelet it has the records of hooks only.
     pub(crate) host: Arc<VolumeHost>,
     pub(crate) on_change: OnChange,
     /// Whether the API server is embedded, and filled from manifests.
     pub(crate) has_manifests: bool,
     pub(crate) sub_paths: SubPathSettings,
-}
-
-/// Where workers report.
-pub(crate) struct Reports {
-    pub(crate) statuses: PodStatuses,
-    /// `None` if events are not posted.
-    pub(crate) events: Option<Arc<Events>>,
-    pub(crate) metrics: Metrics,
 }
 
 impl DeliveryNode {
@@ -60,7 +55,7 @@ impl DeliveryNode {
 
     /// Posts an event about `pod`, if events are posted.
     pub(crate) fn post(&self, pod: &StoredPod, subject: EventSubject<'_>, message: &str) {
-        if let Some(events) = &self.reports.events {
+        if let Some(events) = &self.events {
             events.failed(&pod.metadata, subject, message, self.now());
         }
     }
@@ -172,16 +167,13 @@ impl<M: Default> PodWork<M> {
     ) -> PendingChanges {
         let changes = self.inbox.take();
         let since = changes.since.unwrap_or_else(Instant::now);
-        for need in &changes.needs {
+        let needs = &changes.needs;
+        for need in needs {
             self.gathering.forget(need);
         }
         if let Some(plan) = &self.plan {
             for (part, progress) in plan.parts.iter().zip(&mut self.parts) {
-                for need in part
-                    .reads
-                    .iter()
-                    .filter(|need| changes.needs.contains(need))
-                {
+                for need in part.reads.iter().filter(|need| needs.contains(need)) {
                     progress.due = true;
                     affected(progress, plan, need, since);
                 }
@@ -199,7 +191,8 @@ impl<M: Default> PodWork<M> {
         let has_others = !before.as_ref().is_some_and(is_same);
         if has_others {
             // Running fetches may belong to objects that are no longer registered.
-            self.gathering.stop();
+            // The new plan may no longer register what was fetched.
+            self.gathering = Gathering::default();
             let parts = mem::take(&mut self.parts);
             self.parts = plan.carry_over(before.as_deref(), parts, || PartProgress::new(now));
         }
@@ -211,7 +204,7 @@ impl<M: Default> PodWork<M> {
     pub(crate) fn retire(&mut self) {
         self.plan = None;
         self.parts.clear();
-        self.gathering.stop();
+        self.gathering = Gathering::default();
     }
 
     /// The parts of `plan`, each with its progress.

@@ -26,13 +26,8 @@ const MAX_UNREAD: u32 = 16 << 20;
 const SHARED_FOR: Duration = Duration::from_millis(100);
 
 /// Room for unread documents. Cloning shares it.
-#[derive(Clone, Debug)]
-pub(super) struct Budget(Arc<Semaphore>);
-
-impl Default for Budget {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(MAX_UNREAD as usize)))
-    }
+pub(super) fn budget() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(MAX_UNREAD as usize))
 }
 
 /// One kind of documents. Cloning shares it.
@@ -72,7 +67,7 @@ impl AsRef<[u8]> for Unread {
 
 impl Documents {
     /// Documents whose unread bytes count towards `budget`.
-    pub(super) fn new(budget: &Budget) -> Self {
+    pub(super) fn new(budget: &Arc<Semaphore>) -> Self {
         let latest = Latest {
             document: None,
             bytes: 1,
@@ -81,7 +76,7 @@ impl Documents {
             _end: JoinSet::new(),
         };
         Self {
-            budget: Arc::clone(&budget.0),
+            budget: Arc::clone(budget),
             latest: Arc::new(Mutex::new(latest)),
         }
     }
@@ -151,7 +146,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn clients_that_do_not_read_share_one_document() {
-        let documents = Documents::new(&Budget::default());
+        let documents = Documents::new(&budget());
         let first = documents.document(1, || vec![b'x'; 1000]).unwrap();
         for _ in 0..4000 {
             let other = documents
@@ -175,7 +170,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn unread_documents_of_one_kind_leave_no_room_for_another() {
-        let budget = Budget::default();
+        let budget = budget();
         let [status, metrics] = [(); 2].map(|()| Documents::new(&budget));
         let all = status.document(1, || vec![b'x'; MAX_UNREAD as usize]);
         assert!(metrics.document(1, || b"1".to_vec()).is_none());
@@ -186,7 +181,7 @@ mod tests {
 
     #[tokio::test]
     async fn unread_documents_are_bounded_and_read_ones_make_room() {
-        let documents = Documents::new(&Budget::default());
+        let documents = Documents::new(&budget());
         let quarter = || vec![b'x'; MAX_UNREAD as usize / 4];
         let mut unread: Vec<_> = (0..4)
             .map(|sequence| documents.document(sequence, quarter).unwrap())

@@ -3,9 +3,10 @@
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use arc_swap::ArcSwap;
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::documents::Budget;
+use super::documents::budget;
 use crate::config::Config;
 
 /// The program around an agent. Cloning shares it.
@@ -17,7 +18,7 @@ pub struct Program {
     pub(super) projector: Option<Projector>,
     pub(super) shutdown: CancellationToken,
     /// Of the documents of all listeners.
-    pub(super) unread: Budget,
+    pub(super) unread: Arc<Semaphore>,
 }
 
 /// Computes what the pods of some manifests (YAML or JSON) see, as JSON; or returns what is wrong with them.
@@ -32,7 +33,7 @@ impl Program {
             log: None,
             projector: None,
             shutdown: CancellationToken::new(),
-            unread: Budget::default(),
+            unread: budget(),
         }
     }
 

@@ -232,10 +232,8 @@ impl Job {
         if let Some(observer) = &observer {
             observer.announce(&part, variables.iter());
         }
-        let swapped = self
-            .host
-            .write_environment(parts.uid, name, &variables)
-            .map_err(|error| DeliveryFailure::on_disk(&error))?;
+        let written = self.host.write_environment(parts.uid, name, &variables);
+        let swapped = written.map_err(|error| DeliveryFailure::on_disk(&error))?;
         if let Some(observer) = observer {
             observer.add(part, variables.iter(), swapped);
         }
@@ -255,19 +253,14 @@ impl Job {
                 PartKind::Environment(name, _) => containers.push(name.as_str()),
             }
         }
-        let mut errors = self
-            .host
-            .retain(uid, &volumes, &containers)
-            .err()
-            .unwrap_or_default();
+        let retained = self.host.retain(uid, &volumes, &containers);
+        let mut errors = retained.err().unwrap_or_default();
         if self.plan.hooks.is_none() {
             // Records of hooks that were removed while no agent ran.
             errors.extend(self.host.remove_pod_file(uid, larder_hooks::RECORD).err());
         }
-        let link = self
-            .host
-            .link_pod(&self.name.namespace, &self.name.name, uid);
-        errors.extend(link.err());
+        let ObjectKey { namespace, name } = &self.name;
+        errors.extend(self.host.link_pod(namespace, name, uid).err());
         let reasons: Vec<_> = errors.iter().map(|error| chain(error)).collect();
         reasons.join(", ")
     }

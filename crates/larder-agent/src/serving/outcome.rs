@@ -35,7 +35,7 @@ impl ServingWorker {
             }
             return false;
         }
-        self.work.node.reports.metrics.delivered(
+        self.work.node.metrics.delivered(
             part.kind.label(),
             match &result {
                 Ok(delivered) if delivered.swapped => "swapped",
@@ -48,15 +48,11 @@ impl ServingWorker {
         let pod = &self.work.entry.name;
         let swapped = match &result {
             Ok(delivered) => {
-                state.of_mode.backoff = RETRY;
+                state.of_mode.backoff = None;
                 let reads_token = |need: &Need| matches!(need, Need::Token(_));
                 if part.reads.iter().any(reads_token) {
-                    state.of_mode.retry_at = self
-                        .work
-                        .node
-                        .inputs
-                        .tokens
-                        .renewal(self.work.entry.uid.as_str());
+                    let tokens = &self.work.node.inputs.tokens;
+                    state.of_mode.retry_at = tokens.renewal(self.work.entry.uid.as_str());
                 }
                 state.files = delivered.files;
                 state.delivery.update(Phase::Delivered, "", now);
@@ -73,7 +69,8 @@ impl ServingWorker {
                 swapped
             }
             Err(failure) => {
-                state.of_mode.retry_at = Some(Instant::now() + state.of_mode.backoff.next_delay());
+                let backoff = state.of_mode.backoff.get_or_insert(RETRY);
+                state.of_mode.retry_at = Some(Instant::now() + backoff.next_delay());
                 let subject = part.kind.event_subject();
                 self.work.node.post(&plan.pod, subject, &failure.reason);
                 if state.delivery.update(Phase::Failing, &failure.reason, now) {
@@ -105,10 +102,8 @@ impl ServingWorker {
     /// Publishes the status of every part. The pod's own phase is that of the
     /// part that needs attention most.
     pub(super) fn publish(&self, plan: &PodPlan) {
-        let worst = self
-            .work
-            .parts(plan)
-            .max_by_key(|(_, state)| state.delivery.phase);
+        let parts = self.work.parts(plan);
+        let worst = parts.max_by_key(|(_, state)| state.delivery.phase);
         let (mut phase, mut reason) =
             worst.map_or((Phase::Delivered, String::new()), |(part, state)| {
                 let Delivery { phase, reason, .. } = &state.delivery;

@@ -17,36 +17,7 @@ use crate::{
     store::Store,
 };
 
-/// A write that NodeRestriction judges before the object is read.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct NodeWrite<'a> {
-    pub(crate) verb: Verb,
-    pub(crate) kind: ApiKind,
-    pub(crate) subresource: Option<&'a str>,
-    /// From the path; its name is empty for a creation.
-    pub(crate) key: &'a ObjectKey,
-    /// The object that a creation sends.
-    pub(crate) body: Option<&'a Value>,
-}
-
 impl Authorization {
-    /// The NodeRestriction admission of a write that the authorizer has allowed.
-    ///
-    /// # Errors
-    ///
-    /// 403 or 500 with the rule, or 404 when the node or the pod does not exist.
-    pub(crate) fn admit(
-        self,
-        store: &Store,
-        user: &User,
-        write: &NodeWrite<'_>,
-    ) -> Result<(), ApiError> {
-        match self.node(user) {
-            Some(node) => NodeRestriction { store, node, write }.admit(),
-            None => Ok(()),
-        }
-    }
-
     /// The NodeRestriction admission of an update: what the node may not change of an object that it may write.
     ///
     /// # Errors
@@ -112,22 +83,33 @@ impl Authorization {
     }
 
     /// The node that `user` is, if nodes are restricted.
-    fn node(self, user: &User) -> Option<&str> {
+    pub(crate) fn node(self, user: &User) -> Option<&str> {
         let node = user.name.strip_prefix("system:node:");
         node.filter(|_| self == Self::Node)
     }
 }
 
-/// A write of a node, to be judged.
-struct NodeRestriction<'a> {
-    store: &'a Store,
-    node: &'a str,
-    write: &'a NodeWrite<'a>,
+/// A write of a node that the authorizer has allowed, judged before the object is read.
+pub(crate) struct NodeRestriction<'a> {
+    pub(crate) store: &'a Store,
+    pub(crate) node: &'a str,
+    pub(crate) verb: Verb,
+    pub(crate) kind: ApiKind,
+    pub(crate) subresource: Option<&'a str>,
+    /// From the path; its name is empty for a creation.
+    pub(crate) key: &'a ObjectKey,
+    /// The object that a creation sends.
+    pub(crate) body: Option<&'a Value>,
 }
 
 impl NodeRestriction<'_> {
-    fn admit(&self) -> Result<(), ApiError> {
-        match (self.write.kind, self.write.subresource, self.write.body) {
+    /// The NodeRestriction admission of the write.
+    ///
+    /// # Errors
+    ///
+    /// 403 or 500 with the rule, or 404 when the node or the pod does not exist.
+    pub(crate) fn admit(&self) -> Result<(), ApiError> {
+        match (self.kind, self.subresource, self.body) {
             (ApiKind::Pod, None, Some(pod)) => self.mirror_pod(pod),
             (ApiKind::Pod, ..) => self.pod_change(),
             (ApiKind::Node, ..) => self.own_node(),
@@ -144,17 +126,17 @@ impl NodeRestriction<'_> {
     }
 
     fn reject(&self, name: &str, why: &str) -> Result<(), ApiError> {
-        Err(ApiError::forbidden(self.write.kind, name, why))
+        Err(ApiError::forbidden(self.kind, name, why))
     }
 
     /// A node changes, deletes and evicts the pods that are bound to it.
     fn pod_change(&self) -> Result<(), ApiError> {
         let node = self.node;
-        let pod = self.store.require(ApiKind::Pod, self.write.key)?;
+        let pod = self.store.require(ApiKind::Pod, self.key)?;
         if pod.field("spec.nodeName") == node {
             return Ok(());
         }
-        let why = match (self.write.subresource, self.write.verb) {
+        let why = match (self.subresource, self.verb) {
             (Some("eviction"), _) => {
                 format!("node {node} can only evict pods with spec.nodeName set to itself")
             }
@@ -166,15 +148,15 @@ impl NodeRestriction<'_> {
                 verb.as_str()
             ),
         };
-        self.reject(&self.write.key.name, &why)
+        self.reject(&self.key.name, &why)
     }
 
     /// A node creates and changes its own Node, without labels that would steer pods of others to it.
     fn own_node(&self) -> Result<(), ApiError> {
-        let (node, created) = (self.node, self.write.body);
+        let (node, created) = (self.node, self.body);
         let name = match created {
             Some(created) => text(created, "/metadata/name"),
-            None => &self.write.key.name,
+            None => &self.key.name,
         };
         let reject =
             |why: &str| self.reject(name, &format!("node \"{node}\" is not allowed to {why}"));
@@ -195,7 +177,7 @@ impl NodeRestriction<'_> {
 
     /// A node gets tokens that are bound to a pod of its own.
     fn token(&self, request: &Value) -> Result<(), ApiError> {
-        let (node, account) = (self.node, self.write.key);
+        let (node, account) = (self.node, self.key);
         let reject = |why: &str| self.reject(&account.name, why);
         let bound = |field: &str| text(request, &format!("/spec/boundObjectRef/{field}"));
         let (name, uid) = (bound("name"), bound("uid"));
@@ -232,7 +214,7 @@ impl NodeRestriction<'_> {
     /// A node creates mirror pods of its own, and no other pods.
     fn mirror_pod(&self, pod: &Value) -> Result<(), ApiError> {
         let node = self.node;
-        let name = match self.write.key.name.as_str() {
+        let name = match self.key.name.as_str() {
             "" => text(pod, "/metadata/name"),
             name => name,
         };
@@ -284,7 +266,7 @@ impl NodeRestriction<'_> {
 
     /// Whether `request` is about a pod of `node` and the account that it runs as.
     fn certificate_request(&self, request: &Value) -> Result<(), ApiError> {
-        let (node, namespace) = (self.node, self.write.key.namespace.as_str());
+        let (node, namespace) = (self.node, self.key.namespace.as_str());
         let spec = |field: &str| request["spec"][field].as_str().unwrap_or_default();
         let shown = match text(request, "/metadata/name") {
             "" => text(request, "/metadata/generateName"),
@@ -342,12 +324,8 @@ impl NodeRestriction<'_> {
                 "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
             ));
         }
-        let held = named(
-            ApiKind::ServiceAccount,
-            "service account",
-            namespace,
-            account,
-        )?;
+        let kind = ApiKind::ServiceAccount;
+        let held = named(kind, "service account", namespace, account)?;
         let uid = spec("serviceAccountUID");
         if uid != held.uid {
             return Err(ApiError::unexpected(format!(

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::PatchError;
-use crate::json::{MAX_DEPTH, depth, json_type, size_up_to};
+use crate::json::{MAX_DEPTH, depth, json_type, size};
 
 #[derive(Deserialize)]
 #[serde(tag = "op", rename_all = "lowercase")]
@@ -163,7 +163,7 @@ impl Document {
         let value = self.remove(from)?;
         let mut depth_bound = self.depth.saturating_sub(tokens(from));
         if tokens(path) + depth_bound > MAX_DEPTH {
-            step(&mut self.steps, size_up_to(&value, usize::MAX))?;
+            step(&mut self.steps, size(&value))?;
             depth_bound = depth(&value);
         }
         self.add(path, value, depth_bound)
@@ -171,7 +171,7 @@ impl Document {
 
     fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
         let value = get(&self.root, from)?;
-        self.copied_bytes += size_up_to(value, MAX_COPIED_BYTES - self.copied_bytes + 1);
+        self.copied_bytes += size(value);
         if self.copied_bytes > MAX_COPIED_BYTES {
             return Err(PatchError::Unfit);
         }

@@ -22,16 +22,13 @@ use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use serde_json::{Map, Value};
 
+use self::ListMerge::{Keyed, Set};
 use super::PatchError;
 use crate::resource::ApiKind;
 
-/// A list that a patch does not simply replace.
-struct MergedList {
-    /// The field that holds the object with the list; `None` if any may.
-    parent: Option<&'static str>,
-    field: &'static str,
-    merge: ListMerge,
-}
+/// A list that a patch does not simply replace: the field that holds the object with the list, empty if any may; the
+/// field of the list; how it is patched.
+type MergedList = (&'static str, &'static str, ListMerge);
 
 /// How a list is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,70 +41,47 @@ enum ListMerge {
     Keyed(&'static str),
 }
 
-const fn keyed(field: &'static str, key: &'static str) -> MergedList {
-    MergedList {
-        parent: None,
-        field,
-        merge: ListMerge::Keyed(key),
-    }
-}
-
-const fn keyed_in(parent: &'static str, field: &'static str, key: &'static str) -> MergedList {
-    MergedList {
-        parent: Some(parent),
-        ..keyed(field, key)
-    }
-}
-
-const fn set_in(parent: &'static str, field: &'static str) -> MergedList {
-    MergedList {
-        parent: Some(parent),
-        field,
-        merge: ListMerge::Set,
-    }
-}
-
 const METADATA: &[MergedList] = &[
-    set_in("metadata", "finalizers"),
-    keyed_in("metadata", "ownerReferences", "uid"),
+    ("metadata", "finalizers", Set),
+    ("metadata", "ownerReferences", Keyed("uid")),
 ];
 
 const POD: &[MergedList] = &[
-    keyed("containers", "name"),
-    keyed("initContainers", "name"),
-    keyed("ephemeralContainers", "name"),
-    keyed("volumes", "name"),
-    keyed("imagePullSecrets", "name"),
-    keyed("hostAliases", "ip"),
-    keyed("topologySpreadConstraints", "topologyKey"),
-    keyed("resourceClaims", "name"),
-    keyed("schedulingGates", "name"),
-    keyed("env", "name"),
-    keyed("volumeMounts", "mountPath"),
-    keyed("volumeDevices", "devicePath"),
-    keyed_in("containers", "ports", "containerPort"),
-    keyed_in("initContainers", "ports", "containerPort"),
-    keyed_in("ephemeralContainers", "ports", "containerPort"),
-    keyed_in("status", "conditions", "type"),
-    keyed_in("status", "podIPs", "ip"),
-    keyed_in("status", "hostIPs", "ip"),
-    keyed_in("status", "resourceClaimStatuses", "name"),
+    ("", "containers", Keyed("name")),
+    ("", "initContainers", Keyed("name")),
+    ("", "ephemeralContainers", Keyed("name")),
+    ("", "volumes", Keyed("name")),
+    ("", "imagePullSecrets", Keyed("name")),
+    ("", "hostAliases", Keyed("ip")),
+    ("", "topologySpreadConstraints", Keyed("topologyKey")),
+    ("", "resourceClaims", Keyed("name")),
+    ("", "schedulingGates", Keyed("name")),
+    ("", "env", Keyed("name")),
+    ("", "volumeMounts", Keyed("mountPath")),
+    ("", "volumeDevices", Keyed("devicePath")),
+    ("containers", "ports", Keyed("containerPort")),
+    ("initContainers", "ports", Keyed("containerPort")),
+    ("ephemeralContainers", "ports", Keyed("containerPort")),
+    ("status", "conditions", Keyed("type")),
+    ("status", "podIPs", Keyed("ip")),
+    ("status", "hostIPs", Keyed("ip")),
+    ("status", "resourceClaimStatuses", Keyed("name")),
 ];
 
 const NODE: &[MergedList] = &[
-    set_in("spec", "podCIDRs"),
-    keyed_in("status", "conditions", "type"),
-    keyed_in("status", "addresses", "type"),
+    ("spec", "podCIDRs", Set),
+    ("status", "conditions", Keyed("type")),
+    ("status", "addresses", Keyed("type")),
 ];
 
 const SERVICE: &[MergedList] = &[
-    keyed_in("spec", "ports", "port"),
-    keyed_in("status", "conditions", "type"),
+    ("spec", "ports", Keyed("port")),
+    ("status", "conditions", Keyed("type")),
 ];
 
-const SERVICE_ACCOUNT: &[MergedList] = &[keyed("secrets", "name")];
+const SERVICE_ACCOUNT: &[MergedList] = &[("", "secrets", Keyed("name"))];
 
-const CONDITIONS: &[MergedList] = &[keyed_in("status", "conditions", "type")];
+const CONDITIONS: &[MergedList] = &[("status", "conditions", Keyed("type"))];
 
 /// How the list `field` below `parent` is patched.
 fn list(kind: ApiKind, parent: &str, field: &str) -> ListMerge {
@@ -125,9 +99,9 @@ fn list(kind: ApiKind, parent: &str, field: &str) -> ListMerge {
         | ApiKind::CsiDriver => &[],
     };
     let is_it =
-        |list: &&MergedList| list.field == field && list.parent.is_none_or(|above| above == parent);
+        |(above, name, _): &&MergedList| *name == field && (above.is_empty() || *above == parent);
     let found = METADATA.iter().chain(own).find(is_it);
-    found.map_or(ListMerge::Atomic, |list| list.merge)
+    found.map_or(ListMerge::Atomic, |(.., merge)| *merge)
 }
 
 const PATCH: &str = "$patch";
@@ -297,7 +271,10 @@ fn merge_field(
             merge_object(kind, field, held, change).map(|merged| Some(Value::Object(merged)))
         }
         (Some(Value::Array(held)), Value::Array(change)) => {
-            let merged = merge_list(kind, field, list(kind, parent, field), held, change)?;
+            let merged = match list(kind, parent, field) {
+                ListMerge::Atomic => change.clone(),
+                list => merge_items(kind, field, list, held, change)?.in_order(list)?,
+            };
             Ok(Some(Value::Array(merged)))
         }
         (_, change) => Ok(fresh(change)),
@@ -316,19 +293,6 @@ fn fresh(change: &Value) -> Option<Value> {
         Value::Array(change) => Some(change.iter().filter_map(fresh).collect()),
         change => Some(change.clone()),
     }
-}
-
-fn merge_list(
-    kind: ApiKind,
-    field: &str,
-    list: ListMerge,
-    held: Vec<Value>,
-    patch: &[Value],
-) -> Result<Vec<Value>, PatchError> {
-    if list == ListMerge::Atomic {
-        return Ok(patch.to_vec());
-    }
-    merge_items(kind, field, list, held, patch)?.in_order(list)
 }
 
 /// A merged list.

@@ -22,7 +22,8 @@ pub struct Body {
     content: Content,
     /// What is left of the last frame.
     pieces: Pieces,
-    fault: Option<StreamFault>,
+    /// How it goes wrong.
+    pub(super) fault: Option<StreamFault>,
     /// Its JSON is of the stored version and sent as `v1`.
     stable: bool,
 }
@@ -64,12 +65,6 @@ impl Body {
         Ok(self)
     }
 
-    /// The same body, gone wrong.
-    pub(crate) fn with_fault(mut self, fault: StreamFault) -> Self {
-        self.fault = Some(fault);
-        self
-    }
-
     /// The same body with objects in `v1` of their group.
     pub(super) fn stable(mut self) -> Self {
         match &mut self.content {
@@ -102,12 +97,8 @@ impl Body {
                 Pieces::from([bytes])
             }
         };
-        Poll::Ready(
-            pieces
-                .iter()
-                .any(|piece| !piece.is_empty())
-                .then_some(Ok(pieces)),
-        )
+        let has_text = pieces.iter().any(|piece| !piece.is_empty());
+        Poll::Ready(has_text.then_some(Ok(pieces)))
     }
 }
 

@@ -75,15 +75,6 @@ pub(super) fn object_body(headers: &HeaderMap, body: &[u8]) -> Result<Value, Api
     Ok(body)
 }
 
-/// The body of a deletion, if there is one.
-pub(super) fn delete_options(headers: &HeaderMap, body: &[u8]) -> Result<Option<Value>, ApiError> {
-    if body.is_empty() {
-        Ok(None)
-    } else {
-        object_body(headers, body).map(Some)
-    }
-}
-
 /// The body as JSON.
 pub(super) fn parse_json(body: &[u8]) -> Result<Value, ApiError> {
     json::parse(body)
@@ -98,13 +89,10 @@ pub(super) fn media_type(headers: &HeaderMap) -> Option<&str> {
 
 /// What a deletion answers: the object where it stays, or where clients want to see how it ended; else plain success.
 pub(super) fn deleted_json(kind: ApiKind, deleted: &Deleted) -> Bytes {
-    let shows_object = matches!(
-        kind,
-        ApiKind::Pod | ApiKind::Service | ApiKind::ServiceAccount
-    );
+    let shown = [ApiKind::Pod, ApiKind::Service, ApiKind::ServiceAccount];
     match deleted {
         Deleted::Marked(object) => object.json(),
-        Deleted::Gone(object) if shows_object => object.json(),
+        Deleted::Gone(object) if shown.contains(&kind) => object.json(),
         Deleted::Gone(object) => success(object).to_string().into(),
     }
 }
@@ -155,18 +143,12 @@ pub(super) fn done() -> Response<Body> {
 
 /// A response that no client may cache.
 pub(super) fn json_response(status: StatusCode, body: Body) -> Response<Body> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/json"),
-    );
-    headers.insert(
-        header::CACHE_CONTROL,
-        HeaderValue::from_static("no-cache, private"),
-    );
-    response
+    Response::builder()
+        .status(status)
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CACHE_CONTROL, "no-cache, private")
+        .body(body)
+        .expect("these are headers")
 }
 
 /// The result of a write, with its warnings.
@@ -185,8 +167,8 @@ pub(super) fn written_response(status: StatusCode, written: &Written) -> Respons
 /// The `Status` of an error, and when to come back.
 pub(super) fn error_response(error: &ApiError) -> Response<Body> {
     let mut response = json_response(error.code(), Bytes::from(error.to_json()).into());
-    if error.retry_after() > 0 {
-        let value = HeaderValue::from(error.retry_after());
+    if let Some(seconds) = error.retry_after() {
+        let value = HeaderValue::from(seconds);
         response.headers_mut().insert(header::RETRY_AFTER, value);
     }
     response

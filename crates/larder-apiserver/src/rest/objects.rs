@@ -3,14 +3,13 @@
 use bytes::Bytes;
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::Value;
-use smol_str::SmolStr;
 
 use super::{
     body::Body,
     format::Format,
     message::{
-        created, delete_options, deleted_json, done, json_response, media_type, object_body, ok,
-        parse_json, written_response,
+        created, deleted_json, done, json_response, media_type, object_body, ok, parse_json,
+        written_response,
     },
     params::{self, ListParams, WatchParams},
     read,
@@ -18,7 +17,7 @@ use super::{
 };
 use crate::{
     ApiError, ApiServer, Authorization, User,
-    authorize::{self, Attempt, NodeWrite},
+    authorize::{self, Attempt, NodeRestriction},
     patch::PatchType,
     query::Query,
     request::{ResourcePath, Verb},
@@ -46,16 +45,7 @@ impl ObjectRequest<'_> {
         let target = self.target;
         let selector = self.query.get("fieldSelector").unwrap_or("");
         let selector = FieldSelector::parse(selector, target.kind.resource())?;
-        let name = target.name.as_ref().or(selector.name());
-        let attempt = Attempt {
-            verb: self.verb,
-            group: target.kind.resource().group,
-            resource: target.kind.resource().plural,
-            subresource: target.subresource.as_deref(),
-            namespace: target.namespace.as_deref(),
-            name: name.map(SmolStr::as_str),
-            node_name: selector.node_name().map(SmolStr::as_str),
-        };
+        let attempt = Attempt::new(self.verb, Some(target), Some(&selector));
         let authorization = self.server.options().authorization;
         authorization
             .decide(self.server.store(), self.user, &attempt)
@@ -69,37 +59,33 @@ impl ObjectRequest<'_> {
             return namespaces::check_may_go(target.name.as_deref().unwrap_or_default());
         }
         let authorization = self.server.options().authorization;
-        let writes = matches!(
-            verb,
-            Verb::Create | Verb::Update | Verb::Patch | Verb::Delete
-        );
-        if authorization == Authorization::AllowAll || !writes {
+        let writes = [Verb::Create, Verb::Update, Verb::Patch, Verb::Delete];
+        if authorization == Authorization::AllowAll || !writes.contains(&verb) {
             return Ok(());
         }
         let body = match verb {
             Verb::Create => Some(object_body(self.headers, body)?),
             _ => None,
         };
-        let write = NodeWrite {
+        let Some(node) = authorization.node(self.user) else {
+            return Ok(());
+        };
+        let restriction = NodeRestriction {
+            store: self.server.store(),
+            node,
             verb,
             kind: target.kind,
             subresource: target.subresource.as_deref(),
             key: &target.key(),
             body: body.as_ref(),
         };
-        authorization.admit(self.server.store(), self.user, &write)
+        restriction.admit()
     }
 
     /// Does what an admitted request asks for.
     pub(super) fn serve(&self, body: &Bytes) -> Result<Response<Body>, ApiError> {
-        let Self {
-            server,
-            verb,
-            target,
-            query,
-            headers,
-            ..
-        } = *self;
+        let (server, verb, target) = (self.server, self.verb, self.target);
+        let (query, headers) = (self.query, self.headers);
         let (kind, store, writer) = (target.kind, server.store(), server.writer());
         let format = Format::accepted(headers, query, server.clock())?;
         let key = target.name.as_ref().map(|_| target.key());
@@ -122,8 +108,7 @@ impl ObjectRequest<'_> {
         match (verb, &key) {
             (Verb::Watch, _) => {
                 let params = WatchParams::parse(query, target)?;
-                let interval = server.options().bookmark_interval;
-                let stream = WatchStream::open(store, kind, params, format, interval)?;
+                let stream = WatchStream::open(store, kind, params, format)?;
                 Ok(json_response(StatusCode::OK, Body::watch(stream)))
             }
             (Verb::List, _) => {
@@ -159,13 +144,13 @@ impl ObjectRequest<'_> {
                 self.update(part, params, |old| patch_type.apply(kind, old, &body))
             }
             (Verb::Delete, Some(key)) => {
-                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
+                let options = self.delete_options(body)?;
                 let deleted = writer.delete(kind, key, &options)?;
                 Ok(ok(deleted_json(kind, &deleted)))
             }
             (Verb::DeleteCollection, None) => {
                 self.check_names_namespace()?;
-                let options = DeleteOptions::parse(query, delete_options(headers, body)?)?;
+                let options = self.delete_options(body)?;
                 let params = ListParams::parse(query, target)?;
                 let page = read::page(store, kind, &params)?;
                 for object in &page.objects {
@@ -220,6 +205,14 @@ impl ObjectRequest<'_> {
         let versions = self.server.options().certificates_versions;
         versions.read(&mut object);
         object
+    }
+
+    fn delete_options(&self, body: &Bytes) -> Result<DeleteOptions, ApiError> {
+        if body.is_empty() {
+            DeleteOptions::of_query(self.query)
+        } else {
+            DeleteOptions::of_body(&object_body(self.headers, body)?)
+        }
     }
 
     /// Objects of all namespaces cannot be written at once.

@@ -95,7 +95,8 @@ impl ApiServer {
     fn may(&self, user: &User, spec: &Value) -> Result<Value, ApiError> {
         let asked = &spec["resourceAttributes"];
         if asked.is_null() == spec["nonResourceAttributes"].is_null() {
-            return Err(ApiError::invalid_review(
+            return Err(ApiError::invalid_unnamed(
+                &format!(".{AUTHORIZATION}"),
                 AUTHORIZATION,
                 Cause::invalid(
                     "spec.resourceAttributes",

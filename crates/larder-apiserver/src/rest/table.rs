@@ -19,28 +19,35 @@ pub(crate) enum Include {
 }
 
 /// A column of a kind.
-#[derive(Clone, Copy)]
 struct Column {
     name: &'static str,
-    /// Where the cells come from, and what they show where that is absent; without it they are computed.
-    field: Option<(&'static str, &'static str)>,
+    cell: Cell,
     /// Only `-o wide` shows it.
     is_wide: bool,
 }
 
-const fn computed(name: &'static str) -> Column {
+/// Where the cells of a column come from.
+enum Cell {
+    /// A field, and what shows where it is absent.
+    Field(&'static str, &'static str),
+    /// More than a field of the object.
+    Computed(fn(&Value, Timestamp) -> Value),
+}
+
+const fn column(name: &'static str, cell: Cell) -> Column {
     Column {
         name,
-        field: None,
+        cell,
         is_wide: false,
     }
 }
 
+const fn computed(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
+    column(name, Cell::Computed(cell))
+}
+
 const fn field(name: &'static str, pointer: &'static str, absent: &'static str) -> Column {
-    Column {
-        field: Some((pointer, absent)),
-        ..computed(name)
-    }
+    column(name, Cell::Field(pointer, absent))
 }
 
 const fn wide(column: Column) -> Column {
@@ -50,51 +57,63 @@ const fn wide(column: Column) -> Column {
     }
 }
 
+const NONE: &str = "<none>";
+const NAME: Column = field("Name", "/metadata/name", "");
+const AGE: Column = computed("Age", |object, now| {
+    since(object, &["/metadata/creationTimestamp"], now)
+});
+
 const POD: &[Column] = &[
-    computed("Name"),
-    computed("Ready"),
-    computed("Status"),
-    computed("Restarts"),
-    computed("Age"),
-    wide(field("IP", "/status/podIP", "<none>")),
-    wide(field("Node", "/spec/nodeName", "<none>")),
-    wide(field(
-        "Nominated Node",
-        "/status/nominatedNodeName",
-        "<none>",
-    )),
-    wide(computed("Readiness Gates")),
+    NAME,
+    computed("Ready", |pod, _| json!(ready(pod))),
+    computed("Status", |pod, _| json!(pod_status(pod))),
+    computed("Restarts", |pod, _| json!(restarts(pod).to_string())),
+    AGE,
+    wide(field("IP", "/status/podIP", NONE)),
+    wide(field("Node", "/spec/nodeName", NONE)),
+    wide(field("Nominated Node", "/status/nominatedNodeName", NONE)),
+    wide(computed("Readiness Gates", |pod, _| {
+        or(&readiness_gates(pod), NONE)
+    })),
 ];
-const CONFIG_MAP: &[Column] = &[computed("Name"), computed("Data"), computed("Age")];
+const CONFIG_MAP: &[Column] = &[
+    NAME,
+    computed("Data", |map, _| {
+        json!(size(&map["data"]) + size(&map["binaryData"]))
+    }),
+    AGE,
+];
 const SECRET: &[Column] = &[
-    computed("Name"),
+    NAME,
     field("Type", "/type", ""),
-    computed("Data"),
-    computed("Age"),
+    computed("Data", |secret, _| json!(size(&secret["data"]))),
+    AGE,
 ];
 const SERVICE: &[Column] = &[
-    computed("Name"),
+    NAME,
     field("Type", "/spec/type", ""),
-    field("Cluster-IP", "/spec/clusterIP", "<none>"),
-    field("External-IP", "/spec/externalName", "<none>"),
-    computed("Port(s)"),
-    computed("Age"),
-    wide(computed("Selector")),
+    field("Cluster-IP", "/spec/clusterIP", NONE),
+    field("External-IP", "/spec/externalName", NONE),
+    computed("Port(s)", |service, _| or(&ports(service), NONE)),
+    AGE,
+    wide(computed("Selector", |service, _| {
+        pairs(&service["spec"]["selector"])
+    })),
 ];
-const SERVICE_ACCOUNT: &[Column] = &[computed("Name"), computed("Age")];
-const NAMESPACE: &[Column] = &[
-    computed("Name"),
-    field("Status", "/status/phase", ""),
-    computed("Age"),
-];
+const SERVICE_ACCOUNT: &[Column] = &[NAME, AGE];
+const NAMESPACE: &[Column] = &[NAME, field("Status", "/status/phase", ""), AGE];
 const NODE: &[Column] = &[
-    computed("Name"),
-    computed("Status"),
-    computed("Roles"),
-    computed("Age"),
+    NAME,
+    computed("Status", |node, _| json!(node_status(node))),
+    computed("Roles", |node, _| or(&roles(node), NONE)),
+    AGE,
     field("Version", "/status/nodeInfo/kubeletVersion", ""),
-    wide(computed("Internal-IP")),
-    wide(computed("External-IP")),
+    wide(computed("Internal-IP", |node, _| {
+        or(address(node, "InternalIP"), NONE)
+    })),
+    wide(computed("External-IP", |node, _| {
+        or(address(node, "ExternalIP"), NONE)
+    })),
     wide(field("OS-Image", "/status/nodeInfo/osImage", "<unknown>")),
     wide(field(
         "Kernel-Version",
@@ -108,44 +127,67 @@ const NODE: &[Column] = &[
     )),
 ];
 const EVENT: &[Column] = &[
-    computed("Last Seen"),
+    computed("Last Seen", |event, now| {
+        since(
+            event,
+            &["/lastTimestamp", "/eventTime", "/firstTimestamp"],
+            now,
+        )
+    }),
     field("Type", "/type", ""),
     field("Reason", "/reason", ""),
-    computed("Object"),
+    computed("Object", |event, _| {
+        let kind = text(event, "/involvedObject/kind").to_lowercase();
+        json!(format!("{kind}/{}", text(event, "/involvedObject/name")))
+    }),
     wide(field("Subobject", "/involvedObject/fieldPath", "")),
-    wide(computed("Source")),
-    computed("Message"),
-    wide(computed("First Seen")),
-    wide(computed("Count")),
-    wide(computed("Name")),
+    wide(computed("Source", |event, _| {
+        let mut source = vec![
+            text(event, "/source/component"),
+            text(event, "/source/host"),
+        ];
+        source.retain(|part| !part.is_empty());
+        json!(source.join(", "))
+    })),
+    computed("Message", |event, _| json!(text(event, "/message").trim())),
+    wide(computed("First Seen", |event, now| {
+        since(event, &["/firstTimestamp", "/eventTime"], now)
+    })),
+    wide(computed("Count", |event, _| {
+        json!(event["count"].as_i64().unwrap_or(1).to_string())
+    })),
+    wide(NAME),
 ];
-const CLUSTER_TRUST_BUNDLE: &[Column] = &[
-    computed("Name"),
-    field("SignerName", "/spec/signerName", "<none>"),
-];
+const CLUSTER_TRUST_BUNDLE: &[Column] = &[NAME, field("SignerName", "/spec/signerName", NONE)];
 const POD_CERTIFICATE_REQUEST: &[Column] = &[
-    computed("Name"),
+    NAME,
     field("PodName", "/spec/podName", ""),
     field("ServiceAccountName", "/spec/serviceAccountName", ""),
     field("NodeName", "/spec/nodeName", ""),
     field("SignerName", "/spec/signerName", ""),
-    computed("State"),
-    computed("UnverifiedUserAnnotations"),
+    // The condition that ended the request.
+    computed("State", |request, _| {
+        let last = items(request, "/status/conditions").next_back();
+        or(last.map_or("", |last| text(last, "/type")), "Pending")
+    }),
+    computed("UnverifiedUserAnnotations", |request, _| {
+        pairs(&request["spec"]["unverifiedUserAnnotations"])
+    }),
 ];
-const LEASE: &[Column] = &[
-    computed("Name"),
-    field("Holder", "/spec/holderIdentity", ""),
-    computed("Age"),
-];
+const LEASE: &[Column] = &[NAME, field("Holder", "/spec/holderIdentity", ""), AGE];
 const CSI_DRIVER: &[Column] = &[
-    computed("Name"),
-    computed("AttachRequired"),
-    computed("PodInfoOnMount"),
-    computed("StorageCapacity"),
-    computed("TokenRequests"),
-    computed("RequiresRepublish"),
-    computed("Modes"),
-    computed("Age"),
+    NAME,
+    computed("AttachRequired", |csi, _| flag(csi, "attachRequired")),
+    computed("PodInfoOnMount", |csi, _| flag(csi, "podInfoOnMount")),
+    computed("StorageCapacity", |csi, _| flag(csi, "storageCapacity")),
+    computed("TokenRequests", |csi, _| {
+        joined(items(csi, "/spec/tokenRequests").map(|request| &request["audience"]))
+    }),
+    computed("RequiresRepublish", |csi, _| flag(csi, "requiresRepublish")),
+    computed("Modes", |csi, _| {
+        joined(items(csi, "/spec/volumeLifecycleModes"))
+    }),
+    AGE,
 ];
 
 const fn columns(kind: ApiKind) -> &'static [Column] {
@@ -208,92 +250,51 @@ pub(super) fn partial(metadata: &Value) -> Value {
 
 /// The cells of a row, in the order of [`columns`].
 fn cells(kind: ApiKind, object: &Value, now: Timestamp) -> Vec<Value> {
-    let cells = columns(kind).iter().map(|column| match column.field {
-        Some((pointer, absent)) => or(text(object, pointer), absent),
-        None => computed_cell(kind, column.name, object, now),
+    let cells = columns(kind).iter().map(|column| match column.cell {
+        Cell::Field(pointer, absent) => or(text(object, pointer), absent),
+        Cell::Computed(cell) => cell(object, now),
     });
     cells.collect()
-}
-
-/// A cell that is more than a field of the object.
-fn computed_cell(kind: ApiKind, column: &str, object: &Value, now: Timestamp) -> Value {
-    const NONE: &str = "<none>";
-    let text = |pointer: &str| text(object, pointer);
-    let size = |field: &str| object[field].as_object().map_or(0, serde_json::Map::len);
-    let flag = |field: &str| json!(object["spec"][field] == true);
-    let since = |pointers: &[&str]| {
-        let mut times = pointers.iter().map(|pointer| text(pointer));
-        let first = times.find(|time| !time.is_empty());
-        json!(ago(first.unwrap_or(""), now))
-    };
-    let statuses = items(object, "/status/containerStatuses");
-    match (kind, column) {
-        (_, "Name") => json!(text("/metadata/name")),
-        (_, "Age") => since(&["/metadata/creationTimestamp"]),
-        (ApiKind::Pod, "Ready") => {
-            let ready = statuses.filter(|status| status["ready"] == true).count();
-            json!(format!(
-                "{ready}/{}",
-                items(object, "/spec/containers").count()
-            ))
-        }
-        (ApiKind::Pod, "Status") => json!(pod_status(object)),
-        (ApiKind::Pod, "Restarts") => {
-            let counts = statuses.filter_map(|status| status["restartCount"].as_i64());
-            json!(counts.sum::<i64>().to_string())
-        }
-        (ApiKind::Pod, "Readiness Gates") => or(&readiness_gates(object), NONE),
-        (ApiKind::ConfigMap, "Data") => json!(size("data") + size("binaryData")),
-        (ApiKind::Secret, "Data") => json!(size("data")),
-        (ApiKind::Service, "Port(s)") => or(&ports(object), NONE),
-        (ApiKind::Service, "Selector") => or(&pairs(&object["spec"]["selector"]), NONE),
-        (ApiKind::Node, "Status") => json!(node_status(object)),
-        (ApiKind::Node, "Roles") => or(&roles(object), NONE),
-        (ApiKind::Node, "Internal-IP") => or(address(object, "InternalIP"), NONE),
-        (ApiKind::Node, "External-IP") => or(address(object, "ExternalIP"), NONE),
-        (ApiKind::Event, "Last Seen") => {
-            since(&["/lastTimestamp", "/eventTime", "/firstTimestamp"])
-        }
-        (ApiKind::Event, "First Seen") => since(&["/firstTimestamp", "/eventTime"]),
-        (ApiKind::Event, "Object") => {
-            let kind = text("/involvedObject/kind").to_lowercase();
-            json!(format!("{kind}/{}", text("/involvedObject/name")))
-        }
-        (ApiKind::Event, "Source") => {
-            let source = [text("/source/component"), text("/source/host")];
-            let source: Vec<_> = source.into_iter().filter(|part| !part.is_empty()).collect();
-            json!(source.join(", "))
-        }
-        (ApiKind::Event, "Message") => json!(text("/message").trim()),
-        (ApiKind::Event, "Count") => json!(object["count"].as_i64().unwrap_or(1).to_string()),
-        (ApiKind::PodCertificateRequest, "State") => json!(request_state(object)),
-        (ApiKind::PodCertificateRequest, "UnverifiedUserAnnotations") => {
-            or(&pairs(&object["spec"]["unverifiedUserAnnotations"]), NONE)
-        }
-        (ApiKind::CsiDriver, "AttachRequired") => flag("attachRequired"),
-        (ApiKind::CsiDriver, "PodInfoOnMount") => flag("podInfoOnMount"),
-        (ApiKind::CsiDriver, "StorageCapacity") => flag("storageCapacity"),
-        (ApiKind::CsiDriver, "RequiresRepublish") => flag("requiresRepublish"),
-        (ApiKind::CsiDriver, "TokenRequests") => {
-            let requests = items(object, "/spec/tokenRequests");
-            joined(requests.filter_map(|request| request["audience"].as_str()))
-        }
-        (ApiKind::CsiDriver, "Modes") => {
-            joined(items(object, "/spec/volumeLifecycleModes").filter_map(Value::as_str))
-        }
-        _ => unreachable!("every column has a field, or is computed above"),
-    }
 }
 
 fn or(text: &str, absent: &str) -> Value {
     json!(if text.is_empty() { absent } else { text })
 }
 
-fn joined<'v>(words: impl Iterator<Item = &'v str>) -> Value {
-    match words.collect::<Vec<_>>().as_slice() {
-        [] => json!("<unset>"),
-        words => json!(words.join(",")),
+fn size(map: &Value) -> usize {
+    map.as_object().map_or(0, serde_json::Map::len)
+}
+
+fn flag(object: &Value, field: &str) -> Value {
+    json!(object["spec"][field] == true)
+}
+
+fn joined<'v>(words: impl Iterator<Item = &'v Value>) -> Value {
+    let words: Vec<_> = words.filter_map(Value::as_str).collect();
+    if words.is_empty() {
+        return json!("<unset>");
     }
+    json!(words.join(","))
+}
+
+/// How long ago the first of these times was that the object has.
+fn since(object: &Value, pointers: &[&str], now: Timestamp) -> Value {
+    let mut times = pointers.iter().map(|pointer| text(object, pointer));
+    let first = times.find(|time| !time.is_empty());
+    json!(ago(first.unwrap_or(""), now))
+}
+
+/// How many of the containers are ready: `1/2`.
+fn ready(pod: &Value) -> String {
+    let statuses = items(pod, "/status/containerStatuses");
+    let ready = statuses.filter(|status| status["ready"] == true).count();
+    format!("{ready}/{}", items(pod, "/spec/containers").count())
+}
+
+fn restarts(pod: &Value) -> i64 {
+    let statuses = items(pod, "/status/containerStatuses");
+    let counts = statuses.filter_map(|status| status["restartCount"].as_i64());
+    counts.sum()
 }
 
 /// How many of the conditions that a pod waits for hold: `1/2`; empty for none.
@@ -313,13 +314,6 @@ fn readiness_gates(pod: &Value) -> String {
 fn address<'v>(node: &'v Value, wanted: &str) -> &'v str {
     let found = items(node, "/status/addresses").find(|address| address["type"] == wanted);
     found.map_or("", |address| text(address, "/address"))
-}
-
-/// The condition that ended a request for a certificate.
-fn request_state(request: &Value) -> &str {
-    let last = items(request, "/status/conditions").next_back();
-    last.and_then(|last| last["type"].as_str())
-        .unwrap_or("Pending")
 }
 
 /// The reason of whatever keeps the pod, else its phase.
@@ -375,10 +369,10 @@ fn ports(service: &Value) -> String {
 }
 
 /// `a=1,b=2`.
-fn pairs(map: &Value) -> String {
+fn pairs(map: &Value) -> Value {
     let pairs = map.as_object().into_iter().flatten();
     let pairs = pairs.map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or("")));
-    pairs.collect::<Vec<_>>().join(",")
+    or(&pairs.collect::<Vec<_>>().join(","), NONE)
 }
 
 /// How long ago `time` was.

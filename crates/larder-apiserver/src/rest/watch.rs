@@ -57,8 +57,10 @@ pub(crate) struct WatchStream {
     deadline: Pin<Box<Sleep>>,
     /// When the next bookmark is due; `None` when the client does not want any.
     bookmark: Option<Pin<Box<Sleep>>>,
-    bookmark_interval: Duration,
 }
+
+/// Interval of bookmarks on a quiet watch, as in kube-apiserver.
+const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A last bookmark comes this long before the time limit, so that the client can resume from there.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
@@ -77,7 +79,6 @@ impl WatchStream {
         kind: ApiKind,
         params: WatchParams,
         format: Format,
-        bookmark_interval: Duration,
     ) -> Result<Self, ApiError> {
         let current = store.version_from(params.version)?;
         let start = match (params.initial_events, params.version) {
@@ -100,8 +101,7 @@ impl WatchStream {
             is_ended: false,
             bookmark: params
                 .bookmarks
-                .then(|| Box::pin(sleep_until(next_bookmark(deadline, bookmark_interval)))),
-            bookmark_interval,
+                .then(|| Box::pin(sleep_until(next_bookmark(deadline)))),
             deadline: Box::pin(sleep_until(deadline)),
         };
         match store.watch(kind, Arc::new(params.filter), start) {
@@ -204,8 +204,7 @@ impl WatchStream {
                     if due.as_mut().poll(context).is_pending() {
                         return Poll::Pending;
                     }
-                    let next = next_bookmark(self.deadline.deadline(), self.bookmark_interval);
-                    due.as_mut().reset(next);
+                    due.as_mut().reset(next_bookmark(self.deadline.deadline()));
                     if let Some(version) = watch.in_step_with() {
                         self.push_bookmark(version, false);
                     }
@@ -216,10 +215,10 @@ impl WatchStream {
 }
 
 /// When the next bookmark is due: after an interval, or shortly before the time limit.
-fn next_bookmark(deadline: Instant, interval: Duration) -> Instant {
+fn next_bookmark(deadline: Instant) -> Instant {
     let now = Instant::now();
     let last = deadline
         .checked_sub(LAST_BOOKMARK)
         .filter(|last| *last > now);
-    (now + interval).min(last.unwrap_or(deadline))
+    (now + BOOKMARK_INTERVAL).min(last.unwrap_or(deadline))
 }

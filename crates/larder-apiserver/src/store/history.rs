@@ -73,11 +73,8 @@ impl History {
 
     /// Forgets all changes up to `version`.
     pub(super) fn compact(&mut self, version: u64) {
-        while self
-            .changes
-            .front()
-            .is_some_and(|change| change.object.version <= version)
-        {
+        let is_old = |change: &Change| change.object.version <= version;
+        while self.changes.front().is_some_and(is_old) {
             self.forget_oldest();
         }
         self.compacted = self.compacted.max(version);

@@ -147,10 +147,8 @@ impl Watch {
             return Poll::Ready(Taken::Over(end));
         }
         let Some(pending) = watcher.pending.take_if(|_| !paused) else {
-            watcher
-                .waker
-                .get_or_insert_with(|| waker.clone())
-                .clone_from(waker);
+            let known = watcher.waker.get_or_insert_with(|| waker.clone());
+            known.clone_from(waker);
             return Poll::Pending;
         };
         let filter = watcher.filter.clone();
@@ -225,10 +223,8 @@ impl Watchers {
         let ids = scopes.iter().filter_map(|scope| self.by_scope.get(scope));
         let mut wakers = Vec::new();
         for id in ids.flatten() {
-            let watcher = self
-                .by_id
-                .get_mut(id)
-                .expect("the index holds ids of `by_id`");
+            let watcher = self.by_id.get_mut(id);
+            let watcher = watcher.expect("the index holds ids of `by_id`");
             #[cfg(test)]
             {
                 self.compared += 1;
@@ -250,8 +246,8 @@ impl Watchers {
     }
 
     pub(super) fn wake_all(&mut self) -> Vec<Waker> {
-        self.by_id
-            .values_mut()
+        let watchers = self.by_id.values_mut();
+        watchers
             .filter_map(|watcher| watcher.waker.take())
             .collect()
     }
@@ -260,20 +256,15 @@ impl Watchers {
 impl Change {
     /// Whether a watcher with `filter` sees this change at all.
     fn concerns(&self, filter: &Filter) -> bool {
-        filter.matches(&self.object)
-            || self
-                .previous
-                .as_ref()
-                .is_some_and(|object| filter.matches(object))
+        let previous = self.previous.as_ref();
+        filter.matches(&self.object) || previous.is_some_and(|object| filter.matches(object))
     }
 
     /// This change as a watcher with `filter` sees it: an object that begins to match is added, one that stops is
     /// deleted.
     fn through(&self, filter: &Filter) -> Option<WatchEvent> {
-        let before = self
-            .previous
-            .as_ref()
-            .filter(|object| filter.matches(object));
+        let before = self.previous.as_ref();
+        let before = before.filter(|object| filter.matches(object));
         let deleted = self.object.event == EventType::Deleted;
         let after = (!deleted && filter.matches(&self.object)).then_some(&self.object);
         let (event, object) = match (before, after) {

@@ -7,14 +7,14 @@ use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest};
 use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::TOKEN_SECS};
 use serde_json::{Value, json};
 
-use super::{Writer, metadata::new_uid};
+use super::{Writer, metadata::check_name};
 use crate::{
     clock::rfc3339,
     json::{decode, without_values},
     object::Object,
     resource::ApiKind,
     status::{ApiError, Cause},
-    tokens::{Claims, ISSUER},
+    tokens::ISSUER,
 };
 
 impl Writer {
@@ -29,12 +29,7 @@ impl Writer {
         })?;
         let spec = request.spec.unwrap_or_default();
         let given = request.metadata.name.as_deref().unwrap_or_default();
-        if !given.is_empty() && given != key.name {
-            return Err(ApiError::bad_request(format!(
-                "the name of the object ({given}) does not match the name on the URL ({})",
-                key.name
-            )));
-        }
+        check_name(given, &key.name)?;
         let account = self.store.require(ApiKind::ServiceAccount, key)?;
         let seconds = spec.expiration_seconds.unwrap_or(TOKEN_EXPIRATION_SECS);
         let problem = match seconds {
@@ -55,15 +50,11 @@ impl Writer {
         };
         let bound = spec.bound_object_ref.as_ref();
         let bound = bound.map(|reference| self.bound_object(key, reference));
-        let claims = Claims {
-            account: &account,
-            bound_to: bound.transpose()?,
-            audiences: &audiences,
-            lifetime: SignedDuration::from_secs(seconds),
-            id: new_uid(),
-        };
-        let now = self.clock.now();
-        let token = self.tokens.issue(&claims, now);
+        let bound = bound.transpose()?;
+        let (lifetime, now) = (SignedDuration::from_secs(seconds), self.clock.now());
+        let token = self
+            .tokens
+            .issue(&account, bound, &audiences, lifetime, now);
         let token = token.map_err(|_| ApiError::internal("cannot sign the token"))?;
         body["metadata"]["name"] = key.name.as_str().into();
         body["metadata"]["namespace"] = key.namespace.as_str().into();
@@ -74,7 +65,7 @@ impl Writer {
         }
         body["spec"]["audiences"] = json!(audiences);
         body["spec"]["expirationSeconds"] = seconds.into();
-        let expires = rfc3339(now + SignedDuration::from_secs(seconds));
+        let expires = rfc3339(now + lifetime);
         body["status"] = json!({"token": token, "expirationTimestamp": expires});
         Ok(body)
     }

@@ -10,7 +10,7 @@ use super::options::FieldValidation;
 use crate::{
     json::{MAX_DEPTH, depth, json_type},
     resource::{ApiKind, Resource},
-    status::ApiError,
+    status::{ApiError, Cause},
 };
 
 /// Why a body is not an object of its kind.
@@ -29,20 +29,19 @@ impl BodyError {
 
     /// 400, as for a whole body.
     pub(super) fn of_body(self, resource: &Resource) -> ApiError {
-        let kind = resource.name;
+        let (kind, version) = (resource.name, resource.version);
         ApiError::bad_request(match self {
             Self::OtherType(text) => text,
-            Self::Unreadable(why) => format!(
-                "{kind} in version \"{}\" cannot be handled as a {kind}: {why}",
-                resource.version
-            ),
+            Self::Unreadable(why) => {
+                format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}")
+            }
         })
     }
 
     /// 422, as for what a patch makes of an object.
     pub(super) fn of_patch(self) -> ApiError {
         let (Self::OtherType(why) | Self::Unreadable(why)) = self;
-        ApiError::unfit_result(&why)
+        ApiError::invalid_unnamed("", "", Cause::invalid("patch", why))
     }
 }
 
@@ -95,16 +94,15 @@ pub(super) fn decode(
         find_unknown(&body, &value, "", &mut unknown);
     }
     if field_validation == FieldValidation::Strict && !unknown.is_empty() {
-        let unknown = unknown.join(", ");
-        return Err(BodyError::Unreadable(format!(
-            "strict decoding error: {unknown}"
-        )));
+        let why = format!("strict decoding error: {}", unknown.join(", "));
+        return Err(BodyError::Unreadable(why));
     }
     Ok((value, unknown))
 }
 
 /// Why a body of another type than `resource`'s is rejected.
 fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
+    let expected = resource.name;
     let version = api_version
         .rsplit_once('/')
         .map_or(api_version, |(_, version)| version);
@@ -113,19 +111,13 @@ fn other_type(resource: &Resource, kind: &str, api_version: &str) -> String {
             "" => "core",
             group => group.split('.').next().unwrap_or_default(),
         };
-        format!(
-            "converting ({version}.{kind}) to ({group}.{}): unknown conversion",
-            resource.name
-        )
+        format!("converting ({version}.{kind}) to ({group}.{expected}): unknown conversion")
     } else {
         format!(
             "no kind \"{kind}\" is registered for version \"{api_version}\" in scheme \"k8s.io/kubernetes/pkg/api/legacyscheme/scheme.go:30\""
         )
     };
-    format!(
-        "{kind} in version \"{version}\" cannot be handled as a {}: {why}",
-        resource.name
-    )
+    format!("{kind} in version \"{version}\" cannot be handled as a {expected}: {why}")
 }
 
 /// A field of which people often get the type wrong, as a number or `yes` in YAML that should be text: the kind, or

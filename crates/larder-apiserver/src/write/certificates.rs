@@ -32,7 +32,7 @@ const ENDINGS: [&str; 3] = ["Issued", "Denied", "Failed"];
 pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Cause>) {
     if let Some(old) = old {
         if old["spec"] != new["spec"] {
-            causes.push(invalid("spec", None, "field is immutable"));
+            causes.push(Cause::invalid("spec", "field is immutable"));
         }
         return;
     }
@@ -40,7 +40,7 @@ pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Caus
     if !is_signer_name(signer) {
         let rule =
             "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-        causes.push(invalid("spec.signerName", Some(signer), rule));
+        causes.push(invalid("spec.signerName", signer, rule));
     }
     for field in ["podName", "serviceAccountName", "nodeName"] {
         if text(new, &format!("/spec/{field}")).is_empty() {
@@ -59,7 +59,7 @@ pub(super) fn check_spec(old: Option<&Value>, new: &Value, causes: &mut Vec<Caus
     for key in annotations.into_iter().flat_map(|all| all.keys()) {
         if !key.contains('/') {
             let rule = "must be a domain-prefixed key (such as \"acme.io/foo\")";
-            causes.push(invalid("spec.unverifiedUserAnnotations", Some(key), rule));
+            causes.push(invalid("spec.unverifiedUserAnnotations", key, rule));
         }
     }
     check_key(new, causes);
@@ -70,23 +70,23 @@ fn check_key(request: &Value, causes: &mut Vec<Cause>) {
     let Some(der) = stub(request) else {
         let rule =
             "exactly one of (stubPKCS10Request) or (pkixPublicKey, proofOfPossession) must be set";
-        return causes.push(invalid("spec", None, rule));
+        return causes.push(Cause::invalid("spec", rule));
     };
     let (value, rule) = match requested_key(&der).and_then(PublicKey::parse) {
-        None => (None, "must be a valid PKCS#10 CSR"),
+        None => return causes.push(Cause::invalid(field, "must be a valid PKCS#10 CSR")),
         Some(PublicKey::Ed25519 | PublicKey::Elliptic(Some(_)) | PublicKey::Rsa(3072 | 4096)) => {
             return;
         }
         Some(PublicKey::Rsa(bits)) => (
-            Some(format!("{bits}-bit modulus")),
+            format!("{bits}-bit modulus"),
             "RSA keys must have modulus size 3072 or 4096",
         ),
         Some(PublicKey::Elliptic(None)) => (
-            Some("curve of another name".to_owned()),
+            "curve of another name".to_owned(),
             "elliptic public keys must use curve P256, P384, or P521",
         ),
     };
-    causes.push(invalid(field, value.as_deref(), rule));
+    causes.push(invalid(field, &value, rule));
 }
 
 /// Checks what a signer answers at `now`: one ending, once, and with it a certificate that fits the request.
@@ -96,36 +96,31 @@ pub(super) fn check_status(old: &Value, new: &Value, now: Timestamp, causes: &mu
     }
     if items(old, "/status/conditions").next().is_some() {
         let rule = "immutable after PodCertificateRequest is issued, denied, or failed";
-        return causes.push(invalid("status", None, rule));
+        return causes.push(Cause::invalid("status", rule));
     }
     let conditions: Vec<_> = items(new, "/status/conditions").collect();
     if conditions.is_empty() {
         let rule =
             "status is immutable unless transitioning to \"Issued\", \"Denied\", or \"Failed\"";
-        return causes.push(invalid("status", None, rule));
+        return causes.push(Cause::invalid("status", rule));
     }
     for (index, condition) in conditions.iter().enumerate() {
         let word = |field: &str| condition[field].as_str().unwrap_or_default();
         let (type_, field) = (word("type"), format!("status.conditions.[{index}]"));
+        let type_field = format!("{field}.type");
         if !ENDINGS.contains(&type_) {
-            causes.push(Cause::unsupported(
-                &format!("{field}.type"),
-                type_,
-                &ENDINGS,
-            ));
+            causes.push(Cause::unsupported(&type_field, type_, &ENDINGS));
         } else if index > 0 {
             let rule = "There may be at most one condition with type \"Issued\", \"Denied\", or \"Failed\"";
-            causes.push(invalid(&format!("{field}.type"), Some(type_), rule));
+            causes.push(invalid(&type_field, type_, rule));
         }
         if word("status") != "True" {
             let status = format!("{field}.status");
             causes.push(Cause::unsupported(&status, word("status"), &["True"]));
         }
         if word("reason").is_empty() {
-            causes.push(Cause::required(
-                &format!("status.conditions[{index}].reason"),
-                "",
-            ));
+            let reason = format!("status.conditions[{index}].reason");
+            causes.push(Cause::required(&reason, ""));
         }
     }
     if !causes.is_empty() {
@@ -135,7 +130,7 @@ pub(super) fn check_status(old: &Value, new: &Value, now: Timestamp, causes: &mu
         check_issued(new, now, causes);
     } else if has_certificate(new) {
         let rule = "non-condition status fields must be empty when denying or failing the PodCertificateRequest";
-        causes.push(invalid("status", None, rule));
+        causes.push(Cause::invalid("status", rule));
     }
 }
 
@@ -165,17 +160,17 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
         Some([leaf, ..]) => leaf,
         Some([]) => {
             let rule = "issued certificate chain must contain at least one certificate";
-            return causes.push(invalid(field, Some(chain), rule));
+            return causes.push(invalid(field, chain, rule));
         }
         None => {
             let rule = "issued certificate chain must consist of PEM-wrapped certificates only";
-            return causes.push(invalid(field, Some(chain), rule));
+            return causes.push(invalid(field, chain, rule));
         }
     };
     let asked = stub(request);
     if asked.as_deref().and_then(requested_key) != Some(leaf.public_key) {
         let rule = "leaf certificate was not issued to the requested public key";
-        return causes.push(invalid(field, Some(chain), rule));
+        return causes.push(invalid(field, chain, rule));
     }
     let time = |field: &str| text(request, &format!("/status/{field}")).to_owned();
     for (name, encoded, shown) in [
@@ -188,30 +183,26 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
             causes.push(Cause::required(&field, rule));
         } else if given != *encoded {
             let rule = format!("must be set to the {shown} time encoded in the leaf certificate");
-            causes.push(invalid(&field, Some(&given), &rule));
+            causes.push(invalid(&field, &given, &rule));
         }
     }
     let parsed = |text: &str| Timestamp::from_str(text).ok();
     let (Some(begin), Some(end)) = (parsed(&leaf.not_before), parsed(&leaf.not_after)) else {
-        return causes.push(invalid(
-            field,
-            Some(chain),
-            "leaf certificate has no valid times",
-        ));
+        return causes.push(invalid(field, chain, "leaf certificate has no valid times"));
     };
     if begin.duration_since(now).abs() > SKEW {
         let rule = "must be set to within 5 minutes of kube-apiserver's current time";
-        causes.push(invalid("status.notBefore", Some(&leaf.not_before), rule));
+        causes.push(invalid("status.notBefore", &leaf.not_before, rule));
     }
     let life = end.duration_since(begin).as_secs();
     let longest = max_seconds(request);
     if life < 3600 {
         let rule = "leaf certificate lifetime must be >= 1 hour";
-        causes.push(invalid(field, None, rule));
+        causes.push(Cause::invalid(field, rule));
     } else if life > longest {
         let rule =
             format!("leaf certificate lifetime must be <= spec.maxExpirationSeconds ({longest})");
-        causes.push(invalid(field, None, &rule));
+        causes.push(Cause::invalid(field, &rule));
     }
     let (field, given) = ("status.beginRefreshAt", time("beginRefreshAt"));
     match parsed(&given) {
@@ -221,11 +212,11 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
         }
         Some(refresh) if refresh.duration_since(begin) < MARGIN => {
             let rule = "must be at least 10 minutes after status.notBefore";
-            causes.push(invalid(field, Some(&given), rule));
+            causes.push(invalid(field, &given, rule));
         }
         Some(refresh) if end.duration_since(refresh) < MARGIN => {
             let rule = "must be at least 10 minutes before status.notAfter";
-            causes.push(invalid(field, Some(&given), rule));
+            causes.push(invalid(field, &given, rule));
         }
         Some(_) => {}
     }
@@ -244,9 +235,6 @@ fn max_seconds(request: &Value) -> i64 {
         .unwrap_or(CERTIFICATE_EXPIRATION_SECS.into())
 }
 
-fn invalid(field: &str, value: Option<&str>, rule: &str) -> Cause {
-    match value {
-        Some(value) => Cause::invalid(field, format_args!("{value:?}: {rule}")),
-        None => Cause::invalid(field, rule),
-    }
+fn invalid(field: &str, value: &str, rule: &str) -> Cause {
+    Cause::invalid(field, format_args!("{value:?}: {rule}"))
 }

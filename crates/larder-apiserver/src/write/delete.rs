@@ -108,7 +108,7 @@ fn grace(pod: &serde_json::Value, options: &DeleteOptions) -> i64 {
 }
 
 fn check_preconditions(current: &Object, options: &DeleteOptions) -> Result<(), ApiError> {
-    let Some(preconditions) = &options.preconditions else {
+    let Some(wanted) = &options.preconditions else {
         return Ok(());
     };
     let check = |what: &str, wanted: &Option<SmolStr>, held: &str, happened: &str| match wanted {
@@ -122,16 +122,7 @@ fn check_preconditions(current: &Object, options: &DeleteOptions) -> Result<(), 
         _ => Ok(()),
     };
     let version = current.version.to_string();
-    check(
-        "UID",
-        &preconditions.uid,
-        &current.uid,
-        "deleted and then recreated",
-    )?;
-    check(
-        "ResourceVersion",
-        &preconditions.resource_version,
-        &version,
-        "modified",
-    )
+    let (uid, wanted_version) = (&wanted.uid, &wanted.resource_version);
+    check("UID", uid, &current.uid, "deleted and then recreated")?;
+    check("ResourceVersion", wanted_version, &version, "modified")
 }

@@ -140,11 +140,8 @@ pub(super) fn finish(resource: &Resource, value: &mut Value) {
         ApiKind::Event => {
             let times = ["eventTime", "firstTimestamp", "lastTimestamp"];
             show(value, &times, Value::Null);
-            show(
-                value,
-                &["reportingComponent", "reportingInstance"],
-                "".into(),
-            );
+            let reporters = ["reportingComponent", "reportingInstance"];
+            show(value, &reporters, "".into());
         }
         ApiKind::PodCertificateRequest => {
             let keys = ["pkixPublicKey", "proofOfPossession"];

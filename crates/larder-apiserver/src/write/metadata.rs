@@ -73,13 +73,7 @@ pub(super) fn for_update(
     key: &ObjectKey,
     by_patch: bool,
 ) -> Result<(), ApiError> {
-    let given = name(value);
-    if !given.is_empty() && given != key.name {
-        return Err(ApiError::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({})",
-            key.name
-        )));
-    }
+    check_name(name(value), &key.name)?;
     let version = text(value, "/metadata/resourceVersion");
     if !version.is_empty() && version != text(old, "/metadata/resourceVersion") {
         return Err(ApiError::modified(resource.kind, &key.name));
@@ -130,14 +124,22 @@ pub(super) fn for_update(
     Ok(())
 }
 
+/// Checks that a name which an object states is the one on the URL.
+pub(super) fn check_name(given: &str, name: &str) -> Result<(), ApiError> {
+    if given.is_empty() || given == name {
+        return Ok(());
+    }
+    Err(ApiError::bad_request(format!(
+        "the name of the object ({given}) does not match the name on the URL ({name})"
+    )))
+}
+
 fn set_namespace(
     metadata: &mut Map<String, Value>,
     namespace: Option<&str>,
 ) -> Result<(), ApiError> {
-    let given = metadata
-        .get("namespace")
-        .and_then(Value::as_str)
-        .unwrap_or_default();
+    let given = metadata.get("namespace").and_then(Value::as_str);
+    let given = given.unwrap_or_default();
     if !given.is_empty() && given != namespace.unwrap_or_default() {
         return Err(ApiError::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",

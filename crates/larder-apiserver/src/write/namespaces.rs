@@ -40,11 +40,8 @@ impl Writer {
     ///
     /// `name` is not one.
     pub(crate) fn ensure_namespace(&self, name: &str) -> Result<(), ApiError> {
-        if self
-            .store
-            .get(ApiKind::Namespace, &ObjectKey::new("", name))
-            .is_none()
-        {
+        let key = ObjectKey::new("", name);
+        if self.store.get(ApiKind::Namespace, &key).is_none() {
             let body = json!({"metadata": {"name": name}});
             let params = WriteParams::default();
             match self.create(ApiKind::Namespace, None, body, Part::Main, params) {
@@ -127,9 +124,8 @@ impl Writer {
 
     /// The namespace, if it is terminating and its content still keeps it.
     fn terminating(&self, name: &str) -> Option<Arc<Object>> {
-        let held = self
-            .store
-            .get(ApiKind::Namespace, &ObjectKey::new("", name))?;
+        let key = ObjectKey::new("", name);
+        let held = self.store.get(ApiKind::Namespace, &key)?;
         let waits = held.field("status.phase") == "Terminating"
             && held.value()["spec"]["finalizers"] == json!(["kubernetes"]);
         waits.then_some(held)

@@ -41,15 +41,9 @@ impl WriteParams {
             Some("Warn") => FieldValidation::Warn,
             Some("Strict") => FieldValidation::Strict,
             Some(other) => {
-                return Err(ApiError::invalid(
-                    options,
-                    "",
-                    vec![Cause::unsupported(
-                        "fieldValidation",
-                        other,
-                        &["", "Ignore", "Strict", "Warn"],
-                    )],
-                ));
+                let supported = ["", "Ignore", "Strict", "Warn"];
+                let cause = Cause::unsupported("fieldValidation", other, &supported);
+                return Err(ApiError::invalid(options, "", vec![cause]));
             }
         };
         Ok(Self {
@@ -102,18 +96,15 @@ impl DeleteOptions {
         }
     }
 
-    /// The options in `body`; in the query when there is no body.
-    pub(crate) fn parse(query: &Query<'_>, body: Option<Value>) -> Result<Self, ApiError> {
-        match body {
-            Some(body) => Self::of_body(&body),
-            None => Self {
-                grace_period_seconds: query.number("gracePeriodSeconds")?,
-                propagation_policy: query.get("propagationPolicy").map(str::to_owned),
-                dry_run: query.all("dryRun").map(str::to_owned).collect(),
-                ..Self::default()
-            }
-            .checked(),
-        }
+    /// The options in the query, where they are when there is no body.
+    pub(crate) fn of_query(query: &Query<'_>) -> Result<Self, ApiError> {
+        let options = Self {
+            grace_period_seconds: query.number("gracePeriodSeconds")?,
+            propagation_policy: query.get("propagationPolicy").map(str::to_owned),
+            dry_run: query.all("dryRun").map(str::to_owned).collect(),
+            ..Self::default()
+        };
+        options.checked()
     }
 
     /// The options that `body` holds.
@@ -138,11 +129,8 @@ impl DeleteOptions {
         if let Some(policy) = &options.propagation_policy
             && !matches!(&**policy, "Foreground" | "Background" | "Orphan")
         {
-            let cause = Cause::unsupported(
-                "propagationPolicy",
-                policy,
-                &["Foreground", "Background", "Orphan", "nil"],
-            );
+            let supported = ["Foreground", "Background", "Orphan", "nil"];
+            let cause = Cause::unsupported("propagationPolicy", policy, &supported);
             return Err(ApiError::invalid("DeleteOptions", "", vec![cause]));
         }
         if options.grace_period_seconds.is_some_and(|grace| grace < 0) {

@@ -27,8 +27,8 @@ impl Writer {
             let held = current.field("spec.nodeName");
             if !held.is_empty() {
                 let why = format!("pod {} is already assigned to node \"{held}\"", key.name);
-                let (kind, name) = (ApiKind::Pod, &key.name);
-                return Err(ApiError::subresource_conflict(kind, "binding", name, &why));
+                let (kind, shown) = (ApiKind::Pod, "pods/binding".into());
+                return Err(ApiError::conflict_on(kind, shown, &key.name, &why));
             }
             let mut value = current.value();
             value["spec"]["nodeName"] = node.into();

@@ -25,6 +25,9 @@ use crate::{
     status::{ApiError, Cause},
 };
 
+/// [`MIRROR`], as errors name it.
+const MIRROR_FIELD: &str = "metadata.annotations[kubernetes.io/config.mirror]";
+
 /// Fills defaults into `value`, and checks it `now`; `old` is what it replaces.
 ///
 /// # Errors
@@ -47,10 +50,8 @@ pub(super) fn apply(
                 check_pod_update(old, value, &mut causes);
             }
             if value.pointer(MIRROR).is_some() && text(value, "/spec/nodeName").is_empty() {
-                causes.push(Cause::invalid(
-                    "metadata.annotations[kubernetes.io/config.mirror]",
-                    "must set spec.nodeName if mirror pod annotation is set",
-                ));
+                let why = "must set spec.nodeName if mirror pod annotation is set";
+                causes.push(Cause::invalid(MIRROR_FIELD, why));
             }
             typed::<Pod>(value, defaults::pod, validation::pod)?
         }
@@ -84,10 +85,8 @@ pub(super) fn apply(
             typed::<ServiceAccount>(value, |_| {}, validation::service_account)?
         }
         ApiKind::Event => {
-            let (of, held) = (
-                text(value, "/metadata/namespace"),
-                text(value, "/involvedObject/namespace"),
-            );
+            let of = text(value, "/metadata/namespace");
+            let held = text(value, "/involvedObject/namespace");
             // An object of cluster scope has its events in the default namespace.
             if of != held && !(held.is_empty() && of == "default") {
                 let why = format!("{held:?}: does not match event.namespace");
@@ -166,10 +165,8 @@ fn check_lease(lease: &Value, causes: &mut Vec<Cause>) {
         ("leaseTransitions", 0, "must be greater than or equal to 0"),
     ] {
         if let Some(given) = lease["spec"][field].as_i64().filter(|&given| given < least) {
-            causes.push(Cause::invalid(
-                &format!("spec.{field}"),
-                format_args!("{given}: {why}"),
-            ));
+            let (field, why) = (format!("spec.{field}"), format!("{given}: {why}"));
+            causes.push(Cause::invalid(&field, why));
         }
     }
 }
@@ -178,10 +175,8 @@ fn check_lease(lease: &Value, causes: &mut Vec<Cause>) {
 /// back.
 fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if old.pointer(MIRROR) != new.pointer(MIRROR) {
-        causes.push(Cause::invalid(
-            "metadata.annotations[kubernetes.io/config.mirror]",
-            "may not be added, changed or removed",
-        ));
+        let why = "may not be added, changed or removed";
+        causes.push(Cause::invalid(MIRROR_FIELD, why));
     }
     let fixed = |pod: &Value| {
         let mut spec = pod["spec"].clone();
@@ -212,9 +207,7 @@ fn check_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     }
     let new: HashSet<_> = items(&defaulted, "/spec/tolerations").collect();
     if !items(old, "/spec/tolerations").all(|toleration| new.contains(toleration)) {
-        causes.push(Cause::invalid(
-            "spec.tolerations",
-            "existing tolerations may not be changed or removed",
-        ));
+        let why = "existing tolerations may not be changed or removed";
+        causes.push(Cause::invalid("spec.tolerations", why));
     }
 }

@@ -82,10 +82,8 @@ impl Writer {
                 .collect();
             for port in ports_mut(service) {
                 if port["nodePort"].as_i64().unwrap_or(0) == 0 {
-                    let free = NODE_PORTS
-                        .into_iter()
-                        .find(|port| !used.contains(port))
-                        .ok_or_else(|| ApiError::internal("no node port is free"))?;
+                    let free = NODE_PORTS.into_iter().find(|port| !used.contains(port));
+                    let free = free.ok_or_else(|| ApiError::internal("no node port is free"))?;
                     used.insert(free);
                     port["nodePort"] = free.into();
                 }

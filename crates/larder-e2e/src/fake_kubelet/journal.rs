@@ -1,6 +1,5 @@
 //! The journal of events about pods, for tests that measure and count.
 
-use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// An event about a pod.
@@ -42,24 +41,4 @@ pub enum Stage {
     Started,
     /// The volumes are gone.
     TornDown,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Journal(Mutex<Vec<Happening>>);
-
-impl Journal {
-    pub(super) fn note(&self, pod: String, stage: Stage) {
-        let at = Instant::now();
-        self.0.lock().push(Happening { at, pod, stage });
-    }
-
-    pub(super) fn all(&self) -> Vec<Happening> {
-        self.0.lock().clone()
-    }
-
-    pub(super) fn count(&self, pod: &str, counts: impl Fn(&Stage) -> bool) -> usize {
-        let journal = self.0.lock();
-        let fits = |happening: &&Happening| happening.pod == pod && counts(&happening.stage);
-        journal.iter().filter(fits).count()
-    }
 }

@@ -115,7 +115,7 @@ impl Node {
 
     fn swaps(&self) -> usize {
         let is_swap = |stage: &Stage| matches!(stage, Stage::SetUp { swapped: true, .. });
-        self.kubelet.kubelet.journal.count("web", is_swap)
+        self.kubelet.kubelet.count("web", is_swap)
     }
 }
 

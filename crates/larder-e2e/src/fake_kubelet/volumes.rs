@@ -69,11 +69,9 @@ impl Volumes {
 
     pub(super) fn are_mounted(&self, uid: &str) -> bool {
         let pods = self.0.lock();
-        let volumes = pods
-            .get(uid)
-            .into_iter()
-            .flat_map(|pod| pod.by_name.values());
-        volumes.into_iter().all(|volume| volume.is_mounted)
+        let volumes = pods.get(uid).map(|pod| pod.by_name.values());
+        let mut volumes = volumes.into_iter().flatten();
+        volumes.all(|volume| volume.is_mounted)
     }
 
     /// The volumes of the pod are no longer wanted: nothing is written any more.

@@ -200,10 +200,8 @@ impl Worker {
         }
         let patch = Patch::Merge(json!({"status": &status}));
         let name = pod.metadata.name.as_deref().unwrap_or_default();
-        let patched = self
-            .pods(pod)
-            .patch_status(name, &PatchParams::default(), &patch)
-            .await;
+        let (pods, params) = (self.pods(pod), PatchParams::default());
+        let patched = pods.patch_status(name, &params, &patch).await;
         // A pod that was removed meanwhile needs no status; the next sync writes one that failed.
         if patched.is_ok() {
             self.status = status;
@@ -231,10 +229,8 @@ impl Worker {
         kubelet.note(pod, Stage::TornDown);
         let is_deleted =
             |desired: &Desired| desired.gone || desired.pod.metadata.deletion_timestamp.is_some();
-        let is_gone = slot
-            .wait_for(is_deleted)
-            .await
-            .is_ok_and(|desired| desired.gone);
+        let deleted = slot.wait_for(is_deleted).await;
+        let is_gone = deleted.is_ok_and(|desired| desired.gone);
         if !is_gone {
             let params = DeleteParams::default().grace_period(0);
             let params = params.preconditions(Preconditions {

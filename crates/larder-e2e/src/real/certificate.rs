@@ -60,10 +60,8 @@ impl ClientAuthority {
         let number = fs::read_dir(folder)?.count();
         let file = folder.join(format!("kubelet-client-{number}.pem"));
         fs::write(&file, certificate.pem() + &key.serialize_pem())?;
-        let (link, new) = (
-            folder.join("kubelet-client-current.pem"),
-            folder.join("new"),
-        );
+        let link = folder.join("kubelet-client-current.pem");
+        let new = folder.join("new");
         symlink(&file, &new)?;
         if link.exists() {
             fs::remove_file(&link)?;

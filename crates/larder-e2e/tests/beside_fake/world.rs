@@ -425,7 +425,7 @@ impl World {
 }
 
 /// A fault of larder's PATCHes alone.
-pub(crate) fn on_touch() -> Fault<()> {
+pub(crate) fn on_touch() -> Fault {
     Fault::on(Verb::Patch).user(USER).resource("pods")
 }
 

@@ -63,7 +63,7 @@ async fn heals(fault: Fault, hits: u32, seconds: Range<f64>, failures: &[&str]) 
     assert_eq!(cluster.server.open_watches(), 1);
 }
 
-fn watches(times: u32) -> Fault<()> {
+fn watches(times: u32) -> Fault {
     Fault::on(Verb::Watch).times(times)
 }
 

@@ -20,12 +20,6 @@ pub(super) enum Touching {
     Sent(BoxFuture<'static, (Permit, TouchAnswer)>),
 }
 
-/// The result of a touch.
-pub(super) enum TouchStep {
-    Granted(Permit),
-    Answered(Permit, TouchAnswer),
-}
-
 impl Touching {
     /// Sends `request` now: the worker follows swaps before it next waits for anything, which takes a thread.
     fn start(mut request: BoxFuture<'static, (Permit, TouchAnswer)>) -> Self {
@@ -35,14 +29,14 @@ impl Touching {
         }
     }
 
-    /// Waits for the next step. Cancel-safe.
-    pub(super) async fn next(&mut self) -> TouchStep {
+    /// Waits for the permit to touch, then for the answer to the touch. Cancel-safe.
+    pub(super) async fn next(&mut self) -> (Permit, Option<TouchAnswer>) {
         match self {
             Self::Idle => future::pending().await,
-            Self::Queued(queued) => TouchStep::Granted(queued.granted().await),
+            Self::Queued(queued) => (queued.granted().await, None),
             Self::Sent(answer) => {
                 let (permit, answer) = answer.await;
-                TouchStep::Answered(permit, answer)
+                (permit, Some(answer))
             }
         }
     }
@@ -91,29 +85,30 @@ impl BesideWorker {
     }
 
     /// Takes in a step of a touch; returns the permit to send it.
-    pub(super) fn touch_stepped(&mut self, step: TouchStep) -> Option<Permit> {
+    pub(super) fn touch_stepped(
+        &mut self,
+        (mut permit, answer): (Permit, Option<TouchAnswer>),
+    ) -> Option<Permit> {
         self.touching = Touching::Idle;
-        match step {
-            TouchStep::Granted(permit) => Some(permit),
-            TouchStep::Answered(mut permit, answer) => {
-                let pod = &self.work.entry.name;
-                self.beside.metrics.touched(answer.label());
-                match &answer {
-                    TouchAnswer::Touched { resource_version } => {
-                        debug!(%pod, %resource_version, "touched the pod");
-                    }
-                    TouchAnswer::Throttled { retry_after } => permit.throttled(*retry_after),
-                    TouchAnswer::Forbidden { permission } => self.beside.node.forbidden(permission),
-                    TouchAnswer::Refused { message } => {
-                        warn!(%pod, error = message, "API server rejected the touch, will retry");
-                    }
-                    _ => {}
-                }
-                self.rules
-                    .answered(answer, self.work.rng.f64(), Instant::now());
-                None
+        let Some(answer) = answer else {
+            return Some(permit);
+        };
+        let pod = &self.work.entry.name;
+        self.beside.metrics.touched(answer.label());
+        match &answer {
+            TouchAnswer::Touched { resource_version } => {
+                debug!(%pod, %resource_version, "touched the pod");
             }
+            TouchAnswer::Throttled { retry_after } => permit.throttled(*retry_after),
+            TouchAnswer::Forbidden { permission } => self.beside.node.forbidden(permission),
+            TouchAnswer::Refused { message } => {
+                warn!(%pod, error = message, "API server rejected the touch, will retry");
+            }
+            _ => {}
         }
+        self.rules
+            .answered(answer, self.work.rng.f64(), Instant::now());
+        None
     }
 }
 
