@@ -15,7 +15,7 @@ pub(crate) fn delivered<N: AsRef<str>>(
     files: impl Iterator<Item = (N, ContentTag)>,
 ) -> Option<DeliveredPart> {
     let part = PartKey::Volume(volume.into(), VolumeKind::Projected);
-    let tags = PartTags::of_tagged(hooks, &part, files)?;
+    let tags = PartTags::of_items(hooks, &part, files, |tag| tag)?;
     Some((
         part,
         Arc::new(PartContent {
