@@ -35,7 +35,7 @@ pub(super) struct MountRecord {
     parent: u64,
     device: Box<[u8]>,
     /// Without the note that it was removed.
-    root: PathBuf,
+    pub(super) root: PathBuf,
     /// Where it is mounted.
     pub(super) mount_point: PathBuf,
     /// What may not be done there.
@@ -61,13 +61,6 @@ impl MountRecord {
             mount_point: line.mount_point().into_owned(),
             flags: flags.collect(),
         }
-    }
-}
-
-#[cfg(test)]
-impl MountRecord {
-    pub(super) fn root(&self) -> &Path {
-        &self.root
     }
 }
 
