@@ -89,12 +89,16 @@ impl Directory {
         }
     }
 
-    /// The directory `names[0]/names[1]`, if there is one.
-    pub(crate) fn grandchild(&self, names: [&str; 2]) -> Result<Option<Self>, DiskError> {
-        match self.child(names[0])? {
-            Some(child) => child.child(names[1]),
-            None => Ok(None),
+    /// The directory `names[0]/names[1]/…`, if there is one.
+    pub(crate) fn descendant(&self, names: &[&str]) -> Result<Option<Self>, DiskError> {
+        let mut found = None;
+        for name in names {
+            found = found.as_ref().unwrap_or(self).child(name)?;
+            if found.is_none() {
+                break;
+            }
         }
+        Ok(found)
     }
 
     /// The directory `name`, created with mode 0700 if missing; and whether it was created.

@@ -37,10 +37,13 @@ impl VolumeHost {
         volume: &str,
         mut visit: impl FnMut(&str, &[u8]),
     ) -> Option<String> {
-        layout::element(volume).ok()?;
+        let path = [
+            layout::VOLUMES,
+            kind.directory(),
+            layout::element(volume).ok()?,
+        ];
         let pod = self.pod(pod_uid).ok()??;
-        let plugin = pod.grandchild([layout::VOLUMES, kind.directory()]).ok()??;
-        let root = plugin.child(volume).ok()??;
+        let root = pod.descendant(&path).ok()??;
         let set = sys::read_link(root.as_fd(), writer::DATA).ok()?;
         let name = layout::element(set.to_str().ok()?).ok()?.to_owned();
         let set = sys::open_dir(root.as_fd(), name.as_str()).ok()?;
@@ -56,7 +59,7 @@ impl VolumeHost {
     ) -> Option<std::collections::BTreeMap<String, SecretBytes>> {
         let container = layout::element(container).ok()?;
         let pod = self.pod(pod_uid).ok()??;
-        let directory = pod.grandchild([layout::CONTAINERS, container]).ok()??;
+        let directory = pod.descendant(&[layout::CONTAINERS, container]).ok()??;
         let text = read_file(directory.as_fd(), layout::ENVIRONMENT).ok()?;
         read_environment(&text).ok()
     }

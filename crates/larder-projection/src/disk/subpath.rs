@@ -68,10 +68,7 @@ impl VolumeHost {
         let (volume, container) = (element(mount.volume)?, element(mount.container)?);
         let pod = self.ensure_pod(mount.pod_uid)?;
         // Step 1
-        let root = match pod.grandchild([layout::VOLUMES, mount.kind.directory()])? {
-            Some(plugin) => plugin.child(volume)?,
-            None => None,
-        };
+        let root = pod.descendant(&[layout::VOLUMES, mount.kind.directory(), volume])?;
         let root = root.ok_or_else(|| {
             let path = self.volume_path(mount.pod_uid, mount.kind, volume);
             DiskError::new("open volume", &path, Errno::NOENT)
