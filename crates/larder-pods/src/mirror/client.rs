@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::Client;
 use larder_objects::{ApiJson as _, StableHash};
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use larder_transport::path::{CollectionPath, ObjectPath, Resource};
@@ -244,13 +244,21 @@ impl MirrorClient {
     }
 
     async fn get_node(&self) -> Result<Option<Node>, RequestError> {
-        let path = NODES.collection().object(&self.node_name)?;
-        unless_missing(request(&self.client, Method::GET, path.as_str(), None::<&Value>).await)
+        self.get(NODES.collection().object(&self.node_name)?).await
     }
 
     async fn get_pod(&self, full_name: &FullName) -> Result<Option<Pod>, RequestError> {
-        let path = pod_path(full_name)?;
-        unless_missing(request(&self.client, Method::GET, path.as_str(), None::<&Value>).await)
+        self.get(pods_path(full_name)?.object(&full_name.name)?)
+            .await
+    }
+
+    /// The object at `path`, if there is one.
+    async fn get<T: DeserializeOwned>(&self, path: ObjectPath) -> Result<Option<T>, RequestError> {
+        match request(&self.client, Method::GET, path.as_str(), None::<&Value>).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn create_pod(&self, full_name: &FullName, pod: &Pod) -> Result<(), RequestError> {
@@ -268,18 +276,6 @@ const PODS: Resource = Resource::core("pods");
 
 fn pods_path(full_name: &FullName) -> Result<CollectionPath, RequestError> {
     Ok(PODS.in_namespace(&full_name.namespace)?)
-}
-
-fn pod_path(full_name: &FullName) -> Result<ObjectPath, RequestError> {
-    Ok(pods_path(full_name)?.object(&full_name.name)?)
-}
-
-fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// The mirror pod of `pod`, ready to be created.

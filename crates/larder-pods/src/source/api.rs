@@ -18,7 +18,7 @@ use kube::Client;
 use larder_objects::{DecodeError, ObjectMeta};
 use tokio::sync::mpsc;
 
-use super::{Closed, Reporter, SourceProblem, SourceReport};
+use super::{Closed, Reporter, SourceProblem, SourceReport, until_closed};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
     NodeContext, RequestError,
@@ -119,7 +119,6 @@ impl ApiSource {
             failure: None,
             owes_all: false,
         };
-        // The dropped receiver also ends a wait or a silent watch.
         let report = async {
             let mut pods = self.follow();
             while seen.report(pods.next().await).await.is_ok() {
@@ -129,11 +128,7 @@ impl ApiSource {
                 }
             }
         };
-        tokio::select! {
-            biased;
-            () = report => {}
-            () = reports.closed() => {}
-        }
+        until_closed(&reports, report).await;
     }
 }
 

@@ -27,7 +27,7 @@ use larder_transport::{
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood};
+use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood, until_closed};
 use crate::{
     identity::PodSource,
     merge::SourcePods,
@@ -198,11 +198,7 @@ impl HttpSource {
     /// Reports the pods until the receiver is dropped.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::Http, reports.clone());
-        tokio::select! {
-            biased;
-            _ = self.follow(&mut reporter) => {}
-            () = reports.closed() => {}
-        }
+        until_closed(&reports, self.follow(&mut reporter)).await;
     }
 
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
