@@ -91,14 +91,13 @@ impl Directory {
 
     /// The directory `names[0]/names[1]/…`, if there is one.
     pub(crate) fn descendant(&self, names: &[&str]) -> Result<Option<Self>, DiskError> {
-        let mut found = None;
-        for name in names {
-            found = found.as_ref().unwrap_or(self).child(name)?;
-            if found.is_none() {
-                break;
-            }
+        let [first, rest @ ..] = names else {
+            return Ok(None);
+        };
+        match self.child(first)? {
+            Some(child) if !rest.is_empty() => child.descendant(rest),
+            child => Ok(child),
         }
-        Ok(found)
     }
 
     /// The directory `name`, created with mode 0700 if missing; and whether it was created.
