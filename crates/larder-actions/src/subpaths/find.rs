@@ -74,7 +74,7 @@ fn without_deleted(root: &Path) -> (&Path, bool) {
 }
 
 /// How the mount `record` stands in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     /// It is listed, with the same file, in the same place.
     pub(super) is_same: bool,
@@ -86,11 +86,7 @@ pub(super) struct Standing {
 
 impl Standing {
     pub(super) fn read(table: impl Read, record: &MountRecord) -> io::Result<Self> {
-        let mut standing = Self {
-            is_same: false,
-            on: None,
-            is_covered: false,
-        };
+        let mut standing = Self::default();
         each_mount(table, |line| {
             if line.id == record.id {
                 standing.is_same = MountRecord::of(line) == *record;
