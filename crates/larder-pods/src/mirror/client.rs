@@ -156,14 +156,8 @@ impl MirrorClient {
             (None, Some(node)) => {
                 let mut node = Node::clone(node);
                 node.metadata.name = Some(name.clone());
-                let created = request(
-                    &self.client,
-                    Method::POST,
-                    NODES.collection().as_str(),
-                    Some(&node),
-                )
-                .await;
-                match created {
+                let nodes = NODES.collection();
+                match request(&self.client, Method::POST, nodes.as_str(), Some(&node)).await {
                     Ok(node) => {
                         tracing::info!(node = %name, "registered the node");
                         node
@@ -198,14 +192,7 @@ impl MirrorClient {
     ) -> Result<Created, MirrorError> {
         let full_name = FullName::of(&pod.metadata);
         let mirror = mirror_of(pod, node);
-        let failed = |verb| {
-            let full_name = full_name.clone();
-            move |source: RequestError| MirrorError::Pod {
-                verb,
-                full_name,
-                source: Arc::new(source),
-            }
-        };
+        let failed = |verb| failed(verb, &full_name);
         let conflict = match self.create_pod(&full_name, &mirror).await {
             Ok(()) => return Ok(Created::Now),
             Err(error) if error.is_conflict() => error,
@@ -236,11 +223,7 @@ impl MirrorClient {
     ) -> Result<bool, MirrorError> {
         let FullName { name, namespace } = full_name;
         let deleted = delete_pod(&self.client, namespace, name, uid.as_str()).await;
-        deleted.map_err(|source| MirrorError::Pod {
-            verb: "delete",
-            full_name: full_name.clone(),
-            source: Arc::new(source),
-        })
+        deleted.map_err(failed("delete", full_name))
     }
 
     async fn get_node(&self) -> Result<Option<Node>, RequestError> {
@@ -273,6 +256,15 @@ impl MirrorClient {
 
 const NODES: Resource = Resource::core("nodes");
 const PODS: Resource = Resource::core("pods");
+
+fn failed(verb: &'static str, full_name: &FullName) -> impl FnOnce(RequestError) -> MirrorError {
+    let full_name = full_name.clone();
+    move |source| MirrorError::Pod {
+        verb,
+        full_name,
+        source: Arc::new(source),
+    }
+}
 
 fn pods_path(full_name: &FullName) -> Result<CollectionPath, RequestError> {
     Ok(PODS.in_namespace(&full_name.namespace)?)

@@ -101,12 +101,8 @@ impl ApiSource {
 
     fn follow(&self) -> Collection<StoredPod> {
         let selector = field_selector("spec.nodeName", &self.node_name);
-        Collection::new(
-            self.client.clone(),
-            PODS.collection(),
-            Some(&selector),
-            &self.context,
-        )
+        let client = self.client.clone();
+        Collection::new(client, PODS.collection(), Some(&selector), &self.context)
     }
 
     /// Reports the pods until the receiver is dropped. During an outage the pods reported last stay.

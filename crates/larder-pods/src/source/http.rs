@@ -351,10 +351,8 @@ impl Fetch {
                 .body(Empty::new())
                 .map_err(|_| HttpSourceError::Url)?;
             let service = self.service.clone();
-            let response = service
-                .oneshot(request)
-                .await
-                .map_err(HttpSourceError::Request)?;
+            let response = service.oneshot(request).await;
+            let response = response.map_err(HttpSourceError::Request)?;
             if response.status().is_redirection()
                 && let Some(location) = response.headers().get(header::LOCATION)
             {
