@@ -461,10 +461,8 @@ impl<P: Clone> Schedule<P> {
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let tracked = pod.tracked.get_mut(index)?;
         let number = tracked.engine.start(Arc::clone(&pod.present))?;
-        let random = self
-            .rng
-            .as_mut()
-            .map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
+        let rng = self.rng.as_mut();
+        let random = rng.map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
         let control = Arc::<RoundControl>::default();
         let pending = tracked.pending_mut();
         let round_id = *pending

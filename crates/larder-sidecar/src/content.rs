@@ -16,11 +16,6 @@ pub(crate) fn delivered<N: AsRef<str>>(
 ) -> Option<DeliveredPart> {
     let part = PartKey::Volume(volume.into(), VolumeKind::Projected);
     let tags = PartTags::of_items(hooks, &part, files, |tag| tag)?;
-    Some((
-        part,
-        Arc::new(PartContent {
-            tags,
-            swapped: None,
-        }),
-    ))
+    let swapped = None;
+    Some((part, Arc::new(PartContent { tags, swapped })))
 }

@@ -176,13 +176,8 @@ fn mount_at(source: &OwnedFd, dir: BorrowedFd<'_>, name: &str) -> Result<()> {
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = mount::open_tree(source, c"", clone)?;
-    mount::move_mount(
-        &tree,
-        c"",
-        dir,
-        name,
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )
+    let attach = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    mount::move_mount(&tree, c"", dir, name, attach)
 }
 
 /// Removes the file or empty directory that something was mounted on.
