@@ -65,10 +65,8 @@ pub async fn run(
 
 /// Whether the container started after the change, and has read the new content.
 fn is_new(container: &FoundContainer, query: &TargetQuery) -> bool {
-    let reads_variables = container
-        .candidate_names
-        .iter()
-        .any(|name| query.variables.contains(name));
+    let mut names = container.candidate_names.iter();
+    let reads_variables = names.any(|name| query.variables.contains(name));
     let margin = if reads_variables {
         VARIABLES_READ
     } else {

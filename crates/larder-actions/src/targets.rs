@@ -121,10 +121,8 @@ impl TargetQuery {
         }
         let meant = |containers: &[FoundContainer]| -> Vec<FoundContainer> {
             let meant = containers.iter().filter(|found| {
-                found
-                    .candidate_names
-                    .iter()
-                    .any(|name| names.contains(name))
+                let mut candidates = found.candidate_names.iter();
+                candidates.any(|name| names.contains(name))
             });
             meant.cloned().collect()
         };

@@ -50,10 +50,8 @@ impl Object for ConfigMap {
 impl fmt::Debug for ConfigMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.data.iter().map(|(key, value)| (key, value.len()));
-        let binary = self
-            .binary_data
-            .iter()
-            .map(|(key, value)| (key, value.len()));
+        let binary = self.binary_data.iter();
+        let binary = binary.map(|(key, value)| (key, value.len()));
         f.debug_struct("ConfigMap")
             .field("metadata", &self.metadata)
             .field("bytes", &text.chain(binary).collect::<BTreeMap<_, _>>())

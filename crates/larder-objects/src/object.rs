@@ -153,10 +153,7 @@ pub struct ObjectMeta {
 impl ObjectMeta {
     /// Namespace and name.
     pub fn key(&self) -> ObjectKey {
-        ObjectKey {
-            namespace: self.namespace.clone(),
-            name: self.name.clone(),
-        }
+        ObjectKey::new(self.namespace.clone(), self.name.clone())
     }
 }
 

@@ -200,10 +200,8 @@ fn scale_binary(whole: &str, fraction: &str, exponent: u32) -> i128 {
     for _ in 0..exponent {
         carried = carried * 2 + i128::from(double(&mut digits));
     }
-    let text: String = digits
-        .iter()
-        .map(|digit| char::from(digit + b'0'))
-        .collect();
+    let digits = digits.iter().map(|digit| char::from(digit + b'0'));
+    let text: String = digits.collect();
     let nanos = (units + carried) * NANO + scale_decimal("", &text, 0);
     nanos.min(CAP * NANO)
 }

@@ -39,19 +39,11 @@ impl PartTags {
         items: impl Iterator<Item = (N, B)>,
         key: &DigestKey,
     ) -> Option<Self> {
-        Self::selected_by(hooks, part, items, |bytes| key.tag(bytes.as_ref()))
+        Self::of_items(hooks, part, items, |bytes| key.tag(bytes.as_ref()))
     }
 
-    /// The same, of files or variables that have tags already.
-    pub fn of_tagged<N: AsRef<str>>(
-        hooks: &PodHooks,
-        part: &PartKey,
-        items: impl Iterator<Item = (N, ContentTag)>,
-    ) -> Option<Self> {
-        Self::selected_by(hooks, part, items, |tag| tag)
-    }
-
-    fn selected_by<N: AsRef<str>, T>(
+    /// The same, of files or variables that `tag` tags.
+    pub fn of_items<N: AsRef<str>, T>(
         hooks: &PodHooks,
         part: &PartKey,
         items: impl Iterator<Item = (N, T)>,

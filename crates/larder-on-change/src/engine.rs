@@ -11,7 +11,8 @@
 //!
 //! Invariants:
 //! 1. `notified` is the digest of the last success (rule F2). It is unknown from the first step of an attempt until
-//!    success: a failed attempt may have reached the application.
+//!    success: a failed attempt may have reached the application. `baseline` outlives the attempt: what the next one
+//!    lists as changed is what differs from it.
 //! 2. At most one round runs, and changes during it cause exactly one more (rule T3).
 //! 3. Time and random numbers in [0, 1) are arguments.
 //! 4. A hook at rest is small: a node has one for each of its pods. State that only a round needs lives as long as the
@@ -22,6 +23,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 
 use crate::{
+    content::Content,
     digest::ContentDigest,
     hook::{Debounce, Hook, OnFailure, timing::MAX_PAUSE},
 };
@@ -70,24 +72,33 @@ impl HookState {
 /// Longest extra pause of a round that is due because of a change during a restart, so that no herd starts (rule P6).
 const RESTART_SPREAD: Duration = Duration::from_secs(10);
 
-/// One attempt to notify the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Round {
-    /// The content of the round's notification.
-    pub(crate) digest: ContentDigest,
-    /// 1 for the first attempt of the round.
-    pub(crate) attempt: u32,
-}
-
-/// The outcome of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+/// How an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AttemptEnd {
     /// Every step succeeded.
     Succeeded,
     /// A step failed or timed out.
-    Failed,
-    /// larder shuts down: nothing is recorded (rule T9).
+    Failed {
+        /// Why.
+        reason: String,
+        /// The output of its command, as far as it may be shown.
+        output: String,
+    },
+    /// It may not continue before this time, for this reason. Then it begins again, with the content of that time. Changes
+    /// meanwhile join it.
+    Deferred(Instant, String),
+    /// The pod was removed, or larder shuts down: nothing is recorded (rule T9).
     Interrupted,
+}
+
+/// By the reason of a failure, if it is one.
+impl From<Option<&str>> for AttemptEnd {
+    fn from(failure: Option<&str>) -> Self {
+        failure.map_or(Self::Succeeded, |reason| Self::Failed {
+            reason: reason.to_owned(),
+            output: String::new(),
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -116,7 +127,9 @@ enum Phase {
 /// The round that runs.
 #[derive(Clone, Debug)]
 struct RunningPhase {
-    round: Round,
+    /// The content of the round's notification.
+    content: Arc<Content>,
+    digest: ContentDigest,
     /// First and latest change since it began.
     meanwhile: Option<(Instant, Instant)>,
 }
@@ -127,6 +140,9 @@ pub(crate) struct HookEngine {
     hook: Arc<Hook>,
     phase: Phase,
     notified: LastNotification,
+    /// The content since which the next attempt lists changes: that of the last success, if more is known of it than the
+    /// digest.
+    pub(crate) baseline: Option<Arc<Content>>,
     /// The present content; `None` before the first delivery.
     present: Option<ContentDigest>,
     failures: u32,
@@ -136,11 +152,16 @@ pub(crate) struct HookEngine {
 
 impl HookEngine {
     /// A hook that starts after this notification.
-    pub(crate) fn new(hook: Arc<Hook>, notified: LastNotification) -> Self {
+    pub(crate) fn new(
+        hook: Arc<Hook>,
+        notified: LastNotification,
+        baseline: Option<Arc<Content>>,
+    ) -> Self {
         Self {
             hook,
             phase: Phase::Idle,
             notified,
+            baseline,
             present: None,
             failures: 0,
             spread: notified != LastNotification::Nothing,
@@ -163,7 +184,7 @@ impl HookEngine {
         match &mut self.phase {
             Phase::Running(running) => {
                 let first = running.meanwhile.map_or(now, |(first, _)| first);
-                let differs = running.round.digest != content;
+                let differs = running.digest != content;
                 running.meanwhile = differs.then_some((first, now));
             }
             // There and back (rule F3).
@@ -196,23 +217,31 @@ impl HookEngine {
     }
 
     /// Content that was missing until now was delivered for the first time, and nothing else has changed: it is part of
-    /// all contents known so far, so nothing fires (rule F4). `notified` is the content of the last success with it,
-    /// `running` that of the round that runs, `present` the present one.
+    /// all contents known so far, so nothing fires (rule F4). `extended` adds it to one of them; `before` is the present
+    /// one without it.
     pub(crate) fn extend(
         &mut self,
-        notified: ContentDigest,
-        running: Option<ContentDigest>,
-        present: ContentDigest,
+        before: &Content,
+        extended: impl Fn(&Content) -> (Arc<Content>, ContentDigest),
     ) {
-        if let LastNotification::Content(known) = &mut self.notified {
-            *known = notified;
+        let is_known = self.baseline.is_some() || self.notified().is_some();
+        if let Some(baseline) = &mut self.baseline {
+            let (content, digest) = extended(baseline);
+            *baseline = content;
+            if let LastNotification::Content(known) = &mut self.notified {
+                *known = digest;
+            }
         }
-        if let (Phase::Running(running), Some(digest)) = (&mut self.phase, running) {
-            running.round.digest = digest;
+        if let Phase::Running(running) = &mut self.phase {
+            let (content, digest) = extended(&running.content);
+            running.content = content;
+            if is_known {
+                running.digest = digest;
+            }
         }
         // Content that was not observed yet may differ from the last success.
-        if let Some(known) = &mut self.present {
-            *known = present;
+        if let Some(present) = self.present.as_mut().filter(|_| is_known) {
+            *present = extended(before).1;
         }
     }
 
@@ -258,24 +287,22 @@ impl HookEngine {
 
     /// Begins the round that is due: the caller runs the steps, and reports with [`finished`](Self::finished).
     ///
-    /// Returns `None` if no round is due.
-    pub(crate) fn start(&mut self) -> Option<Round> {
+    /// It notifies the application of `content`, the present one. Returns the number of the attempt, 1 for the first one of
+    /// the round; `None` if no round is due.
+    pub(crate) fn start(&mut self, content: Arc<Content>) -> Option<u32> {
         let (Phase::Due { .. }, Some(digest)) = (&self.phase, self.present) else {
             return None;
         };
-        let round = Round {
-            digest,
-            attempt: self.failures + 1,
-        };
         self.notified = LastNotification::Uncertain;
         self.phase = Phase::Running(Box::new(RunningPhase {
-            round,
+            content,
+            digest,
             meanwhile: None,
         }));
-        Some(round)
+        Some(self.failures + 1)
     }
 
-    /// A step of the round that [`start`](Self::start) has returned has failed. Returns whether the container is to be
+    /// A step of the round that [`start`](Self::start) has begun has failed. Returns whether the container is to be
     /// restarted, because no attempt is left (`onFailure: Restart`). Newer content that has arrived gets a round of its
     /// own instead.
     pub(crate) fn restarts_after_failure(&self) -> bool {
@@ -293,22 +320,27 @@ impl HookEngine {
         attempts > 0 && failures >= attempts
     }
 
-    /// The round that [`start`](Self::start) has returned is over. `random` decides the pause before the next attempt.
-    pub(crate) fn finished(&mut self, outcome: Outcome, now: Instant, random: f64) {
+    /// The round that [`start`](Self::start) has begun is over. `random` decides the pause before the next attempt.
+    pub(crate) fn finished(&mut self, end: &AttemptEnd, now: Instant, random: f64) {
         let Phase::Running(running) = &self.phase else {
             return;
         };
-        let RunningPhase { round, meanwhile } = **running;
-        let succeeded = match outcome {
-            Outcome::Succeeded => true,
-            Outcome::Failed => self.hook.on_failure == OnFailure::Ignore,
-            Outcome::Interrupted => {
+        let succeeded = match *end {
+            AttemptEnd::Succeeded => true,
+            AttemptEnd::Failed { .. } => self.hook.on_failure == OnFailure::Ignore,
+            AttemptEnd::Interrupted => {
                 self.phase = Phase::Failing;
                 return;
             }
+            AttemptEnd::Deferred(until, _) => {
+                self.phase = Phase::Splay { until };
+                return;
+            }
         };
+        let meanwhile = running.meanwhile;
         if succeeded {
-            self.notified = LastNotification::Content(round.digest);
+            self.notified = LastNotification::Content(running.digest);
+            self.baseline = Some(Arc::clone(&running.content));
             self.failures = 0;
         } else {
             self.failures += 1;
@@ -324,14 +356,6 @@ impl HookEngine {
             let pause = self.hook.timing.retry.pause(self.failures, random);
             Phase::Retrying { until: now + pause }
         };
-    }
-
-    /// The round that [`start`](Self::start) has returned may not continue before `until`. Then it begins again, with
-    /// the content of that time. Changes meanwhile join it.
-    pub(crate) fn defer(&mut self, until: Instant) {
-        if let Phase::Running(_) = self.phase {
-            self.phase = Phase::Splay { until };
-        }
     }
 
     /// The content of the last success, to be stored; `None` if it is unknown, so that the round runs again after a

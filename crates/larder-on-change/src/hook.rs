@@ -201,11 +201,8 @@ impl fmt::Display for Action {
             }
             Self::Restart(_) => f.write_str("restart"),
             Self::Exec(command) => {
-                write!(
-                    f,
-                    "exec:{}",
-                    command.words.first().map_or("", String::as_str)
-                )
+                let program = command.words.first().map_or("", String::as_str);
+                write!(f, "exec:{program}")
             }
         }
     }

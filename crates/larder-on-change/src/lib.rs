@@ -40,7 +40,7 @@ mod tracked;
 pub use changes::{Changes, PodChange, VolumeChange};
 pub use content::{Content, PartContent, PartTags};
 pub use digest::{ContentTag, DigestKey, Tagger};
-pub use engine::HookState;
+pub use engine::{AttemptEnd, HookState};
 pub use hook::http::{HttpAuth, HttpCall, HttpTarget, HttpTls, Port};
 pub use hook::paths::Paths;
 pub use hook::timing::{Debounce, Retry, StopDefaults, Timing, grace_period};
@@ -52,6 +52,6 @@ pub use pod_hooks::{HookSources, InvalidAnnotation, Place, PodHook, PodHooks, ha
 pub use queue::HookId;
 pub use record::{Past, Record};
 pub use round_id::RoundId;
-pub use schedule::{Attempt, AttemptEnd, Ended, PodSchedule, Schedule};
+pub use schedule::{Attempt, Ended, PodSchedule, Schedule};
 pub use signal::Signal;
 pub use tracked::{Now, RoundControl, TrackedHook};

@@ -62,11 +62,7 @@ pub enum MountedPath {
 impl MountedPath {
     fn of(mount: &VolumeMount) -> Self {
         let is_set = |path: &&String| !path.is_empty();
-        if mount
-            .sub_path_expr
-            .as_ref()
-            .is_some_and(|path| is_set(&path))
-        {
+        if mount.sub_path_expr.as_ref().filter(is_set).is_some() {
             return Self::Unknown;
         }
         let Some(path) = mount.sub_path.as_ref().filter(is_set) else {
@@ -102,17 +98,11 @@ impl PodOutline {
             let is_sidecar = container.restart_policy.as_deref() == Some("Always");
             ContainerOutline::of(container, !is_sidecar, is_sidecar)
         });
-        let regular = spec
-            .containers
-            .iter()
-            .map(|container| ContainerOutline::of(container, false, false));
+        let regular = spec.containers.iter();
+        let regular = regular.map(|container| ContainerOutline::of(container, false, false));
+        let volumes = spec.volumes.iter().flatten();
         Self {
-            volumes: spec
-                .volumes
-                .iter()
-                .flatten()
-                .map(VolumeOutline::of)
-                .collect(),
+            volumes: volumes.map(VolumeOutline::of).collect(),
             containers: init.chain(regular).collect(),
             restart_policy: spec.restart_policy.as_deref().unwrap_or("Always").into(),
         }
@@ -137,10 +127,8 @@ impl PodOutline {
 
     /// The number of the port that a container calls `name`.
     pub fn port(&self, name: &str) -> Option<u16> {
-        let mut ports = self
-            .containers
-            .iter()
-            .flat_map(|container| &container.ports);
+        let containers = self.containers.iter();
+        let mut ports = containers.flat_map(|container| &container.ports);
         ports
             .find(|(port, _)| port == name)
             .map(|(_, number)| *number)
@@ -182,16 +170,13 @@ impl ContainerOutline {
             ))
         });
         let mounts = container.volume_mounts.iter().flatten();
+        let mut all_keys = container.env_from.iter().flatten();
         Self {
             name: container.name.as_str().into(),
             is_init,
             is_sidecar,
             ports: named.collect(),
-            has_secret_variables: container
-                .env_from
-                .iter()
-                .flatten()
-                .any(|all| all.secret_ref.is_some())
+            has_secret_variables: all_keys.any(|all| all.secret_ref.is_some())
                 || container.env.iter().flatten().any(|variable| {
                     let source = variable.value_from.as_ref();
                     source.is_some_and(|source| source.secret_key_ref.is_some())

@@ -28,7 +28,7 @@ use self::{
     fields::ParseContext,
 };
 use crate::{
-    hook::{Action, Debounce, Hook, Retry, Timing},
+    hook::{Action, Debounce, Hook, Timing},
     outline::PodOutline,
 };
 
@@ -89,19 +89,13 @@ impl Default for AllowedActions {
 
 /// The default timing of a hook, by its source and its action.
 fn default_timing(origin: HookOrigin, steps: &[Action]) -> Timing {
-    let debounce = if origin == HookOrigin::CommandLine {
+    Timing::new(if origin == HookOrigin::CommandLine {
         Debounce::NONE
     } else if steps.iter().any(|step| matches!(step, Action::Restart(_))) {
         Debounce::RESTART
     } else {
         Debounce::DEFAULT
-    };
-    Timing {
-        debounce,
-        splay: std::time::Duration::ZERO,
-        timeout: None,
-        retry: Retry::default(),
-    }
+    })
 }
 
 /// Reads the hooks of one flag or annotation, in either form. `none` gives none.

@@ -94,10 +94,8 @@ impl RoundQueue {
         // The places that are left for a round of a pod that has none.
         let all = self.parallelism.saturating_sub(running);
         let of_annotations = all.min((self.parallelism - reserved).saturating_sub(annotated));
-        let pods = self
-            .pods
-            .values_mut()
-            .filter(|pod| pod.running.len() < self.of_pod);
+        let pods = self.pods.values_mut();
+        let pods = pods.filter(|pod| pod.running.len() < self.of_pod);
         let next = pods.filter_map(|pod| {
             let kept = if pod.running.is_empty() { 0 } else { reserved };
             let mut due = pod.due.iter().copied();

@@ -26,13 +26,13 @@ use crate::{
     changes::PodChange,
     content::{Content, PartContent, PartTags},
     digest::DigestKey,
-    engine::{HookState, Outcome},
+    engine::{AttemptEnd, HookState},
     part::PartKey,
     pod_hooks::{Place, PodHook, PodHooks},
     queue::{HookId, OF_POD, RoundQueue},
     record::{Past, Record},
     round_id::RoundId,
-    tracked::{Now, RoundControl, RunningRound, TrackedHook},
+    tracked::{Now, RoundControl, TrackedHook},
 };
 
 /// Most restarts of a container within [`RESTART_WINDOW`] (rule R4).
@@ -127,34 +127,6 @@ impl<P> Attempt<P> {
             attempt: self.number,
             changes: self.content.changes_since(baseline, self.hook()),
         }
-    }
-}
-
-/// How an attempt ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum AttemptEnd {
-    /// Every step succeeded.
-    Succeeded,
-    /// A step failed.
-    Failed {
-        /// Why.
-        reason: String,
-        /// The output of its command, as far as it may be shown.
-        output: String,
-    },
-    /// It may not begin before this time, for this reason.
-    Deferred(Instant, String),
-    /// The pod was removed, or the agent shuts down.
-    Interrupted,
-}
-
-/// By the reason of a failure, if it is one.
-impl From<Option<&str>> for AttemptEnd {
-    fn from(failure: Option<&str>) -> Self {
-        failure.map_or(Self::Succeeded, |reason| Self::Failed {
-            reason: reason.to_owned(),
-            output: String::new(),
-        })
     }
 }
 
@@ -467,7 +439,7 @@ impl<P: Clone> Schedule<P> {
             let running = self.tracked(id);
             let running = running.and_then(|(tracked, _)| tracked.pending().running.as_ref());
             if let Some(running) = running {
-                running.control.place.notify_one();
+                running.place.notify_one();
                 continue;
             }
             match self.begin(id, now.time) {
@@ -488,20 +460,15 @@ impl<P: Clone> Schedule<P> {
         let (uid, index) = self.hooks.get(&id)?;
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let tracked = pod.tracked.get_mut(index)?;
-        let round = tracked.engine.start()?;
-        let random = self
-            .rng
-            .as_mut()
-            .map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
+        let number = tracked.engine.start(Arc::clone(&pod.present))?;
+        let rng = self.rng.as_mut();
+        let random = rng.map_or_else(|| fastrand::u128(..), |rng| rng.u128(..));
         let control = Arc::<RoundControl>::default();
         let pending = tracked.pending_mut();
         let round_id = *pending
             .round
             .get_or_insert_with(|| RoundId::from_random(random));
-        pending.running = Some(RunningRound {
-            content: Arc::clone(&pod.present),
-            control: Arc::clone(&control),
-        });
+        pending.running = Some(Arc::clone(&control));
         let changed_at = pending.changed_at;
         tracked.note_restart();
         tracked.note_state(time);
@@ -513,9 +480,9 @@ impl<P: Clone> Schedule<P> {
             hooks: Arc::clone(&pod.hooks),
             index,
             round: round_id,
-            number: round.attempt,
+            number,
             content: Arc::clone(&pod.present),
-            baseline: tracked.baseline.clone(),
+            baseline: tracked.engine.baseline.clone(),
             changed_at,
             control,
         })
@@ -542,14 +509,12 @@ impl<P: Clone> Schedule<P> {
         let (index, pod) = (*index, self.pods.get_mut(uid)?);
         let hook = &pod.hooks.hooks[index];
         let tracked = &mut pod.tracked[index];
-        let running = tracked.pending_mut().running.take()?;
+        tracked.pending_mut().running.take()?;
         let mut is_news = false;
         let was_reported = tracked.has_failed;
-        let mut finish = |outcome| tracked.engine.finished(outcome, now.instant, random);
+        tracked.engine.finished(end, now.instant, random);
         match end {
-            AttemptEnd::Succeeded => finish(Outcome::Succeeded),
             AttemptEnd::Failed { reason, output } => {
-                finish(Outcome::Failed);
                 is_news = tracked.pending().reason != *reason;
                 tracked.pending_mut().reason.clone_from(reason);
                 tracked.pending_mut().output.clone_from(output);
@@ -558,16 +523,12 @@ impl<P: Clone> Schedule<P> {
                     tracked.pending_mut().round = None;
                 }
             }
-            AttemptEnd::Deferred(until, reason) => {
-                tracked.engine.defer(*until);
-                tracked.pending_mut().reason.clone_from(reason);
-            }
-            AttemptEnd::Interrupted => finish(Outcome::Interrupted),
+            AttemptEnd::Deferred(_, reason) => tracked.pending_mut().reason.clone_from(reason),
+            AttemptEnd::Succeeded | AttemptEnd::Interrupted => {}
         }
         // Also after a failure with `onFailure: Ignore`.
         if !tracked.engine.is_uncertain() {
-            // Parts that were missing until now belong to it.
-            tracked.succeeded(running.content, now);
+            tracked.succeeded(now);
         }
         tracked.note_state(now.time);
         pod.is_dirty = true;
@@ -586,7 +547,7 @@ impl<P: Clone> Schedule<P> {
     /// Ends the running and due rounds of a hook.
     fn retire(&mut self, tracked: &TrackedHook) {
         if let Some(running) = &tracked.pending().running {
-            running.control.cancel.notify_one();
+            running.cancel.notify_one();
         } else {
             // The place of a running round becomes free when it has ended.
             self.queue.finished(tracked.id);

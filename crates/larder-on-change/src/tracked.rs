@@ -1,4 +1,4 @@
-//! One hook of one pod while the agent runs: its engine, the content of its last notification, its round.
+//! One hook of one pod while the agent runs: its engine, its round, and what status shows of it.
 
 use std::{
     collections::BTreeSet,
@@ -36,9 +36,6 @@ pub struct Now {
 pub struct TrackedHook {
     pub(crate) id: HookId,
     pub(crate) engine: HookEngine,
-    /// The content since which the next attempt lists changes: that of the last success, if more is known of it than the
-    /// digest that the engine has.
-    pub(crate) baseline: Option<Arc<Content>>,
     /// `None` while the hook is idle and the last round succeeded, as nearly all hooks of a node are.
     pending: Option<Box<Pending>>,
     /// The state at the last [`note_state`](Self::note_state).
@@ -57,8 +54,8 @@ pub struct TrackedHook {
 /// What a hook needs between a change and the success of its round.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
-    /// The round in progress.
-    pub(crate) running: Option<RunningRound>,
+    /// What controls the round in progress.
+    pub(crate) running: Option<Arc<RoundControl>>,
     /// Identifies the round; all its attempts share it.
     pub(crate) round: Option<RoundId>,
     /// Reason of the last failure, or of the delay of an attempt.
@@ -79,13 +76,6 @@ impl Pending {
         matches!(self, Self { running: None, round: None, changed_at: None, timer: None, reason, output }
             if reason.is_empty() && output.is_empty())
     }
-}
-
-/// A round in progress.
-#[derive(Debug)]
-pub(crate) struct RunningRound {
-    pub(crate) content: Arc<Content>,
-    pub(crate) control: Arc<RoundControl>,
 }
 
 /// What the schedule tells a round in progress. Each is waited for by the round alone.
@@ -153,8 +143,7 @@ impl TrackedHook {
             .map(|(content, _)| Arc::new(extended(&Content::default(), content.parts(), hook)));
         Self {
             id,
-            engine: HookEngine::new(Arc::clone(&hook.hook), last),
-            baseline,
+            engine: HookEngine::new(Arc::clone(&hook.hook), last, baseline),
             pending: None,
             shown: HookState::Idle,
             since: now,
@@ -219,21 +208,11 @@ impl TrackedHook {
             .filter(|(part, _)| hook.selects_part(part) && is_first(part))
             .collect();
         if !self.engine.is_initial() && !first.is_empty() {
-            let extend = |content: &Content| extended(content, first.iter().copied(), hook);
-            let extend_shared = |content: &Arc<Content>| Arc::new(extend(content));
-            self.baseline = self.baseline.as_ref().map(extend_shared);
-            let running = self.pending.as_mut();
-            let mut running = running.and_then(|pending| pending.running.as_mut());
-            if let Some(running) = &mut running {
-                running.content = extend_shared(&running.content);
-            }
-            let digest = |content: &Arc<Content>| content.digest(hook, key);
-            let running = running.map(|running| digest(&running.content));
-            let notified = self.baseline.as_ref().map(digest);
-            if let Some(notified) = notified.or(self.engine.notified()) {
-                let present = extend(before).digest(hook, key);
-                self.engine.extend(notified, running, present);
-            }
+            self.engine.extend(before, |content| {
+                let content = extended(content, first.iter().copied(), hook);
+                let digest = content.digest(hook, key);
+                (Arc::new(content), digest)
+            });
         }
         if confirmed.iter().any(|part| hook.selects_part(part)) {
             self.engine.observe_after_restart(digest, now);
@@ -241,7 +220,7 @@ impl TrackedHook {
             self.engine.observe(digest, now);
         }
         if self.engine.notified() == Some(digest) {
-            self.baseline = Some(Arc::clone(after));
+            self.engine.baseline = Some(Arc::clone(after));
             if let Some(pending) = &mut self.pending {
                 pending.changed_at = None;
             }
@@ -255,7 +234,7 @@ impl TrackedHook {
     pub(crate) fn note_restart(&self) {
         if let Some(running) = &self.pending().running {
             let restarts = self.engine.restarts_after_failure();
-            running.control.restarts.store(restarts, Ordering::Relaxed);
+            running.restarts.store(restarts, Ordering::Relaxed);
         }
     }
 
@@ -274,9 +253,8 @@ impl TrackedHook {
         self.pending.take_if(|pending| pending.is_empty());
     }
 
-    /// Takes in a successful round, which notified the application of `content`.
-    pub(crate) fn succeeded(&mut self, content: Arc<Content>, now: Now) {
-        self.baseline = Some(content);
+    /// Takes in a successful round.
+    pub(crate) fn succeeded(&mut self, now: Now) {
         self.last_success = Some(now.time);
         self.has_failed = false;
         let is_idle = self.engine.state() == HookState::Idle;

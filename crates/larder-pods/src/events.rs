@@ -133,10 +133,8 @@ impl Events {
         let mut noted = self.noted.lock();
         let suffix = now.as_nanosecond().max(noted.last_suffix + 1);
         noted.last_suffix = suffix;
-        let pod_events = noted
-            .pods
-            .entry(pod.uid.clone())
-            .or_insert_with(PodEvents::new);
+        let pod_events = noted.pods.entry(pod.uid.clone());
+        let pod_events = pod_events.or_insert_with(PodEvents::new);
         let pod = pod_events.share(pod);
         pod_events.note(PodEvent::new(pod, version, subject, reason, now, suffix));
         drop(noted);

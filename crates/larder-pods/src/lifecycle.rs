@@ -340,11 +340,8 @@ impl PodLifecycle {
         };
         self.pods.insert(uid.clone(), tracked);
         if is_static_pod(&pod.metadata) {
-            let queue = self
-                .static_pods
-                .entry(FullName::of(&pod.metadata))
-                .or_default();
-            queue.push_back(uid.clone());
+            let queue = self.static_pods.entry(FullName::of(&pod.metadata));
+            queue.or_default().push_back(uid.clone());
         }
         if terminal {
             vec![LifecycleAction::Retire(Arc::clone(pod))]

@@ -261,10 +261,8 @@ impl Pods {
                 continue;
             };
             let uid = MirrorPodUid::of(&mirror.metadata);
-            let known = translations
-                .pod_to_mirror
-                .entry(pod_uid.clone())
-                .or_default();
+            let known = translations.pod_to_mirror.entry(pod_uid.clone());
+            let known = known.or_default();
             // Of two mirror pods of one pod, the one that its full name leads to.
             let named = index.mirrors.by_name(mirror.key_ref());
             if known.is_none() || named.is_some_and(|named| Arc::ptr_eq(named, mirror)) {

@@ -334,10 +334,8 @@ impl Pass<'_> {
             self.state.uid_by_name.remove(full_name);
             self.uids.present.remove(uid);
             let pod = self.state.by_uid.remove(uid);
-            self.operations
-                .entry(Operation::Remove)
-                .or_default()
-                .extend(pod);
+            let removed = self.operations.entry(Operation::Remove);
+            removed.or_default().extend(pod);
         }
     }
 

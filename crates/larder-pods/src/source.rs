@@ -109,6 +109,15 @@ impl Reporter {
     }
 }
 
+/// Does `work` until it ends, or the receiver of `reports` is dropped: that ends a wait or a silent watch too.
+async fn until_closed<T>(reports: &mpsc::Sender<SourceReport>, work: impl Future<Output = T>) {
+    tokio::select! {
+        biased;
+        _ = work => {}
+        () = reports.closed() => {}
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::io;

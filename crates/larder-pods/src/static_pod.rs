@@ -250,11 +250,8 @@ impl StaticPods {
         if let Some(error) = manifests.errors.into_iter().next() {
             return Err(error.into());
         }
-        if let Some(second) = manifests
-            .documents
-            .iter()
-            .find(|document| document.origin.document > 1)
-        {
+        let mut documents = manifests.documents.iter();
+        if let Some(second) = documents.find(|document| document.origin.document > 1) {
             return Err(StaticPodError::MoreThanOne {
                 origin: second.origin.clone(),
             });
@@ -408,20 +405,14 @@ impl fmt::Display for Canonical<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Value::Object(fields) => {
-                let mut fields: Vec<_> = fields
-                    .iter()
-                    .filter(|(_, value)| !value.is_null())
-                    .collect();
+                let set = fields.iter().filter(|(_, value)| !value.is_null());
+                let mut fields: Vec<_> = set.collect();
                 fields.sort_by_key(|(key, _)| *key);
                 f.write_str("{")?;
                 for (index, (key, value)) in fields.into_iter().enumerate() {
                     let comma = if index == 0 { "" } else { "," };
-                    write!(
-                        f,
-                        "{comma}{}:{}",
-                        Value::from(key.as_str()),
-                        Canonical(value)
-                    )?;
+                    let key = Value::from(key.as_str());
+                    write!(f, "{comma}{key}:{}", Canonical(value))?;
                 }
                 f.write_str("}")
             }

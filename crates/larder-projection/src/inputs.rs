@@ -152,14 +152,10 @@ impl ServiceFacts {
             return None;
         }
         let ports = spec.ports.as_deref().unwrap_or_default().iter();
+        let text = |field: &Option<String>| field.as_deref().unwrap_or_default().into();
         Some(Self {
-            namespace: service
-                .metadata
-                .namespace
-                .as_deref()
-                .unwrap_or_default()
-                .into(),
-            name: service.metadata.name.as_deref().unwrap_or_default().into(),
+            namespace: text(&service.metadata.namespace),
+            name: text(&service.metadata.name),
             cluster_ip: cluster_ip.into(),
             ports: ports
                 .map(|port| ServicePortFacts {

@@ -147,10 +147,8 @@ pub fn mounts<'a>(
     runtime: RuntimeFeatures,
 ) -> Result<MountTable<'a>, MountError> {
     // Of two with one name, which validation rejects, the first counts.
-    let volumes: HashMap<_, _> = pod_volumes(pod)
-        .rev()
-        .map(|volume| (volume.name.as_str(), volume))
-        .collect();
+    let volumes = pod_volumes(pod).rev();
+    let volumes: HashMap<_, _> = volumes.map(|volume| (&*volume.name, volume)).collect();
     let entries = container.volume_mounts.iter().enumerate();
     entries
         .map(|(index, entry)| {

@@ -206,10 +206,8 @@ pub fn project<'a>(
 /// Kubelet 1.36, `FsUserFrom` in `pkg/volume/util`: a container's `runAsUser` goes before the pod's; 0 counts; without
 /// a value somewhere there is no such user.
 pub fn fs_user(pod: &Pod) -> Option<u32> {
-    let context = pod
-        .spec
-        .iter()
-        .find_map(|spec| spec.security_context.as_ref());
+    let mut spec = pod.spec.iter();
+    let context = spec.find_map(|spec| spec.security_context.as_ref());
     let of_pod = context.and_then(|context| context.run_as_user);
     let mut users = containers(pod).map(|container| {
         let context = container.security_context;
@@ -289,11 +287,8 @@ impl<'a> Collector<'a> {
                 continue;
             };
             let file = self.file(FileData::Unknown(unknown), item.mode, item.user, default)?;
-            self.add(
-                VolumePath::parse(&item.path)?,
-                file,
-                missing(Some(&item.key)),
-            );
+            let path = VolumePath::parse(&item.path)?;
+            self.add(path, file, missing(Some(&item.key)));
         }
         if known.is_empty() && !items.is_empty() {
             return Ok(());

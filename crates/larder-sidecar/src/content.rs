@@ -15,12 +15,7 @@ pub(crate) fn delivered<N: AsRef<str>>(
     files: impl Iterator<Item = (N, ContentTag)>,
 ) -> Option<DeliveredPart> {
     let part = PartKey::Volume(volume.into(), VolumeKind::Projected);
-    let tags = PartTags::of_tagged(hooks, &part, files)?;
-    Some((
-        part,
-        Arc::new(PartContent {
-            tags,
-            swapped: None,
-        }),
-    ))
+    let tags = PartTags::of_items(hooks, &part, files, |tag| tag)?;
+    let swapped = None;
+    Some((part, Arc::new(PartContent { tags, swapped })))
 }

@@ -20,15 +20,11 @@ use std::{
     sync::Arc,
 };
 
-use larder_files::{
-    new_file::NewFile,
-    regular_file::{read_open, read_regular_file},
-    sys,
-};
+use larder_files::{new_file::NewFile, regular_file::read_regular_file, sys};
 use larder_objects::{ConfigMap, Kind, Secret, chain};
 use larder_on_change::{ContentTag, PodHooks};
 use larder_projection::Keyed;
-use rustix::{fs::Stat, io::Errno};
+use rustix::io::Errno;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
@@ -88,6 +84,13 @@ const MAX_ALL_PATHS: usize = 12 << 20;
 
 /// What an object wants of its paths: this content, or that of this URL.
 type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
+
+/// New content of a file.
+enum NewContent<'a> {
+    Bytes(&'a [u8]),
+    /// It was written aside, and has this length.
+    Fetched(NewFile<OwnedFd>, usize),
+}
 
 impl Files {
     pub(crate) fn new(places: Places, index: Index, metrics: Metrics) -> Self {
@@ -207,22 +210,20 @@ impl Files {
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
         let tag = self.index.key().tag(bytes);
-        self.put(path, object, tag, |files| {
-            files.try_write(Path::new(&**path), bytes)
-        });
+        self.put(path, object, tag, NewContent::Bytes(bytes));
     }
 
-    /// Puts content in place by `write`, which returns whether there was other content before.
+    /// Puts content in place, which `tag` stands for.
     fn put(
         &mut self,
         path: &Arc<str>,
         object: &ObjectRef,
         tag: ContentTag,
-        write: impl FnOnce(&mut Self) -> Result<bool, (&'static str, Errno)>,
+        content: NewContent<'_>,
     ) {
         let was_ours = self.index.files().contains_key(path);
         self.index.add_file(path, object);
-        let written = write(self);
+        let written = self.try_put(Path::new(&**path), tag, content);
         let in_the_way = || self.in_the_way(path).unwrap_or_default();
         let written = written
             .map_err(|(step, errno)| (format!("cannot {step}: {errno}{}", in_the_way()), errno));
@@ -271,57 +272,65 @@ impl Files {
         Some(format!("; {path} is a file of {owner}"))
     }
 
-    /// Makes the file that was fetched have its name, and returns whether it had other content before.
-    fn publish(
+    /// Makes the file have this content, and returns whether it had other content before.
+    fn try_put(
         &mut self,
         path: &Path,
-        new: NewFile<OwnedFd>,
-        (tag, length): (ContentTag, usize),
+        tag: ContentTag,
+        content: NewContent<'_>,
     ) -> Result<bool, (&'static str, Errno)> {
-        let failed = |errno| ("write the file", errno);
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(failed(Errno::INVAL));
-        };
-        let name = name.to_str().unwrap_or_default();
-        let dir = self.places.open(parent).map_err(failed)?;
-        let mode = self.places.mode.map(|mode| mode & 0o777);
-        let is_same = |file: OwnedFd| {
-            let (mut file, mut tagger, mut buffer) =
-                (File::from(file), self.index.key().tagger(), [0; 8 << 10]);
-            loop {
-                match file.read(&mut buffer) {
-                    Ok(0) => return tagger.finish() == tag,
-                    Ok(count) => tagger.update(&buffer[..count]),
-                    Err(_) => return false,
-                }
-            }
-        };
-        let found = open_with(dir.as_fd(), name, length, mode);
-        if found.is_some_and(|(file, _)| is_same(file)) {
-            return Ok(false);
-        }
-        let published = new.publish(name, mode.unwrap_or(self.default_mode));
-        published.map_err(failed).map(|()| true)
-    }
-
-    /// Makes the file have this content, and returns whether it had other content before.
-    fn try_write(&mut self, path: &Path, bytes: &[u8]) -> Result<bool, (&'static str, Errno)> {
+        let failed = |step| move |errno| (step, errno);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(("write the file", Errno::INVAL));
         };
-        let failed = |step| move |errno| (step, errno);
         let name = name.to_str().unwrap_or_default();
-        let dir = self.places.make(parent, &mut self.index);
-        let dir = dir.map_err(failed("open the directory"))?;
+        let (dir, length) = match &content {
+            NewContent::Bytes(bytes) => {
+                let dir = self.places.make(parent, &mut self.index);
+                (dir.map_err(failed("open the directory"))?, bytes.len())
+            }
+            NewContent::Fetched(_, length) => {
+                let dir = self.places.open(parent);
+                (dir.map_err(failed("write the file"))?, *length)
+            }
+        };
         let mode = self.places.mode.map(|mode| mode & 0o777);
-        if has_content(dir.as_fd(), name, bytes, mode) {
+        if self.has_content(dir.as_fd(), name, (tag, length), mode) {
             return Ok(false);
         }
-        let written = NewFile::create(dir.as_fd(), aside()).and_then(|mut file| {
-            file.write(bytes)?;
-            file.publish(name, mode.unwrap_or(self.default_mode))
-        });
-        written.map_err(failed("write the file")).map(|()| true)
+        let new = match content {
+            NewContent::Fetched(new, _) => Ok(new),
+            NewContent::Bytes(bytes) => NewFile::create(dir, aside()).and_then(|mut new| {
+                new.write(bytes)?;
+                Ok(new)
+            }),
+        };
+        let published = new.and_then(|new| new.publish(name, mode.unwrap_or(self.default_mode)));
+        published.map_err(failed("write the file")).map(|()| true)
+    }
+
+    /// Whether the file has content of this tag and length, and this mode.
+    fn has_content(
+        &self,
+        dir: BorrowedFd<'_>,
+        name: &str,
+        (tag, length): (ContentTag, usize),
+        mode: Option<u32>,
+    ) -> bool {
+        let Ok((file, stat)) = sys::open_regular(dir, name) else {
+            return false;
+        };
+        let fits = mode.is_none_or(|mode| stat.st_mode & 0o7777 == mode)
+            && usize::try_from(stat.st_size).ok() == Some(length);
+        let (mut file, mut tagger) = (File::from(file), self.index.key().tagger());
+        let mut buffer = [0; 8 << 10];
+        fits && loop {
+            match file.read(&mut buffer) {
+                Ok(0) => break tagger.finish() == tag,
+                Ok(count) => tagger.update(&buffer[..count]),
+                Err(_) => break false,
+            }
+        }
     }
 
     /// Removes a file, if it is ours.
@@ -484,9 +493,8 @@ impl Sink for Files {
         if self.wants(file) && self.has(&file.path, &file.object) {
             let length = content.length;
             let (new, tag) = content.finish();
-            let path = Path::new(&*file.path);
-            let publish = |files: &mut Self| files.publish(path, new, (tag, length));
-            self.put(&file.path, &file.object, tag, publish);
+            let content = NewContent::Fetched(new, length);
+            self.put(&file.path, &file.object, tag, content);
         }
     }
 
@@ -528,27 +536,6 @@ fn indexed_length(path: &str) -> usize {
         .bytes()
         .filter(|byte| byte.is_ascii_control() || matches!(byte, b'"' | b'\\'));
     path.len() + 5 * escapes.count() + 64
-}
-
-/// Opens the file, if it has this length and mode.
-fn open_with(
-    dir: BorrowedFd<'_>,
-    name: &str,
-    length: usize,
-    mode: Option<u32>,
-) -> Option<(OwnedFd, Stat)> {
-    let (file, stat) = sys::open_regular(dir, name).ok()?;
-    let fits = mode.is_none_or(|mode| stat.st_mode & 0o7777 == mode)
-        && usize::try_from(stat.st_size).ok() == Some(length);
-    fits.then_some((file, stat))
-}
-
-/// Whether the file has this content and mode.
-fn has_content(dir: BorrowedFd<'_>, name: &str, bytes: &[u8], mode: Option<u32>) -> bool {
-    let found = open_with(dir, name, bytes.len(), mode);
-    found.is_some_and(|(file, stat)| {
-        read_open(&file, &stat, bytes.len() + 1).is_ok_and(|found| **found == *bytes)
-    })
 }
 
 /// The mode that the umask leaves of 0666.

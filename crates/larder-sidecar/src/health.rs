@@ -134,12 +134,10 @@ impl Health {
     /// The age of the oldest proof.
     pub(crate) fn proof_age(&self, now: Instant) -> Duration {
         let state = self.0.lock();
-        let oldest = state
-            .watches
-            .iter()
-            .filter_map(|watch| watch.confirmed)
-            .min();
-        oldest.map_or(Duration::ZERO, |confirmed| now - confirmed)
+        let confirmed = state.watches.iter().filter_map(|watch| watch.confirmed);
+        confirmed
+            .min()
+            .map_or(Duration::ZERO, |confirmed| now - confirmed)
     }
 
     /// Whether a restart would not help (rule H3). With `max_age`, also whether every proof is as young as that.

@@ -57,10 +57,8 @@ pub(crate) struct RequestRound {
 /// The hook of such a round, without steps; `retry` holds after the fast retries.
 pub(crate) fn hook(name: String, debounce: Debounce, retry: Retry) -> Hook {
     let timing = Timing {
-        debounce,
-        splay: Duration::ZERO,
-        timeout: None,
         retry,
+        ..Timing::new(debounce)
     };
     Hook::new(name, Vec::new(), timing)
 }

@@ -96,13 +96,8 @@ impl Running {
         let health = Arc::clone(&pages.health);
         let (api, random) = (Api::new(client), fastrand::Rng::new());
         let node = NodeContext::default();
-        let engine = Engine::new(
-            api.clone(),
-            MAX_REQUESTS_IN_FLIGHT,
-            Arc::default(),
-            &node,
-            random,
-        );
+        let (most, seqs) = (MAX_REQUESTS_IN_FLIGHT, Arc::default());
+        let engine = Engine::new(api.clone(), most, seqs, &node, random);
         let capped = |time: Duration| time.min(MAX_TIME);
         let poll = timing.poll.map(|pause| capped(pause).max(POLL));
         let silence = poll.map_or(MAX_SILENCE, |pause| 2 * pause + Duration::from_mins(1));
@@ -289,11 +284,8 @@ impl Running {
             ..Past::default()
         };
         drop(intake);
-        if self
-            .skipped
-            .as_ref()
-            .is_some_and(|round| round.script.is_none())
-        {
+        let skipped = self.skipped.as_ref();
+        if skipped.is_some_and(|round| round.script.is_none()) {
             // Its hook starts from the present content.
             self.hooks.adopt(|hook| hook.name != HOOK, &past, &key);
         }

@@ -14,7 +14,7 @@ use futures::{
     future::{BoxFuture, OptionFuture},
     stream::FuturesUnordered,
 };
-use larder_actions::http::{Fetch, FetchedHead, RequestProgress, fetch};
+use larder_actions::http::{Fetch, RequestProgress, fetch};
 use larder_on_change::{HttpUrl, HttpUrlError};
 use larder_transport::redirect::redirect_target;
 use tokio::time::{Instant, sleep_until};
@@ -264,12 +264,20 @@ async fn run(
         };
         let fetched = fetch(&request, &mut take).await;
         let head = fetched.map_err(|reason| format!("{url}: {reason}"))?;
+        let is_content = match head.status {
+            500..=599 => client.enable_5xx,
+            status => (200..=299).contains(&status),
+        };
+        if is_content {
+            return Ok(content.map(|content| {
+                let length = content.length;
+                intake.lock().sink.take_fetched(file, content);
+                let validators = head.validators();
+                NewContent { validators, length }
+            }));
+        }
         match head.status {
-            200..=299 => return Ok(content.map(|content| new(&head, file, content, intake))),
             304 if !validators.is_empty() => return Ok(None),
-            500..=599 if client.enable_5xx => {
-                return Ok(content.map(|content| new(&head, file, content, intake)));
-            }
             301 | 302 | 303 | 307 | 308 => {
                 if began.elapsed() > client.timeout {
                     return Err(format!("{first}: redirects take too long").into());
@@ -286,21 +294,6 @@ async fn run(
         }
     }
     Err(format!("{first}: more than {REDIRECTS} redirects").into())
-}
-
-/// Puts content in place.
-fn new(
-    head: &FetchedHead,
-    file: &UrlFile,
-    content: FetchedFile,
-    intake: &SharedIntake,
-) -> NewContent {
-    let length = content.length;
-    intake.lock().sink.take_fetched(file, content);
-    NewContent {
-        validators: head.validators(),
-        length,
-    }
 }
 
 /// Whether a URL is `above`, or below it. A path that the server may resolve to another one is not.

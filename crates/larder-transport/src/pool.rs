@@ -396,10 +396,7 @@ impl Pool {
 }
 
 fn earliest(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
-    }
+    [a, b].into_iter().flatten().min()
 }
 
 /// A task of the worker has panicked; nothing cancels them while the worker runs.

@@ -58,11 +58,8 @@ impl Limiter {
                 (Duration::from_secs(1) / qps.max(1), burst.max(1))
             }
         };
-        Self(Mutex::new(TokenBucket::new(
-            interval,
-            burst,
-            Instant::now(),
-        )))
+        let bucket = TokenBucket::new(interval, burst, Instant::now());
+        Self(Mutex::new(bucket))
     }
 
     /// Waits for a token. Returns the time waited.

@@ -92,6 +92,10 @@ pub enum SetupError {
 }
 
 impl SetupError {
+    pub(crate) fn invalid(part: &'static str, problem: &'static str) -> Self {
+        Self::Invalid { part, problem }
+    }
+
     /// A credential file does not exist.
     pub(crate) fn is_missing_file(&self) -> bool {
         matches!(self, Self::Unreadable { source, .. } if source.kind() == io::ErrorKind::NotFound)

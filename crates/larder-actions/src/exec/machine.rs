@@ -25,6 +25,7 @@ use super::{
     CHANGES, Launch, LaunchError, Launched, PATH,
     users::{self, User},
 };
+use crate::namespaces::in_thread;
 
 /// Starts commands on this machine.
 #[derive(Clone, Debug)]
@@ -131,15 +132,11 @@ fn spawn_as(command: &mut Command, user: &User) -> io::Result<Child> {
         return command.spawn();
     }
     let runtime = Handle::current();
-    let started = std::thread::scope(|scope| {
-        let thread = scope.spawn(|| {
-            let _entered = runtime.enter();
-            become_user(user)?;
-            command.spawn()
-        });
-        thread.join()
-    });
-    started.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    in_thread(|| {
+        let _entered = runtime.enter();
+        become_user(user)?;
+        command.spawn()
+    })
 }
 
 fn become_user(user: &User) -> rustix::io::Result<()> {

@@ -30,23 +30,21 @@ pub(super) async fn connector(
         name: name.to_owned(),
     })?;
     let provider = Arc::new(ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .expect("the provider knows the default versions");
-    let config = if tls.insecure_skip_verify {
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider)))
+    let trusted = if tls.insecure_skip_verify {
+        None
     } else {
         let (store, listed) = authorities(tls, files).await?;
-        let roots = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider).build();
+        let (store, provider) = (Arc::new(store), Arc::clone(&provider));
+        let roots = WebPkiServerVerifier::builder_with_provider(store, provider).build();
         let roots = roots.expect("there are authorities, and no revocation lists");
-        let verifier = Arc::new(ListedCertificates { roots, listed });
-        builder
-            .dangerous()
-            .with_custom_certificate_verifier(verifier)
+        Some((roots, listed))
     };
-    let mut config = config.with_no_client_auth();
+    let mut config = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .expect("the provider knows the default versions")
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier { provider, trusted }))
+        .with_no_client_auth();
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok((TlsConnector::from(Arc::new(config)), server))
 }
@@ -76,14 +74,15 @@ async fn authorities(
     Ok((store, listed))
 }
 
-/// Also accepts a certificate that is listed itself, such as one that is its own authority.
+/// Accepts a certificate of the authorities, and one that is listed itself, such as one that is its own authority; without
+/// `trusted` every certificate, if the server has its key.
 #[derive(Debug)]
-struct ListedCertificates {
-    roots: Arc<WebPkiServerVerifier>,
-    listed: Vec<CertificateDer<'static>>,
+struct Verifier {
+    provider: Arc<CryptoProvider>,
+    trusted: Option<(Arc<WebPkiServerVerifier>, Vec<CertificateDer<'static>>)>,
 }
 
-impl ServerCertVerifier for ListedCertificates {
+impl ServerCertVerifier for Verifier {
     fn verify_server_cert(
         &self,
         certificate: &CertificateDer<'_>,
@@ -92,14 +91,14 @@ impl ServerCertVerifier for ListedCertificates {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self
-            .roots
-            .verify_server_cert(certificate, intermediates, name, ocsp, now);
-        match verified {
+        let Some((roots, listed)) = &self.trusted else {
+            return Ok(ServerCertVerified::assertion());
+        };
+        match roots.verify_server_cert(certificate, intermediates, name, ocsp, now) {
             // The period of validity is checked first, and has an error of its own.
             Err(rustls::Error::InvalidCertificate(
                 CertificateError::Other(_) | CertificateError::UnknownIssuer,
-            )) if self.listed.contains(certificate) => {
+            )) if listed.contains(certificate) => {
                 verify_server_name(&ParsedCertificate::try_from(certificate)?, name)?;
                 Ok(ServerCertVerified::assertion())
             }
@@ -113,48 +112,7 @@ impl ServerCertVerifier for ListedCertificates {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.roots
-            .verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.roots
-            .verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.roots.supported_verify_schemes()
-    }
-}
-
-/// Accepts every certificate, if the server has its key.
-#[derive(Debug)]
-struct AnyCertificate(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnyCertificate {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
+        let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls12_signature(message, certificate, signature, algorithms)
     }
 
@@ -164,11 +122,13 @@ impl ServerCertVerifier for AnyCertificate {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        let algorithms = &self.0.signature_verification_algorithms;
+        let algorithms = &self.provider.signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signature, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

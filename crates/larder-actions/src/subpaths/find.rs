@@ -35,7 +35,7 @@ pub(super) struct MountRecord {
     parent: u64,
     device: Box<[u8]>,
     /// Without the note that it was removed.
-    root: PathBuf,
+    pub(super) root: PathBuf,
     /// Where it is mounted.
     pub(super) mount_point: PathBuf,
     /// What may not be done there.
@@ -64,13 +64,6 @@ impl MountRecord {
     }
 }
 
-#[cfg(test)]
-impl MountRecord {
-    pub(super) fn root(&self) -> &Path {
-        &self.root
-    }
-}
-
 /// The path of a root, and whether it was removed.
 fn without_deleted(root: &Path) -> (&Path, bool) {
     let bytes = root.as_os_str().as_bytes();
@@ -81,7 +74,7 @@ fn without_deleted(root: &Path) -> (&Path, bool) {
 }
 
 /// How the mount `record` stands in a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Standing {
     /// It is listed, with the same file, in the same place.
     pub(super) is_same: bool,
@@ -93,11 +86,7 @@ pub(super) struct Standing {
 
 impl Standing {
     pub(super) fn read(table: impl Read, record: &MountRecord) -> io::Result<Self> {
-        let mut standing = Self {
-            is_same: false,
-            on: None,
-            is_covered: false,
-        };
+        let mut standing = Self::default();
         each_mount(table, |line| {
             if line.id == record.id {
                 standing.is_same = MountRecord::of(line) == *record;

@@ -163,13 +163,8 @@ impl Stage {
             // Step 2
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Mount))?;
             let place = PLACES[usize::from(is_dir)];
-            move_mount(
-                &clone,
-                c"",
-                CWD,
-                place,
-                MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-            )?;
+            let attach = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            move_mount(&clone, c"", CWD, place, attach)?;
             let finish = || {
                 let mut flags = MountFlags::BIND | flags;
                 // A mount keeps what forbids more, which a user namespace may not drop.
@@ -198,26 +193,17 @@ impl Stage {
     /// 3. Unmount everything else, so that this namespace keeps no file system of the machine in use.
     fn make() -> rustix::io::Result<OwnedFd> {
         unshare(UnshareFlags::FS | UnshareFlags::NEWNS)?;
-        mount_change(
-            "/",
-            MountPropagationFlags::PRIVATE | MountPropagationFlags::REC,
-        )?;
+        let all_private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change("/", all_private)?;
         let namespace = open("/proc/thread-self/ns/mnt", OFlags::RDONLY)?;
-        mount(
-            "tmpfs",
-            "/proc",
-            "tmpfs",
-            MountFlags::NOSUID | MountFlags::NODEV,
-            c"mode=0700,size=64k",
-        )?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        let options = c"mode=0700,size=64k";
+        mount("tmpfs", "/proc", "tmpfs", flags, options)?;
         chdir("/proc")?;
         let [file, directory] = PLACES;
         rustix::fs::mkdir(directory, Mode::RWXU)?;
-        rustix::fs::open(
-            file,
-            OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC,
-            Mode::RUSR,
-        )?;
+        let create = OFlags::CREATE | OFlags::WRONLY | OFlags::CLOEXEC;
+        rustix::fs::open(file, create, Mode::RUSR)?;
         pivot_root(c".", c".")?;
         unmount(c".", UnmountFlags::DETACH)?;
         Ok(namespace)
@@ -287,8 +273,7 @@ impl Inside {
     /// The mount that `path` leads to, with its file. Links are followed: a caller that does not trust the namespace
     /// does not use it.
     pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), ReplaceError> {
-        let target = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
-        let target = target.map_err(|_| ReplaceError::Changed)?;
+        let target = open(path, OFlags::PATH).map_err(|_| ReplaceError::Changed)?;
         let look = || -> io::Result<_> {
             let found = with_id(self.table()?, mount_id(&target)?)?;
             Ok((found, FileId::of_open(&target)?))
@@ -338,15 +323,13 @@ impl Inside {
         if shown.is_dir != wanted.is_dir {
             return Err(ReplaceError::OtherType);
         }
-        if enforces_labels
-            && self
-                .label(&target)
-                .map_err(failed("read the label of the mounted file"))?
-                != self
-                    .label(new)
-                    .map_err(failed("read the label of the new file"))?
-        {
-            return Err(ReplaceError::OtherLabel);
+        if enforces_labels {
+            let shown = self.label(&target);
+            let shown = shown.map_err(failed("read the label of the mounted file"))?;
+            let wanted = self.label(new);
+            if shown != wanted.map_err(failed("read the label of the new file"))? {
+                return Err(ReplaceError::OtherLabel);
+            }
         }
         // Step 4
         let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
@@ -367,10 +350,7 @@ impl Inside {
     /// Opens the root of a mount, if it is still the same in the same place, and nothing is on it.
     fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, ReplaceError> {
         let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
-        let path = mount
-            .mount_point
-            .strip_prefix("/")
-            .unwrap_or(&mount.mount_point);
+        let path = &*mount.mount_point;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let resolve = ResolveFlags::IN_ROOT
             | ResolveFlags::NO_SYMLINKS

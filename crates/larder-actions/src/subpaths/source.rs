@@ -36,14 +36,8 @@ impl Source {
             let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
             openat2(at, path, flags, Mode::empty(), beneath)
         };
-        let no_links = ResolveFlags::NO_SYMLINKS;
-        let volume = openat2(
-            CWD,
-            directory,
-            flags | OFlags::DIRECTORY,
-            Mode::empty(),
-            no_links,
-        )?;
+        let (only_dir, no_links) = (flags | OFlags::DIRECTORY, ResolveFlags::NO_SYMLINKS);
+        let volume = openat2(CWD, directory, only_dir, Mode::empty(), no_links)?;
         let mut tries = 0..TRIES;
         loop {
             let set = readlinkat(&volume, DATA, Vec::new())?;

@@ -3,68 +3,110 @@
 mod container;
 mod tables;
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    mem::MaybeUninit,
+    os::fd::{AsFd as _, OwnedFd},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use larder_transport::Backoff;
 use prometheus_client::registry::Registry;
-use rustix::fs::inotify;
+use rustix::{fs::inotify, mount::MountFlags};
 
 use self::container::{Container, KEY, Node, may_contain};
 use super::{
-    find::{WantedMount, volume_mounts},
+    ReplaceError, Stage,
+    find::{VolumeMount, WantedMount, volume_mounts},
     replace::Inside,
+    source::Source,
     updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
 };
-use crate::targets::TargetQuery;
+use crate::{
+    processes::{ContainerMounts, FoundProcess},
+    targets::TargetQuery,
+};
 
-/// The updates of a pod whose container `web` mounts the key of `v`.
-struct Updates {
+/// A pod with the container `web`, and its updates.
+struct Pod {
+    node: Node,
+    web: Container,
     shared: Arc<SubPathNode>,
-    pod: PodSubPaths,
+    sub_paths: PodSubPaths,
     query: TargetQuery,
 }
 
-impl Updates {
-    fn new(node: &Node) -> Self {
-        Self::of(node, &[("/etc/app.conf", "key")], &[])
+/// Mounts of `w` as a whole.
+const WHOLE: &str = "mkdir -p root/w; mount --bind agent/pods/1/volumes/w root/w";
+
+impl Pod {
+    /// Its container mounts the key of `v`, which is `one`. `None` where this process may not make containers.
+    fn new() -> Option<Self> {
+        Self::with(KEY, &[("/etc/app.conf", "key")])
     }
 
-    /// With these paths of `v`, and further mounts.
-    fn of(node: &Node, wanted: &[(&str, &str)], others: &[(&str, &str)]) -> Self {
-        let own = wanted
-            .iter()
-            .map(|(at, _)| ("v", *at))
-            .chain(others.iter().copied());
+    /// Its container has `mounts`, among them these paths of `v`.
+    fn with(mounts: &str, wanted: &[(&str, &str)]) -> Option<Self> {
+        let node = may_contain().then(Node::new)?;
+        node.write("v", &[("key", "one")]);
+        Some(Self::of(node, mounts, wanted))
+    }
+
+    fn of(node: Node, mounts: &str, wanted: &[(&str, &str)]) -> Self {
+        let mut own: Vec<_> = wanted.iter().map(|(at, _)| ("v", *at)).collect();
+        own.extend(mounts.contains(WHOLE).then_some(("w", "/w")));
         let query = TargetQuery {
-            mounts: node.mounts(&own.collect::<Vec<_>>()),
+            mounts: node.mounts(&own),
             ..TargetQuery::default()
         };
-        let wanted = wanted
-            .iter()
-            .map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap());
-        let mut pod =
-            PodSubPaths::new(Backoff::new(Duration::from_secs(1), Duration::from_secs(8)));
-        pod.add_mounts("v", wanted.collect());
+        let second = Duration::from_secs(1);
+        let mut sub_paths = PodSubPaths::new(Backoff::new(second, 8 * second));
+        let wanted = wanted.iter();
+        let wanted = wanted.map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap());
+        sub_paths.add_mounts("v", wanted.collect());
         Self {
+            web: Container::start(&node, mounts),
             shared: Arc::new(SubPathNode::new(node.processes(), &mut Registry::default())),
-            pod,
+            sub_paths,
             query,
+            node,
         }
+    }
+
+    /// The volume gets another set, with this key.
+    fn write(&self, text: &str) {
+        self.node.write("v", &[("key", text)]);
+    }
+
+    /// What the container sees.
+    fn sees(&mut self) -> String {
+        self.web.run("cat /etc/app.conf")
     }
 
     /// Updates all; the mounts of which an event says that they were not updated.
     async fn update(&mut self) -> Vec<MountStatus> {
-        self.pod.all_due();
-        self.pod
-            .update(&self.shared, self.query.clone(), Timestamp::UNIX_EPOCH)
-            .await
+        self.sub_paths.all_due();
+        let (query, now) = (self.query.clone(), Timestamp::UNIX_EPOCH);
+        self.sub_paths.update(&self.shared, query, now).await
     }
 
-    /// The state of the only mount after another update.
+    /// The numbers of mounts that so many updates report.
+    async fn reported(&mut self, updates: usize) -> Vec<usize> {
+        let mut events = Vec::new();
+        for _ in 0..updates {
+            events.push(self.update().await.len());
+        }
+        events
+    }
+
+    /// The state of the first mount after another update.
     async fn state(&mut self) -> MountState {
         self.update().await;
-        self.pod.statuses()[0].state.clone()
+        self.sub_paths.statuses()[0].state.clone()
     }
 
     async fn reason(&mut self) -> String {
@@ -72,6 +114,42 @@ impl Updates {
             MountState::Pinned(reason) => reason,
             state => format!("{state:?}"),
         }
+    }
+
+    /// After another update, the container sees the present content.
+    async fn check_live(&mut self, text: &str) {
+        assert_eq!(self.state().await, MountState::Live);
+        assert_eq!(self.sees(), text);
+    }
+
+    /// The main process of the container.
+    async fn main(&self) -> FoundProcess {
+        let processes = self.node.processes();
+        let found = processes.containers(&self.query.mounts, None).await;
+        found.unwrap().remove(0).main
+    }
+
+    async fn namespace(&self) -> OwnedFd {
+        let main = self.main().await;
+        self.node.processes().mount_namespace(&main).unwrap()
+    }
+
+    /// Runs `work` in the container, with the mount of the key and a new one of this file.
+    async fn inside<T: Send>(
+        &mut self,
+        (volume, path): (&str, &str),
+        work: impl FnOnce(&Inside, &VolumeMount, &OwnedFd, &mut Container) -> Result<T, ReplaceError>
+        + Send,
+    ) -> Result<T, ReplaceError> {
+        let namespace = self.namespace().await;
+        let places = self.node.processes().places().unwrap();
+        let source = Source::of(&self.node.volume(volume), Path::new(path)).unwrap();
+        let new = Stage::default().mount_of(&source.file.unwrap(), MountFlags::RDONLY)?;
+        let (mounts, web) = (&self.query.mounts, &mut self.web);
+        Inside::run(namespace.as_fd(), u64::MAX, |inside| {
+            let found = volume_mounts(|| inside.table(), &places, mounts).unwrap();
+            work(inside, &found.unwrap()[0], &new, web)
+        })
     }
 }
 
@@ -87,28 +165,24 @@ const READER: &str = r#"perl -e '$| = 1; my $last = "";
 // subpath 1
 #[tokio::test]
 async fn reader_sees_each_content_whole_and_at_every_moment() {
-    if !may_contain() {
-        return;
-    }
+    let Some(mut pod) = Pod::new() else { return };
     let text = |word: &str| format!("{word} ").repeat(2000);
-    let node = Node::new();
-    node.write("v", 1, &[("key", &text("first"))]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    let early = web.run(READER);
-    let first = if early.is_empty() { web.line() } else { early };
+    pod.write(&text("first"));
+    assert_eq!(pod.state().await, MountState::Live);
+    let early = pod.web.run(READER);
+    let first = if early.is_empty() {
+        pod.web.line()
+    } else {
+        early
+    };
     assert_eq!(first, "first");
-    for number in 2..=11 {
-        let word = if number == 11 {
-            "end".to_owned()
-        } else {
-            format!("n{number}")
-        };
-        node.write("v", number, &[("key", &text(&word))]);
-        assert_eq!(updates.state().await, MountState::Live);
-        assert_eq!(web.line(), word);
+    let words = (2..11).map(|number| format!("n{number}"));
+    for word in words.chain(["end".to_owned()]) {
+        pod.write(&text(&word));
+        assert_eq!(pod.state().await, MountState::Live);
+        assert_eq!(pod.web.line(), word);
     }
-    assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
+    assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 1);
 }
 
 // subpath 3
@@ -118,14 +192,14 @@ async fn secret_in_memory_is_updated() {
         return;
     }
     let node = Node::with_tmpfs();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    node.write("v", 2, &[("key", "two")]);
-    assert_eq!(web.run("cat /etc/app.conf"), "one");
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/app.conf"), "two");
+    node.write("v", &[("key", "one")]);
+    let mut pod = Pod::of(node, KEY, &[("/etc/app.conf", "key")]);
+    pod.write("two");
+    assert_eq!(pod.sees(), "one");
+    pod.check_live("two").await;
 }
+
+const DIRECTORY: &str = "mkdir root/etc/d; mount -o ro --bind agent/pods/1/volumes/v/d root/etc/d";
 
 // subpath 4
 #[tokio::test]
@@ -134,69 +208,52 @@ async fn directory_is_updated() {
         return;
     }
     let node = Node::new();
-    node.write("v", 1, &[("d/a", "one")]);
-    let mut web = Container::start(
-        &node,
-        "mkdir root/etc/d; mount -o ro --bind agent/pods/1/volumes/v/d root/etc/d",
-    );
-    let mut updates = Updates::of(&node, &[("/etc/d", "..data/d/")], &[]);
-    node.write("v", 2, &[("d/a", "two"), ("d/b", "new")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/d/a /etc/d/b"), "twonew");
+    node.write("v", &[("d/a", "one")]);
+    let mut pod = Pod::of(node, DIRECTORY, &[("/etc/d", "..data/d/")]);
+    pod.node.write("v", &[("d/a", "two"), ("d/b", "new")]);
+    assert_eq!(pod.state().await, MountState::Live);
+    assert_eq!(pod.web.run("cat /etc/d/a /etc/d/b"), "twonew");
     // A file in its place: neither takes the place of the other.
-    fs::remove_file(node.volume("v").join("d")).unwrap();
-    node.write("v", 3, &[("d", "file")]);
-    assert_eq!(updates.reason().await, "it is of another type now");
+    fs::remove_file(pod.node.volume("v").join("d")).unwrap();
+    pod.node.write("v", &[("d", "file")]);
+    assert_eq!(pod.reason().await, "it is of another type now");
 }
 
 // subpath 8
 // subpath 9
 #[tokio::test]
 async fn mount_point_below_a_link_or_another_volume_is_found() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mounts = "mkdir -p root/w root/run/x; touch root/run/x/app.conf
-        mount --bind agent/pods/1/volumes/w root/w; touch agent/pods/1/volumes/w/own
+    let mounts = format!(
+        "{WHOLE}; mkdir -p root/run/x; touch root/run/x/app.conf agent/pods/1/volumes/w/own
         mount --bind agent/pods/1/volumes/v/key root/w/own
-        mount --bind agent/pods/1/volumes/v/key root/run/x/app.conf";
-    let mut web = Container::start(&node, mounts);
+        mount --bind agent/pods/1/volumes/v/key root/run/x/app.conf"
+    );
     let wanted = [("/var/run/x/app.conf", "key"), ("/w/own", "key")];
-    let mut updates = Updates::of(&node, &wanted, &[("w", "/w")]);
-    for number in 2..4 {
-        let text = number.to_string();
-        node.write("v", number, &[("key", &text)]);
-        assert!(updates.update().await.is_empty());
-        let states = updates.pod.statuses().iter().map(|status| &status.state);
-        assert!(
-            states.into_iter().all(|state| *state == MountState::Live),
-            "{:?}",
-            updates.pod
-        );
-        assert_eq!(web.run("cat /run/x/app.conf /w/own"), text.repeat(2));
-        assert_eq!(web.run("cat /w/whole"), "w");
+    let Some(mut pod) = Pod::with(&mounts, &wanted) else {
+        return;
+    };
+    for text in ["2", "3"] {
+        pod.write(text);
+        assert!(pod.update().await.is_empty());
+        let mut states = pod.sub_paths.statuses().iter();
+        let is_live = states.all(|status| status.state == MountState::Live);
+        assert!(is_live, "{:?}", pod.sub_paths);
+        let both = pod.web.run("cat /run/x/app.conf /w/own");
+        assert_eq!(both, text.repeat(2));
+        assert_eq!(pod.web.run("cat /w/whole"), "w");
     }
 }
 
 // subpath 10
 #[tokio::test]
 async fn key_that_is_gone_keeps_its_content_until_it_is_back() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    node.write("v", 2, &[("other", "")]);
-    assert_eq!(updates.reason().await, "key key is gone");
-    assert_eq!(updates.pod.retry_at(), None);
-    assert_eq!(web.run("cat /etc/app.conf"), "one");
-    node.write("v", 3, &[("key", "three")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/app.conf"), "three");
+    let Some(mut pod) = Pod::new() else { return };
+    pod.node.write("v", &[("other", "")]);
+    assert_eq!(pod.reason().await, "key key is gone");
+    assert_eq!(pod.sub_paths.retry_at(), None);
+    assert_eq!(pod.sees(), "one");
+    pod.write("three");
+    pod.check_live("three").await;
 }
 
 // subpath 11
@@ -206,28 +263,22 @@ async fn directory_of_a_missing_key_is_replaced_by_a_directory_only() {
         return;
     }
     let node = Node::new();
-    node.write("v", 1, &[("other", "")]);
+    node.write("v", &[("other", "")]);
     // The kubelet makes a directory beside the sets.
     fs::create_dir(node.volume("v").join("d")).unwrap();
-    let mut web = Container::start(
-        &node,
-        "mkdir root/etc/d; mount --bind agent/pods/1/volumes/v/d root/etc/d",
-    );
-    let mut updates = Updates::of(&node, &[("/etc/d", "d")], &[]);
-    assert_eq!(updates.reason().await, "key d is gone");
-    node.write("v", 2, &[("d", "file")]);
-    assert_eq!(updates.reason().await, "it is of another type now");
-    node.write("v", 3, &[("d/a", "there")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/d/a"), "there");
+    let mounts = DIRECTORY.replace("-o ro ", "");
+    let mut pod = Pod::of(node, &mounts, &[("/etc/d", "d")]);
+    assert_eq!(pod.reason().await, "key d is gone");
+    pod.node.write("v", &[("d", "file")]);
+    assert_eq!(pod.reason().await, "it is of another type now");
+    pod.node.write("v", &[("d/a", "there")]);
+    assert_eq!(pod.state().await, MountState::Live);
+    assert_eq!(pod.web.run("cat /etc/d/a"), "there");
 }
 
 // subpath 12
 #[tokio::test]
 async fn what_a_container_covers_moves_or_doubles_is_left_alone() {
-    if !may_contain() {
-        return;
-    }
     let cases = [
         (
             "mount -t tmpfs none /etc; echo own > /etc/app.conf",
@@ -256,51 +307,42 @@ async fn what_a_container_covers_moves_or_doubles_is_left_alone() {
         ),
     ];
     for (command, path, reason) in cases {
-        let node = Node::new();
-        node.write("v", 1, &[("key", "one")]);
-        let whole = "mkdir root/w; mount --bind agent/pods/1/volumes/w root/w";
-        let mut web = Container::start(&node, &format!("{KEY}\n{whole}"));
-        let mut updates = Updates::of(&node, &[("/etc/app.conf", "key")], &[("w", "/w")]);
-        assert_eq!(updates.state().await, MountState::Live);
-        assert_eq!(web.run("echo own > /etc/own; mount --make-rprivate /"), "");
-        assert_eq!(web.run(command), "", "{command}");
-        let (before, text) = (web.mounts_at(path), web.run(&format!("cat {path}")));
-        node.write("v", 2, &[("key", "two")]);
-        let mut events = Vec::new();
-        for _ in 0..4 {
-            events.push(updates.update().await.len());
-        }
-        assert_eq!(updates.reason().await, reason, "{command}");
+        let mounts = format!("{KEY}\n{WHOLE}");
+        let Some(mut pod) = Pod::with(&mounts, &[("/etc/app.conf", "key")]) else {
+            return;
+        };
+        assert_eq!(pod.state().await, MountState::Live);
+        let prepared = pod.web.run("echo own > /etc/own; mount --make-rprivate /");
+        assert_eq!(prepared, "");
+        assert_eq!(pod.web.run(command), "", "{command}");
+        let cat = format!("cat {path}");
+        let (before, text) = (pod.web.mounts_at(path), pod.web.run(&cat));
+        pod.write("two");
         // The third failure with this reason is reported, once.
-        assert_eq!(events, [0, 0, 1, 0]);
-        let after = web.mounts_at(path);
+        assert_eq!(pod.reported(4).await, [0, 0, 1, 0]);
+        assert_eq!(pod.reason().await, reason, "{command}");
+        let after = pod.web.mounts_at(path);
         assert_eq!(before.len(), after.len(), "{command}: {after:?}");
-        assert_eq!(web.run(&format!("cat {path}")), text, "{command}");
-        assert!(updates.pod.retry_at().is_some());
+        assert_eq!(pod.web.run(&cat), text, "{command}");
+        assert!(pod.sub_paths.retry_at().is_some());
     }
 }
 
 // subpath 12
 #[tokio::test]
 async fn mount_over_it_is_a_reason_until_the_old_file_goes_and_takes_it_along() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    assert_eq!(updates.state().await, MountState::Live);
+    let Some(mut pod) = Pod::new() else { return };
+    assert_eq!(pod.state().await, MountState::Live);
     let over = "echo own > /etc/own; mount --bind /etc/own /etc/app.conf";
-    assert_eq!(web.run(over), "");
+    assert_eq!(pod.web.run(over), "");
     let reason = "the container has mounted something over it";
-    assert_eq!(updates.reason().await, reason);
-    assert_eq!(web.run("cat /etc/app.conf"), "own");
+    assert_eq!(pod.reason().await, reason);
+    assert_eq!(pod.sees(), "own");
     // Linux unmounts what is mounted on a file that is removed.
-    node.write("v", 2, &[("key", "two")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/app.conf; cat /etc/own"), "twoown");
-    assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
+    pod.write("two");
+    pod.check_live("two").await;
+    assert_eq!(pod.web.run("cat /etc/own"), "own");
+    assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 1);
 }
 
 /// Replaces the parent of the mount point by a link and back, in a loop, and lists what is below the directory that the
@@ -312,87 +354,64 @@ perl -e 'symlink("/other", "/etc/link"); while (! -e "/stop") { rename("/etc/a",
 // subpath 13
 #[tokio::test]
 async fn parent_that_is_replaced_by_a_link_leads_nowhere_else() {
-    if !may_contain() {
-        return;
-    }
     let rounds = 1000;
-    let node = Node::new();
-    node.write("v", 1, &[("key", "1")]);
-    let mounts = "mkdir -p root/etc/a root/w; touch root/etc/a/app.conf
-        mount --bind agent/pods/1/volumes/w root/w
-        mount --bind agent/pods/1/volumes/v/key root/etc/a/app.conf";
-    let mut web = Container::start(&node, mounts);
-    let mut updates = Updates::of(&node, &[("/etc/a/app.conf", "key")], &[("w", "/w")]);
+    let mounts = format!(
+        "{WHOLE}; mkdir -p root/etc/a; touch root/etc/a/app.conf
+        mount --bind agent/pods/1/volumes/v/key root/etc/a/app.conf"
+    );
+    let Some(mut pod) = Pod::with(&mounts, &[("/etc/a/app.conf", "key")]) else {
+        return;
+    };
     let whole = |web: &Container| {
         let table = fs::read_to_string(format!("/proc/{}/mountinfo", web.pid())).unwrap();
         table.lines().count()
     };
-    assert_eq!(updates.state().await, MountState::Live);
-    web.run(RACE);
-    let before = whole(&web);
-    for number in 2..rounds + 2 {
-        node.write("v", number, &[("key", &number.to_string())]);
-        let state = updates.state().await;
+    assert_eq!(pod.state().await, MountState::Live);
+    pod.web.run(RACE);
+    let before = whole(&pod.web);
+    for number in 0..rounds {
+        pod.write(&number.to_string());
+        let state = pod.state().await;
         assert_ne!(state, MountState::Unknown, "after {number}");
-        assert_eq!(whole(&web), before, "after {number}");
+        assert_eq!(whole(&pod.web), before, "after {number}");
     }
-    assert!(web.run("touch /stop; wait").contains("stopped"));
-    assert_eq!(web.run("cat /other/app.conf"), "mine");
-    assert_eq!(web.mounts_at("/other/app.conf").len(), 1);
+    assert!(pod.web.run("touch /stop; wait").contains("stopped"));
+    assert_eq!(pod.web.run("cat /other/app.conf"), "mine");
+    assert_eq!(pod.web.mounts_at("/other/app.conf").len(), 1);
     // It is live again when the container leaves the directory alone.
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/a/app.conf"), (rounds + 1).to_string());
+    assert_eq!(pod.state().await, MountState::Live);
+    let last = pod.web.run("cat /etc/a/app.conf");
+    assert_eq!(last, (rounds - 1).to_string());
     // The machine has no mount of it. It has others, which come and go.
-    let host = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let folder = node.folder.path().canonicalize().unwrap();
-    assert!(!host.contains(folder.to_str().unwrap()), "{host}");
+    assert_eq!(pod.node.mounts_of_machine(), [""; 0]);
 }
 
 // subpath 14
 #[tokio::test]
 async fn container_that_has_ended_is_not_entered() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    assert_eq!(updates.state().await, MountState::Live);
-    let processes = node.processes();
-    let found = processes
-        .containers(&updates.query.mounts, None)
-        .await
-        .unwrap();
-    assert!(processes.mount_namespace(&found[0].main).is_ok());
-    web.end();
-    assert!(processes.mount_namespace(&found[0].main).is_err());
+    let Some(mut pod) = Pod::new() else { return };
+    assert_eq!(pod.state().await, MountState::Live);
+    let (processes, main) = (pod.node.processes(), pod.main().await);
+    assert!(processes.mount_namespace(&main).is_ok());
+    pod.web.end();
+    assert!(processes.mount_namespace(&main).is_err());
     // The number belongs to another process: this one, whose start is another.
-    let mut reused = found[0].main.clone();
+    let mut reused = main.clone();
     reused.pid = std::process::id().cast_signed();
     assert!(processes.mount_namespace(&reused).is_err());
-    node.write("v", 2, &[("key", "two")]);
-    assert_eq!(updates.state().await, MountState::Unknown);
+    pod.write("two");
+    assert_eq!(pod.state().await, MountState::Unknown);
 }
 
 // subpath 14
 #[tokio::test]
 async fn number_of_a_container_that_is_used_again_leads_into_no_other() {
-    if !may_contain() {
-        return;
-    }
-    let (node, other) = (Node::new(), Node::new());
-    for node in [&node, &other] {
-        node.write("v", 1, &[("key", "one")]);
-    }
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    assert_eq!(updates.state().await, MountState::Live);
-    let processes = node.processes();
-    let found = processes.containers(&updates.query.mounts, None).await;
-    let main = found.unwrap().remove(0).main;
-    let pid = web.pid();
-    web.end();
+    let Some(mut pod) = Pod::new() else { return };
+    let other = Node::new();
+    other.write("v", &[("key", "one")]);
+    assert_eq!(pod.state().await, MountState::Live);
+    let (main, pid) = (pod.main().await, pod.web.pid());
+    pod.web.end();
     let set_next = || fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string());
     if set_next().is_err() {
         // Not allowed here, or in a container.
@@ -405,35 +424,29 @@ async fn number_of_a_container_that_is_used_again_leads_into_no_other() {
         (next.pid() == pid).then_some(next)
     });
     let mut reused = reused.unwrap();
-    assert!(processes.mount_namespace(&main).is_err());
+    assert!(pod.node.processes().mount_namespace(&main).is_err());
     let before = reused.mounts_at("/etc/app.conf");
-    node.write("v", 2, &[("key", "two")]);
-    assert_eq!(updates.state().await, MountState::Unknown);
+    pod.write("two");
+    assert_eq!(pod.state().await, MountState::Unknown);
     assert_eq!(reused.mounts_at("/etc/app.conf"), before);
     assert_eq!(reused.run("cat /etc/app.conf"), "one");
 }
 
 #[tokio::test]
 async fn pass_that_is_dropped_is_made_again() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    node.write("v", 2, &[("key", "two")]);
-    let (query, now) = (updates.query.clone(), Timestamp::UNIX_EPOCH);
+    let Some(mut pod) = Pod::new() else { return };
+    pod.write("two");
     tokio::select! {
         biased;
-        _ = updates.pod.update(&updates.shared, query.clone(), now) => panic!("it waits for a search"),
+        _ = pod.update() => panic!("it waits for a search"),
         () = std::future::ready(()) => {}
     }
-    assert!(updates.pod.is_due());
-    updates.pod.update(&updates.shared, query, now).await;
-    assert!(!updates.pod.is_due());
-    assert_eq!(updates.pod.statuses()[0].state, MountState::Live);
-    assert_eq!(web.run("cat /etc/app.conf"), "two");
+    assert!(pod.sub_paths.is_due());
+    let (query, now) = (pod.query.clone(), Timestamp::UNIX_EPOCH);
+    pod.sub_paths.update(&pod.shared, query, now).await;
+    assert!(!pod.sub_paths.is_due());
+    assert_eq!(pod.sub_paths.statuses()[0].state, MountState::Live);
+    assert_eq!(pod.sees(), "two");
 }
 
 // subpath 18
@@ -443,90 +456,61 @@ async fn mounts_of_the_kubelet_stay_as_they_are_and_nothing_is_left_of_a_pod() {
         return;
     }
     let node = Node::new();
-    node.write("v", 1, &[("key", "1")]);
+    node.write("v", &[("key", "1")]);
     // The kubelet binds the file, and the runtime what the kubelet has bound.
     let bound = node.root().join("pods/1/volume-subpaths/v/web/0");
     fs::create_dir_all(bound.parent().unwrap()).unwrap();
     fs::write(&bound, "").unwrap();
-    let bind = || {
+    let bound = bound.to_str().unwrap();
+    let bind = |node: &Node| {
         let source = node.volume("v").join("key").canonicalize().unwrap();
-        container::run(
-            "mount",
-            &["--bind", source.to_str().unwrap(), bound.to_str().unwrap()],
-        );
+        container::run("mount", &["--bind", source.to_str().unwrap(), bound]);
     };
-    let unbind = || container::run("umount", &[bound.to_str().unwrap()]);
-    let of_machine = || {
-        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-        let folder = node.root();
-        let lines = table
-            .lines()
-            .filter(|line| line.contains(folder.to_str().unwrap()));
-        lines.map(str::to_owned).collect::<Vec<_>>()
-    };
+    let unbind = || container::run("umount", &[bound]);
     let mounts = KEY.replace("volumes/v/key", "volume-subpaths/v/web/0");
-    bind();
-    let mut updates = Updates::new(&node);
-    for (number, content) in [(1, "2"), (3, "4")] {
-        let mut web = Container::start(&node, &mounts);
-        let before = of_machine();
+    bind(&node);
+    let mut pod = Pod::of(node, &mounts, &[("/etc/app.conf", "key")]);
+    for (first, second) in [("1", "2"), ("3", "4")] {
+        let before = pod.node.mounts_of_machine();
         assert_eq!(before.len(), 1, "{before:?}");
-        assert_eq!(web.run("cat /etc/app.conf"), number.to_string());
-        node.write("v", number + 1, &[("key", content)]);
-        assert_eq!(updates.state().await, MountState::Live);
-        assert_eq!(web.run("cat /etc/app.conf"), content);
+        assert_eq!(pod.sees(), first);
+        pod.write(second);
+        pod.check_live(second).await;
         // The old file is no longer there, but bound.
-        let after: Vec<_> = of_machine()
-            .iter()
-            .map(|line| line.replace("//deleted", ""))
-            .collect();
+        let after = pod.node.mounts_of_machine().into_iter();
+        let after: Vec<_> = after.map(|line| line.replace("//deleted", "")).collect();
         assert_eq!(after, before);
         // The container is started again, with what is there by then.
-        drop(web);
+        pod.web.end();
         unbind();
-        node.write("v", number + 2, &[("key", &(number + 2).to_string())]);
-        bind();
+        pod.write("3");
+        bind(&pod.node);
+        pod.web = Container::start(&pod.node, &mounts);
     }
+    pod.web.end();
     unbind();
-    assert_eq!(of_machine(), Vec::<String>::new());
+    assert_eq!(pod.node.mounts_of_machine(), [""; 0]);
     // Nothing is mounted below it anywhere, or it would be busy.
-    fs::remove_dir_all(node.root().join("pods/1")).unwrap();
+    fs::remove_dir_all(pod.node.root().join("pods/1")).unwrap();
 }
 
 #[tokio::test]
 async fn failure_that_was_reported_is_not_reported_again_when_the_container_has_ended() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    assert_eq!(web.run("mount --make-rshared /"), "");
-    node.write("v", 2, &[("key", "two")]);
-    let mut events = Vec::new();
-    for _ in 0..3 {
-        events.push(updates.update().await.len());
-    }
-    web.end();
-    for _ in 0..2 {
-        events.push(updates.update().await.len());
-    }
-    assert_eq!(events, [0, 0, 1, 0, 0]);
-    assert_eq!(updates.pod.statuses()[0].state, MountState::Unknown);
+    let Some(mut pod) = Pod::new() else { return };
+    assert_eq!(pod.web.run("mount --make-rshared /"), "");
+    pod.write("two");
+    assert_eq!(pod.reported(3).await, [0, 0, 1]);
+    pod.web.end();
+    assert_eq!(pod.reported(2).await, [0, 0]);
+    let status = &pod.sub_paths.statuses()[0];
+    assert_eq!(status.state, MountState::Unknown);
 }
 
 // subpath 16
 #[tokio::test]
 async fn without_the_capabilities_the_reason_names_them() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    node.write("v", 2, &[("key", "two")]);
+    let Some(mut pod) = Pod::new() else { return };
+    pod.write("two");
     // The threads that a thread starts have its capabilities.
     let reason = std::thread::scope(|scope| {
         let unprivileged = scope.spawn(|| {
@@ -538,113 +522,62 @@ async fn without_the_capabilities_the_reason_names_them() {
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime.block_on(updates.reason())
+            runtime.block_on(pod.reason())
         });
         unprivileged.join().unwrap()
     });
     let expected = "larder is not permitted to enter the container's mount namespace: this needs CAP_SYS_ADMIN, \
                     CAP_SYS_CHROOT and CAP_SYS_PTRACE, and the PID namespace of the host";
     assert_eq!(reason, expected);
-    assert_eq!(web.run("cat /etc/app.conf"), "one");
-    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(pod.sees(), "one");
+    assert_eq!(pod.state().await, MountState::Live);
 }
 
 // subpath 17
 #[tokio::test]
 async fn attempt_that_ended_halfway_leaves_one_mount_with_the_newest_content() {
-    if !may_contain() {
-        return;
-    }
-    for edits in [1, 2] {
-        let node = Node::new();
-        node.write("v", 1, &[("key", "1")]);
-        let mut web = Container::start(&node, KEY);
-        let mut updates = Updates::new(&node);
-        node.write("v", 2, &[("key", "2")]);
-        let processes = node.processes();
-        let found = processes
-            .containers(&updates.query.mounts, None)
-            .await
-            .unwrap();
-        let namespace = processes.mount_namespace(&found[0].main).unwrap();
-        let (places, pod) = (processes.places().unwrap(), &updates.query.mounts);
-        let source =
-            super::source::Source::of(&node.volume("v"), std::path::Path::new("key")).unwrap();
-        let stage = super::Stage::default();
-        let new = stage
-            .mount_of(&source.file.unwrap(), rustix::mount::MountFlags::RDONLY)
-            .unwrap();
-        Inside::run(std::os::fd::AsFd::as_fd(&namespace), u64::MAX, |inside| {
-            let mounts = volume_mounts(|| inside.table(), &places, pod)
-                .unwrap()
-                .unwrap();
-            inside.attach(&mounts[0].record, &new, false)
-        })
-        .unwrap();
-        drop(new);
-        assert_eq!(web.mounts_at("/etc/app.conf").len(), 2);
+    for edits in [&["two"][..], &["two", "three"]] {
+        let Some(mut pod) = Pod::new() else { return };
+        pod.write(edits[0]);
+        let attached = pod.inside(("v", "key"), |inside, mount, new, _| {
+            inside.attach(&mount.record, new, false)
+        });
+        assert!(attached.await.unwrap().is_some());
+        assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 2);
         // The old one stays visible.
-        assert_eq!(web.run("cat /etc/app.conf"), "1");
-        if edits == 2 {
-            node.write("v", 3, &[("key", "3")]);
-        }
-        assert_eq!(updates.state().await, MountState::Live);
-        assert_eq!(web.run("cat /etc/app.conf"), (edits + 1).to_string());
-        assert_eq!(web.mounts_at("/etc/app.conf").len(), 1);
+        assert_eq!(pod.sees(), "one");
+        edits[1..].iter().for_each(|text| pod.write(text));
+        pod.check_live(edits[edits.len() - 1]).await;
+        assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 1);
     }
 }
 
 // subpath 12
 #[tokio::test]
 async fn mount_that_the_container_puts_over_it_at_the_last_moment_is_a_failure() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "1")]);
-    let mut web = Container::start(&node, KEY);
-    let updates = Updates::new(&node);
-    let processes = node.processes();
-    let mounts = &updates.query.mounts;
-    let found = processes.containers(mounts, None).await.unwrap();
-    let namespace = processes.mount_namespace(&found[0].main).unwrap();
-    let places = processes.places().unwrap();
+    let Some(mut pod) = Pod::new() else { return };
     // The old file is still there: on one that was removed, nothing can be mounted.
-    let path = std::path::Path::new("whole");
-    let source = super::source::Source::of(&node.volume("w"), path).unwrap();
-    let (stage, flags) = (super::Stage::default(), rustix::mount::MountFlags::RDONLY);
-    let new = stage.mount_of(&source.file.unwrap(), flags).unwrap();
-    let done = Inside::run(std::os::fd::AsFd::as_fd(&namespace), u64::MAX, |inside| {
-        let found = volume_mounts(|| inside.table(), &places, mounts).unwrap();
-        let old = &found.unwrap()[0].record;
-        let target = inside.attach(old, &new, false)?.unwrap();
+    let done = pod.inside(("w", "whole"), |inside, mount, new, web| {
+        let target = inside.attach(&mount.record, new, false)?.unwrap();
         let over = "echo own > /etc/own; mount --bind /etc/own /etc/app.conf 2>&1";
         assert_eq!(web.run(over), "");
-        inside.unmount(old, &target)
+        inside.unmount(&mount.record, &target)
     });
-    assert!(
-        matches!(done, Err(super::ReplaceError::Changed)),
-        "{done:?}"
-    );
-    assert_eq!(web.run("cat /etc/app.conf"), "1");
+    let done = done.await;
+    assert!(matches!(done, Err(ReplaceError::Changed)), "{done:?}");
+    assert_eq!(pod.sees(), "one");
 }
 
 // subpath 19
 #[tokio::test]
 async fn open_file_keeps_the_old_bytes_and_a_watch_learns_of_its_end() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    web.run("exec 5< /etc/app.conf");
+    let Some(mut pod) = Pod::new() else { return };
+    pod.web.run("exec 5< /etc/app.conf");
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
     let flags = inotify::WatchFlags::ATTRIB | inotify::WatchFlags::DELETE_SELF;
-    inotify::add_watch(&watch, web.path("/etc/app.conf"), flags).unwrap();
+    inotify::add_watch(&watch, pod.web.path("/etc/app.conf"), flags).unwrap();
     let events = || {
-        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = inotify::Reader::new(&watch, &mut buffer);
         let mut seen = inotify::ReadFlags::empty();
         while let Ok(event) = reader.next() {
@@ -652,66 +585,56 @@ async fn open_file_keeps_the_old_bytes_and_a_watch_learns_of_its_end() {
         }
         seen
     };
-    node.write("v", 2, &[("key", "two")]);
+    pod.write("two");
     assert_eq!(events(), inotify::ReadFlags::ATTRIB);
-    assert_eq!(updates.state().await, MountState::Live);
+    assert_eq!(pod.state().await, MountState::Live);
     assert_eq!(events(), inotify::ReadFlags::empty());
-    assert_eq!(web.run("cat <&5; cat /etc/app.conf; exec 5<&-"), "onetwo");
+    let both = pod.web.run("cat <&5; cat /etc/app.conf; exec 5<&-");
+    assert_eq!(both, "onetwo");
     assert!(events().contains(inotify::ReadFlags::DELETE_SELF));
 }
 
 // subpath 21
 #[tokio::test]
 async fn container_with_users_of_its_own_is_updated() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let mut web = Container::start_with(&node, KEY, &["--user", "--map-root-user", "--mount"]);
-    let mut updates = Updates::new(&node);
-    node.write("v", 2, &[("key", "two")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    assert_eq!(web.run("cat /etc/app.conf"), "two");
+    let Some(mut pod) = Pod::new() else { return };
+    let namespaces = ["--user", "--map-root-user", "--mount"];
+    pod.web = Container::start_with(&pod.node, KEY, &namespaces);
+    pod.write("two");
+    pod.check_live("two").await;
 }
 
 // subpath 22
 #[tokio::test]
 async fn new_mount_is_read_only_private_and_has_the_flags_of_the_old_one() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
     let options = |web: &Container| {
         let lines = web.mounts_at("/etc/app.conf");
         assert_eq!(lines.len(), 1, "{lines:?}");
         let fields: Vec<_> = lines[0].split(' ').collect();
-        let flags: std::collections::BTreeSet<_> =
-            fields[5].split(',').map(str::to_owned).collect();
+        let flags: BTreeSet<_> = fields[5].split(',').map(str::to_owned).collect();
         // No optional field: it is neither shared nor anyone's follower.
         (flags, fields[6].to_owned())
     };
     let restricted = KEY.replace("noexec", "noexec,nosymfollow");
-    let mut web = Container::start(&node, &restricted);
-    let mut updates = Updates::new(&node);
-    node.write("v", 2, &[("key", "two")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    let (flags, tags) = options(&web);
+    let Some(mut pod) = Pod::with(&restricted, &[("/etc/app.conf", "key")]) else {
+        return;
+    };
+    pod.write("two");
+    assert_eq!(pod.state().await, MountState::Live);
+    let (flags, tags) = options(&pod.web);
     for flag in ["ro", "nosuid", "nodev", "noexec", "nosymfollow"] {
         assert!(flags.contains(flag), "{flags:?}");
     }
     assert_eq!(tags, "-");
-    assert_ne!(web.run("echo x > /etc/app.conf || echo refused"), "");
-    drop(web);
+    let written = pod.web.run("echo x > /etc/app.conf || echo refused");
+    assert_ne!(written, "");
     // Also where the old one was writable.
     let writable = KEY.lines().next().unwrap();
-    let mut web = Container::start(&node, writable);
-    let mut updates = Updates::new(&node);
-    node.write("v", 3, &[("key", "three")]);
-    assert_eq!(updates.state().await, MountState::Live);
-    assert!(options(&web).0.contains("ro"));
-    assert_eq!(web.run("cat /etc/app.conf"), "three");
+    pod.web = Container::start(&pod.node, writable);
+    pod.write("three");
+    assert_eq!(pod.state().await, MountState::Live);
+    assert!(options(&pod.web).0.contains("ro"));
+    assert_eq!(pod.sees(), "three");
 }
 
 // subpath 25
@@ -721,119 +644,77 @@ async fn file_with_another_label_is_not_shown_where_labels_are_enforced() {
         return;
     }
     let node = Node::with_tmpfs();
-    let label = |text: &str| {
+    let label = |node: &Node, text: &str| {
         let flags = rustix::fs::XattrFlags::empty();
         let path = node.volume("v").join("..data/key");
-        rustix::fs::setxattr(path, "security.selinux", text.as_bytes(), flags)
+        let label = format!("system_u:object_r:{text}:s0");
+        rustix::fs::setxattr(path, "security.selinux", label.as_bytes(), flags)
     };
-    node.write("v", 1, &[("key", "one")]);
-    if label("system_u:object_r:a:s0").is_err() {
+    node.write("v", &[("key", "one")]);
+    if label(&node, "a").is_err() {
         // A file system without labels.
         return;
     }
-    let mut web = Container::start(&node, KEY);
-    let mut updates = Updates::new(&node);
-    for (number, text, enforces, expected) in [
-        (
-            2,
-            "b",
-            true,
-            MountState::Pinned("the new file has another SELinux label".to_owned()),
-        ),
-        (3, "a", true, MountState::Live),
-        (4, "b", false, MountState::Live),
+    let mut pod = Pod::of(node, KEY, &[("/etc/app.conf", "key")]);
+    let other = MountState::Pinned("the new file has another SELinux label".to_owned());
+    let live = MountState::Live;
+    for (content, text, enforces, state, sees) in [
+        ("two", "b", true, other, "one"),
+        ("three", "a", true, live.clone(), "three"),
+        ("four", "b", false, live, "four"),
     ] {
-        Arc::get_mut(&mut updates.shared).unwrap().enforces_labels =
-            if enforces { || true } else { || false };
-        let before = web.run("cat /etc/app.conf");
-        node.write("v", number, &[("key", &number.to_string())]);
-        label(&format!("system_u:object_r:{text}:s0")).unwrap();
-        assert_eq!(updates.state().await, expected);
-        let after = if expected == MountState::Live {
-            number.to_string()
-        } else {
-            before
-        };
-        assert_eq!(web.run("cat /etc/app.conf"), after);
+        let shared = Arc::get_mut(&mut pod.shared).unwrap();
+        shared.enforces_labels = if enforces { || true } else { || false };
+        pod.write(content);
+        label(&pod.node, text).unwrap();
+        assert_eq!(pod.state().await, state);
+        assert_eq!(pod.sees(), sees);
     }
 }
 
 // subpath 7
 #[tokio::test]
 async fn of_two_containers_the_one_that_was_restarted_is_left_as_its_runtime_mounted_it() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
+    let Some(mut pod) = Pod::new() else { return };
     let side = KEY.replace("app.conf", "side.conf");
-    let mut updates = Updates::of(&node, &[("/etc/app.conf", "key")], &[]);
-    updates
-        .query
-        .mounts
-        .containers
-        .push(crate::processes::ContainerMounts {
-            name: "side".into(),
-            mounts: vec![("v".into(), "/etc/side.conf".into())],
-        });
+    let containers = &mut pod.query.mounts.containers;
+    containers.push(ContainerMounts {
+        name: "side".into(),
+        mounts: vec![("v".into(), "/etc/side.conf".into())],
+    });
     let wanted = WantedMount::new("side", "/etc/side.conf", "v", "key").unwrap();
-    updates.pod.add_mounts("v", vec![wanted]);
-    let mut web = Container::start(&node, KEY);
-    let beside = Container::start(&node, &side);
-    node.write("v", 2, &[("key", "two")]);
+    pod.sub_paths.add_mounts("v", vec![wanted]);
+    let beside = Container::start(&pod.node, &side);
+    pod.write("two");
     drop(beside);
-    let mut beside = Container::start(&node, &side);
+    let mut beside = Container::start(&pod.node, &side);
     let before = beside.mounts_at("/etc/side.conf");
-    assert!(updates.update().await.is_empty());
-    let states = updates.pod.statuses().iter();
+    assert!(pod.update().await.is_empty());
+    let states = pod.sub_paths.statuses().iter();
     let states: Vec<_> = states
         .map(|status| (&status.state, status.replaced.is_some()))
         .collect();
     // The runtime has mounted the present file.
-    assert_eq!(
-        states,
-        [(&MountState::Live, true), (&MountState::Live, false)]
-    );
+    let expected = [(&MountState::Live, true), (&MountState::Live, false)];
+    assert_eq!(states, expected);
     assert_eq!(beside.mounts_at("/etc/side.conf"), before);
-    assert_eq!(web.run("cat /etc/app.conf"), "two");
-    node.write("v", 3, &[("key", "three")]);
-    updates.update().await;
-    assert_eq!(
-        (
-            web.run("cat /etc/app.conf"),
-            beside.run("cat /etc/side.conf")
-        ),
-        ("three".into(), "three".into())
-    );
+    assert_eq!(pod.sees(), "two");
+    pod.write("three");
+    pod.update().await;
+    assert_eq!(pod.sees(), "three");
+    assert_eq!(beside.run("cat /etc/side.conf"), "three");
 }
 
 #[tokio::test]
 async fn more_mounts_than_may_be_read_are_a_reason_and_not_a_wait() {
-    if !may_contain() {
-        return;
-    }
-    let node = Node::new();
-    node.write("v", 1, &[("key", "one")]);
-    let web = Container::start(&node, KEY);
-    let updates = Updates::new(&node);
-    let processes = node.processes();
-    let found = processes
-        .containers(&updates.query.mounts, None)
-        .await
-        .unwrap();
-    let namespace = processes.mount_namespace(&found[0].main).unwrap();
-    let places = processes.places().unwrap();
+    let Some(pod) = Pod::new() else { return };
+    let namespace = pod.namespace().await;
+    let places = pod.node.processes().places().unwrap();
+    let mounts = &pod.query.mounts;
     let look = |most_bytes: u64| {
-        Inside::run(std::os::fd::AsFd::as_fd(&namespace), most_bytes, |inside| {
-            Ok(volume_mounts(
-                || inside.table(),
-                &places,
-                &updates.query.mounts,
-            ))
-        })
-        .unwrap()
+        let look = |inside: &Inside| Ok(volume_mounts(|| inside.table(), &places, mounts));
+        Inside::run(namespace.as_fd(), most_bytes, look).unwrap()
     };
     assert_eq!(look(100).unwrap_err().to_string(), "it has too many mounts");
     assert_eq!(look(1 << 20).unwrap().unwrap().len(), 1);
-    drop(web);
 }

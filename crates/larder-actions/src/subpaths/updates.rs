@@ -358,15 +358,13 @@ impl PodSubPaths {
         let known = container.candidate_names.iter();
         let known = known.filter_map(|name| self.known.get(name));
         let mut known = known.filter(|(main, _)| *main == container.main);
+        let known = known.next().map(|(_, places)| places.clone());
         Job {
             node: Arc::clone(node),
             pod: pod.clone(),
             wanted: own.map(|(index, mount)| (index, mount.clone())).collect(),
             sets: self.sets.clone(),
-            known: known
-                .next()
-                .map(|(_, places)| places.clone())
-                .unwrap_or_default(),
+            known: known.unwrap_or_default(),
             container,
         }
     }
@@ -525,10 +523,8 @@ impl Job {
             return Ok(false);
         }
         // It is never writable, whatever the old one is.
-        let new = self
-            .node
-            .stage
-            .mount_of(&file, found.record.flags | MountFlags::RDONLY)?;
+        let flags = found.record.flags | MountFlags::RDONLY;
+        let new = self.node.stage.mount_of(&file, flags)?;
         if !self.node.processes.is_same(&self.container.main) {
             return Err(Kept::new("changed", "the container has ended"));
         }

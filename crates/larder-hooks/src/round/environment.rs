@@ -56,12 +56,8 @@ impl<'a> PodEnvironment<'a> {
         let mut change = attempt.change(PodIdentity::from(&attempt.pod.pod.metadata));
         change.changes.locate(&query.mounts.volumes);
         query.volumes = before.is_some().then(|| {
-            let names = change
-                .changes
-                .volumes
-                .iter()
-                .map(|volume| volume.name.clone());
-            names.collect()
+            let volumes = change.changes.volumes.iter();
+            volumes.map(|volume| volume.name.clone()).collect()
         });
         query.variables = content.changed_environments(earlier, hook);
         query.swapped = content.swapped_since(earlier, hook);

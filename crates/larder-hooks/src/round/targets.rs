@@ -1,8 +1,8 @@
 //! The targets of a pod's rounds: its containers, volumes and addresses.
 
-use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Pod, VolumeMount};
+use k8s_openapi::api::core::v1::Pod;
 use larder_actions::{
     http::PodAddresses,
     processes::{ContainerId, ContainerMounts, PodMounts},
@@ -10,7 +10,7 @@ use larder_actions::{
 };
 use larder_on_change::{Attempt, PodOutline, StopDefaults};
 use larder_pods::{StoredPod, identity::is_static_pod};
-use larder_projection::{VolumeKind, pod_volumes};
+use larder_projection::{VolumeKind, containers, pod_volumes};
 use smol_str::SmolStr;
 
 use crate::{OnChange, hooked_pod::HookedPod};
@@ -27,22 +27,21 @@ impl PodTargets {
     /// Those of an attempt, for changes yet to be determined.
     pub(super) fn of(on_change: &OnChange, attempt: &Attempt<HookedPod>) -> Self {
         let pod = &*Box::new(attempt.pod.pod.decode());
-        let query = TargetQuery {
-            mounts: PodMounts {
-                containers: containers(pod),
-                volumes: directories(on_change, &attempt.uid, pod),
-            },
-            // Where a kubelet runs the containers.
-            ids: on_change.node().kubelet.is_some().then(|| running(pod)),
-            container: attempt.hook().hook.container.clone(),
-            known: Arc::clone(&attempt.pod.known_containers),
-            ..TargetQuery::default()
+        let outline = PodOutline::of(pod);
+        // Rule F9.
+        let is_target = |name: &str| {
+            let mut containers = outline.containers.iter();
+            containers.any(|found| !found.is_init && found.name == name)
         };
         Self {
-            query,
+            query: TargetQuery {
+                container: attempt.hook().hook.container.clone(),
+                known: Arc::clone(&attempt.pod.known_containers),
+                ..on_change.query(&attempt.uid, pod, is_target)
+            },
             stop: StopDefaults::of(pod),
             addresses: addresses(on_change, pod),
-            outline: PodOutline::of(pod),
+            outline,
         }
     }
 }
@@ -51,59 +50,36 @@ impl OnChange {
     /// The containers of a pod, found and proven as for hooks: those of every kind, all of which may run.
     pub fn container_query(&self, pod: &StoredPod) -> TargetQuery {
         let decoded = &*Box::new(pod.decode());
-        let containers = larder_projection::containers(decoded);
+        self.query(pod.uid(), decoded, |_| true)
+    }
+
+    /// The containers of a pod whose names are targets.
+    fn query(&self, uid: &str, pod: &Pod, is_target: impl Fn(&str) -> bool) -> TargetQuery {
+        let containers = containers(pod).filter(|found| is_target(found.name));
+        let containers = containers.map(|found| {
+            let mounts = found.volume_mounts.iter();
+            let mounts =
+                mounts.map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()));
+            ContainerMounts {
+                name: found.name.into(),
+                mounts: mounts.collect(),
+            }
+        });
+        // The directory of each volume that larder delivers.
+        let volumes = pod_volumes(pod).filter_map(|volume| {
+            let (kind, node) = (VolumeKind::of(volume)?, self.node().volumes());
+            let path = node.volume_path(uid, kind, &volume.name);
+            Some((volume.name.as_str().into(), path))
+        });
         TargetQuery {
             mounts: PodMounts {
-                containers: containers
-                    .map(|found| of_container(found.name, found.volume_mounts))
-                    .collect(),
-                volumes: directories(self, pod.uid(), decoded),
+                containers: containers.collect(),
+                volumes: volumes.collect(),
             },
-            ids: self.node().kubelet.is_some().then(|| running(decoded)),
+            // Where a kubelet runs the containers.
+            ids: self.node().kubelet.is_some().then(|| running(pod)),
             ..TargetQuery::default()
         }
-    }
-}
-
-/// The directory of each volume that larder delivers.
-fn directories(on_change: &OnChange, uid: &str, pod: &Pod) -> BTreeMap<SmolStr, PathBuf> {
-    pod_volumes(pod)
-        .filter_map(|volume| {
-            let kind = VolumeKind::of(volume)?;
-            let path = on_change
-                .node()
-                .volumes()
-                .volume_path(uid, kind, &volume.name);
-            Some((volume.name.as_str().into(), path))
-        })
-        .collect()
-}
-
-/// Where the containers that may be the target of a hook mount volumes (rule F9).
-fn containers(pod: &Pod) -> Vec<ContainerMounts> {
-    let Some(spec) = &pod.spec else {
-        return Vec::new();
-    };
-    let sidecars = spec.init_containers.iter().flatten();
-    let sidecars =
-        sidecars.filter(|container| container.restart_policy.as_deref() == Some("Always"));
-    let all = sidecars.chain(&spec.containers);
-    all.map(|container| {
-        of_container(
-            &container.name,
-            container.volume_mounts.as_deref().unwrap_or_default(),
-        )
-    })
-    .collect()
-}
-
-fn of_container(name: &str, mounts: &[VolumeMount]) -> ContainerMounts {
-    let mounts = mounts.iter();
-    ContainerMounts {
-        name: name.into(),
-        mounts: mounts
-            .map(|mount| (mount.name.as_str().into(), mount.mount_path.as_str().into()))
-            .collect(),
     }
 }
 

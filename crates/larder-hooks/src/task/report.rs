@@ -97,11 +97,8 @@ impl OnChange {
                     "application notified of a change"
                 );
                 if ended.was_reported {
-                    self.post(
-                        pod,
-                        PodReason::HookSucceeded,
-                        &format!("hook {hook} succeeded"),
-                    );
+                    let message = format!("hook {hook} succeeded");
+                    self.post(pod, PodReason::HookSucceeded, &message);
                 }
             }
             AttemptEnd::Failed { reason, .. } => {
@@ -123,11 +120,8 @@ impl OnChange {
                 } else {
                     failed!(debug);
                 }
-                self.post(
-                    pod,
-                    PodReason::HookFailed,
-                    &format!("hook {hook}: {reason}"),
-                );
+                let message = format!("hook {hook}: {reason}");
+                self.post(pod, PodReason::HookFailed, &message);
             }
             AttemptEnd::Deferred(_, reason) => {
                 info!(pod = %shown, hook, action, reason, "round waits");

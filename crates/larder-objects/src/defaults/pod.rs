@@ -220,11 +220,8 @@ fn volume(given: &mut Volume) {
         let policy = pull_policy(image.reference.as_deref());
         set(&mut image.pull_policy, policy);
     }
-    let claim = given
-        .ephemeral
-        .as_mut()
-        .and_then(|ephemeral| ephemeral.volume_claim_template.as_mut());
-    if let Some(claim) = claim {
+    let ephemeral = given.ephemeral.as_mut();
+    if let Some(claim) = ephemeral.and_then(|held| held.volume_claim_template.as_mut()) {
         claim.metadata.get_or_insert_default();
         set(&mut claim.spec.volume_mode, "Filesystem");
     }

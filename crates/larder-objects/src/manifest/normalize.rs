@@ -165,11 +165,8 @@ fn add_claims(spec: &mut Value, claims: &[Value], workload: &str) {
     };
     volumes.retain(|volume| !is_replaced(volume));
     let mut added = HashSet::new();
-    for name in claims
-        .iter()
-        .filter_map(name_of)
-        .filter(|name| added.insert(*name))
-    {
+    let names = claims.iter().filter_map(name_of);
+    for name in names.filter(|name| added.insert(*name)) {
         volumes.push(json!({
             "name": name,
             "persistentVolumeClaim": {"claimName": format!("{name}-{workload}-0")},

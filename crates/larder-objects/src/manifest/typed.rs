@@ -231,15 +231,10 @@ impl<'de> SeqAccess<'de> for Items<'_, '_, 'de> {
         let Some((index, value)) = self.items.next() else {
             return Ok(None);
         };
-        self.within
-            .notes
-            .borrow_mut()
-            .count_item(size_of::<T::Value>())?;
-        let item = TypedValue {
-            value,
-            path: Path::Index(&self.within.path, index),
-            notes: self.within.notes,
-        };
+        let notes = self.within.notes;
+        notes.borrow_mut().count_item(size_of::<T::Value>())?;
+        let path = Path::Index(&self.within.path, index);
+        let item = TypedValue { value, path, notes };
         seed.deserialize(item).map(Some)
     }
 

@@ -210,11 +210,10 @@ fn check_file_ref(
     let volume_field = field.child("volumeName");
     match volumes.get(reference.volume_name.as_str()) {
         _ if reference.volume_name.is_empty() => errors.required(&volume_field, ""),
-        None => errors.not_found(
-            &volume_field,
-            &reference.volume_name,
-            volumes.keys().copied(),
-        ),
+        None => {
+            let known = volumes.keys().copied();
+            errors.not_found(&volume_field, &reference.volume_name, known);
+        }
         Some(volume) if volume.empty_dir.is_none() => {
             let rule = "referenced volume must be of type emptyDir";
             errors.invalid(&volume_field, &*reference.volume_name, rule);

@@ -178,12 +178,8 @@ impl FieldErrors {
         // Not for errors that are only counted: comparing costs more than the rest.
         let known = known.into_iter().take_while(|_| self.omitted == 0);
         let near = most_similar(value, known).map(|near| format!("did you mean {near:?}?"));
-        self.push(
-            field,
-            FieldErrorKind::NotFound,
-            shown,
-            near.unwrap_or_default(),
-        );
+        let near = near.unwrap_or_default();
+        self.push(field, FieldErrorKind::NotFound, shown, near);
     }
 
     pub(super) fn too_long(&mut self, field: impl Into<FieldPath>, message: String) {

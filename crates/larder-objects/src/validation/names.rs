@@ -127,7 +127,7 @@ fn without_dash(text: &str) -> Cow<'_, str> {
     }
 }
 
-fn too_long(limit: usize) -> String {
+pub(super) fn too_long(limit: usize) -> String {
     format!("must be no more than {limit} characters")
 }
 

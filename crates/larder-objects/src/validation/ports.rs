@@ -4,7 +4,7 @@ use std::{collections::HashSet, ops::RangeInclusive};
 
 use k8s_openapi::api::core::v1::{Container, ContainerPort};
 
-use super::FieldErrors;
+use super::{FieldErrors, names::too_long};
 use crate::FieldPath;
 
 /// Longest name of a port, in bytes.
@@ -83,24 +83,15 @@ fn name_problems(name: &str) -> Vec<String> {
         }
     };
     let is_letter = |c: u8| c.is_ascii_lowercase();
-    check(
-        name.len() <= MAX_NAME,
-        &format!("must be no more than {MAX_NAME} characters"),
-    );
-    check(
-        name.bytes()
-            .all(|c| is_letter(c) || c.is_ascii_digit() || c == b'-'),
-        "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)",
-    );
-    check(
-        name.bytes().any(is_letter),
-        "must contain at least one letter (a-z)",
-    );
+    let is_allowed = |c: u8| is_letter(c) || c.is_ascii_digit() || c == b'-';
+    check(name.len() <= MAX_NAME, &too_long(MAX_NAME));
+    let rule = "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)";
+    check(name.bytes().all(is_allowed), rule);
+    let rule = "must contain at least one letter (a-z)";
+    check(name.bytes().any(is_letter), rule);
     check(!name.contains("--"), "must not contain consecutive hyphens");
-    check(
-        !name.starts_with('-') && !name.ends_with('-'),
-        "must not begin or end with a hyphen",
-    );
+    let hyphen_at_end = name.starts_with('-') || name.ends_with('-');
+    check(!hyphen_at_end, "must not begin or end with a hyphen");
     problems
 }
 

@@ -96,11 +96,8 @@ fn check_name(errors: &mut FieldErrors, field: &FieldPath, name: &str, owner: Ow
             }
         }
         Owner::Container if !is_native(name) && !is_extended(name) => {
-            errors.invalid(
-                field,
-                name,
-                "doesn't follow extended resource name standard",
-            );
+            let rule = "doesn't follow extended resource name standard";
+            errors.invalid(field, name, rule);
         }
         Owner::Container => {}
         Owner::Pod => {

@@ -42,7 +42,7 @@ impl Simulation {
             initial,
         };
         Self {
-            engine: HookEngine::new(Arc::new(hook), last),
+            engine: HookEngine::new(Arc::new(hook), last, None),
             began: Instant::now(),
             now: 0,
             random: 0.0,
@@ -54,6 +54,7 @@ impl Simulation {
     fn delivered(timing: Timing) -> Self {
         let mut simulation = Self::new(timing, OnFailure::Retry, false, LastNotification::Nothing);
         simulation.observe("first");
+        simulation.engine.baseline = Some(Arc::default());
         simulation
     }
 
@@ -65,23 +66,30 @@ impl Simulation {
         self.engine.observe(content(text), self.instant());
     }
 
-    /// Advances the time to `until`. Rounds begin as soon as they are due, and end at once with `outcome`, or keep
+    /// Every content known so far becomes `extended`.
+    fn extend(&mut self, extended: ContentDigest) {
+        let extended = |_: &Content| (Arc::default(), extended);
+        self.engine.extend(&Content::default(), extended);
+    }
+
+    /// Advances the time to `until`. Rounds begin as soon as they are due, and end at once with `end`, or keep
     /// running.
-    fn run(&mut self, until: u32, outcome: Option<Outcome>) {
+    fn run(&mut self, until: u32, end: Option<AttemptEnd>) {
         while self.now <= until {
             if self.engine.advance(self.instant(), self.random).is_some() {
-                let round = self.engine.start().expect("a round is due");
-                self.rounds.push((self.now, round.digest));
-                if let Some(outcome) = outcome {
-                    self.finish(outcome);
+                self.engine.start(Arc::default()).expect("a round is due");
+                let digest = self.engine.present.expect("there is content");
+                self.rounds.push((self.now, digest));
+                if let Some(end) = &end {
+                    self.finish(end);
                 }
             }
             self.now += 1;
         }
     }
 
-    fn finish(&mut self, outcome: Outcome) {
-        self.engine.finished(outcome, self.instant(), self.random);
+    fn finish(&mut self, end: &AttemptEnd) {
+        self.engine.finished(end, self.instant(), self.random);
     }
 
     fn times(&self) -> Vec<u32> {
@@ -90,15 +98,14 @@ impl Simulation {
 }
 
 fn timing() -> Timing {
-    Timing {
-        debounce: Debounce::DEFAULT,
-        splay: Duration::ZERO,
-        timeout: None,
-        retry: Retry::default(),
-    }
+    Timing::new(Debounce::DEFAULT)
 }
 
-const DONE: Option<Outcome> = Some(Outcome::Succeeded);
+const DONE: Option<AttemptEnd> = Some(AttemptEnd::Succeeded);
+const FAILED: AttemptEnd = AttemptEnd::Failed {
+    reason: String::new(),
+    output: String::new(),
+};
 
 // on-change 14
 #[test]
@@ -171,8 +178,8 @@ fn endless_splay_and_retry_count_as_a_year() {
     let due = quiet + MAX_PAUSE;
     assert_eq!(engine.wakes_at(), Some(due));
     assert_eq!(engine.advance(due, 1.0), Some(due));
-    engine.start().unwrap();
-    engine.finished(Outcome::Failed, due, 1.0);
+    engine.start(Arc::default()).unwrap();
+    engine.finished(&FAILED, due, 1.0);
     assert_eq!(engine.wakes_at(), Some(due + MAX_PAUSE));
 }
 
@@ -213,7 +220,7 @@ fn changes_during_a_round_cause_exactly_one_more() {
         simulation.observe(&format!("meanwhile {change}"));
         simulation.run(simulation.now + 10, None);
     }
-    simulation.finish(Outcome::Succeeded);
+    simulation.finish(&AttemptEnd::Succeeded);
     simulation.run(10_000, DONE);
     assert_eq!(simulation.rounds.len(), 2);
     assert_eq!(simulation.rounds[0].1, content("second"));
@@ -266,14 +273,14 @@ fn failed_rounds_are_repeated_with_growing_pauses() {
         simulation.random = random;
         simulation.observe("second");
         while simulation.rounds.len() < 4 {
-            let outcome = if simulation.rounds.len() == 3 {
-                Outcome::Succeeded
+            let end = if simulation.rounds.len() == 3 {
+                AttemptEnd::Succeeded
             } else {
-                Outcome::Failed
+                FAILED
             };
             let begun = simulation.rounds.len();
             while simulation.rounds.len() == begun {
-                simulation.run(simulation.now, Some(outcome));
+                simulation.run(simulation.now, Some(end.clone()));
             }
         }
         let times = simulation.times();
@@ -289,11 +296,11 @@ fn failed_rounds_are_repeated_with_growing_pauses() {
 fn newer_change_resets_the_delays() {
     let mut simulation = Simulation::delivered(timing());
     simulation.observe("second");
-    simulation.run(20_000, Some(Outcome::Failed));
+    simulation.run(20_000, Some(FAILED));
     assert!(simulation.engine.failures() > 3);
     let before = simulation.rounds.len();
     simulation.observe("third");
-    simulation.run(simulation.now + 100, Some(Outcome::Failed));
+    simulation.run(simulation.now + 100, Some(FAILED));
     assert_eq!(simulation.rounds.len(), before + 1);
     assert_eq!(simulation.engine.failures(), 1);
     simulation.run(simulation.now + 1000, DONE);
@@ -304,7 +311,7 @@ fn newer_change_resets_the_delays() {
 fn return_to_old_content_after_a_failed_attempt_fires() {
     let mut simulation = Simulation::delivered(timing());
     simulation.observe("second");
-    simulation.run(150, Some(Outcome::Failed));
+    simulation.run(150, Some(FAILED));
     simulation.observe("first");
     simulation.run(5000, DONE);
     assert_eq!(
@@ -330,7 +337,7 @@ fn used_up_attempts_end_as_the_hook_says() {
             simulation.run(simulation.now, None);
             if simulation.engine.state() == HookState::Running {
                 restart |= simulation.engine.restarts_after_failure();
-                simulation.finish(Outcome::Failed);
+                simulation.finish(&FAILED);
             }
         }
         (simulation.rounds.len(), simulation.engine.state(), restart)
@@ -359,7 +366,7 @@ fn newer_content_gets_a_round_before_a_restart() {
     assert!(simulation.engine.restarts_after_failure());
     simulation.observe("third");
     assert!(!simulation.engine.restarts_after_failure());
-    simulation.finish(Outcome::Failed);
+    simulation.finish(&FAILED);
     assert_eq!(simulation.engine.state(), HookState::Waiting);
 }
 
@@ -413,7 +420,7 @@ fn interrupted_round_is_not_recorded() {
     let mut simulation = Simulation::delivered(timing());
     simulation.observe("second");
     simulation.run(200, None);
-    simulation.finish(Outcome::Interrupted);
+    simulation.finish(&AttemptEnd::Interrupted);
     assert_eq!(simulation.engine.notified(), None);
 }
 
@@ -423,7 +430,7 @@ fn content_that_was_missing_until_now_fires_nothing() {
     let mut simulation = Simulation::delivered(timing());
     let (first, second) = (content("first"), content("first and second"));
     assert_eq!(simulation.engine.notified(), Some(first));
-    simulation.engine.extend(second, None, second);
+    simulation.extend(second);
     simulation.run(5000, DONE);
     assert_eq!(simulation.rounds, []);
     assert_eq!(simulation.engine.notified(), Some(second));
@@ -435,7 +442,7 @@ fn missing_content_that_arrives_after_a_restart_hides_no_change() {
     let notified = LastNotification::Content(content("first"));
     let mut simulation = Simulation::new(timing(), OnFailure::Retry, false, notified);
     let second = content("second and more");
-    simulation.engine.extend(content("first"), None, second);
+    simulation.extend(second);
     simulation
         .engine
         .observe_after_restart(second, simulation.instant());
@@ -451,10 +458,8 @@ fn missing_content_that_arrives_during_a_round_causes_no_further_one() {
     simulation.run(200, None);
     assert_eq!(simulation.engine.state(), HookState::Running);
     let extended = content("edited and more");
-    simulation
-        .engine
-        .extend(content("first and more"), Some(extended), extended);
-    simulation.finish(Outcome::Succeeded);
+    simulation.extend(extended);
+    simulation.finish(&AttemptEnd::Succeeded);
     simulation.run(5000, DONE);
     assert_eq!(simulation.rounds.len(), 1);
     assert_eq!(simulation.engine.notified(), Some(extended));

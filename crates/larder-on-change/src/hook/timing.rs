@@ -32,6 +32,16 @@ const MAX_GRACE: Duration = Duration::from_hours(24);
 const RESTART_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl Timing {
+    /// With this quiet period, no random pause, and the defaults for the rest.
+    pub fn new(debounce: Debounce) -> Self {
+        Self {
+            debounce,
+            splay: Duration::ZERO,
+            timeout: None,
+            retry: Retry::default(),
+        }
+    }
+
     /// The longest time for `step`; `grace` is the pod's grace period.
     pub fn timeout_of(&self, step: &Action, grace: Duration) -> Duration {
         let timeout = self.timeout.unwrap_or(match step {
@@ -231,12 +241,7 @@ mod tests {
 
     #[test]
     fn longest_grace_period_can_be_added_to_the_present() {
-        let timing = Timing {
-            debounce: Debounce::NONE,
-            splay: Duration::ZERO,
-            timeout: None,
-            retry: Retry::default(),
-        };
+        let timing = Timing::new(Debounce::NONE);
         let restart = Restart::default();
         let longest = Duration::from_secs(i64::MAX.unsigned_abs());
         let timeout = timing.timeout_of(&Action::Restart(restart), longest);

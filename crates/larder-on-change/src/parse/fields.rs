@@ -63,11 +63,8 @@ impl<'a> Fields<'a> {
 
     /// Rejects the fields that were not taken.
     pub(super) fn finish(self) -> Result<(), HookError> {
-        let unknown = self
-            .values
-            .keys()
-            .find(|name| !self.taken.contains(&name.as_str()));
-        match unknown {
+        let mut names = self.values.keys();
+        match names.find(|name| !self.taken.contains(&name.as_str())) {
             Some(name) => Err(at(
                 self.path,
                 format!("unknown field {:?}", shortened(name)),

@@ -9,7 +9,7 @@ use k8s_openapi::{
 };
 use kube::Client;
 use larder_objects::{ApiJson as _, StableHash};
-use serde::de::IgnoredAny;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Value, json};
 
 use larder_transport::path::{CollectionPath, ObjectPath, Resource};
@@ -156,14 +156,8 @@ impl MirrorClient {
             (None, Some(node)) => {
                 let mut node = Node::clone(node);
                 node.metadata.name = Some(name.clone());
-                let created = request(
-                    &self.client,
-                    Method::POST,
-                    NODES.collection().as_str(),
-                    Some(&node),
-                )
-                .await;
-                match created {
+                let nodes = NODES.collection();
+                match request(&self.client, Method::POST, nodes.as_str(), Some(&node)).await {
                     Ok(node) => {
                         tracing::info!(node = %name, "registered the node");
                         node
@@ -198,14 +192,7 @@ impl MirrorClient {
     ) -> Result<Created, MirrorError> {
         let full_name = FullName::of(&pod.metadata);
         let mirror = mirror_of(pod, node);
-        let failed = |verb| {
-            let full_name = full_name.clone();
-            move |source: RequestError| MirrorError::Pod {
-                verb,
-                full_name,
-                source: Arc::new(source),
-            }
-        };
+        let failed = |verb| failed(verb, &full_name);
         let conflict = match self.create_pod(&full_name, &mirror).await {
             Ok(()) => return Ok(Created::Now),
             Err(error) if error.is_conflict() => error,
@@ -236,21 +223,25 @@ impl MirrorClient {
     ) -> Result<bool, MirrorError> {
         let FullName { name, namespace } = full_name;
         let deleted = delete_pod(&self.client, namespace, name, uid.as_str()).await;
-        deleted.map_err(|source| MirrorError::Pod {
-            verb: "delete",
-            full_name: full_name.clone(),
-            source: Arc::new(source),
-        })
+        deleted.map_err(failed("delete", full_name))
     }
 
     async fn get_node(&self) -> Result<Option<Node>, RequestError> {
-        let path = NODES.collection().object(&self.node_name)?;
-        unless_missing(request(&self.client, Method::GET, path.as_str(), None::<&Value>).await)
+        self.get(NODES.collection().object(&self.node_name)?).await
     }
 
     async fn get_pod(&self, full_name: &FullName) -> Result<Option<Pod>, RequestError> {
-        let path = pod_path(full_name)?;
-        unless_missing(request(&self.client, Method::GET, path.as_str(), None::<&Value>).await)
+        self.get(pods_path(full_name)?.object(&full_name.name)?)
+            .await
+    }
+
+    /// The object at `path`, if there is one.
+    async fn get<T: DeserializeOwned>(&self, path: ObjectPath) -> Result<Option<T>, RequestError> {
+        match request(&self.client, Method::GET, path.as_str(), None::<&Value>).await {
+            Ok(found) => Ok(Some(found)),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     async fn create_pod(&self, full_name: &FullName, pod: &Pod) -> Result<(), RequestError> {
@@ -266,20 +257,17 @@ impl MirrorClient {
 const NODES: Resource = Resource::core("nodes");
 const PODS: Resource = Resource::core("pods");
 
+fn failed(verb: &'static str, full_name: &FullName) -> impl FnOnce(RequestError) -> MirrorError {
+    let full_name = full_name.clone();
+    move |source| MirrorError::Pod {
+        verb,
+        full_name,
+        source: Arc::new(source),
+    }
+}
+
 fn pods_path(full_name: &FullName) -> Result<CollectionPath, RequestError> {
     Ok(PODS.in_namespace(&full_name.namespace)?)
-}
-
-fn pod_path(full_name: &FullName) -> Result<ObjectPath, RequestError> {
-    Ok(pods_path(full_name)?.object(&full_name.name)?)
-}
-
-fn unless_missing<T>(result: Result<T, RequestError>) -> Result<Option<T>, RequestError> {
-    match result {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.is_not_found() => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// The mirror pod of `pod`, ready to be created.

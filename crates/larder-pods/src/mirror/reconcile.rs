@@ -211,11 +211,8 @@ impl MirrorReconciler {
             .retain(|mirror| !is_gone(mirror));
         // A mirror pod that the watch no longer shows may have caused a failure.
         for full_name in std::mem::replace(&mut self.gone, gone).into_values() {
-            if self
-                .attempts
-                .get(&full_name)
-                .is_some_and(|attempt| attempt.failed)
-            {
+            let attempt = self.attempts.get(&full_name);
+            if attempt.is_some_and(|attempt| attempt.failed) {
                 self.attempts.remove(&full_name);
             }
         }
@@ -314,10 +311,8 @@ impl MirrorReconciler {
             self.attempts.insert(full_name, attempt);
         }
         self.problems.send_replace(problems);
-        let open = self
-            .attempts
-            .iter()
-            .filter(|(full_name, _)| open.contains(*full_name));
+        let attempts = self.attempts.iter();
+        let open = attempts.filter(|(full_name, _)| open.contains(*full_name));
         open.map(|(_, attempt)| attempt.next()).min()
     }
 }

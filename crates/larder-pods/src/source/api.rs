@@ -18,7 +18,7 @@ use kube::Client;
 use larder_objects::{DecodeError, ObjectMeta};
 use tokio::sync::mpsc;
 
-use super::{Closed, Reporter, SourceProblem, SourceReport};
+use super::{Closed, Reporter, SourceProblem, SourceReport, until_closed};
 use larder_transport::path::{Resource, field_selector};
 use larder_watch::{
     NodeContext, RequestError,
@@ -101,12 +101,8 @@ impl ApiSource {
 
     fn follow(&self) -> Collection<StoredPod> {
         let selector = field_selector("spec.nodeName", &self.node_name);
-        Collection::new(
-            self.client.clone(),
-            PODS.collection(),
-            Some(&selector),
-            &self.context,
-        )
+        let client = self.client.clone();
+        Collection::new(client, PODS.collection(), Some(&selector), &self.context)
     }
 
     /// Reports the pods until the receiver is dropped. During an outage the pods reported last stay.
@@ -119,7 +115,6 @@ impl ApiSource {
             failure: None,
             owes_all: false,
         };
-        // The dropped receiver also ends a wait or a silent watch.
         let report = async {
             let mut pods = self.follow();
             while seen.report(pods.next().await).await.is_ok() {
@@ -129,11 +124,7 @@ impl ApiSource {
                 }
             }
         };
-        tokio::select! {
-            biased;
-            () = report => {}
-            () = reports.closed() => {}
-        }
+        until_closed(&reports, report).await;
     }
 }
 

@@ -83,11 +83,8 @@ impl DirectoryWatch {
                 return if is_missing { Ok(()) } else { Err(error) };
             }
         };
-        if self
-            .armed
-            .as_ref()
-            .is_some_and(|armed| armed.identity == identity)
-        {
+        let armed = self.armed.as_ref();
+        if armed.is_some_and(|armed| armed.identity == identity) {
             return Ok(());
         }
         self.armed = None;

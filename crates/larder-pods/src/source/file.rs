@@ -34,6 +34,7 @@ use self::scan::Scanner;
 use super::{
     Closed, Reporter, SourceProblem, SourceReport,
     directory::{DirectoryWatch, Signal},
+    until_closed,
 };
 use crate::{
     identity::PodSource,
@@ -90,11 +91,7 @@ impl FileSource {
     /// Reports the pods until the receiver is dropped.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::File, reports.clone());
-        tokio::select! {
-            biased;
-            _ = self.follow(&mut reporter) => {}
-            () = reports.closed() => {}
-        }
+        until_closed(&reports, self.follow(&mut reporter)).await;
     }
 
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {

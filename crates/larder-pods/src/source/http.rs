@@ -27,7 +27,7 @@ use larder_transport::{
 use tokio::{sync::mpsc, time};
 use tower::{BoxError, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
-use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood};
+use super::{Closed, Reporter, SourceProblem, SourceReport, last_good::LastGood, until_closed};
 use crate::{
     identity::PodSource,
     merge::SourcePods,
@@ -198,11 +198,7 @@ impl HttpSource {
     /// Reports the pods until the receiver is dropped.
     pub async fn run(self, reports: mpsc::Sender<SourceReport>) {
         let mut reporter = Reporter::new(PodSource::Http, reports.clone());
-        tokio::select! {
-            biased;
-            _ = self.follow(&mut reporter) => {}
-            () = reports.closed() => {}
-        }
+        until_closed(&reports, self.follow(&mut reporter)).await;
     }
 
     async fn follow(self, reporter: &mut Reporter) -> Result<(), Closed> {
@@ -355,10 +351,8 @@ impl Fetch {
                 .body(Empty::new())
                 .map_err(|_| HttpSourceError::Url)?;
             let service = self.service.clone();
-            let response = service
-                .oneshot(request)
-                .await
-                .map_err(HttpSourceError::Request)?;
+            let response = service.oneshot(request).await;
+            let response = response.map_err(HttpSourceError::Request)?;
             if response.status().is_redirection()
                 && let Some(location) = response.headers().get(header::LOCATION)
             {

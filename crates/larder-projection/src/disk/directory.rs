@@ -89,11 +89,14 @@ impl Directory {
         }
     }
 
-    /// The directory `names[0]/names[1]`, if there is one.
-    pub(crate) fn grandchild(&self, names: [&str; 2]) -> Result<Option<Self>, DiskError> {
-        match self.child(names[0])? {
-            Some(child) => child.child(names[1]),
-            None => Ok(None),
+    /// The directory `names[0]/names[1]/…`, if there is one.
+    pub(crate) fn descendant(&self, names: &[&str]) -> Result<Option<Self>, DiskError> {
+        let [first, rest @ ..] = names else {
+            return Ok(None);
+        };
+        match self.child(first)? {
+            Some(child) if !rest.is_empty() => child.descendant(rest),
+            child => Ok(child),
         }
     }
 

@@ -38,15 +38,11 @@ impl VolumeHost {
         pod_uid: &str,
         file: &EnvFileRef,
     ) -> Result<Option<EnvFile>, DiskError> {
-        let volume = element(&file.volume)?;
-        let plugin = match self.pod(pod_uid)? {
-            Some(pod) => pod.grandchild([layout::VOLUMES, layout::EMPTY_DIR])?,
-            None => None,
-        };
-        let Some(plugin) = plugin else {
+        let path = [layout::VOLUMES, layout::EMPTY_DIR, element(&file.volume)?];
+        let Some(pod) = self.pod(pod_uid)? else {
             return Ok(None);
         };
-        let Some(volume) = plugin.child(volume)? else {
+        let Some(volume) = pod.descendant(&path)? else {
             return Ok(None);
         };
         // The API has a path within the volume, whether or not it begins with a slash.

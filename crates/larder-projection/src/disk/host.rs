@@ -343,13 +343,13 @@ impl VolumeHost {
             let Some(pod) = pods.child(&uid)? else {
                 continue;
             };
-            let wrapper = pod.grandchild([layout::PLUGINS, layout::WRAPPER])?;
+            let wrapper = pod.descendant(&[layout::PLUGINS, layout::WRAPPER])?;
             let volumes = volumes_of(&pod)?.into_iter();
             for (kind, name) in volumes.filter(|(kind, _)| kind.wants_memory()) {
                 let marker = wrapper
                     .as_ref()
                     .map(|all| all.child(&layout::wrapped(&name)));
-                let plugin = pod.grandchild([layout::VOLUMES, kind.directory()])?;
+                let plugin = pod.descendant(&[layout::VOLUMES, kind.directory()])?;
                 let (Some(Some(_)), Some(plugin)) = (marker.transpose()?, plugin) else {
                     continue;
                 };
@@ -381,7 +381,7 @@ impl VolumeHost {
 
     /// The directory of a pod, if there is one.
     pub(crate) fn pod(&self, uid: &str) -> Result<Option<Directory>, DiskError> {
-        self.root.grandchild([layout::PODS, element(uid)?])
+        self.root.descendant(&[layout::PODS, element(uid)?])
     }
 
     /// The directory of a pod, created if missing.
@@ -489,10 +489,10 @@ fn fill(
 
 fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskError> {
     subpath::remove(pod, name)?;
-    if let Some(wrapper) = pod.grandchild([layout::PLUGINS, layout::WRAPPER])? {
+    if let Some(wrapper) = pod.descendant(&[layout::PLUGINS, layout::WRAPPER])? {
         wrapper.remove(&layout::wrapped(name))?;
     }
-    if let Some(plugin) = pod.grandchild([layout::VOLUMES, kind.directory()])? {
+    if let Some(plugin) = pod.descendant(&[layout::VOLUMES, kind.directory()])? {
         tmpfs::unmount(plugin.as_fd(), name).map_err(plugin.failed("unmount", name))?;
         plugin.remove(name)?;
     }

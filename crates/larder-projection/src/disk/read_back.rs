@@ -19,7 +19,12 @@ use rustix::{
 };
 use zeroize::Zeroizing;
 
-use super::{VolumeHost, environment::read_environment, layout, writer};
+use super::{
+    VolumeHost,
+    environment::read_environment,
+    layout::{self, element},
+    writer,
+};
 use crate::VolumeKind;
 
 /// Largest file of a volume that is read back: objects have 1 MiB at most.
@@ -37,12 +42,11 @@ impl VolumeHost {
         volume: &str,
         mut visit: impl FnMut(&str, &[u8]),
     ) -> Option<String> {
-        layout::element(volume).ok()?;
+        let path = [layout::VOLUMES, kind.directory(), element(volume).ok()?];
         let pod = self.pod(pod_uid).ok()??;
-        let plugin = pod.grandchild([layout::VOLUMES, kind.directory()]).ok()??;
-        let root = plugin.child(volume).ok()??;
+        let root = pod.descendant(&path).ok()??;
         let set = sys::read_link(root.as_fd(), writer::DATA).ok()?;
-        let name = layout::element(set.to_str().ok()?).ok()?.to_owned();
+        let name = element(set.to_str().ok()?).ok()?.to_owned();
         let set = sys::open_dir(root.as_fd(), name.as_str()).ok()?;
         read_directory(&set, &mut visit).ok()?;
         Some(name)
@@ -54,9 +58,9 @@ impl VolumeHost {
         pod_uid: &str,
         container: &str,
     ) -> Option<std::collections::BTreeMap<String, SecretBytes>> {
-        let container = layout::element(container).ok()?;
+        let container = element(container).ok()?;
         let pod = self.pod(pod_uid).ok()??;
-        let directory = pod.grandchild([layout::CONTAINERS, container]).ok()??;
+        let directory = pod.descendant(&[layout::CONTAINERS, container]).ok()??;
         let text = read_file(directory.as_fd(), layout::ENVIRONMENT).ok()?;
         read_environment(&text).ok()
     }

@@ -68,10 +68,7 @@ impl VolumeHost {
         let (volume, container) = (element(mount.volume)?, element(mount.container)?);
         let pod = self.ensure_pod(mount.pod_uid)?;
         // Step 1
-        let root = match pod.grandchild([layout::VOLUMES, mount.kind.directory()])? {
-            Some(plugin) => plugin.child(volume)?,
-            None => None,
-        };
+        let root = pod.descendant(&[layout::VOLUMES, mount.kind.directory(), volume])?;
         let root = root.ok_or_else(|| {
             let path = self.volume_path(mount.pod_uid, mount.kind, volume);
             DiskError::new("open volume", &path, Errno::NOENT)
@@ -179,13 +176,8 @@ fn mount_at(source: &OwnedFd, dir: BorrowedFd<'_>, name: &str) -> Result<()> {
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
         | OpenTreeFlags::AT_EMPTY_PATH;
     let tree = mount::open_tree(source, c"", clone)?;
-    mount::move_mount(
-        &tree,
-        c"",
-        dir,
-        name,
-        MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH,
-    )
+    let attach = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    mount::move_mount(&tree, c"", dir, name, attach)
 }
 
 /// Removes the file or empty directory that something was mounted on.

@@ -142,11 +142,8 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
         })?),
     };
     let data = cluster.certificate_authority_data.as_deref();
-    let authority = material(
-        data,
-        cluster.certificate_authority.as_ref(),
-        "certificate authority",
-    )?;
+    let path = cluster.certificate_authority.as_ref();
+    let authority = material(data, path, "certificate authority")?;
     let headers = impersonation(&user)?;
     let exec = user.exec.as_ref();
     let pem = match &authority {
@@ -239,10 +236,8 @@ fn material(
     part: &'static str,
 ) -> Result<Option<Material>, SetupError> {
     if let Some(data) = data.filter(|data| !data.is_empty()) {
-        let data = from_base64(data).ok_or(SetupError::Invalid {
-            part,
-            problem: "malformed base64",
-        })?;
+        let malformed = SetupError::invalid(part, "malformed base64");
+        let data = from_base64(data).ok_or(malformed)?;
         return Ok(Some(Material::Data(data)));
     }
     let path = path.filter(|path| !path.is_empty());
@@ -251,20 +246,12 @@ fn material(
 
 /// The client's certificate and its key.
 fn identity(user: &AuthInfo) -> Result<Option<(Material, Material)>, SetupError> {
-    let certificate = material(
-        user.client_certificate_data.as_deref(),
-        user.client_certificate.as_ref(),
-        "client certificate",
-    )?;
-    let key = material(
-        user.client_key_data.as_deref(),
-        user.client_key.as_ref(),
-        "client key",
-    )?;
-    let missing = |part| SetupError::Invalid {
-        part,
-        problem: "it is missing, and a client certificate needs its key",
-    };
+    let data = user.client_certificate_data.as_deref();
+    let certificate = material(data, user.client_certificate.as_ref(), "client certificate")?;
+    let data = user.client_key_data.as_deref();
+    let key = material(data, user.client_key.as_ref(), "client key")?;
+    let problem = "it is missing, and a client certificate needs its key";
+    let missing = |part| SetupError::invalid(part, problem);
     match (certificate, key) {
         (Some(certificate), Some(key)) => Ok(Some((certificate, key))),
         (None, None) => Ok(None),

@@ -122,7 +122,7 @@ impl TlsSettings {
             .collect();
         if usable.is_empty() && !self.accept_invalid_certs {
             let problem = "it has no usable certificate";
-            return Err(SetupError::Invalid { part, problem });
+            return Err(SetupError::invalid(part, problem));
         }
         Ok(Some(usable))
     }
@@ -132,7 +132,7 @@ fn certified_key(
     identity: &Identity,
     provider: &CryptoProvider,
 ) -> Result<CertifiedKey, SetupError> {
-    let invalid = |part, problem| SetupError::Invalid { part, problem };
+    let invalid = SetupError::invalid;
     let chain: Vec<_> = CertificateDer::pem_slice_iter(&identity.certificate)
         .collect::<Result<_, _>>()
         .map_err(|_| invalid("client certificate", "malformed PEM"))?;

@@ -40,11 +40,8 @@ pub(super) fn user_of(
     }
     if let Some(name) = set(user.username) {
         let password = user.password.as_deref().unwrap_or_default();
-        let header = basic(&name, password).ok_or(SetupError::Invalid {
-            part: "password",
-            problem: "it is too long for a header",
-        });
-        return header.map(User::Password);
+        let too_long = SetupError::invalid("password", "it is too long for a header");
+        return basic(&name, password).ok_or(too_long).map(User::Password);
     }
     if let Some(provider) = user.auth_provider {
         let mut config = provider.config.unwrap_or_default();
@@ -62,10 +59,8 @@ pub(super) fn user_of(
 }
 
 fn token_header(token: &str) -> Result<User, SetupError> {
-    let header = bearer(token).ok_or(SetupError::Invalid {
-        part: "token",
-        problem: "it is empty or has a control character",
-    });
+    let problem = "it is empty or has a control character";
+    let header = bearer(token).ok_or(SetupError::invalid("token", problem));
     header.map(User::Token)
 }
 
@@ -83,11 +78,10 @@ fn provided(name: &str, id_token: Option<SecretText>) -> Result<User, SetupError
 
 /// Headers that name the user to impersonate.
 pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderValue)>, SetupError> {
+    let invalid = |problem| SetupError::invalid("impersonated user", problem);
     let value = |text: &str| {
-        HeaderValue::from_str(text).map_err(|_| SetupError::Invalid {
-            part: "impersonated user",
-            problem: "it has a character that no header may have",
-        })
+        let problem = "it has a character that no header may have";
+        HeaderValue::from_str(text).map_err(|_| invalid(problem))
     };
     let mut headers = Vec::new();
     let one = |name, text: &Option<SecretText>| match text {
@@ -102,10 +96,8 @@ pub(super) fn impersonation(user: &AuthInfo) -> Result<Vec<(HeaderName, HeaderVa
     for (key, values) in user.impersonate_extra.iter().flatten() {
         let mut name = IMPERSONATE_EXTRA.to_owned();
         push_encoded(&mut name, key, b"!#$&'*+-.^_`|~");
-        let name = HeaderName::try_from(name).map_err(|_| SetupError::Invalid {
-            part: "impersonated user",
-            problem: "its extra key is too long for a header",
-        })?;
+        let name = HeaderName::try_from(name);
+        let name = name.map_err(|_| invalid("its extra key is too long for a header"))?;
         for text in values {
             headers.push((name.clone(), value(text)?));
         }

@@ -72,11 +72,7 @@ impl LaneState {
 
     /// Number of attempts to connect to start for the waiting requests.
     pub(super) fn missing(&self) -> usize {
-        let needed = self
-            .waiting
-            .len()
-            .div_ceil(self.expected_streams)
-            .min(PARALLEL_DIALS);
+        let needed = self.waiting.len().div_ceil(self.expected_streams);
         let allowed = match self.lane {
             Lane::Watch => usize::MAX,
             Lane::Request => {
@@ -87,7 +83,8 @@ impl LaneState {
                     .div_ceil(self.expected_streams)
             }
         };
-        needed.min(allowed).saturating_sub(self.dialing)
+        let most = allowed.min(PARALLEL_DIALS);
+        needed.min(most).saturating_sub(self.dialing)
     }
 }
 

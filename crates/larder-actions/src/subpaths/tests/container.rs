@@ -1,6 +1,7 @@
 //! A container that a test makes: a mount namespace with its own root, and a shell that runs the test's commands.
 
 use std::{
+    cell::Cell,
     fs,
     io::{BufRead as _, BufReader, Write as _},
     path::{Path, PathBuf},
@@ -35,8 +36,10 @@ while read -r line; do eval "$line"; echo; echo .; done
 
 /// A pod's directory and volumes: `v`, and `w`, which the container mounts as a whole.
 pub(super) struct Node {
-    pub(super) folder: TempDir,
+    folder: TempDir,
     tmpfs: Option<PathBuf>,
+    /// The number of sets that were written.
+    sets: Cell<u32>,
 }
 
 impl Node {
@@ -44,11 +47,12 @@ impl Node {
         let node = Self {
             folder: tempfile::tempdir().unwrap(),
             tmpfs: None,
+            sets: Cell::new(0),
         };
         for volume in ["v", "w"] {
             fs::create_dir_all(node.volume(volume)).unwrap();
         }
-        node.write("w", 0, &[("whole", "w")]);
+        node.write("w", &[("whole", "w")]);
         node
     }
 
@@ -71,7 +75,9 @@ impl Node {
     }
 
     /// Swaps the volume's set for one with these files, as the kubelet does.
-    pub(super) fn write(&self, volume: &str, number: u32, files: &[(&str, &str)]) {
+    pub(super) fn write(&self, volume: &str, files: &[(&str, &str)]) {
+        let number = self.sets.get();
+        self.sets.set(number + 1);
         let volume = self.volume(volume);
         let set = volume.join(format!("..{number}"));
         fs::create_dir(&set).unwrap();
@@ -91,6 +97,16 @@ impl Node {
         if let Ok(before) = before {
             fs::remove_dir_all(volume.join(before)).unwrap();
         }
+    }
+
+    /// The lines of the machine's `mountinfo` about it.
+    pub(super) fn mounts_of_machine(&self) -> Vec<String> {
+        let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        let folder = self.folder.path().canonicalize().unwrap();
+        let lines = table
+            .lines()
+            .filter(|line| line.contains(folder.to_str().unwrap()));
+        lines.map(str::to_owned).collect()
     }
 
     pub(super) fn processes(&self) -> Processes {

@@ -140,7 +140,7 @@ fn a_stack_of_two_sets_is_left_over_and_one_of_the_same_file_is_not() {
     assert_eq!(mounts.len(), 1);
     assert!(mounts[0].is_left_over && mounts[0].is_deleted);
     assert_eq!(
-        mounts[0].record.root(),
+        mounts[0].record.root,
         Path::new("/agent/pods/1/volumes/v/..1/a")
     );
     let same = line(51, 52, "..2/a", "/a");

@@ -112,10 +112,8 @@ impl Pass<'_> {
         }
         let mut exact = None;
         for (path, file) in self.plan.payload {
-            let directory = path
-                .as_str()
-                .rsplit_once('/')
-                .map(|(directory, _)| directory);
+            let split = path.as_str().rsplit_once('/');
+            let directory = split.map(|(directory, _)| directory);
             let mut is_exact = exact == Some((directory, file.mode));
             let owned = parents
                 .of(path.as_str())
@@ -154,11 +152,9 @@ impl Pass<'_> {
     /// Step 11.
     pub(super) fn unlink(&mut self, root: &Root) {
         let is_needed = |name: &str| self.plan.links.contains_key(name);
-        let links = root
-            .visible
-            .iter()
-            .filter(|&(name, &kind)| kind == FileType::Symlink && !is_needed(name));
-        for (name, _) in links {
+        let is_link = |kind: FileType| kind == FileType::Symlink;
+        let entries = root.visible.iter();
+        for (name, _) in entries.filter(|&(name, &kind)| is_link(kind) && !is_needed(name)) {
             let removed = self.late("remove link", name, |volume| remove_link(volume, name));
             self.note_repair(removed);
         }
