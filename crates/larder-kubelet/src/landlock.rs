@@ -7,7 +7,7 @@
 //! 1. Reading and executing are not restricted. Every way to change a file, directory or link is denied except in the
 //!    named directories.
 //! 2. It restricts the calling thread and all threads and processes started from it. So it must be called before any
-//!    other thread runs.
+//!    other thread runs but those that are meant to stay free, which are counted.
 
 use std::{
     fs, io,
@@ -59,18 +59,22 @@ pub enum WriteProtectionError {
     Rules(#[source] RulesetError),
 }
 
-/// Denies this process, for its whole life, writes anywhere but below the existing directories `writable`.
+/// Denies this process, for its whole life, writes anywhere but below the existing directories `writable`. `free` threads
+/// run already, and stay free.
 ///
 /// Call it in `main`, before the runtime starts its threads.
 ///
 /// # Errors
 ///
-/// Other threads run already, a directory cannot be opened, or the kernel has Landlock and rejects the rules. A kernel
+/// More threads run already, a directory cannot be opened, or the kernel has Landlock and rejects the rules. A kernel
 /// without Landlock is no error.
-pub fn forbid_writes(writable: &[&Path]) -> Result<WriteProtection, WriteProtectionError> {
+pub fn forbid_writes(
+    writable: &[&Path],
+    free: usize,
+) -> Result<WriteProtection, WriteProtectionError> {
     let threads = fs::read_dir("/proc/self/task").map_err(WriteProtectionError::ListThreads)?;
     match threads.count() {
-        1 => restrict_thread(writable),
+        count if count == 1 + free => restrict_thread(writable),
         count => Err(WriteProtectionError::Threads(count)),
     }
 }

@@ -61,12 +61,11 @@ pub enum MountedPath {
 
 impl MountedPath {
     fn of(mount: &VolumeMount) -> Self {
-        let is_set = |path: &&String| !path.is_empty();
-        if mount.sub_path_expr.as_ref().filter(is_set).is_some() {
-            return Self::Unknown;
-        }
-        let Some(path) = mount.sub_path.as_ref().filter(is_set) else {
-            return Self::Whole;
+        let paths = [mount.sub_path_expr.as_deref(), mount.sub_path.as_deref()];
+        let path = match paths.map(|path| path.filter(|path| !path.is_empty())) {
+            [Some(_), _] => return Self::Unknown,
+            [None, None] => return Self::Whole,
+            [None, Some(path)] => path,
         };
         let names = path
             .split('/')

@@ -124,7 +124,9 @@ fn resolved(path: &Path) -> PathBuf {
     let path = path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let resolved = path.ancestors().find_map(|ancestor| {
         let rest = path.strip_prefix(ancestor).ok()?;
-        Some(ancestor.canonicalize().ok()?.join(rest))
+        let resolved = ancestor.canonicalize().ok()?;
+        // By components: joined with an empty path, it would end in a slash.
+        Some(resolved.components().chain(rest.components()).collect())
     });
     resolved.unwrap_or(path)
 }

@@ -81,14 +81,21 @@ impl<'a> Agent<'a> {
 
     /// Reads the log up to an event with this message.
     pub(crate) fn event(&mut self, message: &str) -> Value {
+        self.events_to(message).pop().unwrap()
+    }
+
+    /// The log up to an event with this message.
+    fn events_to(&mut self, message: &str) -> Vec<Value> {
         let log = self.log.as_mut().unwrap();
-        let events = log
-            .by_ref()
-            .map(|line| serde_json::from_str::<Value>(&line.unwrap()).unwrap());
+        let mut events = Vec::new();
+        while events
+            .last()
+            .is_none_or(|event: &Value| event["message"] != message)
+        {
+            let line = log.next().expect("the log has ended").unwrap();
+            events.push(serde_json::from_str(&line).unwrap());
+        }
         events
-            .into_iter()
-            .find(|event| event["message"] == message)
-            .unwrap()
     }
 
     /// The log from now on; it grows until the agent ends.
@@ -568,6 +575,30 @@ fn bad_usage_and_unreadable_input_end_with_2() {
         assert!(stderr.contains(message), "{args}: {stderr}");
     }
     assert!(!desk.path().join("kubelet").exists());
+}
+
+// beside-kubelet 29
+#[test]
+fn writes_are_denied_beside_a_kubelet_also_where_mounts_are_replaced() {
+    for updates in ["Never", "Annotated", "Always"] {
+        let config = format!(
+            "subPathUpdates: {updates}\nbeside: {{kubeletRootDir: kubelet, lockDir: locks}}\n"
+        );
+        let kubeconfig = "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], \
+                          contexts: [{name: c, context: {cluster: c}}], current-context: c}";
+        let desk = Desk::with([("agent.yaml", &*config), ("kubeconfig", kubeconfig)]);
+        fs::create_dir(desk.path().join("kubelet")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
+        command.env_clear();
+        let origin = "--kubeconfig kubeconfig --node-name n1 --config agent.yaml --beside-kubelet";
+        let mut agent = Agent::spawn(&desk, command, origin);
+        let events = agent.events_to("listening");
+        let messages = events.iter().filter_map(|event| event["message"].as_str());
+        let failed: Vec<_> = messages
+            .filter(|message| message.starts_with("failed to deny writes"))
+            .collect();
+        assert!(failed.is_empty(), "{updates}: {failed:?}");
+    }
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod identity;
 mod kubelet;
 mod measures;
 mod soak;
+mod sub_paths;
 
 use crate::Scenario;
 
@@ -54,6 +55,18 @@ pub(crate) fn all() -> impl Iterator<Item = Scenario> {
         hooks::runtime_and_control_groups_name_the_same_main_process,
         hooks::signal_is_sent_once_after_the_bytes,
         hooks::container_that_was_restarted_after_the_swap_gets_no_signal,
+        sub_paths::sub_path_of_a_config_map_shows_each_change,
+        sub_paths::sub_path_of_a_secret_keeps_owner_and_mode,
+        sub_paths::sub_path_of_a_pod_that_does_not_ask_is_pinned_until_it_does,
+        sub_paths::sub_path_follows_through_restarts,
+        sub_paths::sub_paths_of_all_shapes_follow,
+        sub_paths::sub_path_whose_key_is_gone_or_comes_later,
+        sub_paths::sub_path_that_the_container_has_covered_is_left_alone,
+        sub_paths::sub_path_survives_a_killed_larder,
+        sub_paths::hook_of_a_sub_path_fires_once_after_it_can_be_read,
+        sub_paths::ephemeral_container_is_no_obstacle_to_sub_paths,
+        deploy::daemon_set_without_the_component_says_what_is_missing,
+        deploy::daemon_set_with_the_component_replaces_mounts_by_sub_path,
         faults::kubelet_that_caches_delivers_after_the_ttl,
         faults::kubelet_that_asks_each_time_delivers_at_once,
         faults::kubelet_that_stands_still_is_touched_three_times_at_most,
@@ -63,6 +76,8 @@ pub(crate) fn all() -> impl Iterator<Item = Scenario> {
         measures::measure_changes_with_and_without_larder,
         measures::measure_the_cost_of_a_touch,
         measures::measure_pods_that_share_a_config_map,
+        measures::measure_changes_by_sub_path,
+        measures::measure_pods_that_share_a_sub_path,
         soak::soak_of_fifty_pods,
     ];
     all.into_iter()

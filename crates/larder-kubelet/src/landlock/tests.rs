@@ -64,7 +64,7 @@ fn nothing_is_written_outside_the_named_directories() {
 #[test]
 fn process_with_other_threads_is_not_restricted() {
     // A test runs beside the main thread.
-    let error = forbid_writes(&[]).unwrap_err();
+    let error = forbid_writes(&[], 0).unwrap_err();
     assert!(
         matches!(error, WriteProtectionError::Threads(2..)),
         "{error}"

@@ -297,7 +297,12 @@ fn what_kubernetes_lacks_is_refused_in_manifests_only() {
         ("a: b\n\t\n", "a: b\n  \t\n", 2, "tab"),
         ("a:\n  b: c\n  \t\n", "a:\n  b: c\n   \t\n", 3, "tab"),
         ("a: 'b'\n \t# c\n", "a: 'b' \t# c\n", 2, "tab"),
-        ("a: [b\n\t]\n", "a: [b,\n\tc]\n", 2, "tab"),
+        (
+            "a:\n  b: c\n \t\n   d\n",
+            "a:\n  b: c\n   \t\n   d\n",
+            3,
+            "tab",
+        ),
         ("- \ta\n", "- a:\tb\n", 1, "tab"),
         ("a: \"b\\/c\"\n", "a: \"b\\\\/c\"\n", 1, "escape"),
         ("{\"a\"\n: b}\n", "{? \"a\"\n: b}\n", 1, "one line"),

@@ -60,11 +60,12 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
         let created = builder.create(directory);
         created.with_context(|| format!("cannot create {}", directory.display()))?;
     }
-    if config.sub_path_updates != SubPathUpdates::Never {
-        // To mount counts as a write.
+    // To mount counts as a write.
+    let mounts = config.sub_path_updates != SubPathUpdates::Never;
+    if mounts {
         keep_apart();
     }
-    match forbid_writes(&own) {
+    match forbid_writes(&own, usize::from(mounts)) {
         Ok(WriteProtection::Full) => {}
         Ok(WriteProtection::Partial) => {
             info!(

@@ -10,7 +10,7 @@ use std::{
 
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec},
-    core::v1::{Namespace, Pod, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Pod, ServiceAccount},
 };
 use kube::{
     Api, Client, Config,
@@ -260,6 +260,8 @@ fn pod_of_daemon_set(bed: &Bed) -> Value {
     container["env"].as_array_mut().unwrap().extend([
         json!({"name": "KUBERNETES_SERVICE_HOST", "value": address.ip().to_string()}),
         json!({"name": "KUBERNETES_SERVICE_PORT", "value": address.port().to_string()}),
+        // For the probes.
+        json!({"name": "PATH", "value": "/command:/bin"}),
     ]);
     let mounts = container["volumeMounts"].as_array_mut().unwrap();
     let mount =
@@ -297,9 +299,8 @@ fn is_delivered(pod: &Pod, volume: &str) -> bool {
     volumes.any(|found| found["name"] == volume && found["phase"] == "Delivered")
 }
 
-/// In its container, larder sees later mounts, can read all files, and can touch under the policy.
-pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
-    let ns = bed.namespace().await;
+/// What the pod of the DaemonSet mounts.
+async fn configure(bed: &Bed) {
     apply(bed).await;
     let root = bed.node.kubelet.root_dir().display().to_string();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/beside/agent.yaml");
@@ -319,12 +320,114 @@ pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
             fs::read_to_string(authority).unwrap(),
         ),
     ] {
-        bed.create(&json!({
+        let object = json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"namespace": "larder", "name": name}, "data": {key: value},
-        }))
+        });
+        let maps: Api<ConfigMap> = Api::namespaced(bed.admin.clone(), "larder");
+        if maps.get_opt(name).await.unwrap().is_none() {
+            bed.create(&object).await;
+        }
+    }
+}
+
+/// With `beside/subpaths`, larder may do in its container what mounts by `subPath` need.
+pub(crate) async fn daemon_set_with_the_component_replaces_mounts_by_sub_path(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    configure(bed).await;
+    let mut larder = pod_of_daemon_set(bed);
+    let component = documents("beside/subpaths/daemonset.yaml").remove(0);
+    let patch = &component["spec"]["template"]["spec"];
+    let spec = &mut larder["spec"];
+    spec["hostPID"] = patch["hostPID"].clone();
+    let more = patch["containers"][0]["securityContext"]
+        .as_object()
+        .unwrap();
+    let context = spec["containers"][0]["securityContext"]
+        .as_object_mut()
+        .unwrap();
+    for (name, value) in more {
+        context.insert(name.clone(), value.clone());
+    }
+    let larder = bed.run_pod("larder", &larder).await;
+    bed.create_secret(&ns, "login", "1").await;
+    bed.create_config_map(&ns, "app", "1").await;
+    let mut secret = secret_volume("login");
+    secret["secret"]["defaultMode"] = 0o400.into();
+    let mut web = pod("web", json!([secret, config_map_volume("app")]));
+    web["metadata"]["annotations"] = json!({"larder.dev/subpath-updates": "true"});
+    web["spec"]["securityContext"] = json!({"runAsUser": 1000, "fsGroup": 1000});
+    web["spec"]["containers"][0]["volumeMounts"] = json!([
+        {"name": "login", "mountPath": "/login", "subPath": "k", "readOnly": true},
+        {"name": "app", "mountPath": "/app.conf", "subPath": "k"},
+    ]);
+    let web = bed.run_pod(&ns, &web).await;
+    for volume in ["login", "app"] {
+        until("the volume is verified", async || {
+            is_delivered(&web, volume)
+        })
         .await;
     }
+    let process = Container::of(&web, "c").unwrap();
+    for value in ["2", "3"] {
+        bed.set_secret(&ns, "login", value).await;
+        bed.set_config_map(&ns, "app", value).await;
+        for path in ["/login", "/app.conf"] {
+            let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(40);
+            while fs::read_to_string(process.path(path)).unwrap() != value {
+                assert!(
+                    tokio::time::Instant::now() < deadline,
+                    "{path} is not {value}: {:#}\n{}",
+                    status().unwrap_or_default()["pods"],
+                    fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).unwrap()
+                );
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        }
+    }
+    end(bed, &larder).await;
+}
+
+/// Until its process has ended, it would touch the pods of the next scenario.
+async fn end(bed: &Bed, larder: &Pod) {
+    let statuses = larder.status.as_ref().unwrap().container_statuses.as_ref();
+    let id = statuses.unwrap()[0].container_id.as_deref().unwrap();
+    let mut process = Container {
+        id: id.split_once("://").unwrap().1.to_owned(),
+        pid: 0,
+    };
+    process.pid = bed.node.first_process(&process).unwrap();
+    bed.delete_pod_now(larder).await.unwrap();
+    until("it has ended", async || !process.path("/").exists()).await;
+}
+
+/// Without it, the status has the reason.
+pub(crate) async fn daemon_set_without_the_component_says_what_is_missing(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    configure(bed).await;
+    let larder = bed.run_pod("larder", &pod_of_daemon_set(bed)).await;
+    bed.create_config_map(&ns, "app", "1").await;
+    let mut web = pod("web", json!([config_map_volume("app")]));
+    web["metadata"]["annotations"] = json!({"larder.dev/subpath-updates": "true"});
+    web["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "app", "mountPath": "/app.conf", "subPath": "k"}]);
+    let web = bed.run_pod(&ns, &web).await;
+    until("the volume is verified", async || is_delivered(&web, "app")).await;
+    bed.set_config_map(&ns, "app", "2").await;
+    let reason = async || {
+        let status = status().unwrap_or_default().to_string();
+        status.contains("larder needs the PID namespace of the host")
+    };
+    until("the reason is shown", reason).await;
+    let process = Container::of(&web, "c").unwrap();
+    assert_eq!(fs::read_to_string(process.path("/app.conf")).unwrap(), "1");
+    end(bed, &larder).await;
+}
+
+/// In its container, larder sees later mounts, can read all files, and can touch under the policy.
+pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    configure(bed).await;
     let larder = bed.run_pod("larder", &pod_of_daemon_set(bed)).await;
     // Its files belong to another user, and no one else may read them.
     bed.create_secret(&ns, "login", "1").await;
@@ -351,10 +454,7 @@ pub(crate) async fn daemon_set_delivers_from_its_container(bed: &mut Bed) {
         ("system:serviceaccount:larder:larder", 200)
     );
     assert_eq!(bed.touches(&larder).len(), 0, "not its own pod");
-    // Until its process has ended, it would touch the pods of the next scenario.
-    let process = Container::of(&larder, "larder").unwrap().path("/");
-    bed.delete_pod_now(&larder).await.unwrap();
-    until("it has ended", async || !process.exists()).await;
+    end(bed, &larder).await;
 }
 
 // beside-kubelet 22: a permission is missing

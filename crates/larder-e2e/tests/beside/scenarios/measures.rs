@@ -13,7 +13,7 @@ use larder_e2e::figures::Quantiles;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::bed::{Bed, config_map_volume, content, pod, until, until_content};
+use crate::bed::{Bed, config_map_volume, container, content, pod, until, until_content};
 
 /// Changes that are measured with larder, each of the next of its pods: larder touches no pod more than ten times in a
 /// minute.
@@ -324,5 +324,119 @@ pub(crate) async fn measure_pods_that_share_a_config_map(bed: &mut Bed) {
         let rate = bed.larder().metric("larder_beside_rate_limit", "").unwrap();
         println!("rate limit after that: {rate}/s");
         assert!(touches <= SHARING * 4);
+    }
+}
+
+/// Pods with a mount by `subPath` that share an object.
+const SUB_PATH_SHARING: usize = 100;
+
+/// A pod that asks for updates of its mount by `subPath` at `/one`.
+fn by_sub_path(name: &str, object: &str) -> serde_json::Value {
+    let mut pod = pod(name, json!([config_map_volume(object)]));
+    pod["metadata"]["annotations"] = json!({"larder.dev/subpath-updates": "true"});
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": object, "mountPath": "/one", "subPath": "k", "readOnly": true}]);
+    pod
+}
+
+/// From the server's answer to what the container reads by `subPath`.
+pub(crate) async fn measure_changes_by_sub_path(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    let mut served = Vec::new();
+    for number in 0..SERVED {
+        let name = format!("web-{number}");
+        bed.create_config_map(&ns, &name, "0").await;
+        let web = bed.run_pod(&ns, &by_sub_path(&name, &name)).await;
+        let read = container(&web).path("/one");
+        let written = bed
+            .volume(&web, "kubernetes.io~configmap", &name)
+            .join("..data/k");
+        served.push((name, written, read, web));
+    }
+    bed.start_larder().await;
+    for (name, _, _, web) in &served {
+        bed.until_phase(web, name, "Delivered").await;
+    }
+    sleep(SETTLING * 4).await;
+    let (mut writes, mut reads, mut between) = (Vec::new(), Vec::new(), Vec::new());
+    for (change, (name, written, read, _)) in (1..=2 * CHANGES).zip(served.iter().cycle()) {
+        sleep(Duration::from_millis(fastrand::u64(1000..2000))).await;
+        let value = change.to_string();
+        bed.set_config_map(&ns, name, &value).await;
+        let answered = Instant::now();
+        until_content(written, &value).await;
+        let at = answered.elapsed();
+        until_content(read, &value).await;
+        let all = answered.elapsed();
+        writes.push(at);
+        reads.push(all);
+        between.push(all.saturating_sub(at));
+    }
+    println!(
+        "{} changes, answered → in the volume: {}",
+        2 * CHANGES,
+        Quantiles::of(writes)
+    );
+    println!(
+        "the same, answered → read by subPath in the container: {}",
+        Quantiles::of(reads)
+    );
+    println!(
+        "in the volume → read by subPath: {}",
+        Quantiles::of(between)
+    );
+}
+
+// subpath 23
+pub(crate) async fn measure_pods_that_share_a_sub_path(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    bed.create_config_map(&ns, "app", "0").await;
+    let shared = &*bed;
+    let ns_ref = &ns;
+    let pods: Vec<Pod> = stream::iter(0..SUB_PATH_SHARING)
+        .map(async |number| {
+            let pod = by_sub_path(&format!("web-{number}"), "app");
+            shared.run_pod(ns_ref, &pod).await
+        })
+        .buffer_unordered(STARTING)
+        .collect()
+        .await;
+    let reads: Vec<_> = pods.iter().map(|pod| container(pod).path("/one")).collect();
+    bed.start_larder().await;
+    for pod in &pods {
+        bed.until_phase(pod, "app", "Delivered").await;
+    }
+    sleep(SETTLING * 4).await;
+    for round in 1..=5 {
+        let value = round.to_string();
+        let before = bed.larder().usage().unwrap().cpu_time;
+        bed.set_config_map(&ns, "app", &value).await;
+        let answered = Instant::now();
+        let mut times = Vec::new();
+        let mut waiting: Vec<_> = reads.iter().collect();
+        while !waiting.is_empty() {
+            assert!(answered.elapsed() < crate::bed::PATIENCE, "{waiting:?}");
+            waiting.retain(|read| {
+                let arrived = content(read).as_deref() == Some(&*value);
+                if arrived {
+                    times.push(answered.elapsed());
+                }
+                !arrived
+            });
+            sleep(Duration::from_millis(3)).await;
+        }
+        sleep(SETTLING * 3).await;
+        let used = bed
+            .larder()
+            .usage()
+            .unwrap()
+            .cpu_time
+            .saturating_sub(before);
+        println!(
+            "round {round}: {SUB_PATH_SHARING} pods, answered → read by subPath: {}; larder's CPU time {} ms",
+            Quantiles::of(times),
+            used.as_millis()
+        );
+        sleep(Duration::from_secs(8)).await;
     }
 }
