@@ -301,6 +301,13 @@ impl Processes {
         self.link_number(process, "ns/mnt").map(Namespace::Inode)
     }
 
+    /// Whether the process is in the user namespace of this one, so that nobody has more rights over its mounts than he has
+    /// here. A kernel without user namespaces has no such files.
+    pub(crate) fn shares_users(&self, pid: i32) -> bool {
+        let of = |process: &dyn fmt::Display| self.link_number(process, "ns/user").ok();
+        of(&pid) == of(&"self")
+    }
+
     /// The number in the target of a link: that of a namespace in `mnt:[4026531841]`.
     fn link_number(&self, process: impl fmt::Display, link: &str) -> io::Result<u64> {
         let target = self.proc().link(process, link)?;

@@ -147,8 +147,8 @@ impl Processes {
     /// map none but himself and those of ranges that he was given.
     pub(super) fn mounting_user(&self, pid: i32) -> MountingUser {
         let map = self.proc().read(pid, "uid_map").ok();
-        // A kernel without user namespaces has no such file.
-        if map == self.proc().read("self", "uid_map").ok() {
+        // A kernel without user namespaces has no such file. Who may change users maps all of them in a namespace of his own.
+        if map == self.proc().read("self", "uid_map").ok() && self.shares_users(pid) {
             return MountingUser::Privileged;
         }
         let map = map.unwrap_or_default();

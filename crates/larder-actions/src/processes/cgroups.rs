@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. In the path of a control group, the outermost name of a container decides. So a container that creates control
 //!    groups of its own cannot pose as another one.
-//! 2. A runtime's helper does not count as a process of the container, although the name of its control group ends in
+//! 2. What is below the control group that systemd gives a user (`user@UID.service`), that user has named: it is none.
+//! 3. A runtime's helper does not count as a process of the container, although the name of its control group ends in
 //!    the ID.
 
 use std::{collections::BTreeMap, io, sync::Arc};
@@ -33,7 +34,10 @@ impl ContainerId {
 
     /// The container that a path of a control group belongs to.
     fn of_path(path: &str) -> Option<Self> {
-        path.split('/').find_map(|name| {
+        let mut names = path
+            .split('/')
+            .take_while(|name| !name.starts_with("user@"));
+        names.find_map(|name| {
             let id = match name.strip_suffix(".scope") {
                 Some(scope) => SCOPES.iter().find_map(|start| scope.strip_prefix(*start))?,
                 None => name,
@@ -139,6 +143,27 @@ mod tests {
         let ids = [("web".into(), id())].into();
         let processes = Processes::new(proc.path(), "/");
         processes.containers_with(&processes.search_by_id().unwrap(), &ids)
+    }
+
+    #[test]
+    fn user_cannot_name_a_control_group_of_his_own_after_a_container() {
+        let user = "0::/user.slice/user-1000.slice/user@1000.service";
+        let (of_user, of_runtime) = (format!("{user}/{ID}"), format!("0::/kubepods/pod1/{ID}"));
+        let own = format!("{of_runtime}/user.slice/user@1000.service");
+        let proc = proc(&[
+            (10, 1, "10 1", 5, &of_user),
+            (20, 1, "20 1", 9, &of_runtime),
+            (21, 20, "21 2", 10, &own),
+        ]);
+        let found = find(&proc);
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].main.pid, 20);
+        let pids: Vec<_> = found[0]
+            .processes
+            .iter()
+            .map(|process| process.pid)
+            .collect();
+        assert_eq!(pids, [20, 21]);
     }
 
     // beside-kubelet 38

@@ -62,8 +62,11 @@ impl VolumePlaces {
         })?;
         if let Some((device, mounted, mount_point)) = covering {
             let below = root.strip_prefix(&mount_point).unwrap_or(Path::new(""));
-            let place = (joined(&mounted, below), root.to_owned());
-            places.entry(device).or_default().insert(0, place);
+            let own = joined(&mounted, below);
+            let of_device = places.entry(device).or_default();
+            // A pod that mounts a directory above this one has not thereby what other pods have in it.
+            of_device.retain(|(place, _)| !own.starts_with(place));
+            of_device.insert(0, (own, root.to_owned()));
         }
         Ok(Self {
             root: root.to_owned(),

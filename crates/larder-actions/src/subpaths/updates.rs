@@ -44,6 +44,9 @@ const FAILURES: u32 = 3;
 /// Why a container that runs by the pod's status is not found.
 const HIDDEN: &str =
     "the processes of the container are not visible: larder needs the PID namespace of the host";
+/// Why nothing is mounted in a user namespace.
+const OWN_USERS: &str =
+    "the container has a user namespace of its own, in which it could make the mount writable";
 /// The values of the label `result`.
 const RESULTS: [&str; 6] = [
     "replaced",
@@ -480,6 +483,11 @@ impl Job {
         let processes = &self.node.processes;
         let namespace = processes.mount_namespace(&self.container.main);
         let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
+        // Now, so that the namespace that was opened is no other's. Whoever rules over it may make a mount writable, unless
+        // it came from outside with the namespace.
+        if !processes.shares_users(self.container.main.pid) {
+            return Err(Kept::new("unsupported", OWN_USERS));
+        }
         let places = processes.places();
         let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
         let mounts = Inside::run(namespace.as_fd(), self.most_bytes(), |inside| {

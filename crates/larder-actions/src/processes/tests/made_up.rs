@@ -401,6 +401,31 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
     assert_eq!(allowance.refused, stacks.len());
 }
 
+/// Who may change users in a container maps all of them in a namespace that he makes.
+#[test]
+fn user_namespace_of_all_users_is_not_that_of_the_machine() {
+    let stacks = [(ALL_USERS, OF_ANYONE.lines + 1); 3];
+    let proc = with_stacks(&stacks);
+    for (pid, number) in [("self", 1), ("10", 1), ("20", 2), ("21", 3), ("22", 4)] {
+        proc.link(pid, "ns/user", &format!("user:[{number}]"));
+    }
+    let processes = proc.processes();
+    let mut allowance = Allowance::default();
+    let found = processes.search_within(&mut allowance).unwrap();
+    assert_eq!(found.len(), 1);
+    assert_eq!(allowance.refused, stacks.len());
+}
+
+/// A pod's `subPath` of a `hostPath` above the agent's directory.
+#[test]
+fn mount_of_a_directory_above_the_agents_makes_nothing_that_pods() {
+    let proc = MadeUpProc::with(&[IMAGE, IN_CONTAINER].concat());
+    let table = fs::read_to_string(proc.0.path().join("self/mountinfo")).unwrap();
+    let above = "5 1 8:1 / /agent/pods/2/volume-subpaths/host/web/0 rw\n";
+    proc.write("self", "mountinfo", (table + above).as_bytes());
+    assert_eq!(mains(&proc.processes(), &pod("/etc/s", "/etc/c")), [10]);
+}
+
 #[test]
 fn mounts_of_one_user_hide_no_container_of_another() {
     // Ten of an ordinary user, of the range of a pod, of the privileged.
