@@ -5,6 +5,7 @@
 pub mod agent_config;
 pub mod env_file;
 pub mod expand;
+pub mod git_tree;
 pub mod hooks;
 pub mod item_path;
 pub mod list;
@@ -42,6 +43,7 @@ mod tests {
         ("agent_config", agent_config::run),
         ("env_file", env_file::run),
         ("expand", expand::run),
+        ("git_tree", git_tree::run),
         ("hooks", hooks::run),
         ("item_path", item_path::run),
         ("list", list::run),

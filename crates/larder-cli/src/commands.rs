@@ -17,6 +17,8 @@ mod ui;
 
 use std::process::ExitCode;
 
+pub(crate) use self::diff::manifests_of_revision;
+
 use crate::{
     args::{Command, ReloadArgs, SidecarArgs},
     outcome::Failure,

@@ -49,6 +49,16 @@ pub fn label_settings(
     args::sidecar::variables::LabelVariables::read(variables).map(|read| read.settings)
 }
 
+/// The manifests of a directory in a git revision, as `larder diff -R` reads them; `None` if git has no such revision. For
+/// tests of trees.
+#[doc(hidden)]
+pub fn manifests_of_revision(
+    directory: &Path,
+    revision: &str,
+) -> Option<larder_objects::manifest::Manifests> {
+    commands::manifests_of_revision(directory, revision).ok()
+}
+
 fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -> ExitCode {
     logging::hide_panic_texts();
     let result = if is_called("configmap-reload") {

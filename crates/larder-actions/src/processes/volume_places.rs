@@ -5,7 +5,8 @@
 
 use std::{
     cmp::Reverse,
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
+    ffi::OsString,
     io,
     ops::ControlFlow,
     path::{Path, PathBuf},
@@ -68,9 +69,14 @@ impl VolumePlaces {
             of_device.retain(|(place, _)| !own.starts_with(place));
             of_device.insert(0, (own, root.to_owned()));
         }
+        let pods = root.join("pods");
+        places.retain(|_, of_device| {
+            drop_shared(of_device, &pods);
+            !of_device.is_empty()
+        });
         Ok(Self {
             root: root.to_owned(),
-            pods: root.join("pods"),
+            pods,
             places,
         })
     }
@@ -105,6 +111,25 @@ impl VolumePlaces {
             _ => Shown::Root(mount_point.into_owned()),
         }
     }
+}
+
+/// Storage that several pods mount, such as a share of NFS, is no pod's own. If one of them has it as a volume and the
+/// others have it for a `subPath` only, it is that one's: they mount the directory of its volume.
+fn drop_shared(places: &mut Vec<(PathBuf, PathBuf)>, pods: &Path) {
+    let owner = |path: &Path| {
+        let mut names = below(path, pods)?.iter();
+        Some((names.next()?.to_owned(), names.next()? == "volumes"))
+    };
+    let mut owners: HashMap<PathBuf, BTreeSet<(OsString, bool)>> = HashMap::new();
+    for (place, path) in &*places {
+        owners.entry(place.clone()).or_default().extend(owner(path));
+    }
+    places.retain(|(place, path)| {
+        owner(path).is_none_or(|(uid, has_volume)| {
+            let mut others = owners[place].iter().filter(|(other, _)| *other != uid);
+            others.all(|(_, other_has_volume)| has_volume && !other_has_volume)
+        })
+    });
 }
 
 /// Without a slash at the end.

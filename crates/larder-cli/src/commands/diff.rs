@@ -32,7 +32,9 @@ mod sides;
 mod sub_paths;
 mod tree;
 
-use std::thread;
+use std::{path::Path, thread};
+
+use larder_objects::manifest::{Loader, Manifests};
 
 use self::json::Report;
 use crate::{
@@ -46,6 +48,15 @@ use crate::{
 pub(super) fn run(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
     // Exit code 1 means that there are differences.
     print(args).map_err(Failure::fatal)
+}
+
+/// Those below `directory` in a git revision.
+pub(crate) fn manifests_of_revision(
+    directory: &Path,
+    revision: &str,
+) -> Result<Manifests, Failure> {
+    let loader = Loader::new("default").recursive(true);
+    git::load(loader, &[directory.to_owned()], revision, true)
 }
 
 fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {

@@ -427,6 +427,35 @@ fn mount_of_a_directory_above_the_agents_makes_nothing_that_pods() {
 }
 
 #[test]
+fn storage_that_two_pods_share_is_no_other_pods() {
+    let shared = "6 1 0:70 / /data rw\n7 1 0:70 /sub /sub rw\n";
+    let proc = MadeUpProc::with(&[IMAGE, IN_CONTAINER, shared].concat());
+    let table = fs::read_to_string(proc.0.path().join("self/mountinfo")).unwrap();
+    let of_pod = |pod: u8| {
+        format!(
+            "8 1 0:70 / /agent/pods/{pod}/volumes/kubernetes.io~nfs/pv rw\n\
+             9 1 0:70 /sub /agent/pods/{pod}/volume-subpaths/pv/web/0 rw\n"
+        )
+    };
+    proc.write(
+        "self",
+        "mountinfo",
+        (table + &of_pod(2) + &of_pod(1)).as_bytes(),
+    );
+    assert_eq!(mains(&proc.processes(), &pod("/etc/s", "/etc/c")), [10]);
+}
+
+/// A pod with a `hostPath` to the files of another one.
+#[test]
+fn volume_that_another_pod_mounts_by_sub_path_stays_its_pods() {
+    let proc = MadeUpProc::with(&[IMAGE, IN_CONTAINER].concat());
+    let table = fs::read_to_string(proc.0.path().join("self/mountinfo")).unwrap();
+    let spied = "8 1 0:50 / /agent/pods/2/volume-subpaths/host/web/0 rw\n";
+    proc.write("self", "mountinfo", (spied.to_owned() + &table).as_bytes());
+    assert_eq!(mains(&proc.processes(), &pod("/etc/s", "/etc/c")), [10]);
+}
+
+#[test]
 fn mounts_of_one_user_hide_no_container_of_another() {
     // Ten of an ordinary user, of the range of a pod, of the privileged.
     for (users, of_container) in [
