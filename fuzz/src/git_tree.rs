@@ -20,7 +20,7 @@ const MOST: usize = 32;
 /// Longest path or target.
 const MAX_PATH: usize = 200;
 
-/// Reads an input. Returns whether it is a tree that git takes.
+/// Reads an input. Returns whether git accepts the tree.
 pub fn run(input: &[u8]) -> bool {
     thread_local!(static REPOSITORY: TempDir = repository().expect("git makes a repository"));
     REPOSITORY.with(|repository| {
@@ -32,7 +32,7 @@ pub fn run(input: &[u8]) -> bool {
         let found = larder_cli::manifests_of_revision(&path, &revision);
         let found = found.expect("git has the revision");
         let mut errors = found.errors.iter().map(ToString::to_string);
-        // A bound that files on disk do not have.
+        // Reading from disk has no such bound.
         if errors.any(|error| error.contains("have led through too many directories")) {
             return true;
         }
@@ -82,8 +82,16 @@ fn commit(root: &Path, input: &[u8]) -> Option<String> {
         let arrow = line.windows(4).position(|part| part == b" -> ");
         let (path, target) = line.split_at(arrow.unwrap_or(line.len()));
         let Some(path) = clean(path) else { continue };
+        // What is behind a link may be outside of the repository.
+        if path
+            .ancestors()
+            .skip(1)
+            .any(|above| root.join(above).is_symlink())
+        {
+            continue;
+        }
         let path = root.join(path);
-        // One that is in the way of another is no part of the tree.
+        // An entry that another one blocks is left out.
         let _ = fs::create_dir_all(path.parent()?);
         let _ = match target.get(4..) {
             Some(target) if target.len() > MAX_PATH || target.contains(&0) => return None,
@@ -103,7 +111,7 @@ fn manifest(number: usize) -> String {
     format!("{{apiVersion: v1, kind: ConfigMap, metadata: {{name: t-{number}}}}}\n")
 }
 
-/// A relative path that git takes, and that leads through no link.
+/// A relative path that git accepts.
 fn clean(path: &[u8]) -> Option<PathBuf> {
     let path = Path::new(OsStr::from_bytes(path));
     let is_clean = |part| match part {

@@ -301,7 +301,7 @@ impl Processes {
         self.link_number(process, "ns/mnt").map(Namespace::Inode)
     }
 
-    /// Whether the process is in the user namespace of this one, so that nobody has more rights over its mounts than he has
+    /// Whether the process is in larder's own user namespace, so that its root has no rights over its mounts that it lacks
     /// here. A kernel without user namespaces has no such files.
     pub(crate) fn shares_users(&self, pid: i32) -> bool {
         let of = |process: &dyn fmt::Display| self.link_number(process, "ns/user").ok();

@@ -7,7 +7,7 @@
 //! 1. Reading and executing are not restricted. Every way to change a file, directory or link is denied except in the
 //!    named directories.
 //! 2. It restricts the calling thread and all threads and processes started from it. So it must be called before any
-//!    other thread runs but those that are meant to stay free, which are counted.
+//!    other thread runs, except those that are meant to stay unrestricted.
 
 use std::{
     fs, io,
@@ -59,8 +59,8 @@ pub enum WriteProtectionError {
     Rules(#[source] RulesetError),
 }
 
-/// Denies this process, for its whole life, writes anywhere but below the existing directories `writable`. `free` threads
-/// run already, and stay free.
+/// Denies this process, for its whole life, writes anywhere but below the existing directories `writable`. `unrestricted`
+/// other threads already run, and stay unrestricted.
 ///
 /// Call it in `main`, before the runtime starts its threads.
 ///
@@ -70,11 +70,11 @@ pub enum WriteProtectionError {
 /// without Landlock is no error.
 pub fn forbid_writes(
     writable: &[&Path],
-    free: usize,
+    unrestricted: usize,
 ) -> Result<WriteProtection, WriteProtectionError> {
     let threads = fs::read_dir("/proc/self/task").map_err(WriteProtectionError::ListThreads)?;
     match threads.count() {
-        count if count == 1 + free => restrict_thread(writable),
+        count if count == 1 + unrestricted => restrict_thread(writable),
         count => Err(WriteProtectionError::Threads(count)),
     }
 }

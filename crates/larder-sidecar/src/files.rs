@@ -86,7 +86,7 @@ const MAX_ALL_PATHS: usize = 12 << 20;
 type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
 
 /// New content of a file.
-enum NewContent<'a> {
+enum FileContent<'a> {
     Bytes(&'a [u8]),
     /// It was written aside, and has this length.
     Fetched(NewFile<OwnedFd>, usize),
@@ -210,7 +210,7 @@ impl Files {
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
         let tag = self.index.key().tag(bytes);
-        self.put(path, object, tag, NewContent::Bytes(bytes));
+        self.put(path, object, tag, FileContent::Bytes(bytes));
     }
 
     /// Puts content in place, which `tag` stands for.
@@ -219,7 +219,7 @@ impl Files {
         path: &Arc<str>,
         object: &ObjectRef,
         tag: ContentTag,
-        content: NewContent<'_>,
+        content: FileContent<'_>,
     ) {
         let was_ours = self.index.files().contains_key(path);
         self.index.add_file(path, object);
@@ -277,7 +277,7 @@ impl Files {
         &mut self,
         path: &Path,
         tag: ContentTag,
-        content: NewContent<'_>,
+        content: FileContent<'_>,
     ) -> Result<bool, (&'static str, Errno)> {
         let failed = |step| move |errno| (step, errno);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -285,11 +285,11 @@ impl Files {
         };
         let name = name.to_str().unwrap_or_default();
         let (dir, length) = match &content {
-            NewContent::Bytes(bytes) => {
+            FileContent::Bytes(bytes) => {
                 let dir = self.places.make(parent, &mut self.index);
                 (dir.map_err(failed("open the directory"))?, bytes.len())
             }
-            NewContent::Fetched(_, length) => {
+            FileContent::Fetched(_, length) => {
                 let dir = self.places.open(parent);
                 (dir.map_err(failed("write the file"))?, *length)
             }
@@ -299,8 +299,8 @@ impl Files {
             return Ok(false);
         }
         let new = match content {
-            NewContent::Fetched(new, _) => Ok(new),
-            NewContent::Bytes(bytes) => NewFile::create(dir, aside()).and_then(|mut new| {
+            FileContent::Fetched(new, _) => Ok(new),
+            FileContent::Bytes(bytes) => NewFile::create(dir, aside()).and_then(|mut new| {
                 new.write(bytes)?;
                 Ok(new)
             }),
@@ -493,7 +493,7 @@ impl Sink for Files {
         if self.wants(file) && self.has(&file.path, &file.object) {
             let length = content.length;
             let (new, tag) = content.finish();
-            let content = NewContent::Fetched(new, length);
+            let content = FileContent::Fetched(new, length);
             self.put(&file.path, &file.object, tag, content);
         }
     }

@@ -147,7 +147,7 @@ impl Processes {
     /// map none but himself and those of ranges that he was given.
     pub(super) fn mounting_user(&self, pid: i32) -> MountingUser {
         let map = self.proc().read(pid, "uid_map").ok();
-        // A kernel without user namespaces has no such file. Who may change users maps all of them in a namespace of his own.
+        // A kernel without user namespaces has no such file. With CAP_SETUID, anyone can map all users in a new namespace.
         if map == self.proc().read("self", "uid_map").ok() && self.shares_users(pid) {
             return MountingUser::Privileged;
         }

@@ -6,7 +6,8 @@
 //! Invariants:
 //! 1. In the path of a control group, the outermost name of a container decides. So a container that creates control
 //!    groups of its own cannot pose as another one.
-//! 2. What is below the control group that systemd gives a user (`user@UID.service`), that user has named: it is none.
+//! 2. Below the control group that systemd delegates to a user (`user@UID.service`), the user chooses the names, so
+//!    nothing there is a container.
 //! 3. A runtime's helper does not count as a process of the container, although the name of its control group ends in
 //!    the ID.
 
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn user_cannot_name_a_control_group_of_his_own_after_a_container() {
+    fn user_cannot_name_an_own_control_group_after_a_container() {
         let user = "0::/user.slice/user-1000.slice/user@1000.service";
         let (of_user, of_runtime) = (format!("{user}/{ID}"), format!("0::/kubepods/pod1/{ID}"));
         let own = format!("{of_runtime}/user.slice/user@1000.service");

@@ -65,7 +65,7 @@ impl VolumePlaces {
             let below = root.strip_prefix(&mount_point).unwrap_or(Path::new(""));
             let own = joined(&mounted, below);
             let of_device = places.entry(device).or_default();
-            // A pod that mounts a directory above this one has not thereby what other pods have in it.
+            // A pod that mounts a directory above this one does not own what other pods have in it.
             of_device.retain(|(place, _)| !own.starts_with(place));
             of_device.insert(0, (own, root.to_owned()));
         }
@@ -113,8 +113,8 @@ impl VolumePlaces {
     }
 }
 
-/// Storage that several pods mount, such as a share of NFS, is no pod's own. If one of them has it as a volume and the
-/// others have it for a `subPath` only, it is that one's: they mount the directory of its volume.
+/// Storage that several pods mount, such as an NFS share, belongs to none of them. If one has it as a volume and the others
+/// only mount it by `subPath`, it belongs to that one: they mount the directory of its volume.
 fn drop_shared(places: &mut Vec<(PathBuf, PathBuf)>, pods: &Path) {
     let owner = |path: &Path| {
         let mut names = below(path, pods)?.iter();

@@ -483,8 +483,8 @@ impl Job {
         let processes = &self.node.processes;
         let namespace = processes.mount_namespace(&self.container.main);
         let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
-        // Now, so that the namespace that was opened is no other's. Whoever rules over it may make a mount writable, unless
-        // it came from outside with the namespace.
+        // Checked after opening, so that the answer is about the namespace that is open. Root in a user namespace can make
+        // a mount writable, unless the mount was copied into it from outside.
         if !processes.shares_users(self.container.main.pid) {
             return Err(Kept::new("unsupported", OWN_USERS));
         }

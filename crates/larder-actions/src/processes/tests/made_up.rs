@@ -401,7 +401,7 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
     assert_eq!(allowance.refused, stacks.len());
 }
 
-/// Who may change users in a container maps all of them in a namespace that he makes.
+/// With CAP_SETUID, a container can map all users in a namespace that it makes.
 #[test]
 fn user_namespace_of_all_users_is_not_that_of_the_machine() {
     let stacks = [(ALL_USERS, OF_ANYONE.lines + 1); 3];

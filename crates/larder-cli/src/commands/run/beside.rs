@@ -60,7 +60,7 @@ pub(super) fn protect(config: &Config) -> Result<(), Failure> {
         let created = builder.create(directory);
         created.with_context(|| format!("cannot create {}", directory.display()))?;
     }
-    // To mount counts as a write.
+    // Mounting counts as a write, so the thread that mounts starts first.
     let mounts = config.sub_path_updates != SubPathUpdates::Never;
     if mounts {
         keep_apart();

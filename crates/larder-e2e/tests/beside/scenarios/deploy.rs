@@ -21,6 +21,7 @@ use larder_e2e::{Identity, NODE, deploy::documents};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use super::sub_paths::{ASKS, by_sub_path};
 use crate::{
     bed::{Bed, code, config_map_volume, patch_status, pod, secret_volume, until, until_content},
     node::{Container, IMAGE, MountView},
@@ -355,10 +356,10 @@ pub(crate) async fn daemon_set_with_the_component_replaces_mounts_by_sub_path(be
     let mut secret = secret_volume("login");
     secret["secret"]["defaultMode"] = 0o400.into();
     let mut web = pod("web", json!([secret, config_map_volume("app")]));
-    web["metadata"]["annotations"] = json!({"larder.dev/subpath-updates": "true"});
+    web["metadata"]["annotations"] = json!({ASKS: "true"});
     web["spec"]["securityContext"] = json!({"runAsUser": 1000, "fsGroup": 1000});
     web["spec"]["containers"][0]["volumeMounts"] = json!([
-        {"name": "login", "mountPath": "/login", "subPath": "k", "readOnly": true},
+        by_sub_path("login", "/login"),
         {"name": "app", "mountPath": "/app.conf", "subPath": "k"},
     ]);
     let web = bed.run_pod(&ns, &web).await;
@@ -373,16 +374,7 @@ pub(crate) async fn daemon_set_with_the_component_replaces_mounts_by_sub_path(be
         bed.set_secret(&ns, "login", value).await;
         bed.set_config_map(&ns, "app", value).await;
         for path in ["/login", "/app.conf"] {
-            let deadline = tokio::time::Instant::now() + std::time::Duration::from_secs(40);
-            while fs::read_to_string(process.path(path)).unwrap() != value {
-                assert!(
-                    tokio::time::Instant::now() < deadline,
-                    "{path} is not {value}: {:#}\n{}",
-                    status().unwrap_or_default()["pods"],
-                    fs::read_to_string(format!("/proc/{}/mountinfo", process.pid)).unwrap()
-                );
-                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-            }
+            until_content(&process.path(path), value).await;
         }
     }
     end(bed, &larder).await;
@@ -408,7 +400,7 @@ pub(crate) async fn daemon_set_without_the_component_says_what_is_missing(bed: &
     let larder = bed.run_pod("larder", &pod_of_daemon_set(bed)).await;
     bed.create_config_map(&ns, "app", "1").await;
     let mut web = pod("web", json!([config_map_volume("app")]));
-    web["metadata"]["annotations"] = json!({"larder.dev/subpath-updates": "true"});
+    web["metadata"]["annotations"] = json!({ASKS: "true"});
     web["spec"]["containers"][0]["volumeMounts"] =
         json!([{"name": "app", "mountPath": "/app.conf", "subPath": "k"}]);
     let web = bed.run_pod(&ns, &web).await;

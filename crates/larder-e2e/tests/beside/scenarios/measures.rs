@@ -13,6 +13,7 @@ use larder_e2e::figures::Quantiles;
 use serde_json::json;
 use tokio::time::{Instant, sleep, sleep_until};
 
+use super::sub_paths::{ASKS, by_sub_path};
 use crate::bed::{Bed, config_map_volume, container, content, pod, until, until_content};
 
 /// Changes that are measured with larder, each of the next of its pods: larder touches no pod more than ten times in a
@@ -331,11 +332,10 @@ pub(crate) async fn measure_pods_that_share_a_config_map(bed: &mut Bed) {
 const SUB_PATH_SHARING: usize = 100;
 
 /// A pod that asks for updates of its mount by `subPath` at `/one`.
-fn by_sub_path(name: &str, object: &str) -> serde_json::Value {
+fn asking(name: &str, object: &str) -> serde_json::Value {
     let mut pod = pod(name, json!([config_map_volume(object)]));
-    pod["metadata"]["annotations"] = json!({"larder.dev/subpath-updates": "true"});
-    pod["spec"]["containers"][0]["volumeMounts"] =
-        json!([{"name": object, "mountPath": "/one", "subPath": "k", "readOnly": true}]);
+    pod["metadata"]["annotations"] = json!({ASKS: "true"});
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([by_sub_path(object, "/one")]);
     pod
 }
 
@@ -346,7 +346,7 @@ pub(crate) async fn measure_changes_by_sub_path(bed: &mut Bed) {
     for number in 0..SERVED {
         let name = format!("web-{number}");
         bed.create_config_map(&ns, &name, "0").await;
-        let web = bed.run_pod(&ns, &by_sub_path(&name, &name)).await;
+        let web = bed.run_pod(&ns, &asking(&name, &name)).await;
         let read = container(&web).path("/one");
         let written = bed
             .volume(&web, "kubernetes.io~configmap", &name)
@@ -395,7 +395,7 @@ pub(crate) async fn measure_pods_that_share_a_sub_path(bed: &mut Bed) {
     let ns_ref = &ns;
     let pods: Vec<Pod> = stream::iter(0..SUB_PATH_SHARING)
         .map(async |number| {
-            let pod = by_sub_path(&format!("web-{number}"), "app");
+            let pod = asking(&format!("web-{number}"), "app");
             shared.run_pod(ns_ref, &pod).await
         })
         .buffer_unordered(STARTING)

@@ -21,14 +21,14 @@ use crate::{
 };
 
 /// A pod with this annotation asks for updates.
-const ASKS: &str = "larder.dev/subpath-updates";
+pub(super) const ASKS: &str = "larder.dev/subpath-updates";
 
 /// Reads `/one` without a pause, and appends each line that differs from the one before to the file `$SEEN`.
 const READER: &str = "last=; while :; do if IFS= read -r now < /one; then :; else now=absent; fi; \
                       [ \"$now\" = \"$last\" ] || { echo \"$now\" >> \"$SEEN\"; last=$now; }; done";
 
 /// The key `k` of a volume at `path`.
-fn by_sub_path(volume: &str, path: &str) -> Value {
+pub(super) fn by_sub_path(volume: &str, path: &str) -> Value {
     json!({"name": volume, "mountPath": path, "subPath": "k", "readOnly": true})
 }
 
