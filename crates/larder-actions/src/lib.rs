@@ -72,8 +72,14 @@ pub trait StepEnvironment {
     /// A step is about to begin.
     async fn step_begins(&self, _action: &Action) {}
 
-    /// Restarts the target containers within this time.
-    async fn restart(&self, _: &Restart, _: &PodChange, _timeout: Duration) -> StepOutcome {
+    /// Restarts the target containers within this time. `failure` is that of the last attempt, which it follows.
+    async fn restart(
+        &self,
+        _: &Restart,
+        _failure: Option<&StepOutcome>,
+        _: &PodChange,
+        _timeout: Duration,
+    ) -> StepOutcome {
         StepOutcome::Failed("containers cannot be restarted from here".to_owned())
     }
 
@@ -97,9 +103,6 @@ pub trait StepEnvironment {
     /// A command has ended; returns the outcome of its step.
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome;
 
-    /// All attempts have failed, and the containers are restarted next.
-    fn restart_follows(&self, _: &StepOutcome, _: &PodChange) {}
-
     /// A step has ended.
     fn step_ended(&self, _action: &Action, _outcome: &StepOutcome, _took: Duration) {}
 }
@@ -113,13 +116,13 @@ pub async fn run_attempt<P>(
     environment: &impl StepEnvironment,
 ) -> StepOutcome {
     let hook = &attempt.hook().hook;
-    let run = async |action: &Action| {
+    let run = async |action: &Action, failure: Option<&StepOutcome>| {
         let timeout = hook.timing.timeout_of(action, grace);
-        run_step(action, timeout, change, environment).await
+        run_step(action, failure, timeout, change, environment).await
     };
     let mut outcome = StepOutcome::Succeeded;
     for action in &hook.steps {
-        outcome = run(action).await;
+        outcome = run(action, None).await;
         if !outcome.is_success() {
             break;
         }
@@ -128,8 +131,8 @@ pub async fn run_attempt<P>(
         return StepOutcome::Succeeded;
     }
     if attempt.control.restarts_after_failure() {
-        environment.restart_follows(&outcome, change);
-        let restarted = run(&Action::Restart(Restart::default())).await;
+        let restart = Action::Restart(Restart::default());
+        let restarted = run(&restart, Some(&outcome)).await;
         if restarted.is_success() {
             return StepOutcome::Succeeded;
         }
@@ -137,9 +140,10 @@ pub async fn run_attempt<P>(
     outcome
 }
 
-/// Runs one step, which takes this time at most.
+/// Runs one step, which takes this time at most. `failure` is that of the last attempt, if a restart follows it.
 pub async fn run_step(
     action: &Action,
+    failure: Option<&StepOutcome>,
     timeout: Duration,
     change: &PodChange,
     environment: &impl StepEnvironment,
@@ -151,7 +155,7 @@ pub async fn run_step(
             let sent = signal::run(target, timeout, environment).await;
             sent.err().unwrap_or(StepOutcome::Succeeded)
         }
-        Action::Restart(restart) => environment.restart(restart, change, timeout).await,
+        Action::Restart(restart) => environment.restart(restart, failure, change, timeout).await,
         Action::Http(call) => {
             let sent = http::send(call, timeout, change, environment.request());
             sent.await.0

@@ -6,15 +6,20 @@ use std::{
 };
 
 use rustix::thread::UnshareFlags;
-use tokio::{sync::oneshot, task::spawn_blocking};
+use tokio::{
+    sync::{Semaphore, oneshot},
+    task::spawn_blocking,
+};
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Passes work to the thread that is kept apart.
 static APART: OnceLock<mpsc::Sender<Work>> = OnceLock::new();
+/// Turns of `run_apart`: work that takes long delays no other.
+static TURNS: Semaphore = Semaphore::const_new(4);
 
 /// Keeps a thread free from what this process is denied afterwards: Landlock denies every mount. Called before any other
-/// thread runs. The thread runs what `run_apart` is given, one at a time, and nothing else.
+/// thread runs. The thread starts those of `run_apart`, and does nothing else.
 pub fn keep_apart() {
     APART.get_or_init(|| {
         let (sender, work) = mpsc::channel::<Work>();
@@ -22,19 +27,22 @@ pub fn keep_apart() {
         thread::spawn(move || {
             for work in work {
                 // A panic ends the thread of this work only, and is its caller's missing answer.
-                let _ = thread::spawn(work).join();
+                thread::spawn(work);
             }
         });
         sender
     });
 }
 
-/// Runs `work` on the thread that is kept apart, or, without one, where blocking work runs. `None` if it panics.
+/// Runs `work` on a thread that the one kept apart starts, or, without that, where blocking work runs. `None` if it panics.
 pub(crate) async fn run_apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
+    // It is kept until the work has ended, even if its caller no longer waits.
+    let turn = TURNS.acquire().await.ok()?;
     let (done, result) = oneshot::channel();
     let work = move || {
+        let _turn = turn;
         // Fails only if the caller no longer waits.
         let _ = done.send(work());
     };

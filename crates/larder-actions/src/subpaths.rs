@@ -16,13 +16,12 @@ mod updates;
 
 use std::{os::fd::BorrowedFd, path::Path};
 
-use self::replace::{Inside, open_source};
+use self::replace::{Bounds, Inside, open_source};
 pub use self::{
     find::WantedMount,
     replace::{FileId, ReplaceError, Stage},
     updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
 };
-use crate::processes::OF_PRIVILEGED;
 
 /// The annotation of a pod that asks for updates, if it is `"true"`.
 pub const ANNOTATION: &str = "larder.dev/subpath-updates";
@@ -40,14 +39,13 @@ pub fn replace_at(
     old: FileId,
     source: &Path,
 ) -> Result<(), ReplaceError> {
-    let record = Inside::run(mounts, OF_PRIVILEGED.bytes, |inside| {
-        match inside.mount_at(target)? {
-            (record, file) if file == old => Ok(record),
-            _ => Err(ReplaceError::Changed),
-        }
+    let bounds = Bounds::of_look();
+    let record = Inside::run(mounts, bounds, |inside| match inside.mount_at(target)? {
+        (record, file) if file == old => Ok(record),
+        _ => Err(ReplaceError::Changed),
     })?;
     let new = stage.mount_of(&open_source(source)?, record.flags)?;
-    Inside::run(mounts, OF_PRIVILEGED.bytes, |inside| {
+    Inside::run(mounts, bounds, |inside| {
         inside.replace(&record, &new, false)
     })?;
     Ok(())

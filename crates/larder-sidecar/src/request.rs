@@ -75,7 +75,7 @@ impl RequestRound {
         // A retry repeats the request alone, as theirs does.
         if let (Some((path, longest)), true) = (&self.script, is_first) {
             let script = Action::Exec(Command::new(words(path)));
-            let outcome = run_step(&script, MAX_TIME.min(*longest), change, context).await;
+            let outcome = run_step(&script, None, MAX_TIME.min(*longest), change, context).await;
             if let Some(error) = outcome.failure() {
                 error!(script = %path.display(), error, "script failed");
             }

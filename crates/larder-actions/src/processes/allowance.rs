@@ -138,11 +138,6 @@ impl Refusals {
 }
 
 impl Processes {
-    /// Most bytes that are read at a time of the mounts of this process.
-    pub(crate) fn most_bytes(&self, pid: i32) -> u64 {
-        Allowance::default().limit(self.mounting_user(pid)).bytes
-    }
-
     /// By the users of the process's namespace (user_namespaces(7)), which anyone may read. A user without privileges can
     /// map none but himself and those of ranges that he was given.
     pub(super) fn mounting_user(&self, pid: i32) -> MountingUser {

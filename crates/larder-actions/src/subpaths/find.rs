@@ -78,6 +78,8 @@ fn without_deleted(root: &Path) -> (&Path, bool) {
 pub(super) struct Standing {
     /// It is listed, with the same file, in the same place.
     pub(super) is_same: bool,
+    /// It is listed in the same place.
+    pub(super) is_in_place: bool,
     /// It is listed on the mount with this number.
     pub(super) on: Option<u64>,
     /// Something is mounted on it.
@@ -90,6 +92,7 @@ impl Standing {
         each_mount(table, |line| {
             if line.id == record.id {
                 standing.is_same = MountRecord::of(line) == *record;
+                standing.is_in_place = line.mount_point() == record.mount_point;
                 standing.on = Some(line.parent);
             }
             standing.is_covered |= line.parent == record.id;
@@ -163,6 +166,9 @@ pub(super) enum Obstacle {
     /// There is something on it.
     #[error("the container has mounted something over it")]
     Covered,
+    /// The mount of an earlier attempt is still on the new one.
+    #[error("the earlier mount could not be removed from it")]
+    LeftOver,
     /// It is elsewhere than before.
     #[error("the container has moved the mount")]
     Moved,
@@ -231,7 +237,11 @@ impl VolumeMount {
 
     fn unless_hindered(&self) -> Result<&Self, Obstacle> {
         let covered = (self.children > 0).then_some(Obstacle::Covered);
-        covered.or(self.obstacle).map_or(Ok(self), Err)
+        let left_over = self.is_left_over.then_some(Obstacle::LeftOver);
+        covered
+            .or(left_over)
+            .or(self.obstacle)
+            .map_or(Ok(self), Err)
     }
 }
 

@@ -23,6 +23,7 @@ use std::{
     io::{self, Read},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
@@ -39,7 +40,10 @@ use rustix::{
 };
 
 use super::find::{MountRecord, Standing, with_id};
-use crate::namespaces::{in_thread, unshare};
+use crate::{
+    namespaces::{in_thread, unshare},
+    processes::OF_PRIVILEGED,
+};
 
 /// How often a lookup is made again that the kernel did not finish because something was mounted or renamed meanwhile.
 const LOOKUPS: usize = 100;
@@ -221,13 +225,36 @@ fn open(path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// A table of mounts, of which not all may be read: a container may stack as many mounts as it likes.
-pub(super) struct Table(io::Take<File>);
+/// How much is read of a namespace: a container may stack as many mounts as it likes, and the kernel takes the longer to
+/// list one the deeper its stack is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bounds {
+    /// Most bytes of a table.
+    pub(super) bytes: u64,
+    /// When the last table must have been read.
+    pub(super) until: Instant,
+}
+
+impl Bounds {
+    /// Of a look at one container: a hundred times as long as the largest pod's takes.
+    pub(super) fn of_look() -> Self {
+        Self {
+            bytes: OF_PRIVILEGED.bytes,
+            until: Instant::now() + Duration::from_secs(5),
+        }
+    }
+}
+
+/// A table of mounts that is read within bounds.
+pub(super) struct Table(io::Take<File>, Instant);
 
 impl Read for Table {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.0.limit() == 0 {
             return Err(io::Error::other("it has too many mounts"));
+        }
+        if Instant::now() > self.1 {
+            return Err(io::Error::other("that takes too long"));
         }
         self.0.read(buffer)
     }
@@ -237,19 +264,18 @@ impl Read for Table {
 pub(super) struct Inside {
     /// The thread in `/proc`, whose files do not depend on the namespace.
     thread: OwnedFd,
-    /// Most bytes of a table.
-    most_bytes: u64,
+    bounds: Bounds,
 }
 
 impl Inside {
-    /// Runs `work` in the namespace, of whose table at most `most_bytes` may be read at a time.
+    /// Runs `work` in the namespace.
     ///
     /// # Errors
     ///
     /// It cannot be entered.
     pub(super) fn run<T: Send>(
         namespace: BorrowedFd<'_>,
-        most_bytes: u64,
+        bounds: Bounds,
         work: impl FnOnce(&Self) -> Result<T, ReplaceError> + Send,
     ) -> Result<T, ReplaceError> {
         in_thread(|| {
@@ -259,15 +285,16 @@ impl Inside {
             unshare(UnshareFlags::FS).map_err(failed("leave the root"))?;
             move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
                 .map_err(failed("enter the container's mount namespace"))?;
-            work(&Self { thread, most_bytes })
+            work(&Self { thread, bounds })
         })
     }
 
-    /// The mounts of the namespace. To read more than may be read is an error.
+    /// The mounts of the namespace. To read more than the bounds allow is an error.
     pub(super) fn table(&self) -> io::Result<Table> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let table = rustix::fs::openat(&self.thread, "mountinfo", flags, Mode::empty())?;
-        Ok(Table(File::from(table).take(self.most_bytes)))
+        let Bounds { bytes, until } = self.bounds;
+        Ok(Table(File::from(table).take(bytes), until))
     }
 
     /// The mount that `path` leads to, with its file. Links are followed: a caller that does not trust the namespace
@@ -290,56 +317,68 @@ impl Inside {
         new: &OwnedFd,
         enforces_labels: bool,
     ) -> Result<bool, ReplaceError> {
-        let Some(target) = self.attach(old, new, enforces_labels)? else {
-            return Ok(false);
-        };
-        // Step 5
-        let id = mount_id(new).map_err(failed("look at the new mount"))?;
-        let standing = self.standing(old)?;
-        if standing.on != Some(id) || standing.is_covered {
-            return Err(ReplaceError::Changed);
+        let target = self.open_mount(old)?;
+        let is_other = self.attach(&target, new, enforces_labels)?;
+        if is_other {
+            self.detach(old, &target, new)?;
         }
-        self.unmount(old, &target)?;
-        Ok(true)
+        Ok(is_other)
     }
 
-    /// Steps 3 and 4; returns the old mount, or `None` if it shows the same file already.
+    /// Step 4: attaches `new` beneath the mount that is open as `target`. `false`: that shows the same file already.
     pub(super) fn attach(
         &self,
-        old: &MountRecord,
+        target: &OwnedFd,
         new: &OwnedFd,
         enforces_labels: bool,
-    ) -> Result<Option<OwnedFd>, ReplaceError> {
-        // Step 3
-        let target = self.open_mount(old)?;
+    ) -> Result<bool, ReplaceError> {
         let looked = failed::<io::Error>("look at the mount");
         let (shown, wanted) = (
-            FileId::of_open(&target).map_err(&looked)?,
+            FileId::of_open(target).map_err(&looked)?,
             FileId::of_open(new).map_err(&looked)?,
         );
         if shown == wanted {
-            return Ok(None);
+            return Ok(false);
         }
         if shown.is_dir != wanted.is_dir {
             return Err(ReplaceError::OtherType);
         }
         if enforces_labels {
-            let shown = self.label(&target);
+            let shown = self.label(target);
             let shown = shown.map_err(failed("read the label of the mounted file"))?;
             let wanted = self.label(new);
             if shown != wanted.map_err(failed("read the label of the new file"))? {
                 return Err(ReplaceError::OtherLabel);
             }
         }
-        // Step 4
         let beneath = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH
             | MoveMountFlags::MOVE_MOUNT_BENEATH;
-        move_mount(new, c"", &target, c"", beneath).map_err(|errno| match errno {
+        move_mount(new, c"", target, c"", beneath).map_err(|errno| match errno {
             Errno::INVAL if !mounts_beneath() => ReplaceError::Unsupported,
             errno => failed("mount beneath")(errno),
         })?;
-        Ok(Some(target))
+        Ok(true)
+    }
+
+    /// Step 5: unmounts `old`, open as `target`, which is on `new`.
+    pub(super) fn detach(
+        &self,
+        old: &MountRecord,
+        target: &OwnedFd,
+        new: &OwnedFd,
+    ) -> Result<(), ReplaceError> {
+        let id = mount_id(new).map_err(failed("look at the new mount"))?;
+        let standing = self.standing(old)?;
+        if standing.on != Some(id) || standing.is_covered {
+            return Err(ReplaceError::Changed);
+        }
+        self.unmount(old, target)?;
+        // If it was moved before the new one was attached, so is the new one.
+        standing
+            .is_in_place
+            .then_some(())
+            .ok_or(ReplaceError::Changed)
     }
 
     /// Step 5 of an attempt that has ended before it: unmounts `old`, with the newer one beneath it.
@@ -347,8 +386,8 @@ impl Inside {
         self.unmount(old, &self.open_mount(old)?)
     }
 
-    /// Opens the root of a mount, if it is still the same in the same place, and nothing is on it.
-    fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, ReplaceError> {
+    /// Step 3: opens the root of a mount, if it is still the same in the same place, and nothing is on it.
+    pub(super) fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, ReplaceError> {
         let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
         let path = &*mount.mount_point;
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

@@ -22,7 +22,7 @@ use self::container::{Container, KEY, Node, may_contain};
 use super::{
     ReplaceError, Stage,
     find::{VolumeMount, WantedMount, volume_mounts},
-    replace::Inside,
+    replace::{Bounds, Inside},
     source::Source,
     updates::{MountState, MountStatus, PodSubPaths, SubPathNode},
 };
@@ -146,7 +146,7 @@ impl Pod {
         let source = Source::of(&self.node.volume(volume), Path::new(path)).unwrap();
         let new = Stage::default().mount_of(&source.file.unwrap(), MountFlags::RDONLY)?;
         let (mounts, web) = (&self.query.mounts, &mut self.web);
-        Inside::run(namespace.as_fd(), u64::MAX, |inside| {
+        Inside::run(namespace.as_fd(), Bounds::of_look(), |inside| {
             let found = volume_mounts(|| inside.table(), &places, mounts).unwrap();
             work(inside, &found.unwrap()[0], &new, web)
         })
@@ -540,9 +540,9 @@ async fn attempt_that_ended_halfway_leaves_one_mount_with_the_newest_content() {
         let Some(mut pod) = Pod::new() else { return };
         pod.write(edits[0]);
         let attached = pod.inside(("v", "key"), |inside, mount, new, _| {
-            inside.attach(&mount.record, new, false)
+            inside.attach(&inside.open_mount(&mount.record)?, new, false)
         });
-        assert!(attached.await.unwrap().is_some());
+        assert!(attached.await.unwrap());
         assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 2);
         // The old one stays visible.
         assert_eq!(pod.sees(), "one");
@@ -558,7 +558,8 @@ async fn mount_that_the_container_puts_over_it_at_the_last_moment_is_a_failure()
     let Some(mut pod) = Pod::new() else { return };
     // The old file is still there: on one that was removed, nothing can be mounted.
     let done = pod.inside(("w", "whole"), |inside, mount, new, web| {
-        let target = inside.attach(&mount.record, new, false)?.unwrap();
+        let target = inside.open_mount(&mount.record)?;
+        assert!(inside.attach(&target, new, false)?);
         let over = "echo own > /etc/own; mount --bind /etc/own /etc/app.conf 2>&1";
         assert_eq!(web.run(over), "");
         inside.unmount(&mount.record, &target)
@@ -566,6 +567,57 @@ async fn mount_that_the_container_puts_over_it_at_the_last_moment_is_a_failure()
     let done = done.await;
     assert!(matches!(done, Err(ReplaceError::Changed)), "{done:?}");
     assert_eq!(pod.sees(), "one");
+}
+
+// subpath 12
+#[tokio::test]
+async fn mount_that_moves_at_the_last_moment_is_not_live() {
+    let Some(mut pod) = Pod::new() else { return };
+    // The old file is still there: one that was removed cannot be moved.
+    let done = pod.inside(("w", "whole"), |inside, mount, new, web| {
+        let target = inside.open_mount(&mount.record)?;
+        let away = "touch /etc/away; mount --move /etc/app.conf /etc/away 2>&1";
+        assert_eq!(web.run(away), "");
+        assert!(inside.attach(&target, new, false)?);
+        inside.detach(&mount.record, &target, new)
+    });
+    let done = done.await;
+    assert!(matches!(done, Err(ReplaceError::Changed)), "{done:?}");
+    // It took the new one along, and is not there any more.
+    assert_eq!(pod.web.run("cat /etc/away"), "w");
+    assert_eq!(pod.web.mounts_at("/etc/away").len(), 1);
+    assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 0);
+}
+
+// subpath 17
+#[tokio::test]
+async fn left_over_that_cannot_be_removed_hinders_that_mount_only() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    node.write("v", &[("key", "one"), ("other", "one")]);
+    let other = KEY
+        .replace("v/key", "v/other")
+        .replace("/etc/app", "/run/other");
+    let mounts = format!("{KEY}\n{other}");
+    let wanted = [("/etc/app.conf", "key"), ("/run/other.conf", "other")];
+    let mut pod = Pod::of(node, &mounts, &wanted);
+    assert_eq!(pod.state().await, MountState::Live);
+    pod.node.write("v", &[("key", "two"), ("other", "two")]);
+    let attached = pod.inside(("v", "key"), |inside, mount, new, web| {
+        let target = inside.open_mount(&mount.record)?;
+        assert!(inside.attach(&target, new, false)?);
+        // Its mount point is in the list, but the path leads elsewhere.
+        assert_eq!(web.run("mount -t tmpfs none /etc 2>&1"), "");
+        Ok(())
+    });
+    attached.await.unwrap();
+    let reason = "the earlier mount could not be removed from it";
+    assert_eq!(pod.reason().await, reason);
+    assert_eq!(pod.web.run("cat /run/other.conf"), "two");
+    assert_eq!(pod.web.run("umount /etc 2>&1"), "");
+    pod.check_live("two").await;
 }
 
 // subpath 19
@@ -708,15 +760,25 @@ async fn of_two_containers_the_one_that_was_restarted_is_left_as_its_runtime_mou
 }
 
 #[tokio::test]
-async fn more_mounts_than_may_be_read_are_a_reason_and_not_a_wait() {
+async fn mounts_that_take_too_much_to_read_are_a_reason_and_not_a_wait() {
     let Some(pod) = Pod::new() else { return };
     let namespace = pod.namespace().await;
     let places = pod.node.processes().places().unwrap();
     let mounts = &pod.query.mounts;
-    let look = |most_bytes: u64| {
+    let look = |bounds| {
         let look = |inside: &Inside| Ok(volume_mounts(|| inside.table(), &places, mounts));
-        Inside::run(namespace.as_fd(), most_bytes, look).unwrap()
+        Inside::run(namespace.as_fd(), bounds, look).unwrap()
     };
-    assert_eq!(look(100).unwrap_err().to_string(), "it has too many mounts");
-    assert_eq!(look(1 << 20).unwrap().unwrap().len(), 1);
+    let bounds = Bounds::of_look();
+    let few = Bounds {
+        bytes: 100,
+        ..bounds
+    };
+    assert_eq!(look(few).unwrap_err().to_string(), "it has too many mounts");
+    let late = Bounds {
+        until: std::time::Instant::now(),
+        ..bounds
+    };
+    assert_eq!(look(late).unwrap_err().to_string(), "that takes too long");
+    assert_eq!(look(bounds).unwrap().unwrap().len(), 1);
 }

@@ -28,7 +28,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
-    replace::{Inside, ReplaceError, Stage, enforces_labels, failed},
+    replace::{Bounds, Inside, ReplaceError, Stage, enforces_labels, failed},
     source::Source,
 };
 use crate::{
@@ -455,7 +455,8 @@ impl Job {
             });
         }
         let mut places = self.known.clone();
-        let looked = self.look();
+        let bounds = Bounds::of_look();
+        let looked = self.look(bounds);
         let done: Vec<Result<bool, Kept>> = match &looked {
             Err(kept) => wanted.iter().map(|_| Err(kept.clone())).collect(),
             Ok((namespace, mounts)) => {
@@ -464,7 +465,7 @@ impl Job {
                     let found = found?;
                     let place = found.record.mount_point.clone();
                     places.entry(mount.mount_path.clone()).or_insert(place);
-                    self.update(namespace, found, mount)
+                    self.update(namespace, bounds, found, mount)
                 });
                 done.collect()
             }
@@ -474,12 +475,8 @@ impl Job {
         (results.collect(), places)
     }
 
-    fn most_bytes(&self) -> u64 {
-        self.node.processes.most_bytes(self.container.main.pid)
-    }
-
     /// The mount namespace of the container, and the mounts of the pod's volumes in it.
-    fn look(&self) -> Result<(OwnedFd, Vec<VolumeMount>), Kept> {
+    fn look(&self, bounds: Bounds) -> Result<(OwnedFd, Vec<VolumeMount>), Kept> {
         let processes = &self.node.processes;
         let namespace = processes.mount_namespace(&self.container.main);
         let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
@@ -490,20 +487,20 @@ impl Job {
         }
         let places = processes.places();
         let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
-        let mounts = Inside::run(namespace.as_fd(), self.most_bytes(), |inside| {
+        let mounts = Inside::run(namespace.as_fd(), bounds, |inside| {
             let look = || {
                 let found = volume_mounts(|| inside.table(), &places, &self.pod);
                 found.map_err(failed("read the mounts of the container"))
             };
             let found = look()?;
-            let mut left_over = false;
+            let mut uncovered = false;
             for mount in found.iter().flatten().filter(|mount| mount.is_left_over) {
                 if self.wanted.iter().any(|(_, wanted)| mount.is_alike(wanted)) {
-                    inside.uncover(&mount.record)?;
-                    left_over = true;
+                    // One that stays hinders this mount only.
+                    uncovered |= inside.uncover(&mount.record).is_ok();
                 }
             }
-            if left_over { look() } else { Ok(found) }
+            if uncovered { look() } else { Ok(found) }
         })?;
         Ok((namespace, mounts?))
     }
@@ -512,6 +509,7 @@ impl Job {
     fn update(
         &self,
         namespace: &OwnedFd,
+        bounds: Bounds,
         found: &VolumeMount,
         wanted: &WantedMount,
     ) -> Result<bool, Kept> {
@@ -538,6 +536,6 @@ impl Job {
         }
         let enforces = (self.node.enforces_labels)();
         let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
-        Ok(Inside::run(namespace.as_fd(), self.most_bytes(), replace)?)
+        Ok(Inside::run(namespace.as_fd(), bounds, replace)?)
     }
 }

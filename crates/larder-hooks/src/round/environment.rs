@@ -113,7 +113,20 @@ impl StepEnvironment for PodEnvironment<'_> {
         }
     }
 
-    async fn restart(&self, restart: &Restart, _: &PodChange, timeout: Duration) -> StepOutcome {
+    async fn restart(
+        &self,
+        restart: &Restart,
+        failure: Option<&StepOutcome>,
+        change: &PodChange,
+        timeout: Duration,
+    ) -> StepOutcome {
+        if let Some(failure) = failure {
+            let (pod, hook, error) = (&change.pod, &change.hook, failure.reason());
+            warn!(
+                pod = %format_args!("{}/{}", pod.namespace, pod.name),
+                hook, error, "all attempts failed, restarting the container"
+            );
+        }
         let (targets, processes) = (&self.targets, self.processes());
         let (query, stop, mut ended) = (&targets.query, &targets.stop, Vec::new());
         let outcome = restart::run(restart, stop, timeout, query, processes, &mut ended).await;
@@ -168,14 +181,6 @@ impl StepEnvironment for PodEnvironment<'_> {
             *self.output.lock() = told.unwrap_or_default();
         }
         report.outcome
-    }
-
-    fn restart_follows(&self, failure: &StepOutcome, change: &PodChange) {
-        let (pod, hook, error) = (&change.pod, &change.hook, failure.reason());
-        warn!(
-            pod = %format_args!("{}/{}", pod.namespace, pod.name),
-            hook, error, "all attempts failed, restarting the container"
-        );
     }
 
     fn step_ended(&self, action: &Action, outcome: &StepOutcome, took: Duration) {

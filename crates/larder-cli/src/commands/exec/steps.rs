@@ -1,6 +1,6 @@
 //! Runs the steps of a round on a command: signals, HTTP requests, restarts, and commands in its view.
 
-use std::{cell::Cell, collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
+use std::{collections::BTreeMap, path::PathBuf, rc::Rc, time::Duration};
 
 use larder_actions::{
     StepEnvironment, StepOutcome,
@@ -60,8 +60,6 @@ struct CommandEnvironment<'a> {
     container: SmolStr,
     /// The directories of volumes.
     volumes: BTreeMap<SmolStr, PathBuf>,
-    /// All attempts have failed.
-    has_failed: Cell<bool>,
 }
 
 /// Runs the steps of an attempt until one fails.
@@ -80,7 +78,6 @@ pub(super) fn run<'a>(
         started,
         container: session.container(),
         volumes: session.directories(),
-        has_failed: Cell::new(false),
     };
     async move {
         let outcome = run_attempt(&attempt, context.stop.grace, &change, &environment).await;
@@ -125,7 +122,17 @@ impl StepEnvironment for CommandEnvironment<'_> {
         Ok(vec![found.ok_or_else(ended)?])
     }
 
-    async fn restart(&self, restart: &Restart, change: &PodChange, limit: Duration) -> StepOutcome {
+    async fn restart(
+        &self,
+        restart: &Restart,
+        failure: Option<&StepOutcome>,
+        change: &PodChange,
+        limit: Duration,
+    ) -> StepOutcome {
+        if let Some(failure) = failure {
+            let (hook, reason) = (&change.hook, failure.reason());
+            output::note(format_args!("on change, {hook}: {reason}"));
+        }
         if let Err(skipped) = self.started_since() {
             return skipped;
         }
@@ -136,7 +143,7 @@ impl StepEnvironment for CommandEnvironment<'_> {
             Err(reason) => return StepOutcome::Failed(reason),
         };
         let mut reason = change.changes.summary();
-        if self.has_failed.get() {
+        if failure.is_some() {
             reason = format!("hook {} has failed", change.hook);
         } else if reason.is_empty() {
             reason.push_str("its mounts, command or user changed");
@@ -198,12 +205,6 @@ impl StepEnvironment for CommandEnvironment<'_> {
     fn withholds(&self) -> Option<&'static str> {
         let reads = self.state.borrow().has_read_secrets;
         reads.then_some("the container reads Secrets, tokens or private keys")
-    }
-
-    fn restart_follows(&self, failure: &StepOutcome, change: &PodChange) {
-        let (hook, reason) = (&change.hook, failure.reason());
-        output::note(format_args!("on change, {hook}: {reason}"));
-        self.has_failed.set(true);
     }
 
     fn command_ended(&self, report: ExecReport, change: &PodChange) -> StepOutcome {
