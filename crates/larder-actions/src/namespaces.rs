@@ -15,8 +15,8 @@ type Work = Box<dyn FnOnce() + Send>;
 
 /// Passes work to the thread that is kept apart.
 static APART: OnceLock<mpsc::Sender<Work>> = OnceLock::new();
-/// Turns of `run_apart`: work that takes long delays no other.
-static TURNS: Semaphore = Semaphore::const_new(4);
+/// Turns of `run_apart`: work that takes long delays no other, and leaves a thread for blocking work of other kinds.
+static TURNS: Semaphore = Semaphore::const_new(2);
 
 /// Keeps a thread free from what this process is denied afterwards: Landlock denies every mount. Called before any other
 /// thread runs. The thread starts those of `run_apart`, and does nothing else.
