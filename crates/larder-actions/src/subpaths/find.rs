@@ -32,7 +32,8 @@ const DELETED: &[u8] = b"//deleted";
 pub(super) struct MountRecord {
     /// Its number.
     pub(super) id: u64,
-    parent: u64,
+    /// That of the mount that it is on.
+    pub(super) parent: u64,
     device: Box<[u8]>,
     /// Without the note that it was removed.
     pub(super) root: PathBuf,
@@ -73,46 +74,17 @@ fn without_deleted(root: &Path) -> (&Path, bool) {
     }
 }
 
-/// How the mount `record` stands in a table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Standing {
-    /// It is listed, with the same file, in the same place.
-    pub(super) is_same: bool,
-    /// It is listed in the same place.
-    pub(super) is_in_place: bool,
-    /// It is listed on the mount with this number.
-    pub(super) on: Option<u64>,
-    /// Something is mounted on it.
-    pub(super) is_covered: bool,
-}
-
-impl Standing {
-    pub(super) fn read(table: impl Read, record: &MountRecord) -> io::Result<Self> {
-        let mut standing = Self::default();
-        each_mount(table, |line| {
-            if line.id == record.id {
-                standing.is_same = MountRecord::of(line) == *record;
-                standing.is_in_place = line.mount_point() == record.mount_point;
-                standing.on = Some(line.parent);
-            }
-            standing.is_covered |= line.parent == record.id;
-            ControlFlow::Continue(())
-        })?;
-        Ok(standing)
-    }
-}
-
-/// The mount with this number.
-pub(super) fn with_id(table: impl Read, id: u64) -> io::Result<Option<MountRecord>> {
-    let mut found = None;
+/// The mount with this number, and whether something is mounted on it.
+pub(super) fn with_id(table: impl Read, id: u64) -> io::Result<(Option<MountRecord>, bool)> {
+    let (mut found, mut is_covered) = (None, false);
     each_mount(table, |line| {
         if line.id == id {
             found = Some(MountRecord::of(line));
-            return ControlFlow::Break(());
         }
+        is_covered |= line.parent == id;
         ControlFlow::Continue(())
     })?;
-    Ok(found)
+    Ok((found, is_covered))
 }
 
 /// Where mounts are in a container, by their paths in its specification.

@@ -23,7 +23,7 @@ use std::{
     io::{self, Read},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -38,8 +38,9 @@ use rustix::{
     process::{chdir, fchdir, pivot_root},
     thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space},
 };
+use tokio::time::Instant;
 
-use super::find::{MountRecord, Standing, with_id};
+use super::find::{MountRecord, with_id};
 use crate::{
     namespaces::{in_thread, unshare},
     processes::OF_PRIVILEGED,
@@ -301,12 +302,9 @@ impl Inside {
     /// does not use it.
     pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), ReplaceError> {
         let target = open(path, OFlags::PATH).map_err(|_| ReplaceError::Changed)?;
-        let look = || -> io::Result<_> {
-            let found = with_id(self.table()?, mount_id(&target)?)?;
-            Ok((found, FileId::of_open(&target)?))
-        };
-        let (found, file) = look().map_err(failed("look at the mount point"))?;
-        let record = found.ok_or(ReplaceError::Changed)?;
+        let look = || Ok::<_, io::Error>((mount_id(&target)?, FileId::of_open(&target)?));
+        let (id, file) = look().map_err(failed("look at the mount point"))?;
+        let record = self.with_id(id)?.0.ok_or(ReplaceError::Changed)?;
         Ok((record, file))
     }
 
@@ -369,16 +367,15 @@ impl Inside {
         new: &OwnedFd,
     ) -> Result<(), ReplaceError> {
         let id = mount_id(new).map_err(failed("look at the new mount"))?;
-        let standing = self.standing(old)?;
-        if standing.on != Some(id) || standing.is_covered {
-            return Err(ReplaceError::Changed);
+        match self.with_id(old.id)? {
+            (Some(now), false) if now.parent == id => {
+                self.unmount(old, target)?;
+                // If it was moved before the new one was attached, so is the new one.
+                let is_in_place = now.mount_point == old.mount_point;
+                is_in_place.then_some(()).ok_or(ReplaceError::Changed)
+            }
+            _ => Err(ReplaceError::Changed),
         }
-        self.unmount(old, target)?;
-        // If it was moved before the new one was attached, so is the new one.
-        standing
-            .is_in_place
-            .then_some(())
-            .ok_or(ReplaceError::Changed)
     }
 
     /// Step 5 of an attempt that has ended before it: unmounts `old`, with the newer one beneath it.
@@ -405,17 +402,15 @@ impl Inside {
                 found => break found.map_err(failed("open the mount point"))?,
             }
         };
-        let standing = self.standing(mount)?;
         let id = mount_id(&target).map_err(failed("look at the mount point"))?;
-        if id == mount.id && standing.is_same && !standing.is_covered {
-            Ok(target)
-        } else {
-            Err(ReplaceError::Changed)
+        match self.with_id(id)? {
+            (Some(found), false) if found == *mount => Ok(target),
+            _ => Err(ReplaceError::Changed),
         }
     }
 
-    fn standing(&self, mount: &MountRecord) -> Result<Standing, ReplaceError> {
-        let read = self.table().and_then(|table| Standing::read(table, mount));
+    fn with_id(&self, id: u64) -> Result<(Option<MountRecord>, bool), ReplaceError> {
+        let read = self.table().and_then(|table| with_id(table, id));
         read.map_err(failed("read the mounts of the container"))
     }
 
@@ -427,9 +422,9 @@ impl Inside {
             unmount(fd_path(target), UnmountFlags::DETACH)
         };
         unmount().map_err(failed("unmount the old mount"))?;
-        match self.standing(old)?.on {
-            None => Ok(()),
-            Some(_) => Err(ReplaceError::Changed),
+        match self.with_id(old.id)? {
+            (None, _) => Ok(()),
+            _ => Err(ReplaceError::Changed),
         }
     }
 

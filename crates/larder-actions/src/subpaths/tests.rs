@@ -776,7 +776,7 @@ async fn mounts_that_take_too_much_to_read_are_a_reason_and_not_a_wait() {
     };
     assert_eq!(look(few).unwrap_err().to_string(), "it has too many mounts");
     let late = Bounds {
-        until: std::time::Instant::now(),
+        until: tokio::time::Instant::now(),
         ..bounds
     };
     assert_eq!(look(late).unwrap_err().to_string(), "that takes too long");

@@ -79,6 +79,7 @@ pub(crate) fn all() -> impl Iterator<Item = Scenario> {
         measures::measure_changes_by_sub_path,
         measures::measure_pods_that_share_a_sub_path,
         soak::soak_of_fifty_pods,
+        soak::renewed_token_is_seen_by_sub_path,
     ];
     all.into_iter()
 }

@@ -21,7 +21,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::bed::{Bed, config_map_volume, container, pod, secret_volume, until_content};
+use super::sub_paths::{asking, by_sub_path, until_state};
+use crate::bed::{Bed, config_map_volume, container, content, pod, secret_volume, until_content};
 
 /// Pods of the soak.
 const SOAKED: u32 = 50;
@@ -42,6 +43,9 @@ struct Readings {
 const SHORT: u64 = 60;
 /// Restarts of the kubelet, evenly spread: every ten minutes of half an hour.
 const RESTARTS: u32 = 2;
+
+/// The kubelet renews a token of ten minutes after eight of them, and looks every minute or two.
+const RENEWAL: Duration = Duration::from_mins(12);
 
 /// The value that was written last, by pod and kind.
 type Written = BTreeMap<(u32, &'static str), u64>;
@@ -205,4 +209,30 @@ fn read_set(volume: &Path) -> Result<(), String> {
         }
     }
     Err(problem)
+}
+
+// subpath 6
+pub(crate) async fn renewed_token_is_seen_by_sub_path(bed: &mut Bed) {
+    let ns = bed.namespace().await;
+    let token = json!({"serviceAccountToken": {"path": "k", "expirationSeconds": 600}});
+    let volumes = json!([{"name": "token", "projected": {"sources": [token]}}]);
+    let web = asking(volumes, json!([by_sub_path("token", "/one")]));
+    let web = bed.run_pod(&ns, &web).await;
+    bed.start_larder().await;
+    until_state(bed, &web, "c", "/one", "live").await;
+    let (file, started) = (container(&web).path("/one"), Instant::now());
+    let first = content(&file).unwrap();
+    let renewed = loop {
+        let now = content(&file).unwrap();
+        if now != first {
+            break now;
+        }
+        assert!(started.elapsed() < RENEWAL, "it has the first token");
+        sleep(Duration::from_millis(500)).await;
+    };
+    // Not printed: it is a token.
+    assert!(renewed.starts_with("ey") && renewed.len() > 100);
+    let shown = until_state(bed, &web, "c", "/one", "live").await;
+    assert!(shown["replacedAt"].is_string(), "{shown}");
+    println!("renewed after {} s", started.elapsed().as_secs());
 }

@@ -33,7 +33,7 @@ pub(super) fn by_sub_path(volume: &str, path: &str) -> Value {
 }
 
 /// The pod `web`, which asks, with these mounts in its container.
-fn asking(volumes: Value, mounts: Value) -> Value {
+pub(super) fn asking(volumes: Value, mounts: Value) -> Value {
     let mut web = pod("web", volumes);
     web["metadata"]["annotations"] = json!({ASKS: "true"});
     web["spec"]["containers"][0]["volumeMounts"] = mounts;
@@ -90,7 +90,13 @@ fn shown(bed: &mut Bed, pod: &Pod, container: &str, path: &str) -> Value {
     mounts.next().unwrap_or_default()
 }
 
-async fn until_state(bed: &mut Bed, pod: &Pod, container: &str, path: &str, state: &str) -> Value {
+pub(super) async fn until_state(
+    bed: &mut Bed,
+    pod: &Pod,
+    container: &str,
+    path: &str,
+    state: &str,
+) -> Value {
     let mut last = Value::Null;
     for _ in 0..600 {
         last = shown(bed, pod, container, path);
@@ -343,7 +349,7 @@ pub(crate) async fn sub_path_follows_through_restarts(bed: &mut Bed) {
     delete_and_wait(bed, &ns, &web).await;
 }
 
-// subpath 4, 5, 6, 8, 9: a directory, an expression, a token, a link on the way, a mount in another mount
+// subpath 4, 5, 8, 9: a directory, an expression, a link on the way, a mount in another mount
 pub(crate) async fn sub_paths_of_all_shapes_follow(bed: &mut Bed) {
     let ns = bed.namespace().await;
     for (name, value) in [("app", "1"), ("other", "1")] {
