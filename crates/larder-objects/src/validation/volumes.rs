@@ -38,16 +38,16 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: 
     let sources = volume_sources(volume);
     let mut types = foreign::TYPES
         .into_iter()
-        .filter_map(|volume_type| Some((volume_type, sources.get(volume_type)?.as_object()?)));
+        .filter_map(|known| Some((known, sources.get(known.0)?.as_object()?)));
     match types.next() {
         None => errors.required(field, "must specify a volume type"),
-        Some((volume_type, fields)) => {
-            let field = field.child(volume_type);
-            foreign::check(errors, &field, volume_type, fields, volume);
-            check_own(errors, &field, volume_type, fields, volume);
+        Some((known, fields)) => {
+            let field = field.child(known.0);
+            foreign::check(errors, &field, known, fields, volume);
+            check_own(errors, &field, known.0, fields, volume);
         }
     }
-    for (volume_type, _) in types {
+    for ((volume_type, _), _) in types {
         let rule = "may not specify more than 1 volume type";
         errors.forbidden(field.child(volume_type), rule);
     }
