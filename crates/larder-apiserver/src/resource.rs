@@ -9,7 +9,7 @@ use larder_objects::json_tree;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::json::{decode, without_values};
+use crate::json::decode;
 use k8s_openapi::{
     ClusterResourceScope, NamespaceResourceScope,
     api::{
@@ -288,7 +288,7 @@ impl Resource {
     pub(crate) fn canonical(&self, value: &Value) -> Result<Value, String> {
         (self.canonical)(value).map_err(|reason| match self.kind {
             ApiKind::Secret => "a field has the wrong type, or data that is not base64".to_owned(),
-            _ => without_values(&reason),
+            _ => reason,
         })
     }
 }

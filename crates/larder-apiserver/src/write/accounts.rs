@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{Writer, metadata::check_name};
 use crate::{
     clock::rfc3339,
-    json::{decode, without_values},
+    json::decode,
     object::Object,
     resource::ApiKind,
     status::{ApiError, Cause},
@@ -23,8 +23,7 @@ impl Writer {
         let mut body = body;
         body["apiVersion"] = "authentication.k8s.io/v1".into();
         body["kind"] = "TokenRequest".into();
-        let request: TokenRequest = decode(&body).map_err(|reason| {
-            let why = without_values(&reason);
+        let request: TokenRequest = decode(&body).map_err(|why| {
             ApiError::bad_request(format!("the body is not a TokenRequest: {why}"))
         })?;
         let spec = request.spec.unwrap_or_default();
