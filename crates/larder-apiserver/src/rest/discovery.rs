@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS, plural};
 use crate::{
-    resource::{ApiKind, Resource, group_version},
+    resource::{RESOURCES, Resource, group_version},
     versions::{CERTIFICATES, CertificatesVersions, STORED},
 };
 
@@ -155,7 +155,7 @@ fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resourc
         version
     };
     let fits = move |resource: &&Resource| (resource.group, resource.version) == (group, stored);
-    ApiKind::ALL.into_iter().map(ApiKind::resource).filter(fits)
+    RESOURCES.iter().filter(fits)
 }
 
 /// No schemas: bodies are checked here. `kubectl` only looks whether PATCH takes `fieldValidation`, and then leaves
