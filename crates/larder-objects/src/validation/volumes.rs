@@ -24,8 +24,14 @@ const VOLUME_FIELDS: [&str; 5] = [
     "metadata.namespace",
     "metadata.uid",
 ];
-/// Bounds of `serviceAccountToken.expirationSeconds`.
-pub const TOKEN_SECS: RangeInclusive<i64> = 600..=1 << 32;
+/// What is wrong with a token that lives for so many `seconds`.
+pub fn token_secs_problem(seconds: i64) -> Option<&'static str> {
+    match seconds {
+        ..600 => Some("may not specify a duration less than 10 minutes"),
+        600..=0x1_0000_0000 => None,
+        _ => Some("may not specify a duration larger than 2^32 seconds"),
+    }
+}
 
 /// Bounds of `podCertificate.maxExpirationSeconds`: an hour, and 91 days, or a day where Kubernetes itself signs.
 pub fn certificate_secs(signer_name: &str) -> RangeInclusive<i32> {
@@ -181,13 +187,9 @@ fn check_projection<'a>(
     }
     if let Some(token) = &source.service_account_token {
         let field = of_type("serviceAccountToken");
-        let seconds = token.expiration_seconds;
-        if let Some(seconds) = seconds.filter(|seconds| !TOKEN_SECS.contains(seconds)) {
-            let rule = if seconds < *TOKEN_SECS.start() {
-                "may not specify a duration less than 10 minutes"
-            } else {
-                "may not specify a duration larger than 2^32 seconds"
-            };
+        if let Some(seconds) = token.expiration_seconds
+            && let Some(rule) = token_secs_problem(seconds)
+        {
             errors.invalid(field.child("expirationSeconds"), seconds, rule);
         }
         // Its path does not take part in the search for conflicts.
