@@ -81,8 +81,7 @@ impl Writer {
         params: WriteParams,
     ) -> Result<Written, ApiError> {
         let resource = kind.resource();
-        let decoded = bodies::decode(resource, body, params.field_validation);
-        let (mut value, warnings) = decoded.map_err(|rejection| rejection.of_body(resource))?;
+        let (mut value, warnings) = bodies::decode(resource, body, params)?;
         let generated = metadata::for_create(&mut value, resource, namespace, part, &self.clock)?;
         if let Some(namespace) = namespace {
             self.check_namespace_takes_objects(kind, namespace, name(&value))?;
@@ -126,14 +125,7 @@ impl Writer {
         loop {
             let current = self.store.require(kind, key)?;
             let old = current.value();
-            let decoded = bodies::decode(resource, make(&old)?, params.field_validation);
-            let (mut value, warnings) = decoded.map_err(|rejection| {
-                if params.patch {
-                    rejection.of_patch()
-                } else {
-                    rejection.of_body(resource)
-                }
-            })?;
+            let (mut value, warnings) = bodies::decode(resource, make(&old)?, params)?;
             metadata::for_update(&old, &mut value, resource, key, params.patch)?;
             kinds::for_update(resource, &old, &mut value, part);
             self.complete(resource, Some(&old), &mut value, part)?;
@@ -149,7 +141,7 @@ impl Writer {
             }
             if let Ok(object) = self.store_or_delete(&current, value) {
                 if object.event == EventType::Deleted {
-                    self.after_delete(&object);
+                    self.finish_namespace(&object.key.namespace);
                 }
                 return Ok(Written { object, warnings });
             }

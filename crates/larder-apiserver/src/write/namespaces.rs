@@ -86,15 +86,8 @@ impl Writer {
         self.finish_namespace(name);
     }
 
-    /// What follows when `object` is gone.
-    pub(super) fn after_delete(&self, object: &Object) {
-        if !object.key.namespace.is_empty() {
-            self.finish_namespace(&object.key.namespace);
-        }
-    }
-
-    /// Lets a namespace go that is terminating and empty.
-    fn finish_namespace(&self, name: &str) {
+    /// Lets a namespace go that is terminating and empty: after each deletion in it.
+    pub(super) fn finish_namespace(&self, name: &str) {
         while let Some(current) = self.terminating(name) {
             if self.content(name, Some(1)).next().is_some() {
                 return;
