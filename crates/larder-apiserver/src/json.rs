@@ -28,17 +28,14 @@ pub(crate) fn parse(body: &[u8]) -> Result<Value, String> {
 ///
 /// # Errors
 ///
-/// What serde says of the first field with a wrong type, which may quote a string.
+/// What serde says of the first field with a wrong type, without the strings that it quotes.
 pub(crate) fn decode<T: DeserializeOwned>(value: &Value) -> Result<T, String> {
     let decoded = serde_json::to_vec(value).and_then(|text| serde_json::from_slice(&text));
     decoded.map_err(|error| {
         let reason = error.to_string();
         // The client has not sent this text.
         let position = format!(" at line {} column {}", error.line(), error.column());
-        match reason.strip_suffix(&position) {
-            Some(reason) => reason.to_owned(),
-            None => reason,
-        }
+        without_values(reason.strip_suffix(&position).unwrap_or(&reason))
     })
 }
 
@@ -78,7 +75,7 @@ pub(crate) fn size(value: &Value) -> usize {
 }
 
 /// The text of a decoding error without the strings of the input that serde quotes.
-pub(crate) fn without_values(text: &str) -> String {
+fn without_values(text: &str) -> String {
     let (Some(start), Some(end)) = (text.find("string \""), text.rfind("\", expected")) else {
         return text.to_owned();
     };

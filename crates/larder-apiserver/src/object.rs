@@ -8,7 +8,10 @@ use larder_objects::ObjectKey;
 use serde_json::Value;
 use smol_str::SmolStr;
 
-use crate::{references::PodReferences, resource::ApiKind};
+use crate::{
+    references::{PodReferences, Reference},
+    resource::ApiKind,
+};
 
 /// An event of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +57,7 @@ pub(crate) struct Object {
     /// The selectable fields of the kind that the object has.
     fields: Box<[(&'static str, SmolStr)]>,
     /// The references of a pod.
-    pub(crate) references: Option<Box<PodReferences>>,
+    references: Option<Box<PodReferences>>,
     frame: Frame,
 }
 
@@ -145,6 +148,12 @@ impl Object {
         } else {
             framed(event, self.json())
         }
+    }
+
+    /// Whether it is a pod by which `node` may read the object.
+    pub(crate) fn grants(&self, node: &str, reference: &Reference) -> bool {
+        let references = self.references.as_ref();
+        references.is_some_and(|references| references.grant(node, reference))
     }
 
     pub(crate) fn label(&self, key: &str) -> Option<&str> {

@@ -8,7 +8,7 @@ mod tests;
 
 use serde_json::Value;
 
-use crate::{resource::ApiKind, status::ApiError};
+use crate::status::ApiError;
 
 /// The forms of patches that the server takes, by the media type of the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,17 +50,12 @@ impl PatchType {
     /// # Errors
     ///
     /// 400 for what is no patch, 413 for one that is too long, 422 for one that does not fit the object.
-    pub(crate) fn apply(
-        self,
-        kind: ApiKind,
-        old: &Value,
-        patch: &Value,
-    ) -> Result<Value, ApiError> {
+    pub(crate) fn apply(self, old: &Value, patch: &Value) -> Result<Value, ApiError> {
         let patched = match self {
             Self::Json => json::apply(old.clone(), patch),
             Self::Merge => Ok(merge::apply(old.clone(), patch)),
             Self::StrategicMerge => {
-                strategic::apply(kind, old.clone(), patch).map(strategic::without_directives)
+                strategic::apply(old.clone(), patch).map(strategic::without_directives)
             }
         };
         patched.map_err(|error| match error {

@@ -1,10 +1,7 @@
-//! The references of pods, and their index by node: the graph from which the node authorizer reads a node's
-//! permissions.
+//! The references of pods, from which the node authorizer reads a node's permissions.
 //!
-//! Invariant: the index holds exactly the references of the pods that are currently in the store. (Source of the edges:
-//! Kubernetes 1.36, `plugin/pkg/auth/authorizer/node/graph.go`; its graph lags behind a binding, this one does not.)
-
-use std::collections::BTreeMap;
+//! Source of the edges: Kubernetes 1.36, `plugin/pkg/auth/authorizer/node/graph.go`. Its graph lags behind a binding; here
+//! the pods that are currently in the store are looked at.
 
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::references;
@@ -25,8 +22,8 @@ pub(crate) type Reference = (ApiKind, SmolStr);
 /// The references of one pod, by which its node may read.
 #[derive(Debug)]
 pub(crate) struct PodReferences {
-    /// The pod's node and namespace.
-    place: (SmolStr, SmolStr),
+    /// The pod's node.
+    node: SmolStr,
     references: Vec<Reference>,
 }
 
@@ -37,7 +34,6 @@ impl PodReferences {
         if node.is_empty() || pod.pointer(MIRROR).is_some() {
             return None;
         }
-        let namespace = text(pod, "/metadata/namespace");
         let account = (ApiKind::ServiceAccount, account_of(pod));
         let pod = typed(pod);
         let secrets = references::secrets(&pod).into_iter();
@@ -45,51 +41,14 @@ impl PodReferences {
         let maps = maps.map(|name| (ApiKind::ConfigMap, name));
         let objects = maps.chain(secrets.map(|name| (ApiKind::Secret, name)));
         Some(Box::new(Self {
-            place: (node.into(), namespace.into()),
+            node: node.into(),
             references: objects.chain([account]).collect(),
         }))
     }
-}
 
-/// References of all pods.
-#[derive(Debug, Default)]
-pub(crate) struct References {
-    /// By node and namespace, with the number of pods that hold each.
-    pods: BTreeMap<(SmolStr, SmolStr), BTreeMap<Reference, usize>>,
-}
-
-impl References {
-    pub(crate) fn add(&mut self, pod: Option<&PodReferences>) {
-        let Some(pod) = pod else { return };
-        let pods = self.pods.entry(pod.place.clone()).or_default();
-        for reference in &pod.references {
-            *pods.entry(reference.clone()).or_default() += 1;
-        }
-    }
-
-    /// Takes back what [`Self::add`] has added.
-    pub(crate) fn remove(&mut self, pod: Option<&PodReferences>) {
-        let Some(pod) = pod else { return };
-        let Some(pods) = self.pods.get_mut(&pod.place) else {
-            return;
-        };
-        for reference in &pod.references {
-            if let Some(count) = pods.get_mut(reference) {
-                *count -= 1;
-                if *count == 0 {
-                    pods.remove(reference);
-                }
-            }
-        }
-        if pods.is_empty() {
-            self.pods.remove(&pod.place);
-        }
-    }
-
-    /// Whether a pod in `namespace` that `node` runs refers to the object.
-    pub(crate) fn has(&self, node: &str, namespace: &str, reference: &Reference) -> bool {
-        let pods = self.pods.get(&(node.into(), namespace.into()));
-        pods.is_some_and(|pods| pods.contains_key(reference))
+    /// Whether `node` runs the pod, and the pod refers to the object.
+    pub(crate) fn grant(&self, node: &str, reference: &Reference) -> bool {
+        self.node == node && self.references.contains(reference)
     }
 }
 
@@ -113,29 +72,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reference_lasts_as_long_as_a_pod_of_the_node() {
-        let pod = |node: &str, maps: &[&str]| {
-            let sources = maps.iter().map(|map| json!({"configMap": {"name": map}}));
+    fn a_pod_grants_to_its_node_what_it_refers_to() {
+        let pod = |node: &str| {
+            let sources = ["x", "y"].map(|map| json!({"configMap": {"name": map}}));
             PodReferences::of(&json!({
                 "metadata": {"namespace": "n"},
-                "spec": {"nodeName": node, "volumes": sources.collect::<Vec<_>>()},
+                "spec": {"nodeName": node, "volumes": sources},
             }))
         };
+        let references = pod("a").unwrap();
         let map = |name: &str| (ApiKind::ConfigMap, name.into());
-        let (first, second) = (pod("a", &["x", "y", "x"]), pod("a", &["y"]));
-        let mut references = References::default();
-        references.add(first.as_deref());
-        references.add(second.as_deref());
-        references.add(pod("", &["z"]).as_deref());
-        assert!(references.has("a", "n", &map("x")) && references.has("a", "n", &map("y")));
-        assert!(references.has("a", "n", &(ApiKind::ServiceAccount, "default".into())));
-        assert!(!references.has("a", "n", &(ApiKind::Secret, "x".into())));
-        assert!(!references.has("b", "n", &map("x")) && !references.has("a", "m", &map("x")));
-        assert!(!references.has("", "n", &map("z")));
-        references.remove(first.as_deref());
-        assert!(!references.has("a", "n", &map("x")) && references.has("a", "n", &map("y")));
-        references.remove(second.as_deref());
-        assert!(references.pods.is_empty());
+        assert!(references.grant("a", &map("x")) && references.grant("a", &map("y")));
+        assert!(references.grant("a", &(ApiKind::ServiceAccount, "default".into())));
+        assert!(!references.grant("a", &(ApiKind::Secret, "x".into())));
+        assert!(!references.grant("b", &map("x")) && !references.grant("a", &map("z")));
+        assert!(pod("").is_none());
     }
 
     #[test]

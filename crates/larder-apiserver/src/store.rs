@@ -25,8 +25,8 @@ pub(crate) use watch::{End, Start, Taken, Watch, WatchEvent};
 use crate::{
     ApiError,
     object::{EventType, Object},
-    references::{Reference, References},
-    resource::ApiKind,
+    references::Reference,
+    resource::{ApiKind, RESOURCES},
     selector::Filter,
 };
 use history::{Change, History};
@@ -45,10 +45,8 @@ struct Inner {
     version: u64,
     /// A fault holds watches back.
     paused: bool,
-    /// Of the pods.
-    references: References,
     /// By [`ApiKind`].
-    tables: [Table; ApiKind::ALL.len()],
+    tables: [Table; RESOURCES.len()],
 }
 
 /// The objects of one kind.
@@ -94,7 +92,6 @@ impl Store {
             inner: Mutex::new(Inner {
                 version,
                 paused: false,
-                references: References::default(),
                 tables: std::array::from_fn(|_| table()),
             }),
         }
@@ -166,13 +163,8 @@ impl Store {
     ///
     /// There is one of that name.
     pub(crate) fn create(&self, kind: ApiKind, value: Value) -> Result<Arc<Object>, Changed> {
-        self.commit(kind, |objects, version| {
-            let object = Arc::new(Object::new(kind, value, version, EventType::Added));
-            if objects.contains_key(&object.key) {
-                return Err(Changed);
-            }
-            objects.insert(object.key.clone(), object.clone());
-            Ok((object, None))
+        self.commit(None, |version| {
+            Object::new(kind, value, version, EventType::Added)
         })
     }
 
@@ -186,14 +178,8 @@ impl Store {
         current: &Arc<Object>,
         value: Value,
     ) -> Result<Arc<Object>, Changed> {
-        let kind = current.kind;
-        self.commit(kind, |objects, version| {
-            let held = objects.get_mut(&current.key);
-            let held = held.filter(|held| Arc::ptr_eq(held, current));
-            let slot = held.ok_or(Changed)?;
-            let object = Arc::new(Object::new(kind, value, version, EventType::Modified));
-            *slot = object.clone();
-            Ok((object, Some(current.clone())))
+        self.commit(Some(current), |version| {
+            Object::new(current.kind, value, version, EventType::Modified)
         })
     }
 
@@ -203,43 +189,37 @@ impl Store {
     ///
     /// `current` is no longer what the store holds.
     pub(crate) fn delete(&self, current: &Arc<Object>) -> Result<Arc<Object>, Changed> {
-        self.commit(current.kind, |objects, version| {
-            let held = objects.get(&current.key);
-            if !held.is_some_and(|held| Arc::ptr_eq(held, current)) {
-                return Err(Changed);
-            }
-            objects.remove(&current.key);
-            let object = Arc::new(current.at_version(version, EventType::Deleted));
-            Ok((object, Some(current.clone())))
+        self.commit(Some(current), |version| {
+            current.at_version(version, EventType::Deleted)
         })
     }
 
-    /// Runs `change` with the next version, records the change and wakes its watchers.
+    /// Puts what `make` makes of the next version in place of `previous`, if the store holds that; `None`: nothing of
+    /// the name. Records the change and wakes its watchers.
     fn commit(
         &self,
-        kind: ApiKind,
-        change: impl FnOnce(
-            &mut BTreeMap<ObjectKey, Arc<Object>>,
-            u64,
-        ) -> Result<(Arc<Object>, Option<Arc<Object>>), Changed>,
+        previous: Option<&Arc<Object>>,
+        make: impl FnOnce(u64) -> Object,
     ) -> Result<Arc<Object>, Changed> {
         let (object, wakers) = {
             let mut inner = self.inner.lock();
             let version = inner.version + 1;
-            let table = inner.table(kind);
-            let (object, previous) = change(&mut table.objects, version)?;
+            let object = Arc::new(make(version));
+            let table = inner.table(object.kind);
+            let held = table.objects.get(&object.key);
+            if held.map(Arc::as_ptr) != previous.map(Arc::as_ptr) {
+                return Err(Changed);
+            }
+            match object.event {
+                EventType::Deleted => table.objects.remove(&object.key),
+                _ => table.objects.insert(object.key.clone(), object.clone()),
+            };
             let change = Change {
                 object: object.clone(),
-                previous,
+                previous: previous.cloned(),
             };
             let wakers = table.watchers.notice(&change);
-            if let Some(previous) = &change.previous {
-                inner.references.remove(previous.references.as_deref());
-            }
-            if object.event != EventType::Deleted {
-                inner.references.add(object.references.as_deref());
-            }
-            inner.table(kind).history.push(change);
+            table.history.push(change);
             inner.version = version;
             (object, wakers)
         };
@@ -283,7 +263,11 @@ impl Store {
 
     /// Whether a pod in `namespace` that `node` runs refers to the object.
     pub(crate) fn refers(&self, node: &str, namespace: &str, reference: &Reference) -> bool {
-        self.inner.lock().references.has(node, namespace, reference)
+        let mut inner = self.inner.lock();
+        let first = ObjectKey::new(namespace, SmolStr::default());
+        let pods = inner.table(ApiKind::Pod).objects.range(first..);
+        let mut pods = pods.take_while(|(key, _)| key.namespace == namespace);
+        pods.any(|(_, pod)| pod.grants(node, reference))
     }
 
     /// Number of watches that are open.

@@ -28,9 +28,9 @@ use crate::{
     clock::Clock,
     json::{size, text},
     object::{EventType, Object},
-    resource::ApiKind,
+    resource::{ApiKind, Resource},
     status::ApiError,
-    store::Store,
+    store::{Changed, Store},
     tokens::TokenIssuer,
 };
 
@@ -81,20 +81,13 @@ impl Writer {
         params: WriteParams,
     ) -> Result<Written, ApiError> {
         let resource = kind.resource();
-        let decoded = bodies::decode(resource, body, params.field_validation);
-        let (mut value, warnings) = decoded.map_err(|rejection| rejection.of_body(resource))?;
+        let (mut value, warnings) = bodies::decode(resource, body, params)?;
         let generated = metadata::for_create(&mut value, resource, namespace, part, &self.clock)?;
         if let Some(namespace) = namespace {
             self.check_namespace_takes_objects(kind, namespace, name(&value))?;
         }
         kinds::for_create(resource, &mut value, part);
-        admission::admit(resource, None, &mut value, part)?;
-        rules::apply(resource, None, &mut value, self.clock.now())?;
-        if kind == ApiKind::Service {
-            self.allocate(None, &mut value)?;
-        }
-        kinds::finish(resource, &mut value);
-        check_size(&value)?;
+        self.complete(resource, None, &mut value, part)?;
         if params.dry_run {
             let object = Arc::new(Object::new(kind, value, 0, EventType::Added));
             if self.store.get(kind, &object.key).is_some() {
@@ -132,23 +125,10 @@ impl Writer {
         loop {
             let current = self.store.require(kind, key)?;
             let old = current.value();
-            let decoded = bodies::decode(resource, make(&old)?, params.field_validation);
-            let (mut value, warnings) = decoded.map_err(|rejection| {
-                if params.patch {
-                    rejection.of_patch()
-                } else {
-                    rejection.of_body(resource)
-                }
-            })?;
+            let (mut value, warnings) = bodies::decode(resource, make(&old)?, params)?;
             metadata::for_update(&old, &mut value, resource, key, params.patch)?;
             kinds::for_update(resource, &old, &mut value, part);
-            admission::admit(resource, Some(&old), &mut value, part)?;
-            rules::apply(resource, Some(&old), &mut value, self.clock.now())?;
-            if kind == ApiKind::Service {
-                self.allocate(Some(&old), &mut value)?;
-            }
-            kinds::finish(resource, &mut value);
-            check_size(&value)?;
+            self.complete(resource, Some(&old), &mut value, part)?;
             metadata::count_generation(&old, &mut value, resource);
             if value == old {
                 let object = current;
@@ -159,30 +139,47 @@ impl Writer {
                 let object = Arc::new(object);
                 return Ok(Written { object, warnings });
             }
-            let stored = if metadata::is_finished(&value) {
-                self.store.delete(&current)
-            } else {
-                self.store.replace(&current, value)
-            };
-            if let Ok(object) = stored {
+            if let Ok(object) = self.store_or_delete(&current, value) {
                 if object.event == EventType::Deleted {
-                    self.after_delete(&object);
+                    self.finish_namespace(&object.key.namespace);
                 }
                 return Ok(Written { object, warnings });
             }
+        }
+    }
+
+    /// Adds to a new object, or to what replaces `old`, what is missing, and checks it.
+    fn complete(
+        &self,
+        resource: &Resource,
+        old: Option<&Value>,
+        value: &mut Value,
+        part: Part,
+    ) -> Result<(), ApiError> {
+        admission::admit(resource, old, value, part)?;
+        rules::apply(resource, old, value, self.clock.now())?;
+        if resource.kind == ApiKind::Service {
+            self.allocate(old, value)?;
+        }
+        kinds::finish(resource, value);
+        if size(value) > MAX_OBJECT_BYTES {
+            return Err(ApiError::unexpected("etcdserver: request is too large"));
+        }
+        Ok(())
+    }
+
+    /// Stores `value` in place of `current`, or deletes that if nothing keeps it any longer.
+    fn store_or_delete(&self, current: &Arc<Object>, value: Value) -> Result<Arc<Object>, Changed> {
+        if metadata::is_finished(&value) {
+            self.store.delete(current)
+        } else {
+            self.store.replace(current, value)
         }
     }
 }
 
 /// Most bytes of an object. Source: etcd 3.6, `--max-request-bytes`, which is what limits objects of a kube-apiserver.
 const MAX_OBJECT_BYTES: usize = 3 << 19;
-
-fn check_size(value: &Value) -> Result<(), ApiError> {
-    if size(value) > MAX_OBJECT_BYTES {
-        return Err(ApiError::unexpected("etcdserver: request is too large"));
-    }
-    Ok(())
-}
 
 /// `metadata.name`; empty when absent.
 fn name(value: &Value) -> &str {

@@ -50,33 +50,18 @@ pub type Version = [u8; 16];
 pub(crate) struct FileRef {
     pub(crate) name: FileName,
     pub(crate) digest: Digest,
+    /// Of the copy in it.
+    pub(crate) version: Version,
 }
 
 /// A copy in the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IndexEntry {
-    pub(crate) kept: CopyState,
+    /// Its file; `None`: the subject is known not to exist.
+    pub(crate) file: Option<FileRef>,
     /// Time of its last freshness check; `None`: when the index was written.
     #[serde(with = "jiff::fmt::serde::timestamp::millisecond::optional")]
     pub(crate) verified_at: Option<Timestamp>,
-}
-
-impl IndexEntry {
-    pub(crate) fn file(&self) -> Option<&FileRef> {
-        match &self.kept {
-            CopyState::Absent => None,
-            CopyState::File { file, .. } => Some(file),
-        }
-    }
-}
-
-/// The kept state of a subject.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum CopyState {
-    /// It does not exist.
-    Absent,
-    /// A copy.
-    File { file: FileRef, version: Version },
 }
 
 /// The copies, by name.
@@ -98,7 +83,7 @@ pub(crate) struct Index {
 impl Index {
     /// The files that it lists.
     pub(crate) fn files(&self) -> impl Iterator<Item = FileName> {
-        let files = self.entries.values().filter_map(IndexEntry::file);
+        let files = self.entries.values().filter_map(|entry| entry.file);
         files.map(|file| file.name)
     }
 

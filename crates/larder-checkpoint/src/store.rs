@@ -58,7 +58,7 @@ use self::{
     load::{FileIdentity, contents, load},
 };
 use crate::{
-    index::{CopyId, CopyState, FileRef, Index, IndexChanges, IndexEntry, Malformed, Version},
+    index::{CopyId, FileRef, Index, IndexChanges, IndexEntry, Malformed, Version},
     key::Keyring,
     seal::{FileName, Owner, SealContext, digest, sealed_len},
 };
@@ -372,7 +372,7 @@ impl Store {
                 }
             };
             unwanted.remove(&copy.id);
-            differs |= known.is_none_or(|known| known.kept != entry.kept);
+            differs |= known.is_none_or(|known| known.file != entry.file);
             if known != Some(&entry) {
                 changes.insert(copy.id.clone(), Some(entry));
             }
@@ -423,19 +423,17 @@ impl Store {
             known_time.filter(|known| time.duration_since(*known).abs() < SAME_TIME)
         };
         let verified_at = copy.verified_at.map(|time| is_same(time).unwrap_or(time));
-        let kept = match &copy.state {
+        let file = match &copy.state {
             WantedState::Unknown => {
                 return Ok(known.map(|known| IndexEntry {
-                    kept: known.kept,
+                    file: known.file,
                     verified_at: known_time,
                 }));
             }
-            WantedState::Absent => CopyState::Absent,
-            WantedState::Present { version, content } => match known.map(|known| &known.kept) {
-                Some(kept @ CopyState::File { version: known, .. })
-                    if known == version && !self.resealed.contains(&copy.id) =>
-                {
-                    *kept
+            WantedState::Absent => None,
+            WantedState::Present { version, content } => match known.and_then(|known| known.file) {
+                Some(file) if file.version == *version && !self.resealed.contains(&copy.id) => {
+                    Some(file)
                 }
                 _ => {
                     // The version says that it is too large, so it is not encoded again for each write.
@@ -453,12 +451,11 @@ impl Store {
                         batch.too_large.insert(copy.id.clone(), excess);
                         return Ok(None);
                     }
-                    let file = self.add_file(batch, &copy.id, &content)?;
-                    CopyState::File { file, version }
+                    Some(self.add_file(batch, &copy.id, version, &content)?)
                 }
             },
         };
-        Ok(Some(IndexEntry { kept, verified_at }))
+        Ok(Some(IndexEntry { file, verified_at }))
     }
 
     /// Steps 3 to 5. The files that the index no longer lists become garbage.
@@ -485,8 +482,8 @@ impl Store {
             }
         };
         let unlisted = changes.iter().filter_map(|(id, old)| {
-            let file = old.as_ref()?.file()?;
-            let listed = self.index.entries.get(id).and_then(IndexEntry::file);
+            let file = old.as_ref()?.file?;
+            let listed = self.index.entries.get(id).and_then(|entry| entry.file);
             (listed != Some(file)).then_some(file.name)
         });
         self.garbage.extend(unlisted);
@@ -537,6 +534,7 @@ impl Store {
         &self,
         batch: &mut Batch,
         id: &CopyId,
+        version: Version,
         content: &[u8],
     ) -> Result<FileRef, StoreError> {
         let place = SealContext::new(&self.owner, [&id.kind, &id.namespace, &id.name]);
@@ -556,6 +554,7 @@ impl Store {
         Ok(FileRef {
             digest: digest(&sealed.bytes),
             name: sealed.name,
+            version,
         })
     }
 

@@ -33,5 +33,5 @@ pub use self::{
         secret_update, service, service_account,
     },
     pod::pod,
-    volumes::{TOKEN_SECS, certificate_secs},
+    volumes::{certificate_secs, token_secs_problem},
 };

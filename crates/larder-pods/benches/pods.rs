@@ -128,7 +128,7 @@ fn manager_alone(criterion: &mut Criterion) {
             per_pod(bencher, ROUNDS, no_setup, |()| {
                 for _ in 0..ROUNDS {
                     manager.add_pod(Arc::clone(black_box(&added)));
-                    manager.update_pod(Arc::clone(black_box(&updated)));
+                    manager.add_pod(Arc::clone(black_box(&updated)));
                     manager.remove_pod(black_box(&updated));
                 }
             });
@@ -140,7 +140,7 @@ fn manager_alone(criterion: &mut Criterion) {
                     manager.add_pod(Arc::clone(pod));
                 }
                 for pod in &updated {
-                    manager.update_pod(Arc::clone(pod));
+                    manager.add_pod(Arc::clone(pod));
                 }
                 for pod in &updated {
                     manager.remove_pod(pod);

@@ -142,11 +142,6 @@ impl PodManager {
         self.pods.index.write().upsert(pod);
     }
 
-    /// The same as [`add_pod`](Self::add_pod), under the kubelet's second name.
-    pub fn update_pod(&mut self, pod: Arc<StoredPod>) {
-        self.add_pod(pod);
-    }
-
     /// Removes the pod with the UID of `pod`, if present.
     pub fn remove_pod(&mut self, pod: &StoredPod) {
         self.pods.index.write().remove(pod);

@@ -196,7 +196,7 @@ impl PodLoop {
             self.manager.remove_pod(pod);
             steps
         } else {
-            self.manager.update_pod(Arc::clone(pod));
+            self.manager.add_pod(Arc::clone(pod));
             self.lifecycle.handle(operation, pod)
         };
         let after = self.api_state(pod);

@@ -23,7 +23,7 @@
 //! Invariant: no manifest ends the process. A panic in a parser is an error of the manifest.
 
 use std::{
-    fmt,
+    collections::BTreeMap,
     panic::{self, AssertUnwindSafe},
     path::Path,
 };
@@ -32,7 +32,7 @@ use http::Uri;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use larder_objects::{
     StableHash, escaped,
-    manifest::{Document, Loader, Manifest, ManifestError, Manifests, Origin},
+    manifest::{Document, Loader, Manifest, ManifestError, Manifests},
     validation::{self, FieldErrors},
 };
 use larder_transport::url::without_credentials;
@@ -72,76 +72,56 @@ pub enum StaticPodError {
     /// It cannot be decoded.
     #[error(transparent)]
     Manifest(Box<ManifestError>),
+    /// It is decoded, and no pod that this node can run.
+    #[error("{place}: {problem}")]
+    Unusable {
+        /// File or URL, and the place in it as far as it is known.
+        place: String,
+        /// Why.
+        problem: StaticPodProblem,
+    },
+}
+
+/// Why a manifest that can be decoded is not a static pod.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StaticPodProblem {
     /// It is empty.
-    #[error("{place}: no pod found")]
-    Empty {
-        /// File or URL.
-        place: String,
-    },
-    /// It is of a kind that larder does not read.
-    #[error("{place}: expected a Pod, found {kind}")]
-    UnsupportedKind {
-        /// File or URL.
-        place: String,
-        /// Kind and group.
-        kind: String,
-    },
-    /// It is another object than a pod.
-    #[error("{origin}: expected a Pod, found {kind}")]
-    NotAPod {
-        /// The place.
-        origin: Origin,
-        /// The kind found.
-        kind: String,
-    },
-    /// A file holds one pod. The first one is used; this error names the ignored one.
-    #[error("{origin}: only the first document of a static pod's file is read")]
-    MoreThanOne {
-        /// Place of the second document.
-        origin: Origin,
-    },
+    #[error("no pod found")]
+    Empty,
+    /// It is another object than a pod, of this kind.
+    #[error("expected a Pod, found {0}")]
+    NotAPod(String),
+    /// A file holds one pod. The first one is used; the place is that of the second.
+    #[error("only the first document of a static pod's file is read")]
+    MoreThanOne,
     /// A file holds a pod, not a list of them.
-    #[error("{origin}: a static pod's file cannot hold a list")]
-    List {
-        /// The place.
-        origin: Origin,
-    },
+    #[error("a static pod's file cannot hold a list")]
+    List,
     /// It has the annotation of a mirror pod. Such a pod would never run, and its mirror pod would count as an orphan.
-    #[error("{origin}: a static pod must not have the annotation {CONFIG_MIRROR}")]
-    Mirror {
-        /// The place.
-        origin: Origin,
-    },
+    #[error("a static pod must not have the annotation {CONFIG_MIRROR}")]
+    Mirror,
     /// The API server would reject it.
-    #[error("{origin}: invalid pod: {errors}")]
-    Invalid {
-        /// The place.
-        origin: Origin,
-        /// The fields.
-        errors: FieldErrors,
-    },
-    /// It references an object that only the API server has.
-    #[error("{origin}: static pods may not reference {resource}")]
-    ApiReference {
-        /// The place.
-        origin: Origin,
-        /// As the kubelet names it.
-        resource: &'static str,
-    },
+    #[error("invalid pod: {0}")]
+    Invalid(FieldErrors),
+    /// It references an object that only the API server has, as the kubelet names it.
+    #[error("static pods may not reference {0}")]
+    ApiReference(&'static str),
     /// The parser panicked on it.
-    #[error("{place}: the parser failed, which is a bug in larder")]
-    Panic {
-        /// File or URL.
-        place: String,
-    },
+    #[error("the parser failed, which is a bug in larder")]
+    Panic,
     /// It has a value that cannot be stored.
-    #[error("{origin}: cannot store the pod")]
-    Store {
-        /// The place.
-        origin: Origin,
-        /// The field.
-        source: StoredPodError,
-    },
+    #[error("cannot store the pod: {0}")]
+    Store(StoredPodError),
+}
+
+impl StaticPodProblem {
+    fn at(self, place: impl ToString) -> StaticPodError {
+        StaticPodError::Unusable {
+            place: place.to_string(),
+            problem: self,
+        }
+    }
 }
 
 impl From<ManifestError> for StaticPodError {
@@ -204,28 +184,17 @@ impl StaticPods {
             (None, Some(error)) => return Err(error.into()),
             (Some(document), _) => document,
             (None, None) => {
-                return Err(match skipped.into_keys().next() {
-                    Some(kind) => StaticPodError::UnsupportedKind {
-                        place: name.to_owned(),
-                        kind,
-                    },
-                    None => StaticPodError::Empty {
-                        place: name.to_owned(),
-                    },
-                });
+                let kind = skipped.into_keys().next();
+                let problem = kind.map_or(StaticPodProblem::Empty, StaticPodProblem::NotAPod);
+                return Err(problem.at(name));
             }
         };
         if first.origin.item.is_some() {
-            return Err(StaticPodError::List {
-                origin: first.origin,
-            });
+            return Err(StaticPodProblem::List.at(first.origin));
         }
         let pod = self.pod(ManifestPlace::File(path), first)?;
-        let more = documents
-            .next()
-            .map(|document| StaticPodError::MoreThanOne {
-                origin: document.origin,
-            });
+        let more = documents.next();
+        let more = more.map(|document| StaticPodProblem::MoreThanOne.at(document.origin));
         Ok((pod, more))
     }
 
@@ -245,23 +214,20 @@ impl StaticPods {
         name: &str,
         text: &str,
     ) -> Result<Vec<StoredPod>, StaticPodError> {
-        let place = name.to_owned();
         let manifests = load(name, text, MAX_PODS);
         if let Some(error) = manifests.errors.into_iter().next() {
             return Err(error.into());
         }
         let mut documents = manifests.documents.iter();
         if let Some(second) = documents.find(|document| document.origin.document > 1) {
-            return Err(StaticPodError::MoreThanOne {
-                origin: second.origin.clone(),
-            });
+            return Err(StaticPodProblem::MoreThanOne.at(&second.origin));
         }
         if let Some(kind) = manifests.skipped.into_keys().next() {
-            return Err(StaticPodError::UnsupportedKind { place, kind });
+            return Err(StaticPodProblem::NotAPod(kind).at(name));
         }
         // An empty list is a document without pods.
         if manifests.documents_read == 0 {
-            return Err(StaticPodError::Empty { place });
+            return Err(StaticPodProblem::Empty.at(name));
         }
         let pod = |document| self.pod(ManifestPlace::Url(url), document);
         manifests.documents.into_iter().map(pod).collect()
@@ -278,23 +244,23 @@ impl StaticPods {
             (_, workload) => {
                 let kind = document.object["kind"].as_str().unwrap_or_default();
                 let kind = workload.unwrap_or_else(|| kind.to_owned());
-                return Err(StaticPodError::NotAPod { origin, kind });
+                return Err(StaticPodProblem::NotAPod(kind).at(origin));
             }
         };
         if annotation(&pod.metadata, CONFIG_MIRROR).is_some() {
-            return Err(StaticPodError::Mirror { origin });
+            return Err(StaticPodProblem::Mirror.at(origin));
         }
         self.derive(place, &document.object, &mut pod);
         let errors = validation::pod(&pod);
         if !errors.is_empty() {
-            return Err(StaticPodError::Invalid { origin, errors });
+            return Err(StaticPodProblem::Invalid(errors).at(origin));
         }
         match (api_reference(&pod), self.api_references) {
             (Some(resource), ApiReferences::Refuse)
             | (Some(resource @ "resourceclaims"), ApiReferences::Allow) => {
-                Err(StaticPodError::ApiReference { origin, resource })
+                Err(StaticPodProblem::ApiReference(resource).at(origin))
             }
-            _ => StoredPod::new(pod).map_err(|source| StaticPodError::Store { origin, source }),
+            _ => StoredPod::new(pod).map_err(|error| StaticPodProblem::Store(error).at(origin)),
         }
     }
 
@@ -319,7 +285,7 @@ impl StaticPods {
     fn uid(&self, place: ManifestPlace<'_>, manifest: &Value) -> String {
         let hash = StableHash::EMPTY
             .with("larder/static-pod/1")
-            .with(Canonical(manifest).to_string());
+            .with(canonical_json(manifest));
         let hash = match place {
             ManifestPlace::File(path) => hash
                 .with("host:")
@@ -356,10 +322,7 @@ fn guarded<T>(
     crate::testing::assert_off_runtime();
     // What the parser was building is dropped with the panic, and nothing else is shared with it.
     let parsed = panic::catch_unwind(AssertUnwindSafe(parse));
-    parsed.unwrap_or_else(|_| {
-        let place = place.to_owned();
-        Err(StaticPodError::Panic { place })
-    })
+    parsed.unwrap_or_else(|_| Err(StaticPodProblem::Panic.at(place)))
 }
 
 fn load(name: &str, text: &str, most: usize) -> Manifests {
@@ -398,34 +361,23 @@ fn tolerate_no_execute(tolerations: &mut Vec<Toleration>) {
     }
 }
 
-/// JSON in the canonical form behind the UID. It depends on no feature of serde_json that another crate may enable.
-pub(super) struct Canonical<'a>(pub(super) &'a Value);
-
-impl fmt::Display for Canonical<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Value::Object(fields) => {
-                let set = fields.iter().filter(|(_, value)| !value.is_null());
-                let mut fields: Vec<_> = set.collect();
-                fields.sort_by_key(|(key, _)| *key);
-                f.write_str("{")?;
-                for (index, (key, value)) in fields.into_iter().enumerate() {
-                    let comma = if index == 0 { "" } else { "," };
-                    let key = Value::from(key.as_str());
-                    write!(f, "{comma}{key}:{}", Canonical(value))?;
-                }
-                f.write_str("}")
-            }
-            Value::Array(items) => {
-                f.write_str("[")?;
-                for (index, item) in items.iter().enumerate() {
-                    let comma = if index == 0 { "" } else { "," };
-                    write!(f, "{comma}{}", Canonical(item))?;
-                }
-                f.write_str("]")
-            }
-            scalar => write!(f, "{scalar}"),
+/// `value` in the canonical form behind the UID. It depends on no feature of serde_json that another crate may enable.
+pub(super) fn canonical_json(value: &Value) -> String {
+    match value {
+        Value::Object(fields) => {
+            let set = fields.iter().filter(|(_, value)| !value.is_null());
+            let sorted: BTreeMap<_, _> = set.collect();
+            let fields = sorted.into_iter().map(|(key, value)| {
+                let key = Value::from(key.as_str());
+                format!("{key}:{}", canonical_json(value))
+            });
+            format!("{{{}}}", fields.collect::<Vec<_>>().join(","))
         }
+        Value::Array(items) => {
+            let items: Vec<_> = items.iter().map(canonical_json).collect();
+            format!("[{}]", items.join(","))
+        }
+        scalar => scalar.to_string(),
     }
 }
 

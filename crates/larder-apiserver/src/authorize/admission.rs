@@ -129,6 +129,15 @@ impl NodeRestriction<'_> {
         Err(ApiError::forbidden(self.kind, name, why))
     }
 
+    /// 403 for the object `name` unless a rule holds; `why` says which one.
+    fn check(&self, name: &str, holds: bool, why: impl FnOnce() -> String) -> Result<(), ApiError> {
+        if holds {
+            Ok(())
+        } else {
+            self.reject(name, &why())
+        }
+    }
+
     /// A node changes, deletes and evicts the pods that are bound to it.
     fn pod_change(&self) -> Result<(), ApiError> {
         let node = self.node;
@@ -189,11 +198,9 @@ impl NodeRestriction<'_> {
         }
         let pod = ObjectKey::new(account.namespace.clone(), name);
         let pod = self.store.require(ApiKind::Pod, &pod)?;
-        if uid != pod.uid {
-            return reject(&format!(
-                "the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated"
-            ));
-        }
+        self.check(&account.name, uid == pod.uid, || {
+            format!("the UID in the bound object reference ({uid}) does not match the UID in record. The object might have been deleted and then recreated")
+        })?;
         if pod.field("spec.nodeName") != node {
             return reject("node requested token bound to a pod scheduled on a different node");
         }
@@ -203,12 +210,10 @@ impl NodeRestriction<'_> {
             Some(_) => return reject("node may only request 0 or 1 audiences"),
         };
         // CSI drivers, which may ask for other audiences, are unknown here.
-        if !projects(&pod.value(), "serviceAccountToken", "/audience", audience) {
-            return reject(&format!(
-                "audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience"
-            ));
-        }
-        Ok(())
+        let is_projected = projects(&pod.value(), "serviceAccountToken", "/audience", audience);
+        self.check(&account.name, is_projected, || {
+            format!("audience {audience:?} not found in pod spec volume, system:node:{node} is not authorized to request tokens for this audience")
+        })
     }
 
     /// A node creates mirror pods of its own, and no other pods.
@@ -218,50 +223,44 @@ impl NodeRestriction<'_> {
             "" => text(pod, "/metadata/name"),
             name => name,
         };
-        let reject = |why: String| self.reject(name, &why);
-        let only = |what: &str| reject(format!("node \"{node}\" can only create pods with {what}"));
-        if pod.pointer(MIRROR).is_none() {
-            return reject(format!(
-                "pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods"
-            ));
-        }
-        if text(pod, "/spec/nodeName") != node {
-            return only("spec.nodeName set to itself");
-        }
+        let only = |holds: bool, what: &str| {
+            self.check(name, holds, || {
+                format!("node \"{node}\" can only create pods with {what}")
+            })
+        };
+        self.check(name, pod.pointer(MIRROR).is_some(), || {
+            format!("pod does not have \"kubernetes.io/config.mirror\" annotation, node \"{node}\" can only create mirror pods")
+        })?;
+        only(
+            text(pod, "/spec/nodeName") == node,
+            "spec.nodeName set to itself",
+        )?;
         let owners = pod["metadata"]["ownerReferences"].as_array();
         let owner = match owners.map(Vec::as_slice) {
             Some([owner]) => owner,
-            None | Some([]) => return only("an owner reference set to itself"),
-            Some(_) => return only("a single owner reference set to itself"),
+            None | Some([]) => return only(false, "an owner reference set to itself"),
+            Some(_) => return only(false, "a single owner reference set to itself"),
         };
-        if owner["apiVersion"] != "v1" || owner["kind"] != "Node" || owner["name"] != node {
-            return only("an owner reference set to itself");
-        }
-        if owner["controller"] != true {
-            return only("a controller owner reference set to itself");
-        }
-        if owner["blockOwnerDeletion"] == true {
-            return reject(format!(
-                "node \"{node}\" must not set blockOwnerDeletion on an owner reference"
-            ));
-        }
-        let held = self
-            .store
-            .require(ApiKind::Node, &ObjectKey::new("", node))?;
-        if owner["uid"] != held.uid.as_str() {
+        let is_own =
+            owner["apiVersion"] == "v1" && owner["kind"] == "Node" && owner["name"] == node;
+        only(is_own, "an owner reference set to itself")?;
+        let is_controller = owner["controller"] == true;
+        only(is_controller, "a controller owner reference set to itself")?;
+        self.check(name, owner["blockOwnerDeletion"] != true, || {
+            format!("node \"{node}\" must not set blockOwnerDeletion on an owner reference")
+        })?;
+        let held = ObjectKey::new("", node);
+        let held = self.store.require(ApiKind::Node, &held)?.uid.clone();
+        self.check(name, owner["uid"] == held.as_str(), || {
             let uid = owner["uid"].as_str().unwrap_or_default();
             // The API server names the two in this order.
-            return reject(format!(
-                "node {node} UID mismatch: expected {uid} got {}",
-                held.uid
-            ));
-        }
-        match api_reference(&typed(pod)) {
-            Some(resource) => reject(format!(
-                "node \"{node}\" can not create pods that reference {resource}"
-            )),
-            None => Ok(()),
-        }
+            format!("node {node} UID mismatch: expected {uid} got {held}")
+        })?;
+        let reference = api_reference(&typed(pod));
+        self.check(name, reference.is_none(), || {
+            let resource = reference.unwrap_or_default();
+            format!("node \"{node}\" can not create pods that reference {resource}")
+        })
     }
 
     /// Whether `request` is about a pod of `node` and the account that it runs as.
@@ -272,75 +271,61 @@ impl NodeRestriction<'_> {
             "" => text(request, "/metadata/generateName"),
             name => name,
         };
-        let reject = |why: String| self.reject(shown, &why);
         let asking = spec("nodeName");
-        if asking != node {
-            return reject(format!(
-                "PodCertificateRequest.Spec.NodeName={asking:?}, which is not the requesting node {node:?}"
-            ));
-        }
+        self.check(shown, asking == node, || {
+            format!("PodCertificateRequest.Spec.NodeName={asking:?}, which is not the requesting node {node:?}")
+        })?;
         let name = spec("podName");
         let about = format!("PodCertificateRequest for pod \"{namespace}/{name}\"");
         let named = |kind: ApiKind, what: &str, namespace: &str, name: &str| {
-            let held = self.store.get(kind, &ObjectKey::new(namespace, name));
-            held.ok_or_else(|| {
-                let shown = match namespace {
-                    "" => name.to_owned(),
-                    namespace => format!("{namespace}/{name}"),
-                };
-                let singular = kind.resource().singular();
+            let key = ObjectKey::new(namespace, name);
+            self.store.get(kind, &key).ok_or_else(|| {
+                let (shown, singular) = (key.to_string(), kind.resource().singular());
                 ApiError::unexpected(format!(
                     "while retrieving {what} {shown:?} named in the PodCertificateRequest: {singular} {name:?} not found"
                 ))
             })
         };
-        let held = named(ApiKind::Node, "node", "", node)?;
-        let uid = spec("nodeUID");
-        if uid != held.uid {
-            return Err(ApiError::unexpected(format!(
-                "{about} names node UID {uid:?}, inconsistent with the running node ({:?})",
-                held.uid.as_str()
-            )));
-        }
-        let pod = named(ApiKind::Pod, "pod", namespace, name)?;
-        let uid = spec("podUID");
-        if uid != pod.uid {
-            return Err(ApiError::unexpected(format!(
-                "{about} contains pod UID ({uid:?}) which differs from running pod {:?}",
-                pod.uid.as_str()
-            )));
-        }
-        if pod.field("spec.nodeName") != node {
-            return reject(format!(
-                "pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest"
-            ));
-        }
-        if pod.value().pointer(MIRROR).is_some() {
-            return reject(format!("pod \"{namespace}/{name}\" is a mirror pod"));
-        }
-        let (account, runs_as) = (spec("serviceAccountName"), account_of(&pod.value()));
-        if account != runs_as {
-            return reject(format!(
-                "{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})"
-            ));
-        }
-        let kind = ApiKind::ServiceAccount;
-        let held = named(kind, "service account", namespace, account)?;
-        let uid = spec("serviceAccountUID");
-        if uid != held.uid {
-            return Err(ApiError::unexpected(format!(
-                "{about} names service account UID {uid:?}, which differs from the running service account ({:?})",
-                held.uid.as_str()
-            )));
-        }
+        let same_uid = |given: &str, held: &str, what: String| {
+            let error = || ApiError::unexpected(format!("{about} {what}"));
+            (given == held).then_some(()).ok_or_else(error)
+        };
+        let (held, uid) = (named(ApiKind::Node, "node", "", node)?, spec("nodeUID"));
+        let held = held.uid.as_str();
+        let what = format!("names node UID {uid:?}, inconsistent with the running node ({held:?})");
+        same_uid(uid, held, what)?;
+        let (pod, uid) = (named(ApiKind::Pod, "pod", namespace, name)?, spec("podUID"));
+        let held = pod.uid.as_str();
+        let what = format!("contains pod UID ({uid:?}) which differs from running pod {held:?}");
+        same_uid(uid, held, what)?;
+        self.check(shown, pod.field("spec.nodeName") == node, || {
+            format!("pod \"{namespace}/{name}\" is not running on node {node:?} named in the PodCertificateRequest")
+        })?;
+        let pod = pod.value();
+        self.check(shown, pod.pointer(MIRROR).is_none(), || {
+            format!("pod \"{namespace}/{name}\" is a mirror pod")
+        })?;
+        let (account, runs_as) = (spec("serviceAccountName"), account_of(&pod));
+        self.check(shown, account == runs_as, || {
+            format!("{about} contains serviceAccountName ({account:?}) that differs from running pod ({runs_as:?})")
+        })?;
+        let held = named(
+            ApiKind::ServiceAccount,
+            "service account",
+            namespace,
+            account,
+        )?;
+        let (held, uid) = (held.uid.as_str(), spec("serviceAccountUID"));
+        let what = format!(
+            "names service account UID {uid:?}, which differs from the running service account ({held:?})"
+        );
+        same_uid(uid, held, what)?;
         // Since Kubernetes 1.37; the text is larder's. No user has the verb that permits other signers.
         let signer = spec("signerName");
-        if !projects(&pod.value(), "podCertificate", "/signerName", signer) {
-            return reject(format!(
-                "signer {signer:?} not found in pod spec volume, system:node:{node} is not authorized to request certificates of this signer"
-            ));
-        }
-        Ok(())
+        let is_projected = projects(&pod, "podCertificate", "/signerName", signer);
+        self.check(shown, is_projected, || {
+            format!("signer {signer:?} not found in pod spec volume, system:node:{node} is not authorized to request certificates of this signer")
+        })
     }
 }
 

@@ -14,34 +14,25 @@ use super::PatchError;
 use crate::json::{MAX_DEPTH, depth, json_type, size};
 
 #[derive(Deserialize)]
-#[serde(tag = "op", rename_all = "lowercase")]
-enum Operation {
-    Add {
-        path: String,
-        #[serde(default)]
-        value: Value,
-    },
-    Remove {
-        path: String,
-    },
-    Replace {
-        path: String,
-        #[serde(default)]
-        value: Value,
-    },
-    Move {
-        from: String,
-        path: String,
-    },
-    Copy {
-        from: String,
-        path: String,
-    },
-    Test {
-        path: String,
-        #[serde(default)]
-        value: Value,
-    },
+struct Operation {
+    op: Op,
+    path: String,
+    /// Of `move` and `copy`.
+    from: Option<String>,
+    /// Of `add`, `replace` and `test`.
+    #[serde(default)]
+    value: Value,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Op {
+    Add,
+    Remove,
+    Replace,
+    Move,
+    Copy,
+    Test,
 }
 
 /// Most operations of one patch. Source: kube-apiserver 1.36,
@@ -77,21 +68,25 @@ pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
         copied_bytes: 0,
         steps: 0,
     };
-    for operation in operations {
-        match operation {
-            Operation::Add { path, value } => {
+    for Operation {
+        op,
+        path,
+        from,
+        value,
+    } in operations
+    {
+        let from = from.as_deref().ok_or(PatchError::Unfit);
+        match op {
+            Op::Add => {
                 let depth = depth(&value);
                 document.add(&path, value, depth)?;
             }
-            Operation::Remove { path } => document.remove(&path).map(drop)?,
-            Operation::Replace { path, value } => document.replace(&path, value)?,
-            Operation::Move { from, path } => document.move_value(&from, &path)?,
-            Operation::Copy { from, path } => document.copy(&from, &path)?,
-            Operation::Test { path, value } => {
-                if get(&document.root, &path)? != &value {
-                    return Err(PatchError::Unfit);
-                }
-            }
+            Op::Remove => document.remove(&path).map(drop)?,
+            Op::Replace => document.replace(&path, value)?,
+            Op::Move => document.move_value(from?, &path)?,
+            Op::Copy => document.copy(from?, &path)?,
+            Op::Test if *get(&document.root, &path)? == value => {}
+            Op::Test => return Err(PatchError::Unfit),
         }
     }
     Ok(document.root)

@@ -24,11 +24,6 @@ use serde_json::{Map, Value};
 
 use self::ListMerge::{Keyed, Set};
 use super::PatchError;
-use crate::resource::ApiKind;
-
-/// A list that a patch does not simply replace: the field that holds the object with the list, empty if any may; the
-/// field of the list; how it is patched.
-type MergedList = (&'static str, &'static str, ListMerge);
 
 /// How a list is patched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,66 +36,46 @@ enum ListMerge {
     Keyed(&'static str),
 }
 
-const METADATA: &[MergedList] = &[
+/// The lists that a patch does not simply replace: the field that holds the object with the list, empty if any may; the
+/// field of the list; how it is patched. Where two kinds have a list in the same place, they agree.
+const MERGED: &[(&str, &str, ListMerge)] = &[
     ("metadata", "finalizers", Set),
     ("metadata", "ownerReferences", Keyed("uid")),
-];
-
-const POD: &[MergedList] = &[
-    ("", "containers", Keyed("name")),
-    ("", "initContainers", Keyed("name")),
-    ("", "ephemeralContainers", Keyed("name")),
-    ("", "volumes", Keyed("name")),
-    ("", "imagePullSecrets", Keyed("name")),
-    ("", "hostAliases", Keyed("ip")),
-    ("", "topologySpreadConstraints", Keyed("topologyKey")),
-    ("", "resourceClaims", Keyed("name")),
-    ("", "schedulingGates", Keyed("name")),
+    ("status", "conditions", Keyed("type")),
+    // Pod
+    ("spec", "containers", Keyed("name")),
+    ("spec", "initContainers", Keyed("name")),
+    ("spec", "ephemeralContainers", Keyed("name")),
+    ("spec", "volumes", Keyed("name")),
+    ("spec", "imagePullSecrets", Keyed("name")),
+    ("spec", "hostAliases", Keyed("ip")),
+    ("spec", "topologySpreadConstraints", Keyed("topologyKey")),
+    ("spec", "resourceClaims", Keyed("name")),
+    ("spec", "schedulingGates", Keyed("name")),
     ("", "env", Keyed("name")),
     ("", "volumeMounts", Keyed("mountPath")),
     ("", "volumeDevices", Keyed("devicePath")),
     ("containers", "ports", Keyed("containerPort")),
     ("initContainers", "ports", Keyed("containerPort")),
     ("ephemeralContainers", "ports", Keyed("containerPort")),
-    ("status", "conditions", Keyed("type")),
     ("status", "podIPs", Keyed("ip")),
     ("status", "hostIPs", Keyed("ip")),
     ("status", "resourceClaimStatuses", Keyed("name")),
-];
-
-const NODE: &[MergedList] = &[
+    // Node
     ("spec", "podCIDRs", Set),
-    ("status", "conditions", Keyed("type")),
     ("status", "addresses", Keyed("type")),
-];
-
-const SERVICE: &[MergedList] = &[
+    // Service
     ("spec", "ports", Keyed("port")),
-    ("status", "conditions", Keyed("type")),
+    // ServiceAccount
+    ("", "secrets", Keyed("name")),
 ];
-
-const SERVICE_ACCOUNT: &[MergedList] = &[("", "secrets", Keyed("name"))];
-
-const CONDITIONS: &[MergedList] = &[("status", "conditions", Keyed("type"))];
 
 /// How the list `field` below `parent` is patched.
-fn list(kind: ApiKind, parent: &str, field: &str) -> ListMerge {
-    let own: &[MergedList] = match kind {
-        ApiKind::Pod => POD,
-        ApiKind::Node => NODE,
-        ApiKind::Service => SERVICE,
-        ApiKind::ServiceAccount => SERVICE_ACCOUNT,
-        ApiKind::Namespace | ApiKind::PodCertificateRequest => CONDITIONS,
-        ApiKind::ConfigMap
-        | ApiKind::Secret
-        | ApiKind::Event
-        | ApiKind::ClusterTrustBundle
-        | ApiKind::Lease
-        | ApiKind::CsiDriver => &[],
+fn list(parent: &str, field: &str) -> ListMerge {
+    let is_it = |(above, name, _): &&(&str, &str, _)| {
+        *name == field && (above.is_empty() || *above == parent)
     };
-    let is_it =
-        |(above, name, _): &&MergedList| *name == field && (above.is_empty() || *above == parent);
-    let found = METADATA.iter().chain(own).find(is_it);
+    let found = MERGED.iter().find(is_it);
     found.map_or(ListMerge::Atomic, |(.., merge)| *merge)
 }
 
@@ -111,14 +86,14 @@ const SET_ORDER: &str = "$setElementOrder/";
 
 type Fields = Map<String, Value>;
 
-/// What `patch` makes of `target`, an object of `kind`.
+/// What `patch` makes of `target`.
 ///
 /// Directives stay in parts of the patch that are copied as a whole, as they do upstream; see [`without_directives`].
-pub(super) fn apply(kind: ApiKind, target: Value, patch: &Value) -> Result<Value, PatchError> {
+pub(super) fn apply(target: Value, patch: &Value) -> Result<Value, PatchError> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(malformed("it is not an object"));
     };
-    merge_object(kind, "", target, patch).map(Value::Object)
+    merge_object("", target, patch).map(Value::Object)
 }
 
 /// Drops directives and nulls, which no field of an object can hold. An API server drops them when it decodes what a
@@ -141,12 +116,7 @@ pub(super) fn without_directives(value: Value) -> Value {
 }
 
 /// Merges `patch` into `target`, the value of the field `parent`.
-fn merge_object(
-    kind: ApiKind,
-    parent: &str,
-    mut target: Fields,
-    patch: &Fields,
-) -> Result<Fields, PatchError> {
+fn merge_object(parent: &str, mut target: Fields, patch: &Fields) -> Result<Fields, PatchError> {
     match patch.get(PATCH).map(Value::as_str) {
         None => {}
         Some(Some("replace")) => {
@@ -162,7 +132,7 @@ fn merge_object(
     }
     for (directive, order) in patch {
         if let Some(field) = directive.strip_prefix(SET_ORDER) {
-            merge_and_order(kind, parent, field, &mut target, patch, order)?;
+            merge_and_order(parent, field, &mut target, patch, order)?;
         }
     }
     for (field, change) in patch {
@@ -179,7 +149,7 @@ fn merge_object(
             && !field.starts_with(SET_ORDER)
             && !patch.contains_key(&format!("{SET_ORDER}{field}"))
         {
-            let merged = merge_field(kind, parent, field, target.remove(field), change)?;
+            let merged = merge_field(parent, field, target.remove(field), change)?;
             target.extend(merged.map(|merged| (field.clone(), merged)));
         }
     }
@@ -203,14 +173,13 @@ fn retain(target: &mut Fields, patch: &Fields, retained: &Value) -> Result<(), P
 
 /// Merges the list `field` of `patch`, if there is one, and puts the whole in the given order.
 fn merge_and_order(
-    kind: ApiKind,
     parent: &str,
     field: &str,
     target: &mut Fields,
     patch: &Fields,
     order: &Value,
 ) -> Result<(), PatchError> {
-    let (order, list) = (items(order, SET_ORDER)?, list(kind, parent, field));
+    let (order, list) = (items(order, SET_ORDER)?, list(parent, field));
     let change = match patch.get(field) {
         Some(change) => Some(items(change, field)?),
         None => None,
@@ -230,7 +199,7 @@ fn merge_and_order(
         (Some(held), Some(change)) if list == ListMerge::Atomic => (change.to_vec(), held),
         (Some(held), Some(change)) => {
             let length = held.len();
-            let merged = merge_items(kind, field, list, held, change)?;
+            let merged = merge_items(field, list, held, change)?;
             // Upstream, new items take the places of deleted ones there.
             let before = merged.items.iter().take(length).cloned().collect();
             (merged.in_order(list)?, before)
@@ -260,7 +229,6 @@ fn check_order(change: &[Value], order: &[Value], list: ListMerge) -> Result<(),
 
 /// What `change` makes of a field that holds `held`; `None` if nothing stays.
 fn merge_field(
-    kind: ApiKind,
     parent: &str,
     field: &str,
     held: Option<Value>,
@@ -268,12 +236,12 @@ fn merge_field(
 ) -> Result<Option<Value>, PatchError> {
     match (held, change) {
         (Some(Value::Object(held)), Value::Object(change)) => {
-            merge_object(kind, field, held, change).map(|merged| Some(Value::Object(merged)))
+            merge_object(field, held, change).map(|merged| Some(Value::Object(merged)))
         }
         (Some(Value::Array(held)), Value::Array(change)) => {
-            let merged = match list(kind, parent, field) {
+            let merged = match list(parent, field) {
                 ListMerge::Atomic => change.clone(),
-                list => merge_items(kind, field, list, held, change)?.in_order(list)?,
+                list => merge_items(field, list, held, change)?.in_order(list)?,
             };
             Ok(Some(Value::Array(merged)))
         }
@@ -312,7 +280,6 @@ impl MergedItems {
 }
 
 fn merge_items(
-    kind: ApiKind,
     field: &str,
     list: ListMerge,
     held: Vec<Value>,
@@ -344,7 +311,7 @@ fn merge_items(
                 let target = &mut items[*place.get()];
                 let held = target.as_object_mut().map(std::mem::take);
                 let held = held.ok_or_else(no_object)?;
-                *target = Value::Object(merge_object(kind, field, held, change)?);
+                *target = Value::Object(merge_object(field, held, change)?);
             }
             Entry::Vacant(place) => {
                 place.insert(items.len());
@@ -464,7 +431,7 @@ mod tests {
 
     #[track_caller]
     fn check(target: Value, patch: Value, expected: Value) {
-        assert_eq!(apply(ApiKind::Pod, target, &patch).unwrap(), expected);
+        assert_eq!(apply(target, &patch).unwrap(), expected);
     }
 
     fn spec(containers: Value) -> Value {
@@ -563,7 +530,7 @@ mod tests {
         });
         let target = json!({"spec": {"containers": named(0, 20_000)}, "metadata": {"finalizers": (10_000..30_000).collect::<Vec<_>>()}});
         // Compared item by item it takes minutes, and the runner ends the test.
-        let patched = apply(ApiKind::Pod, target, &patch).unwrap();
+        let patched = apply(target, &patch).unwrap();
         assert_eq!(
             patched["spec"]["containers"].as_array().unwrap().len(),
             40_000
@@ -591,22 +558,14 @@ mod tests {
             json!({"spec": {"$patch": "nonsense"}}),
             json!({"spec": {"$retainKeys": 1}}),
         ] {
-            assert!(
-                apply(ApiKind::Pod, spec(json!([])), &patch).is_err(),
-                "{patch}"
-            );
+            assert!(apply(spec(json!([])), &patch).is_err(), "{patch}");
         }
     }
 
     #[test]
     fn config_map_data_is_merged() {
         let patch = json!({"data": {"a": null, "b": "2"}});
-        let patched = apply(
-            ApiKind::ConfigMap,
-            json!({"data": {"a": "1", "c": "3"}}),
-            &patch,
-        )
-        .unwrap();
+        let patched = apply(json!({"data": {"a": "1", "c": "3"}}), &patch).unwrap();
         assert_eq!(patched, json!({"data": {"b": "2", "c": "3"}}));
     }
 }

@@ -15,7 +15,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::{PatchType, json, merge, strategic};
-use crate::resource::ApiKind;
 
 /// Number of recorded cases, and of those that each run asks kubectl again.
 const CASES: u64 = 400;
@@ -50,11 +49,11 @@ impl Case {
 
     fn ours(&self) -> Option<Value> {
         let object = self.object.clone();
-        let (kind, patch) = (kind(&object), &self.patch);
+        let patch = &self.patch;
         match PatchType::of_media_type(&format!("application/{}", self.media_type()))? {
             PatchType::Json => json::apply(object, patch).ok(),
             PatchType::Merge => Some(merge::apply(object, patch)),
-            PatchType::StrategicMerge => strategic::apply(kind, object, patch).ok(),
+            PatchType::StrategicMerge => strategic::apply(object, patch).ok(),
         }
     }
 
@@ -86,15 +85,6 @@ impl Case {
             .status
             .success()
             .then(|| serde_json::from_slice(&output.stdout).unwrap())
-    }
-}
-
-fn kind(object: &Value) -> ApiKind {
-    match object["kind"].as_str() {
-        Some("Pod") => ApiKind::Pod,
-        Some("Service") => ApiKind::Service,
-        Some("ServiceAccount") => ApiKind::ServiceAccount,
-        _ => ApiKind::ConfigMap,
     }
 }
 

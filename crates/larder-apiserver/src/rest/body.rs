@@ -24,7 +24,7 @@ pub struct Body {
     pieces: Pieces,
     /// How it goes wrong.
     pub(super) fault: Option<StreamFault>,
-    /// Its JSON is of the stored version and sent as `v1`.
+    /// The next frame is to be of `v1` and not of the version that is stored.
     stable: bool,
 }
 
@@ -67,14 +67,6 @@ impl Body {
 
     /// The same body with objects in `v1` of their group.
     pub(super) fn stable(mut self) -> Self {
-        match &mut self.content {
-            // Here, since a response states its length.
-            Content::Whole(bytes) => {
-                *bytes = joined(versions::stable(std::mem::take(bytes)).into());
-            }
-            Content::List(list) => list.stable(),
-            Content::Watch(_) | Content::Ended => {}
-        }
         self.stable = true;
         self
     }
@@ -84,9 +76,6 @@ impl Body {
         let pieces = match &mut self.content {
             Content::Ended => Pieces::new(),
             Content::Watch(stream) => match ready!(stream.poll_next(context)) {
-                Some(Ok(pieces)) if self.stable => {
-                    pieces.into_iter().flat_map(versions::stable).collect()
-                }
                 Some(Ok(pieces)) => pieces,
                 ended => return Poll::Ready(ended),
             },
@@ -97,6 +86,13 @@ impl Body {
                 Pieces::from([bytes])
             }
         };
+        let pieces = if self.stable {
+            pieces.into_iter().flat_map(versions::stable).collect()
+        } else {
+            pieces
+        };
+        // Each event of a watch says its version, and of anything else the beginning.
+        self.stable &= matches!(self.content, Content::Watch(_));
         let has_text = pieces.iter().any(|piece| !piece.is_empty());
         Poll::Ready(has_text.then_some(Ok(pieces)))
     }
@@ -174,6 +170,7 @@ impl http_body::Body for Body {
 
     fn size_hint(&self) -> SizeHint {
         let left = match &self.content {
+            _ if self.stable => return SizeHint::default(),
             Content::Whole(bytes) => bytes.len(),
             Content::List(list) => list.left,
             Content::Watch(_) => return SizeHint::default(),

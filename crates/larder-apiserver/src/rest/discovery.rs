@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::reviews::{AUTHENTICATION, AUTHORIZATION, REVIEWS, plural};
 use crate::{
-    resource::{ApiKind, Resource, group_version},
+    resource::{RESOURCES, Resource, group_version},
     versions::{CERTIFICATES, CertificatesVersions, STORED},
 };
 
@@ -104,34 +104,36 @@ fn api_group(group: &str, versions: &[&str]) -> Value {
 fn resources(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
     for (_, kind) in REVIEWS.iter().filter(|(of, _)| *of == group) {
-        resources.push(json!({
-            "name": plural(kind),
-            "singularName": kind.to_lowercase(),
-            "namespaced": false,
-            "kind": kind,
-            "verbs": ["create"],
-        }));
+        let (name, singular) = (plural(kind), kind.to_lowercase());
+        resources.push(api_resource(
+            &name,
+            &singular,
+            false,
+            kind,
+            json!(["create"]),
+        ));
     }
     for resource in of_group(group, version) {
-        let mut entry = json!({
-            "name": resource.plural,
-            "singularName": resource.singular(),
-            "namespaced": resource.namespaced,
-            "kind": resource.name,
-            "verbs": ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"],
-        });
+        let (plural, namespaced) = (resource.plural, resource.namespaced);
+        let singular = resource.singular();
+        let verbs = json!([
+            "create",
+            "delete",
+            "deletecollection",
+            "get",
+            "list",
+            "patch",
+            "update",
+            "watch"
+        ]);
+        let mut entry = api_resource(plural, &singular, namespaced, resource.name, verbs);
         if !resource.short_names.is_empty() {
             entry["shortNames"] = json!(resource.short_names);
         }
         resources.push(entry);
         for (subresource, kind, verbs) in resource.subresources() {
-            let mut entry = json!({
-                "name": format!("{}/{subresource}", resource.plural),
-                "singularName": "",
-                "namespaced": resource.namespaced,
-                "kind": kind,
-                "verbs": verbs,
-            });
+            let name = format!("{plural}/{subresource}");
+            let mut entry = api_resource(&name, "", namespaced, kind, json!(verbs));
             // Of another group than the resource.
             if let Some(group) = match kind {
                 "Eviction" => Some("policy"),
@@ -148,6 +150,10 @@ fn resources(group: &str, version: &str) -> Value {
     json!({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": resources})
 }
 
+fn api_resource(name: &str, singular: &str, namespaced: bool, kind: &str, verbs: Value) -> Value {
+    json!({"name": name, "singularName": singular, "namespaced": namespaced, "kind": kind, "verbs": verbs})
+}
+
 fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resource> {
     let stored = if group == CERTIFICATES {
         STORED
@@ -155,7 +161,7 @@ fn of_group(group: &str, version: &str) -> impl Iterator<Item = &'static Resourc
         version
     };
     let fits = move |resource: &&Resource| (resource.group, resource.version) == (group, stored);
-    ApiKind::ALL.into_iter().map(ApiKind::resource).filter(fits)
+    RESOURCES.iter().filter(fits)
 }
 
 /// No schemas: bodies are checked here. `kubectl` only looks whether PATCH takes `fieldValidation`, and then leaves

@@ -13,7 +13,6 @@ use crate::{
     resource::ApiKind,
     store::Page,
     unread::{Pieces, Share, Unread},
-    versions,
 };
 
 /// Smaller items are joined up to this length.
@@ -53,15 +52,6 @@ impl ListBody {
             objects: page.objects.into_iter(),
             share: None,
         }
-    }
-
-    /// The same in `v1` of its group.
-    pub(super) fn stable(&mut self) {
-        let before = self.before.len();
-        self.before = versions::stable(std::mem::take(&mut self.before))
-            .concat()
-            .into();
-        self.left = self.left - before + self.before.len();
     }
 
     /// Counts what it holds, and what its next piece will.

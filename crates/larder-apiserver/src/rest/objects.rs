@@ -141,7 +141,7 @@ impl ObjectRequest<'_> {
                     .and_then(PatchType::of_media_type)
                     .ok_or_else(ApiError::unsupported_patch)?;
                 let body = parse_json(body)?;
-                self.update(part, params, |old| patch_type.apply(kind, old, &body))
+                self.update(part, params, |old| patch_type.apply(old, &body))
             }
             (Verb::Delete, Some(key)) => {
                 let options = self.delete_options(body)?;

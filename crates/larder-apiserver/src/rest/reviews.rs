@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::{
     ApiError, ApiServer, Authorization, User,
     authorize::Attempt,
-    json::{decode, set_default, text, without_values},
+    json::{decode, set_default, text},
     request::Verb,
     status::Cause,
 };
@@ -44,10 +44,7 @@ pub(super) fn is_review(group: &str, name: &str) -> bool {
 /// Rejects a review with a field of the wrong type.
 fn check<T: DeserializeOwned>(kind: &str, review: &Value) -> Result<(), ApiError> {
     let checked = decode::<T>(review).map(drop);
-    checked.map_err(|reason| {
-        let why = without_values(&reason);
-        ApiError::bad_request(format!("the body is not a {kind}: {why}"))
-    })
+    checked.map_err(|why| ApiError::bad_request(format!("the body is not a {kind}: {why}")))
 }
 
 impl ApiServer {

@@ -16,15 +16,16 @@ pub(crate) struct LabelSelector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Requirement {
     key: SmolStr,
-    operator: Operator,
+    /// The condition must not hold.
+    is_negated: bool,
+    condition: Condition,
 }
 
+/// A condition on a label. Without the label, none holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Operator {
+enum Condition {
     Exists,
-    DoesNotExist,
     In(BTreeSet<SmolStr>),
-    NotIn(BTreeSet<SmolStr>),
     GreaterThan(i64),
     LessThan(i64),
 }
@@ -64,23 +65,29 @@ impl LabelSelector {
     }
 
     pub(super) fn matches(&self, object: &Object) -> bool {
-        self.requirements
-            .iter()
-            .all(|requirement| requirement.operator.accepts(object.label(&requirement.key)))
+        self.requirements.iter().all(
+            |Requirement {
+                 key,
+                 is_negated,
+                 condition,
+             }| {
+                let holds = object
+                    .label(key)
+                    .is_some_and(|value| condition.holds(value));
+                holds != *is_negated
+            },
+        )
     }
 }
 
-impl Operator {
-    fn accepts(&self, value: Option<&str>) -> bool {
-        let number = || value?.parse::<i64>().ok();
+impl Condition {
+    fn holds(&self, value: &str) -> bool {
+        let number = || value.parse::<i64>();
         match self {
-            Self::Exists => value.is_some(),
-            Self::DoesNotExist => value.is_none(),
-            Self::In(values) => value.is_some_and(|value| values.contains(value)),
-            // A label that is absent is not in any set.
-            Self::NotIn(values) => value.is_none_or(|value| !values.contains(value)),
-            Self::GreaterThan(bound) => number().is_some_and(|number| number > *bound),
-            Self::LessThan(bound) => number().is_some_and(|number| number < *bound),
+            Self::Exists => true,
+            Self::In(values) => values.contains(value),
+            Self::GreaterThan(bound) => number().is_ok_and(|number| number > *bound),
+            Self::LessThan(bound) => number().is_ok_and(|number| number < *bound),
         }
     }
 }
@@ -114,8 +121,8 @@ fn is_word(token: &str) -> bool {
 impl Requirement {
     /// Reads one requirement and returns it with what follows.
     fn parse<'t, 'a>(tokens: &'t [&'a str]) -> Result<(Self, &'t [&'a str]), String> {
-        let (key, operator, rest) = match tokens {
-            ["!", key, rest @ ..] if is_word(key) => (key, Operator::DoesNotExist, rest),
+        let (key, is_negated, condition, rest) = match tokens {
+            ["!", key, rest @ ..] if is_word(key) => (key, true, Condition::Exists, rest),
             [] => return Err("found '', expected: identifier".to_owned()),
             [found, ..] if !is_word(found) => {
                 return Err(format!("found '{found}', expected: identifier"));
@@ -127,32 +134,24 @@ impl Requirement {
                     rest => ("", rest),
                 };
                 let values = BTreeSet::from([label_value(value)?]);
-                let operator = match *sign {
-                    "=" => Operator::In(values),
-                    _ => Operator::NotIn(values),
-                };
-                (key, operator, rest)
+                (key, *sign == "!=", Condition::In(values), rest)
             }
             [key, sign @ (">" | "<"), bound, rest @ ..] if is_word(bound) => {
                 let bound = bound
                     .parse()
                     .map_err(|_| format!("'{bound}' is not an integer"))?;
-                let operator = match *sign {
-                    ">" => Operator::GreaterThan(bound),
-                    _ => Operator::LessThan(bound),
+                let condition = match *sign {
+                    ">" => Condition::GreaterThan(bound),
+                    _ => Condition::LessThan(bound),
                 };
-                (key, operator, rest)
+                (key, false, condition, rest)
             }
             [key, word @ ("in" | "notin"), "(", rest @ ..] => {
                 let (values, rest) = set(rest)?;
-                let operator = match *word {
-                    "in" => Operator::In(values),
-                    _ => Operator::NotIn(values),
-                };
-                (key, operator, rest)
+                (key, *word == "notin", Condition::In(values), rest)
             }
             [key, rest @ ..] if !rest.first().is_some_and(|next| is_word(next)) => {
-                (key, Operator::Exists, rest)
+                (key, false, Condition::Exists, rest)
             }
             [_, "in" | "notin", rest @ ..] => {
                 let found = rest.first().unwrap_or(&"");
@@ -168,8 +167,12 @@ impl Requirement {
         if !is_qualified_name(key) {
             return Err(format!("'{key}' is not a label key"));
         }
-        let key = SmolStr::new(key);
-        Ok((Self { key, operator }, rest))
+        let requirement = Self {
+            key: SmolStr::new(key),
+            is_negated,
+            condition,
+        };
+        Ok((requirement, rest))
     }
 }
 

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use jiff::SignedDuration;
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest};
-use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::TOKEN_SECS};
+use larder_objects::{ObjectKey, defaults::TOKEN_EXPIRATION_SECS, validation::token_secs_problem};
 use serde_json::{Value, json};
 
 use super::{Writer, metadata::check_name};
 use crate::{
     clock::rfc3339,
-    json::{decode, without_values},
+    json::decode,
     object::Object,
+    references::account_of,
     resource::ApiKind,
     status::{ApiError, Cause},
     tokens::ISSUER,
@@ -23,8 +24,7 @@ impl Writer {
         let mut body = body;
         body["apiVersion"] = "authentication.k8s.io/v1".into();
         body["kind"] = "TokenRequest".into();
-        let request: TokenRequest = decode(&body).map_err(|reason| {
-            let why = without_values(&reason);
+        let request: TokenRequest = decode(&body).map_err(|why| {
             ApiError::bad_request(format!("the body is not a TokenRequest: {why}"))
         })?;
         let spec = request.spec.unwrap_or_default();
@@ -32,14 +32,7 @@ impl Writer {
         check_name(given, &key.name)?;
         let account = self.store.require(ApiKind::ServiceAccount, key)?;
         let seconds = spec.expiration_seconds.unwrap_or(TOKEN_EXPIRATION_SECS);
-        let problem = match seconds {
-            _ if TOKEN_SECS.contains(&seconds) => None,
-            _ if seconds < *TOKEN_SECS.start() => {
-                Some("may not specify a duration less than 10 minutes")
-            }
-            _ => Some("may not specify a duration larger than 2^32 seconds"),
-        };
-        if let Some(problem) = problem {
+        if let Some(problem) = token_secs_problem(seconds) {
             let why = format_args!("{seconds}: {problem}");
             let cause = Cause::invalid("spec.expirationSeconds", why);
             return Err(ApiError::invalid("TokenRequest", "", vec![cause]));
@@ -93,17 +86,11 @@ impl Writer {
         let bound = self
             .store
             .require(kind, &ObjectKey::new(namespace, &*name))?;
-        if kind == ApiKind::Pod {
-            let runs_as = match bound.field("spec.serviceAccountName") {
-                "" => "default",
-                named => named,
-            };
-            if runs_as != account.name {
-                return Err(ApiError::bad_request(format!(
-                    "cannot bind token for serviceaccount \"{}\" to pod running with different serviceaccount name.",
-                    account.name
-                )));
-            }
+        if kind == ApiKind::Pod && account_of(&bound.value()) != account.name {
+            return Err(ApiError::bad_request(format!(
+                "cannot bind token for serviceaccount \"{}\" to pod running with different serviceaccount name.",
+                account.name
+            )));
         }
         if !uid.is_empty() && bound.uid != uid {
             let why = format!(

@@ -6,7 +6,7 @@ use larder_objects::{
 };
 use serde_json::{Value, json};
 
-use super::options::FieldValidation;
+use super::options::{FieldValidation, WriteParams};
 use crate::{
     json::{MAX_DEPTH, depth, json_type},
     resource::{ApiKind, Resource},
@@ -15,7 +15,7 @@ use crate::{
 
 /// Why a body is not an object of its kind.
 #[derive(Debug)]
-pub(super) enum BodyError {
+enum BodyError {
     /// It is of another kind; the whole text.
     OtherType(String),
     /// A field is of another type, or not known; the reason alone.
@@ -27,21 +27,18 @@ impl BodyError {
         Self::Unreadable(why.into())
     }
 
-    /// 400, as for a whole body.
-    pub(super) fn of_body(self, resource: &Resource) -> ApiError {
+    /// 400 for a whole body, 422 for what a patch makes of an object.
+    fn rejection(self, resource: &Resource, is_patch: bool) -> ApiError {
         let (kind, version) = (resource.name, resource.version);
-        ApiError::bad_request(match self {
-            Self::OtherType(text) => text,
-            Self::Unreadable(why) => {
-                format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}")
+        match self {
+            Self::OtherType(why) | Self::Unreadable(why) if is_patch => {
+                ApiError::invalid_unnamed("", "", Cause::invalid("patch", why))
             }
-        })
-    }
-
-    /// 422, as for what a patch makes of an object.
-    pub(super) fn of_patch(self) -> ApiError {
-        let (Self::OtherType(why) | Self::Unreadable(why)) = self;
-        ApiError::invalid_unnamed("", "", Cause::invalid("patch", why))
+            Self::OtherType(text) => ApiError::bad_request(text),
+            Self::Unreadable(why) => ApiError::bad_request(format!(
+                "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+            )),
+        }
     }
 }
 
@@ -51,6 +48,15 @@ impl BodyError {
 ///
 /// Another kind, a field of the wrong type, or, if the client wants that, an unknown field.
 pub(super) fn decode(
+    resource: &Resource,
+    body: Value,
+    params: WriteParams,
+) -> Result<(Value, Vec<String>), ApiError> {
+    let decoded = try_decode(resource, body, params.field_validation);
+    decoded.map_err(|error| error.rejection(resource, params.patch))
+}
+
+fn try_decode(
     resource: &Resource,
     mut body: Value,
     field_validation: FieldValidation,
@@ -337,8 +343,8 @@ mod tests {
     use super::*;
 
     fn rejected(kind: ApiKind, body: Value) -> String {
-        let decoded = decode(kind.resource(), body, FieldValidation::Warn);
-        decoded.unwrap_err().of_body(kind.resource()).to_string()
+        let decoded = decode(kind.resource(), body, WriteParams::default());
+        decoded.unwrap_err().to_string()
     }
 
     #[test]
@@ -387,14 +393,14 @@ mod tests {
     fn quantities_and_bytes_are_stored_in_one_form() {
         let resources = json!({"limits": {"cpu": 0.5, "memory": "1024Mi"}});
         let pod = json!({"spec": {"containers": [{"name": "c", "resources": resources}]}});
-        let (pod, _) = decode(ApiKind::Pod.resource(), pod, FieldValidation::Warn).unwrap();
+        let (pod, _) = decode(ApiKind::Pod.resource(), pod, WriteParams::default()).unwrap();
         assert_eq!(
             pod["spec"]["containers"][0]["resources"]["limits"],
             json!({"cpu": "500m", "memory": "1Gi"})
         );
         let secret = json!({"data": {"a": [104, 105], "b": "aG\nk=", "c": null}});
         let (secret, _) =
-            decode(ApiKind::Secret.resource(), secret, FieldValidation::Warn).unwrap();
+            decode(ApiKind::Secret.resource(), secret, WriteParams::default()).unwrap();
         assert_eq!(secret["data"], json!({"a": "aGk=", "b": "aGk=", "c": ""}));
     }
 }

@@ -156,22 +156,18 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
             _ => None,
         })
         .collect();
-    let leaf = match certificates.as_deref() {
-        Some([leaf, ..]) => leaf,
-        Some([]) => {
-            let rule = "issued certificate chain must contain at least one certificate";
-            return causes.push(invalid(field, chain, rule));
-        }
-        None => {
-            let rule = "issued certificate chain must consist of PEM-wrapped certificates only";
-            return causes.push(invalid(field, chain, rule));
-        }
-    };
     let asked = stub(request);
-    if asked.as_deref().and_then(requested_key) != Some(leaf.public_key) {
-        let rule = "leaf certificate was not issued to the requested public key";
-        return causes.push(invalid(field, chain, rule));
-    }
+    let asked = asked.as_deref().and_then(requested_key);
+    let leaf = match certificates.as_deref() {
+        Some([leaf, ..]) if asked == Some(leaf.public_key) => Ok(leaf),
+        Some([_, ..]) => Err("leaf certificate was not issued to the requested public key"),
+        Some([]) => Err("issued certificate chain must contain at least one certificate"),
+        None => Err("issued certificate chain must consist of PEM-wrapped certificates only"),
+    };
+    let leaf = match leaf {
+        Ok(leaf) => leaf,
+        Err(rule) => return causes.push(invalid(field, chain, rule)),
+    };
     let time = |field: &str| text(request, &format!("/status/{field}")).to_owned();
     for (name, encoded, shown) in [
         ("notBefore", &leaf.not_before, "NotBefore"),
@@ -205,21 +201,17 @@ fn check_issued(request: &Value, now: Timestamp, causes: &mut Vec<Cause>) {
         causes.push(Cause::invalid(field, &rule));
     }
     let (field, given) = ("status.beginRefreshAt", time("beginRefreshAt"));
-    match parsed(&given) {
+    let rule = match parsed(&given) {
         None => {
             let rule = "must be present and in the range [notbefore+10min, notafter-10min]";
-            causes.push(Cause::required(field, rule));
+            return causes.push(Cause::required(field, rule));
         }
-        Some(refresh) if refresh.duration_since(begin) < MARGIN => {
-            let rule = "must be at least 10 minutes after status.notBefore";
-            causes.push(invalid(field, &given, rule));
-        }
-        Some(refresh) if end.duration_since(refresh) < MARGIN => {
-            let rule = "must be at least 10 minutes before status.notAfter";
-            causes.push(invalid(field, &given, rule));
-        }
-        Some(_) => {}
-    }
+        Some(refresh) if refresh.duration_since(begin) < MARGIN => "after status.notBefore",
+        Some(refresh) if end.duration_since(refresh) < MARGIN => "before status.notAfter",
+        Some(_) => return,
+    };
+    let rule = format!("must be at least 10 minutes {rule}");
+    causes.push(invalid(field, &given, &rule));
 }
 
 /// The PKCS#10 request in DER.

@@ -79,7 +79,7 @@ impl Writer {
             }
             if finished {
                 if let Ok(object) = self.store.delete(&current) {
-                    self.after_delete(&object);
+                    self.finish_namespace(&object.key.namespace);
                     return Ok(Deleted::Gone(last(object, value)));
                 }
             } else if value == current.value() {

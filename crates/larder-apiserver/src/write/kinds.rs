@@ -1,6 +1,6 @@
 //! Handling of single kinds, beyond their metadata.
 
-use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::api::core::v1::{NodeSystemInfo, PodSpec};
 use larder_objects::{
     defaults::CERTIFICATE_EXPIRATION_SECS, manifest::fold_string_data, qos_class,
 };
@@ -72,25 +72,13 @@ pub(super) fn for_update(resource: &Resource, old: &Value, value: &mut Value, pa
 
 /// Adds the structures of a status that kube-apiserver always shows, empty ones as well.
 fn complete(resource: &Resource, value: &mut Value) {
-    /// Of `nodeInfo`.
-    const NODE_INFO: [&str; 10] = [
-        "architecture",
-        "bootID",
-        "containerRuntimeVersion",
-        "kernelVersion",
-        "kubeProxyVersion",
-        "kubeletVersion",
-        "machineID",
-        "operatingSystem",
-        "osImage",
-        "systemUUID",
-    ];
     match resource.kind {
         ApiKind::Node => {
             let endpoints = &mut value["status"]["daemonEndpoints"];
             set_default(&mut endpoints["kubeletEndpoint"]["Port"], 0);
-            for field in NODE_INFO {
-                set_default(&mut value["status"]["nodeInfo"][field], "");
+            let empty = json!(NodeSystemInfo::default());
+            for (field, empty) in empty.as_object().into_iter().flatten() {
+                set_default(&mut value["status"]["nodeInfo"][field], empty.clone());
             }
         }
         ApiKind::Service => set_default(&mut value["status"]["loadBalancer"], json!({})),

@@ -6,10 +6,15 @@ use larder_objects::ObjectKey;
 use serde_json::json;
 
 use super::{
-    Part, Writer, metadata,
+    Part, Writer,
     options::{DeleteOptions, WriteParams},
 };
-use crate::{object::Object, resource::ApiKind, selector::Filter, status::ApiError};
+use crate::{
+    object::Object,
+    resource::{ApiKind, RESOURCES},
+    selector::Filter,
+    status::ApiError,
+};
 
 /// The namespaces of a new server.
 const FIRST: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kube-system"];
@@ -81,27 +86,15 @@ impl Writer {
         self.finish_namespace(name);
     }
 
-    /// What follows when `object` is gone.
-    pub(super) fn after_delete(&self, object: &Object) {
-        if !object.key.namespace.is_empty() {
-            self.finish_namespace(&object.key.namespace);
-        }
-    }
-
-    /// Lets a namespace go that is terminating and empty.
-    fn finish_namespace(&self, name: &str) {
+    /// Lets a namespace go that is terminating and empty: after each deletion in it.
+    pub(super) fn finish_namespace(&self, name: &str) {
         while let Some(current) = self.terminating(name) {
             if self.content(name, Some(1)).next().is_some() {
                 return;
             }
             let mut value = current.value();
             value["spec"]["finalizers"] = json!([]);
-            let stored = if metadata::is_finished(&value) {
-                self.store.delete(&current)
-            } else {
-                self.store.replace(&current, value)
-            };
-            if stored.is_ok() {
+            if self.store_or_delete(&current, value).is_ok() {
                 return;
             }
         }
@@ -113,10 +106,9 @@ impl Writer {
             namespace: Some(namespace.into()),
             ..Filter::default()
         };
-        let kinds = ApiKind::ALL.into_iter();
-        let kinds = kinds.filter(|kind| kind.resource().namespaced);
-        kinds.flat_map(move |kind| {
-            let page = self.store.list(kind, &filter, None, None, limit);
+        let resources = RESOURCES.iter().filter(|resource| resource.namespaced);
+        resources.flat_map(move |resource| {
+            let page = self.store.list(resource.kind, &filter, None, None, limit);
             // Only an older state than the present one may be gone.
             page.map(|page| page.objects).unwrap_or_default()
         })

@@ -5,7 +5,7 @@ use serde_json::Value;
 use smol_str::SmolStr;
 
 use crate::{
-    json::{decode, without_values},
+    json::decode,
     query::Query,
     status::{ApiError, Cause},
 };
@@ -116,8 +116,7 @@ impl DeleteOptions {
                 "no kind \"{kind}\" is registered for version \"{version}\" in scheme \"k8s.io/apimachinery/pkg/apis/meta/internalversion/scheme/register.go:27\""
             )));
         }
-        let options: Self = decode(body).map_err(|reason| {
-            let why = without_values(&reason);
+        let options: Self = decode(body).map_err(|why| {
             ApiError::bad_request(format!("the body is not DeleteOptions: {why}"))
         })?;
         options.checked()

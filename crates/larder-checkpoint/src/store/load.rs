@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::{INDEX, MAX_FILE_BYTES, directory::StoreError};
 use crate::{
-    index::{CopyId, CopyState, FileRef, Index, Malformed},
+    index::{CopyId, FileRef, Index, Malformed},
     key::Keyring,
     seal::{FileName, KeyId, Opened, Owner, SealContext, SealError, digest, open},
 };
@@ -214,7 +214,7 @@ pub(super) fn load<T>(
             verified_at: entry.verified_at.unwrap_or(written_at),
             bytes: 0,
         };
-        if let CopyState::File { file, .. } = &entry.kept {
+        if let Some(file) = &entry.file {
             unlisted.remove(&file.name);
             let copy = reader.copy(id, file);
             let decoded =

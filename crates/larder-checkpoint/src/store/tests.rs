@@ -169,9 +169,9 @@ fn named<const N: usize>(copies: [(&str, &str); N]) -> BTreeMap<String, String> 
 
 /// The file that holds the copy `name`.
 fn file_of(store: &Store, name: &str) -> String {
-    match &store.index.entries[&id(name)].kept {
-        CopyState::File { file, .. } => file.name.to_string(),
-        CopyState::Absent => panic!("{name} is absent"),
+    match store.index.entries[&id(name)].file {
+        Some(file) => file.name.to_string(),
+        None => panic!("{name} is absent"),
     }
 }
 

@@ -192,9 +192,9 @@ impl fmt::Display for Problem {
             Self::Missing { field } => write!(f, "{field}: Required value"),
             Self::UnknownKind { kind, api_version } => {
                 write!(f, "no matches for kind {kind:?} in version {api_version:?}")?;
-                let near = most_similar(kind, KINDS.iter().map(|(_, kind)| *kind));
-                let near = KINDS.iter().find(|(_, known)| Some(*known) == near);
-                near.map_or(Ok(()), |(version, kind)| {
+                let near = most_similar(kind, KINDS.iter().map(|(_, kind, _)| *kind));
+                let near = KINDS.iter().find(|(_, known, _)| Some(*known) == near);
+                near.map_or(Ok(()), |(version, kind, _)| {
                     write!(f, "; did you mean {kind} of {version}?")
                 })
             }

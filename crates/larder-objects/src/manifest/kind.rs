@@ -21,24 +21,26 @@ pub(super) enum ObjectKind {
     Unknown,
 }
 
-/// The kinds that larder reads, with their versions: what a misspelt one may mean.
-pub(super) const KINDS: [(&str, &str); 15] = [
-    ("v1", "Pod"),
-    ("v1", "ConfigMap"),
-    ("v1", "Secret"),
-    ("v1", "Service"),
-    ("v1", "Node"),
-    ("v1", "Namespace"),
-    ("v1", "ServiceAccount"),
-    ("v1", "List"),
-    ("v1", "ReplicationController"),
-    ("apps/v1", "Deployment"),
-    ("apps/v1", "StatefulSet"),
-    ("apps/v1", "DaemonSet"),
-    ("apps/v1", "ReplicaSet"),
-    ("batch/v1", "Job"),
-    ("batch/v1", "CronJob"),
+/// The kinds that larder reads, with their versions: also what a misspelt one may mean.
+pub(super) const KINDS: [(&str, &str, ObjectKind); 15] = [
+    ("v1", "Pod", ObjectKind::Pod),
+    ("v1", "ConfigMap", ObjectKind::ConfigMap),
+    ("v1", "Secret", ObjectKind::Secret),
+    ("v1", "Service", ObjectKind::Service),
+    ("v1", "Node", ObjectKind::Node),
+    ("v1", "Namespace", ObjectKind::Namespace),
+    ("v1", "ServiceAccount", ObjectKind::ServiceAccount),
+    ("v1", "List", ObjectKind::List),
+    ("v1", "ReplicationController", WORKLOAD),
+    ("apps/v1", "Deployment", WORKLOAD),
+    ("apps/v1", "StatefulSet", WORKLOAD),
+    ("apps/v1", "DaemonSet", WORKLOAD),
+    ("apps/v1", "ReplicaSet", WORKLOAD),
+    ("batch/v1", "Job", WORKLOAD),
+    ("batch/v1", "CronJob", CRON_JOB),
 ];
+const WORKLOAD: ObjectKind = ObjectKind::Workload("spec.template");
+const CRON_JOB: ObjectKind = ObjectKind::Workload("spec.jobTemplate.spec.template");
 
 /// The kinds of the core group that larder has no use for.
 const OTHER_CORE: [&str; 9] = [
@@ -55,25 +57,16 @@ const OTHER_CORE: [&str; 9] = [
 
 impl ObjectKind {
     pub(super) fn of(api_version: &str, kind: &str) -> Self {
+        // As Go reads `/v1`.
+        let api_version = api_version.strip_prefix('/').unwrap_or(api_version);
+        let mut known = KINDS.into_iter();
+        if let Some((.., known)) = known.find(|known| (known.0, known.1) == (api_version, kind)) {
+            return known;
+        }
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-        let template = "spec.template";
         match (group, version, kind) {
-            ("", "v1", "List") => Self::List,
-            ("", "v1", "Pod") => Self::Pod,
-            ("", "v1", "ConfigMap") => Self::ConfigMap,
-            ("", "v1", "Secret") => Self::Secret,
-            ("", "v1", "Service") => Self::Service,
-            ("", "v1", "Node") => Self::Node,
-            ("", "v1", "Namespace") => Self::Namespace,
-            ("", "v1", "ServiceAccount") => Self::ServiceAccount,
-            ("", "v1", "ReplicationController") => Self::Workload(template),
             ("", "v1", kind) if OTHER_CORE.contains(&kind) => Self::Other,
-            ("apps", "v1", "Deployment" | "StatefulSet" | "DaemonSet" | "ReplicaSet") => {
-                Self::Workload(template)
-            }
             ("apps", "v1", "ControllerRevision") => Self::Other,
-            ("batch", "v1", "Job") => Self::Workload(template),
-            ("batch", "v1", "CronJob") => Self::Workload("spec.jobTemplate.spec.template"),
             ("certificates.k8s.io", _, "ClusterTrustBundle") => Self::ClusterTrustBundle,
             (group, _, kind) => match kind.strip_suffix("List") {
                 Some(item) if Self::of(api_version, item) != Self::Unknown => Self::List,

@@ -331,25 +331,15 @@ impl Loader {
             };
             recognize(object, completion, &mut unknown)
         });
-        self.warn(source, item, &subject, unknown);
-        match recognized {
-            Ok(Recognized::Object(decoded)) => self.keep(source, item, subject, *decoded),
-            Ok(Recognized::Skipped(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
-            Err(problem) => self.failed(source, item, subject, problem),
-        }
-    }
-
-    fn warn(
-        &mut self,
-        source: &Source<'_>,
-        item: Option<usize>,
-        subject: &Subject,
-        unknown: Vec<UnknownField>,
-    ) {
         for UnknownField { field, suggestion } in unknown {
             let problem = Problem::UnknownField { field, suggestion };
             self.warnings
                 .push(|| source.error(item, subject.clone(), problem));
+        }
+        match recognized {
+            Ok(Recognized::Object(decoded)) => self.keep(source, item, subject, *decoded),
+            Ok(Recognized::Skipped(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
+            Err(problem) => self.failed(source, item, subject, problem),
         }
     }
 

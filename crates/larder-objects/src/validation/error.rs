@@ -150,12 +150,8 @@ impl FieldErrors {
         value: impl fmt::Debug,
         message: &str,
     ) {
-        self.invalid_as(field, format!("{value:?}"), message);
-    }
-
-    /// `shown` is the value as JSON.
-    pub(super) fn invalid_as(&mut self, field: impl Into<FieldPath>, shown: String, message: &str) {
-        self.push(field, FieldErrorKind::Invalid, Some(shown), message);
+        let shown = Some(format!("{value:?}"));
+        self.push(field, FieldErrorKind::Invalid, shown, message);
     }
 
     pub(super) fn duplicate(&mut self, field: impl Into<FieldPath>, value: &str) {

@@ -13,78 +13,50 @@ use crate::{FieldPath, Quantity};
 
 pub(super) const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 
-/// The types of volumes in the order in which the API server looks for them: the first that is there counts.
-pub(super) const TYPES: [&str; 30] = [
-    "emptyDir",
-    "hostPath",
-    "gitRepo",
-    "gcePersistentDisk",
-    "awsElasticBlockStore",
-    "secret",
-    "nfs",
-    "iscsi",
-    "glusterfs",
-    "flocker",
-    "persistentVolumeClaim",
-    "rbd",
-    "cinder",
-    "cephfs",
-    "quobyte",
-    "downwardAPI",
-    "fc",
-    "flexVolume",
-    "configMap",
-    "azureFile",
-    "vsphereVolume",
-    "photonPersistentDisk",
-    "portworxVolume",
-    "azureDisk",
-    "storageos",
-    "projected",
-    "scaleIO",
-    "csi",
-    "ephemeral",
-    "image",
+/// The types of volumes, each with the fields that may not be empty, in the order in which the API server looks for them:
+/// the first that is there counts. Any name of a ConfigMap or Secret will do: an object that cannot exist is not found.
+pub(super) const TYPES: [(&str, &[&str]); 30] = [
+    ("emptyDir", &[]),
+    ("hostPath", &["path"]),
+    ("gitRepo", &["repository"]),
+    ("gcePersistentDisk", &["pdName"]),
+    ("awsElasticBlockStore", &["volumeID"]),
+    ("secret", &["secretName"]),
+    ("nfs", &["server", "path"]),
+    ("iscsi", &["targetPortal", "iqn"]),
+    ("glusterfs", &["endpoints", "path"]),
+    ("flocker", &[]),
+    ("persistentVolumeClaim", &["claimName"]),
+    ("rbd", &["monitors", "image"]),
+    ("cinder", &["volumeID"]),
+    ("cephfs", &["monitors"]),
+    ("quobyte", &[]),
+    ("downwardAPI", &[]),
+    ("fc", &[]),
+    ("flexVolume", &["driver"]),
+    ("configMap", &["name"]),
+    ("azureFile", &["secretName", "shareName"]),
+    ("vsphereVolume", &["volumePath"]),
+    ("photonPersistentDisk", &["pdID"]),
+    ("portworxVolume", &["volumeID"]),
+    ("azureDisk", &["diskName", "diskURI"]),
+    ("storageos", &["volumeName"]),
+    ("projected", &[]),
+    ("scaleIO", &["gateway", "system", "volumeName"]),
+    ("csi", &["driver"]),
+    ("ephemeral", &["volumeClaimTemplate"]),
+    ("image", &["reference"]),
 ];
 
-/// Fields that may not be empty, by type.
-fn required(volume_type: &str) -> &'static [&'static str] {
-    match volume_type {
-        "awsElasticBlockStore" | "cinder" | "portworxVolume" => &["volumeID"],
-        "azureDisk" => &["diskName", "diskURI"],
-        "azureFile" => &["secretName", "shareName"],
-        "cephfs" => &["monitors"],
-        // The API server takes any name of these two; an object that cannot exist is not found.
-        "configMap" => &["name"],
-        "secret" => &["secretName"],
-        "csi" | "flexVolume" => &["driver"],
-        "ephemeral" => &["volumeClaimTemplate"],
-        "gcePersistentDisk" => &["pdName"],
-        "gitRepo" => &["repository"],
-        "glusterfs" => &["endpoints", "path"],
-        "hostPath" => &["path"],
-        "image" => &["reference"],
-        "iscsi" => &["targetPortal", "iqn"],
-        "nfs" => &["server", "path"],
-        "persistentVolumeClaim" => &["claimName"],
-        "photonPersistentDisk" => &["pdID"],
-        "rbd" => &["monitors", "image"],
-        "scaleIO" => &["gateway", "system", "volumeName"],
-        "storageos" => &["volumeName"],
-        "vsphereVolume" => &["volumePath"],
-        _ => &[],
-    }
-}
-
-/// Checks the part `field` of `volume`, which is of type `volume_type` and has `fields`.
+/// Checks the part `field` of `volume`, which is of type `volume_type`, has `fields`, and must have those `required`.
 pub(super) fn check(
     errors: &mut FieldErrors,
     field: &FieldPath,
-    volume_type: &str,
+    (volume_type, required): (&str, &[&str]),
     fields: &Map<String, Value>,
     volume: &Volume,
 ) {
-    for name in required(volume_type) {
+    for name in required {
         if fields.get(*name).is_none_or(is_empty) {
             errors.required(field.child(name), "");
         }
@@ -228,8 +200,8 @@ mod tests {
     #[test]
     fn every_type_says_what_it_lacks() {
         let mut checked = 0;
-        for volume_type in TYPES {
-            if required(volume_type).is_empty() {
+        for (volume_type, required) in TYPES {
+            if required.is_empty() {
                 continue;
             }
             let mut volume = json!({"name": "v"});
@@ -238,7 +210,7 @@ mod tests {
             let volume: Volume = from_value(volume).unwrap();
             let mut errors = FieldErrors::default();
             check_volume(&mut errors, &FieldPath::fields("v"), &volume);
-            for name in required(volume_type) {
+            for name in required {
                 let field = format!("v.{volume_type}.{name}");
                 assert!(
                     errors.iter().any(|error| error.field.to_string() == field),

@@ -24,8 +24,14 @@ const VOLUME_FIELDS: [&str; 5] = [
     "metadata.namespace",
     "metadata.uid",
 ];
-/// Bounds of `serviceAccountToken.expirationSeconds`.
-pub const TOKEN_SECS: RangeInclusive<i64> = 600..=1 << 32;
+/// What is wrong with a token that lives for so many `seconds`.
+pub fn token_secs_problem(seconds: i64) -> Option<&'static str> {
+    match seconds {
+        ..600 => Some("may not specify a duration less than 10 minutes"),
+        600..=0x1_0000_0000 => None,
+        _ => Some("may not specify a duration larger than 2^32 seconds"),
+    }
+}
 
 /// Bounds of `podCertificate.maxExpirationSeconds`: an hour, and 91 days, or a day where Kubernetes itself signs.
 pub fn certificate_secs(signer_name: &str) -> RangeInclusive<i32> {
@@ -38,16 +44,16 @@ pub(super) fn check_volume(errors: &mut FieldErrors, field: &FieldPath, volume: 
     let sources = volume_sources(volume);
     let mut types = foreign::TYPES
         .into_iter()
-        .filter_map(|volume_type| Some((volume_type, sources.get(volume_type)?.as_object()?)));
+        .filter_map(|known| Some((known, sources.get(known.0)?.as_object()?)));
     match types.next() {
         None => errors.required(field, "must specify a volume type"),
-        Some((volume_type, fields)) => {
-            let field = field.child(volume_type);
-            foreign::check(errors, &field, volume_type, fields, volume);
-            check_own(errors, &field, volume_type, fields, volume);
+        Some((known, fields)) => {
+            let field = field.child(known.0);
+            foreign::check(errors, &field, known, fields, volume);
+            check_own(errors, &field, known.0, fields, volume);
         }
     }
-    for (volume_type, _) in types {
+    for ((volume_type, _), _) in types {
         let rule = "may not specify more than 1 volume type";
         errors.forbidden(field.child(volume_type), rule);
     }
@@ -181,13 +187,9 @@ fn check_projection<'a>(
     }
     if let Some(token) = &source.service_account_token {
         let field = of_type("serviceAccountToken");
-        let seconds = token.expiration_seconds;
-        if let Some(seconds) = seconds.filter(|seconds| !TOKEN_SECS.contains(seconds)) {
-            let rule = if seconds < *TOKEN_SECS.start() {
-                "may not specify a duration less than 10 minutes"
-            } else {
-                "may not specify a duration larger than 2^32 seconds"
-            };
+        if let Some(seconds) = token.expiration_seconds
+            && let Some(rule) = token_secs_problem(seconds)
+        {
             errors.invalid(field.child("expirationSeconds"), seconds, rule);
         }
         // Its path does not take part in the search for conflicts.

@@ -192,7 +192,7 @@ fn counts_equal_the_pods_present() {
     };
     assert_eq!(manager.counts(), counts);
     // Adding or removing twice counts once.
-    manager.update_pod(Arc::new(busy.clone()));
+    manager.add_pod(Arc::new(busy.clone()));
     assert_eq!(manager.counts(), counts);
     for _ in 0..2 {
         manager.remove_pod(&busy);

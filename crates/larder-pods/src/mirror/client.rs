@@ -21,7 +21,7 @@ use crate::{
         CONFIG_HASH, CONFIG_MIRROR, CONFIG_SEEN, CONFIG_SOURCE, FullName, MirrorPodUid, annotation,
         is_mirror_pod, is_mirror_pod_of, set_annotation,
     },
-    static_pod::Canonical,
+    static_pod::canonical_json,
     stored::StoredPod,
 };
 
@@ -311,9 +311,7 @@ fn content_hash(pod: &StoredPod) -> String {
         "annotations": annotations,
         "spec": pod.spec_tree(),
     });
-    StableHash::EMPTY
-        .with(Canonical(&content).to_string())
-        .to_string()
+    StableHash::EMPTY.with(canonical_json(&content)).to_string()
 }
 
 #[cfg(test)]

@@ -89,7 +89,8 @@ fn check_name_servers(errors: &mut FieldErrors, spec: &PodSpec) {
     }
     if servers.len() > MAX_NAME_SERVERS {
         let rule = format!("must not have more than {MAX_NAME_SERVERS} nameservers");
-        errors.invalid_as(field, Value::from(servers).to_string(), &rule);
+        let shown = Value::from(servers).to_string();
+        errors.invalid(field, format_args!("{shown}"), &rule);
     }
     for (index, server) in servers.iter().enumerate() {
         check_address(errors, &field.index(index), server);

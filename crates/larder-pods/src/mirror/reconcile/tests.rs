@@ -168,7 +168,7 @@ async fn a_static_pod_gets_exactly_one_mirror_pod() {
     // The watch has not shown it yet, and there are other changes meanwhile.
     fixture
         .manager
-        .update_pod(static_pod("web").label("l", "1").shared());
+        .add_pod(static_pod("web").label("l", "1").shared());
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.manager.add_pod(mirror_pod("web").shared());
     tokio::time::advance(SETTLE * 2).await;
@@ -183,7 +183,7 @@ async fn a_current_pair_is_compared_again_after_a_change() {
     }
     fixture
         .manager
-        .update_pod(static_pod("web").annotation(CONFIG_HASH, "new").shared());
+        .add_pod(static_pod("web").annotation(CONFIG_HASH, "new").shared());
     assert_eq!(
         fixture.pass().await,
         ["delete web web-mirror-uid 0", "create web new"]
@@ -192,10 +192,10 @@ async fn a_current_pair_is_compared_again_after_a_change() {
     let mirror = mirror_pod("web")
         .uid("second")
         .annotation(CONFIG_MIRROR, "new");
-    fixture.manager.update_pod(mirror.clone().shared());
+    fixture.manager.add_pod(mirror.clone().shared());
     tokio::time::advance(SETTLE).await;
     assert_eq!(fixture.pass().await, [""; 0]);
-    fixture.manager.update_pod(mirror.deleted().shared());
+    fixture.manager.add_pod(mirror.deleted().shared());
     assert_eq!(
         fixture.pass().await,
         ["delete web second 0", "create web new"]
@@ -398,7 +398,7 @@ async fn a_new_manifest_or_api_server_resets_failures() {
     let edited = static_pod("web")
         .image("i:2")
         .annotation(CONFIG_HASH, "new");
-    fixture.manager.update_pod(edited.shared());
+    fixture.manager.add_pod(edited.shared());
     assert_eq!(fixture.pass().await, ["create web new"]);
     assert_eq!(fixture.pass().await, [""; 0]);
     fixture.scope.epoch += 1;
