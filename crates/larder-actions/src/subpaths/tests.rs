@@ -148,7 +148,8 @@ impl Pod {
         let (mounts, web) = (&self.query.mounts, &mut self.web);
         Inside::run(namespace.as_fd(), Bounds::of_look(), |inside| {
             let found = volume_mounts(|| inside.table(), &places, mounts).unwrap();
-            work(inside, &found.unwrap()[0], &new, web)
+            let of_key = |mount: &&VolumeMount| mount.record.mount_point.ends_with("app.conf");
+            work(inside, found.unwrap().iter().find(of_key).unwrap(), &new, web)
         })
     }
 }
