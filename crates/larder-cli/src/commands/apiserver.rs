@@ -1,6 +1,6 @@
 //! `larder apiserver`: the embedded API server over TLS.
 
-use std::path::Path;
+use std::{path::Path, process::ExitCode};
 
 use anyhow::Context as _;
 use futures::FutureExt as _;
@@ -15,19 +15,19 @@ use crate::{
     args::ApiserverArgs,
     kubeconfig_file::KubeconfigFile,
     logging,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output,
     runtime::{block_on_all_cores, listen, stop_signal},
 };
 
-pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     logging::start(args.log_format);
     raise_descriptor_limit();
     block_on_all_cores(serve(args))
 }
 
 /// Serves until a signal arrives.
-async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
+async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     // Before anything else, so that no signal is missed.
     let shutdown = CancellationToken::new();
     let stopped = stop_signal()?;
@@ -73,7 +73,7 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
         task.context("a task of the server panicked")?
             .context("the server ended")?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
 fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {

@@ -1,18 +1,20 @@
 //! `larder log-level`: the log filter of a running agent.
 
+use std::process::ExitCode;
+
 use anyhow::Context as _;
 
 use crate::{
     agent::{AgentClient, client_config},
     args::LogLevelArgs,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output,
 };
 
 /// Where the agent has it.
 const PATH: &str = "/log-level";
 
-pub(super) fn run(args: &LogLevelArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &LogLevelArgs) -> Result<ExitCode, Failure> {
     let agent = AgentClient::new(&client_config(&args.place)?.root_dir)?;
     if let Some(level) = &args.level {
         agent.put(PATH, level)?;
@@ -21,5 +23,5 @@ pub(super) fn run(args: &LogLevelArgs) -> Result<CommandOutcome, Failure> {
         let filter = filter.context("the agent has no log level")?;
         output::lines([filter])?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }

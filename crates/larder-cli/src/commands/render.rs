@@ -8,19 +8,19 @@
 mod files;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, process::ExitCode};
 
 use crate::{
     agent::origin,
     args::{RenderArgs, RenderOutput},
     cluster, input,
     offline::{ClusterObjects, Offline, OfflinePod},
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
     rendered::{RenderedPod, document},
 };
 
-pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
     let manifests = input::read(&args.manifests)?;
     let mut not_read: BTreeSet<_> = manifests.errors.iter().map(input::not_read).collect();
     let cluster = match args.output {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     if let Some(dir) = &args.to {
         failed |= !files::write(dir, &rendered)?;
     }
-    Ok(CommandOutcome::partial_if(failed))
+    Ok(partial_if(failed))
 }
 
 /// The requested pods.

@@ -16,7 +16,7 @@ mod reload;
 mod summary;
 mod systemd;
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use futures::{
@@ -48,7 +48,7 @@ use crate::{
     agent::{self, cluster_id, config},
     args::RunArgs,
     logging,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output::{self, live},
     rendered::project_text,
     runtime::{block_on, stop_signal},
@@ -67,7 +67,7 @@ const SUMMARY_TASK: &str = "summary";
 /// Time for shutdown: passes under way are finished.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let log = logging::start(args.log_format);
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;
@@ -131,7 +131,7 @@ struct AgentOrigin {
     _transport: Option<larder_transport::Transport>,
 }
 
-async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<CommandOutcome, Failure> {
+async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<ExitCode, Failure> {
     raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = match config.beside {
@@ -221,7 +221,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         warn!("tasks still running at the shutdown deadline, exiting anyway");
     }
     result?;
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A running agent and its surroundings.

@@ -12,6 +12,7 @@ mod report;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -28,7 +29,7 @@ use self::{
 use crate::{
     agent::{AgentClient, NotListening, client_config},
     args::{HealthCheck, StatusArgs, StatusOutput},
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output::{
         self, Style,
         json::write_json,
@@ -42,7 +43,7 @@ use crate::{
 /// Time between two requests of `--watch` and `--wait`.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if let StatusOutput::JsonPath(template) = &args.output {
         let read = template.parse::<Template>();
         read.map_err(|error| Failure::unreadable(format!("cannot read the jsonpath: {error}")))?;
@@ -59,7 +60,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
         };
         let (is_ok, text) = AgentClient::new(&root_dir)?.check(path)?;
         output::lines(text.lines())?;
-        return Ok(CommandOutcome::partial_if(!is_ok));
+        return Ok(partial_if(!is_ok));
     }
     if args.watch {
         return watch(args, ask);
@@ -75,7 +76,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
         let error = anyhow!("not everything was delivered within {timeout} s");
         output::error(error.as_ref());
     }
-    Ok(CommandOutcome::partial_if(!is_delivered || missing))
+    Ok(partial_if(!is_delivered || missing))
 }
 
 /// Repeats the request until everything is delivered, or time is up. Returns the last status, and whether everything is
@@ -171,7 +172,7 @@ fn text(args: &StatusArgs, status: &AgentStatus, now: Timestamp) -> String {
 fn watch(
     args: &StatusArgs,
     ask: impl Fn() -> anyhow::Result<AgentStatus>,
-) -> Result<CommandOutcome, Failure> {
+) -> Result<ExitCode, Failure> {
     let (mut screen, mut last) = (Screen::default(), None);
     let mut reported = String::new();
     let style = Style::of_stdout();
@@ -219,7 +220,7 @@ fn watch(
         match printed {
             Ok(()) => pause(INTERVAL),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(CommandOutcome::Done);
+                return Ok(ExitCode::SUCCESS);
             }
             Err(error) => return Err(error.into()),
         }
