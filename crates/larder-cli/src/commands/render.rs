@@ -74,12 +74,6 @@ fn chosen<'a>(args: &RenderArgs, offline: &'a Offline) -> Result<Vec<&'a Offline
         }
         return Ok(offline.pods.iter().collect());
     };
-    let namespace = &args.manifests.namespace;
-    let mut pods = offline.pods.iter();
-    match pods.find(|pod| wanted.names(&pod.pod.metadata, namespace)) {
-        Some(pod) => Ok(vec![pod]),
-        None => Err(offline
-            .no_pod(wanted.namespace(namespace), wanted.name())
-            .into()),
-    }
+    let position = offline.position(wanted, &args.manifests.namespace)?;
+    Ok(vec![&offline.pods[position]])
 }
