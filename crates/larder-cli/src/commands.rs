@@ -39,7 +39,7 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::LogLevel(args) => log_level::run(&args),
         Command::Exec(args) => exec::run(args),
         Command::Sidecar(args) => sidecar::run(&args),
-        Command::ExecStage(args) => sandbox::run_stage(&args.plan),
+        Command::ExecStage { plan } => sandbox::run_stage(&plan),
         Command::ExecAnchor => sandbox::run_anchor(),
         Command::Render(args) => render::run(&args),
         Command::Diff(args) => diff::run(&args),

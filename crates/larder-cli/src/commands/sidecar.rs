@@ -49,8 +49,7 @@ pub(crate) fn run(args: &SidecarArgs) -> Result<ExitCode, Failure> {
     if let Some(state) = args.check {
         return probe(state, args.address);
     }
-    let volumes = &args.volumes;
-    let is_own = !volumes.objects.0.is_empty() || volumes.config.is_some();
+    let is_own = !args.objects.0.is_empty() || args.config.is_some();
     let is_reload = !args.reload.volume_dir.is_empty();
     let mut label_variables = variables::MARKS.to_vec();
     label_variables.retain(|name| std::env::var_os(name).is_some());
@@ -140,18 +139,17 @@ fn warn_of(ignored: &[&str]) {
 }
 
 fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
-    let volumes = &args.volumes;
     let variable = |name: &str| std::env::var(name).ok();
     let pod = variables::own_pod(variable);
     let own = Some(&*pod.namespace).filter(|own| !own.is_empty());
     let namespace = args.namespace.as_deref().or(own);
     let mut all = Vec::new();
     let mut all_hooks = hooks(args)?;
-    for (kind, value) in &volumes.objects.0 {
+    for (kind, value) in &args.objects.0 {
         let volume = configuration::volume(*kind, value, namespace);
         all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
     }
-    if let Some(path) = &volumes.config {
+    if let Some(path) = &args.config {
         let place = |error: String| format!("--config {}: {error}", path.display());
         let text = read_regular_text(path, MAX_CONFIG).map_err(|error| place(chain(&error)))?;
         let (volumes, hooks) = configuration::read(&text, namespace).map_err(place)?;
@@ -162,10 +160,10 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     Ok(OwnSettings {
         volumes: join_volumes(all)?,
         hooks: all_hooks,
-        once: volumes.once.then_some(volumes.once_timeout),
-        max_silence: volumes.max_silence,
-        listen: volumes.listen,
-        state_dir: variables::state_dir(volumes.state_dir.clone(), variable("TMPDIR")),
+        once: args.once.then_some(args.once_timeout),
+        max_silence: args.max_silence,
+        listen: args.listen,
+        state_dir: variables::state_dir(args.state_dir.clone(), variable("TMPDIR")),
         pod,
     })
 }
