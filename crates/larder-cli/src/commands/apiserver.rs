@@ -3,12 +3,11 @@
 use std::{path::Path, process::ExitCode};
 
 use anyhow::Context as _;
-use futures::FutureExt as _;
+use futures::future::OptionFuture;
 use larder_apiserver::{ApiServer, AuditLog, Options, Protocol};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
 use larder_objects::chain;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -43,15 +42,17 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     };
     let (listener, address) = listen(args.listen).await?;
 
-    let mut tasks = JoinSet::new();
-    let serving = server.clone();
-    let stop = shutdown.clone();
-    tasks.spawn(async move { serving.serve(listener, Protocol::Tls, stop).await });
-    if let Some(feed) = feed {
-        let following = shutdown.clone().run_until_cancelled_owned(feed.run());
-        tasks.spawn(following.map(|_| Ok(())));
-    }
-    // Last: from here on, the server accepts connections.
+    let serving = server.serve(listener, Protocol::Tls, shutdown.clone());
+    let ending = async {
+        // A feed never ends.
+        tokio::select! {
+            () = stopped => {}
+            Some(()) = OptionFuture::from(feed.map(Feed::run)) => {}
+        }
+        shutdown.cancel();
+        Ok(())
+    };
+    // The listener accepts connections already.
     let kubeconfig = args.kubeconfig_out.as_ref();
     let kubeconfig = kubeconfig.map(|path| KubeconfigFile::of_admin(path, &server, address));
     let kubeconfig = kubeconfig.transpose()?;
@@ -60,19 +61,7 @@ async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
         output::note("no client can log in: write a kubeconfig with --kubeconfig-out FILE");
     }
 
-    let mut ended = None;
-    tokio::select! {
-        () = stopped => {}
-        first = tasks.join_next() => ended = first,
-    }
-    shutdown.cancel();
-    while let Some(task) = match ended.take() {
-        Some(task) => Some(task),
-        None => tasks.join_next().await,
-    } {
-        task.context("a task of the server panicked")?
-            .context("the server ended")?;
-    }
+    tokio::try_join!(serving, ending).context("the server ended")?;
     Ok(ExitCode::SUCCESS)
 }
 
