@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 
 use crate::{
     agent::{AgentClient, client_config},
@@ -19,8 +19,10 @@ pub(super) fn run(args: &LogLevelArgs) -> Result<ExitCode, Failure> {
     if let Some(level) = &args.level {
         agent.put(PATH, level)?;
     } else {
-        let filter = agent.text(PATH)?;
-        let filter = filter.context("the agent has no log level")?;
+        let (has_one, filter) = agent.text(PATH)?;
+        if !has_one {
+            return Err(anyhow!("the agent has no log level").into());
+        }
         output::lines([filter])?;
     }
     Ok(ExitCode::SUCCESS)

@@ -24,7 +24,7 @@ use tokio::time::Instant;
 pub(super) use self::report::is_failing;
 use self::{
     progress::waiting_for,
-    report::{Detail, explanation, is_settled, overview},
+    report::{explanation, is_settled, overview},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
@@ -58,7 +58,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
             HealthCheck::Healthz => "/healthz",
             HealthCheck::Readyz => "/readyz",
         };
-        let (is_ok, text) = AgentClient::new(&root_dir)?.check(path)?;
+        let (is_ok, text) = AgentClient::new(&root_dir)?.text(path)?;
         output::lines(text.lines())?;
         return Ok(partial_if(!is_ok));
     }
@@ -157,11 +157,7 @@ fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
 /// A status of the selected pods, for people, with ages at `now`.
 fn text(args: &StatusArgs, status: &AgentStatus, now: Timestamp) -> String {
     if args.pods.is_empty() {
-        let detail = match args.output {
-            StatusOutput::Wide => Detail::Wide,
-            _ => Detail::Pending,
-        };
-        return overview(status, detail, now);
+        return overview(status, args.output == StatusOutput::Wide, now);
     }
     let pods = status.pods.iter();
     let texts: Vec<_> = pods.map(|pod| explanation(status, pod, now)).collect();
