@@ -21,7 +21,7 @@ use self::values::{duration, loopback, namespace, variable};
 pub(crate) use self::{
     kubectl::KubectlArgs,
     on_change::OnChangeArgs,
-    sidecar::{ConfigmapReload, ReloadArgs, SidecarArgs},
+    sidecar::{ReloadArgs, SidecarArgs},
     values::PodName,
 };
 
@@ -72,8 +72,12 @@ pub(crate) enum Command {
     Apiserver(ApiserverArgs),
     Exec(ExecArgs),
     Sidecar(Box<SidecarArgs>),
+    /// Become the command of `larder exec`; started by it
     #[command(hide = true, name = STAGE)]
-    ExecStage(ExecStageArgs),
+    ExecStage {
+        /// File with the plan
+        plan: PathBuf,
+    },
     #[command(hide = true, name = ANCHOR)]
     ExecAnchor,
     Completion(CompletionArgs),
@@ -696,13 +700,6 @@ pub(crate) enum OnExit {
     Wait,
     /// Exit with its exit code
     Exit,
-}
-
-/// Become the command of `larder exec`; started by it
-#[derive(Debug, clap::Args)]
-pub(crate) struct ExecStageArgs {
-    /// File with the plan
-    pub(crate) plan: PathBuf,
 }
 
 #[cfg(feature = "manifests")]

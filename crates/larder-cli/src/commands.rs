@@ -17,13 +17,12 @@ mod ui;
 
 use std::process::ExitCode;
 
-pub(crate) use self::diff::manifests_of_revision;
-
-use crate::{
-    args::{Command, ReloadArgs, SidecarArgs},
-    outcome::Failure,
-    sandbox,
+pub(crate) use self::{
+    diff::manifests_of_revision,
+    sidecar::{run as run_sidecar, run_reload},
 };
+
+use crate::{args::Command, outcome::Failure, sandbox};
 
 /// Runs a command and returns the exit code of the process.
 ///
@@ -31,17 +30,17 @@ use crate::{
 ///
 /// The command stopped early.
 pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
-    let outcome = match command {
+    match command {
         Command::Run(args) => run::run(args),
         Command::Status(args) => status::run(&args),
         Command::Ui(args) => ui::run(&args),
         Command::Checkpoint(args) => checkpoint::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::LogLevel(args) => log_level::run(&args),
-        Command::Exec(args) => return exec::run(args),
+        Command::Exec(args) => exec::run(args),
         Command::Sidecar(args) => sidecar::run(&args),
-        Command::ExecStage(args) => return sandbox::run_stage(&args.plan),
-        Command::ExecAnchor => return sandbox::run_anchor(),
+        Command::ExecStage { plan } => sandbox::run_stage(&plan),
+        Command::ExecAnchor => sandbox::run_anchor(),
         Command::Render(args) => render::run(&args),
         Command::Diff(args) => diff::run(&args),
         Command::Refs(args) => refs::run(&args),
@@ -49,24 +48,5 @@ pub(crate) fn run(command: Command) -> Result<ExitCode, Failure> {
         Command::Apiserver(args) => apiserver::run(&args),
         Command::Completion(args) => shell::completion(&args),
         Command::Man(args) => shell::man(&args),
-    };
-    outcome.map(ExitCode::from)
-}
-
-/// Runs a sidecar and returns the exit code of the process.
-///
-/// # Errors
-///
-/// The command stopped early.
-pub(crate) fn run_sidecar(args: &SidecarArgs) -> Result<ExitCode, Failure> {
-    sidecar::run(args).map(ExitCode::from)
-}
-
-/// Runs the program that configmap-reload would be.
-///
-/// # Errors
-///
-/// The command stopped early.
-pub(crate) fn run_configmap_reload(args: &ReloadArgs) -> Result<ExitCode, Failure> {
-    sidecar::run_reload(args, crate::args::LogFormat::Text, &[]).map(ExitCode::from)
+    }
 }

@@ -62,8 +62,8 @@ pub fn manifests_of_revision(
 fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -> ExitCode {
     logging::hide_panic_texts();
     let result = if is_called("configmap-reload") {
-        let args = args::ConfigmapReload::try_parse_from(with_double_dashes(std::env::args_os()));
-        args.map(|args| commands::run_configmap_reload(&args.reload))
+        let args = args::ReloadArgs::try_parse_from(with_double_dashes(std::env::args_os()));
+        args.map(|args| commands::run_reload(&args, args::LogFormat::Text, &[]))
     } else {
         A::try_parse().map(run)
     };
@@ -73,7 +73,7 @@ fn start<A: Parser>(run: impl FnOnce(A) -> Result<ExitCode, outcome::Failure>) -
         Ok(Ok(code)) => code,
         Ok(Err(failure)) => {
             output::error(failure.error.as_ref());
-            failure.exit_code()
+            failure.exit_code
         }
     }
 }

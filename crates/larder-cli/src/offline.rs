@@ -6,10 +6,10 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
-    mem,
     sync::Arc,
 };
 
+use crate::args::PodName;
 use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
@@ -19,7 +19,6 @@ use larder_projection::{
     Assumptions, Inputs, Keyed, Needs, NodeFacts, ObjectPart, PodNameFact, ServiceFacts,
     TrustBundle, TrustBundles, Unavailable, pod_volumes,
 };
-use smol_str::SmolStr;
 
 /// Content of every service account token.
 const PLACEHOLDER_TOKEN: &str = "placeholder.of-a-service-account-token.larder-renders-offline";
@@ -34,10 +33,9 @@ const PLACEHOLDER_CA: &str =
     "placeholder of the cluster's certificate authorities (larder works offline)\n";
 
 /// Whether objects that every cluster has are assumed where the manifests lack them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClusterObjects {
     /// The manifests are all there is.
-    #[default]
     FromManifests,
     /// Every namespace has the ConfigMap `kube-root-ca.crt`.
     Assumed,
@@ -53,8 +51,6 @@ pub(crate) struct Offline {
     services: Arc<[ServiceFacts]>,
     nodes: HashMap<String, Arc<NodeFacts>>,
     trust_bundles: Arc<[TrustBundle]>,
-    /// Kind, name and namespace of each ConfigMap and Secret.
-    namespaces: BTreeSet<(Kind, SmolStr, SmolStr)>,
     /// Kind and name of each document that was rejected, with its place.
     rejected: HashMap<(String, String), String>,
     /// Stands in for `kube-root-ca.crt`, if assumed.
@@ -68,8 +64,6 @@ pub(crate) struct OfflinePod {
     /// `app.yaml: document 2, line 14`, preceded by the workload it is made from.
     pub(crate) source: String,
     pub(crate) inputs: Inputs,
-    /// The name that it has in a cluster.
-    name: PodNameFact,
 }
 
 impl Offline {
@@ -100,27 +94,20 @@ impl Offline {
             rejected: manifests.errors.iter().filter_map(rejected).collect(),
             ..Self::default()
         };
-        let mut services = Vec::new();
-        let mut trust_bundles = Vec::new();
+        let (mut pods, mut services, mut trust_bundles) = (Vec::new(), Vec::new(), Vec::new());
         for document in manifests.documents {
             let key = document.object.key();
             match document.manifest {
                 Manifest::Pod(pod) => {
                     let name = cluster_name(&pod, document.workload.as_deref());
                     let workload = document.workload.map(|name| format!("{name}, "));
-                    offline.pods.push(OfflinePod {
-                        pod: *pod,
-                        source: format!("{}{}", workload.unwrap_or_default(), document.origin),
-                        inputs: Inputs::default(),
-                        name,
-                    });
+                    let source = format!("{}{}", workload.unwrap_or_default(), document.origin);
+                    pods.push((*pod, source, name));
                 }
                 Manifest::ConfigMap(map) => {
-                    offline.note_namespace(Kind::ConfigMap, &key);
                     offline.config_maps.insert(key, Arc::new(map));
                 }
                 Manifest::Secret(secret) => {
-                    offline.note_namespace(Kind::Secret, &key);
                     offline.secrets.insert(key, Arc::new(secret));
                 }
                 Manifest::Service(service) => services.extend(ServiceFacts::new(&service)),
@@ -134,17 +121,18 @@ impl Offline {
         }
         offline.services = services.into();
         offline.trust_bundles = trust_bundles.into();
-        let mut pods = mem::take(&mut offline.pods);
-        for pod in &mut pods {
-            pod.inputs = offline.inputs(&pod.pod);
-            pod.inputs.assumptions.pod_name = mem::take(&mut pod.name);
-        }
+        let pods = pods.into_iter().map(|(pod, source, name)| {
+            let mut inputs = offline.inputs(&pod);
+            // The name that it has in a cluster.
+            inputs.assumptions.pod_name = name;
+            OfflinePod {
+                pod,
+                source,
+                inputs,
+            }
+        });
+        let pods = pods.collect();
         Self { pods, ..offline }
-    }
-
-    fn note_namespace(&mut self, kind: Kind, key: &ObjectKey) {
-        let (name, namespace) = (key.name.clone(), key.namespace.clone());
-        self.namespaces.insert((kind, name, namespace));
     }
 
     /// What may be wrong with a reference to an object that is missing in `namespace`; empty if nothing is known.
@@ -153,16 +141,18 @@ impl Offline {
         if let Some(place) = self.rejected(kind_name, name) {
             return place;
         }
-        let others: Vec<_> = self.namespaces_with(kind, name).collect();
+        let keys = self.objects().filter(|(of, _)| *of == kind);
+        let keys: BTreeSet<_> = keys.map(|(_, key)| key).collect();
+        let namesakes = keys.iter().filter(|key| key.name == name);
+        let others: Vec<_> = namesakes.map(|key| key.namespace.as_str()).collect();
         if !others.is_empty() {
             return format!(
                 "exists only in namespace {}; pods can't cross namespaces",
                 others.join(", ")
             );
         }
-        let objects = self.namespaces.iter();
-        let near = objects.filter(|(of, _, within)| *of == kind && within == namespace);
-        did_you_mean(name, near.map(|(_, name, _)| name.as_str()))
+        let near = keys.iter().filter(|key| key.namespace == namespace);
+        did_you_mean(name, near.map(|key| key.name.as_str()))
     }
 
     /// `rejected: app.yaml line 7`, for a document of this kind and name that was rejected.
@@ -171,8 +161,19 @@ impl Offline {
         Some(format!("rejected: {place}"))
     }
 
+    /// The position of a pod, which is in `namespace` unless its name says another one.
+    ///
+    /// # Errors
+    ///
+    /// The manifests lack it.
+    pub(crate) fn position(&self, wanted: &PodName, namespace: &str) -> anyhow::Result<usize> {
+        let mut pods = self.pods.iter();
+        let found = pods.position(|pod| wanted.names(&pod.pod.metadata, namespace));
+        found.ok_or_else(|| self.no_pod(wanted.namespace(namespace), wanted.name()))
+    }
+
     /// The error for a pod that the manifests lack, with pods of its name in other namespaces.
-    pub(crate) fn no_pod(&self, namespace: &str, name: &str) -> anyhow::Error {
+    fn no_pod(&self, namespace: &str, name: &str) -> anyhow::Error {
         let pods = self.pods.iter().map(|pod| &pod.pod.metadata);
         let namesakes = pods.clone();
         let namesakes = namesakes.filter(|pod| pod.name.as_deref() == Some(name));
@@ -189,14 +190,6 @@ impl Offline {
         };
         let problem = format!("no pod {namespace}/{name} in the manifests");
         anyhow::anyhow!(with_hint(problem, &advice))
-    }
-
-    /// Namespaces that have an object of this name, sorted.
-    pub(crate) fn namespaces_with(&self, kind: Kind, name: &str) -> impl Iterator<Item = &str> {
-        let first = (kind, SmolStr::new(name), SmolStr::default());
-        let found = self.namespaces.range(first..);
-        let found = found.take_while(move |(other, found, _)| (*other, &**found) == (kind, name));
-        found.map(|(.., namespace)| namespace.as_str())
     }
 
     /// Whether the object is a placeholder, because no manifest has it.

@@ -10,41 +10,16 @@
 
 use std::{io, process::ExitCode};
 
-/// The end of a command that ran to completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CommandOutcome {
-    /// Everything was done.
-    Done,
-    /// Something requested failed and was reported; the rest was done.
-    Partial,
-    /// The two sides of a comparison differ.
-    Different,
-    /// A comparison left something out, which was reported.
-    Incomplete,
-}
-
-impl CommandOutcome {
-    /// [`CommandOutcome::Partial`] if `failed`.
-    pub(crate) fn partial_if(failed: bool) -> Self {
-        if failed { Self::Partial } else { Self::Done }
-    }
-}
-
-impl From<CommandOutcome> for ExitCode {
-    fn from(outcome: CommandOutcome) -> Self {
-        match outcome {
-            CommandOutcome::Done => Self::SUCCESS,
-            CommandOutcome::Partial | CommandOutcome::Different => Self::from(1),
-            CommandOutcome::Incomplete => Self::from(2),
-        }
-    }
+/// The exit code of a command of which something may have failed, which was reported; the rest was done.
+pub(crate) fn partial_if(failed: bool) -> ExitCode {
+    ExitCode::from(u8::from(failed))
 }
 
 /// The reason why a command stopped early.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: anyhow::Error,
-    exit_code: u8,
+    pub(crate) exit_code: ExitCode,
 }
 
 impl Failure {
@@ -52,20 +27,16 @@ impl Failure {
     pub(crate) fn unreadable(message: impl Into<String>) -> Self {
         Self {
             error: anyhow::Error::msg(message.into()),
-            exit_code: 2,
+            exit_code: ExitCode::from(2),
         }
     }
 
     /// The same with exit code 2, for commands whose exit code 1 is a result.
     pub(crate) fn fatal(self) -> Self {
         Self {
-            exit_code: 2,
+            exit_code: ExitCode::from(2),
             ..self
         }
-    }
-
-    pub(crate) fn exit_code(&self) -> ExitCode {
-        ExitCode::from(self.exit_code)
     }
 }
 
@@ -74,7 +45,7 @@ impl From<anyhow::Error> for Failure {
     fn from(error: anyhow::Error) -> Self {
         Self {
             error,
-            exit_code: 1,
+            exit_code: ExitCode::FAILURE,
         }
     }
 }

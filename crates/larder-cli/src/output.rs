@@ -19,6 +19,7 @@ pub(crate) mod tree;
 pub(crate) mod yaml;
 
 use std::{
+    borrow::Borrow,
     env,
     error::Error,
     fmt,
@@ -112,6 +113,15 @@ pub(crate) fn count(number: usize, noun: &str) -> String {
     match number {
         1 => format!("1 {noun}"),
         number => format!("{number} {noun}s"),
+    }
+}
+
+/// The first `most` of these names, and the number of the others: `a, b and 3 more`.
+pub(crate) fn first_names<N: Borrow<str>>(names: &[N], most: usize) -> String {
+    let (first, others) = names.split_at(names.len().min(most));
+    match others.len() {
+        0 => first.join(", "),
+        others => format!("{} and {others} more", first.join(", ")),
     }
 }
 

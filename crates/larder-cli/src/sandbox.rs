@@ -23,7 +23,6 @@ mod privileges;
 mod processes;
 mod report;
 mod signals;
-mod spawn;
 mod stage;
 mod view;
 

@@ -24,15 +24,13 @@ use larder_files::{new_file::NewFile, regular_file::read_regular_file, sys};
 use larder_objects::{ConfigMap, Kind, Secret, chain};
 use larder_on_change::{ContentTag, PodHooks};
 use larder_projection::Keyed;
-use rustix::io::Errno;
+use rustix::io::{Errno, Result as SystemResult};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
 use crate::{
-    content::{DeliveredPart, delivered},
-    fetched::FetchedFile,
     index::Index,
-    intake::{Settled, Sink, UrlFile},
+    intake::{DeliveredPart, FetchedFile, Settled, Sink, UrlFile, delivered},
     metrics::{Metrics, set},
     place::{ASIDE, Places, annotation},
     selection::ObjectRef,
@@ -69,7 +67,7 @@ struct PathState {
     /// The objects that want it, in order.
     claims: Vec<ObjectRef>,
     /// The winner, and the URL of its content, once that is to be fetched. Boxed, since few paths have one.
-    url: Option<Box<(ObjectRef, Arc<str>)>>,
+    url: Option<Box<UrlFile>>,
     /// What is in the file, as far as that is known.
     tag: Option<ContentTag>,
     /// Why it was not written, unless an older content is there.
@@ -84,13 +82,6 @@ const MAX_ALL_PATHS: usize = 12 << 20;
 
 /// What an object wants of its paths: this content, or that of this URL.
 type Desired<'a> = BTreeMap<Arc<str>, (&'a [u8], Option<Arc<str>>)>;
-
-/// New content of a file.
-enum FileContent<'a> {
-    Bytes(&'a [u8]),
-    /// It was written aside, and has this length.
-    Fetched(NewFile<OwnedFd>, usize),
-}
 
 impl Files {
     pub(crate) fn new(places: Places, index: Index, metrics: Metrics) -> Self {
@@ -209,21 +200,25 @@ impl Files {
     }
 
     fn write(&mut self, path: &Arc<str>, object: &ObjectRef, bytes: &[u8]) {
-        let tag = self.index.key().tag(bytes);
-        self.put(path, object, tag, FileContent::Bytes(bytes));
+        let content = (self.index.key().tag(bytes), bytes.len());
+        self.put(path, object, content, |directory| {
+            let mut new = NewFile::create(directory, aside())?;
+            new.write(bytes)?;
+            Ok(new)
+        });
     }
 
-    /// Puts content in place, which `tag` stands for.
+    /// Puts content of this tag and length in place: what `make` writes aside in the directory, unless it is there.
     fn put(
         &mut self,
         path: &Arc<str>,
         object: &ObjectRef,
-        tag: ContentTag,
-        content: FileContent<'_>,
+        content: (ContentTag, usize),
+        make: impl FnOnce(OwnedFd) -> SystemResult<NewFile<OwnedFd>>,
     ) {
         let was_ours = self.index.files().contains_key(path);
         self.index.add_file(path, object);
-        let written = self.try_put(Path::new(&**path), tag, content);
+        let written = self.try_put(Path::new(&**path), content, make);
         let in_the_way = || self.in_the_way(path).unwrap_or_default();
         let written = written
             .map_err(|(step, errno)| (format!("cannot {step}: {errno}{}", in_the_way()), errno));
@@ -231,8 +226,9 @@ impl Files {
         match written {
             Ok(is_new) => {
                 state.error = None;
-                let before = state.tag.replace(tag);
-                self.settled.is_changed |= is_new || before.is_some_and(|before| before != tag);
+                let before = state.tag.replace(content.0);
+                self.settled.is_changed |=
+                    is_new || before.is_some_and(|before| before != content.0);
                 if is_new {
                     info!(%path, %object, "file written");
                 }
@@ -276,35 +272,21 @@ impl Files {
     fn try_put(
         &mut self,
         path: &Path,
-        tag: ContentTag,
-        content: FileContent<'_>,
+        content: (ContentTag, usize),
+        make: impl FnOnce(OwnedFd) -> SystemResult<NewFile<OwnedFd>>,
     ) -> Result<bool, (&'static str, Errno)> {
         let failed = |step| move |errno| (step, errno);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(("write the file", Errno::INVAL));
         };
         let name = name.to_str().unwrap_or_default();
-        let (dir, length) = match &content {
-            FileContent::Bytes(bytes) => {
-                let dir = self.places.make(parent, &mut self.index);
-                (dir.map_err(failed("open the directory"))?, bytes.len())
-            }
-            FileContent::Fetched(_, length) => {
-                let dir = self.places.open(parent);
-                (dir.map_err(failed("write the file"))?, *length)
-            }
-        };
+        let directory = self.places.make(parent, &mut self.index);
+        let directory = directory.map_err(failed("open the directory"))?;
         let mode = self.places.mode.map(|mode| mode & 0o777);
-        if self.has_content(dir.as_fd(), name, (tag, length), mode) {
+        if self.has_content(directory.as_fd(), name, content, mode) {
             return Ok(false);
         }
-        let new = match content {
-            FileContent::Fetched(new, _) => Ok(new),
-            FileContent::Bytes(bytes) => NewFile::create(dir, aside()).and_then(|mut new| {
-                new.write(bytes)?;
-                Ok(new)
-            }),
-        };
+        let new = make(directory);
         let published = new.and_then(|new| new.publish(name, mode.unwrap_or(self.default_mode)));
         published.map_err(failed("write the file")).map(|()| true)
     }
@@ -414,14 +396,14 @@ impl Files {
     /// The content of a path comes from this URL from now on, or from none.
     fn set_url(&mut self, path: &Arc<str>, object: &ObjectRef, url: Option<&Arc<str>>) {
         let state = self.paths.entry(Arc::clone(path)).or_default();
-        let wanted = url.map(|url| Box::new((object.clone(), Arc::clone(url))));
-        if state.url != wanted {
-            state.url = wanted;
-            self.settled.fetches.extend(url.map(|url| UrlFile {
-                path: Arc::clone(path),
-                object: object.clone(),
-                url: Arc::clone(url),
-            }));
+        let wanted = url.map(|url| UrlFile {
+            path: Arc::clone(path),
+            object: object.clone(),
+            url: Arc::clone(url),
+        });
+        if state.url.as_deref() != wanted.as_ref() {
+            self.settled.fetches.extend(wanted.clone());
+            state.url = wanted.map(Box::new);
         }
     }
 }
@@ -479,8 +461,7 @@ impl Sink for Files {
     fn wants(&self, file: &UrlFile) -> bool {
         let state = self.paths.get(&file.path);
         let wanted = state.and_then(|state| state.url.as_deref());
-        wanted.is_some_and(|(object, url)| (object, url) == (&file.object, &file.url))
-            && self.winner(&file.path) == Some(&file.object)
+        wanted == Some(file) && self.winner(&file.path) == Some(&file.object)
     }
 
     fn begin_fetched(&mut self, file: &UrlFile) -> io::Result<FetchedFile> {
@@ -493,8 +474,7 @@ impl Sink for Files {
         if self.wants(file) && self.has(&file.path, &file.object) {
             let length = content.length;
             let (new, tag) = content.finish();
-            let content = FileContent::Fetched(new, length);
-            self.put(&file.path, &file.object, tag, content);
+            self.put(&file.path, &file.object, (tag, length), |_| Ok(new));
         }
     }
 

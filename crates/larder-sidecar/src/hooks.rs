@@ -25,7 +25,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    clock, content::DeliveredPart, health::Health, request::RequestRound, steps::StepContext,
+    clock, health::Health, intake::DeliveredPart, request::RequestRound, steps::StepContext,
 };
 
 /// The application, of which a sidecar has one.

@@ -10,25 +10,30 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt, io, mem,
+    os::fd::OwnedFd,
     sync::Arc,
     time::Duration,
 };
 
+use larder_files::new_file::NewFile;
 use larder_objects::{ConfigMap, Kind, ResourceVersion, Secret, chain};
-use larder_on_change::PodHooks;
+use larder_on_change::{ContentTag, DigestKey, PartContent, PartKey, PartTags, PodHooks, Tagger};
+use larder_projection::VolumeKind;
 use larder_transport::path::{CollectionPath, Resource, field_selector};
 use larder_watch::{Head, RequestError, RequestFailure, RequestTiming, Target};
 use parking_lot::Mutex;
+use rustix::io::Result as SystemResult;
 use tokio::time::Instant;
 
 use crate::{
-    content::DeliveredPart,
-    fetched::FetchedFile,
     health::Health,
     index::Index,
     metrics::Metrics,
     selection::{ObjectRef, Selection},
 };
+
+/// A volume with the tags of the files that hooks select.
+pub(crate) type DeliveredPart = (PartKey, Arc<PartContent>);
 
 /// Takes objects over, and puts them into files.
 pub(crate) trait Sink: fmt::Debug + Send {
@@ -82,6 +87,37 @@ pub(crate) struct UrlFile {
     pub(crate) path: Arc<str>,
     pub(crate) object: ObjectRef,
     pub(crate) url: Arc<str>,
+}
+
+/// The content of a URL on its way into a file: it is written while it is read, and has no name yet. Dropped, it leaves
+/// nothing.
+#[derive(Debug)]
+pub(crate) struct FetchedFile {
+    file: NewFile<OwnedFd>,
+    tagger: Tagger,
+    pub(crate) length: usize,
+}
+
+impl FetchedFile {
+    pub(crate) fn create(directory: OwnedFd, aside: String, key: &DigestKey) -> SystemResult<Self> {
+        Ok(Self {
+            file: NewFile::create(directory, aside)?,
+            tagger: key.tagger(),
+            length: 0,
+        })
+    }
+
+    pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.file.write(bytes)?;
+        self.tagger.update(bytes);
+        self.length += bytes.len();
+        Ok(())
+    }
+
+    /// The whole file, and what stands for its content.
+    pub(crate) fn finish(self) -> (NewFile<OwnedFd>, ContentTag) {
+        (self.file, self.tagger.finish())
+    }
 }
 
 /// The sink, and what is known of its objects.
@@ -336,6 +372,18 @@ impl Target for Watched {
     fn into_item(mut state: BTreeSet<ObjectRef>) -> Option<Self::Item> {
         Some((state.pop_first()?, ResourceVersion::default()))
     }
+}
+
+/// The files of a volume; `None` if no hook selects it.
+pub(crate) fn delivered<N: AsRef<str>>(
+    volume: &str,
+    hooks: &PodHooks,
+    files: impl Iterator<Item = (N, ContentTag)>,
+) -> Option<DeliveredPart> {
+    let part = PartKey::Volume(volume.into(), VolumeKind::Projected);
+    let tags = PartTags::of_items(hooks, &part, files, |tag| tag)?;
+    let swapped = None;
+    Some((part, Arc::new(PartContent { tags, swapped })))
 }
 
 /// What has failed, why, and the missing right: `cannot list configmaps in namespace prod: …`.

@@ -1,9 +1,6 @@
 //! The label form: objects by label or name become files in a folder.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use larder_on_change::{Hook, Retry};
 use smol_str::SmolStr;
@@ -66,7 +63,7 @@ pub async fn run(
     let context = StepContext::new(settings.pod, state_dir, volumes, metrics, has_script);
     let mut places = settings.files;
     places.fetch_urls = settings.urls.is_some();
-    let selections: BTreeSet<_> = settings.selections.into_iter().collect();
+    let selections = settings.selections;
     // Others in this folder have theirs.
     let index = Index::open(state_dir, &(places.folder(), &selections));
     let files = Files::new(places, index, metrics.clone());

@@ -1,8 +1,6 @@
 #![doc = include_str!("../README.md")]
 
 mod clock;
-mod content;
-mod fetched;
 mod files;
 mod health;
 mod hooks;
@@ -28,7 +26,7 @@ pub use self::{
     own::{OwnSettings, run as run_own},
     place::Places,
     reload::{ReloadSettings, run as run_reload},
-    selection::{ObjectName, Selection, Selections, selections},
+    selection::{ObjectName, Selection, selections},
     server::{RunError, check},
     settings::{
         Credentials, Encoding, HttpSettings, LabelSettings, RequestSettings, Retries,

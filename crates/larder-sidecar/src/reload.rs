@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info};
 
 use crate::{
-    content::{DeliveredPart, delivered},
     health::Health,
     hooks::{HookAndRound, Hooks},
+    intake::{DeliveredPart, delivered},
     metrics::WebhookMetrics,
     request::{RequestRound, hook},
     server::{Form, Pages, RunError, listen},
@@ -199,12 +199,8 @@ fn is_replaced(watch: &OwnedFd) -> bool {
     let mut events = inotify::Reader::new(watch, &mut buffer);
     loop {
         match events.next() {
-            Ok(event) => {
-                let name = event.file_name();
-                if name.is_none_or(|name| name.to_bytes() == b"..data") {
-                    return true;
-                }
-            }
+            Ok(event) if event.file_name().is_none_or(|name| name == c"..data") => return true,
+            Ok(_) => {}
             Err(errno) => return errno != Errno::AGAIN,
         }
     }

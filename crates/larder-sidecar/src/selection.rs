@@ -1,10 +1,6 @@
 //! The objects that a sidecar follows, and the watches that this takes.
 
-use std::{
-    cmp::Reverse,
-    collections::{BTreeSet, btree_set},
-    fmt,
-};
+use std::{cmp::Reverse, collections::BTreeSet, fmt};
 
 use larder_objects::Kind;
 use smol_str::SmolStr;
@@ -99,13 +95,13 @@ impl fmt::Display for Selection {
 }
 
 /// One watch for each kind and namespace, or for each name, for which labels play no part (rules L1, L2). Without
-/// namespaces, these are all at once.
+/// namespaces, these are all at once. All have the same labels, since a list without an object means that it is gone.
 pub fn selections(
     kinds: &[Kind],
     namespaces: Option<BTreeSet<SmolStr>>,
     labels: Option<String>,
     names: Option<Vec<ObjectName>>,
-) -> Selections {
+) -> BTreeSet<Selection> {
     let labels = labels.filter(|_| names.is_none());
     // As if a name were given that any object has, and a namespace that stands for all.
     let names = names.unwrap_or_else(|| vec![ObjectName::default()]);
@@ -125,20 +121,7 @@ pub fn selections(
             }));
         }
     }
-    Selections(all)
-}
-
-/// What [`selections`] returns. All have the same labels, since a list without an object means that it is gone.
-#[derive(Clone, Debug)]
-pub struct Selections(BTreeSet<Selection>);
-
-impl IntoIterator for Selections {
-    type Item = Selection;
-    type IntoIter = btree_set::IntoIter<Selection>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.0.into_iter()
-    }
+    all
 }
 
 /// An object. Of several that want one path, the last in this order wins (rule L6).
@@ -195,7 +178,7 @@ mod tests {
             names.collect::<Vec<_>>()
         });
         let has_names = names.is_some();
-        let all = super::selections(kinds, namespaces, Some("l".to_owned()), names).0;
+        let all = super::selections(kinds, namespaces, Some("l".to_owned()), names);
         let is_labeled = |selection: &Selection| selection.labels.is_some();
         assert!(
             all.iter()

@@ -3,13 +3,13 @@
 //!
 //! Invariant: `Debug` shows no credential, payload or query.
 
-use std::{fmt, net::SocketAddr, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fmt, net::SocketAddr, path::PathBuf, time::Duration};
 
 use larder_objects::PodIdentity;
 use larder_on_change::{Debounce, HttpCall, HttpTls, HttpUrl};
 use larder_watch::RequestTiming;
 
-use crate::{place::Places, selection::Selections};
+use crate::{place::Places, selection::Selection};
 
 /// The longest time of a setting: a point in time that far ahead can always be represented.
 pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
@@ -43,12 +43,12 @@ pub(crate) const MAX_TIME: Duration = Duration::from_hours(365 * 24);
 ///     pod: PodIdentity::default(),
 ///     state_dir: "/tmp/larder-sidecar".into(),
 /// };
-/// # assert_eq!(settings.selections.into_iter().count(), 1);
+/// # assert_eq!(settings.selections.len(), 1);
 /// ```
 #[derive(Clone, Debug)]
 pub struct LabelSettings {
-    /// The watches (rules L1, L2).
-    pub selections: Selections,
+    /// The watches (rules L1, L2), as [`selections`](crate::selections) returns them.
+    pub selections: BTreeSet<Selection>,
     /// How they are followed. `poll` is 1 s at least, `max_silence` 10 s: by default [`MAX_SILENCE`](crate::MAX_SILENCE),
     /// or twice `poll` and a minute.
     pub timing: RequestTiming,
@@ -188,18 +188,15 @@ pub struct UrlSettings {
 }
 
 /// The URLs that the operator trusts: their content may take credentials, or come from a loopback address.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub enum UrlCredentials {
+    /// None.
+    #[default]
+    Never,
     /// Those below these.
     Below(Vec<HttpUrl>),
     /// All, with the origin of the first one if redirects lead to others.
     Always,
-}
-
-impl Default for UrlCredentials {
-    fn default() -> Self {
-        Self::Below(Vec::new())
-    }
 }
 
 #[cfg(test)]

@@ -21,8 +21,7 @@ use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
 use crate::{
-    fetched::FetchedFile,
-    intake::{SharedIntake, UrlFile},
+    intake::{FetchedFile, SharedIntake, UrlFile},
     metrics::Metrics,
     request::{SLOW, authorization, is_refused},
     settings::{MAX_TIME, UrlCredentials, UrlSettings},
@@ -59,15 +58,15 @@ struct Key {
     due: Instant,
     failures: u32,
     is_tried: bool,
-    /// The bytes of its content.
-    length: usize,
-    validators: Vec<(String, String)>,
+    content: FetchedContent,
 }
 
 /// New content; `None` if it is unchanged.
-type Fetched = Result<Option<NewContent>, FetchFailure>;
+type Fetched = Result<Option<FetchedContent>, FetchFailure>;
 
-struct NewContent {
+/// What was fetched last: the headers that ask whether it has changed, and its bytes.
+#[derive(Debug, Default)]
+struct FetchedContent {
     validators: Vec<(String, String)>,
     length: usize,
 }
@@ -111,8 +110,7 @@ impl UrlKeys {
                 due: now,
                 failures: 0,
                 is_tried: false,
-                length: 0,
-                validators: Vec::new(),
+                content: FetchedContent::default(),
                 file,
             };
             (Arc::clone(&key.file.path), key)
@@ -172,11 +170,11 @@ impl UrlKeys {
                 continue;
             }
             let others = self.keys.values().filter(|other| other.file != key.file);
-            let others: usize = others.map(|other| other.length).sum();
+            let others: usize = others.map(|other| other.content.length).sum();
             let room = MAX_BODIES - MAX_BODIES.min(others + self.under_way.len() * MAX_BODY);
             let settings = Arc::clone(&self.settings);
             let (file, intake) = (key.file.clone(), Arc::clone(intake));
-            let validators = key.validators.clone();
+            let validators = key.content.validators.clone();
             self.under_way.push(file.clone());
             let fetching = async move {
                 let fetched = run(&settings, &file, validators, room.min(MAX_BODY), &intake).await;
@@ -209,7 +207,7 @@ impl UrlKeys {
         };
         let outcome = match fetched {
             Ok(Some(content)) => {
-                (key.validators, key.length) = (content.validators, content.length);
+                key.content = content;
                 "succeeded"
             }
             Ok(None) => "unchanged",
@@ -238,6 +236,7 @@ async fn run(
     for _ in 0..=REDIRECTS {
         let mut headers = validators.clone();
         let is_trusted = match &settings.credentials {
+            UrlCredentials::Never => false,
             UrlCredentials::Always => origin(&first) == origin(&url),
             UrlCredentials::Below(trusted) => trusted.iter().any(|above| is_below(&url, above)),
         };
@@ -273,7 +272,7 @@ async fn run(
                 let length = content.length;
                 intake.lock().sink.take_fetched(file, content);
                 let validators = head.validators();
-                NewContent { validators, length }
+                FetchedContent { validators, length }
             }));
         }
         match head.status {

@@ -25,9 +25,8 @@ use tracing::{info, warn};
 
 use crate::{
     clock,
-    content::{DeliveredPart, delivered},
     index::Index,
-    intake::{Settled, Sink},
+    intake::{DeliveredPart, Settled, Sink, delivered},
     metrics::Metrics,
     selection::{ObjectRef, Selection},
 };

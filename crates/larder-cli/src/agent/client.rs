@@ -15,7 +15,7 @@ use std::{
 
 use anyhow::{Context as _, anyhow, bail};
 use larder_agent::root_dir;
-use rustix::net::sockopt::socket_peercred;
+use rustix::{io::Errno, net::sockopt::socket_peercred};
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
@@ -65,31 +65,24 @@ impl AgentClient {
     ///
     /// No trusted agent answers, or its answer cannot be read.
     pub(crate) fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
-        let Some(body) = self.body(path)? else {
-            return Ok(None);
-        };
+        let (status, body) = self.request("GET", path, "")?;
+        match status.as_str() {
+            "200" => {}
+            "404" => return Ok(None),
+            _ => bail!("the agent answered with status {status}, expected 200"),
+        }
         let document = serde_json::from_slice(&body);
         document
             .context("cannot read the agent's answer (is it of another version of larder?)")
             .map(Some)
     }
 
-    /// Asks for the text at `path`; `None` if the agent has none there.
-    ///
-    /// # Errors
-    ///
-    /// As [`AgentClient::ask`].
-    pub(crate) fn text(&self, path: &str) -> anyhow::Result<Option<String>> {
-        let body = self.body(path)?;
-        Ok(body.map(|body| String::from_utf8_lossy(&body).into_owned()))
-    }
-
-    /// Asks the health check at `path`; returns whether it is ok, and its text.
+    /// Asks for the text at `path`; returns whether the agent has one and is well, and its text.
     ///
     /// # Errors
     ///
     /// No trusted agent answers.
-    pub(crate) fn check(&self, path: &str) -> anyhow::Result<(bool, String)> {
+    pub(crate) fn text(&self, path: &str) -> anyhow::Result<(bool, String)> {
         let (status, body) = self.request("GET", path, "")?;
         Ok((status == "200", String::from_utf8_lossy(&body).into_owned()))
     }
@@ -106,15 +99,6 @@ impl AgentClient {
         }
         let why = String::from_utf8_lossy(&body);
         bail!("the agent rejected it: {}", why.trim());
-    }
-
-    fn body(&self, path: &str) -> anyhow::Result<Option<Vec<u8>>> {
-        let (status, body) = self.request("GET", path, "")?;
-        match status.as_str() {
-            "200" => Ok(Some(body)),
-            "404" => Ok(None),
-            _ => bail!("the agent answered with status {status}, expected 200"),
-        }
     }
 
     /// The status and the body of the answer to one request.
@@ -188,27 +172,21 @@ impl AgentClient {
 
 /// Adds the advice for errors of the system; other errors explain themselves.
 fn explain(error: anyhow::Error, socket: &Path) -> anyhow::Error {
-    let kind = match error.downcast_ref::<rustix::io::Errno>() {
-        Some(&errno) => io::Error::from(errno).kind(),
-        None => match error.downcast_ref::<io::Error>() {
-            Some(error) => error.kind(),
-            None => return error,
-        },
-    };
-    let text = match kind {
-        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-            return anyhow!(NotListening {
-                socket: socket.to_owned(),
-                source: error,
-            });
-        }
-        io::ErrorKind::PermissionDenied => format!(
-            "permission denied on {}: only root and the user that runs the agent may connect",
-            socket.display()
-        ),
-        _ => format!("cannot ask the agent on {}", socket.display()),
-    };
-    anyhow!(error).context(text)
+    let errno = error.downcast_ref::<Errno>();
+    let kind = errno.map(|&errno| io::Error::from(errno).kind());
+    let kind = kind.or_else(|| Some(error.downcast_ref::<io::Error>()?.kind()));
+    let shown = socket.display();
+    match kind {
+        None => error,
+        Some(io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused) => anyhow!(NotListening {
+            socket: socket.to_owned(),
+            source: error,
+        }),
+        Some(io::ErrorKind::PermissionDenied) => error.context(format!(
+            "permission denied on {shown}: only root and the user that runs the agent may connect"
+        )),
+        Some(_) => error.context(format!("cannot ask the agent on {shown}")),
+    }
 }
 
 /// HTTP/1.0, so that the end of the answer is the end of the connection.

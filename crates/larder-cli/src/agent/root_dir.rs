@@ -121,10 +121,5 @@ pub(super) fn create(path: &Path) -> anyhow::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         created => return created.with_context(|| format!("cannot create {}", path.display())),
     }
-    let found =
-        fs::symlink_metadata(path).with_context(|| format!("cannot examine {}", path.display()))?;
-    if !found.is_dir() {
-        bail!("cannot trust {}: expected a directory", path.display());
-    }
-    check(path, Ownership::from(&found))
+    TrustedDir::open(path).map(drop)
 }

@@ -133,7 +133,7 @@ fn read(path: &str) -> Result<String, String> {
 }
 
 /// Parses `MIN[:MAX]`.
-fn debounce(text: &str) -> Result<Debounce, &'static str> {
+pub(super) fn debounce(text: &str) -> Result<Debounce, &'static str> {
     let (min, max) = text.split_once(':').unwrap_or((text, ""));
     let min = duration(min)?;
     let max = match max {

@@ -38,7 +38,31 @@ use super::{
 )]
 pub(crate) struct SidecarArgs {
     #[command(flatten)]
-    pub(crate) volumes: VolumeArgs,
+    pub(crate) objects: ObjectFlags,
+
+    /// File with a SidecarConfiguration: volumes as in a pod, and onChange. SIGHUP reads it again
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Write everything once and exit, as in an init container
+    #[arg(long)]
+    pub(crate) once: bool,
+
+    /// Longest wait for required objects, with --once
+    #[arg(long, value_name = "DURATION", default_value = "5m", requires = "once", value_parser = duration)]
+    pub(crate) once_timeout: Duration,
+
+    /// Serve health and metrics over HTTP; HOST:PORT, or :PORT for all addresses
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    pub(crate) listen: Option<SocketAddr>,
+
+    /// Reopen a watch after this time without a sign of life
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    pub(crate) max_silence: Duration,
+
+    /// Directory of the records of hooks [default: $TMPDIR/larder-sidecar]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) state_dir: Option<PathBuf>,
 
     #[command(flatten)]
     pub(crate) reload: ReloadArgs,
@@ -77,37 +101,6 @@ pub(crate) struct SidecarArgs {
     /// Address that --check asks [default: 127.0.0.1 and the port of HEALTH_PORT, or 8080]
     #[arg(value_name = "ADDR", requires = "check", value_parser = listen_address)]
     pub(crate) address: Option<SocketAddr>,
-}
-
-/// The own form.
-#[derive(Debug, clap::Args)]
-pub(crate) struct VolumeArgs {
-    #[command(flatten)]
-    pub(crate) objects: ObjectFlags,
-
-    /// File with a SidecarConfiguration: volumes as in a pod, and onChange. SIGHUP reads it again
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) config: Option<PathBuf>,
-
-    /// Write everything once and exit, as in an init container
-    #[arg(long)]
-    pub(crate) once: bool,
-
-    /// Longest wait for required objects, with --once
-    #[arg(long, value_name = "DURATION", default_value = "5m", requires = "once", value_parser = duration)]
-    pub(crate) once_timeout: Duration,
-
-    /// Serve health and metrics over HTTP; HOST:PORT, or :PORT for all addresses
-    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
-    pub(crate) listen: Option<SocketAddr>,
-
-    /// Reopen a watch after this time without a sign of life
-    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
-    pub(crate) max_silence: Duration,
-
-    /// Directory of the records of hooks [default: $TMPDIR/larder-sidecar]
-    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
-    pub(crate) state_dir: Option<PathBuf>,
 }
 
 /// Objects as volumes, in the order of the flags: of two volumes for one directory, the later one wins.
@@ -154,8 +147,9 @@ impl FromArgMatches for ObjectFlags {
     }
 }
 
-/// The flags of configmap-reload.
-#[derive(Debug, clap::Args)]
+/// The flags of configmap-reload, by whose name both executables may be called.
+#[derive(Debug, clap::Parser)]
+#[command(name = "configmap-reload", version)]
 pub(crate) struct ReloadArgs {
     /// Directory with `..data` whose changes are reported; several times
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -195,14 +189,6 @@ pub(crate) struct ReloadArgs {
     pub(crate) telemetry_path: String,
 }
 
-/// The command line of configmap-reload, by whose name both executables may be called.
-#[derive(Debug, clap::Parser)]
-#[command(name = "configmap-reload", version)]
-pub(crate) struct ConfigmapReload {
-    #[command(flatten)]
-    pub(crate) reload: ReloadArgs,
-}
-
 /// What a probe asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ProbedState {
@@ -228,6 +214,6 @@ mod tests {
             (Kind::Secret, "c:/x"),
         ];
         let expected = expected.map(|(kind, value)| (kind, value.to_owned()));
-        assert_eq!(args.map(|args| args.volumes.objects.0), Ok(expected.into()));
+        assert_eq!(args.map(|args| args.objects.0), Ok(expected.into()));
     }
 }

@@ -1,13 +1,15 @@
 //! Facts of a pod's node: which ones its projections read, and where they are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, Pod, ResourceFieldSelector};
+use k8s_openapi::api::core::v1::Pod;
 use larder_objects::{
     ObjectKey,
     manifest::{Manifest, Manifests},
 };
-use larder_projection::{containers, pod_volumes};
+use larder_projection::{Unknown, containers, environment, pod_volumes, project};
+
+use crate::offline::Offline;
 
 /// The node that the pod runs on.
 pub(super) fn node_name(pod: &Pod) -> Option<&str> {
@@ -17,7 +19,8 @@ pub(super) fn node_name(pod: &Pod) -> Option<&str> {
 
 /// Whether a projection reads the name of the node, or what its Node says.
 pub(super) fn reads_node_name(pod: &Pod) -> bool {
-    reads_node(pod) || fields(pod).any(|path| matches!(path, "spec.nodeName" | "spec.host"))
+    let facts = unknown_facts(pod);
+    reads_node(pod) || facts.contains("spec.nodeName") || facts.contains("spec.host")
 }
 
 /// Whether a projection reads what only the Node says: an address that the pod's status lacks, or a limit that no
@@ -25,63 +28,33 @@ pub(super) fn reads_node_name(pod: &Pod) -> bool {
 pub(super) fn reads_node(pod: &Pod) -> bool {
     let spec = pod.spec.as_ref();
     let shares_network = spec.is_some_and(|spec| spec.host_network == Some(true));
-    let status = pod.status.as_ref();
-    let has_address = status.is_some_and(|status| status.host_ip.is_some());
-    let mut fields = fields(pod);
-    fields.any(|path| match path {
-        "status.hostIP" | "status.hostIPs" => !has_address,
-        "status.podIP" | "status.podIPs" => shares_network && !has_address,
-        _ => false,
-    }) || reads_allocatable(pod)
+    unknown_facts(pod).iter().any(|fact| match fact.as_str() {
+        "status.hostIP" | "status.hostIPs" => true,
+        "status.podIP" | "status.podIPs" => shares_network,
+        fact => fact.starts_with("limits."),
+    })
 }
 
-/// Whether a limit of the node stands in for one that a container does not set.
-fn reads_allocatable(pod: &Pod) -> bool {
-    let limits = containers(pod).map(|container| {
-        let limits = container.resources.and_then(|all| all.limits.as_ref());
-        (container.name, limits)
-    });
-    let limits: HashMap<_, _> = limits.collect();
-    let is_node = |own: &str, field: &ResourceFieldSelector| {
-        let named = field.container_name.as_deref();
-        let limits = limits.get(named.filter(|name| !name.is_empty()).unwrap_or(own));
-        let resource = field.resource.strip_prefix("limits.");
-        let is_set = |name| limits.is_some_and(|all| all.is_some_and(|all| all.contains_key(name)));
-        resource.is_some_and(|name| !is_set(name))
+/// What the projections of a pod read that the pod itself does not say: `status.hostIP`, `limits.cpu`.
+fn unknown_facts(pod: &Pod) -> BTreeSet<String> {
+    let mut inputs = Offline::default().inputs(pod);
+    // A missing object hides no fact.
+    inputs.assumptions.missing = Some(BTreeSet::new());
+    inputs.assumptions.written_later = true;
+    let mut facts = BTreeSet::new();
+    let mut note = |unknown: &Unknown| {
+        facts.extend(unknown.sources().map(|source| source.what.to_string()));
     };
-    let mut variables = containers(pod).flat_map(|container| {
-        let variables = container.env.iter();
-        variables.map(move |variable| (container.name, variable))
-    });
-    let has_variable = variables.any(|(container, variable)| {
-        let source = variable.value_from.as_ref();
-        let field = source.and_then(|source| source.resource_field_ref.as_ref());
-        field.is_some_and(|field| is_node(container, field))
-    });
-    let mut files = downward_files(pod);
-    has_variable
-        || files.any(|file| {
-            let field = file.resource_field_ref.as_ref();
-            field.is_some_and(|field| is_node("", field))
-        })
-}
-
-/// The paths of fields in variables.
-fn fields(pod: &Pod) -> impl Iterator<Item = &str> {
-    let variables = containers(pod).flat_map(|container| container.env);
-    variables.filter_map(|variable| {
-        let field = variable.value_from.as_ref()?.field_ref.as_ref()?;
-        Some(field.field_path.as_str())
-    })
-}
-
-fn downward_files(pod: &Pod) -> impl Iterator<Item = &DownwardAPIVolumeFile> {
-    pod_volumes(pod).flat_map(|volume| {
-        let own = volume.downward_api.iter().flat_map(|api| &api.items);
-        let projected = volume.projected.iter().flat_map(|all| &all.sources);
-        let projected = projected.flatten().flat_map(|source| &source.downward_api);
-        own.chain(projected.flat_map(|api| &api.items)).flatten()
-    })
+    for environment in containers(pod).flat_map(|view| environment(pod, view, &inputs)) {
+        environment.unknown().for_each(&mut note);
+    }
+    for volume in pod_volumes(pod).flat_map(|volume| project(pod, volume, &inputs)) {
+        let files = volume.payload.values();
+        files
+            .filter_map(|file| file.data.unknown())
+            .for_each(&mut note);
+    }
+    facts
 }
 
 /// Completes the pods that are on both sides: where one lacks the node, the other's counts, with the addresses.
@@ -126,8 +99,8 @@ mod tests {
 
     fn pod(env: Value, limits: Value, status: Value) -> Pod {
         serde_json::from_value(json!({
-            "spec": {"nodeName": "n1", "containers": [{"name": "c", "env": [{"name": "V", "valueFrom": env}],
-                "resources": {"limits": limits}}]},
+            "spec": {"nodeName": "n1", "enableServiceLinks": true, "containers": [
+                {"name": "c", "env": [{"name": "V", "valueFrom": env}], "resources": {"limits": limits}}]},
             "status": status,
         }))
         .unwrap()

@@ -1,33 +1,32 @@
 //! `larder apiserver`: the embedded API server over TLS.
 
-use std::path::Path;
+use std::{path::Path, process::ExitCode};
 
 use anyhow::Context as _;
-use futures::FutureExt as _;
+use futures::future::OptionFuture;
 use larder_apiserver::{ApiServer, AuditLog, Options, Protocol};
 use larder_connections::raise_descriptor_limit;
 use larder_manifests::Feed;
 use larder_objects::chain;
-use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::ApiserverArgs,
     kubeconfig_file::KubeconfigFile,
     logging,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output,
     runtime::{block_on_all_cores, listen, stop_signal},
 };
 
-pub(super) fn run(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     logging::start(args.log_format);
     raise_descriptor_limit();
     block_on_all_cores(serve(args))
 }
 
 /// Serves until a signal arrives.
-async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
+async fn serve(args: &ApiserverArgs) -> Result<ExitCode, Failure> {
     // Before anything else, so that no signal is missed.
     let shutdown = CancellationToken::new();
     let stopped = stop_signal()?;
@@ -43,15 +42,17 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
     };
     let (listener, address) = listen(args.listen).await?;
 
-    let mut tasks = JoinSet::new();
-    let serving = server.clone();
-    let stop = shutdown.clone();
-    tasks.spawn(async move { serving.serve(listener, Protocol::Tls, stop).await });
-    if let Some(feed) = feed {
-        let following = shutdown.clone().run_until_cancelled_owned(feed.run());
-        tasks.spawn(following.map(|_| Ok(())));
-    }
-    // Last: from here on, the server accepts connections.
+    let serving = server.serve(listener, Protocol::Tls, shutdown.clone());
+    let ending = async {
+        // A feed never ends.
+        tokio::select! {
+            () = stopped => {}
+            Some(()) = OptionFuture::from(feed.map(Feed::run)) => {}
+        }
+        shutdown.cancel();
+        Ok(())
+    };
+    // The listener accepts connections already.
     let kubeconfig = args.kubeconfig_out.as_ref();
     let kubeconfig = kubeconfig.map(|path| KubeconfigFile::of_admin(path, &server, address));
     let kubeconfig = kubeconfig.transpose()?;
@@ -60,20 +61,8 @@ async fn serve(args: &ApiserverArgs) -> Result<CommandOutcome, Failure> {
         output::note("no client can log in: write a kubeconfig with --kubeconfig-out FILE");
     }
 
-    let mut ended = None;
-    tokio::select! {
-        () = stopped => {}
-        first = tasks.join_next() => ended = first,
-    }
-    shutdown.cancel();
-    while let Some(task) = match ended.take() {
-        Some(task) => Some(task),
-        None => tasks.join_next().await,
-    } {
-        task.context("a task of the server panicked")?
-            .context("the server ended")?;
-    }
-    Ok(CommandOutcome::Done)
+    tokio::try_join!(serving, ending).context("the server ended")?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn audit_log(path: Option<&Path>) -> Result<AuditLog, Failure> {

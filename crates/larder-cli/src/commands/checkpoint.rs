@@ -1,6 +1,6 @@
 //! `larder checkpoint`: an agent's encrypted checkpoint, whether or not it runs.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, anyhow};
 use jiff::Timestamp;
@@ -15,11 +15,11 @@ use serde_json::json;
 use crate::{
     agent::{cluster_id, config_with, origin},
     args::{CheckpointAction, CheckpointArgs, CheckpointOutput},
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output::{self, age, json::write_json},
 };
 
-pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &CheckpointArgs) -> Result<ExitCode, Failure> {
     let flags = Flags {
         node_name: args.node_name.clone(),
         ..Flags::default()
@@ -29,7 +29,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
         let removed =
             Store::erase(&config.checkpoint_place()).context("cannot erase the checkpoint")?;
         output::note(format_args!("{} removed", output::count(removed, "file")));
-        return Ok(CommandOutcome::Done);
+        return Ok(ExitCode::SUCCESS);
     }
     let found = find(args, &config)?;
     output::results(|out| match (args.action, args.output) {
@@ -45,7 +45,7 @@ pub(super) fn run(args: &CheckpointArgs) -> Result<CommandOutcome, Failure> {
     for file in &found.rejected {
         output::error(anyhow!("{file}").as_ref());
     }
-    Ok(CommandOutcome::partial_if(!found.rejected.is_empty()))
+    Ok(partial_if(!found.rejected.is_empty()))
 }
 
 fn find(args: &CheckpointArgs, config: &Config) -> Result<Contents<()>, Failure> {

@@ -1,6 +1,6 @@
 //! `larder clean`: removes the files and mounts of a stopped agent.
 
-use std::path::Path;
+use std::{path::Path, process::ExitCode};
 
 use larder_agent::clean::Leftovers;
 use larder_objects::chain;
@@ -8,11 +8,11 @@ use larder_objects::chain;
 use crate::{
     agent::client_config,
     args::CleanArgs,
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output,
 };
 
-pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &CleanArgs) -> Result<ExitCode, Failure> {
     let root = client_config(&args.place)?.root_dir;
     let found = Leftovers::find(&root).map_err(|error| anyhow::anyhow!("{}", chain(&error)))?;
     let Some(found) = found else {
@@ -28,7 +28,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
         output::note(format_args!(
             "no agent has used {root}, so there is nothing to remove"
         ));
-        return Ok(CommandOutcome::Done);
+        return Ok(ExitCode::SUCCESS);
     };
     let verb = if args.dry_run {
         "would remove"
@@ -51,7 +51,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
     if args.dry_run {
         lines.push(format!("{verb} {shown} if nothing else is in it"));
         output::lines(&lines)?;
-        return Ok(CommandOutcome::Done);
+        return Ok(ExitCode::SUCCESS);
     }
     let (errors, is_left) = found.remove();
     lines.extend(match (errors.is_empty(), is_left) {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<CommandOutcome, Failure> {
     for error in &errors {
         output::error(error);
     }
-    Ok(CommandOutcome::partial_if(!errors.is_empty()))
+    Ok(partial_if(!errors.is_empty()))
 }
 
 /// `it has other files: notes.txt`

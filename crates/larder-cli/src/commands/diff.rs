@@ -32,7 +32,7 @@ mod sides;
 mod sub_paths;
 mod tree;
 
-use std::{path::Path, thread};
+use std::{path::Path, process::ExitCode, thread};
 
 use larder_objects::manifest::{Loader, Manifests};
 
@@ -40,12 +40,12 @@ use self::json::Report;
 use crate::{
     args::{DiffArgs, DiffOutput},
     offline::{ClusterObjects, Offline},
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
     rendered::RenderedPod,
 };
 
-pub(super) fn run(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &DiffArgs) -> Result<ExitCode, Failure> {
     // Exit code 1 means that there are differences.
     print(args).map_err(Failure::fatal)
 }
@@ -59,7 +59,7 @@ pub(crate) fn manifests_of_revision(
     git::load(loader, &[directory.to_owned()], revision, true)
 }
 
-fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
+fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
     let sides = sides::load(args)?;
     let world = |side| match &sides.cluster {
         Some(not_read) => Offline::of_cluster(side, not_read),
@@ -88,11 +88,12 @@ fn print(args: &DiffArgs) -> Result<CommandOutcome, Failure> {
         }
     })?;
     Ok(if !comparison.not_read.is_empty() {
-        CommandOutcome::Incomplete
+        // Something was left out, which was reported.
+        ExitCode::from(2)
     } else if comparison.is_empty() {
-        CommandOutcome::Done
+        ExitCode::SUCCESS
     } else {
-        CommandOutcome::Different
+        ExitCode::FAILURE
     })
 }
 

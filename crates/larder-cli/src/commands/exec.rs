@@ -9,15 +9,13 @@
 //! | `session` | the state of the command over all its starts, kept up to date |
 //! | `volumes` | the volumes of the command |
 //! | `subpaths` | mounts by subPath that follow their volume |
-//! | `hooks` | the hooks of the command |
+//! | `hooks` | the hooks of the command, and the content that they select |
 //! | `origin` | the origin of the pod, and the paths to follow |
 //! | `delivered` | a pod of a running agent: the content delivered to a container |
-//! | `content` | the content that hooks select |
 //! | `start` | variables, mounts, user and command of one start |
 //! | `security` | security contexts: user, groups, capabilities |
 //! | `target` | the container, and its inputs |
 
-mod content;
 mod delivered;
 mod hooks;
 mod origin;

@@ -1,25 +1,29 @@
 //! `larder log-level`: the log filter of a running agent.
 
-use anyhow::Context as _;
+use std::process::ExitCode;
+
+use anyhow::anyhow;
 
 use crate::{
     agent::{AgentClient, client_config},
     args::LogLevelArgs,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output,
 };
 
 /// Where the agent has it.
 const PATH: &str = "/log-level";
 
-pub(super) fn run(args: &LogLevelArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &LogLevelArgs) -> Result<ExitCode, Failure> {
     let agent = AgentClient::new(&client_config(&args.place)?.root_dir)?;
     if let Some(level) = &args.level {
         agent.put(PATH, level)?;
     } else {
-        let filter = agent.text(PATH)?;
-        let filter = filter.context("the agent has no log level")?;
+        let (has_one, filter) = agent.text(PATH)?;
+        if !has_one {
+            return Err(anyhow!("the agent has no log level").into());
+        }
         output::lines([filter])?;
     }
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }

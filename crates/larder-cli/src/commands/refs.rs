@@ -1,13 +1,13 @@
 //! `larder refs`: the ConfigMaps and Secrets that each pod references.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use serde::Serialize;
 
 use crate::{
     args::{RefsArgs, RefsOutput},
     input,
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output::{self, json::write_json, references::References, table::columns, yaml::write_yaml},
 };
 
@@ -18,7 +18,7 @@ struct PodReferences<'a> {
     references: References,
 }
 
-pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &RefsArgs) -> Result<ExitCode, Failure> {
     let manifests = input::read(&args.manifests)?;
     let pods = manifests.pods().map(|pod| PodReferences {
         namespace: pod.metadata.namespace.as_deref().unwrap_or(""),
@@ -31,7 +31,7 @@ pub(super) fn run(args: &RefsArgs) -> Result<CommandOutcome, Failure> {
         RefsOutput::Yaml => write_yaml(out, &BTreeMap::from([("pods", &pods)])),
         RefsOutput::Table => out.write_all(table(&pods).as_bytes()),
     })?;
-    Ok(CommandOutcome::partial_if(!manifests.errors.is_empty()))
+    Ok(partial_if(!manifests.errors.is_empty()))
 }
 
 /// A table in kubectl's manner; a pod without references has a line as well.

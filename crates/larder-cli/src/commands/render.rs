@@ -8,19 +8,19 @@
 mod files;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, process::ExitCode};
 
 use crate::{
     agent::origin,
     args::{RenderArgs, RenderOutput},
     cluster, input,
     offline::{ClusterObjects, Offline, OfflinePod},
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output::{self, Style, html::write_page, json::write_json, yaml::write_yaml},
     rendered::{RenderedPod, document},
 };
 
-pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
     let manifests = input::read(&args.manifests)?;
     let mut not_read: BTreeSet<_> = manifests.errors.iter().map(input::not_read).collect();
     let cluster = match args.output {
@@ -63,7 +63,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<CommandOutcome, Failure> {
     if let Some(dir) = &args.to {
         failed |= !files::write(dir, &rendered)?;
     }
-    Ok(CommandOutcome::partial_if(failed))
+    Ok(partial_if(failed))
 }
 
 /// The requested pods.
@@ -74,12 +74,6 @@ fn chosen<'a>(args: &RenderArgs, offline: &'a Offline) -> Result<Vec<&'a Offline
         }
         return Ok(offline.pods.iter().collect());
     };
-    let namespace = &args.manifests.namespace;
-    let mut pods = offline.pods.iter();
-    match pods.find(|pod| wanted.names(&pod.pod.metadata, namespace)) {
-        Some(pod) => Ok(vec![pod]),
-        None => Err(offline
-            .no_pod(wanted.namespace(namespace), wanted.name())
-            .into()),
-    }
+    let position = offline.position(wanted, &args.manifests.namespace)?;
+    Ok(vec![&offline.pods[position]])
 }

@@ -16,9 +16,10 @@ mod reload;
 mod summary;
 mod systemd;
 
-use std::{path::PathBuf, time::Duration};
+use std::{ffi::OsStr, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, anyhow};
+use clap::{CommandFactory as _, parser::ValueSource};
 use futures::{
     FutureExt as _, TryFutureExt as _,
     future::{FusedFuture as _, OptionFuture},
@@ -37,18 +38,20 @@ use larder_objects::chain;
 use larder_projection::disk::VolumeHost;
 use prometheus_client::registry::Registry;
 use tokio::{
+    net::TcpListener,
     signal::unix::{SignalKind, signal},
+    sync::mpsc,
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::JoinMap};
 use tracing::{error, info, warn};
 
-use self::{embedded::Embedded, http::HttpApi, systemd::ServiceManager};
+use self::{embedded::Embedded, systemd::ServiceManager};
 use crate::{
     agent::{self, cluster_id, config},
-    args::RunArgs,
+    args::{Args, RunArgs},
     logging,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output::{self, live},
     rendered::project_text,
     runtime::{block_on, stop_signal},
@@ -67,7 +70,7 @@ const SUMMARY_TASK: &str = "summary";
 /// Time for shutdown: passes under way are finished.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) fn run(args: RunArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: RunArgs) -> Result<ExitCode, Failure> {
     let log = logging::start(args.log_format);
     let mut config = config(&args.place, flags(&args))?;
     beside::find_kubelet(&args, &mut config)?;
@@ -89,35 +92,22 @@ fn flags(args: &RunArgs) -> Flags {
     }
 }
 
-/// The flags as typed, for `/flagz`. None of them is a credential.
-fn typed_flags(args: &RunArgs) -> impl Iterator<Item = (String, String)> {
-    let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
-    let switch = |is_set: bool| is_set.then(|| "true".to_owned());
-    let log_format = format!("{:?}", args.log_format).to_lowercase();
-    let flags = [
-        ("manifests", path(&args.manifests)),
-        ("kubeconfig", path(&args.kubeconfig)),
-        ("kubeconfig-out", path(&args.kubeconfig_out)),
-        ("pod-address", text(args.pod_address)),
-        ("end-pods", switch(args.end_pods)),
-        ("context", args.context.clone()),
-        ("node-name", args.node_name.clone()),
-        ("beside-kubelet", switch(args.beside_kubelet)),
-        ("kubelet-root-dir", path(&args.kubelet_root_dir)),
-        ("dry-run", switch(args.dry_run)),
-        ("root-dir", path(&args.place.root_dir)),
-        ("config", path(&args.place.config)),
-        ("listen", text(args.listen)),
-        ("change-detection", text(args.change_detection)),
-        ("watch-scope", text(args.watch_scope)),
-        ("log-format", Some(log_format)),
-    ];
-    let typed = flags.into_iter();
-    typed.filter_map(|(name, value)| Some((name.to_owned(), value?)))
-}
-
-fn text(value: Option<impl ToString>) -> Option<String> {
-    value.map(|value| value.to_string())
+/// The flags as typed, for `/flagz`, and defaults; of switches only those that are set. None of them is a credential.
+fn typed_flags() -> Vec<(String, String)> {
+    let mut parser = Args::command();
+    let matches = parser.get_matches_mut();
+    let (name, typed) = matches.subcommand().expect("this is a subcommand");
+    let command = parser.find_subcommand(name).expect("it was parsed");
+    let flags = command.get_arguments().filter_map(|flag| {
+        let (id, is_switch) = (flag.get_id().as_str(), !flag.get_action().takes_values());
+        if is_switch && typed.value_source(id) == Some(ValueSource::DefaultValue) {
+            return None;
+        }
+        let values = typed.get_raw(id)?.map(OsStr::to_string_lossy);
+        let values: Vec<_> = values.collect();
+        Some((flag.get_long()?.to_owned(), values.join(",")))
+    });
+    flags.collect()
 }
 
 /// The API server that the pods come from.
@@ -131,7 +121,7 @@ struct AgentOrigin {
     _transport: Option<larder_transport::Transport>,
 }
 
-async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<CommandOutcome, Failure> {
+async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<ExitCode, Failure> {
     raise_descriptor_limit();
     let root = RootDir::lock(&config.root_dir).context("cannot use the root directory")?;
     let volumes = match config.beside {
@@ -146,7 +136,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
     let origin = origin(args, &config, &mut registry, &shutdown).await?;
     let listener = http::bind(config.listen).await?;
     let program = Program::new(config.clone())
-        .flags(typed_flags(args))
+        .flags(typed_flags())
         .log(log)
         .projector(project_text)
         .shutdown(shutdown.clone());
@@ -187,7 +177,8 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         ),
     }
     let router = local_api::router(handle.clone(), program.clone());
-    let (http, server) = HttpApi::new(listener, router, limits, shutdown.clone());
+    let (listeners, moves) = mpsc::channel(1);
+    let server = http::serve(listener, moves, router, limits, shutdown.clone());
     tasks.spawn("HTTP API", server.map(Ok));
     if let Some(embedded) = origin.embedded {
         handle.show_problems_of(embedded.problems);
@@ -206,7 +197,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         args,
         program,
         handle,
-        http,
+        listeners,
         manager,
     };
     let result = run.until_end(&mut tasks).await;
@@ -221,7 +212,7 @@ async fn serve(args: &RunArgs, config: Config, log: LogControl) -> Result<Comman
         warn!("tasks still running at the shutdown deadline, exiting anyway");
     }
     result?;
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A running agent and its surroundings.
@@ -229,7 +220,8 @@ struct Run<'a> {
     args: &'a RunArgs,
     program: Program,
     handle: AgentHandle,
-    http: HttpApi,
+    /// Moves the HTTP API.
+    listeners: mpsc::Sender<Option<TcpListener>>,
     manager: ServiceManager,
 }
 
@@ -279,11 +271,7 @@ async fn origin(
     shutdown: &CancellationToken,
 ) -> Result<AgentOrigin, Failure> {
     if let Some(manifests) = manifests_of(args, config) {
-        let kubeconfig = args.kubeconfig_out.as_deref();
-        let node = &config.node_name;
-        let pod_address = args.pod_address.or(config.pod_address);
-        let started = embedded::start(manifests, node, pod_address, kubeconfig, shutdown);
-        let started = started.await?;
+        let started = embedded::start(manifests, args, config, shutdown).await?;
         return Ok(AgentOrigin {
             cluster: None,
             client: started.client.clone(),
@@ -316,17 +304,22 @@ async fn origin(
     })
 }
 
-/// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
-/// over all pods is done. After it, redraws what is served on a terminal that can show it as a whole; elsewhere, reports
-/// each pod that comes, goes or waits.
-async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
-    let ready = async || {
+/// Waits for the first pass over all pods, for this time at the longest. Returns whether it is done.
+async fn is_ready_within(agent: &AgentHandle, limit: Duration) -> bool {
+    let ready = async {
         while !agent.is_ready() {
             sleep(POLL_INTERVAL).await;
         }
     };
+    timeout(limit, ready).await.is_ok()
+}
+
+/// Prints what is served, once everything is delivered or the wait is over. Then reports progress until the first pass
+/// over all pods is done. After it, redraws what is served on a terminal that can show it as a whole; elsewhere, reports
+/// each pod that comes, goes or waits.
+async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
     // In both cases: the summary shows what is missing.
-    let mut is_ready = timeout(SUMMARY, ready()).await.is_ok();
+    let mut is_ready = is_ready_within(&agent, SUMMARY).await;
     let mut changes = agent.pod_changes();
     let style = output::Style::of_stdout();
     let whole = |overview: &AgentOverview| {
@@ -350,7 +343,7 @@ async fn summarize(agent: AgentHandle, manifests: Option<PathBuf>) {
         let waiting_for = overview.silent_sources.join(", ");
         let (tried, pods) = (overview.tried(), overview.pods.len());
         info!(waiting_for, tried, pods, "first pass under way");
-        is_ready = timeout(PROGRESS, ready()).await.is_ok();
+        is_ready = is_ready_within(&agent, PROGRESS).await;
         if is_ready {
             info!("first pass done");
         }

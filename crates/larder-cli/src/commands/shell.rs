@@ -1,19 +1,21 @@
 //! Completion scripts and manual pages, for packages.
 
+use std::process::ExitCode;
+
 use clap::CommandFactory as _;
 
 use crate::{
     args::{ANCHOR, Args, CompletionArgs, ManArgs, STAGE},
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output,
 };
 
-pub(super) fn completion(args: &CompletionArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn completion(args: &CompletionArgs) -> Result<ExitCode, Failure> {
     let mut command = offered();
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut command, "larder", &mut script);
     output::results(|out| out.write_all(&script))?;
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
 /// The command without the subcommands that only larder itself runs: completion scripts list hidden ones, too.
@@ -26,7 +28,7 @@ fn offered() -> clap::Command {
         .subcommands(public.cloned())
 }
 
-pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn man(args: &ManArgs) -> Result<ExitCode, Failure> {
     let mut command = Args::command();
     // Gives the subcommands their full names.
     command.build();
@@ -42,5 +44,5 @@ pub(super) fn man(args: &ManArgs) -> Result<CommandOutcome, Failure> {
     let source = format!("larder {}", command.get_version().unwrap_or_default());
     let page = clap_mangen::Man::new(command.display_name(title)).source(source);
     output::results(|out| page.render(&mut &mut *out))?;
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }

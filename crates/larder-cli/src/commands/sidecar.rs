@@ -1,6 +1,6 @@
 //! `larder sidecar` and `larder-sidecar`: chooses the form, sets up and runs a sidecar.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, process::ExitCode, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use futures::{StreamExt as _, future::ready, stream};
@@ -26,7 +26,7 @@ use crate::{
         sidecar::{ProbedState, configuration, variables},
     },
     logging,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     runtime::{block_on, stop_signal},
 };
 
@@ -40,12 +40,16 @@ const MAX_CONFIG: u64 = 1 << 20;
 const FORMS: &str = "nothing to do: give one of three forms: volumes, as --config-map app:/etc/app; the variables of \
     k8s-sidecar, as LABEL=grafana_dashboard FOLDER=/tmp/dashboards; or --volume-dir DIR --webhook-url URL";
 
-pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
+/// Runs the form that flags and variables choose.
+///
+/// # Errors
+///
+/// The sidecar stopped early.
+pub(crate) fn run(args: &SidecarArgs) -> Result<ExitCode, Failure> {
     if let Some(state) = args.check {
         return probe(state, args.address);
     }
-    let volumes = &args.volumes;
-    let is_own = !volumes.objects.0.is_empty() || volumes.config.is_some();
+    let is_own = !args.objects.0.is_empty() || args.config.is_some();
     let is_reload = !args.reload.volume_dir.is_empty();
     let mut label_variables = variables::MARKS.to_vec();
     label_variables.retain(|name| std::env::var_os(name).is_some());
@@ -61,19 +65,23 @@ pub(super) fn run(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
     }
 }
 
-/// Runs the reload form.
-pub(super) fn run_reload(
+/// Runs the reload form, which is all that configmap-reload does.
+///
+/// # Errors
+///
+/// The sidecar stopped early.
+pub(crate) fn run_reload(
     args: &ReloadArgs,
     log: LogFormat,
     ignored: &[&str],
-) -> Result<CommandOutcome, Failure> {
+) -> Result<ExitCode, Failure> {
     let settings = reload_settings(args).map_err(Failure::unreadable)?;
     logging::start(log);
     warn_of(ignored);
     block_on(until_signal(|shutdown| reload(settings, shutdown)))
 }
 
-fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failure> {
+fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<ExitCode, Failure> {
     let settings = own_settings(args).map_err(Failure::unreadable)?;
     logging::start(args.log_format);
     warn_of(ignored);
@@ -93,7 +101,7 @@ fn run_own(args: &SidecarArgs, ignored: &[&str]) -> Result<CommandOutcome, Failu
     })
 }
 
-fn run_label(args: &SidecarArgs) -> Result<CommandOutcome, Failure> {
+fn run_label(args: &SidecarArgs) -> Result<ExitCode, Failure> {
     let read = variables::LabelVariables::read(|name| {
         // The flags of k8s-sidecar come before its variables.
         let flag = match name {
@@ -131,18 +139,17 @@ fn warn_of(ignored: &[&str]) {
 }
 
 fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
-    let volumes = &args.volumes;
     let variable = |name: &str| std::env::var(name).ok();
     let pod = variables::own_pod(variable);
     let own = Some(&*pod.namespace).filter(|own| !own.is_empty());
     let namespace = args.namespace.as_deref().or(own);
     let mut all = Vec::new();
     let mut all_hooks = hooks(args)?;
-    for (kind, value) in &volumes.objects.0 {
+    for (kind, value) in &args.objects.0 {
         let volume = configuration::volume(*kind, value, namespace);
         all.push(volume.map_err(|error| format!("{kind} {value}: {error}"))?);
     }
-    if let Some(path) = &volumes.config {
+    if let Some(path) = &args.config {
         let place = |error: String| format!("--config {}: {error}", path.display());
         let text = read_regular_text(path, MAX_CONFIG).map_err(|error| place(chain(&error)))?;
         let (volumes, hooks) = configuration::read(&text, namespace).map_err(place)?;
@@ -153,10 +160,10 @@ fn own_settings(args: &SidecarArgs) -> Result<OwnSettings, String> {
     Ok(OwnSettings {
         volumes: join_volumes(all)?,
         hooks: all_hooks,
-        once: volumes.once.then_some(volumes.once_timeout),
-        max_silence: volumes.max_silence,
-        listen: volumes.listen,
-        state_dir: variables::state_dir(volumes.state_dir.clone(), variable("TMPDIR")),
+        once: args.once.then_some(args.once_timeout),
+        max_silence: args.max_silence,
+        listen: args.listen,
+        state_dir: variables::state_dir(args.state_dir.clone(), variable("TMPDIR")),
         pod,
     })
 }
@@ -198,9 +205,7 @@ fn check_hooks(hooks: &[Hook]) -> Result<(), String> {
 }
 
 /// Runs a sidecar until SIGTERM or SIGINT.
-async fn until_signal<F>(
-    run: impl FnOnce(CancellationToken) -> F,
-) -> Result<CommandOutcome, Failure>
+async fn until_signal<F>(run: impl FnOnce(CancellationToken) -> F) -> Result<ExitCode, Failure>
 where
     F: Future<Output = Result<(), RunError>>,
 {
@@ -212,10 +217,10 @@ where
         shutdown.cancel();
     });
     run.await.map_err(|error| anyhow!(error))?;
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }
 
-fn probe(state: ProbedState, address: Option<SocketAddr>) -> Result<CommandOutcome, Failure> {
+fn probe(state: ProbedState, address: Option<SocketAddr>) -> Result<ExitCode, Failure> {
     let port = std::env::var("HEALTH_PORT").ok();
     let port = port.and_then(|port| port.parse().ok());
     let port = port.unwrap_or(HEALTH_PORT);
@@ -225,5 +230,5 @@ fn probe(state: ProbedState, address: Option<SocketAddr>) -> Result<CommandOutco
         ProbedState::Ready => "/readyz",
     };
     check(address, path, PROBE).map_err(|reason| anyhow!(reason))?;
-    Ok(CommandOutcome::Done)
+    Ok(ExitCode::SUCCESS)
 }

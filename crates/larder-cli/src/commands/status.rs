@@ -12,6 +12,7 @@ mod report;
 
 use std::{
     io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
     time::Duration,
 };
 
@@ -23,12 +24,12 @@ use tokio::time::Instant;
 pub(super) use self::report::is_failing;
 use self::{
     progress::waiting_for,
-    report::{Detail, explanation, is_settled, overview},
+    report::{explanation, is_settled, overview},
 };
 use crate::{
     agent::{AgentClient, NotListening, client_config},
     args::{HealthCheck, StatusArgs, StatusOutput},
-    outcome::{CommandOutcome, Failure},
+    outcome::{Failure, partial_if},
     output::{
         self, Style,
         json::write_json,
@@ -42,7 +43,7 @@ use crate::{
 /// Time between two requests of `--watch` and `--wait`.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if let StatusOutput::JsonPath(template) = &args.output {
         let read = template.parse::<Template>();
         read.map_err(|error| Failure::unreadable(format!("cannot read the jsonpath: {error}")))?;
@@ -57,9 +58,9 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
             HealthCheck::Healthz => "/healthz",
             HealthCheck::Readyz => "/readyz",
         };
-        let (is_ok, text) = AgentClient::new(&root_dir)?.check(path)?;
+        let (is_ok, text) = AgentClient::new(&root_dir)?.text(path)?;
         output::lines(text.lines())?;
-        return Ok(CommandOutcome::partial_if(!is_ok));
+        return Ok(partial_if(!is_ok));
     }
     if args.watch {
         return watch(args, ask);
@@ -75,7 +76,7 @@ pub(super) fn run(args: &StatusArgs) -> Result<CommandOutcome, Failure> {
         let error = anyhow!("not everything was delivered within {timeout} s");
         output::error(error.as_ref());
     }
-    Ok(CommandOutcome::partial_if(!is_delivered || missing))
+    Ok(partial_if(!is_delivered || missing))
 }
 
 /// Repeats the request until everything is delivered, or time is up. Returns the last status, and whether everything is
@@ -156,11 +157,7 @@ fn print(args: &StatusArgs, status: &AgentStatus) -> Result<bool, Failure> {
 /// A status of the selected pods, for people, with ages at `now`.
 fn text(args: &StatusArgs, status: &AgentStatus, now: Timestamp) -> String {
     if args.pods.is_empty() {
-        let detail = match args.output {
-            StatusOutput::Wide => Detail::Wide,
-            _ => Detail::Pending,
-        };
-        return overview(status, detail, now);
+        return overview(status, args.output == StatusOutput::Wide, now);
     }
     let pods = status.pods.iter();
     let texts: Vec<_> = pods.map(|pod| explanation(status, pod, now)).collect();
@@ -171,7 +168,7 @@ fn text(args: &StatusArgs, status: &AgentStatus, now: Timestamp) -> String {
 fn watch(
     args: &StatusArgs,
     ask: impl Fn() -> anyhow::Result<AgentStatus>,
-) -> Result<CommandOutcome, Failure> {
+) -> Result<ExitCode, Failure> {
     let (mut screen, mut last) = (Screen::default(), None);
     let mut reported = String::new();
     let style = Style::of_stdout();
@@ -219,7 +216,7 @@ fn watch(
         match printed {
             Ok(()) => pause(INTERVAL),
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-                return Ok(CommandOutcome::Done);
+                return Ok(ExitCode::SUCCESS);
             }
             Err(error) => return Err(error.into()),
         }

@@ -18,7 +18,7 @@ mod follow;
 mod server;
 mod view;
 
-use std::sync::Arc;
+use std::{process::ExitCode, sync::Arc};
 
 use anyhow::anyhow;
 use larder_agent::local_api;
@@ -30,12 +30,12 @@ use self::view::View;
 use crate::{
     agent::client_config,
     args::UiArgs,
-    outcome::{CommandOutcome, Failure},
+    outcome::Failure,
     output,
     runtime::{block_on, listen, stop_signal},
 };
 
-pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
+pub(super) fn run(args: &UiArgs) -> Result<ExitCode, Failure> {
     let root_dir = client_config(&args.place)?.root_dir;
     block_on(async {
         let (listener, address) = listen(args.listen).await?;
@@ -57,6 +57,6 @@ pub(super) fn run(args: &UiArgs) -> Result<CommandOutcome, Failure> {
             () = stop => {}
         }
         shutdown.cancel();
-        Ok(CommandOutcome::Done)
+        Ok(ExitCode::SUCCESS)
     })
 }

@@ -20,18 +20,6 @@ use super::{
 const STYLE: &str = include_str!("html/page.css");
 const SCRIPT: &str = include_str!("html/page.js");
 
-/// A page around its trees.
-#[derive(Debug)]
-pub(crate) struct Page<'p> {
-    pub(crate) title: &'p str,
-    /// The line below the title.
-    pub(crate) summary: String,
-    /// Links to trees: texts and numbers.
-    pub(crate) jumps: &'p [(String, usize)],
-    /// The path on its server at which the page follows it.
-    pub(crate) live: Option<&'p str>,
-}
-
 /// One tree of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
@@ -78,13 +66,7 @@ pub(crate) fn write_page(
     trees: impl IntoIterator<Item = Branch>,
     jumps: &[(String, usize)],
 ) -> io::Result<()> {
-    let page = Page {
-        title,
-        summary,
-        jumps,
-        live: None,
-    };
-    out.write_all(page.head().as_bytes())?;
+    out.write_all(head(title, &summary, jumps, None).as_bytes())?;
     for (number, tree) in trees.into_iter().enumerate() {
         let card = Card::new(format!("card-{number}"), &tree);
         out.write_all(card.html.as_bytes())?;
@@ -92,27 +74,26 @@ pub(crate) fn write_page(
     out.write_all(foot().as_bytes())
 }
 
-impl Page<'_> {
-    /// The page without trees, which its server sends.
-    pub(crate) fn render(&self) -> String {
-        self.head() + &foot()
-    }
+/// A page without trees, which follows its server at the path `live`.
+pub(crate) fn live_page(title: &str, summary: &str, live: &str) -> String {
+    head(title, summary, &[], Some(live)) + &foot()
+}
 
-    /// What stands before the cards.
-    fn head(&self) -> String {
-        let (title, summary) = (text(self.title), text(&self.summary));
-        let live = self
-            .live
-            .map_or_else(String::new, |path| format!(" data-live=\"{}\"", text(path)));
-        let jumps = self.jumps.iter().map(|(label, number)| {
-            format!("<li><a href=\"#card-{number}\">{}</a></li>", text(label))
-        });
-        let jumps = match jumps.collect::<String>() {
-            none if none.is_empty() => none,
-            some => format!("<nav><ul>{some}</ul></nav>\n"),
-        };
-        format!(
-            r#"<!DOCTYPE html>
+/// What stands before the cards: the title, the line below it, links to cards by their numbers, and the path of a page
+/// that follows its server.
+fn head(title: &str, summary: &str, jumps: &[(String, usize)], live: Option<&str>) -> String {
+    let (title, summary, policy) = (text(title), text(summary), policy(live.is_some()));
+    let live = live.map(|path| format!(" data-live=\"{}\"", text(path)));
+    let live = live.unwrap_or_default();
+    let jumps = jumps
+        .iter()
+        .map(|(label, number)| format!("<li><a href=\"#card-{number}\">{}</a></li>", text(label)));
+    let jumps = match jumps.collect::<String>() {
+        none if none.is_empty() => none,
+        some => format!("<nav><ul>{some}</ul></nav>\n"),
+    };
+    format!(
+        r#"<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -134,10 +115,8 @@ impl Page<'_> {
 <span role="status" id="state"></span>
 </div>
 {jumps}</header>
-<main id="cards">"#,
-            policy = policy(self.live.is_some()),
-        )
-    }
+<main id="cards">"#
+    )
 }
 
 /// What stands after the cards.
@@ -226,13 +205,7 @@ mod tests {
 
     #[test]
     fn page_has_no_address_of_another_server() {
-        let page = Page {
-            title: "t",
-            summary: String::new(),
-            jumps: &[],
-            live: None,
-        };
-        let page = page.render();
+        let page = live_page("t", "", "/");
         for word in ["http:", "https:", "url(", "@import", " src=", " href="] {
             assert!(!page.contains(word), "{word}");
         }

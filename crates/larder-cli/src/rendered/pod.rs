@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, HashSet};
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_actions::subpaths::ANNOTATION;
-use larder_objects::Kind;
 use larder_on_change::{
     PodOutline,
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
@@ -53,21 +52,6 @@ pub(crate) enum StartError {
     Mounts(#[from] MountError),
 }
 
-impl<'a> RenderedContainer<'a> {
-    fn new(
-        pod: &'a Pod,
-        container: ContainerView<'a>,
-        inputs: &'a Inputs,
-    ) -> Result<Self, StartError> {
-        let environment = environment(pod, container, inputs)?;
-        let mounts = mount_table(pod, container, &environment)?;
-        Ok(Self {
-            environment,
-            mounts,
-        })
-    }
-}
-
 /// The mounts of a container on a runtime with all features: nothing is mounted here, so no limits apply.
 pub(crate) fn mount_table<'a>(
     pod: &'a Pod,
@@ -101,7 +85,17 @@ impl<'a> RenderedPod<'a> {
     pub(crate) fn new(pod: &'a OfflinePod, offline: &'a Offline) -> Self {
         let (source, inputs, pod) = (&pod.source, &pod.inputs, &pod.pod);
         let views = containers(pod);
-        let views = views.map(|view| (view, RenderedContainer::new(pod, view, inputs)));
+        let views = views.map(|view| {
+            let rendered = || {
+                let environment = environment(pod, view, inputs)?;
+                let mounts = mount_table(pod, view, &environment)?;
+                Ok(RenderedContainer {
+                    environment,
+                    mounts,
+                })
+            };
+            (view, rendered())
+        });
         let volumes = pod_volumes(pod).filter(|volume| VolumeKind::of(volume).is_some());
         let volumes = volumes.map(|volume| (&*volume.name, (volume, project(pod, volume, inputs))));
         let annotations = pod.metadata.annotations.as_ref();
@@ -138,11 +132,6 @@ impl<'a> RenderedPod<'a> {
     /// Whether a container uses the volume. The kubelet sets up no other volume.
     pub(crate) fn is_used(&self, volume: &Volume) -> bool {
         self.used.contains(volume.name.as_str())
-    }
-
-    /// Whether the object is a placeholder, because no manifest has it.
-    pub(crate) fn is_assumed(&self, kind: Kind, name: &str) -> bool {
-        self.offline.is_assumed(kind, self.namespace(), name)
     }
 
     /// Whether a container does not start, a volume cannot be filled, or a hook is wrong.

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{KeyToPath, Volume};
+use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
 use larder_projection::{ContainerView, Inputs, Mount, Origin, Unknown, expand, pod_volumes};
 use serde_json::Value;
@@ -176,23 +176,17 @@ pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
     let projected = volume.projected.iter();
     let mut paths = BTreeMap::<&str, usize>::new();
     for source in projected.flat_map(|all| all.sources.iter().flatten()) {
-        let mut own = Vec::new();
-        if let Some(map) = &source.config_map {
-            own.extend(paths_of(
-                inputs,
-                Kind::ConfigMap,
-                &map.name,
-                map.items.as_deref(),
-            ));
-        }
-        if let Some(secret) = &source.secret {
-            own.extend(paths_of(
-                inputs,
-                Kind::Secret,
-                &secret.name,
-                secret.items.as_deref(),
-            ));
-        }
+        let map = source.config_map.iter();
+        let map = map.map(|map| (Kind::ConfigMap, &map.name, &map.items));
+        let secret = source.secret.iter();
+        let secret = secret.map(|secret| (Kind::Secret, &secret.name, &secret.items));
+        let objects = map
+            .chain(secret)
+            .flat_map(|(kind, name, items)| match items.as_deref() {
+                Some(items @ [_, ..]) => items.iter().map(|item| &*item.path).collect(),
+                _ => keys(inputs, kind, name),
+            });
+        let mut own: Vec<_> = objects.collect();
         let fields = source.downward_api.iter().flat_map(|api| &api.items);
         own.extend(fields.flatten().map(|field| &*field.path));
         let token = source.service_account_token.iter();
@@ -229,18 +223,6 @@ fn decimal_modes(part: &Value, found: &mut Vec<String>) {
             }
             _ => decimal_modes(value, found),
         }
-    }
-}
-
-fn paths_of<'a>(
-    inputs: &'a Inputs,
-    kind: Kind,
-    name: &str,
-    items: Option<&'a [KeyToPath]>,
-) -> Vec<&'a str> {
-    match items {
-        Some(items @ [_, ..]) => items.iter().map(|item| &*item.path).collect(),
-        _ => keys(inputs, kind, name),
     }
 }
 

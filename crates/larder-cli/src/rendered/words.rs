@@ -103,7 +103,7 @@ pub(crate) fn origin(pod: &RenderedPod<'_>, origin: &Origin<'_>, name: &str) -> 
             resource_version,
         } => {
             let key = in_key(Some(*key).filter(|key| *key != name));
-            if pod.is_assumed(*kind, object) {
+            if pod.offline.is_assumed(*kind, pod.namespace(), object) {
                 return format!("{kind} {object}{key} (a placeholder: every namespace has it)");
             }
             let version = match resource_version.as_str() {

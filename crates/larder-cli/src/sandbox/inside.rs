@@ -16,9 +16,12 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal},
     thread::{LinkNameSpaceType, move_into_link_name_space},
 };
-use tokio::{process::Child, runtime::Handle, sync::SetOnce};
+use tokio::{
+    process::{Child, Command},
+    runtime::Handle,
+    sync::SetOnce,
+};
 
-use super::spawn::this_program;
 use crate::args::STAGE;
 
 /// A command that was started, and may have ended.
@@ -114,4 +117,11 @@ impl Inside {
                 .spawn()
         })
     }
+}
+
+/// This program again.
+pub(super) fn this_program(subcommand: &str) -> Command {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(subcommand).env_clear();
+    command
 }

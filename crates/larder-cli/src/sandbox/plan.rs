@@ -20,14 +20,8 @@ pub(crate) enum StagePlan {
 /// Everything that the stage needs to become a command of a hook. Its standard input is the mount namespace to enter.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct HookPlan {
-    /// Working directory.
-    pub(crate) working_dir: String,
-    /// User and groups, as those of the command.
-    pub(crate) identity: Identity,
-    /// Capabilities, as those of the command.
-    pub(crate) privileges: Privileges,
-    /// The command and its arguments.
-    pub(crate) command: Vec<Vec<u8>>,
+    /// Those of the command that runs, with the directory and the words of the hook.
+    pub(crate) settings: CommandSettings,
     /// All variables but the one with the path of the changes.
     pub(crate) environment: Vec<(String, Vec<u8>)>,
     /// The content of the file of changes.

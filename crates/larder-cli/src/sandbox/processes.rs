@@ -34,9 +34,8 @@ use tokio::{
 };
 
 use super::{
-    inside::Inside,
+    inside::{Inside, this_program},
     report::{StageReport, listen},
-    spawn::this_program,
 };
 use crate::{
     args::{ANCHOR, STAGE},
@@ -72,7 +71,17 @@ impl Processes {
         let runtime = Handle::current();
         let (anchor, command) = in_thread(|| {
             let _entered = runtime.enter();
-            Self::start_here(plan)
+            unshare(UnshareFlags::NEWPID).context("cannot create a PID namespace")?;
+            // The first process of the namespace is its process 1.
+            let anchor = this_program(ANCHOR)
+                .stdin(Stdio::piped())
+                // A reader of the command's output must not wait for this process.
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .context("cannot start a process")?;
+            let command = this_program(STAGE).arg(plan).spawn();
+            anyhow::Ok((anchor, command.context("cannot start the command")?))
         })?;
         let inside = Inside::of(&anchor, &command).context("cannot open the PID namespace")?;
         Ok(Self {
@@ -81,24 +90,6 @@ impl Processes {
             inside: Rc::new(inside),
             stage,
         })
-    }
-
-    /// Anchor and command; once for each thread.
-    fn start_here(plan: &Path) -> anyhow::Result<(Child, Child)> {
-        unshare(UnshareFlags::NEWPID).context("cannot create a PID namespace")?;
-        // The first process of the namespace is its process 1.
-        let anchor = this_program(ANCHOR)
-            .stdin(Stdio::piped())
-            // A reader of the command's output must not wait for this process.
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("cannot start a process")?;
-        let command = this_program(STAGE)
-            .arg(plan)
-            .spawn()
-            .context("cannot start the command")?;
-        Ok((anchor, command))
     }
 
     /// Waits until the stage has made all mounts (once), or for the end of the command, while processes that it has

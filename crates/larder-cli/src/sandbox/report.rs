@@ -28,26 +28,20 @@ use tokio::{
 /// In the private tmpfs.
 const SOCKET: &str = "stage.sock";
 
-/// The stage's end.
-pub(super) struct SupervisorSocket(StdUnixStream, fs::File);
-
-impl SupervisorSocket {
-    /// Connects to the supervisor, while the private tmpfs and the host's `/proc` can be seen.
-    pub(super) fn connect(staging: &Path) -> io::Result<Self> {
-        let mounts = fs::File::open("/proc/self/ns/mnt")?;
-        Ok(Self(StdUnixStream::connect(staging.join(SOCKET))?, mounts))
-    }
-
-    /// Passes the mount namespace of this process.
-    pub(super) fn pass_mounts(&self) -> io::Result<()> {
+/// The stage's end: connects to the supervisor, while the private tmpfs and the host's `/proc` can be seen. The result
+/// passes the mount namespace of this process.
+pub(super) fn connect(staging: &Path) -> io::Result<impl FnOnce() -> io::Result<()>> {
+    let mounts = fs::File::open("/proc/self/ns/mnt")?;
+    let supervisor = StdUnixStream::connect(staging.join(SOCKET))?;
+    Ok(move || {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        let mounts = [self.1.as_fd()];
+        let mounts = [mounts.as_fd()];
         ancillary.push(SendAncillaryMessage::ScmRights(&mounts));
         let (byte, flags) = (IoSlice::new(b"m"), SendFlags::empty());
-        sendmsg(&self.0, &[byte], &mut ancillary, flags)?;
+        sendmsg(&supervisor, &[byte], &mut ancillary, flags)?;
         Ok(())
-    }
+    })
 }
 
 /// The supervisor's end: the mount namespace of the stage, once it reports; never if it fails.

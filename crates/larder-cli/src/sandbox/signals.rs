@@ -3,45 +3,36 @@
 use std::{io::IsTerminal as _, os::unix::process::ExitStatusExt as _, process::ExitStatus};
 
 use anyhow::Context as _;
-use rustix::process::Signal;
-use tokio::{
-    signal::unix::{SignalKind, signal},
-    sync::mpsc::{UnboundedReceiver, unbounded_channel},
-    task::JoinSet,
+use futures::{
+    Stream, StreamExt as _,
+    stream::{poll_fn, select_all},
 };
+use rustix::process::Signal;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The signals that arrive, and whether each has to be passed on.
 ///
 /// # Errors
 ///
 /// Signals cannot be received.
-pub(crate) fn forwarded(
-    tasks: &mut JoinSet<()>,
-) -> anyhow::Result<UnboundedReceiver<(Signal, bool)>> {
-    let (sender, receiver) = unbounded_channel();
+pub(crate) fn forwarded() -> anyhow::Result<impl Stream<Item = (Signal, bool)> + Unpin> {
     // The terminal sends these to the command as well, which is in the same process group.
     let keyboard = std::io::stdin().is_terminal();
-    for (kind, forwarded) in [
-        (SignalKind::hangup(), true),
-        (SignalKind::interrupt(), !keyboard),
-        (SignalKind::quit(), !keyboard),
-        (SignalKind::terminate(), true),
-        (SignalKind::user_defined1(), true),
-        (SignalKind::user_defined2(), true),
-    ] {
-        let mut stream = signal(kind).context("cannot receive signals")?;
-        let Some(number) = Signal::from_named_raw(kind.as_raw_value()) else {
-            continue;
-        };
-        let sender = sender.clone();
-        tasks.spawn(async move {
-            while stream.recv().await.is_some() {
-                // The receiver is gone when the command has ended.
-                let _ = sender.send((number, forwarded));
-            }
-        });
-    }
-    Ok(receiver)
+    let kinds = [
+        (SignalKind::hangup(), Signal::HUP, true),
+        (SignalKind::interrupt(), Signal::INT, !keyboard),
+        (SignalKind::quit(), Signal::QUIT, !keyboard),
+        (SignalKind::terminate(), Signal::TERM, true),
+        (SignalKind::user_defined1(), Signal::USR1, true),
+        (SignalKind::user_defined2(), Signal::USR2, true),
+    ];
+    let streams = kinds.map(|(kind, number, forward)| {
+        let mut arrived = signal(kind).context("cannot receive signals")?;
+        let arrived = poll_fn(move |context| arrived.poll_recv(context));
+        anyhow::Ok(arrived.map(move |()| (number, forward)))
+    });
+    let streams: Vec<_> = streams.into_iter().collect::<Result<_, _>>()?;
+    Ok(select_all(streams))
 }
 
 /// The exit code for a status: its own, or 128 plus the signal.

@@ -41,9 +41,8 @@ use rustix::{
 
 use super::{
     namespace::map_identity,
-    plan::{HookPlan, Identity, Plan, StagePlan},
-    privileges::Privileges,
-    report::SupervisorSocket,
+    plan::{CommandSettings, HookPlan, Plan, StagePlan},
+    report::connect,
     view::{PROC, PrivateView},
 };
 use crate::{outcome::Failure, output};
@@ -64,7 +63,7 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
     let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
     mount_change("/", private).context("cannot detach from the mounts of the host")?;
     let here = std::env::current_dir();
-    let supervisor = SupervisorSocket::connect(&plan.staging);
+    let pass_mounts = connect(&plan.staging);
     let mut view = PrivateView::new(&plan.staging);
     for mount in &plan.mounts {
         view.mount(mount)
@@ -84,21 +83,16 @@ fn become_command(plan: &Plan) -> anyhow::Result<ExitCode> {
             .context("cannot apply readOnlyRootFilesystem")?;
     }
     view.enter()?;
-    let passed = supervisor.and_then(|supervisor| supervisor.pass_mounts());
+    let passed = pass_mounts.and_then(|pass| pass());
     passed.context("cannot pass the mounts to the supervisor")?;
     // Step 3
-    become_user(&settings.identity, &settings.privileges)?;
-    // Step 4
-    match (&settings.working_dir, here) {
-        (Some(directory), _) => chdir(directory.as_str())
-            .with_context(|| format!("cannot use {directory} as the working directory"))?,
-        // By path, because the process is still in the directory below the new mounts. If that is hidden, in the root.
-        (None, Ok(here)) => chdir(&here)
-            .or_else(|_| chdir(c"/"))
-            .context("cannot use /")?,
-        (None, Err(_)) => chdir(c"/").context("cannot use /")?,
+    become_user(settings)?;
+    // Step 4: by path, because the process is still in the directory below the new mounts. If that is hidden, in the
+    // root.
+    if settings.working_dir.is_none() && !here.is_ok_and(|here| chdir(&here).is_ok()) {
+        chdir(c"/").context("cannot use /")?;
     }
-    Ok(execute(&settings.command, &plan.environment))
+    execute(settings, &plan.environment)
 }
 
 fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
@@ -108,15 +102,13 @@ fn become_hook(mut plan: HookPlan) -> anyhow::Result<ExitCode> {
         .context("cannot enter the view of the command")?;
     dup2_stdin(&nothing).context("cannot empty the standard input")?;
     // Step 3
-    become_user(&plan.identity, &plan.privileges)?;
+    become_user(&plan.settings)?;
     let (_changes, path) =
         changes_file(&plan.changes).context("cannot write the file of changes")?;
     let path = path.into_os_string().into_vec();
     plan.environment.push((CHANGES.to_owned(), path));
     // Step 4
-    chdir(plan.working_dir.as_str())
-        .with_context(|| format!("cannot use {} as the working directory", plan.working_dir))?;
-    Ok(execute(&plan.command, &plan.environment))
+    execute(&plan.settings, &plan.environment)
 }
 
 /// The file of changes of a hook: in memory, readable by its user only, and gone with its last process. With the path by
@@ -141,7 +133,8 @@ fn take(path: &Path) -> anyhow::Result<StagePlan> {
 }
 
 /// Step 3.
-fn become_user(identity: &Identity, privileges: &Privileges) -> anyhow::Result<()> {
+fn become_user(settings: &CommandSettings) -> anyhow::Result<()> {
+    let (identity, privileges) = (&settings.identity, &settings.privileges);
     let group = identity.group.or(identity.user.map(|_| 0));
     if let Some(outside) = identity.mapped {
         let user = identity.user.unwrap_or(outside.0);
@@ -169,9 +162,17 @@ fn become_user(identity: &Identity, privileges: &Privileges) -> anyhow::Result<(
     privileges.seal()
 }
 
-/// The end of step 4. Returns the exit code if there is no command to become.
-fn execute(command: &[Vec<u8>], environment: &[(String, Vec<u8>)]) -> ExitCode {
-    let words: Vec<&OsStr> = command.iter().map(|word| OsStr::from_bytes(word)).collect();
+/// Step 4, in the directory of the settings, if they have one. Returns the exit code if there is no command to become.
+fn execute(
+    settings: &CommandSettings,
+    environment: &[(String, Vec<u8>)],
+) -> anyhow::Result<ExitCode> {
+    if let Some(directory) = &settings.working_dir {
+        chdir(directory.as_str())
+            .with_context(|| format!("cannot use {directory} as the working directory"))?;
+    }
+    let words = settings.command.iter().map(|word| OsStr::from_bytes(word));
+    let words: Vec<_> = words.collect();
     let Some((program, args)) = words.split_first() else {
         unreachable!("the supervisor makes no plan without a command")
     };
@@ -189,5 +190,5 @@ fn execute(command: &[Vec<u8>], environment: &[(String, Vec<u8>)]) -> ExitCode {
     };
     let what = format!("cannot run {}", program.display());
     output::error(anyhow::Error::from(error).context(what).as_ref());
-    ExitCode::from(code)
+    Ok(ExitCode::from(code))
 }

@@ -49,7 +49,6 @@ pub(super) struct PrivateView {
     staging: PathBuf,
     /// Directories in which mount points can be created, and where they are in the private tmpfs.
     own: BTreeMap<PathBuf, PathBuf>,
-    mirrors: usize,
     /// Mount points of the volumes, in the tree of this process.
     volumes: Vec<PathBuf>,
 }
@@ -70,7 +69,6 @@ impl PrivateView {
             root: "/".into(),
             staging: staging.to_owned(),
             own: BTreeMap::new(),
-            mirrors: 0,
             volumes: Vec::new(),
         }
     }
@@ -216,8 +214,8 @@ impl PrivateView {
 
     /// Replaces a directory by a mirror of it.
     fn mirror(&mut self, directory: &Path) -> anyhow::Result<()> {
-        let mirror = self.staging.join(MIRRORS).join(self.mirrors.to_string());
-        self.mirrors += 1;
+        let number = self.own.len();
+        let mirror = self.staging.join(MIRRORS).join(number.to_string());
         fs::create_dir_all(&mirror)?;
         // The root of a view must be a mount.
         mount_bind_recursive(&mirror, &mirror)?;
@@ -228,8 +226,12 @@ impl PrivateView {
             if directory.join(entry.file_name()) == self.staging {
                 source = self.staging.join(COVERED);
             }
-            show(&source, &copy)
-                .with_context(|| format!("cannot mount {} in a mirror", source.display()))?;
+            match show(&source, &copy) {
+                // Other processes use the directory.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                shown => shown
+                    .with_context(|| format!("cannot mount {} in a mirror", source.display()))?,
+            }
         }
         let metadata = fs::metadata(&original.link)?;
         // A user who may not change the owner keeps the mirror.
@@ -286,30 +288,25 @@ fn opened(path: &Path) -> io::Result<Opened> {
     Ok(Opened { link, file })
 }
 
-/// Makes an entry of a directory appear at `copy` in a mirror, unless it is gone: other processes use the directory.
+/// Makes an entry of a directory appear at `copy` in a mirror.
 fn show(source: &Path, copy: &Path) -> io::Result<()> {
-    let kind = match fs::symlink_metadata(source) {
-        Ok(metadata) => metadata.file_type(),
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
-    };
+    let kind = fs::symlink_metadata(source)?.file_type();
     if kind.is_symlink() {
-        return match fs::read_link(source) {
-            Ok(target) => symlink(target, copy),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(error),
-        };
+        return symlink(fs::read_link(source)?, copy);
     }
     if kind.is_dir() {
         fs::create_dir(copy)?;
     } else {
         fs::File::create_new(copy)?;
     }
-    match mount_bind_recursive(source, copy) {
-        Err(Errno::NOENT) if kind.is_dir() => fs::remove_dir(copy),
-        Err(Errno::NOENT) => fs::remove_file(copy),
-        mounted => Ok(mounted?),
-    }
+    mount_bind_recursive(source, copy).or_else(|errno| {
+        if kind.is_dir() {
+            fs::remove_dir(copy)?;
+        } else {
+            fs::remove_file(copy)?;
+        }
+        Err(errno.into())
+    })
 }
 
 /// The mount point of a line of `mountinfo`, which escapes some bytes in octal.

@@ -13,18 +13,18 @@ use std::{
 };
 
 use larder_files::regular_file::read_regular_text;
-use larder_objects::{Kind, PodIdentity, go_duration, validation::is_label};
+use larder_objects::{Kind, PodIdentity, validation::is_label};
 use larder_on_change::{Debounce, HttpCall, HttpTarget, HttpUrl};
 use larder_sidecar::{
     Credentials, Encoding, HttpSettings, LabelSettings, ObjectName, Places, RequestSettings,
-    Selections, UrlCredentials, UrlSettings, selections,
+    Selection, UrlCredentials, UrlSettings, selections,
 };
 use larder_watch::RequestTiming;
 use smol_str::SmolStr;
 use tracing::Level;
 
 use self::environment::Environment;
-use crate::args::values::octal_mode;
+use crate::args::{on_change::debounce as parse_debounce, values::octal_mode};
 
 /// The variables of k8s-sidecar that select its form.
 pub(crate) const MARKS: [&str; 2] = ["LABEL", "RESOURCE_NAME"];
@@ -152,7 +152,7 @@ fn parts(text: &str) -> impl Iterator<Item = &str> {
     parts.filter(|part| !part.is_empty())
 }
 
-fn selected(env: &mut Environment<'_>, own: &SmolStr) -> Selections {
+fn selected(env: &mut Environment<'_>, own: &SmolStr) -> BTreeSet<Selection> {
     let expected = "NAME, KIND/NAME or NAMESPACE/KIND/NAME, with configmap or secret";
     let names = |text: &str| parts(text).map(ObjectName::parse).collect();
     let names: Option<Vec<_>> = env.parsed("RESOURCE_NAME", expected, names);
@@ -207,14 +207,14 @@ fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
     let pause = seconds("SLEEP_TIME", 60);
     let silence = seconds("WATCH_CLIENT_TIMEOUT", 120);
     let method = env.text("METHOD").map(|word| word.to_ascii_uppercase());
-    let (poll, max_silence) = match method.as_deref() {
-        Some("LIST") => (Some(Duration::MAX), Some(silence)),
+    let (poll, max_silence, once) = match method.as_deref() {
+        Some("LIST") => (Some(Duration::MAX), Some(silence), Some(LIST_TIMEOUT)),
         // The silence follows from the pause.
-        Some("SLEEP") => (Some(pause), None),
-        None | Some("WATCH") => (None, Some(silence)),
+        Some("SLEEP") => (Some(pause), None, None),
+        None | Some("WATCH") => (None, Some(silence), None),
         Some(_) => {
             env.warn("METHOD: expected LIST, SLEEP or WATCH, taken as WATCH");
-            (None, Some(silence))
+            (None, Some(silence), None)
         }
     };
     let timing = RequestTiming {
@@ -223,8 +223,7 @@ fn timing(env: &mut Environment<'_>) -> (RequestTiming, Option<Duration>) {
         max_silence,
         min_pause: env.seconds("ERROR_THROTTLE_SLEEP").unwrap_or_default(),
     };
-    let is_list = method.as_deref() == Some("LIST");
-    (timing, is_list.then_some(LIST_TIMEOUT))
+    (timing, once)
 }
 
 fn files(env: &mut Environment<'_>) -> Places {
@@ -318,7 +317,7 @@ fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> 
         }
     }
     let credentials = |text: &str| match &*text.to_ascii_lowercase() {
-        "never" => Some(UrlCredentials::default()),
+        "never" => Some(UrlCredentials::Never),
         "always" => Some(UrlCredentials::Always),
         _ => {
             let urls: Result<_, _> = parts(text).map(HttpUrl::parse).collect();
@@ -338,13 +337,7 @@ fn urls(env: &mut Environment<'_>, client: HttpSettings) -> Option<UrlSettings> 
 fn debounce(env: &mut Environment<'_>) -> Debounce {
     let expected = "MIN or MIN:MAX, such as 500ms:5s";
     let debounce = env.parsed("LARDER_DEBOUNCE", expected, |text| {
-        let (min, max) = text.split_once(':').unwrap_or((text, ""));
-        let min = go_duration::parse(min).ok()?;
-        let max = match max {
-            "" => min.saturating_mul(4),
-            max => go_duration::parse(max).ok()?,
-        };
-        (min <= max).then_some(Debounce { min, max })
+        parse_debounce(text).ok()
     });
     debounce.unwrap_or(Debounce {
         min: Duration::from_millis(500),

@@ -8,11 +8,12 @@ use larder_on_change::{
     parse::AllowedActions,
 };
 use larder_projection::{Unknown, VolumeKind};
+use serde::Serialize;
 
 use crate::rendered::RenderedPod;
 
 /// A hook that would run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct FiredHook {
     pub(super) name: String,
     pub(super) action: String,

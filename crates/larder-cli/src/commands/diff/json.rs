@@ -75,10 +75,7 @@ fn pod(diff: &PodDiff<'_>, show_secrets: bool) -> Value {
         "containers": containers.collect::<Map<_, _>>(),
     });
     if !diff.hooks.is_empty() {
-        let hooks = diff.hooks.iter();
-        let hooks = hooks
-            .map(|hook| json!({"name": hook.name, "action": hook.action, "reason": hook.reason}));
-        pod["hooks"] = hooks.collect();
+        pod["hooks"] = json!(diff.hooks);
     }
     pod
 }

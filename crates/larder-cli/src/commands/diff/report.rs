@@ -9,9 +9,12 @@ use super::{
     lines::{DiffLine, unified},
     sub_paths::SubPathDiff,
 };
-use crate::rendered::{
-    MountedFile,
-    words::{mount_source, size},
+use crate::{
+    output::first_names,
+    rendered::{
+        MountedFile,
+        words::{mount_source, size},
+    },
 };
 
 /// Most containers that one line names.
@@ -53,14 +56,10 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
         containers.entry(what).or_default().push(container);
     }
     let unknown = containers.into_iter().map(|(what, containers)| {
-        let shown = containers[..containers.len().min(MAX_NAMED)].join(", ");
-        let more = match containers.len().saturating_sub(MAX_NAMED) {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
+        let containers = first_names(&containers, MAX_NAMED);
         let hint = comparison.hints.get(what);
         let hint = hint.map(|hint| format!(", {hint}")).unwrap_or_default();
-        format!("not known, taken as there and unchanged: {what}{hint} ({shown}{more})")
+        format!("not known, taken as there and unchanged: {what}{hint} ({containers})")
     });
     let not_read = comparison.not_read.iter();
     let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));
@@ -128,32 +127,35 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
     if comparison.is_empty() {
         return NO_DIFFERENCE.to_owned();
     }
-    let containers = WORDS.iter().enumerate().map(|(place, (_, one, many))| {
-        let all = comparison.pods.iter().flat_map(|pod| &pod.containers);
-        let found = all.filter(|container| rank(&container.verdict) == place);
-        (found.count(), *one, *many)
-    });
+    let containers = WORDS
+        .iter()
+        .enumerate()
+        .filter_map(|(place, (_, one, many))| {
+            let all = comparison.pods.iter().flat_map(|pod| &pod.containers);
+            let found = all.filter(|container| rank(&container.verdict) == place);
+            counted(found.count(), one, many)
+        });
     let containers: Vec<_> = containers.collect();
-    let containers = match counted(&containers).join(", ") {
-        none if none.is_empty() => none,
-        some => format!(" (containers: {some})"),
-    };
-    let (pods, objects) = (comparison.pods.len(), comparison.unreferenced.len());
-    let pods = counted(&[(pods, "pod differs", "pods differ")]);
-    let pods = pods.into_iter().map(|pods| pods + &containers);
-    let one = "unreferenced object differs";
-    let objects = counted(&[(objects, one, "unreferenced objects differ")]);
-    pods.chain(objects).collect::<Vec<_>>().join("; ")
+    let pods = counted(comparison.pods.len(), "pod differs", "pods differ");
+    let pods = pods.map(|pods| match &*containers {
+        [] => pods,
+        containers => format!("{pods} (containers: {})", containers.join(", ")),
+    });
+    let (one, many) = ("unreferenced object differs", "unreferenced objects differ");
+    let objects = counted(comparison.unreferenced.len(), one, many);
+    pods.into_iter()
+        .chain(objects)
+        .collect::<Vec<_>>()
+        .join("; ")
 }
 
-/// Each count that is not zero, with the words for one or for many.
-fn counted(counts: &[(usize, &str, &str)]) -> Vec<String> {
-    let counts = counts.iter().filter(|(count, ..)| *count > 0);
-    let words = counts.map(|&(count, one, many)| match count {
-        1 => format!("1 {one}"),
-        count => format!("{count} {many}"),
-    });
-    words.collect()
+/// The count with the words for one or for many; `None` for zero.
+fn counted(count: usize, one: &str, many: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {one}")),
+        count => Some(format!("{count} {many}")),
+    }
 }
 
 /// The difference between two contents of a file or a variable.

@@ -131,19 +131,18 @@ impl BranchSides<'_> {
         let line = signed(edit, name);
         let is_hidden = |one: &Variable<'_>| one.secret && !self.show_secrets;
         let words = |one: &Variable<'_>| variable_value(one, is_hidden(one));
+        let values = || arrow(from.map(words), to.map(words));
         if both().any(|one| one.value.unknown().is_some()) {
-            let values = arrow(from.map(words), to.map(words));
-            return line.yellow(values).dim(sources);
+            return line.yellow(values()).dim(sources);
         }
         let is_short = |one: &Variable<'_>| {
             !is_hidden(one) && one.value.len() <= MAX_INLINE && !one.value.contains(&b'\n')
         };
         if both().all(is_short) {
-            let values = arrow(from.map(words), to.map(words));
-            return line.plain(values).dim(sources);
+            return line.plain(values()).dim(sources);
         }
-        let values = (from.map(|one| &*one.value), to.map(|one| &*one.value));
-        let mut change = content(values.0, values.1, both().any(is_hidden));
+        let (before, after) = (from.map(|one| &*one.value), to.map(|one| &*one.value));
+        let mut change = content(before, after, both().any(is_hidden));
         // A variable seldom ends with one.
         if let ContentDiff::Lines(lines) = &mut change {
             lines.retain(|line| *line != DiffLine::Unfinished);

@@ -21,9 +21,8 @@ use larder_projection::{
     disk::{empty_dir_path, read_environment},
 };
 
-use super::{
-    content::filled,
-    target::{Contents, Delivered, ExecTarget, container_called, container_name, volumes},
+use super::target::{
+    Contents, Delivered, ExecTarget, container_called, container_name, filled, volumes,
 };
 use crate::{
     agent::AgentClient,

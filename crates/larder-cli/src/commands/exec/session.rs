@@ -10,12 +10,10 @@ use std::{
 };
 
 use anyhow::Context as _;
-use larder_projection::nested_mount_points;
 use smol_str::SmolStr;
 use tokio::sync::watch;
 
 use super::{
-    content::content,
     hooks::CommandHooks,
     origin::Origin,
     security::{identity, unsupported},
@@ -99,9 +97,8 @@ impl<'a> Session<'a> {
         let mut state = CommandState::default();
         state.note_secrets(&target);
         target.note_unknown();
-        let mount_points = nested_mount_points(&target.pod);
         for volume in target.volumes() {
-            let set_up = volumes.refresh(&target, volume, &mount_points);
+            let set_up = volumes.refresh(&target, volume);
             set_up.with_context(|| format!("cannot set up volume {}", volume.name))?;
             if MountSource::of(volume, &target.contents).is_none() {
                 output::note(format_args!(
@@ -117,7 +114,6 @@ impl<'a> Session<'a> {
                 unsupported.join(", ")
             ));
         }
-        drop(mount_points);
         let follows_subpaths = origin.args.subpath_updates;
         Ok(Self {
             subpaths: follows_subpaths.then(|| SubPaths::new(sandbox.staging())),
@@ -219,13 +215,12 @@ impl<'a> Session<'a> {
         }
         let start = self.next_start()?.fingerprint();
         let directories = self.volumes.directories(&self.target);
-        let content = content(&self.target, &directories, &start, hooks.selected())?;
+        hooks.observe(&self.target, &directories, &start)?;
         // The agent may have swapped a volume since it was last looked at. Then the files are newer than the number of the
         // content, and a round must not take them for those that the command has started with.
         if self.volumes.are_newer() {
             self.state.send_modify(|state| state.content += 1);
         }
-        hooks.observe(content);
         Ok(())
     }
 
@@ -297,9 +292,8 @@ impl<'a> Session<'a> {
         }
         self.state.send_modify(|state| state.note_secrets(&next));
         let mut update = Update::default();
-        let mount_points = nested_mount_points(&next.pod);
         for volume in next.volumes() {
-            match self.volumes.refresh(&next, volume, &mount_points) {
+            match self.volumes.refresh(&next, volume) {
                 Ok(true) => update.volumes.push(volume.name.clone()),
                 Ok(false) => {}
                 Err(error) => {
@@ -318,7 +312,6 @@ impl<'a> Session<'a> {
                 return update;
             }
         }
-        drop(mount_points);
         self.target = next;
         if update != Update::default() {
             self.state.send_modify(|state| state.content += 1);

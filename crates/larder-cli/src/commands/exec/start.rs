@@ -15,7 +15,10 @@ use super::{
 };
 use zeroize::Zeroizing;
 
-use crate::sandbox::{CommandSettings, Identity};
+use crate::{
+    output::first_names,
+    sandbox::{CommandSettings, Identity},
+};
 
 /// Variables that an image would set; the caller's take their place where the container sets none.
 const FROM_CALLER: [&str; 4] = ["PATH", "HOME", "TERM", "LANG"];
@@ -108,16 +111,11 @@ impl Start {
         let after: BTreeSet<_> = next.environment.iter().collect();
         let changed = before.symmetric_difference(&after);
         let names: BTreeSet<_> = changed.map(|(name, _)| name.as_str()).collect();
-        let (count, shown) = (names.len(), names.into_iter().take(NAMED_VARIABLES));
-        let shown = shown.collect::<Vec<_>>().join(", ");
-        let mut all = match count {
-            0 => Vec::new(),
-            1 => vec![format!("variable {shown}")],
-            2..=NAMED_VARIABLES => vec![format!("variables {shown}")],
-            _ => vec![format!(
-                "variables {shown} and {} more",
-                count - NAMED_VARIABLES
-            )],
+        let names = Vec::from_iter(names);
+        let mut all = match &*names {
+            [] => Vec::new(),
+            [name] => vec![format!("variable {name}")],
+            names => vec![format!("variables {}", first_names(names, NAMED_VARIABLES))],
         };
         if self.mounts != next.mounts {
             all.push("mounts".to_owned());

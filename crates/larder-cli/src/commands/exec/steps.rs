@@ -22,7 +22,7 @@ use tokio::{
 use super::session::{CommandState, Session, Started, write_plan};
 use crate::{
     output,
-    sandbox::{HookPlan, StagePlan},
+    sandbox::{CommandSettings, HookPlan, StagePlan},
 };
 
 /// Beginning of the stage's message that a command does not exist, and its exit status.
@@ -184,12 +184,12 @@ impl StepEnvironment for CommandEnvironment<'_> {
     fn launch(&self, launch: Launch<'_>, change: &PodChange) -> Result<Launched, LaunchError> {
         let (started, command) = (&self.started, launch.command);
         let words = command.words.iter().map(|word| word.clone().into());
-        let settings = &started.start.settings;
         let plan = StagePlan::Hook(HookPlan {
-            working_dir: command.working_directory.clone(),
-            identity: settings.identity.clone(),
-            privileges: settings.privileges.clone(),
-            command: words.collect(),
+            settings: CommandSettings {
+                working_dir: Some(command.working_directory.clone()),
+                command: words.collect(),
+                ..started.start.settings.clone()
+            },
             environment: environment(started, launch.variables),
             changes: launch.changes,
         });

@@ -129,18 +129,10 @@ impl SubPaths {
                 Err(error) => return Err(error).context("cannot copy the directory"),
             }
         };
-        let source = match &copy {
-            None => source,
-            Some(copy) => {
-                let copied = copy.file_name().and_then(|name| name.to_str());
-                let copied = copied.expect("copies have numbers as names");
-                let bound = bind_subpath(&folder, copied, &targets, &name, None)?;
-                bound.context("the copy has disappeared")?
-            }
-        };
-        let shown = FileId::of(&source)?;
+        let path = copy.as_ref().unwrap_or(&source);
+        let shown = FileId::of(path)?;
         let target = Path::new(&mount.target);
-        replace_at(&self.stage, mounts.as_fd(), target, mounted.shown, &source)?;
+        replace_at(&self.stage, mounts.as_fd(), target, mounted.shown, path)?;
         mounted.source = new;
         mounted.shown = shown;
         if let Some(copy) = copy {

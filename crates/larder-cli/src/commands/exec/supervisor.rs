@@ -23,7 +23,7 @@ use larder_on_change::HookId;
 use rustix::process::Signal;
 use tokio::{
     sync::{mpsc::UnboundedReceiver, oneshot},
-    task::{JoinHandle, JoinSet, spawn_blocking},
+    task::{JoinHandle, spawn_blocking},
     time::{Instant, sleep_until},
 };
 
@@ -132,8 +132,7 @@ pub(super) async fn supervise(
     hooks: CommandHooks,
     mut follower: Option<Follower>,
 ) -> anyhow::Result<ExitStatus> {
-    let mut tasks = JoinSet::new();
-    let mut signals = forwarded(&mut tasks)?;
+    let mut signals = forwarded()?;
     let mut supervisor = Supervisor {
         child: Child::Running(Box::new(session.start()?)),
         session,
@@ -169,7 +168,7 @@ pub(super) async fn supervise(
                 ProcessesEvent::Ended(status) => SupervisorEvent::Ended(status),
                 ProcessesEvent::Mounted => SupervisorEvent::Mounted,
             },
-            Some((signal, forward)) = signals.recv() => SupervisorEvent::Signal(signal, forward),
+            Some((signal, forward)) = signals.next() => SupervisorEvent::Signal(signal, forward),
             Some(()) = changed => SupervisorEvent::Changed,
             Some(read) = read => SupervisorEvent::Read(Box::new(read.context("cannot read the pod again")?)),
             Some(()) = grace_is_over => SupervisorEvent::GraceIsOver,

@@ -7,7 +7,8 @@ use k8s_openapi::api::core::v1::{EnvVar, Pod, Volume};
 use larder_objects::{SecretBytes, manifest::Manifests};
 use larder_on_change::PodOutline;
 use larder_projection::{
-    ContainerKind, ContainerView, Environment, Inputs, containers, environment, pod_volumes,
+    ContainerKind, ContainerView, Environment, Inputs, VolumeKind, containers, environment,
+    pod_volumes,
 };
 
 use crate::{
@@ -57,18 +58,12 @@ impl ExecTarget {
         if args.assume_missing {
             offline.assume_missing(None);
         }
-        let (wanted, namespace) = (args.pod.as_ref(), args.namespace.as_str());
-        let is_wanted = |pod: &OfflinePod| {
-            wanted.is_none_or(|wanted| wanted.names(&pod.pod.metadata, namespace))
-        };
-        let pods = offline.pods.iter().enumerate();
-        let mut found = pods
-            .filter(|(_, pod)| is_wanted(pod))
-            .map(|(index, _)| index);
-        let index = match (found.next(), found.next(), wanted) {
-            (Some(index), None, _) | (Some(index), Some(_), Some(_)) => index,
-            (Some(_), Some(_), None) => {
-                let pods = offline.pods.iter().map(|pod| &pod.pod.metadata);
+        let index = match (&args.pod, offline.pods.as_slice()) {
+            (Some(wanted), _) => offline.position(wanted, &args.namespace)?,
+            (None, []) => return Err(anyhow!("no pod in the manifests").into()),
+            (None, [_]) => 0,
+            (None, pods) => {
+                let pods = pods.iter().map(|pod| &pod.pod.metadata);
                 let names = pods.filter_map(|pod| {
                     let (namespace, name) = (pod.namespace.as_deref()?, pod.name.as_deref()?);
                     Some(format!("{namespace}/{name}"))
@@ -78,11 +73,6 @@ impl ExecTarget {
                     "several pods in the manifests: name one with --pod, such as {names}"
                 )));
             }
-            (None, _, Some(wanted)) => {
-                let namespace = wanted.namespace(namespace);
-                return Err(offline.no_pod(namespace, wanted.name()).into());
-            }
-            (None, _, None) => return Err(anyhow!("no pod in the manifests").into()),
         };
         let OfflinePod { pod, inputs, .. } = offline.pods.swap_remove(index);
         Ok(Self {
@@ -194,6 +184,13 @@ pub(super) fn volumes<'a>(
 ) -> impl Iterator<Item = &'a Volume> {
     let used: Vec<_> = container.volumes().collect();
     pod_volumes(pod).filter(move |volume| used.contains(&&*volume.name))
+}
+
+/// The volumes among `volumes` that larder fills.
+pub(super) fn filled<'a>(
+    volumes: impl Iterator<Item = &'a Volume>,
+) -> impl Iterator<Item = &'a Volume> {
+    volumes.filter(|volume| VolumeKind::of(volume).is_some())
 }
 
 /// The container of this name; without one, the first that is not an init container.

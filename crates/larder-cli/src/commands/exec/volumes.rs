@@ -1,24 +1,23 @@
 //! The volumes of the command: those that larder writes for it, and those of an agent.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     fs, io,
     os::unix::fs::PermissionsExt as _,
     path::{Path, PathBuf},
 };
 
-use k8s_openapi::api::core::v1::Volume;
+use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_projection::{
-    Inputs, NestedMountPoints, VolumeKind, VolumePath,
-    disk::{PodVolume, SubPath, VolumeHost, bind_subpath, make_empty_dir},
+    Inputs, VolumeKind, VolumePath,
+    disk::{PodVolume, VolumeHost, bind_subpath, make_empty_dir},
     fs_group, nested_mount_points, project,
 };
 
 use super::{
-    content::filled,
     security::identity,
     start::{MountSource, MountedVolume, mode_for_only_user},
-    target::{Contents, ExecTarget},
+    target::{Contents, ExecTarget, filled},
 };
 use crate::{output, sandbox::Sandbox};
 
@@ -40,19 +39,10 @@ impl<'a> Volumes<'a> {
     }
 
     /// Brings a volume up to date; returns whether it changed.
-    pub(super) fn refresh(
-        &mut self,
-        target: &ExecTarget,
-        volume: &Volume,
-        mount_points: &HashMap<&str, NestedMountPoints>,
-    ) -> anyhow::Result<bool> {
+    pub(super) fn refresh(&mut self, target: &ExecTarget, volume: &Volume) -> anyhow::Result<bool> {
         match (MountSource::of(volume, &target.contents), &target.contents) {
             (Some(MountSource::Objects(kind)), Contents::Inputs(inputs)) => {
-                let mount_points = match mount_points.get(volume.name.as_str()) {
-                    None => &[],
-                    Some(points) => points.as_deref().map_err(Clone::clone)?,
-                };
-                self.set_up(target, volume, kind, inputs, mount_points)
+                self.set_up(target, volume, kind, inputs)
             }
             // The agent writes this volume; here its changes are noticed.
             (Some(MountSource::Agent(directory)), _) if VolumeKind::of(volume).is_some() => {
@@ -70,9 +60,9 @@ impl<'a> Volumes<'a> {
         volume: &Volume,
         kind: VolumeKind,
         inputs: &Inputs,
-        mount_points: &[VolumePath],
     ) -> anyhow::Result<bool> {
         let pod = &target.pod;
+        let mount_points = mount_points(pod, &volume.name)?;
         let fs_group = fs_group(pod);
         let mut payload = project(pod, volume, inputs)?.payload;
         if let mapped @ Some(_) = self.sandbox.mapped() {
@@ -87,7 +77,7 @@ impl<'a> Volumes<'a> {
             kind,
             fs_group,
             size_limit: None,
-            mount_points,
+            mount_points: &mount_points,
         };
         let set_up = self.host.set_up(&volume, &payload, output::now())?;
         Ok(set_up.written.swapped)
@@ -130,23 +120,10 @@ impl<'a> Volumes<'a> {
         mount: &MountedVolume,
     ) -> anyhow::Result<PathBuf> {
         let root = match &mount.source {
-            MountSource::Objects(kind) => {
-                let Some(path) = &mount.sub_path else {
-                    return Ok(self.host.volume_path(target.uid(), *kind, &mount.volume));
-                };
-                return Ok(self.host.prepare_subpath(&SubPath {
-                    pod_uid: target.uid(),
-                    kind: *kind,
-                    volume: &mount.volume,
-                    container: &target.container,
-                    index: mount.index,
-                    path,
-                })?);
-            }
+            MountSource::Objects(kind) => self.host.volume_path(target.uid(), *kind, &mount.volume),
             MountSource::EmptyDir(source) => {
                 let path = self.sandbox.staging().join("empty").join(&mount.volume);
-                let points = nested_mount_points(&target.pod).remove(&*mount.volume);
-                let points = points.transpose()?.unwrap_or_default();
+                let points = mount_points(&target.pod, &mount.volume)?;
                 make_empty_dir(&path, source, fs_group(&target.pod), &points)?;
                 path
             }
@@ -156,13 +133,18 @@ impl<'a> Volumes<'a> {
             return Ok(root);
         };
         let targets = self.directory("subpaths")?;
-        let create = matches!(mount.source, MountSource::EmptyDir(_)).then_some(0o777);
+        let create = match &mount.source {
+            // A missing directory gets the mode of the volume's, as by the kubelet.
+            MountSource::Objects(_) | MountSource::EmptyDir(_) => {
+                Some(fs::metadata(&root)?.permissions().mode() & 0o7777)
+            }
+            MountSource::Agent(_) | MountSource::HostPath(_) => None,
+        };
         let name = mount.index.to_string();
         if let Some(bound) = bind_subpath(&root, sub_path, &targets, &name, create)? {
             return Ok(bound);
         }
-        // The kubelet creates a directory in the volume. This volume must not be changed, so an empty one is mounted
-        // instead.
+        // Of the agent or the host: the volume must not be changed, so an empty directory is mounted instead.
         output::note(format_args!(
             "volume {} has no {sub_path}: {} is an empty directory",
             mount.volume, mount.target
@@ -177,6 +159,12 @@ impl<'a> Volumes<'a> {
         fs::set_permissions(&path, fs::Permissions::from_mode(0o777))?;
         Ok(path)
     }
+}
+
+/// Where in the volume containers mount other volumes.
+fn mount_points(pod: &Pod, volume: &str) -> anyhow::Result<Vec<VolumePath>> {
+    let points = nested_mount_points(pod).remove(volume);
+    Ok(points.transpose()?.unwrap_or_default())
 }
 
 /// The target of `..data` in a volume; empty if it has none.

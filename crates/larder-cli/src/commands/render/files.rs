@@ -12,22 +12,19 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use larder_projection::{Payload, disk::AtomicWriter};
-use rustix::{
-    fs::{Mode, OFlags, fstat, mkdirat, open, openat},
-    io::Errno,
-    process::geteuid,
+use larder_files::{
+    ownership::{self, Ownership},
+    sys,
 };
+use larder_projection::{Payload, disk::AtomicWriter};
+use rustix::io::Errno;
 
 use crate::{outcome::Failure, output, rendered::RenderedPod};
 
 /// Mode of the directories of namespaces and pods: their content may be secret.
-const PRIVATE: Mode = Mode::from_raw_mode(0o750);
+const PRIVATE: u32 = 0o750;
 /// Mode of volumes, as the kubelet creates them.
-const VOLUME: Mode = Mode::from_raw_mode(0o755);
-const DIRECTORY: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::CLOEXEC);
+const VOLUME: u32 = 0o755;
 
 /// Writes all volumes without errors below `dir`; returns `false` if some could not be written, which is reported.
 ///
@@ -36,8 +33,7 @@ const DIRECTORY: OFlags = OFlags::RDONLY
 /// `dir` itself cannot be created or opened.
 pub(super) fn write(dir: &Path, pods: &[RenderedPod<'_>]) -> Result<bool, Failure> {
     fs::create_dir_all(dir).with_context(|| format!("cannot create {}", dir.display()))?;
-    let root = open(dir, DIRECTORY, Mode::empty())
-        .with_context(|| format!("cannot open {}", dir.display()))?;
+    let root = sys::open_root(dir).with_context(|| format!("cannot open {}", dir.display()))?;
     let mut complete = true;
     for pod in pods {
         for (volume, projection) in pod.volumes.values() {
@@ -74,22 +70,22 @@ fn write_volume(
 }
 
 /// Opens the directory `name` of `parent`, which errors call `path`, and creates it if it is missing.
-fn enter(parent: BorrowedFd<'_>, name: &str, mode: Mode, path: &Path) -> anyhow::Result<OwnedFd> {
+fn enter(parent: BorrowedFd<'_>, name: &str, mode: u32, path: &Path) -> anyhow::Result<OwnedFd> {
     // Names of objects are validated: this is a single component, and not `..`.
-    match mkdirat(parent, name, mode) {
+    match sys::make_dir(parent, name, mode) {
         Ok(()) | Err(Errno::EXIST) => {}
         created => created.with_context(|| format!("cannot create {}", path.display()))?,
     }
-    let opened = match openat(parent, name, DIRECTORY | OFlags::NOFOLLOW, Mode::empty()) {
+    let opened = match sys::open_dir(parent, name) {
         Err(Errno::LOOP | Errno::NOTDIR) => {
             bail!("cannot write to {}: expected a directory", path.display())
         }
         opened => opened.with_context(|| format!("cannot open {}", path.display()))?,
     };
-    let found = fstat(&opened).with_context(|| format!("cannot examine {}", path.display()))?;
-    let (owner, user) = (found.st_uid, geteuid().as_raw());
-    if owner != user {
-        let path = path.display();
+    let found = sys::stat(&opened);
+    let found = found.with_context(|| format!("cannot examine {}", path.display()))?;
+    if !Ownership::from(&found).is_own() {
+        let (path, owner, user) = (path.display(), found.st_uid, ownership::user());
         bail!("cannot write to {path}: it belongs to user {owner}, expected user {user}");
     }
     Ok(opened)

@@ -12,17 +12,15 @@ use std::{
 use indexmap::IndexMap;
 use larder_actions::subpaths::ANNOTATION;
 use larder_objects::chain;
-use larder_projection::{
-    Absent, ContainerView, Environment, Mount, Origin, PayloadError, Projection,
-};
+use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection};
 
-use self::missing::missing_references;
+use self::missing::{files, missing_references};
 use crate::{
     output::{Paint, Style, count, tree::Branch},
     rendered::{
         RenderedPod, files_below, mount_table,
         words::{
-            WRITTEN_LATER, absent, heading, is_cut, mount_source, origin, size, text_lines,
+            absent, heading, is_cut, mount_source, origin, size, text_lines,
             unknown as unknown_words, variable_value, volume_type,
         },
     },
@@ -109,7 +107,7 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
         match view {
             Ok(view) => {
                 let mut group = variables(pod, &view.environment, shown);
-                group.extend(optional_files(container));
+                group.extend(files(container, true));
                 branch.push_group(group);
                 branch.extend(view.mounts.iter().map(|mount| mounted(pod, mount, shown)));
             }
@@ -245,20 +243,6 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
     }
     branch.extend(missing(environment.absent()));
     branch
-}
-
-/// Optional variables from files that containers write while the pod runs; offline they are always missing.
-fn optional_files<'a>(container: &ContainerView<'a>) -> impl Iterator<Item = Branch> + use<'a> {
-    let sources = container.env.iter().filter_map(|variable| {
-        let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
-        Some((&variable.name, key))
-    });
-    let optional = sources.filter(|(_, key)| key.optional == Some(true));
-    optional.map(|(name, key)| {
-        let file = format!("{} of volume {}", key.path, key.volume_name);
-        let missing = format!("optional, missing: {name} in {file}; {WRITTEN_LATER}");
-        Branch::new().yellow(missing)
-    })
 }
 
 /// Optional objects and keys that are missing.

@@ -1,13 +1,14 @@
 //! The API server in this process that `--manifests` fills.
 
-use std::{net::IpAddr, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use futures::future::BoxFuture;
 use kube::Client;
+use larder_agent::config::Config;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::outcome::Failure;
+use crate::{args::RunArgs, outcome::Failure};
 
 /// An API server in this process, and the directory that fills it.
 pub(super) struct Embedded {
@@ -24,18 +25,17 @@ pub(super) struct Embedded {
 #[expect(clippy::unused_async, reason = "as the one that starts a server")]
 pub(super) async fn start(
     _: &Path,
-    _: &str,
-    _: Option<IpAddr>,
-    _: Option<&Path>,
+    _: &RunArgs,
+    _: &Config,
     _: &CancellationToken,
 ) -> Result<Embedded, Failure> {
     let problem = "this build of larder has no embedded API server, so manifests cannot be served";
     Err(Failure::unreadable(problem))
 }
 
-/// Starts the server with the Node `node` and the objects of `manifests`. Pods get `pod_address`, unless
-/// they have one. With `kubeconfig`, kubectl is let in: the
-/// server listens on loopback, over TLS, and an administrator's kubeconfig stands in that file.
+/// Starts the server with the Node and the objects of `manifests`. Pods get the address of the settings, unless they
+/// have one. With `--kubeconfig-out`, kubectl is let in: the server listens on loopback, over TLS, and the
+/// kubeconfig of an administrator is in that file.
 ///
 /// # Errors
 ///
@@ -43,9 +43,8 @@ pub(super) async fn start(
 #[cfg(feature = "manifests")]
 pub(super) async fn start(
     manifests: &Path,
-    node: &str,
-    pod_address: Option<IpAddr>,
-    kubeconfig: Option<&Path>,
+    args: &RunArgs,
+    config: &Config,
     shutdown: &CancellationToken,
 ) -> Result<Embedded, Failure> {
     use anyhow::Context as _;
@@ -55,16 +54,16 @@ pub(super) async fn start(
     let server = ApiServer::try_new(Options::default());
     let server = server.context("cannot create the certificates")?;
     server
-        .apply(&larder_agent::node::of_this_host(node))
+        .apply(&larder_agent::node::of_this_host(&config.node_name))
         .context("cannot create the Node")?;
     let placement = larder_manifests::Placement {
-        node_name: node.to_owned(),
-        pod_address,
+        node_name: config.node_name.clone(),
+        pod_address: args.pod_address.or(config.pod_address),
     };
     let feed = larder_manifests::Feed::open(manifests, server.clone(), Some(placement));
     let feed = feed.await;
     let feed = feed.map_err(|error| Failure::unreadable(larder_objects::chain(&error)))?;
-    let serving = match kubeconfig {
+    let serving = match &args.kubeconfig_out {
         Some(path) => let_kubectl_in(path, server.clone(), shutdown.clone()).await?,
         None => std::future::ready(Ok(())).boxed(),
     };
@@ -91,12 +90,9 @@ async fn let_kubectl_in(
     use futures::FutureExt as _;
     use larder_apiserver::Protocol;
 
-    use crate::kubeconfig_file::KubeconfigFile;
+    use crate::{kubeconfig_file::KubeconfigFile, runtime::listen};
 
-    let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
-    let listener = listener.context("cannot listen on loopback")?;
-    let address = listener.local_addr();
-    let address = address.context("cannot read the address of the listener")?;
+    let (listener, address) = listen((Ipv4Addr::LOCALHOST, 0).into()).await?;
     // The listener accepts connections already.
     let file = KubeconfigFile::of_admin(path, &server, address)?;
     tracing::info!(kubeconfig = %path.display(), %address, "kubectl can use the embedded API server");

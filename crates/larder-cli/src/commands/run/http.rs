@@ -1,7 +1,8 @@
 //! The HTTP API of the agent, which a reload may move to another address.
 
-use std::{future::Future, net::SocketAddr, pin::pin};
+use std::{net::SocketAddr, pin::pin};
 
+use futures::future::OptionFuture;
 use larder_agent::local_api::Router;
 use larder_connections::{Acceptor, ConnectionLimits};
 use tokio::{net::TcpListener, sync::mpsc};
@@ -10,45 +11,19 @@ use tracing::info;
 
 use crate::runtime::listen;
 
-/// Moves the HTTP API.
-#[derive(Debug)]
-pub(super) struct HttpApi {
-    listeners: mpsc::Sender<Option<TcpListener>>,
-}
-
-impl HttpApi {
-    /// The API on `listener`, or on none, and the future that serves it until `shutdown`.
-    pub(super) fn new(
-        listener: Option<TcpListener>,
-        router: Router,
-        limits: ConnectionLimits,
-        shutdown: CancellationToken,
-    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
-        let (listeners, moves) = mpsc::channel(1);
-        let serving = serve(listener, moves, router, limits, shutdown);
-        (Self { listeners }, serving)
-    }
-
-    /// Moves the API to `listener`, or ends it. Requests under way are finished.
-    pub(super) async fn move_to(&self, listener: Option<TcpListener>) {
-        // It ends only with the agent.
-        let _ = self.listeners.send(listener).await;
-    }
-}
-
 /// A listener on `address`.
 ///
 /// # Errors
 ///
 /// The address is in use, or not an address of this machine.
 pub(super) async fn bind(address: Option<SocketAddr>) -> anyhow::Result<Option<TcpListener>> {
-    match address {
-        Some(address) => Ok(Some(listen(address).await?.0)),
-        None => Ok(None),
-    }
+    let bound = OptionFuture::from(address.map(listen)).await.transpose()?;
+    Ok(bound.map(|(listener, _)| listener))
 }
 
-async fn serve(
+/// Serves the API on `listener`, or on none, until `shutdown`. It moves to each of `moves`, or ends with none; requests
+/// under way are finished.
+pub(super) async fn serve(
     mut listener: Option<TcpListener>,
     mut moves: mpsc::Receiver<Option<TcpListener>>,
     router: Router,

@@ -38,7 +38,8 @@ pub(super) async fn reload(run: &Run<'_>) {
     if used.listen != new.listen {
         match http::bind(new.listen).await {
             Ok(listener) => {
-                run.http.move_to(listener).await;
+                // The API ends only with the agent.
+                let _ = run.listeners.send(listener).await;
                 used.listen = new.listen;
             }
             Err(error) => {

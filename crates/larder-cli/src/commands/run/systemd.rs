@@ -27,14 +27,14 @@ use larder_agent::{
     status::{AgentOverview, Phase},
 };
 use rustix::time::{ClockId, clock_gettime};
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 use tracing::debug;
+
+use super::is_ready_within;
 
 /// Longest time until the agent counts as started.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time between two checks before the agent has started.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
-/// Time between two updates of the status line without a watchdog; also the longest with one.
+/// Time between two updates of the status line, at the start and without a watchdog; also the longest with one.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The connection to the service manager, or to none.
@@ -71,17 +71,11 @@ impl ServiceManager {
             return std::future::pending().await;
         }
         let (start, mut line) = (Instant::now(), String::new());
-        let ready = async {
-            let mut updated = None;
-            while !agent.is_ready() {
-                if updated.is_none_or(|at: Instant| at.elapsed() >= STATUS_INTERVAL) {
-                    updated = Some(Instant::now());
-                    self.send(&format!("STATUS={}", starting(&agent.overview())));
-                }
-                sleep(POLL_INTERVAL).await;
-            }
-        };
-        let is_ready = timeout(READY_TIMEOUT, ready).await.is_ok();
+        let mut is_ready = false;
+        while !is_ready && start.elapsed() < READY_TIMEOUT {
+            self.send(&format!("STATUS={}", starting(&agent.overview())));
+            is_ready = is_ready_within(agent, STATUS_INTERVAL).await;
+        }
         debug!(is_ready, after = ?start.elapsed(), "started");
         self.send("READY=1");
         self.is_started.set(true);

@@ -3,7 +3,7 @@
 use larder_agent::status::AgentStatus;
 
 use super::report::{is_done, is_settled};
-use crate::output::because;
+use crate::output::{because, first_names};
 
 /// Number of pods that are named; the others are counted.
 const NAMED_PODS: usize = 3;
@@ -34,12 +34,7 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
     let missing = missing.iter();
     let missing = missing.map(|name| format!("{name} (not served by the agent)"));
     let waiting: Vec<_> = pods.chain(missing).collect();
-    let (named, others) = waiting.split_at(waiting.len().min(NAMED_PODS));
-    let named = named.join(", ");
-    match others.len() {
-        0 => format!("waiting for {named}"),
-        others => format!("waiting for {named} and {others} more"),
-    }
+    format!("waiting for {}", first_names(&waiting, NAMED_PODS))
 }
 
 #[cfg(test)]

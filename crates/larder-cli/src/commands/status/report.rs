@@ -9,15 +9,6 @@ use crate::output::{
     table::{Row, table},
 };
 
-/// How much the overview shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Detail {
-    /// Of volumes and environments, those that are not delivered.
-    Pending,
-    /// Every volume and environment, watch scopes and objects.
-    Wide,
-}
-
 /// Whether it needs no more work.
 pub(super) fn is_done(delivery: &Delivery) -> bool {
     matches!(
@@ -36,11 +27,12 @@ pub(super) fn is_settled(pod: &PodStatus) -> bool {
     is_done(&pod.delivery) && pod.on_change.iter().all(|hook| hook.state == "Idle")
 }
 
-/// All pods: a head line with counts, problems, the pods, and the parts of `detail`.
-pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
+/// All pods: a head line with counts, problems, the pods, and the parts that are not delivered. If it `is_wide`, every
+/// part, watch scopes and objects.
+pub(super) fn overview(status: &AgentStatus, is_wide: bool, now: Timestamp) -> String {
     let mut text = serving(status);
     text += &head(status);
-    if detail == Detail::Wide {
+    if is_wide {
         text += &escaped_line(&format!(
             "change detection {}, watch scope {}, root directory {}, started {} ago",
             status.change_detection,
@@ -50,24 +42,23 @@ pub(super) fn overview(status: &AgentStatus, detail: Detail, now: Timestamp) -> 
         ));
     }
     text += &notes(status);
-    text += &pods(status, detail, now);
+    text += &pods(status, is_wide, now);
     let all = status.pods.iter();
-    text += &section(all.clone().flat_map(|pod| parts(pod, detail, now)));
+    text += &section(all.clone().flat_map(|pod| parts(pod, is_wide, now)));
     text += &section(all.clone().flat_map(|pod| beside::outdated(pod, now)));
     let hooks = all.flat_map(|pod| pod.on_change.iter().map(move |hook| (pod, hook)));
     // An idle hook gets no line.
-    let hooks = hooks.filter(|(_, hook)| detail == Detail::Wide || hook.state != "Idle");
+    let hooks = hooks.filter(|(_, hook)| is_wide || hook.state != "Idle");
     let hooks = hooks.map(|(pod, hook)| {
         let mut row = hook_row(hook, now);
         row[0].1 = format!("{}/{}/{}", pod.namespace, pod.name, hook.name);
         row
     });
     text += &section(hooks);
-    if detail == Detail::Wide {
+    if is_wide {
         text += &watch_scopes(status);
     }
     // A watch may break, or be denied, under a pod that runs.
-    let is_wide = detail == Detail::Wide;
     text + &objects(status, |object| is_wide || !object.error.is_empty())
 }
 
@@ -229,7 +220,7 @@ fn notes(status: &AgentStatus) -> String {
     lines.map(|line| escaped_line(&line)).collect()
 }
 
-fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
+fn pods(status: &AgentStatus, is_wide: bool, now: Timestamp) -> String {
     let rows = status.pods.iter().map(|pod| {
         let done = pod.volumes.iter();
         let done = done.filter(|volume| is_done(&volume.delivery)).count();
@@ -247,16 +238,14 @@ fn pods(status: &AgentStatus, detail: Detail, now: Timestamp) -> String {
             ("REASON", reasons.join("; ")),
         ]
     });
-    match detail {
-        Detail::Wide => section(rows),
-        Detail::Pending => section(
-            rows.map(|[pod, phase, age, volumes, .., reason]| [pod, phase, age, volumes, reason]),
-        ),
+    if is_wide {
+        return section(rows);
     }
+    section(rows.map(|[pod, phase, age, volumes, .., reason]| [pod, phase, age, volumes, reason]))
 }
 
 /// The volumes and environments of a pod.
-fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> impl Iterator<Item = Row<7>> {
+fn parts(pod: &PodStatus, is_wide: bool, now: Timestamp) -> impl Iterator<Item = Row<7>> {
     let volumes = pod.volumes.iter().map(move |one| {
         let content = [one.files.to_string(), last(one.last_swap, now)];
         (
@@ -279,9 +268,7 @@ fn parts(pod: &PodStatus, detail: Detail, now: Timestamp) -> impl Iterator<Item 
     });
     let shown = volumes
         .chain(containers)
-        .filter(move |(_, _, delivery, stale, _)| {
-            detail == Detail::Wide || !is_done(delivery) || stale.is_some()
-        });
+        .filter(move |(_, _, delivery, stale, _)| is_wide || !is_done(delivery) || stale.is_some());
     shown.map(move |(name, type_, delivery, stale, [files, last_swap])| {
         [
             ("PART", format!("{}/{}/{name}", pod.namespace, pod.name)),
@@ -430,7 +417,7 @@ mod tests {
             PART           TYPE     PHASE     AGE    FILES   LAST SWAP   REASON
             prod/web/tls   secret   Failing   3m5s   2                   secret "tls" not found
         "#]]
-        .assert_eq(&overview(&status(), Detail::Pending, now()));
+        .assert_eq(&overview(&status(), false, now()));
     }
 
     #[test]
@@ -439,13 +426,13 @@ mod tests {
         status.objects = serde_json::from_value(json!([{"kind": "ConfigMap", "namespace": "default", "name": "denied",
             "state": "Synced", "resourceVersion": "1", "ageSecs": 60, "error": "403 Forbidden", "pods": []}]))
         .unwrap();
-        let text = overview(&status, Detail::Pending, now());
+        let text = overview(&status, false, now());
         assert!(
             text.contains("ConfigMap default/denied") && text.contains("403 Forbidden"),
             "{text}"
         );
         status.objects[0].error.clear();
-        let text = overview(&status, Detail::Pending, now());
+        let text = overview(&status, false, now());
         assert!(!text.contains("denied"), "{text}");
     }
 
@@ -465,7 +452,7 @@ mod tests {
             prod/web/ok    secret   Delivered   3m5s   2
             prod/web/tls   secret   Failing     3m5s   2                   secret "tls" not found
         "#]]
-        .assert_eq(&overview(&status(), Detail::Wide, now()));
+        .assert_eq(&overview(&status(), true, now()));
     }
 
     #[test]
@@ -497,7 +484,7 @@ mod tests {
             HOOK              ACTION          STATE      AGE    ATTEMPTS   LAST SUCCESS   DEFINED IN             REASON
             prod/db/failing   signal:SIGHUP   Retrying   3m5s   1                         larder.dev/on-change   no process of container web
         "#]]
-        .assert_eq(&overview(&status, Detail::Pending, now()));
+        .assert_eq(&overview(&status, false, now()));
         let explained = explanation(&status, &status.pods[0], now());
         assert!(
             explained.contains("idle      signal:SIGHUP   Idle"),

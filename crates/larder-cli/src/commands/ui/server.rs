@@ -25,7 +25,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::view::View;
-use crate::output::html::{Page, policy};
+use crate::output::html::{live_page, policy};
 
 /// Access to the page: a token that works once, and then a session.
 pub(super) struct Access {
@@ -202,14 +202,9 @@ impl Server {
 
 /// The page, which stays at `home`.
 fn page(home: &str) -> Response {
-    let page = Page {
-        title: "larder",
-        summary: "asking the agent".to_owned(),
-        jumps: &[],
-        live: Some(home),
-    };
+    let page = live_page("larder", "asking the agent", home);
     let kind = [(header::CONTENT_TYPE, "text/html; charset=utf-8")];
-    (kind, page.render()).into_response()
+    (kind, page).into_response()
 }
 
 /// The cards of `view` that were not `sent` before.

@@ -51,19 +51,28 @@ pub(super) fn missing_references(
         };
         Some(Branch::new().plain(user).red(problem).dim(hint))
     });
-    objects.chain(files(container)).collect()
+    objects.chain(files(container, false)).collect()
 }
 
-/// One line for each variable from a required env file. Offline, none of these files exists.
-fn files(container: &ContainerView<'_>) -> impl Iterator<Item = Branch> {
-    container.env.iter().filter_map(|variable| {
+/// One line for each variable from an env file that is optional or, otherwise, required. Offline, none of these files
+/// exists: containers write them while the pod runs.
+pub(super) fn files<'a>(
+    container: &ContainerView<'a>,
+    is_optional: bool,
+) -> impl Iterator<Item = Branch> + use<'a> {
+    let sources = container.env.iter().filter_map(|variable| {
         let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
-        if key.optional == Some(true) {
-            return None;
+        Some((&variable.name, key))
+    });
+    let wanted = sources.filter(move |(_, key)| (key.optional == Some(true)) == is_optional);
+    wanted.map(move |(name, key)| {
+        let file = format!("{} of volume {}", key.path, key.volume_name);
+        if is_optional {
+            let missing = format!("optional, missing: {name} in {file}; {WRITTEN_LATER}");
+            return Branch::new().yellow(missing);
         }
-        let problem = format!("{} of volume {} is missing", key.path, key.volume_name);
-        let line = Branch::new().plain(&variable.name).red(problem);
-        Some(line.dim(WRITTEN_LATER))
+        let line = Branch::new().plain(name).red(format!("{file} is missing"));
+        line.dim(WRITTEN_LATER)
     })
 }
 
