@@ -51,16 +51,6 @@ impl VolumeKind {
             None
         }
     }
-
-    /// The kubelet's plugin name, for instance `kubernetes.io/configmap`.
-    pub const fn plugin_name(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "kubernetes.io/configmap",
-            Self::Secret => "kubernetes.io/secret",
-            Self::DownwardApi => "kubernetes.io/downward-api",
-            Self::Projected => "kubernetes.io/projected",
-        }
-    }
 }
 
 /// The paths of the service account tokens in `volume`, as in its payload. A source whose path cannot be a file has none.
