@@ -2,8 +2,6 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-const THROTTLED: Throttled = Throttled { retry_after: None };
-
 fn limiter() -> (TouchLimiter<u32>, Instant) {
     let now = Instant::now();
     (TouchLimiter::new(Rng::with_seed(1), now), now)
@@ -15,6 +13,10 @@ fn urgency(priority: i32, now: Instant) -> Urgency {
         not_before: now,
         is_catch_up: false,
     }
+}
+
+fn send(touch: u32, is_catch_up: bool) -> NextTouch<u32> {
+    NextTouch::Send { touch, is_catch_up }
 }
 
 /// Sends all touches that can be sent until `end`, answering each `took` after it was sent. Returns the touches with
@@ -35,7 +37,7 @@ fn run(
         }
         let next = limiter.next(now);
         let wake = match next {
-            NextTouch::Send(touch) => {
+            NextTouch::Send { touch, .. } => {
                 sent.push((now - start, touch));
                 under_way.push_back(now + took);
                 continue;
@@ -63,7 +65,7 @@ fn touches_of_a_node_are_sent_in_one_burst_eight_at_a_time() {
         limiter.enqueue(pod, urgency(0, now));
     }
     for _ in 0..IN_FLIGHT {
-        assert!(matches!(limiter.next(now), NextTouch::Send(_)));
+        assert!(matches!(limiter.next(now), NextTouch::Send { .. }));
     }
     assert_eq!(limiter.next(now), NextTouch::Idle);
     for _ in 0..IN_FLIGHT {
@@ -113,18 +115,18 @@ fn touch_waits_for_its_time_and_can_be_taken_back() {
     limiter.enqueue(2, urgency(0, at));
     assert_eq!(limiter.next(now), NextTouch::At(at));
     limiter.remove(first);
-    assert_eq!(limiter.next(at), NextTouch::Send(2));
+    assert_eq!(limiter.next(at), send(2, false));
     assert_eq!(limiter.next(at), NextTouch::Idle);
     // Brought forward.
     let late = limiter.enqueue(3, urgency(0, at + Duration::from_hours(1)));
     limiter.remove(late);
     limiter.enqueue(3, urgency(0, at));
-    assert_eq!(limiter.next(at), NextTouch::Send(3));
+    assert_eq!(limiter.next(at), send(3, false));
     assert_eq!(limiter.next(at), NextTouch::Idle);
     // Due, and taken back.
     let due = limiter.enqueue(4, urgency(0, at));
     limiter.enqueue(5, urgency(9, at));
-    assert_eq!(limiter.next(at), NextTouch::Send(5));
+    assert_eq!(limiter.next(at), send(5, false));
     limiter.remove(due);
     assert_eq!(limiter.next(at), NextTouch::Idle);
     assert!(limiter.due.is_empty() && limiter.later.is_empty());
@@ -137,16 +139,15 @@ fn retry_after_silences_the_node_and_halves_the_rate() {
     for pod in 0..100 {
         limiter.enqueue(pod, urgency(0, now));
     }
-    assert!(matches!(limiter.next(now), NextTouch::Send(_)));
-    let retry_after = Some(Duration::from_secs(2));
-    limiter.answered(now, MS, Some(Throttled { retry_after }));
+    assert!(matches!(limiter.next(now), NextTouch::Send { .. }));
+    limiter.answered(now, MS, Some(Duration::from_secs(2)));
     assert_eq!(limiter.rate(), 25);
     let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
     assert!(sent.iter().all(|(at, _)| *at >= Duration::from_secs(2)));
     // Three seconds' worth of tokens, of which the bucket holds at most two.
     assert!((50..=76).contains(&sent.len()), "{}", sent.len());
     // Without a time, a second.
-    limiter.answered(now, MS, Some(THROTTLED));
+    limiter.answered(now, MS, Some(DEFAULT_RETRY_AFTER));
     assert!(limiter.silent_until >= now + Duration::from_secs(1));
 }
 
@@ -183,7 +184,7 @@ fn slow_answers_halve_the_rate_down_to_two() {
 fn each_quiet_minute_doubles_the_rate() {
     let (mut limiter, now) = limiter();
     for _ in 0..6 {
-        limiter.answered(now, MS, Some(THROTTLED));
+        limiter.answered(now, MS, Some(DEFAULT_RETRY_AFTER));
     }
     assert_eq!(limiter.rate(), MIN_RATE);
     for (minute, expected) in [2, 4, 8, 16, 32, 50, 50].into_iter().enumerate() {
@@ -193,10 +194,10 @@ fn each_quiet_minute_doubles_the_rate() {
     }
     // Trouble restarts the minute.
     let late = now + QUIET * 10;
-    limiter.answered(late, MS, Some(THROTTLED));
+    limiter.answered(late, MS, Some(DEFAULT_RETRY_AFTER));
     limiter.next(late + QUIET - MS);
     assert_eq!(limiter.rate(), 25);
-    limiter.answered(late + QUIET - MS, MS, Some(THROTTLED));
+    limiter.answered(late + QUIET - MS, MS, Some(DEFAULT_RETRY_AFTER));
     limiter.next(late + QUIET);
     assert_eq!(limiter.rate(), 12);
 }
@@ -214,7 +215,7 @@ fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     assert_eq!(sent.len(), 1 + 30);
     let now = now + Duration::from_secs(3);
     limiter.enqueue(1000, urgency(0, now));
-    assert_eq!(limiter.next(now), NextTouch::Send(1000));
+    assert_eq!(limiter.next(now), send(1000, false));
     // A change makes one of them a touch like any other.
     let Some((_, &pod)) = limiter.due.last_key_value() else {
         panic!("some still wait");
@@ -222,7 +223,7 @@ fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     let waiting = limiter.due.len();
     limiter.remove(places[usize::try_from(pod).unwrap()]);
     limiter.enqueue(pod, urgency(0, now));
-    assert_eq!(limiter.next(now), NextTouch::Send(pod));
+    assert_eq!(limiter.next(now), send(pod, false));
     assert_eq!(limiter.due.len(), waiting - 1);
 }
 
@@ -253,7 +254,7 @@ fn touch_that_was_not_sent_does_not_count() {
     let (mut limiter, now) = limiter();
     for pod in 0..500 {
         limiter.enqueue(pod, urgency(0, now));
-        assert_eq!(limiter.next(now), NextTouch::Send(pod));
+        assert_eq!(limiter.next(now), send(pod, false));
         limiter.not_sent(false);
     }
     assert!(limiter.answers.is_empty());
@@ -271,7 +272,7 @@ fn catch_up_touch_that_was_not_sent_does_not_count() {
         let mut urgency = urgency(0, now);
         urgency.is_catch_up = true;
         limiter.enqueue(pod, urgency);
-        assert_eq!(limiter.next(now), NextTouch::Send(pod));
+        assert_eq!(limiter.next(now), send(pod, true));
         limiter.not_sent(true);
     }
 }
