@@ -10,7 +10,7 @@ pub mod fuzzing;
 mod list;
 mod stream;
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use http::Method;
 use larder_objects::{ObjectType, ResourceVersion};
@@ -33,6 +33,7 @@ const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubje
 
 /// Client of the requests. Cloning is cheap.
 #[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct Api {
     client: kube::Client,
     bounds: ListBounds,
@@ -58,12 +59,6 @@ pub(crate) struct Watch {
     pub(crate) version: Option<ResourceVersion>,
     /// How long the API server keeps the watch open.
     pub(crate) timeout: Duration,
-}
-
-impl fmt::Debug for Api {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Api")
-    }
 }
 
 impl Api {

@@ -1,7 +1,7 @@
 //! Whether this identity may list and watch a whole collection: a self subject access review that is retried until it
 //! is answered.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use larder_objects::ObjectType;
 use tokio::{
@@ -12,6 +12,7 @@ use tokio::{
 use crate::{api::Api, context::NodeContext, error::RequestError, outages::Retry};
 
 /// The review of one resource in one namespace.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct AccessReview {
     api: Api,
     of: ObjectType,
@@ -21,15 +22,6 @@ pub struct AccessReview {
     /// The last attempt failed; when the next one is due.
     due: Option<Instant>,
     random: fastrand::Rng,
-}
-
-impl fmt::Debug for AccessReview {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessReview")
-            .field("resource", &self.of.resource)
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The response to a review.

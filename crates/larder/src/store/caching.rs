@@ -277,13 +277,11 @@ impl<K: Object> CachedAnswer<K> {
 }
 
 /// The store of strategy `Cache`. It runs nothing of its own: requests are driven by their readers.
-#[derive(Debug)]
 pub(crate) struct CachingStore<K: Object> {
     pub(super) inner: Arc<CachingStoreInner<K>>,
 }
 
 /// What requests under way share with the store.
-#[derive(Debug)]
 pub(super) struct CachingStoreInner<K: Object> {
     pub(super) entries: Entries<CachedState<K>>,
     pub(super) changes: Publisher,

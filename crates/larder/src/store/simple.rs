@@ -10,7 +10,6 @@ use super::{Entries, Unkept};
 use crate::{changes::Publisher, error::Error, metrics::Metrics};
 
 /// The store of strategy `Get`. References are kept for status only.
-#[derive(Debug)]
 pub(crate) struct SimpleStore<K> {
     pub(crate) entries: Entries<Unkept<K>>,
     /// Nothing ever changes unasked here.
