@@ -52,10 +52,16 @@ impl<K: Object> Store<K> {
     /// Adds a reference.
     pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
         match self {
-            Self::Simple(store) => store.entries.add(namespace, name, Unkept::new).reference(),
+            Self::Simple(store) => store
+                .entries
+                .add(namespace, name, Unkept::default)
+                .reference(),
             Self::Caching(store) => store.add_reference(namespace, name),
             Self::Watching(store) => store.add_reference(namespace, name),
-            Self::Fake(store) => store.entries.add(namespace, name, Unkept::new).reference(),
+            Self::Fake(store) => store
+                .entries
+                .add(namespace, name, Unkept::default)
+                .reference(),
         }
     }
 
@@ -153,14 +159,7 @@ impl<K: Object> Store<K> {
 }
 
 /// The cell of an object of which a store keeps nothing.
-#[derive(Debug)]
-pub(crate) struct Unkept<K>(PhantomData<fn() -> K>);
-
-impl<K> Unkept<K> {
-    fn new() -> Self {
-        Self(PhantomData)
-    }
-}
+pub(crate) type Unkept<K> = PhantomData<fn() -> K>;
 
 impl<K: Object> Cell for Unkept<K> {
     type Object = K;
