@@ -161,12 +161,7 @@ impl<'a> Builder<'a> {
         };
         let opaque = &mut self.environment.opaque;
         let before = opaque.get(&format!("{prefix}*"));
-        let unknown = match before.and_then(|before| before.value.unknown()) {
-            Some(before) => {
-                Unknown::joined([Err(before), Ok(&b", "[..]), Err(&unknown)].into_iter())
-            }
-            None => unknown,
-        };
+        let unknown = unknown.listed_after(before.and_then(|before| before.value.unknown()));
         let secret = K::KIND == Kind::Secret || before.is_some_and(|before| before.secret);
         let variable = Variable {
             secret,

@@ -266,9 +266,7 @@ impl<'a> Collector<'a> {
         if items.is_empty()
             && let Some(unknown) = self.inputs.assumed::<K>(name, None)
         {
-            let file = self.file(unknown.into(), None, None, default)?;
-            self.add_opaque(file, missing(None));
-            return Ok(());
+            return self.add_opaque(unknown, missing(None), default);
         }
         let mut known = Vec::with_capacity(items.len());
         for item in items {
@@ -385,23 +383,21 @@ impl<'a> Collector<'a> {
     }
 
     /// Notes that more files may be there.
-    fn add_opaque(&mut self, mut file: File<'a>, origin: Origin<'a>) {
+    fn add_opaque(
+        &mut self,
+        unknown: Unknown,
+        origin: Origin<'a>,
+        default: FileDefaults,
+    ) -> Result<(), SourceError> {
         let before = self.projection.opaque.take();
-        let both = match (before.as_ref(), &file.data) {
-            (Some((before, _)), Value::Unknown(unknown)) => before.data.unknown().map(|before| {
-                Unknown::joined([Err(before), Ok(&b", "[..]), Err(unknown)].into_iter())
-            }),
-            _ => None,
-        };
-        if let Some(both) = both {
-            file.data = both.into();
-        }
+        let known = before.as_ref().and_then(|(file, _)| file.data.unknown());
+        let unknown = unknown.listed_after(known);
+        let file = self.file(unknown.into(), None, None, default)?;
         // The one that is secret decides.
-        let origin = match before {
-            Some((_, before)) if before.is_secret() => before,
-            _ => origin,
-        };
+        let before = before.map(|(_, origin)| origin);
+        let origin = before.filter(Origin::is_secret).unwrap_or(origin);
         self.projection.opaque = Some((file, origin));
+        Ok(())
     }
 
     fn finish(mut self) -> Result<Projection<'a>, PayloadError> {
