@@ -4,12 +4,15 @@
 use std::sync::Arc;
 
 use larder_objects::ObjectType;
+use serde_json::json;
 use tokio::{
     sync::watch,
     time::{Duration, Instant, sleep_until},
 };
 
-use crate::{api::Api, context::NodeContext, error::RequestError, outages::Retry};
+use crate::{
+    api::Api, context::NodeContext, error::RequestError, outages::Retry, request::is_allowed,
+};
 
 /// The review of one resource in one namespace.
 #[expect(missing_debug_implementations, reason = "it holds a client")]
@@ -93,8 +96,16 @@ impl AccessReview {
 
     async fn ask(&self) -> Result<Access, RequestError> {
         for verb in ["list", "watch"] {
-            let allowed = self.api.is_allowed(verb, &self.of, &self.namespace);
-            if !allowed.await? {
+            let ObjectType {
+                group,
+                version,
+                resource,
+                ..
+            } = self.of;
+            let attributes = json!({
+                "verb": verb, "group": group, "version": version, "resource": resource, "namespace": self.namespace,
+            });
+            if !is_allowed(&self.api.client, &attributes).await? {
                 return Ok(Access::Denied(verb));
             }
         }
