@@ -215,8 +215,8 @@ impl NodeViewer {
         if known.kubelet == NodeState::default() {
             return Gate::Unknown;
         }
-        if let Err(not_ready) = known.kubelet.check(lease, (self.now)()) {
-            return Gate::KubeletNotReady(not_ready.since);
+        if let Err(since) = known.kubelet.check(lease, (self.now)()) {
+            return Gate::KubeletNotReady(since);
         }
         match &known.missing {
             Some(permission) => Gate::Forbidden(permission.clone()),
