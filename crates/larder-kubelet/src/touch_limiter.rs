@@ -50,22 +50,6 @@ pub struct Urgency {
     pub is_catch_up: bool,
 }
 
-/// What to do now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextTouch<T> {
-    /// Send this touch, and call [`TouchLimiter::answered`] or [`TouchLimiter::not_sent`].
-    Send {
-        /// The touch.
-        touch: T,
-        /// Whether it catches up.
-        is_catch_up: bool,
-    },
-    /// Call again at this time, or earlier when a touch is added or answered.
-    At(Instant),
-    /// Nothing can be sent before a touch is added or answered.
-    Idle,
-}
-
 /// Place in the order: the lowest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
@@ -142,8 +126,13 @@ impl<T> TouchLimiter<T> {
         self.due.remove(&place.1);
     }
 
-    /// What to do at `now`.
-    pub fn next(&mut self, now: Instant) -> NextTouch<T> {
+    /// The touch to send at `now`, and whether it catches up. Call [`answered`](Self::answered) or
+    /// [`not_sent`](Self::not_sent) after it.
+    ///
+    /// # Errors
+    ///
+    /// Nothing can be sent before a touch is added or answered, or before this time.
+    pub fn next(&mut self, now: Instant) -> Result<(T, bool), Option<Instant>> {
         self.recover(now);
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now
@@ -152,11 +141,11 @@ impl<T> TouchLimiter<T> {
             self.due.insert(rank, touch);
         }
         if self.in_flight >= IN_FLIGHT {
-            return NextTouch::Idle;
+            return Err(None);
         }
         let later = self.later.keys().next().map(|place| place.0);
         let Some(first) = self.due.first_entry() else {
-            return later.map_or(NextTouch::Idle, NextTouch::At);
+            return Err(later);
         };
         let is_catch_up = first.key().is_catch_up;
         let mut at = self.silent_until.max(now + self.bucket.wait(now));
@@ -164,17 +153,14 @@ impl<T> TouchLimiter<T> {
             at = at.max(now + self.catch_up.wait(now));
         }
         if at > now {
-            return NextTouch::At(later.map_or(at, |later| at.min(later)));
+            return Err(Some(later.map_or(at, |later| at.min(later))));
         }
         self.bucket.take(now);
         if is_catch_up {
             self.catch_up.take(now);
         }
         self.in_flight += 1;
-        NextTouch::Send {
-            touch: first.remove(),
-            is_catch_up,
-        }
+        Ok((first.remove(), is_catch_up))
     }
 
     /// Records that a touch was answered or given up after `took`; with 429, nothing is sent for the time `throttled`.

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::touch_limiter::{DEFAULT_RETRY_AFTER, NextTouch, TouchLimiter, Urgency, WaitingPlace};
+use crate::touch_limiter::{DEFAULT_RETRY_AFTER, TouchLimiter, Urgency, WaitingPlace};
 
 /// The queue. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -136,9 +136,8 @@ impl TouchQueue {
         loop {
             let next = self.0.limiter.lock().next(Instant::now());
             let (sender, is_catch_up) = match next {
-                NextTouch::Send { touch, is_catch_up } => (touch, is_catch_up),
-                NextTouch::At(at) => return Some(at),
-                NextTouch::Idle => return None,
+                Ok(touch) => touch,
+                Err(at) => return at,
             };
             let permit = Permit {
                 queue: self.clone(),
