@@ -139,7 +139,7 @@ enum TokenRequestError {
     #[error("the response contains no token")]
     Answer,
     #[error("invalid namespace or service account")]
-    Path(#[source] PathError),
+    Path(#[from] PathError),
 }
 
 impl Tokens {
@@ -229,11 +229,8 @@ impl Tokens {
     }
 
     async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, TokenRequestError> {
-        let path = SERVICE_ACCOUNTS
-            .in_namespace(&pod.key().namespace)
-            .and_then(|accounts| accounts.object(&key.account))
-            .map_err(TokenRequestError::Path)?
-            .subresource("token");
+        let accounts = SERVICE_ACCOUNTS.in_namespace(&pod.key().namespace)?;
+        let path = accounts.object(&key.account)?.subresource("token");
         let audiences: Vec<_> = key.request.audience.iter().collect();
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",
