@@ -11,17 +11,17 @@ mod start;
 use std::{collections::HashSet, fmt, mem, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::OptionFuture};
-use larder::{NodeTtl, ObjectChange};
+use larder::NodeTtl;
 use larder_hooks::OnChange;
 use larder_inputs::{
     certificates::{self, SourceId},
     cluster_state::ClusterState,
 };
-use larder_objects::{Kind, ObjectKey};
+use larder_objects::Kind;
 use larder_pods::deleter::PodDeleter;
 use larder_pods::{
-    PodLoop, PodManager, PodMerge, PodMetrics, PodUid, ResolvedPodUid,
-    source::{ApiSource, HttpSource, SourceReport},
+    PodLoop, PodManager, PodMerge, PodMetrics, PodUid,
+    source::{ApiSource, HttpSource},
 };
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
 use larder_transport::blocking::blocking;
@@ -42,7 +42,7 @@ pub use self::{
     handle::{AgentHandle, Health},
 };
 use crate::{
-    checkpoint::{ClusterId, StaleNode},
+    checkpoint::ClusterId,
     config::CheckpointConfig,
     reconcile::Reconciler,
     tasks::{TaskError, Tasks},
@@ -75,23 +75,6 @@ impl fmt::Debug for Agent {
             .field("config", &self.given.config)
             .finish_non_exhaustive()
     }
-}
-
-/// The events that wake the agent.
-enum AgentEvent {
-    Report(SourceReport),
-    Object(Kind, ObjectKey),
-    Cluster,
-    Certificate(SourceId),
-    ClockJumped,
-    HooksReloaded,
-    /// The API server has not answered in time.
-    Stale(Box<StaleNode>),
-    /// The directories of the previous run were listed.
-    Scanned(Result<Vec<PodOnDisk>, DiskError>),
-    VolumesGone(ResolvedPodUid),
-    Failed(TaskError),
-    Shutdown,
 }
 
 impl Agent {
@@ -163,43 +146,37 @@ impl Agent {
         // Volumes of an earlier agent are looked for as soon as all sources have reported.
         let mut scan = OptionFuture::default();
         let result = loop {
-            // Every arm is cancel-safe. Shutdown comes first: tasks may end because of it.
-            let event = tokio::select! {
+            // Every arm is cancel-safe. Shutdown comes first: tasks may end because of it. The change streams of the
+            // managers end only if a manager's own task has ended.
+            tokio::select! {
                 biased;
-                () = shutdown.cancelled() => AgentEvent::Shutdown,
-                error = tasks.failure() => AgentEvent::Failed(error),
+                () = shutdown.cancelled() => break Ok(()),
+                error = tasks.failure() => break Err(error),
                 error = node.deleter.failure() => {
-                    AgentEvent::Failed(TaskError::new("pod deletion", &Err::<(), _>(error)))
+                    break Err(TaskError::new("pod deletion", &Err::<(), _>(error)));
                 }
-                Some(report) = inbox.recv() => AgentEvent::Report(report),
-                change = config_maps.next() => object_event(Kind::ConfigMap, change),
-                change = secrets.next() => object_event(Kind::Secret, change),
-                Ok(()) = cluster.changed() => AgentEvent::Cluster,
-                Some(source) = self.certificates.recv() => AgentEvent::Certificate(source),
-                Ok(()) = jumps.changed() => AgentEvent::ClockJumped,
-                () = handle.node.on_change.reloaded() => AgentEvent::HooksReloaded,
-                Some(stale) = checkpoint.recv() => AgentEvent::Stale(Box::new(stale)),
-                Some(found) = &mut scan => AgentEvent::Scanned(found),
-                ended = node.reconciler.worker_ended() => match ended {
-                    Ok(uid) => AgentEvent::VolumesGone(uid),
-                    Err(error) => AgentEvent::Failed(error),
+                Some(report) = inbox.recv() => node.report(report),
+                change = config_maps.next() => match change {
+                    Some(change) => node.reconciler.object_changed(Kind::ConfigMap, &change.key),
+                    None => break Err(TaskError::ended("ConfigMap manager")),
                 },
-            };
-            match event {
-                AgentEvent::Shutdown => break Ok(()),
-                AgentEvent::Failed(error) => break Err(error),
-                AgentEvent::Report(report) => node.report(report),
-                AgentEvent::Object(kind, key) => node.reconciler.object_changed(kind, &key),
-                AgentEvent::Cluster => node.cluster_changed(),
-                AgentEvent::Certificate(source) => node.reconciler.certificate_changed(source),
-                AgentEvent::ClockJumped => node.reconciler.clock_jumped(),
-                AgentEvent::HooksReloaded => node.reconciler.hooks_changed(),
-                AgentEvent::Stale(stale) => node.serve_stale(*stale),
-                AgentEvent::Scanned(found) => {
+                change = secrets.next() => match change {
+                    Some(change) => node.reconciler.object_changed(Kind::Secret, &change.key),
+                    None => break Err(TaskError::ended("Secret manager")),
+                },
+                Ok(()) = cluster.changed() => node.cluster_changed(),
+                Some(source) = self.certificates.recv() => node.reconciler.certificate_changed(source),
+                Ok(()) = jumps.changed() => node.reconciler.clock_jumped(),
+                () = handle.node.on_change.reloaded() => node.reconciler.hooks_changed(),
+                Some(stale) = checkpoint.recv() => node.serve_stale(stale),
+                Some(found) = &mut scan => {
                     scan = OptionFuture::default();
                     node.sweep(found);
                 }
-                AgentEvent::VolumesGone(uid) => node.volumes_gone(&uid),
+                ended = node.reconciler.worker_ended() => match ended {
+                    Ok(uid) => node.volumes_gone(&uid),
+                    Err(error) => break Err(error),
+                },
             }
             if node.becomes_ready() || node.may_rescan() {
                 let found = left_behind(handle.node.host.clone(), late_pods.clone());
@@ -232,15 +209,6 @@ async fn end(
         return result;
     };
     result.and(drained)
-}
-
-/// The change streams of the managers end only if a manager's own task has ended.
-fn object_event(kind: Kind, change: Option<ObjectChange>) -> AgentEvent {
-    match (kind, change) {
-        (kind, Some(change)) => AgentEvent::Object(kind, change.key),
-        (Kind::ConfigMap, None) => AgentEvent::Failed(TaskError::ended("ConfigMap manager")),
-        (Kind::Secret, None) => AgentEvent::Failed(TaskError::ended("Secret manager")),
-    }
 }
 
 /// The pods on disk that the API server has not bound to this node.

@@ -45,7 +45,7 @@ use larder_objects::{
     Kind::{ConfigMap, Secret},
     SecretBytes, StableHash,
 };
-use larder_projection::{Inputs, Needs, NodeFacts, Unavailable, VolumeKind, disk::VolumeHost};
+use larder_projection::{Inputs, Needs, NodeFacts, VolumeKind, disk::VolumeHost};
 use parking_lot::Mutex;
 use serde::Deserialize as _;
 use tokio::{
@@ -345,15 +345,9 @@ impl KubeletContext {
             let token = Arc::new(SecretBytes::new(b"token".to_vec()));
             inputs.tokens.insert(request.clone(), Ok(token));
         }
-        for file in &needs.env_files {
-            let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-            let found = match self.host.read_env_file(uid, file) {
-                Ok(Some(found)) => Ok(Arc::new(found)),
-                Ok(None) => Err(Unavailable::NotFound),
-                Err(error) => Err(Unavailable::failed(larder_objects::chain(&error))),
-            };
-            inputs.env_files.insert(file.clone(), found);
-        }
+        let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+        let env_files = needs.env_files.iter().cloned();
+        self.host.read_env_files(uid, env_files, &mut inputs);
         inputs
     }
 }

@@ -13,7 +13,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use larder_objects::chain;
-use larder_on_change::{Content, PartContent, PartKey, PartTags, Past, PodHooks};
+use larder_on_change::{PartContent, PartKey, PartTags, PodHooks};
 use larder_pods::StoredPod;
 use tracing::warn;
 
@@ -173,12 +173,7 @@ impl OnChange {
                     "failed to make room for the record of hooks, a restart of the agent may repeat a round"
                 );
             }
-            let past = Past {
-                content: Content::default().with(on_disk),
-                record: self.read_record(uid),
-                is_uncertain: false,
-            };
-            self.adopt(pod, &handed.hooks, &past);
+            self.adopt(pod, &handed.hooks, on_disk);
         }
         self.passed(uid, handed.parts);
     }

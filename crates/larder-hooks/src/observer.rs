@@ -4,7 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use larder_on_change::{Content, PartContent, PartKey, PartTags, Past, PodHooks};
+use larder_on_change::{Content, PartContent, PartKey, PartTags, PodHooks};
 use larder_pods::StoredPod;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -40,38 +40,30 @@ impl Observer {
     /// Before the pass: reads the files of `parts` on disk, if the hooks are new.
     pub fn begin(&mut self, parts: impl Iterator<Item = PartKey>) {
         if self.is_new {
-            let past = self.past(parts);
-            self.on_change.adopt(&self.pod, &self.hooks, &past);
+            let on_disk = parts.filter_map(|part| Some((part.clone(), self.on_disk(&part)?)));
+            self.on_change.adopt(&self.pod, &self.hooks, on_disk);
         }
         self.delivered = self.on_change.schedule().delivered(self.uid());
     }
 
-    /// The state that earlier runs left of the pod.
-    fn past(&self, parts: impl Iterator<Item = PartKey>) -> Past {
+    /// The content that earlier runs left of a part.
+    fn on_disk(&self, part: &PartKey) -> Option<Arc<PartContent>> {
         let (host, uid) = (&self.on_change.node().host, self.uid());
-        let on_disk = parts.filter_map(|part| {
-            let mut tags = Vec::from_iter(self.tags(&part, std::iter::empty::<(&str, &[u8])>()));
-            let mut add = |name: &str, bytes: &[u8]| {
-                tags.extend(self.tags(&part, std::iter::once((name, bytes))));
-            };
-            let is_there = match &part {
-                PartKey::Volume(name, kind) => host.read_set(uid, *kind, name, add).is_some(),
-                PartKey::Environment(container) => {
-                    let variables = host.read_back_environment(uid, container);
-                    for (name, value) in variables.iter().flatten() {
-                        add(name, value);
-                    }
-                    variables.is_some()
+        let mut tags = Vec::from_iter(self.tags(part, std::iter::empty::<(&str, &[u8])>()));
+        let mut add = |name: &str, bytes: &[u8]| {
+            tags.extend(self.tags(part, std::iter::once((name, bytes))));
+        };
+        match part {
+            PartKey::Volume(name, kind) => {
+                host.read_set(uid, *kind, name, add)?;
+            }
+            PartKey::Environment(container) => {
+                for (name, value) in host.read_back_environment(uid, container)? {
+                    add(&name, &value);
                 }
-            };
-            let tags = PartTags::joined(tags).filter(|_| is_there)?;
-            Some((part, content(tags, None)))
-        });
-        Past {
-            content: Content::default().with(on_disk),
-            record: self.on_change.read_record(uid),
-            is_uncertain: false,
+            }
         }
+        Some(content(PartTags::joined(tags)?, None))
     }
 
     /// After the pass: every part that was due is in place, or has failed (rule F1).

@@ -100,7 +100,7 @@ async fn steps(
     let outcome = run_attempt(attempt, grace, &change, &environment).await;
     let (ended, output) = environment.into_results();
     restarted.extend(ended);
-    end(&outcome, output)
+    AttemptEnd::of(outcome.failure(), output)
 }
 
 /// Waits for a callback of the program that embeds the agent.
@@ -121,12 +121,5 @@ async fn call(
     };
     let metrics = on_change.metrics();
     metrics.ran("program", outcome.name(), began.elapsed());
-    end(&outcome, String::new())
-}
-
-fn end(outcome: &StepOutcome, output: String) -> AttemptEnd {
-    outcome.failure().map_or(AttemptEnd::Succeeded, |reason| {
-        let reason = reason.to_owned();
-        AttemptEnd::Failed { reason, output }
-    })
+    AttemptEnd::of(outcome.failure(), String::new())
 }

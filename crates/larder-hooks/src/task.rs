@@ -26,8 +26,8 @@ use larder_actions::{exec::Machine, http::Network, metrics::RoundMetrics, proces
 use larder_inputs::clock::Clock;
 use larder_objects::chain;
 use larder_on_change::{
-    Attempt, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past, PodHooks,
-    PodOutline, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
+    Attempt, Content, DigestKey, HookId, HookSources, Now, PartContent, PartKey, PartTags, Past,
+    PodHooks, PodOutline, Record, RoundControl, Schedule, has_same_hooks, parse::ConfiguredHook,
 };
 use larder_pods::StoredPod;
 use larder_pods::events::Events;
@@ -314,15 +314,26 @@ impl OnChange {
         &self.0.handlers[index]
     }
 
-    /// Gives the pod these hooks, before the first pass with them.
-    pub(super) fn adopt(&self, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, past: &Past) {
+    /// Gives the pod these hooks, before the first pass with them; `on_disk` is what earlier runs left of it. Waits for
+    /// the disk.
+    pub(super) fn adopt(
+        &self,
+        pod: &Arc<StoredPod>,
+        hooks: &Arc<PodHooks>,
+        on_disk: impl IntoIterator<Item = (PartKey, Arc<PartContent>)>,
+    ) {
         let (key, time, uid) = (self.key(), self.0.node.clock.now(), SmolStr::new(pod.uid()));
+        let past = Past {
+            content: Content::default().with(on_disk),
+            record: self.read_record(&uid),
+            is_uncertain: false,
+        };
         let hooked = HookedPod {
             pod: Arc::clone(pod),
             known_containers: Arc::default(),
         };
         let mut schedule = self.0.schedule.lock();
-        schedule.adopt(&uid, hooked, Arc::clone(hooks), past, key, time);
+        schedule.adopt(&uid, hooked, Arc::clone(hooks), &past, key, time);
         if HookedPod::is_ending(pod) {
             schedule.end(&uid);
         }

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use larder_actions::processes::Processes;
 use larder_on_change::{PartKey, PodHooks, parse::HookList};
 use larder_pods::StoredPod;
-use larder_projection::{File, FileData, VolumeKind, VolumePath, disk::VolumeHost};
+use larder_projection::{File, Value, VolumeKind, VolumePath, disk::VolumeHost};
 use prometheus_client::registry::Registry;
 use serde_json::json;
 
@@ -63,7 +63,7 @@ pub(super) fn on_change(root: &Path) -> OnChange {
 fn deliver(on_change: &OnChange, pod: &Arc<StoredPod>, hooks: &Arc<PodHooks>, text: &str) {
     let (name, kind) = ("config", VolumeKind::ConfigMap);
     let file = File {
-        data: FileData::Borrowed(text.as_bytes()),
+        data: Value::Borrowed(text.as_bytes()),
         mode: 0o644,
         owner: None,
     };

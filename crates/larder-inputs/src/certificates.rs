@@ -24,7 +24,7 @@ mod key;
 mod request;
 mod rsa_turns;
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use k8s_openapi::api::core::v1::PodCertificateProjection;
@@ -188,6 +188,7 @@ fn not_issued(why: &str) -> Unavailable {
 }
 
 /// Owns the tasks that request certificates.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct Issuer {
     node: Arc<Node>,
     /// Each task gets a fork.
@@ -209,12 +210,6 @@ struct Node {
     served: ServedResource,
     held: Arc<Mutex<HashMap<SourceId, IssuedSource>>>,
     changes: mpsc::UnboundedSender<SourceId>,
-}
-
-impl fmt::Debug for Issuer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Issuer").finish_non_exhaustive()
-    }
 }
 
 impl Issuer {

@@ -10,7 +10,7 @@
 //!    neither a wrong clock nor a short lifetime causes a flood of requests.
 //! 3. At most 32 requests are in flight.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use http::Method;
@@ -48,6 +48,7 @@ const MIN_USE: Duration = Duration::from_secs(10);
 const MAX_REQUESTS: usize = 32;
 
 /// Requests tokens and keeps them while they are valid.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct Tokens {
     client: Client,
     clock: Clock,
@@ -138,13 +139,7 @@ enum TokenRequestError {
     #[error("the response contains no token")]
     Answer,
     #[error("invalid namespace or service account")]
-    Path(#[source] PathError),
-}
-
-impl fmt::Debug for Tokens {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokens").finish_non_exhaustive()
-    }
+    Path(#[from] PathError),
 }
 
 impl Tokens {
@@ -234,11 +229,8 @@ impl Tokens {
     }
 
     async fn request(&self, pod: &StoredPod, key: &Key) -> Result<Token, TokenRequestError> {
-        let path = SERVICE_ACCOUNTS
-            .in_namespace(&pod.key().namespace)
-            .and_then(|accounts| accounts.object(&key.account))
-            .map_err(TokenRequestError::Path)?
-            .subresource("token");
+        let accounts = SERVICE_ACCOUNTS.in_namespace(&pod.key().namespace)?;
+        let path = accounts.object(&key.account)?.subresource("token");
         let audiences: Vec<_> = key.request.audience.iter().collect();
         let body = json!({
             "apiVersion": "authentication.k8s.io/v1",

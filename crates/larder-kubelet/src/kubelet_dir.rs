@@ -246,8 +246,8 @@ impl KubeletDir {
     /// Opens the directory of a volume, if the kubelet has mounted it.
     fn open_volume(&self, id: &VolumeId<'_>) -> Result<OpenVolume, UnknownContent> {
         let path = self.volume_path(id);
-        let plugin = plugin_directory(id.kind);
-        let parent = self.descend(&["pods", id.pod_uid, "volumes", &plugin], &path)?;
+        let plugin = id.kind.directory();
+        let parent = self.descend(&["pods", id.pod_uid, "volumes", plugin], &path)?;
         let parent = parent.ok_or(UnknownContent::NotSetUp)?;
         let directory = sys::open_place(parent.as_fd(), element(id.name)?);
         let directory = directory.map_err(|errno| unknown_content(errno, "open", &path))?;
@@ -335,7 +335,7 @@ impl KubeletDir {
     /// The directory of a volume, for messages: nothing is resolved by it.
     pub fn volume_path(&self, id: &VolumeId<'_>) -> PathBuf {
         let volumes = self.path.join("pods").join(id.pod_uid).join("volumes");
-        volumes.join(plugin_directory(id.kind)).join(id.name)
+        volumes.join(id.kind.directory()).join(id.name)
     }
 
     /// A handle that names the directory of a volume, for [`crate::swaps`]. To be closed at once.
@@ -350,11 +350,6 @@ fn unknown_content(errno: Errno, operation: &'static str, path: &Path) -> Unknow
         Errno::NOENT => UnknownContent::NotSetUp,
         errno => ReadError::io(operation, path)(errno).into(),
     }
-}
-
-/// Name of the directory of a plugin (kubelet 1.36, `EscapeQualifiedName`).
-fn plugin_directory(kind: VolumeKind) -> String {
-    kind.plugin_name().replacen('/', "~", 1)
 }
 
 /// Checks that `name`, which comes from an object or from a link, is a single element of a path.

@@ -48,13 +48,6 @@ pub struct NodeState {
     pub kubelet_version: String,
 }
 
-/// Why no pod is touched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KubeletNotReady {
-    /// Since when, if known.
-    pub since: Option<Timestamp>,
-}
-
 impl NodeState {
     /// The state of `node`, whose annotation says `ttl`.
     pub fn new(node: &Node, ttl: Option<Duration>) -> Self {
@@ -80,15 +73,13 @@ impl NodeState {
     ///
     /// # Errors
     ///
-    /// It would not. A touch is pointless: the kubelet catches up by itself.
-    pub fn check(&self, lease: Option<Timestamp>, now: Timestamp) -> Result<(), KubeletNotReady> {
+    /// It would not, since this time, if known. A touch is pointless: the kubelet catches up by itself.
+    pub fn check(&self, lease: Option<Timestamp>, now: Timestamp) -> Result<(), Option<Timestamp>> {
         if !self.ready {
-            return Err(KubeletNotReady { since: self.since });
+            return Err(self.since);
         }
         match lease {
-            Some(renewed) if now.duration_since(renewed) > LEASE_TIMEOUT => Err(KubeletNotReady {
-                since: Some(renewed),
-            }),
+            Some(renewed) if now.duration_since(renewed) > LEASE_TIMEOUT => Err(lease),
             _ => Ok(()),
         }
     }
@@ -103,9 +94,7 @@ pub async fn lease_renewed(
     client: &Client,
     node_name: &str,
 ) -> Result<Option<Timestamp>, RequestError> {
-    let path = LEASES
-        .in_namespace(LEASE_NAMESPACE)
-        .and_then(|leases| leases.object(node_name))?;
+    let path = LEASES.in_namespace(LEASE_NAMESPACE)?.object(node_name)?;
     match request::<Lease>(client, Method::GET, path.as_str(), None::<&()>).await {
         Ok(lease) => Ok(lease
             .spec

@@ -4,7 +4,7 @@
 //! 1. One value, [`NodeView`], decides whether any pod may be touched.
 //! 2. While a permission is missing, no touch is sent. The permission is checked every 5 to 10 min (R18).
 
-use std::{collections::BTreeSet, fmt, pin::pin, sync::Arc, time::Duration};
+use std::{collections::BTreeSet, pin::pin, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use futures::{FutureExt as _, future::Fuse};
@@ -57,6 +57,7 @@ impl NodeView {
 }
 
 /// Maintains the view of one node.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct NodeViewer {
     client: Client,
     node_name: String,
@@ -64,16 +65,18 @@ pub struct NodeViewer {
     dry_run: bool,
     now: Box<dyn Fn() -> Timestamp + Send + Sync>,
     view: watch::Sender<NodeView>,
-    kubelet: watch::Sender<NodeState>,
-    missing: watch::Sender<Option<String>>,
-    locked: watch::Sender<bool>,
+    known: watch::Sender<KnownState>,
     permissions: Mutex<Permissions>,
 }
 
-impl fmt::Debug for NodeViewer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.view.borrow().fmt(f)
-    }
+/// What is known of the node apart from its lease.
+#[derive(Debug, Default)]
+struct KnownState {
+    kubelet: NodeState,
+    /// A permission without which no pod can be touched.
+    missing: Option<String>,
+    /// This larder has the lock of the node (R28), or needs none.
+    locked: bool,
 }
 
 impl NodeViewer {
@@ -94,9 +97,7 @@ impl NodeViewer {
             dry_run,
             now: Box::new(now),
             view: watch::Sender::new(view),
-            kubelet: watch::Sender::default(),
-            missing: watch::Sender::default(),
-            locked: watch::Sender::default(),
+            known: watch::Sender::default(),
             permissions: Mutex::default(),
         }
     }
@@ -108,7 +109,7 @@ impl NodeViewer {
 
     /// The kubelet's state according to its Node.
     pub fn kubelet(&self) -> NodeState {
-        self.kubelet.borrow().clone()
+        self.known.borrow().kubelet.clone()
     }
 
     /// The result of the last review.
@@ -119,21 +120,22 @@ impl NodeViewer {
     /// Takes in the Node and the TTL that it states; `None` if there is none.
     pub fn node_seen(&self, node: Option<&Node>, ttl: Option<Duration>) {
         let state = node.map(|node| NodeState::new(node, ttl));
-        publish(&self.kubelet, state.unwrap_or_default());
+        let state = state.unwrap_or_default();
+        self.known.send_modify(|known| known.kubelet = state);
     }
 
     /// This larder has the lock of the node (R28), or needs none.
     pub fn locked(&self) {
-        self.locked.send_replace(true);
+        self.known.send_modify(|known| known.locked = true);
     }
 
     /// Notes that the API server has denied a touch: `permission` is missing.
     pub fn forbidden(&self, permission: &str) {
-        self.missing.send_if_modified(|missing| {
-            let is_news = missing.is_none();
+        self.known.send_if_modified(|known| {
+            let is_news = known.missing.is_none();
             if is_news {
                 warn!(permission, "not permitted to touch pods, will check again");
-                *missing = Some(permission.to_owned());
+                known.missing = Some(permission.to_owned());
             }
             is_news
         });
@@ -145,21 +147,17 @@ impl NodeViewer {
         mut drivers: watch::Receiver<BTreeSet<String>>,
         mut outages_over: watch::Receiver<Duration>,
     ) {
-        let mut kubelet = self.kubelet.subscribe();
-        let mut missing = self.missing.subscribe();
-        let mut locked = self.locked.subscribe();
+        let mut changes = self.known.subscribe();
         let (mut lease, mut is_lease_read) = (None, false);
         let mut reading = pin!(Fuse::terminated());
         let mut next_lease = Instant::now();
         let mut outages = 0;
         loop {
-            let state = kubelet.borrow_and_update().clone();
-            let gate = self.gate(
-                &state,
-                lease,
-                missing.borrow_and_update().as_ref(),
-                *locked.borrow_and_update(),
-            );
+            let (gate, ready, ttl) = {
+                let known = changes.borrow_and_update();
+                let NodeState { ready, ttl, .. } = known.kubelet;
+                (self.gate(&known, lease), ready, ttl)
+            };
             // What is closed for another reason is so at once.
             let gate = match gate {
                 Gate::Open if !is_lease_read => Gate::Unknown,
@@ -167,16 +165,16 @@ impl NodeViewer {
             };
             let view = NodeView {
                 gate,
-                ttl: state.ttl,
+                ttl,
                 republishing: Arc::new(drivers.borrow_and_update().clone()),
                 outages_over: outages,
             };
             publish(&self.view, view);
-            if Instant::now() >= next_lease && state.ready {
+            if Instant::now() >= next_lease && ready {
                 next_lease = Instant::now() + LEASE;
                 reading.set(self.read_lease().fuse());
             }
-            let wake = if state.ready {
+            let wake = if ready {
                 next_lease
             } else {
                 Instant::now() + LEASE
@@ -184,10 +182,8 @@ impl NodeViewer {
             // Every arm is cancel-safe. The senders live as long as this.
             tokio::select! {
                 biased;
-                Ok(()) = kubelet.changed() => {}
+                Ok(()) = changes.changed() => {}
                 Ok(()) = drivers.changed() => {}
-                Ok(()) = missing.changed() => {}
-                Ok(()) = locked.changed() => {}
                 Ok(()) = outages_over.changed() => outages += 1,
                 read = &mut reading => {
                     // Without an answer the age of the lease is unknown; touches fail by themselves.
@@ -215,22 +211,16 @@ impl NodeViewer {
         }
     }
 
-    fn gate(
-        &self,
-        state: &NodeState,
-        lease: Option<Timestamp>,
-        missing: Option<&String>,
-        locked: bool,
-    ) -> Gate {
-        if *state == NodeState::default() {
+    fn gate(&self, known: &KnownState, lease: Option<Timestamp>) -> Gate {
+        if known.kubelet == NodeState::default() {
             return Gate::Unknown;
         }
-        if let Err(not_ready) = state.check(lease, (self.now)()) {
-            return Gate::KubeletNotReady(not_ready.since);
+        if let Err(since) = known.kubelet.check(lease, (self.now)()) {
+            return Gate::KubeletNotReady(since);
         }
-        match missing {
+        match &known.missing {
             Some(permission) => Gate::Forbidden(permission.clone()),
-            None if !locked => Gate::Locked,
+            None if !known.locked => Gate::Locked,
             None if self.dry_run => Gate::DryRun,
             None => Gate::Open,
         }
@@ -238,21 +228,21 @@ impl NodeViewer {
 
     /// Reviews the permissions at the start, and again while one is missing. Runs until dropped.
     pub async fn follow_permissions(self: Arc<Self>, mut rng: Rng) {
-        let mut missing = self.missing.subscribe();
+        let mut changes = self.known.subscribe();
+        let is_missing = |known: &KnownState| known.missing.is_some();
         loop {
             let permissions = Permissions::review(&self.client, &self.node_name).await;
             let may_touch = permissions.may_touch();
             *self.permissions.lock() = permissions;
-            if missing.borrow_and_update().is_some() && may_touch != Some(false) {
+            if is_missing(&changes.borrow()) && may_touch != Some(false) {
                 // Where reviews are not answered, the next touch shows it.
                 if may_touch == Some(true) {
                     info!("permission to touch pods granted, continuing");
                 }
-                self.missing.send_replace(None);
-                missing.mark_unchanged();
+                self.known.send_modify(|known| known.missing = None);
             }
             // The sender lives as long as this.
-            let _ = missing.wait_for(Option::is_some).await;
+            let _ = changes.wait_for(is_missing).await;
             sleep(ASK_AGAIN.mul_f64(1.0 + rng.f64())).await;
         }
     }
@@ -287,14 +277,15 @@ mod tests {
             ready: true,
             ..NodeState::default()
         };
-        publish(&viewer.kubelet, state);
+        viewer.known.send_modify(|known| known.kubelet = state);
         tokio::task::yield_now().await;
         assert_eq!(node.borrow_and_update().gate, Gate::Unknown);
         viewer.forbidden("patch pods/status");
         let is_forbidden = |view: &NodeView| matches!(view.gate, Gate::Forbidden(_));
         node.wait_for(is_forbidden).await.unwrap();
-        viewer.missing.send_replace(None);
-        viewer.locked.send_replace(false);
+        viewer.known.send_modify(|known| {
+            (known.missing, known.locked) = (None, false);
+        });
         node.wait_for(|view| view.gate == Gate::Locked)
             .await
             .unwrap();

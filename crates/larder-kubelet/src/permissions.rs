@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use http::Method;
 use kube::Client;
-use larder_watch::request;
+use larder_watch::{RequestError, is_allowed, request};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tracing::warn;
 
+const SUBJECT_REVIEWS: &str = "/apis/authentication.k8s.io/v1/selfsubjectreviews";
+const ACCESS_REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
 /// Longest wait for a review.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -37,12 +39,8 @@ impl Permissions {
     pub async fn review(client: &Client, node_name: &str) -> Self {
         let subject =
             json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
-        let subject = post(
-            client,
-            "/apis/authentication.k8s.io/v1/selfsubjectreviews",
-            &subject,
-        );
-        let subject = subject.await.unwrap_or_default();
+        let subject = request(client, Method::POST, SUBJECT_REVIEWS, Some(&subject));
+        let subject: Value = answered(SUBJECT_REVIEWS, subject).await.unwrap_or_default();
         let user = subject.pointer("/status/userInfo/username");
         let mut permissions = Self::default();
         user.and_then(Value::as_str)
@@ -57,19 +55,7 @@ impl Permissions {
             json!({"verb": "list", "group": "storage.k8s.io", "resource": "csidrivers"}),
         ];
         for ((_, granted), attributes) in permissions.granted.iter_mut().zip(attributes) {
-            let review = json!({
-                "apiVersion": "authorization.k8s.io/v1",
-                "kind": "SelfSubjectAccessReview",
-                "spec": {"resourceAttributes": attributes},
-            });
-            let answer = post(
-                client,
-                "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
-                &review,
-            );
-            *granted = answer
-                .await
-                .and_then(|answer| answer.pointer("/status/allowed")?.as_bool());
+            *granted = answered(ACCESS_REVIEWS, is_allowed(client, &attributes)).await;
         }
         permissions
     }
@@ -80,11 +66,13 @@ impl Permissions {
     }
 }
 
-/// Creates a review; `None` if there is no usable answer, which is logged without any text of the API server: that may
-/// quote what it was sent.
-async fn post(client: &Client, path: &str, body: &Value) -> Option<Value> {
-    let answer = timeout(TIMEOUT, request(client, Method::POST, path, Some(body))).await;
-    let reason = match answer {
+/// The answer to a review; `None` if it is not usable, which is logged without any text of the API server: that may quote
+/// what it was sent.
+async fn answered<T>(
+    path: &str,
+    review: impl Future<Output = Result<T, RequestError>>,
+) -> Option<T> {
+    let reason = match timeout(TIMEOUT, review).await {
         Ok(Ok(answer)) => return Some(answer),
         Ok(Err(error)) => error.label(),
         Err(_) => "timeout",

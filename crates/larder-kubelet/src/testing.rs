@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use jiff::{SignedDuration, Timestamp};
 use larder_projection::{
-    File, FileData, Payload, VolumePath,
+    File, Payload, Value, VolumePath,
     disk::{Memory, PodVolume, VolumeHost},
 };
 use parking_lot::Mutex;
@@ -53,7 +53,7 @@ impl KubeletVolumes {
             .iter()
             .map(|(path, text)| {
                 let file = File {
-                    data: FileData::Borrowed(text.as_bytes()),
+                    data: Value::Borrowed(text.as_bytes()),
                     mode: 0o644,
                     owner: None,
                 };

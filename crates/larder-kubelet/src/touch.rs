@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use larder_objects::{ObjectMeta, chain, escaped};
-use larder_transport::path::{PathError, Query, Resource};
+use larder_transport::path::{Query, Resource};
 use larder_watch::{RequestError, merge_patch};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -149,13 +149,9 @@ async fn patch(
     pod: &ObjectMeta,
     value: &RefreshValue,
 ) -> Result<SmolStr, RequestError> {
-    let path = PODS
-        .in_namespace(&pod.namespace)
-        .and_then(|pods| pods.object(&pod.name))
-        .map(|path| path.subresource("status"));
+    let path = PODS.in_namespace(&pod.namespace)?.object(&pod.name)?;
     let query = Query::new().with("fieldManager", FIELD_MANAGER);
-    let uri = path.and_then(|path| path.uri(&query));
-    let uri = uri.map_err(|error: PathError| RequestError::from(error))?;
+    let uri = path.subresource("status").uri(&query)?;
     let patched: PatchedPod = merge_patch(client, uri, &body(pod, value)).await?;
     Ok(patched.metadata.resource_version)
 }

@@ -37,7 +37,7 @@ const SLOW: Duration = Duration::from_millis(500);
 /// Number of answers for a percentile.
 const WINDOW: usize = 20;
 /// Wait after a 429 without `Retry-After`.
-const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+pub const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// When a touch may be sent, and its priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,27 +50,11 @@ pub struct Urgency {
     pub is_catch_up: bool,
 }
 
-/// What to do now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NextTouch<T> {
-    /// Send this touch, and call [`TouchLimiter::answered`].
-    Send(T),
-    /// Call again at this time, or earlier when a touch is added or answered.
-    At(Instant),
-    /// Nothing can be sent before a touch is added or answered.
-    Idle,
-}
-
-/// A touch was answered with 429.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Throttled {
-    /// How long the API server asks to wait.
-    pub retry_after: Option<Duration>,
-}
-
 /// Place in the order: the lowest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
+    /// Those that catch up last.
+    is_catch_up: bool,
     /// Highest priority first.
     priority: Reverse<i32>,
     random: u64,
@@ -78,21 +62,18 @@ struct Rank {
     number: u64,
 }
 
-/// The place of a touch that waits.
-#[derive(Clone, Copy, Debug)]
-pub struct WaitingPlace {
-    rank: Rank,
-    urgency: Urgency,
-}
+/// The place of a touch that waits: when it is due, and its rank then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct WaitingPlace(Instant, Rank);
 
 /// The touches of a node that wait, each a `T`, and the rate at which they are sent.
 #[derive(Debug)]
 pub struct TouchLimiter<T> {
     random: Rng,
-    /// Touches that are not due yet, by the time at which they are, and whether they catch up.
-    later: BTreeMap<(Instant, Rank), (bool, T)>,
-    /// Touches that are due; those that catch up come after all others.
-    due: BTreeMap<(bool, Rank), T>,
+    /// Touches that are not due yet.
+    later: BTreeMap<WaitingPlace, T>,
+    /// Touches that are due.
+    due: BTreeMap<Rank, T>,
     /// Number of the last touch.
     last: u64,
     in_flight: usize,
@@ -129,59 +110,64 @@ impl<T> TouchLimiter<T> {
     pub fn enqueue(&mut self, touch: T, urgency: Urgency) -> WaitingPlace {
         self.last += 1;
         let rank = Rank {
+            is_catch_up: urgency.is_catch_up,
             priority: Reverse(urgency.priority),
             random: self.random.u64(..),
             number: self.last,
         };
-        let waiting = (urgency.is_catch_up, touch);
-        self.later.insert((urgency.not_before, rank), waiting);
-        WaitingPlace { rank, urgency }
+        let place = WaitingPlace(urgency.not_before, rank);
+        self.later.insert(place, touch);
+        place
     }
 
     /// Removes a touch, unless it was sent.
-    pub fn remove(&mut self, WaitingPlace { rank, urgency }: WaitingPlace) {
-        self.later.remove(&(urgency.not_before, rank));
-        self.due.remove(&(urgency.is_catch_up, rank));
+    pub fn remove(&mut self, place: WaitingPlace) {
+        self.later.remove(&place);
+        self.due.remove(&place.1);
     }
 
-    /// What to do at `now`.
-    pub fn next(&mut self, now: Instant) -> NextTouch<T> {
+    /// The touch to send at `now`, and whether it catches up. Call [`answered`](Self::answered) or
+    /// [`not_sent`](Self::not_sent) after it.
+    ///
+    /// # Errors
+    ///
+    /// Nothing can be sent before a touch is added or answered, or before this time.
+    pub fn next(&mut self, now: Instant) -> Result<(T, bool), Option<Instant>> {
         self.recover(now);
         while let Some(first) = self.later.first_entry()
             && first.key().0 <= now
         {
-            let ((_, rank), (is_catch_up, touch)) = first.remove_entry();
-            self.due.insert((is_catch_up, rank), touch);
+            let (WaitingPlace(_, rank), touch) = first.remove_entry();
+            self.due.insert(rank, touch);
         }
         if self.in_flight >= IN_FLIGHT {
-            return NextTouch::Idle;
+            return Err(None);
         }
-        let later = self.later.keys().next().map(|(at, _)| *at);
+        let later = self.later.keys().next().map(|place| place.0);
         let Some(first) = self.due.first_entry() else {
-            return later.map_or(NextTouch::Idle, NextTouch::At);
+            return Err(later);
         };
-        let (is_catch_up, _) = *first.key();
+        let is_catch_up = first.key().is_catch_up;
         let mut at = self.silent_until.max(now + self.bucket.wait(now));
         if is_catch_up {
             at = at.max(now + self.catch_up.wait(now));
         }
         if at > now {
-            return NextTouch::At(later.map_or(at, |later| at.min(later)));
+            return Err(Some(later.map_or(at, |later| at.min(later))));
         }
         self.bucket.take(now);
         if is_catch_up {
             self.catch_up.take(now);
         }
         self.in_flight += 1;
-        NextTouch::Send(first.remove())
+        Ok((first.remove(), is_catch_up))
     }
 
-    /// Records that a touch was answered or given up after `took`.
-    pub fn answered(&mut self, now: Instant, took: Duration, throttled: Option<Throttled>) {
+    /// Records that a touch was answered or given up after `took`; with 429, nothing is sent for the time `throttled`.
+    pub fn answered(&mut self, now: Instant, took: Duration, throttled: Option<Duration>) {
         self.in_flight = self.in_flight.saturating_sub(1);
-        if let Some(Throttled { retry_after }) = throttled {
-            let until = now + retry_after.unwrap_or(DEFAULT_RETRY_AFTER);
-            self.silent_until = self.silent_until.max(until);
+        if let Some(retry_after) = throttled {
+            self.silent_until = self.silent_until.max(now + retry_after);
             self.halve(now);
             return;
         }

@@ -14,7 +14,7 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use crate::touch_limiter::{NextTouch, Throttled, TouchLimiter, Urgency, WaitingPlace};
+use crate::touch_limiter::{DEFAULT_RETRY_AFTER, TouchLimiter, Urgency, WaitingPlace};
 
 /// The queue. Cloning shares it.
 #[derive(Clone, Debug)]
@@ -22,14 +22,8 @@ pub struct TouchQueue(Arc<QueueInner>);
 
 #[derive(Debug)]
 struct QueueInner {
-    limiter: Mutex<TouchLimiter<WaitingTouch>>,
+    limiter: Mutex<TouchLimiter<oneshot::Sender<Permit>>>,
     changed: Notify,
-}
-
-#[derive(Debug)]
-struct WaitingTouch {
-    permit: oneshot::Sender<Permit>,
-    is_catch_up: bool,
 }
 
 /// The right to send one touch.
@@ -39,7 +33,7 @@ pub struct Permit {
     queue: TouchQueue,
     is_catch_up: bool,
     sent: Option<Instant>,
-    throttled: Option<Throttled>,
+    throttled: Option<Duration>,
 }
 
 impl Permit {
@@ -50,7 +44,7 @@ impl Permit {
 
     /// The API server has answered 429.
     pub fn throttled(&mut self, retry_after: Option<Duration>) {
-        self.throttled = Some(Throttled { retry_after });
+        self.throttled = Some(retry_after.unwrap_or(DEFAULT_RETRY_AFTER));
     }
 }
 
@@ -109,11 +103,7 @@ impl TouchQueue {
     /// Queues a touch. If the limits allow it, its permit is granted at once.
     pub fn enqueue(&self, urgency: Urgency) -> QueuedTouch {
         let (sender, permit) = oneshot::channel();
-        let waiting = WaitingTouch {
-            permit: sender,
-            is_catch_up: urgency.is_catch_up,
-        };
-        let place = self.0.limiter.lock().enqueue(waiting, urgency);
+        let place = self.0.limiter.lock().enqueue(sender, urgency);
         self.grant();
         // The task may have to wake earlier.
         self.0.changed.notify_one();
@@ -145,19 +135,18 @@ impl TouchQueue {
     fn grant(&self) -> Option<Instant> {
         loop {
             let next = self.0.limiter.lock().next(Instant::now());
-            let waiting = match next {
-                NextTouch::Send(waiting) => waiting,
-                NextTouch::At(at) => return Some(at),
-                NextTouch::Idle => return None,
+            let (sender, is_catch_up) = match next {
+                Ok(touch) => touch,
+                Err(at) => return at,
             };
             let permit = Permit {
                 queue: self.clone(),
-                is_catch_up: waiting.is_catch_up,
+                is_catch_up,
                 sent: None,
                 throttled: None,
             };
             // A worker that has left drops the permit with the receiver.
-            drop(waiting.permit.send(permit));
+            drop(sender.send(permit));
         }
     }
 }

@@ -91,12 +91,12 @@ pub enum AttemptEnd {
     Interrupted,
 }
 
-/// By the reason of a failure, if it is one.
-impl From<Option<&str>> for AttemptEnd {
-    fn from(failure: Option<&str>) -> Self {
+impl AttemptEnd {
+    /// By the reason of a failure, if it is one, and the output of its command.
+    pub fn of(failure: Option<&str>, output: String) -> Self {
         failure.map_or(Self::Succeeded, |reason| Self::Failed {
             reason: reason.to_owned(),
-            output: String::new(),
+            output,
         })
     }
 }

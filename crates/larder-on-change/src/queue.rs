@@ -32,9 +32,6 @@ pub(crate) struct RoundQueue {
     hooks: HashMap<HookId, SmolStr>,
     /// The turn of the pod that was served last. A pod that comes to wait is as far.
     turn: u64,
-    running: usize,
-    /// Of the running ones, those that an annotation has defined.
-    annotated: usize,
 }
 
 /// A round that is due. The order is that in which the rounds of a pod begin.
@@ -62,8 +59,6 @@ impl RoundQueue {
             pods: BTreeMap::new(),
             hooks: HashMap::new(),
             turn: 0,
-            running: 0,
-            annotated: 0,
         }
     }
 
@@ -90,10 +85,12 @@ impl RoundQueue {
     /// Takes the hook whose round is next, if another round may run. The round runs until [`finished`](Self::finished).
     pub(crate) fn pop(&mut self) -> Option<HookId> {
         let reserved = self.parallelism / 4;
-        let (running, annotated) = (self.running, self.annotated);
+        let running = self.pods.values().flat_map(|pod| &pod.running);
+        let annotated = running.clone().filter(|round| round.is_annotated);
         // The places that are left for a round of a pod that has none.
-        let all = self.parallelism.saturating_sub(running);
-        let of_annotations = all.min((self.parallelism - reserved).saturating_sub(annotated));
+        let all = self.parallelism.saturating_sub(running.count());
+        let of_annotations = (self.parallelism - reserved).saturating_sub(annotated.count());
+        let of_annotations = all.min(of_annotations);
         let pods = self.pods.values_mut();
         let pods = pods.filter(|pod| pod.running.len() < self.of_pod);
         let next = pods.filter_map(|pod| {
@@ -113,8 +110,6 @@ impl RoundQueue {
         pod.running.push(round);
         pod.turn += 1;
         self.turn = turn;
-        self.running += 1;
-        self.annotated += usize::from(round.is_annotated);
         self.forget_turns();
         Some(round.hook)
     }
@@ -125,14 +120,8 @@ impl RoundQueue {
         let Some(pod) = pod.and_then(|pod| self.pods.get_mut(&pod)) else {
             return;
         };
-        let running = pod.running.iter().position(|round| round.hook == hook);
-        if let Some(index) = running {
-            let round = pod.running.swap_remove(index);
-            self.running -= 1;
-            self.annotated -= usize::from(round.is_annotated);
-        } else {
-            pod.due.retain(|round| round.hook != hook);
-        }
+        pod.running.retain(|round| round.hook != hook);
+        pod.due.retain(|round| round.hook != hook);
         self.forget_turns();
     }
 

@@ -9,14 +9,14 @@ use std::{env, fs, hint::black_box, io, os::unix::fs::symlink, path::Path};
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
-use larder_projection::{File, FileData, Payload, VolumePath, disk::AtomicWriter};
+use larder_projection::{File, Payload, Value, VolumePath, disk::AtomicWriter};
 use tempfile::TempDir;
 
 fn payload(files: usize, data: &[u8]) -> Payload<'_> {
     let file = |number| {
         let path = VolumePath::parse(&format!("file-{number}")).expect("a plain name");
         let file = File {
-            data: FileData::Borrowed(data),
+            data: Value::Borrowed(data),
             mode: 0o644,
             owner: None,
         };

@@ -29,11 +29,11 @@ use smallvec::SmallVec;
 
 pub use self::{
     error::{EnvFileUnavailable, EnvironmentError, ExpansionError},
-    variable::{Value, Variable},
+    variable::Variable,
 };
 use crate::{
     Absent, ContainerView, EnvFileRef, Inputs, Origin, ResourceError, ServiceFacts, Unavailable,
-    Unknown,
+    Unknown, Value,
     container::{pod_volumes, used_volumes},
     downward::{variable_field, variable_resource},
     env_file::EnvFileReader,
@@ -161,12 +161,7 @@ impl<'a> Builder<'a> {
         };
         let opaque = &mut self.environment.opaque;
         let before = opaque.get(&format!("{prefix}*"));
-        let unknown = match before.and_then(|before| before.value.unknown()) {
-            Some(before) => {
-                Unknown::joined([Err(before), Ok(&b", "[..]), Err(&unknown)].into_iter())
-            }
-            None => unknown,
-        };
+        let unknown = unknown.listed_after(before.and_then(|before| before.value.unknown()));
         let secret = K::KIND == Kind::Secret || before.is_some_and(|before| before.secret);
         let variable = Variable {
             secret,
@@ -450,7 +445,7 @@ fn of_key<'a, K: Keyed>(object: &'a K, key: &'a str, value: &'a [u8]) -> Variabl
 
 fn of_unknown(unknown: Unknown, origin: Origin<'_>) -> Variable<'_> {
     Variable {
-        value: Value::Unknown(Box::new(unknown)),
+        value: unknown.into(),
         secret: origin.is_secret(),
         origin,
     }
@@ -515,7 +510,7 @@ fn resolve<'t, 'v, 'a: 'v>(
         }
         mixed.extend(parts[done..].iter().map(|part| Ok(*part)));
         let unknown = Unknown::joined(mixed.into_iter());
-        return Ok((Value::Unknown(Box::new(unknown)), secret));
+        return Ok((unknown.into(), secret));
     }
     let mut value = Vec::with_capacity(length);
     for part in parts {

@@ -22,6 +22,7 @@ mod service_links;
 mod token;
 mod trust_bundle;
 mod unknown;
+mod value;
 mod volume;
 
 pub use container::{ContainerKind, ContainerView, containers, pod_volumes, used_volumes};
@@ -29,7 +30,7 @@ pub use downward::{FieldRefError, ResourceError, quote, unknown_address};
 pub use env_file::{EnvFileError, LineProblem, env_file_value};
 pub use environment::{
     EnvFileUnavailable, Environment, EnvironmentError, ExpansionError, MAX_ENVIRONMENT_BYTES,
-    Value, Variable, environment,
+    Variable, environment,
 };
 pub use expand::expand;
 pub use inputs::{
@@ -43,11 +44,12 @@ pub use mounts::{
 };
 pub use needs::Needs;
 pub use origin::{Absent, Origin};
-pub use payload::{File, FileData, Payload, VolumePath, VolumePathError};
+pub use payload::{File, Payload, VolumePath, VolumePathError};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
 pub use unknown::{Assumptions, ObjectPart, PodNameFact, Unknown, UnknownSource};
+pub use value::Value;
 pub use volume::{
     PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project, token_paths,
 };

@@ -7,12 +7,9 @@ use std::{
     borrow::{Borrow, Cow},
     collections::BTreeMap,
     fmt,
-    ops::Deref,
 };
 
-use larder_objects::SecretBytes;
-
-use crate::Unknown;
+use crate::Value;
 
 /// All files of one volume. Sorted, so that every pass treats them in the same order.
 pub type Payload<'a> = BTreeMap<VolumePath, File<'a>>;
@@ -21,58 +18,11 @@ pub type Payload<'a> = BTreeMap<VolumePath, File<'a>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct File<'a> {
     /// Content.
-    pub data: FileData<'a>,
+    pub data: Value<'a>,
     /// Permission bits, 0 to 0777, applied whatever the umask.
     pub mode: u32,
     /// User that owns the file and its link; `None` leaves the user of this process, usually root.
     pub owner: Option<u32>,
-}
-
-/// Content of a file: borrowed from an object, or made for this file and then zeroized on drop.
-#[derive(Clone)]
-pub enum FileData<'a> {
-    /// Bytes of a ConfigMap or a Secret.
-    Borrowed(&'a [u8]),
-    /// Bytes computed for this file: a token, a label list.
-    Owned(SecretBytes),
-    /// Not known yet; no bytes.
-    Unknown(Unknown),
-}
-
-impl FileData<'_> {
-    /// What it is made of, if it is unknown.
-    pub fn unknown(&self) -> Option<&Unknown> {
-        match self {
-            Self::Unknown(unknown) => Some(unknown),
-            _ => None,
-        }
-    }
-}
-
-impl Deref for FileData<'_> {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Borrowed(bytes) => bytes,
-            Self::Owned(bytes) => bytes,
-            Self::Unknown(_) => &[],
-        }
-    }
-}
-
-impl PartialEq for FileData<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other && self.unknown() == other.unknown()
-    }
-}
-
-impl Eq for FileData<'_> {}
-
-impl fmt::Debug for FileData<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "<{} bytes>", self.len())
-    }
 }
 
 /// Path of a file relative to its volume, checked and clean: `a/b`, never `a//b`, `../a`, `/a` or `..data/a`.

@@ -191,6 +191,14 @@ impl Unknown {
         })
     }
 
+    /// Both, with a comma between them; this one if there is no other.
+    pub(crate) fn listed_after(self, before: Option<&Self>) -> Self {
+        match before {
+            Some(before) => Self::joined([Err(before), Ok(&b", "[..]), Err(&self)].into_iter()),
+            None => self,
+        }
+    }
+
     /// The value that `parts` make, one after the other; text is known.
     pub(crate) fn joined<'p>(parts: impl Iterator<Item = Result<&'p [u8], &'p Self>>) -> Self {
         let (mut pieces, mut text) = (Vec::new(), Vec::new());

@@ -16,8 +16,8 @@ use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 use larder_objects::{ConfigMap, Kind, Secret, SecretBytes};
 
 use crate::{
-    Absent, FieldRefError, File, FileData, Inputs, ObjectError, Origin, Payload, ResourceError,
-    TrustBundleError, Unknown, VolumePath, VolumePathError,
+    Absent, FieldRefError, File, Inputs, ObjectError, Origin, Payload, ResourceError,
+    TrustBundleError, Unknown, Value, VolumePath, VolumePathError,
     container::containers,
     downward::{volume_field, volume_resource},
     inputs::Keyed,
@@ -49,16 +49,6 @@ impl VolumeKind {
             Some(Self::Projected)
         } else {
             None
-        }
-    }
-
-    /// The kubelet's plugin name, for instance `kubernetes.io/configmap`.
-    pub const fn plugin_name(self) -> &'static str {
-        match self {
-            Self::ConfigMap => "kubernetes.io/configmap",
-            Self::Secret => "kubernetes.io/secret",
-            Self::DownwardApi => "kubernetes.io/downward-api",
-            Self::Projected => "kubernetes.io/projected",
         }
     }
 }
@@ -276,9 +266,7 @@ impl<'a> Collector<'a> {
         if items.is_empty()
             && let Some(unknown) = self.inputs.assumed::<K>(name, None)
         {
-            let file = self.file(FileData::Unknown(unknown), None, None, default)?;
-            self.add_opaque(file, missing(None));
-            return Ok(());
+            return self.add_opaque(unknown, missing(None), default);
         }
         let mut known = Vec::with_capacity(items.len());
         for item in items {
@@ -286,7 +274,7 @@ impl<'a> Collector<'a> {
                 known.push(item);
                 continue;
             };
-            let file = self.file(FileData::Unknown(unknown), item.mode, item.user, default)?;
+            let file = self.file(unknown.into(), item.mode, item.user, default)?;
             let path = VolumePath::parse(&item.path)?;
             self.add(path, file, missing(Some(&item.key)));
         }
@@ -305,7 +293,7 @@ impl<'a> Collector<'a> {
         };
         if items.is_empty() {
             for (key, value) in object.files() {
-                let file = self.file(FileData::Borrowed(value), None, None, default)?;
+                let file = self.file(Value::Borrowed(value), None, None, default)?;
                 self.add(VolumePath::parse(key)?, file, origin(key));
             }
         }
@@ -321,7 +309,7 @@ impl<'a> Collector<'a> {
                     key: item.key.clone(),
                 });
             };
-            let file = self.file(FileData::Borrowed(value), item.mode, item.user, default)?;
+            let file = self.file(Value::Borrowed(value), item.mode, item.user, default)?;
             self.add(VolumePath::parse(&item.path)?, file, origin(&item.key));
         }
         Ok(())
@@ -344,7 +332,7 @@ impl<'a> Collector<'a> {
         let (data, origin) = if let Some(field) = &item.field_ref {
             let path = &field.field_path;
             let data = match assumptions.field(self.pod, node, path) {
-                Some(unknown) => FileData::Unknown(unknown),
+                Some(unknown) => unknown.into(),
                 None => owned(match assumptions.other_name(path) {
                     Some(name) => name.into_bytes(),
                     None => volume_field(self.pod, path)?.into_bytes(),
@@ -361,7 +349,7 @@ impl<'a> Collector<'a> {
                 Err(error) => {
                     let unknown = assumptions.resource(self.pod, field);
                     let unknown = unknown.filter(|_| error == ResourceError::NoNodeForVolume);
-                    FileData::Unknown(unknown.ok_or(error)?)
+                    unknown.ok_or(error)?.into()
                 }
             };
             (data, origin)
@@ -377,7 +365,7 @@ impl<'a> Collector<'a> {
     /// A file with the mode and the owner of its item, or else of the volume.
     fn file(
         &mut self,
-        data: FileData<'a>,
+        data: Value<'a>,
         mode: Option<i32>,
         user: Option<i64>,
         default: FileDefaults,
@@ -395,25 +383,21 @@ impl<'a> Collector<'a> {
     }
 
     /// Notes that more files may be there.
-    fn add_opaque(&mut self, mut file: File<'a>, origin: Origin<'a>) {
+    fn add_opaque(
+        &mut self,
+        unknown: Unknown,
+        origin: Origin<'a>,
+        default: FileDefaults,
+    ) -> Result<(), SourceError> {
         let before = self.projection.opaque.take();
-        let both = match (before.as_ref(), &file.data) {
-            (Some((before, _)), FileData::Unknown(unknown)) => {
-                before.data.unknown().map(|before| {
-                    Unknown::joined([Err(before), Ok(&b", "[..]), Err(unknown)].into_iter())
-                })
-            }
-            _ => None,
-        };
-        if let Some(both) = both {
-            file.data = FileData::Unknown(both);
-        }
+        let known = before.as_ref().and_then(|(file, _)| file.data.unknown());
+        let unknown = unknown.listed_after(known);
+        let file = self.file(unknown.into(), None, None, default)?;
         // The one that is secret decides.
-        let origin = match before {
-            Some((_, before)) if before.is_secret() => before,
-            _ => origin,
-        };
+        let before = before.map(|(_, origin)| origin);
+        let origin = before.filter(Origin::is_secret).unwrap_or(origin);
         self.projection.opaque = Some((file, origin));
+        Ok(())
     }
 
     fn finish(mut self) -> Result<Projection<'a>, PayloadError> {
@@ -432,8 +416,8 @@ impl<'a> Collector<'a> {
     }
 }
 
-fn owned<'a>(data: Vec<u8>) -> FileData<'a> {
-    FileData::Owned(SecretBytes::new(data))
+fn owned<'a>(data: Vec<u8>) -> Value<'a> {
+    Value::Secret(SecretBytes::new(data))
 }
 
 /// What a volume says of files whose items do not: `defaultMode` and `defaultUser`.

@@ -169,7 +169,7 @@ impl Hooks {
     }
 
     fn ended(&mut self, (id, took, outcome): RoundEnd) {
-        let end = AttemptEnd::from(outcome.failure());
+        let end = AttemptEnd::of(outcome.failure(), String::new());
         if let Some(ended) = self.schedule.ended(id, &end, now()) {
             let hook = ended.hook;
             match outcome.failure() {

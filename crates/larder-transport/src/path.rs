@@ -157,18 +157,6 @@ impl ObjectPath {
     }
 }
 
-impl fmt::Display for CollectionPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl fmt::Display for ObjectPath {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 /// The query of a request; values are percent-encoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Query(String);

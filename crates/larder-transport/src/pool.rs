@@ -70,18 +70,6 @@ pub(super) struct Pool {
     checks: CredentialChecks,
 }
 
-/// Everything that wakes the worker.
-enum PoolEvent {
-    Reserve(Reservation),
-    Changed,
-    Dialed(Lane, Result<Dialed, ConnectError>),
-    Ended(tokio::task::Id),
-    Checked(Check),
-    Deadline,
-    /// The last handle is gone.
-    Abandoned,
-}
-
 impl Pool {
     pub(super) fn new(
         server: Endpoint,
@@ -126,46 +114,33 @@ impl Pool {
         }
     }
 
+    /// Works until the last handle is gone.
     pub(super) async fn run(mut self) {
         loop {
             let deadline = self.settle(Instant::now());
-            match self.next_event(deadline).await {
-                PoolEvent::Reserve(Reservation { lane, reply }) => {
+            // Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing. Biased, so that what is ready at
+            // the same time is handled in the same order for the same seed. The order starves nothing:
+            // `settle` does all that is due after each event.
+            tokio::select! {
+                biased;
+                () = self.changed.notified() => {}
+                Some(dialed) = self.dials.join_next() => {
+                    let (lane, result) = dialed.unwrap_or_else(bug);
+                    self.dialed(lane, result);
+                }
+                Some(ended) = self.drivers.join_next_with_id() => match ended {
+                    Err(error) if error.is_cancelled() => self.ended(error.id()),
+                    ended => self.ended(ended.unwrap_or_else(bug).0),
+                },
+                Some(checked) = self.checks.ended() => self.checked(checked.unwrap_or_else(bug)),
+                reservation = self.reservations.recv() => {
+                    let Some(Reservation { lane, reply }) = reservation else {
+                        return;
+                    };
                     self.lane(lane).waiting.push_back(reply);
                     self.checks.requested();
                 }
-                PoolEvent::Changed | PoolEvent::Deadline => {}
-                PoolEvent::Dialed(lane, result) => self.dialed(lane, result),
-                PoolEvent::Ended(task) => self.ended(task),
-                PoolEvent::Checked(check) => self.checked(check),
-                PoolEvent::Abandoned => return,
-            }
-        }
-    }
-
-    /// Waits for the first event. Every arm is cancel-safe: channels, `Notify` and `JoinSet` lose nothing. Biased, so
-    /// that what is ready at the same time is handled in the same order for the same seed. The order starves nothing:
-    /// [`settle`](Self::settle) does all that is due after each event.
-    async fn next_event(&mut self, deadline: Option<Instant>) -> PoolEvent {
-        tokio::select! {
-            biased;
-            () = self.changed.notified() => PoolEvent::Changed,
-            Some(dialed) = self.dials.join_next() => {
-                let (lane, result) = dialed.unwrap_or_else(bug);
-                PoolEvent::Dialed(lane, result)
-            }
-            Some(ended) = self.drivers.join_next_with_id() => match ended {
-                Err(error) if error.is_cancelled() => PoolEvent::Ended(error.id()),
-                ended => PoolEvent::Ended(ended.unwrap_or_else(bug).0),
-            },
-            Some(checked) = self.checks.ended() => {
-                PoolEvent::Checked(checked.unwrap_or_else(bug))
-            }
-            reservation = self.reservations.recv() => {
-                reservation.map_or(PoolEvent::Abandoned, PoolEvent::Reserve)
-            }
-            () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
-                PoolEvent::Deadline
+                () = tokio::time::sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {}
             }
         }
     }

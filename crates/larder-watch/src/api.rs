@@ -1,4 +1,4 @@
-//! The requests of the engine: get of one name, list and watch of a [`Target`], and what this identity may do.
+//! The requests of the engine: get of one name, list and watch of a [`Target`].
 //!
 //! Invariants:
 //! 1. Only the target determines the requests of a list or watch.
@@ -10,31 +10,28 @@ pub mod fuzzing;
 mod list;
 mod stream;
 
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
-use http::Method;
-use larder_objects::{ObjectType, ResourceVersion};
-use larder_transport::path::{Query, Resource, field_selector};
-use serde_json::{Value, json};
+use larder_objects::ResourceVersion;
+use larder_transport::path::{Query, field_selector};
 
 use self::list::{ListMeta, Splitter};
 pub(crate) use self::stream::{EventStream, WatchEvent};
 use crate::{
     bounds::{ListBounds, ListMeter, MAX_PAGES},
     error::RequestError,
-    request::{data, get, open, request, within},
+    request::{data, get, open, within},
     target::Target,
 };
 
 /// Objects per page (client-go 1.36, `tools/pager`: default page size 500).
 const PAGE_LIMIT: &str = "500";
 
-const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
-
 /// Client of the requests. Cloning is cheap.
 #[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct Api {
-    client: kube::Client,
+    pub(crate) client: kube::Client,
     bounds: ListBounds,
 }
 
@@ -58,12 +55,6 @@ pub(crate) struct Watch {
     pub(crate) version: Option<ResourceVersion>,
     /// How long the API server keeps the watch open.
     pub(crate) timeout: Duration,
-}
-
-impl fmt::Debug for Api {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Api")
-    }
 }
 
 impl Api {
@@ -185,28 +176,6 @@ impl Api {
         let body = open(&self.client, uri).await?;
         let initial = watch.initial_events.then(|| ListMeter::new(self.bounds));
         Ok(EventStream::new(body, target, initial))
-    }
-
-    /// Whether this identity may do `verb` to all objects of that type in `namespace`: a self subject access review.
-    pub(crate) async fn is_allowed(
-        &self,
-        verb: &str,
-        of: &ObjectType,
-        namespace: &str,
-    ) -> Result<bool, RequestError> {
-        let review = json!({
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": {
-                "verb": verb, "group": of.group, "version": of.version, "resource": of.resource,
-                "namespace": namespace,
-            }},
-        });
-        let path = REVIEWS.collection();
-        let review = request(&self.client, Method::POST, path.as_str(), Some(&review)).await;
-        let review: Value = review?;
-        let allowed = review["status"]["allowed"].as_bool();
-        allowed.ok_or(RequestError::Unexpected("no review"))
     }
 }
 

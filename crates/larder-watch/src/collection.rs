@@ -44,6 +44,7 @@ use crate::{
 /// }
 /// # }
 /// ```
+#[expect(missing_debug_implementations, reason = "it holds requests under way")]
 pub struct Collection<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> {
     engine: Engine<Arc<Objects<K>>>,
 }
@@ -74,14 +75,6 @@ pub struct Found<K> {
 
 /// The one target of the engine.
 const TARGET: TargetId = TargetId::Collection(0);
-
-impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> fmt::Debug for Collection<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Collection")
-            .field("kind", &K::KIND)
-            .finish_non_exhaustive()
-    }
-}
 
 impl<K: DeserializeOwned + Resource + Send + fmt::Debug + 'static> Collection<K> {
     /// The objects at `path`, or those among them that `field_selector` picks. Nothing is requested before the first

@@ -139,8 +139,7 @@ impl<T: Target + Clone> Driver<T> {
         outages: Outages,
         now: Instant,
     ) -> Self {
-        let reflector =
-            Reflector::new(random, outages, now).with_watch_timeout(target.timing().watch_timeout);
+        let reflector = Reflector::new(random, outages, target.timing().watch_timeout, now);
         Self {
             id,
             target,

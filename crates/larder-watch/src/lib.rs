@@ -51,7 +51,7 @@ pub use self::{
     liveness::SilentWatch,
     reflector::Restart,
     report::{Confirmed, ObjectId, Report, Snapshot, TargetId},
-    request::{REQUEST_TIMEOUT, merge_patch, request, request_secret},
+    request::{REQUEST_TIMEOUT, is_allowed, merge_patch, request, request_secret},
     restored::{Recency, RestoreDetector},
     review::{Access, AccessReview},
     sequence::{RegistrationSeq, SeqCounter},

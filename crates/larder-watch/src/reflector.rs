@@ -191,21 +191,13 @@ const SHORT_WATCHES_AT_ONCE: u8 = 3;
 /// Watches last 30 to 60 min, at random, so that they do not end together.
 const WATCH_TIMEOUT_MIN_SECS: u64 = 1800;
 
-/// The last version seen; the lower bound of each state.
-#[derive(Debug)]
-enum LastVersion {
-    /// There was no state yet.
-    None,
-    /// Requests name it.
-    Seen(ResourceVersion),
-    /// The API server cannot serve it: the next state is requested without one.
-    Lost(ResourceVersion),
-}
-
 /// The rules for one target.
 #[derive(Debug)]
 pub(crate) struct Reflector {
-    version: LastVersion,
+    /// The last version seen; the lower bound of each state.
+    version: Option<ResourceVersion>,
+    /// The API server cannot serve that version: the next state is requested without one.
+    is_lost: bool,
     restored: RestoreDetector,
     /// The next state must be as fresh as the newest registration.
     confirm: bool,
@@ -219,31 +211,29 @@ pub(crate) struct Reflector {
 }
 
 impl Reflector {
-    pub(crate) fn new(random: fastrand::Rng, outages: Outages, now: Instant) -> Self {
+    /// Watches stay open for `watch_timeout`, or for the default.
+    pub(crate) fn new(
+        random: fastrand::Rng,
+        outages: Outages,
+        watch_timeout: Option<Duration>,
+        now: Instant,
+    ) -> Self {
         Self {
-            version: LastVersion::None,
+            version: None,
+            is_lost: false,
             restored: RestoreDetector::default(),
             confirm: true,
             short_watches: 0,
             retry: Retry::new(outages, now),
             failures: 0,
             random,
-            watch_timeout: None,
+            watch_timeout,
         }
-    }
-
-    /// Watches stay open for `timeout`, or for the default.
-    pub(crate) fn with_watch_timeout(mut self, timeout: Option<Duration>) -> Self {
-        self.watch_timeout = timeout;
-        self
     }
 
     /// The last version seen.
     pub(crate) fn version(&self) -> Option<&ResourceVersion> {
-        match &self.version {
-            LastVersion::None => None,
-            LastVersion::Seen(version) | LastVersion::Lost(version) => Some(version),
-        }
+        self.version.as_ref()
     }
 
     /// The next state must be as fresh as the newest registration.
@@ -254,22 +244,13 @@ impl Reflector {
     /// Sets the version of the target, if it is known.
     pub(crate) fn saw(&mut self, version: &ResourceVersion) {
         if !version.is_empty() && !self.is_behind(version) {
-            self.version = match self.version {
-                LastVersion::Lost(_) => LastVersion::Lost(version.clone()),
-                _ => LastVersion::Seen(version.clone()),
-            };
+            self.version = Some(version.clone());
         }
     }
 
     /// The API server cannot serve the last version.
     fn lose_version(&mut self) {
-        if let LastVersion::Seen(version) = &self.version {
-            self.version = LastVersion::Lost(version.clone());
-        }
-    }
-
-    fn has_lost_version(&self) -> bool {
-        matches!(self.version, LastVersion::Lost(_))
+        self.is_lost = self.version.is_some();
     }
 
     fn is_behind(&self, version: &ResourceVersion) -> bool {
@@ -292,7 +273,7 @@ impl Reflector {
     /// registration.
     pub(crate) fn obtains(&self, phase: Phase) -> Option<bool> {
         let failed = self.failures != self.retry.failures();
-        let confirms = self.confirm || failed || !matches!(self.version, LastVersion::Seen(_));
+        let confirms = self.confirm || failed || self.is_lost || self.version.is_none();
         (phase != Phase::Watch || failed).then_some(confirms)
     }
 
@@ -316,7 +297,7 @@ impl Reflector {
         let freshness = match min {
             _ if !confirms => Freshness::AtLeastSeen,
             // A minimum older than the last seen one is that of another server.
-            Some(min) if !self.has_lost_version() && !self.is_behind(&min.version) => {
+            Some(min) if !self.is_lost && !self.is_behind(&min.version) => {
                 self.saw(&min.version);
                 Freshness::AtLeastMin
             }
@@ -434,10 +415,8 @@ impl Reflector {
         now: Instant,
     ) -> Result<Synced, Decision> {
         let recency = match &self.version {
-            LastVersion::None => Recency::Current,
-            LastVersion::Seen(seen) | LastVersion::Lost(seen) => {
-                self.restored.judge(&version, seen)
-            }
+            None => Recency::Current,
+            Some(seen) => self.restored.judge(&version, seen),
         };
         let reset = match recency {
             Recency::Current => false,
@@ -451,7 +430,8 @@ impl Reflector {
         };
         let confirmed = freshness.is_confirmed();
         self.confirm &= !confirmed;
-        self.version = LastVersion::Seen(version.clone());
+        self.version = Some(version.clone());
+        self.is_lost = false;
         Ok(Synced {
             version,
             confirmed,

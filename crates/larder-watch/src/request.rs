@@ -17,8 +17,12 @@ use http::{HeaderValue, Method, Request, StatusCode, Uri, header};
 use http_body_util::BodyExt as _;
 use kube::client::Body;
 use larder_objects::SecretBytes;
-use larder_transport::{OwnRateLimit, path::PathError};
+use larder_transport::{
+    OwnRateLimit,
+    path::{PathError, Resource},
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use smol_str::SmolStr;
 use tokio::time::timeout;
 
@@ -34,6 +38,8 @@ pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longest `Retry-After` that is taken seriously.
 const RETRY_AFTER_MAX: Duration = Duration::from_hours(1);
+
+const REVIEWS: Resource = Resource::new("authorization.k8s.io", "v1", "selfsubjectaccessreviews");
 
 const JSON: &str = "application/json";
 const MERGE_PATCH: &str = "application/merge-patch+json";
@@ -70,6 +76,23 @@ pub async fn request_secret(
     let request = new_request(method, parsed(path)?, body);
     let response = read(client, request, true).await?;
     Ok(SecretBytes::new(response.into_bytes()))
+}
+
+/// Whether this identity may do what `attributes` say, as in a `SelfSubjectAccessReview`.
+///
+/// # Errors
+///
+/// As of [`request`].
+pub async fn is_allowed(client: &kube::Client, attributes: &Value) -> Result<bool, RequestError> {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": attributes},
+    });
+    let path = REVIEWS.collection();
+    let review: Value = request(client, Method::POST, path.as_str(), Some(&review)).await?;
+    let allowed = review["status"]["allowed"].as_bool();
+    allowed.ok_or(RequestError::Unexpected("no review"))
 }
 
 /// Changes one object that is not a Secret by the merge patch `patch`; the response is read as `T`.
@@ -257,7 +280,6 @@ mod tests {
 
     use parking_lot::Mutex;
     use serde::de::IgnoredAny;
-    use serde_json::json;
     use tower::service_fn;
 
     use super::*;

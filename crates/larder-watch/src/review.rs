@@ -1,17 +1,21 @@
 //! Whether this identity may list and watch a whole collection: a self subject access review that is retried until it
 //! is answered.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use larder_objects::ObjectType;
+use serde_json::json;
 use tokio::{
     sync::watch,
     time::{Duration, Instant, sleep_until},
 };
 
-use crate::{api::Api, context::NodeContext, error::RequestError, outages::Retry};
+use crate::{
+    api::Api, context::NodeContext, error::RequestError, outages::Retry, request::is_allowed,
+};
 
 /// The review of one resource in one namespace.
+#[expect(missing_debug_implementations, reason = "it holds a client")]
 pub struct AccessReview {
     api: Api,
     of: ObjectType,
@@ -21,15 +25,6 @@ pub struct AccessReview {
     /// The last attempt failed; when the next one is due.
     due: Option<Instant>,
     random: fastrand::Rng,
-}
-
-impl fmt::Debug for AccessReview {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AccessReview")
-            .field("resource", &self.of.resource)
-            .field("namespace", &self.namespace)
-            .finish_non_exhaustive()
-    }
 }
 
 /// The response to a review.
@@ -101,8 +96,16 @@ impl AccessReview {
 
     async fn ask(&self) -> Result<Access, RequestError> {
         for verb in ["list", "watch"] {
-            let allowed = self.api.is_allowed(verb, &self.of, &self.namespace);
-            if !allowed.await? {
+            let ObjectType {
+                group,
+                version,
+                resource,
+                ..
+            } = self.of;
+            let attributes = json!({
+                "verb": verb, "group": group, "version": version, "resource": resource, "namespace": self.namespace,
+            });
+            if !is_allowed(&self.api.client, &attributes).await? {
                 return Ok(Access::Denied(verb));
             }
         }

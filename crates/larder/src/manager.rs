@@ -73,7 +73,7 @@ impl<K: Object> fmt::Debug for ObjectManager<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ObjectManager")
             .field("kind", &K::TYPE.kind)
-            .field("objects", &self.inner.store.len())
+            .field("objects", &self.inner.store.entries().len())
             .finish_non_exhaustive()
     }
 }
@@ -211,7 +211,7 @@ impl<K: Object> ObjectManager<K> {
         within: Duration,
     ) -> Result<Arc<K>, Error> {
         let store = &self.inner.store;
-        match store.read_now(namespace, name) {
+        match store.entries().read_now(namespace, name) {
             Some(object) => Ok(object),
             None => store.get(namespace, name, None, within).await,
         }
@@ -286,13 +286,13 @@ impl<K: Object> ObjectManager<K> {
     ///
     /// Subscribe before registering to miss none. Under strategy `Get` there are none.
     pub fn subscribe(&self) -> Changes {
-        self.inner.store.changes().subscribe(None)
+        self.inner.store.entries().changes().subscribe(None)
     }
 
     /// The changes of one object, while it is referenced. Otherwise as [`subscribe`](Self::subscribe).
     pub fn subscribe_to(&self, namespace: &str, name: &str) -> Changes {
         let only = ObjectKey::new(namespace, name);
-        self.inner.store.changes().subscribe(Some(only))
+        self.inner.store.entries().changes().subscribe(Some(only))
     }
 
     /// Every referenced object with its state and the pods that refer to it, sorted by name.
@@ -304,7 +304,7 @@ impl<K: Object> ObjectManager<K> {
                 pods.entry(key).or_default().push(pod.clone());
             }
         }
-        let mut objects = self.inner.store.status(pods, Instant::now());
+        let mut objects = self.inner.store.entries().status(pods, Instant::now());
         objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         objects
     }

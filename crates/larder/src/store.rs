@@ -1,6 +1,7 @@
 //! The stores of a manager's objects: one per change detection strategy.
 //!
-//! All stores share the [`Entries`]: the referenced objects, with the references to each and their sequence numbers.
+//! All stores share the [`Entries`]: the referenced objects, with the references to each and their sequence numbers, and
+//! the subscriptions to their changes.
 //! [`Store`] is their common part.
 
 pub(crate) mod caching;
@@ -10,21 +11,18 @@ pub(crate) mod simple;
 mod waiting;
 pub(crate) mod watching;
 
-use std::{collections::HashMap, marker::PhantomData, sync::Arc, time::Duration};
+use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt, ready};
-use larder_objects::{Object, ObjectKey, PodIdentity};
+use larder_objects::Object;
 use larder_watch::{Api, RegistrationSeq};
-use tokio::time::Instant;
 
-pub(crate) use self::entries::{Cell, Entries, Entry, Reference};
+pub(crate) use self::entries::{Cell, Entries, Entry, Reference, StoreEntries};
 use self::{caching::CachingStore, fake::FakeStore, simple::SimpleStore, watching::WatchStore};
 use crate::{
-    changes::Publisher,
     config::{ManagerConfig, Strategy},
     error::Error,
     metrics::Metrics,
-    status::ObjectStatus,
 };
 
 /// One store per strategy.
@@ -49,13 +47,29 @@ impl<K: Object> Store<K> {
         }
     }
 
+    /// The referenced objects.
+    pub(crate) fn entries(&self) -> &dyn StoreEntries<K> {
+        match self {
+            Self::Simple(store) => &store.entries,
+            Self::Caching(store) => &store.inner.entries,
+            Self::Watching(store) => &store.inner.entries,
+            Self::Fake(store) => &store.entries,
+        }
+    }
+
     /// Adds a reference.
     pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
         match self {
-            Self::Simple(store) => store.entries.add(namespace, name, Unkept::new).reference(),
+            Self::Simple(store) => store
+                .entries
+                .add(namespace, name, Unkept::default)
+                .reference(),
             Self::Caching(store) => store.add_reference(namespace, name),
             Self::Watching(store) => store.add_reference(namespace, name),
-            Self::Fake(store) => store.entries.add(namespace, name, Unkept::new).reference(),
+            Self::Fake(store) => store
+                .entries
+                .add(namespace, name, Unkept::default)
+                .reference(),
         }
     }
 
@@ -64,18 +78,9 @@ impl<K: Object> Store<K> {
         let entry = &reference.entry;
         match self {
             Self::Simple(store) => drop(store.entries.remove(entry)),
-            Self::Caching(store) => store.drop_reference(entry),
+            Self::Caching(store) => drop(store.inner.entries.remove(entry)),
             Self::Watching(store) => store.drop_reference(entry),
             Self::Fake(store) => drop(store.entries.remove(entry)),
-        }
-    }
-
-    /// The object, if it can be had without waiting by the newest reference.
-    pub(crate) fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<K>> {
-        match self {
-            Self::Simple(_) | Self::Fake(_) => None,
-            Self::Caching(store) => store.inner.entries.read_now(namespace, name),
-            Self::Watching(store) => store.inner.entries.read_now(namespace, name),
         }
     }
 
@@ -83,7 +88,7 @@ impl<K: Object> Store<K> {
     /// `required`, or to everybody.
     ///
     /// Each future is boxed by itself: hundreds wait when a node starts, and one that only waits is a fraction of one
-    /// that asks. Nearly all reads get what they want from [`read_now`](Self::read_now).
+    /// that asks. Nearly all reads get what they want from [`read_now`](StoreEntries::read_now).
     pub(crate) fn get<'a>(
         &'a self,
         namespace: &'a str,
@@ -103,46 +108,6 @@ impl<K: Object> Store<K> {
         !matches!(self, Self::Simple(_))
     }
 
-    pub(crate) fn changes(&self) -> &Publisher {
-        match self {
-            Self::Simple(store) => &store.changes,
-            Self::Caching(store) => &store.inner.changes,
-            Self::Watching(store) => &store.inner.changes,
-            Self::Fake(store) => &store.changes,
-        }
-    }
-
-    #[cfg(feature = "metrics")]
-    pub(crate) fn hits(&self) -> u64 {
-        match self {
-            Self::Simple(_) | Self::Fake(_) => 0,
-            Self::Caching(store) => store.inner.entries.hits(),
-            Self::Watching(store) => store.inner.entries.hits(),
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Self::Simple(store) => store.entries.len(),
-            Self::Caching(store) => store.inner.entries.len(),
-            Self::Watching(store) => store.inner.entries.len(),
-            Self::Fake(store) => store.entries.len(),
-        }
-    }
-
-    pub(crate) fn status(
-        &self,
-        pods: HashMap<ObjectKey, Vec<PodIdentity>>,
-        now: Instant,
-    ) -> Vec<ObjectStatus> {
-        match self {
-            Self::Simple(store) => store.entries.status(pods, now),
-            Self::Caching(store) => store.inner.entries.status(pods, now),
-            Self::Watching(store) => store.inner.entries.status(pods, now),
-            Self::Fake(store) => store.entries.status(pods, now),
-        }
-    }
-
     /// The store of strategy `Watch`, the only one with copies, choices of scope, and a task.
     pub(crate) fn watching(&self) -> Option<&WatchStore<K>> {
         match self {
@@ -153,14 +118,7 @@ impl<K: Object> Store<K> {
 }
 
 /// The cell of an object of which a store keeps nothing.
-#[derive(Debug)]
-pub(crate) struct Unkept<K>(PhantomData<fn() -> K>);
-
-impl<K> Unkept<K> {
-    fn new() -> Self {
-        Self(PhantomData)
-    }
-}
+pub(crate) type Unkept<K> = PhantomData<fn() -> K>;
 
 impl<K: Object> Cell for Unkept<K> {
     type Object = K;

@@ -408,7 +408,7 @@ pub(super) fn static_pods(config: &Config) -> StaticPods {
 
 #[cfg(test)]
 mod tests {
-    use larder_projection::{File, FileData, Payload, VolumeKind, VolumePath, disk::PodVolume};
+    use larder_projection::{File, Payload, Value, VolumeKind, VolumePath, disk::PodVolume};
 
     use super::*;
 
@@ -417,7 +417,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let host = VolumeHost::open_without_mounts(root.path()).unwrap();
         let file = File {
-            data: FileData::Borrowed(b"1"),
+            data: Value::Borrowed(b"1"),
             mode: 0o644,
             owner: None,
         };

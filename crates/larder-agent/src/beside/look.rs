@@ -94,7 +94,8 @@ impl CompareJob {
         let env_files = mem::take(&mut needs.env_files);
         add_placeholders(needs, &mut self.inputs);
         let parts = PodParts::new(&pod);
-        parts.read_env_files(env_files, &self.beside.volumes, &mut self.inputs);
+        let volumes = &self.beside.volumes;
+        volumes.read_env_files(parts.uid, env_files, &mut self.inputs);
         let kinds = self.parts.iter().map(|&index| &self.plan.parts[index].kind);
         let due = kinds.clone().filter_map(|kind| match kind {
             PartKind::Volume(name, _) => Some(name.as_str()),

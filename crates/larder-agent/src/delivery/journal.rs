@@ -45,10 +45,6 @@ pub(crate) struct JournalEntry {
     pub(crate) removed: Option<ObjectKey>,
 }
 
-/// The journal no longer has all changes that a client asks for, or has never had them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expired;
-
 impl Journal {
     /// The journal of an agent that starts at `now`.
     pub(crate) fn new(now: Timestamp) -> Self {
@@ -104,18 +100,15 @@ impl Journal {
         self.newest.send_replace(sequence);
     }
 
-    /// The changes after `sequence`, in order: of each pod the last one.
-    ///
-    /// # Errors
-    ///
-    /// Some may have been dropped, or the number is not one of this agent's.
-    pub(crate) fn since(&self, sequence: u64) -> Result<Vec<JournalEntry>, Expired> {
+    /// The changes after `sequence`, in order: of each pod the last one. `None` if some may have been dropped, or the
+    /// number is not one of this agent's.
+    pub(crate) fn since(&self, sequence: u64) -> Option<Vec<JournalEntry>> {
         let state = self.state.lock();
         if sequence < state.dropped || sequence > self.newest() {
-            return Err(Expired);
+            return None;
         }
         let entries = state.entries.range(sequence + 1..);
-        Ok(entries.map(|(_, entry)| entry.clone()).collect())
+        Some(entries.map(|(_, entry)| entry.clone()).collect())
     }
 }
 
@@ -157,10 +150,10 @@ mod tests {
     #[test]
     fn numbers_of_another_agent_have_expired() {
         let (journal, first) = journal();
-        assert_eq!(journal.since(first - 1), Err(Expired));
-        assert_eq!(journal.since(first + 1), Err(Expired));
-        assert_eq!(journal.since(0), Err(Expired));
-        assert_eq!(journal.since(u64::MAX), Err(Expired));
+        assert_eq!(journal.since(first - 1), None);
+        assert_eq!(journal.since(first + 1), None);
+        assert_eq!(journal.since(0), None);
+        assert_eq!(journal.since(u64::MAX), None);
     }
 
     #[test]
@@ -170,7 +163,7 @@ mod tests {
         for number in 0..=MAX_REMOVED {
             journal.note(&uid(&number.to_string()), Some(key.clone()));
         }
-        assert_eq!(journal.since(first), Err(Expired));
+        assert_eq!(journal.since(first), None);
         assert_eq!(journal.since(first + 1).unwrap().len(), MAX_REMOVED);
     }
 }

@@ -1,16 +1,9 @@
 //! A decoded pod by the names of its volumes and containers, for a pass over its parts.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-};
+use std::collections::HashMap;
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use larder_objects::chain;
-use larder_projection::{
-    ContainerView, EnvFileRef, Inputs, Unavailable, VolumeKind, containers, disk::VolumeHost,
-    pod_volumes,
-};
+use larder_projection::{ContainerView, VolumeKind, containers, pod_volumes};
 
 /// Why a name of the plan is known.
 const SAME: &str = "the plan was made from the same specification";
@@ -51,22 +44,5 @@ impl<'a> PodParts<'a> {
     /// The container of this name in the plan.
     pub(crate) fn container(&self, name: &str) -> ContainerView<'a> {
         *self.containers.get(name).expect(SAME)
-    }
-
-    /// Reads the files that variables come from: in every pass, since other containers write them at any time.
-    pub(crate) fn read_env_files(
-        &self,
-        files: BTreeSet<EnvFileRef>,
-        host: &VolumeHost,
-        inputs: &mut Inputs,
-    ) {
-        for file in files {
-            let found = match host.read_env_file(self.uid, &file) {
-                Ok(Some(found)) => Ok(Arc::new(found)),
-                Ok(None) => Err(Unavailable::NotFound),
-                Err(error) => Err(Unavailable::failed(chain(&error))),
-            };
-            inputs.env_files.insert(file, found);
-        }
     }
 }

@@ -96,7 +96,7 @@ async fn changes(
     Query(query): Query<Since>,
 ) -> Response {
     let since = query.since.unwrap_or_else(|| agent.journal().newest());
-    if agent.journal().since(since).is_err() {
+    if agent.journal().since(since).is_none() {
         let text = "changes after this number are no longer known: list the pods again\n";
         return (StatusCode::GONE, text).into_response();
     }
@@ -142,7 +142,7 @@ impl StreamPosition {
             }
             self.is_over = self.end.is_some_and(|end| Instant::now() >= end);
             self.newest.borrow_and_update();
-            let entries = self.agent.journal().since(self.since).ok()?;
+            let entries = self.agent.journal().since(self.since)?;
             if let Some(last) = entries.last() {
                 self.since = last.sequence;
                 return Some(lines(&self.agent, &entries));

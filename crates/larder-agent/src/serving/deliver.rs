@@ -133,7 +133,8 @@ impl Job {
                 needs.add_container(pod.container(name));
             }
         }
-        pod.read_env_files(needs.env_files, &self.host, &mut self.inputs);
+        self.host
+            .read_env_files(pod.uid, needs.env_files, &mut self.inputs);
         let mut observer = self.observer.take();
         if let Some(observer) = &mut observer {
             let parts = self.plan.parts.iter().map(|part| part.kind.observed());

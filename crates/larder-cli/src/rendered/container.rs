@@ -136,13 +136,13 @@ pub(crate) fn files_below<'p, 'a>(
 
 #[cfg(test)]
 mod tests {
-    use larder_projection::FileData;
+    use larder_projection::Value;
 
     use super::*;
 
     fn payload(paths: &[&str]) -> Payload<'static> {
         let file = File {
-            data: FileData::Borrowed(b""),
+            data: Value::Borrowed(b""),
             mode: 0o644,
             owner: None,
         };

@@ -5,7 +5,7 @@ use larder_actions::processes::Processes;
 use larder_inputs::clock::Clock;
 use larder_on_change::parse::HookList;
 use larder_projection::{
-    File, FileData, Payload, VolumeKind, VolumePath,
+    File, Payload, Value, VolumeKind, VolumePath,
     disk::{PodVolume, VolumeHost},
 };
 use prometheus_client::registry::Registry;
@@ -186,7 +186,7 @@ impl OnePodAgent {
 
 fn payload(text: &str) -> Payload<'_> {
     let file = File {
-        data: FileData::Borrowed(text.as_bytes()),
+        data: Value::Borrowed(text.as_bytes()),
         mode: 0o644,
         owner: None,
     };

@@ -65,13 +65,13 @@ pub(crate) enum CertificateRequestError {
     #[error("the API server serves no PodCertificateRequests")]
     NotServed,
     #[error("invalid namespace, service account or node name")]
-    Path(#[source] PathError),
+    Path(#[from] PathError),
     #[error("cannot read the {0}")]
     Read(&'static str, #[source] larder_watch::RequestError),
     #[error("cannot create a PodCertificateRequest")]
     Create(#[source] larder_watch::RequestError),
     #[error("cannot request a certificate")]
-    Key(#[source] PodKeyError),
+    Key(#[from] PodKeyError),
 }
 
 /// The times of a certificate, by the API server's clock.
@@ -104,15 +104,11 @@ pub(super) async fn create(
     let pod_key = pod.key();
     let namespace = pod_key.namespace.as_str();
     let account = pod.service_account();
-    let path = SERVICE_ACCOUNTS
-        .in_namespace(namespace)
-        .and_then(|accounts| accounts.object(account))
-        .map_err(CertificateRequestError::Path)?;
+    let path = SERVICE_ACCOUNTS.in_namespace(namespace)?.object(account)?;
     let held = request::<ServiceAccount>(client, Method::GET, path.as_str(), NO_BODY)
         .await
         .map_err(|error| CertificateRequestError::Read("service account", error))?;
-    let path = NODES.collection().object(node_name);
-    let path = path.map_err(CertificateRequestError::Path)?;
+    let path = NODES.collection().object(node_name)?;
     let node = request::<Node>(client, Method::GET, path.as_str(), NO_BODY)
         .await
         .map_err(|error| CertificateRequestError::Read("node", error))?;
@@ -139,9 +135,7 @@ pub(super) async fn create(
             service_account_name: account.to_owned(),
             service_account_uid: text(&held.metadata.uid),
             signer_name: source.signer_name.clone(),
-            stub_pkc_s10_request: ByteString(
-                key.stub_request().map_err(CertificateRequestError::Key)?,
-            ),
+            stub_pkc_s10_request: ByteString(key.stub_request()?),
             unverified_user_annotations: source.user_annotations.clone(),
         },
         status: None,

@@ -2,8 +2,6 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-const THROTTLED: Throttled = Throttled { retry_after: None };
-
 fn limiter() -> (TouchLimiter<u32>, Instant) {
     let now = Instant::now();
     (TouchLimiter::new(Rng::with_seed(1), now), now)
@@ -35,13 +33,12 @@ fn run(
         }
         let next = limiter.next(now);
         let wake = match next {
-            NextTouch::Send(touch) => {
+            Ok((touch, _)) => {
                 sent.push((now - start, touch));
                 under_way.push_back(now + took);
                 continue;
             }
-            NextTouch::At(at) => Some(at),
-            NextTouch::Idle => None,
+            Err(at) => at,
         };
         let answer = under_way.front().copied();
         let Some(wake) = wake.into_iter().chain(answer).min() else {
@@ -63,9 +60,9 @@ fn touches_of_a_node_are_sent_in_one_burst_eight_at_a_time() {
         limiter.enqueue(pod, urgency(0, now));
     }
     for _ in 0..IN_FLIGHT {
-        assert!(matches!(limiter.next(now), NextTouch::Send(_)));
+        assert!(limiter.next(now).is_ok());
     }
-    assert_eq!(limiter.next(now), NextTouch::Idle);
+    assert_eq!(limiter.next(now), Err(None));
     for _ in 0..IN_FLIGHT {
         limiter.answered(now, MS, None);
     }
@@ -111,22 +108,22 @@ fn touch_waits_for_its_time_and_can_be_taken_back() {
     let at = now + Duration::from_secs(3);
     let first = limiter.enqueue(1, urgency(0, at));
     limiter.enqueue(2, urgency(0, at));
-    assert_eq!(limiter.next(now), NextTouch::At(at));
+    assert_eq!(limiter.next(now), Err(Some(at)));
     limiter.remove(first);
-    assert_eq!(limiter.next(at), NextTouch::Send(2));
-    assert_eq!(limiter.next(at), NextTouch::Idle);
+    assert_eq!(limiter.next(at), Ok((2, false)));
+    assert_eq!(limiter.next(at), Err(None));
     // Brought forward.
     let late = limiter.enqueue(3, urgency(0, at + Duration::from_hours(1)));
     limiter.remove(late);
     limiter.enqueue(3, urgency(0, at));
-    assert_eq!(limiter.next(at), NextTouch::Send(3));
-    assert_eq!(limiter.next(at), NextTouch::Idle);
+    assert_eq!(limiter.next(at), Ok((3, false)));
+    assert_eq!(limiter.next(at), Err(None));
     // Due, and taken back.
     let due = limiter.enqueue(4, urgency(0, at));
     limiter.enqueue(5, urgency(9, at));
-    assert_eq!(limiter.next(at), NextTouch::Send(5));
+    assert_eq!(limiter.next(at), Ok((5, false)));
     limiter.remove(due);
-    assert_eq!(limiter.next(at), NextTouch::Idle);
+    assert_eq!(limiter.next(at), Err(None));
     assert!(limiter.due.is_empty() && limiter.later.is_empty());
 }
 
@@ -137,16 +134,15 @@ fn retry_after_silences_the_node_and_halves_the_rate() {
     for pod in 0..100 {
         limiter.enqueue(pod, urgency(0, now));
     }
-    assert!(matches!(limiter.next(now), NextTouch::Send(_)));
-    let retry_after = Some(Duration::from_secs(2));
-    limiter.answered(now, MS, Some(Throttled { retry_after }));
+    assert!(limiter.next(now).is_ok());
+    limiter.answered(now, MS, Some(Duration::from_secs(2)));
     assert_eq!(limiter.rate(), 25);
     let sent = run(&mut limiter, now, now + Duration::from_secs(3), MS);
     assert!(sent.iter().all(|(at, _)| *at >= Duration::from_secs(2)));
     // Three seconds' worth of tokens, of which the bucket holds at most two.
     assert!((50..=76).contains(&sent.len()), "{}", sent.len());
     // Without a time, a second.
-    limiter.answered(now, MS, Some(THROTTLED));
+    limiter.answered(now, MS, Some(DEFAULT_RETRY_AFTER));
     assert!(limiter.silent_until >= now + Duration::from_secs(1));
 }
 
@@ -183,21 +179,21 @@ fn slow_answers_halve_the_rate_down_to_two() {
 fn each_quiet_minute_doubles_the_rate() {
     let (mut limiter, now) = limiter();
     for _ in 0..6 {
-        limiter.answered(now, MS, Some(THROTTLED));
+        limiter.answered(now, MS, Some(DEFAULT_RETRY_AFTER));
     }
     assert_eq!(limiter.rate(), MIN_RATE);
     for (minute, expected) in [2, 4, 8, 16, 32, 50, 50].into_iter().enumerate() {
         let now = now + QUIET * u32::try_from(minute).unwrap();
-        limiter.next(now);
+        let _ = limiter.next(now);
         assert_eq!(limiter.rate(), expected);
     }
     // Trouble restarts the minute.
     let late = now + QUIET * 10;
-    limiter.answered(late, MS, Some(THROTTLED));
-    limiter.next(late + QUIET - MS);
+    limiter.answered(late, MS, Some(DEFAULT_RETRY_AFTER));
+    let _ = limiter.next(late + QUIET - MS);
     assert_eq!(limiter.rate(), 25);
-    limiter.answered(late + QUIET - MS, MS, Some(THROTTLED));
-    limiter.next(late + QUIET);
+    limiter.answered(late + QUIET - MS, MS, Some(DEFAULT_RETRY_AFTER));
+    let _ = limiter.next(late + QUIET);
     assert_eq!(limiter.rate(), 12);
 }
 
@@ -214,7 +210,7 @@ fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     assert_eq!(sent.len(), 1 + 30);
     let now = now + Duration::from_secs(3);
     limiter.enqueue(1000, urgency(0, now));
-    assert_eq!(limiter.next(now), NextTouch::Send(1000));
+    assert_eq!(limiter.next(now), Ok((1000, false)));
     // A change makes one of them a touch like any other.
     let Some((_, &pod)) = limiter.due.last_key_value() else {
         panic!("some still wait");
@@ -222,7 +218,7 @@ fn touches_of_a_start_are_sent_at_ten_a_second_after_all_others() {
     let waiting = limiter.due.len();
     limiter.remove(places[usize::try_from(pod).unwrap()]);
     limiter.enqueue(pod, urgency(0, now));
-    assert_eq!(limiter.next(now), NextTouch::Send(pod));
+    assert_eq!(limiter.next(now), Ok((pod, false)));
     assert_eq!(limiter.due.len(), waiting - 1);
 }
 
@@ -253,7 +249,7 @@ fn touch_that_was_not_sent_does_not_count() {
     let (mut limiter, now) = limiter();
     for pod in 0..500 {
         limiter.enqueue(pod, urgency(0, now));
-        assert_eq!(limiter.next(now), NextTouch::Send(pod));
+        assert_eq!(limiter.next(now), Ok((pod, false)));
         limiter.not_sent(false);
     }
     assert!(limiter.answers.is_empty());
@@ -271,7 +267,7 @@ fn catch_up_touch_that_was_not_sent_does_not_count() {
         let mut urgency = urgency(0, now);
         urgency.is_catch_up = true;
         limiter.enqueue(pod, urgency);
-        assert_eq!(limiter.next(now), NextTouch::Send(pod));
+        assert_eq!(limiter.next(now), Ok((pod, true)));
         limiter.not_sent(true);
     }
 }

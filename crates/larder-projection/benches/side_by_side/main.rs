@@ -12,7 +12,7 @@ mod kubelet;
 use std::{env, hint::black_box, path::Path};
 
 use jiff::Timestamp;
-use larder_projection::{File, FileData, Payload, VolumePath, disk::AtomicWriter};
+use larder_projection::{File, Payload, Value, VolumePath, disk::AtomicWriter};
 use rustix::time::{ClockId, clock_gettime};
 use tempfile::TempDir;
 
@@ -46,7 +46,7 @@ fn payload(files: usize, data: &[u8]) -> Payload<'_> {
     let file = |number| {
         let path = VolumePath::parse(&format!("file-{number}")).expect("a plain name");
         let file = File {
-            data: FileData::Borrowed(data),
+            data: Value::Borrowed(data),
             mode: 0o644,
             owner: None,
         };

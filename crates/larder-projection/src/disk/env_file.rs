@@ -7,10 +7,11 @@
 use std::{
     mem,
     os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    sync::Arc,
 };
 
 use larder_files::{regular_file::read_open, sys};
-use larder_objects::SecretBytes;
+use larder_objects::{SecretBytes, chain};
 use rustix::{
     fs::{self, FileType, Mode, OFlags},
     io::Errno,
@@ -21,19 +22,36 @@ use super::{
     layout::{self, element},
     subpath::resolve,
 };
-use crate::{EnvFile, EnvFileRef};
+use crate::{EnvFile, EnvFileRef, Inputs, Unavailable};
 
 /// Longest file that is read, in bytes: what a ConfigMap or Secret may have.
 const LIMIT: usize = 1 << 20;
 
 impl VolumeHost {
+    /// Reads env files of a pod into `inputs`, as they are now: other containers write them at any time.
+    pub fn read_env_files(
+        &self,
+        pod_uid: &str,
+        files: impl IntoIterator<Item = EnvFileRef>,
+        inputs: &mut Inputs,
+    ) {
+        for file in files {
+            let found = match self.read_env_file(pod_uid, &file) {
+                Ok(Some(found)) => Ok(Arc::new(found)),
+                Ok(None) => Err(Unavailable::NotFound),
+                Err(error) => Err(Unavailable::failed(chain(&error))),
+            };
+            inputs.env_files.insert(file, found);
+        }
+    }
+
     /// Reads an env file of a pod as it is now; `None` if there is no such file, or no `emptyDir` of that name yet.
     ///
     /// # Errors
     ///
     /// The path leads out of the volume, or to something other than a file, or the file has more than 1 MiB or cannot be
     /// read.
-    pub fn read_env_file(
+    fn read_env_file(
         &self,
         pod_uid: &str,
         file: &EnvFileRef,

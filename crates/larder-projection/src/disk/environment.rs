@@ -111,17 +111,13 @@ fn encode(variables: &BTreeMap<&str, &[u8]>) -> Zeroizing<Vec<u8>> {
         .map(|(name, value)| name.len() + value.len() + 20);
     // Never grown, which would leave a copy behind: JSON writes at most six bytes for one.
     let mut text = Zeroizing::new(Vec::with_capacity(6 * bytes.sum::<usize>() + 3));
-    serde_json::to_writer(&mut *text, &VariablesJson(variables)).expect("a map of text is JSON");
+    let values = variables
+        .iter()
+        .map(|(name, value)| (name, ValueJson(value)));
+    let mut json = serde_json::Serializer::new(&mut *text);
+    json.collect_map(values).expect("a map of text is JSON");
     text.push(b'\n');
     text
-}
-
-struct VariablesJson<'a>(&'a BTreeMap<&'a str, &'a [u8]>);
-
-impl Serialize for VariablesJson<'_> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.collect_map(self.0.iter().map(|(name, value)| (name, ValueJson(value))))
-    }
 }
 
 struct ValueJson<'a>(&'a [u8]);

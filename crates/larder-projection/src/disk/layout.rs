@@ -52,8 +52,8 @@ impl VolumeKind {
         Self::DownwardApi,
     ];
 
-    /// Name of the directory of the plugin.
-    pub(crate) fn directory(self) -> &'static str {
+    /// Name of the directory of the kubelet's plugin, such as `kubernetes.io~configmap`.
+    pub fn directory(self) -> &'static str {
         match self {
             Self::ConfigMap => "kubernetes.io~configmap",
             Self::Secret => "kubernetes.io~secret",

@@ -20,7 +20,7 @@ use rustix::{
 use tempfile::TempDir;
 
 use super::{AtomicWriter, DiskError, Written};
-use crate::{File, FileData, Payload, VolumePath};
+use crate::{File, Payload, Value, VolumePath};
 
 /// A payload of files with mode 0644.
 pub(crate) fn files<const N: usize>(files: [(&str, &'static str); N]) -> Payload<'static> {
@@ -30,7 +30,7 @@ pub(crate) fn files<const N: usize>(files: [(&str, &'static str); N]) -> Payload
 /// A file of a payload.
 pub(crate) fn file(path: &str, data: &'static str, mode: u32) -> (VolumePath, File<'static>) {
     let file = File {
-        data: FileData::Borrowed(data.as_bytes()),
+        data: Value::Borrowed(data.as_bytes()),
         mode,
         owner: None,
     };

@@ -7,7 +7,7 @@ use larder_objects::{ConfigMap, Secret};
 
 use super::{Collector, FileDefaults, SourceError, fs_group, fs_user, owned};
 use crate::{
-    File, FileData, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, Unknown,
+    File, Origin, SourceKey, TokenRequest, TrustBundleError, Unavailable, Unknown, Value,
     VolumePath, trust_bundle::trust_anchors,
 };
 
@@ -44,7 +44,7 @@ impl<'a> Collector<'a> {
                         }
                         _ => None,
                     };
-                    FileData::Unknown(unknown.ok_or(error)?)
+                    unknown.ok_or(error)?.into()
                 }
             };
             let file = self.special(data, source.user, default)?;
@@ -65,7 +65,7 @@ impl<'a> Collector<'a> {
         let request = TokenRequest::new(source);
         let token = self.inputs.tokens.get(&request);
         let token = held(token, "failed to fetch token: no token").map_err(SourceError::Token)?;
-        let file = self.special(FileData::Borrowed(token), source.user, default)?;
+        let file = self.special(Value::Borrowed(token), source.user, default)?;
         let origin = Origin::Token {
             audience: source.audience.as_deref().filter(|text| !text.is_empty()),
         };
@@ -89,11 +89,11 @@ impl<'a> Collector<'a> {
         let what = format!("pod certificate of {}", source.signer_name);
         let [bundle, key, chain] = match (issued, self.inputs.assumptions.written_later(what)) {
             (Ok(issued), _) => [
-                FileData::Owned(issued.bundle()),
-                FileData::Borrowed(&issued.private_key_pem),
+                Value::Secret(issued.bundle()),
+                Value::Borrowed(&issued.private_key_pem),
                 owned(issued.chain().into_bytes()),
             ],
-            (Err(_), Some(unknown)) => [(); 3].map(|()| FileData::Unknown(unknown.clone())),
+            (Err(_), Some(unknown)) => [(); 3].map(|()| unknown.clone().into()),
             (Err(error), None) => return Err(SourceError::PodCertificate(error)),
         };
         let files = [
@@ -119,7 +119,7 @@ impl<'a> Collector<'a> {
     /// file is written.
     fn special(
         &mut self,
-        data: FileData<'a>,
+        data: Value<'a>,
         user: Option<i64>,
         default: FileDefaults,
     ) -> Result<File<'a>, SourceError> {

@@ -11,7 +11,7 @@ use super::{
     file,
     kubeconfig::{AuthInfo, Kubeconfig, Selected},
     secret::from_base64,
-    tls::{Authority, Material, TlsSettings},
+    tls::{Material, TlsSettings},
     user::{User, impersonation, user_of},
 };
 use crate::{proxy::Environment, setup_error::SetupError, url::shown_url};
@@ -89,8 +89,8 @@ impl ClusterSource {
     pub fn server_identity(&self) -> Result<(Vec<u8>, String), SetupError> {
         let settings = self.load()?;
         let authority = match &settings.tls.authority {
-            Authority::System => Vec::new(),
-            Authority::Pem(material) => material.read("certificate authority")?.to_vec(),
+            None => Vec::new(),
+            Some(material) => material.read("certificate authority")?.to_vec(),
         };
         let host = settings.server.host().unwrap_or_default();
         let name = settings.tls_server_name.unwrap_or_else(|| host.to_owned());
@@ -163,7 +163,7 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
         namespace: namespace.unwrap_or_else(|| "default".to_owned()),
         headers,
         tls: TlsSettings {
-            authority: authority.map_or(Authority::System, Authority::Pem),
+            authority,
             accept_invalid_certs: cluster.insecure_skip_tls_verify.unwrap_or(false),
             identity,
         },
@@ -178,7 +178,7 @@ fn of_kubeconfig(selected: Selected) -> Result<Settings, SetupError> {
 /// The system trusts no authority.
 pub(crate) fn system_tls() -> Result<rustls::ClientConfig, SetupError> {
     let settings = TlsSettings {
-        authority: Authority::System,
+        authority: None,
         accept_invalid_certs: false,
         identity: None,
     };
@@ -221,7 +221,7 @@ fn service_account(directory: &Path, server: &str) -> Result<Settings, SetupErro
             .unwrap_or_else(|| "default".to_owned()),
         headers: Vec::new(),
         tls: TlsSettings {
-            authority: Authority::Pem(Material::File(directory.join("ca.crt"))),
+            authority: Some(Material::File(directory.join("ca.crt"))),
             accept_invalid_certs: false,
             identity: None,
         },

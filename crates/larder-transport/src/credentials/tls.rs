@@ -49,18 +49,11 @@ pub(super) struct Identity {
     pub(super) key: Zeroizing<Vec<u8>>,
 }
 
-/// Authorities that may sign the server's certificate.
-#[derive(Clone)]
-pub(super) enum Authority {
-    /// Those that the system trusts.
-    System,
-    Pem(Material),
-}
-
 /// Everything that TLS depends on, not yet read.
 #[derive(Clone)]
 pub(super) struct TlsSettings {
-    pub(super) authority: Authority,
+    /// The authorities that may sign the server's certificate; `None` stands for those that the system trusts.
+    pub(super) authority: Option<Material>,
     pub(super) accept_invalid_certs: bool,
     /// The client's certificate and key.
     pub(super) identity: Option<(Material, Material)>,
@@ -69,10 +62,7 @@ pub(super) struct TlsSettings {
 impl TlsSettings {
     /// Files on which the configuration depends.
     pub(super) fn files(&self) -> impl Iterator<Item = PathBuf> {
-        let authority = match &self.authority {
-            Authority::Pem(material) => material.path(),
-            Authority::System => None,
-        };
+        let authority = self.authority.as_ref().and_then(Material::path);
         let identity = self.identity.iter();
         let identity = identity.flat_map(|(certificate, key)| [certificate.path(), key.path()]);
         authority.into_iter().chain(identity.flatten()).cloned()
@@ -111,7 +101,7 @@ impl TlsSettings {
     /// leaves the others usable. `None` stands for those of the system.
     fn authorities(&self) -> Result<Option<Vec<Vec<u8>>>, SetupError> {
         let part = "certificate authority";
-        let Authority::Pem(material) = &self.authority else {
+        let Some(material) = &self.authority else {
             return Ok(None);
         };
         let pem = material.read(part)?;

@@ -16,17 +16,6 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Timer(Option<(delay_queue::Key, Instant)>);
 
-/// The events that wake an engine.
-enum Wake {
-    OutageOver(Duration),
-    Ready(Part),
-    Timer(Part),
-    /// The next repeated request may be sent.
-    Repeat,
-    /// All targets are due for a review.
-    Review,
-}
-
 impl<T: Target + Clone> Engine<T> {
     /// The next report.
     ///
@@ -44,23 +33,23 @@ impl<T: Target + Clone> Engine<T> {
             // Every arm is cancel-safe: the receiver keeps its mark, the others their collections. Biased, so that what
             // is ready at the same time is handled in the same order for the same seed. Streams come last, since a
             // server that never pauses must not hold up timers.
-            let wake = tokio::select! {
+            tokio::select! {
                 biased;
-                Ok(()) = self.over.changed() => Wake::OutageOver(*self.over.borrow_and_update()),
-                Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => Wake::Timer(part),
-                () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => Wake::Repeat,
-                () = self.pulse.review_due() => Wake::Review,
-                part = self.ready.next() => Wake::Ready(part),
-            };
-            let now = Instant::now();
-            match wake {
-                Wake::OutageOver(spread) => self.retry_early(spread, now),
-                Wake::Ready(Part::Driver(id)) => self.poll_driver(id, now),
-                Wake::Ready(Part::Check(object)) => self.poll_check(object, now),
-                Wake::Timer(Part::Driver(id)) => self.driver_expired(id, now),
-                Wake::Timer(Part::Check(object)) => self.check_expired(object),
-                Wake::Review => self.review(now),
-                Wake::Repeat => {}
+                Ok(()) = self.over.changed() => {
+                    let spread = *self.over.borrow_and_update();
+                    self.retry_early(spread, Instant::now());
+                }
+                Some(part) = next_timer(&mut self.timers), if !self.timers.is_empty() => match part {
+                    Part::Driver(id) => self.driver_expired(id, Instant::now()),
+                    Part::Check(object) => self.check_expired(object),
+                },
+                // The next repeated request may be sent.
+                () = sleep_until(repeat.unwrap_or_else(Instant::now)), if repeat.is_some() => {}
+                () = self.pulse.review_due() => self.review(Instant::now()),
+                part = self.ready.next() => match part {
+                    Part::Driver(id) => self.poll_driver(id, Instant::now()),
+                    Part::Check(object) => self.poll_check(object, Instant::now()),
+                },
             }
         }
     }

@@ -38,7 +38,7 @@ impl Scene {
     fn new() -> Self {
         let now = Instant::now();
         Self {
-            reflector: Reflector::new(fastrand::Rng::with_seed(7), Outages::default(), now),
+            reflector: Reflector::new(fastrand::Rng::with_seed(7), Outages::default(), None, now),
             server: ServerState::default(),
             now,
             request: None,

@@ -41,8 +41,8 @@ impl<K: Object> CountObjects for Inner<K> {
     fn count(&self) -> Count {
         Count {
             kind: K::TYPE.kind,
-            objects: self.store.status(HashMap::new(), Instant::now()),
-            hits: self.store.hits(),
+            objects: self.store.entries().status(HashMap::new(), Instant::now()),
+            hits: self.store.entries().hits(),
         }
     }
 }

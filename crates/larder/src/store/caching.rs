@@ -36,7 +36,7 @@ use tokio::time::Instant;
 
 use super::{Cell, Entries, Entry, Reference, waiting::wait};
 use crate::{
-    changes::{ChangeKind, Publisher},
+    changes::ChangeKind,
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
@@ -277,16 +277,13 @@ impl<K: Object> CachedAnswer<K> {
 }
 
 /// The store of strategy `Cache`. It runs nothing of its own: requests are driven by their readers.
-#[derive(Debug)]
 pub(crate) struct CachingStore<K: Object> {
     pub(super) inner: Arc<CachingStoreInner<K>>,
 }
 
 /// What requests under way share with the store.
-#[derive(Debug)]
 pub(super) struct CachingStoreInner<K: Object> {
     pub(super) entries: Entries<CachedState<K>>,
-    pub(super) changes: Publisher,
     metrics: Arc<dyn Metrics>,
     api: Api,
     config: Arc<ManagerConfig>,
@@ -310,7 +307,6 @@ impl<K: Object> CachingStore<K> {
         Self {
             inner: Arc::new(CachingStoreInner {
                 entries: Entries::default(),
-                changes: Publisher::default(),
                 metrics,
                 api,
                 config: Arc::new(config.clone()),
@@ -322,12 +318,6 @@ impl<K: Object> CachingStore<K> {
     pub(crate) fn add_reference(&self, namespace: &str, name: &str) -> Reference<K> {
         let make = || CachedState::new(Arc::clone(&self.inner.config));
         self.inner.entries.add(namespace, name, make).reference()
-    }
-
-    pub(crate) fn drop_reference(&self, entry: &Entry<dyn Cell<Object = K>>) {
-        if let Some(entry) = self.inner.entries.remove(entry) {
-            self.inner.changes.forget(&entry.key);
-        }
     }
 
     pub(crate) async fn get(
@@ -449,7 +439,7 @@ impl<K: Object> CachingStoreInner<K> {
             }
         };
         if let Some(event) = event {
-            self.changes.publish(&entry.key, &event);
+            self.entries.changes.publish(&entry.key, &event);
         }
         answer
     }

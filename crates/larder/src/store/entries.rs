@@ -24,6 +24,7 @@ use parking_lot::RwLock;
 use tokio::time::Instant;
 
 use crate::{
+    changes::Publisher,
     error::{Error, ErrorKind},
     status::{ObjectState, ObjectStatus},
 };
@@ -105,6 +106,8 @@ impl<K: 'static> Reference<K> {
 pub(crate) struct Entries<C> {
     by_name: RwLock<hashbrown::HashMap<ObjectKey, Arc<Entry<C>>, foldhash::fast::RandomState>>,
     seqs: Arc<SeqCounter>,
+    /// The subscriptions to changes of the objects.
+    pub(crate) changes: Publisher,
     /// The hits of removed entries. Changes under the lock of the map, so that no sum misses any.
     past_hits: AtomicU64,
 }
@@ -114,6 +117,7 @@ impl<C> Default for Entries<C> {
         Self {
             by_name: RwLock::default(),
             seqs: Arc::default(),
+            changes: Publisher::default(),
             past_hits: AtomicU64::new(0),
         }
     }
@@ -158,29 +162,9 @@ impl<C: Cell> Entries<C> {
         })
     }
 
-    /// The object, if it can be had without waiting by its newest reference.
-    pub(crate) fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<C::Object>> {
-        let by_name = self.by_name.read();
-        let entry = by_name.get(&ObjectKeyRef { namespace, name })?;
-        entry.cell.read_now(entry.newest_reference())
-    }
-
-    /// How many reads were answered without waiting.
-    #[cfg(feature = "metrics")]
-    pub(crate) fn hits(&self) -> u64 {
-        let by_name = self.by_name.read();
-        let hits = by_name.values().map(|entry| entry.cell.hits());
-        hits.sum::<u64>() + self.past_hits.load(Ordering::Relaxed)
-    }
-
     /// All entries, in no order.
     pub(crate) fn all(&self) -> Vec<Arc<Entry<C>>> {
         self.by_name.read().values().cloned().collect()
-    }
-
-    /// How many objects are referenced.
-    pub(crate) fn len(&self) -> usize {
-        self.by_name.read().len()
     }
 
     /// The newest registration so far; a request that is sent now is as fresh.
@@ -234,11 +218,55 @@ impl<C: Cell> Entries<C> {
         removed.cell.remove();
         let hits = removed.cell.hits();
         self.past_hits.fetch_add(hits, Ordering::Relaxed);
+        drop(by_name);
+        self.changes.forget(&entry.key);
         Some(removed)
     }
+}
+
+/// What a manager asks of the entries of any store.
+pub(crate) trait StoreEntries<K>: Sync {
+    /// Where changes are published.
+    fn changes(&self) -> &Publisher;
+
+    /// The object, if it can be had without waiting by its newest reference.
+    fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<K>>;
+
+    /// How many reads were answered without waiting.
+    #[cfg(feature = "metrics")]
+    fn hits(&self) -> u64;
+
+    /// How many objects are referenced.
+    fn len(&self) -> usize;
 
     /// The status of every object, in no order, with the pods that refer to it.
-    pub(crate) fn status(
+    fn status(&self, pods: HashMap<ObjectKey, Vec<PodIdentity>>, now: Instant)
+    -> Vec<ObjectStatus>;
+}
+
+impl<C: Cell> StoreEntries<C::Object> for Entries<C> {
+    fn changes(&self) -> &Publisher {
+        &self.changes
+    }
+
+    fn read_now(&self, namespace: &str, name: &str) -> Option<Arc<C::Object>> {
+        let by_name = self.by_name.read();
+        let entry = by_name.get(&ObjectKeyRef { namespace, name })?;
+        entry.cell.read_now(entry.newest_reference())
+    }
+
+    #[cfg(feature = "metrics")]
+    fn hits(&self) -> u64 {
+        let by_name = self.by_name.read();
+        let hits = by_name.values().map(|entry| entry.cell.hits());
+        hits.sum::<u64>() + self.past_hits.load(Ordering::Relaxed)
+    }
+
+    fn len(&self) -> usize {
+        self.by_name.read().len()
+    }
+
+    fn status(
         &self,
         mut pods: HashMap<ObjectKey, Vec<PodIdentity>>,
         now: Instant,

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::{Entries, Unkept};
 use crate::{
-    changes::{ChangeKind, Publisher},
+    changes::ChangeKind,
     error::{Error, ErrorKind},
 };
 
@@ -15,7 +15,6 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct FakeStore<K> {
     pub(crate) entries: Entries<Unkept<K>>,
-    pub(crate) changes: Publisher,
     objects: Mutex<HashMap<ObjectKey, Result<Arc<K>, Error>>>,
 }
 
@@ -59,7 +58,6 @@ impl<K: Object> FakeObjects<K> {
         Self {
             store: Arc::new(FakeStore {
                 entries: Entries::default(),
-                changes: Publisher::default(),
                 objects: Mutex::default(),
             }),
         }
@@ -92,7 +90,7 @@ impl<K: Object> FakeObjects<K> {
         drop(objects);
         let entries = &self.store.entries;
         if entries.get(&key.namespace, &key.name).is_some() {
-            self.store.changes.publish(&key, event);
+            entries.changes.publish(&key, event);
         }
     }
 }

@@ -7,14 +7,11 @@ use larder_watch::{Api, ByName, RequestError, RequestFailure, RequestPhase};
 use tokio::time::timeout;
 
 use super::{Entries, Unkept};
-use crate::{changes::Publisher, error::Error, metrics::Metrics};
+use crate::{error::Error, metrics::Metrics};
 
 /// The store of strategy `Get`. References are kept for status only.
-#[derive(Debug)]
 pub(crate) struct SimpleStore<K> {
     pub(crate) entries: Entries<Unkept<K>>,
-    /// Nothing ever changes unasked here.
-    pub(crate) changes: Publisher,
     metrics: Arc<dyn Metrics>,
     api: Api,
 }
@@ -23,7 +20,6 @@ impl<K: Object> SimpleStore<K> {
     pub(crate) fn new(api: Api, metrics: Arc<dyn Metrics>) -> Self {
         Self {
             entries: Entries::default(),
-            changes: Publisher::default(),
             metrics,
             api,
         }

@@ -38,9 +38,9 @@ use tokio_util::task::AbortOnDropHandle;
 
 pub(crate) use self::state::{Finding, WatchedState};
 use self::task::{Command, WatchTask};
-use super::{Cell, Entries, Entry, Reference, waiting::wait};
+use super::{Cell, Entries, Entry, Reference, StoreEntries as _, waiting::wait};
 use crate::{
-    changes::{ChangeKind, Publisher},
+    changes::ChangeKind,
     config::ManagerConfig,
     error::{Error, ErrorKind},
     metrics::Metrics,
@@ -55,7 +55,6 @@ const MAX_OBJECTS: usize = 50_000;
 #[derive(Debug)]
 pub(crate) struct WatchStoreInner<K: Object> {
     pub(crate) entries: Entries<WatchedState<K>>,
-    pub(crate) changes: Publisher,
     pub(crate) metrics: Arc<dyn Metrics>,
     /// For the task of the store.
     commands: mpsc::UnboundedSender<Command<K>>,
@@ -77,7 +76,7 @@ impl<K: Object> WatchStoreInner<K> {
         for entry in self.entries.all() {
             entry.cell.changed.notify_waiters();
         }
-        self.changes.close();
+        self.entries.changes.close();
     }
 
     /// Notes that a reader waits, and sends the task a command if it does not know.
@@ -111,7 +110,7 @@ impl<K: Object> WatchStoreInner<K> {
     /// Notifies the subscribers of news about an object. Returns whether there is any.
     fn notify(&self, entry: &Entry<WatchedState<K>>, event: Option<ChangeKind>) -> bool {
         if let Some(event) = &event {
-            self.changes.publish(&entry.key, event);
+            self.entries.changes.publish(&entry.key, event);
         }
         event.is_some()
     }
@@ -148,7 +147,6 @@ impl<K: Object> WatchStore<K> {
         let (commands, received) = mpsc::unbounded_channel();
         let inner = Arc::new(WatchStoreInner {
             entries: Entries::default(),
-            changes: Publisher::default(),
             metrics,
             commands,
             scopes: Mutex::default(),
@@ -187,7 +185,6 @@ impl<K: Object> WatchStore<K> {
 
     pub(crate) fn drop_reference(&self, entry: &Entry<dyn Cell<Object = K>>) {
         if let Some(entry) = self.inner.entries.remove(entry) {
-            self.inner.changes.forget(&entry.key);
             self.inner.send(Command::Removed(entry.cell.id));
         }
     }
@@ -271,11 +268,8 @@ impl<K: Object> WatchStore<K> {
             }
         }
         for entry in self.inner.entries.all() {
-            if entry.cell.state() != ObjectState::Immutable {
-                entry.cell.idle();
-            }
-            entry.cell.changed.notify_waiters();
+            entry.cell.idle();
         }
-        self.inner.changes.close();
+        self.inner.end();
     }
 }

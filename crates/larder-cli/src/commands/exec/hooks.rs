@@ -84,7 +84,7 @@ impl CommandHooks {
 
     /// An attempt is over, for this reason if it has failed.
     pub(super) fn ended(&mut self, id: HookId, failure: Option<&str>) {
-        let end = AttemptEnd::from(failure);
+        let end = AttemptEnd::of(failure, String::new());
         let Some(ended) = self.schedule.ended(id, &end, now()) else {
             return;
         };

@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use larder_objects::{Kind, ResourceVersion, SecretBytes};
-use larder_projection::{File, FileData, Origin, VolumePath};
+use larder_projection::{File, Origin, Value, VolumePath};
 
 use super::super::*;
 pub(super) use crate::testing::KubeletVolumes;
@@ -106,7 +106,7 @@ pub(super) fn projection<'a>(files: &[(&str, &str, Origin<'a>)]) -> Projection<'
     for (path, text, origin) in files {
         let path = VolumePath::parse(path).unwrap();
         let file = File {
-            data: FileData::Owned(SecretBytes::new(text.as_bytes().to_vec())),
+            data: Value::Secret(SecretBytes::new(text.as_bytes().to_vec())),
             mode: 0o400,
             owner: Some(1000),
         };

@@ -408,10 +408,10 @@ impl<K: Object> WatchedState<K> {
         }
     }
 
-    /// The watch was stopped: of the known state, only the version still counts.
+    /// The watch was stopped: of the known state, only the version still counts, unless the object cannot change.
     pub(super) fn idle(&self) {
         let mut known = self.known.lock();
-        if !matches!(known.state, KnownState::Removed) {
+        if !matches!(known.state, KnownState::Removed | KnownState::Immutable(_)) {
             known.state = KnownState::Idle;
         }
     }

@@ -390,9 +390,7 @@ impl<K: Object> WatchTask<K> {
         for target in idle {
             debug!(kind = K::TYPE.kind, target = %self.name(target), "stop idle watch");
             for object in self.members(target) {
-                if object.entry.cell.state() != ObjectState::Immutable {
-                    object.entry.cell.idle();
-                }
+                object.entry.cell.idle();
             }
             self.engine.stop(target);
         }
