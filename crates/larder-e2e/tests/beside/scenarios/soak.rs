@@ -216,7 +216,11 @@ pub(crate) async fn renewed_token_is_seen_by_sub_path(bed: &mut Bed) {
     let ns = bed.namespace().await;
     let token = json!({"serviceAccountToken": {"path": "k", "expirationSeconds": 600}});
     let volumes = json!([{"name": "token", "projected": {"sources": [token]}}]);
-    let web = asking(volumes, json!([by_sub_path("token", "/one")]));
+    let mut web = asking(volumes, json!([by_sub_path("token", "/one")]));
+    web["spec"]["serviceAccountName"] = "web".into();
+    bed.create(&json!({"apiVersion": "v1", "kind": "ServiceAccount",
+        "metadata": {"namespace": ns, "name": "web"}}))
+        .await;
     let web = bed.run_pod(&ns, &web).await;
     bed.start_larder().await;
     until_state(bed, &web, "c", "/one", "live").await;
