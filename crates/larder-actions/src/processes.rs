@@ -7,8 +7,8 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `cgroups` | the search by the IDs of containers |
-//! | `allowance` | how many mounts that search reads |
 //! | `search` | the search by mounts, for the containers of all pods at once |
+//! | `allowance` | how many mounts that search reads |
 //! | `shared_search` | one search at a time, whose result all waiting rounds share |
 //! | `pod_mounts` | the mounts in a pod's specification, and the container that has those of a namespace |
 //! | `volume_places` | recognizes volumes among the mounts of a namespace |

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `/healthz` | 200 while the agent works; 503 with a line for each problem otherwise, see [`Health`](crate::agent::Health) | both |
 //! | `/readyz` | 200 when all sources have reported and every pod has been tried; 503 before | both |
-//! | `/metrics` | Prometheus' text format | both |
+//! | `/metrics` | OpenMetrics' text format | both |
 //! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON | both |
 //! | `/statusz`, `/flagz`, `/configz` | Kubernetes' z-pages | both |
 //! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404 | socket |

@@ -18,12 +18,12 @@ use tokio::{
     signal::unix::{SignalKind, signal},
 };
 
-/// Threads for work that waits for a disk, a name server or a credential plugin. Name servers that do not answer take two:
-/// one of the API server's connections, one of the hooks' requests. More would not make a disk faster, and each keeps an
-/// arena of the allocator. Without this limit, as many would start as there are pods.
+/// Threads for work that waits for a disk, `/proc` or a credential plugin; names are looked up on threads of their own.
+/// More would not make a disk faster, and each keeps an arena of the allocator. Without this limit, as many would start
+/// as there are pods.
 const BLOCKING_THREADS: usize = 3;
-/// Time for work on blocking threads that nothing waits for any more: a write to a disk is finished, a name server or a
-/// disk that does not answer is not waited for.
+/// Time for work on blocking threads that nothing waits for any more: a write to a disk is finished, a disk that does not
+/// answer is not waited for.
 const LEFTOVERS_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Runs `work` on this thread: it is enough for work that waits for the network, and reuses the memory that it frees.

@@ -1,13 +1,18 @@
 //! Cost and speed of a node's watches, over TLS.
 //!
 //! ```text
-//! cargo bench -p larder --bench scale                          # 100, 500, 1000 and 2000 objects, on the embedded API
-//! server KUBEBUILDER_ASSETS=dir cargo bench -p larder --bench scale   # the same on etcd and kube-apiserver of that
-//! folder cargo bench -p larder --bench scale -- 5000                  # other numbers cargo bench -p larder --bench
-//! scale -- --namespace-scope     # one watch for the namespace instead of one for each object cargo bench -p larder
-//! --bench scale -- --sync-only           # no latencies; the node ends with all of its memory in use cargo bench -p
-//! larder --bench scale -- --kubeconfig FILE 500 # another API server, in namespace larder-bench --server-pid PID
-//! # if it runs on this machine: its CPU time
+//! # 100, 500, 1000 and 2000 objects, on the embedded API server
+//! cargo bench -p larder --bench scale
+//! # the same on the etcd and kube-apiserver of that folder
+//! KUBEBUILDER_ASSETS=DIR cargo bench -p larder --bench scale
+//! # other numbers
+//! cargo bench -p larder --bench scale -- 5000
+//! # one watch for the namespace instead of one for each object
+//! cargo bench -p larder --bench scale -- --namespace-scope
+//! # no latencies; the node ends with all of its memory in use
+//! cargo bench -p larder --bench scale -- --sync-only
+//! # another API server, in namespace larder-bench; with --server-pid PID its CPU time, if it runs on this machine
+//! cargo bench -p larder --bench scale -- --kubeconfig FILE 500
 //! ```
 //!
 //! Every row is a process of its own, so that nothing is left over from the row before; the server is another one. See

@@ -174,7 +174,7 @@ pub(super) const FIELDS: &[Field] = &[
         name: "subPathUpdates",
         form: "`Never`, `Annotated` or `Always`",
         default: "`Annotated`",
-        about: "Which mounts by `subPath` follow their volume in running containers: those of pods with the annotation `larder.dev/subpath-updates: \"true\"`, or of all pods but for ones with `\"false\"`. See [subpath.md](subpath.md) for what it needs.",
+        about: "Which `subPath` mounts follow their volume in running containers. `Annotated`: those of pods with the annotation `larder.dev/subpath-updates: \"true\"`. `Always`: all but those of pods with `\"false\"`. `Never`: none. What it needs: see subpath.md.",
         example: "Annotated",
     },
     Field {
