@@ -65,6 +65,7 @@ use self::{
     proc_directory::{ProcDirectory, number},
     search::PodNamespace,
     shared_search::SharedSearch,
+    volume_places::KnownPlaces,
 };
 pub use self::{
     cgroups::ContainerId,
@@ -171,6 +172,7 @@ struct ProcessesState {
     by_mounts: SharedSearch<Vec<PodNamespace>>,
     by_id: SharedSearch<BTreeMap<ContainerId, Vec<i32>>>,
     refusals: Refusals,
+    places: KnownPlaces,
 }
 
 impl Processes {
@@ -183,6 +185,7 @@ impl Processes {
             by_mounts: SharedSearch::default(),
             by_id: SharedSearch::default(),
             refusals: Refusals::default(),
+            places: KnownPlaces::default(),
         };
         Self {
             state: Arc::new(state),
@@ -293,8 +296,8 @@ impl Processes {
     }
 
     /// The places where this process sees volumes.
-    pub(crate) fn places(&self) -> io::Result<VolumePlaces> {
-        VolumePlaces::read(self.proc(), &self.state.root)
+    pub(crate) fn places(&self) -> io::Result<Arc<VolumePlaces>> {
+        self.state.places.get(self.proc(), &self.state.root)
     }
 
     fn namespace(&self, process: impl fmt::Display) -> io::Result<Namespace> {

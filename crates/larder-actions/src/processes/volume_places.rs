@@ -7,10 +7,15 @@ use std::{
     cmp::Reverse,
     collections::{BTreeSet, HashMap},
     ffi::OsString,
+    fs::File,
     io,
     ops::ControlFlow,
     path::{Path, PathBuf},
+    sync::Arc,
 };
+
+use parking_lot::Mutex;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::{
     mount_table::{MountLine, below, each_mount},
@@ -25,6 +30,33 @@ pub(crate) struct VolumePlaces {
     /// For each device, its directories below [`root`](Self::root) and where this process sees them. The first one of
     /// the device that the root is on is the root itself.
     places: HashMap<Box<[u8]>, Vec<(PathBuf, PathBuf)>>,
+}
+
+/// The places as of the last change of this process's mounts. A node with many pods has many of them.
+#[derive(Debug, Default)]
+pub(super) struct KnownPlaces(Mutex<Option<(File, Arc<VolumePlaces>)>>);
+
+impl KnownPlaces {
+    pub(super) fn get(&self, proc: &ProcDirectory, root: &Path) -> io::Result<Arc<VolumePlaces>> {
+        let mut known = self.0.lock();
+        if let Some((table, places)) = &*known
+            && !has_changed(table)?
+        {
+            return Ok(Arc::clone(places));
+        }
+        // Opened first, so that the next call notices what changes meanwhile.
+        let table = proc.open("self", "mountinfo")?;
+        let places = Arc::new(VolumePlaces::read(proc, root)?);
+        *known = Some((table, Arc::clone(&places)));
+        Ok(places)
+    }
+}
+
+/// Whether the mounts that `table` lists are others than when it was opened (proc(5)).
+fn has_changed(table: &File) -> io::Result<bool> {
+    let mut polled = [PollFd::new(table, PollFlags::PRI)];
+    poll(&mut polled, Some(&Timespec::default()))?;
+    Ok(polled[0].revents().contains(PollFlags::PRI))
 }
 
 /// What a mount shows of the agent's directory.

@@ -149,7 +149,12 @@ impl Pod {
         Inside::run(namespace.as_fd(), Bounds::of_look(), |inside| {
             let found = volume_mounts(|| inside.table(), &places, mounts).unwrap();
             let of_key = |mount: &&VolumeMount| mount.record.mount_point.ends_with("app.conf");
-            work(inside, found.unwrap().iter().find(of_key).unwrap(), &new, web)
+            work(
+                inside,
+                found.unwrap().iter().find(of_key).unwrap(),
+                &new,
+                web,
+            )
         })
     }
 }
@@ -782,4 +787,21 @@ async fn mounts_that_take_too_much_to_read_are_a_reason_and_not_a_wait() {
     };
     assert_eq!(look(late).unwrap_err().to_string(), "that takes too long");
     assert_eq!(look(bounds).unwrap().unwrap().len(), 1);
+}
+
+#[test]
+fn mounts_of_this_process_that_come_and_go_are_noticed() {
+    if !may_contain() {
+        return;
+    }
+    let node = Node::new();
+    let processes = node.processes();
+    let volume = node.volume("v");
+    let volume = volume.to_str().unwrap();
+    let is_place = || format!("{:?}", processes.places().unwrap()).contains(volume);
+    assert!(!is_place());
+    container::run("mount", &["-t", "tmpfs", "none", volume]);
+    assert!(is_place() && is_place());
+    container::run("umount", &[volume]);
+    assert!(!is_place());
 }
