@@ -110,7 +110,7 @@ impl Offline {
                 Manifest::Secret(secret) => {
                     offline.secrets.insert(key, Arc::new(secret));
                 }
-                Manifest::Service(service) => services.extend(ServiceFacts::new(&service)),
+                Manifest::Service(service) => services.extend(ServiceFacts::of_manifest(&service)),
                 Manifest::Node(node) => {
                     let facts = Arc::new(NodeFacts::new(&node));
                     offline.nodes.insert(key.name.into(), facts);

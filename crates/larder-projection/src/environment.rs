@@ -128,7 +128,7 @@ fn service_variables<'a>(
         };
         service_links::variables(service, |name, value| {
             let value = Variable {
-                value: Value::Owned(value.into_bytes()),
+                value,
                 origin: origin.clone(),
                 secret: false,
             };
