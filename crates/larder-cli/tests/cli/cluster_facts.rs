@@ -1,4 +1,5 @@
-//! What only a cluster knows, in `larder render`, `larder diff` and `larder exec`: addresses of Services.
+//! What only a cluster knows, in `larder render`, `larder diff` and `larder exec`: addresses of Services, and what
+//! controllers set in pods.
 
 use serde_json::{Value, json};
 
@@ -97,5 +98,124 @@ fn other_port_of_a_service_needs_a_restart() {
         };
         assert_eq!(*verdict, expected, "{report:#}");
         assert_eq!(report["unknown"][0]["what"], "clusterIP of service db");
+    }
+}
+
+/// A workload whose container has each of `fields` as a variable and as a file, named by their index.
+fn workload(kind: &str, spec: &str, fields: &[&str]) -> String {
+    let fields = fields.iter().enumerate();
+    let (variables, files): (Vec<_>, Vec<_>) = fields
+        .map(|(index, path)| {
+            let field = format!("fieldRef: {{fieldPath: \"{path}\"}}");
+            (
+                format!("{{name: V{index}, valueFrom: {{{field}}}}}"),
+                format!("{{path: f{index}, {field}}}"),
+            )
+        })
+        .unzip();
+    let (variables, files) = (variables.join(", "), files.join(", "));
+    let (group, policy) = match kind.ends_with("Job") {
+        true => ("batch", "Never"),
+        false => ("apps", "Always"),
+    };
+    let template = format!(
+        "{{metadata: {{labels: {{app: web}}}}, spec: {{restartPolicy: {policy}, volumes: [{{name: d, downwardAPI: {{items: \
+         [{files}, {{path: all, fieldRef: {{fieldPath: metadata.labels}}}}]}}}}], containers: [{{name: web, image: i, \
+         command: [a, $(JOB_COMPLETION_INDEX)], env: [{variables}], volumeMounts: [{{name: d, mountPath: /d}}]}}]}}}}"
+    );
+    let spec = match kind {
+        "CronJob" => format!(
+            "{{schedule: '* * * * *', jobTemplate: {{spec: {{{spec} template: {template}}}}}}}"
+        ),
+        _ => format!("{{{spec} selector: {{matchLabels: {{app: web}}}}, template: {template}}}"),
+    };
+    format!("{{apiVersion: {group}/v1, kind: {kind}, metadata: {{name: web}}, spec: {spec}}}")
+}
+
+#[test]
+fn what_controllers_set_in_pods_is_their_value_or_unknown() {
+    let label = |key: &str| format!("metadata.labels['{key}']");
+    for (kind, spec, key, expected) in [
+        ("Deployment", "", "pod-template-hash", None),
+        ("Deployment", "", "job-name", Some("")),
+        ("ReplicaSet", "", "pod-template-hash", Some("")),
+        ("DaemonSet", "", "controller-revision-hash", None),
+        ("DaemonSet", "", "pod-template-generation", None),
+        ("StatefulSet", "", "controller-revision-hash", None),
+        (
+            "StatefulSet",
+            "",
+            "statefulset.kubernetes.io/pod-name",
+            Some("web-0"),
+        ),
+        ("StatefulSet", "", "apps.kubernetes.io/pod-index", Some("0")),
+        (
+            "StatefulSet",
+            "ordinals: {start: 3},",
+            "apps.kubernetes.io/pod-index",
+            Some("3"),
+        ),
+        ("Job", "", "job-name", Some("web")),
+        ("Job", "", "batch.kubernetes.io/job-name", Some("web")),
+        ("Job", "", "controller-uid", None),
+        (
+            "Job",
+            "",
+            "batch.kubernetes.io/job-completion-index",
+            Some(""),
+        ),
+        (
+            "Job",
+            "completionMode: Indexed,",
+            "batch.kubernetes.io/job-completion-index",
+            None,
+        ),
+        ("Job", "manualSelector: true,", "controller-uid", Some("")),
+        ("CronJob", "", "batch.kubernetes.io/job-name", None),
+        ("CronJob", "", "batch.kubernetes.io/controller-uid", None),
+    ] {
+        let what = label(key);
+        let desk = Desk::with([("app.yaml", &workload(kind, spec, &[&what]))]);
+        let report = json_of(&desk, "render -f app.yaml -o json", 0);
+        let (web, volume) = (
+            &report["pods"][0]["containers"]["web"],
+            &report["pods"][0]["volumes"]["d"],
+        );
+        let value = &web["env"]["V0"];
+        assert_eq!(*value, expected.unwrap_or_default(), "{kind} {key}");
+        let is_unknown = json!(expected.is_none().then_some(&what));
+        assert_eq!(web["unknown"]["V0"], is_unknown, "{kind} {key}: {report:#}");
+        assert_eq!(
+            volume["unknown"]["f0"], is_unknown,
+            "{kind} {key}: {report:#}"
+        );
+        // All labels in one file.
+        let all = volume["unknown"]["all"].as_str();
+        let is_named = all.is_some_and(|all| all.contains(&format!("{key}=\"$({what})\"")));
+        assert_eq!(is_named, expected.is_none(), "{kind} {key}: {report:#}");
+    }
+}
+
+#[test]
+fn index_of_an_indexed_job_is_a_variable_that_is_known_when_it_runs() {
+    let (label, annotation) = (
+        "metadata.labels['batch.kubernetes.io/job-completion-index']",
+        "metadata.annotations['batch.kubernetes.io/job-completion-index']",
+    );
+    let stays =
+        "the command has $(JOB_COMPLETION_INDEX), which stays as it is: no variable has this name";
+    for kind in ["Job", "CronJob"] {
+        let found = rendered(&workload(
+            kind,
+            "completionMode: Indexed, completions: 3,",
+            &[annotation],
+        ));
+        assert_eq!(found["env"]["JOB_COMPLETION_INDEX"], "");
+        let unknown = json!({"V0": annotation, "JOB_COMPLETION_INDEX": label});
+        assert_eq!(found["unknown"], unknown);
+        assert_eq!(found.get("warnings"), None, "{found}");
+        let found = rendered(&workload(kind, "", &[annotation]));
+        assert_eq!(found["warnings"], json!([stays]));
+        assert_eq!(found["env"].get("JOB_COMPLETION_INDEX"), None);
     }
 }
