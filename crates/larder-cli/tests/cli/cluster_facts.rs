@@ -197,6 +197,16 @@ fn what_controllers_set_in_pods_is_their_value_or_unknown() {
 }
 
 #[test]
+fn command_is_told_which_files_are_empty() {
+    let desk = Desk::with([("app.yaml", &workload("Deployment", "", &["metadata.name"]))]);
+    let run = desk.run("exec -f app.yaml -- true");
+    assert_eq!(run.code, 0, "{run:?}");
+    let note = "not known here, so empty: V0 (metadata.name), all of volume d (metadata.labels['pod-template-hash']), \
+        f0 of volume d (metadata.name); --env";
+    assert!(run.stderr.contains(note), "{run:?}");
+}
+
+#[test]
 fn index_of_an_indexed_job_is_a_variable_that_is_known_when_it_runs() {
     let (label, annotation) = (
         "metadata.labels['batch.kubernetes.io/job-completion-index']",
