@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
-use larder_projection::{ContainerView, Inputs, Mount, Origin, Unknown, expand, pod_volumes};
+use larder_projection::{
+    ContainerView, Environment, Inputs, Mount, Origin, Unknown, expand, pod_volumes,
+};
 use serde_json::Value;
 
 use super::{
@@ -45,7 +47,7 @@ pub(super) fn of_container(
     });
     found.extend(hints.collect::<BTreeSet<_>>());
     found.extend(unexpanded(container, view));
-    found.extend(set_twice(pod.inputs, container));
+    found.extend(set_twice(pod.inputs, container, &view.environment));
     let variables = view.environment.iter();
     let of_secret = variables.filter(|(_, variable)| variable.secret);
     let with_newline = of_secret.filter(|(_, variable)| variable.value.ends_with(b"\n"));
@@ -109,7 +111,11 @@ fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Ve
 }
 
 /// Variables that are set more than once: the last one counts.
-fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
+fn set_twice(
+    inputs: &Inputs,
+    container: &ContainerView<'_>,
+    environment: &Environment<'_>,
+) -> Vec<String> {
     let mut by_name = BTreeMap::<String, Vec<String>>::new();
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
@@ -124,7 +130,19 @@ fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
             }
         }
     }
+    let is_absent = |wanted: (Kind, &str, &str)| {
+        let mut absent = environment.absent().iter();
+        absent.any(|one| wanted == (one.kind, one.name, one.key.unwrap_or(wanted.2)))
+    };
     for variable in container.env {
+        let source = variable.value_from.as_ref();
+        let map = source.and_then(|source| source.config_map_key_ref.as_ref());
+        let map = map.map(|key| (Kind::ConfigMap, &*key.name, &*key.key));
+        let secret = source.and_then(|source| source.secret_key_ref.as_ref());
+        let secret = secret.map(|key| (Kind::Secret, &*key.name, &*key.key));
+        if map.or(secret).is_some_and(is_absent) {
+            continue;
+        }
         let sources = by_name.entry(variable.name.clone()).or_default();
         sources.push("env".to_owned());
     }

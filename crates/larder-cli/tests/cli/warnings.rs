@@ -84,6 +84,19 @@ fn nothing_is_said_about_an_ordinary_pod() {
 }
 
 #[test]
+fn optional_key_that_is_missing_sets_nothing() {
+    let text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {A: x, B: x, C: x}}\n---\n\
+        apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: web\n    image: i\n    \
+        envFrom: [{configMapRef: {name: app}}]\n    env:\n    \
+        - {name: A, valueFrom: {configMapKeyRef: {name: app, key: none, optional: true}}}\n    \
+        - {name: B, valueFrom: {secretKeyRef: {name: none, key: b, optional: true}}}\n    \
+        - {name: C, valueFrom: {configMapKeyRef: {name: app, key: A, optional: true}}}\n";
+    let desk = Desk::with([("app.yaml", text)]);
+    let twice = "C: set by ConfigMap app, then by env; the last one counts";
+    assert_eq!(pod(&desk)["containers"]["web"]["warnings"], json!([twice]));
+}
+
+#[test]
 fn environment_that_the_kernel_rejects_is_named() {
     let service = |index: u32| {
         format!(
