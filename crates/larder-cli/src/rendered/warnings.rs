@@ -47,6 +47,7 @@ pub(super) fn of_container(
     });
     found.extend(hints.collect::<BTreeSet<_>>());
     found.extend(unexpanded(container, view));
+    found.extend(blocked(pod, view));
     found.extend(set_twice(pod.inputs, container, &view.environment));
     let variables = view.environment.iter();
     let of_secret = variables.filter(|(_, variable)| variable.secret);
@@ -66,6 +67,33 @@ fn is_missing(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> bool {
         return false;
     };
     projection.opaque.is_none() && files_below(&projection.payload, path).next().is_none()
+}
+
+/// Files that are mounted below a volume that is filled from objects. The kubelet makes a directory there, of each mount
+/// point, before it writes the volume (`pkg/volume/util/nested_volumes.go`).
+fn blocked(pod: &RenderedPod<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
+    let path = |mount: &Mount<'_>| mount.mount_path.trim_end_matches('/').to_owned();
+    let found = view.mounts.iter().filter_map(|mount| {
+        let (Some(part), None) = (&mount.sub_path, &mount.unknown_sub_path) else {
+            return None;
+        };
+        let projection = pod.projection(&mount.volume.name)?.as_ref().ok()?;
+        let is_file = |(below, ..): (&str, _, _)| below.is_empty();
+        files_below(&projection.payload, part).find(|file| is_file(*file))?;
+        let inner = path(mount);
+        let is_around = |outer: &&Mount<'_>| {
+            let below = inner.strip_prefix(&path(outer));
+            below.is_some_and(|below| below.starts_with('/'))
+        };
+        let around = view.mounts.iter().filter(is_around);
+        let outer = around.max_by_key(|outer| path(outer).len())?;
+        pod.projection(&outer.volume.name)?;
+        Some(format!(
+            "{inner}: a file cannot be mounted below {}, as volume {} gets a directory for it: the container does not start",
+            outer.mount_path, outer.volume.name
+        ))
+    });
+    found.collect()
 }
 
 fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Vec<String> {

@@ -84,6 +84,36 @@ fn nothing_is_said_about_an_ordinary_pod() {
 }
 
 #[test]
+fn file_mounted_below_a_volume_of_objects_is_named() {
+    let with = |around: &str, key: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{a: x, {key}: z}}}}\n---\n\
+            apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: web, image: i, \
+            volumeMounts: [{{name: v, mountPath: /etc/v/}}, {{name: o, mountPath: /etc/v/extra.conf, subPath: a}}, \
+            {{name: o, mountPath: /etc/v/dir}}, {{name: o, mountPath: /etc/vv, subPath: a}}]}}\n  \
+            volumes: [{{name: v, {around}}}, {{name: o, configMap: {{name: app}}}}]\n"
+        )
+    };
+    let warning = "/etc/v/extra.conf: a file cannot be mounted below /etc/v, as volume v gets a directory for it: \
+        the container does not start";
+    for (around, key, expected) in [
+        ("configMap: {name: app}", "b", json!([warning])),
+        // The directory takes the place of the key.
+        ("configMap: {name: app}", "extra.conf", json!([warning])),
+        (
+            "secret: {secretName: s, optional: true}",
+            "b",
+            json!([warning]),
+        ),
+        ("emptyDir: {}", "b", json!(null)),
+    ] {
+        let desk = Desk::with([("app.yaml", &with(around, key))]);
+        let found = &pod(&desk)["containers"]["web"]["warnings"];
+        assert_eq!(*found, expected, "{around} {key}");
+    }
+}
+
+#[test]
 fn optional_key_that_is_missing_sets_nothing() {
     let text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {A: x, B: x, C: x}}\n---\n\
         apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: web\n    image: i\n    \
