@@ -109,7 +109,7 @@ impl Assumptions {
     }
 
     /// An object that is missing or could not be read, or a key of it.
-    pub(crate) fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
+    pub fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
         let detail = key.map(|key| format!(" key {key}")).unwrap_or_default();
         let what = format!("{} {name}", kind.singular());
         if self.not_read.contains(&(kind, name.to_owned())) {
