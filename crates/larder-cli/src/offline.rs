@@ -10,14 +10,14 @@ use std::{
 };
 
 use crate::args::PodName;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{EnvVar, EnvVarSource, ObjectFieldSelector, Pod};
 use larder_objects::{
     ConfigMap, Kind, ObjectKey, Secret, SecretBytes,
     manifest::{Manifest, ManifestError, Manifests, most_similar},
 };
 use larder_projection::{
-    Assumptions, Inputs, Keyed, Needs, NodeFacts, ObjectPart, PodNameFact, ServiceFacts,
-    TrustBundle, TrustBundles, Unavailable, pod_volumes,
+    Assumptions, Inputs, Keyed, Needs, NodeFacts, ObjectPart, ServiceFacts, TrustBundle,
+    TrustBundles, Unavailable, pod_volumes,
 };
 
 /// Content of every service account token.
@@ -31,6 +31,9 @@ const ROOT_CA_KEY: &str = "ca.crt";
 /// The value in place of the cluster's certificate authorities.
 const PLACEHOLDER_CA: &str =
     "placeholder of the cluster's certificate authorities (larder works offline)\n";
+
+/// The field that has the index of a pod of an Indexed Job.
+const COMPLETION_INDEX: &str = "metadata.labels['batch.kubernetes.io/job-completion-index']";
 
 /// Whether objects that every cluster has are assumed where the manifests lack them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,11 +101,17 @@ impl Offline {
         for document in manifests.documents {
             let key = document.object.key();
             match document.manifest {
-                Manifest::Pod(pod) => {
-                    let name = cluster_name(&pod, document.workload.as_deref());
+                Manifest::Pod(mut pod) => {
+                    let mut set_fields = document.set_fields;
+                    if pod.metadata.generate_name.is_some() {
+                        set_fields.insert("metadata.name".to_owned(), None);
+                    }
+                    if set_fields.contains_key(COMPLETION_INDEX) {
+                        add_completion_index(&mut pod);
+                    }
                     let workload = document.workload.map(|name| format!("{name}, "));
                     let source = format!("{}{}", workload.unwrap_or_default(), document.origin);
-                    pods.push((*pod, source, name));
+                    pods.push((*pod, source, set_fields));
                 }
                 Manifest::ConfigMap(map) => {
                     offline.config_maps.insert(key, Arc::new(map));
@@ -110,7 +119,7 @@ impl Offline {
                 Manifest::Secret(secret) => {
                     offline.secrets.insert(key, Arc::new(secret));
                 }
-                Manifest::Service(service) => services.extend(ServiceFacts::new(&service)),
+                Manifest::Service(service) => services.extend(ServiceFacts::of_manifest(&service)),
                 Manifest::Node(node) => {
                     let facts = Arc::new(NodeFacts::new(&node));
                     offline.nodes.insert(key.name.into(), facts);
@@ -121,10 +130,9 @@ impl Offline {
         }
         offline.services = services.into();
         offline.trust_bundles = trust_bundles.into();
-        let pods = pods.into_iter().map(|(pod, source, name)| {
+        let pods = pods.into_iter().map(|(pod, source, set_fields)| {
             let mut inputs = offline.inputs(&pod);
-            // The name that it has in a cluster.
-            inputs.assumptions.pod_name = name;
+            inputs.assumptions.fields = set_fields;
             OfflinePod {
                 pod,
                 source,
@@ -354,13 +362,27 @@ fn known_elsewhere<K: Keyed>(
     }
 }
 
-/// The name that `pod` has in a cluster.
-fn cluster_name(pod: &Pod, workload: Option<&str>) -> PodNameFact {
-    let is_generated = workload.is_some() || pod.metadata.generate_name.is_some();
-    match workload.and_then(|workload| workload.strip_prefix("StatefulSet ")) {
-        Some(name) => PodNameFact::Other(format!("{name}-0")),
-        None if is_generated => PodNameFact::Generated,
-        None => PodNameFact::Same,
+/// Adds the variable that a pod of an Indexed Job has (kubernetes v1.36, `addCompletionIndexEnvVariables` in
+/// `pkg/controller/job/indexed_job_utils.go`): the last one, so no other variable can refer to it.
+fn add_completion_index(pod: &mut Pod) {
+    let Some(spec) = &mut pod.spec else { return };
+    let init = spec.init_containers.iter_mut().flatten();
+    for container in init.chain(&mut spec.containers) {
+        let variables = container.env.get_or_insert_default();
+        let name = "JOB_COMPLETION_INDEX";
+        if variables.iter().all(|variable| variable.name != name) {
+            variables.push(EnvVar {
+                name: name.to_owned(),
+                value_from: Some(EnvVarSource {
+                    field_ref: Some(ObjectFieldSelector {
+                        field_path: COMPLETION_INDEX.to_owned(),
+                        ..ObjectFieldSelector::default()
+                    }),
+                    ..EnvVarSource::default()
+                }),
+                ..EnvVar::default()
+            });
+        }
     }
 }
 

@@ -35,6 +35,7 @@
 //! );
 //! ```
 
+mod controllers;
 mod decode;
 mod error;
 mod files;
@@ -60,6 +61,7 @@ use k8s_openapi::api::{
 use smol_str::SmolStr;
 
 pub use self::{
+    controllers::SetFields,
     error::{ManifestError, Problem, Subject},
     files::{LEAVES, MAX_MANIFEST_BYTES, has_manifest_extension, is_manifest_name, read_manifest},
     generated::generated_name,
@@ -120,6 +122,8 @@ pub struct Document {
     /// The workload whose template this pod is, as `Deployment web`; `None` for an object that the manifest contains
     /// itself.
     pub workload: Option<String>,
+    /// What the workload's controller sets in the pod, which neither `object` nor `manifest` has.
+    pub set_fields: SetFields,
     /// The object as JSON: as written, but with namespace, with `stringData` folded into `data`, and for a pod with its
     /// UID. Defaults are not in it.
     pub object: RawObject,

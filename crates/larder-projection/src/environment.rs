@@ -128,7 +128,7 @@ fn service_variables<'a>(
         };
         service_links::variables(service, |name, value| {
             let value = Variable {
-                value: Value::Owned(value.into_bytes()),
+                value,
                 origin: origin.clone(),
                 secret: false,
             };
@@ -284,8 +284,8 @@ impl<'a> Builder<'a> {
                 return Ok(Some(of_unknown(unknown, Origin::Field(path))));
             }
             let version = field.api_version.as_deref();
-            let text = match assumptions.other_name(path) {
-                Some(name) => name,
+            let text = match assumptions.set_field(path) {
+                Some(text) => text,
                 None => variable_field(self.pod, node, version, path)?,
             };
             (text, Origin::Field(path))

@@ -114,14 +114,14 @@ pub struct EnvFile {
     pub content: SecretBytes,
 }
 
-/// The fields of a Service with a cluster IP that service variables need.
+/// The fields that service variables need of a Service with a cluster IP.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServiceFacts {
     /// Namespace of the Service.
     pub namespace: Box<str>,
     /// Name of the Service.
     pub name: Box<str>,
-    /// `spec.clusterIP`; neither empty nor `None`.
+    /// `spec.clusterIP`; not `None`. Empty if the Service gets one when it is created.
     pub cluster_ip: Box<str>,
     /// `spec.ports`, in list order.
     pub ports: Box<[ServicePortFacts]>,
@@ -146,9 +146,16 @@ impl ServiceFacts {
 
     /// The facts of `service`; `None` for one without cluster IP, which gives no variables.
     pub fn new(service: &Service) -> Option<Self> {
+        Self::of_manifest(service).filter(|facts| !facts.cluster_ip.is_empty())
+    }
+
+    /// The same from a manifest: the API server gives it a cluster IP when it is created, unless its type is
+    /// `ExternalName`. One with a status was created.
+    pub fn of_manifest(service: &Service) -> Option<Self> {
         let spec = service.spec.as_ref()?;
         let cluster_ip = spec.cluster_ip.as_deref().unwrap_or_default();
-        if matches!(cluster_ip, "" | "None") {
+        let gets_none = spec.type_.as_deref() == Some("ExternalName") || service.status.is_some();
+        if cluster_ip == "None" || cluster_ip.is_empty() && gets_none {
             return None;
         }
         let ports = spec.ports.as_deref().unwrap_or_default().iter();

@@ -48,7 +48,7 @@ pub use payload::{File, Payload, VolumePath, VolumePathError};
 pub use pod_certificate::PodCertificate;
 pub use token::{MAX_REFRESH_JITTER, Token};
 pub use trust_bundle::{TrustBundle, TrustBundleError, TrustBundles};
-pub use unknown::{Assumptions, ObjectPart, PodNameFact, Unknown, UnknownSource};
+pub use unknown::{Assumptions, ObjectPart, Unknown, UnknownSource};
 pub use value::Value;
 pub use volume::{
     PayloadError, Projection, SourceError, VolumeKind, fs_group, fs_user, project, token_paths,

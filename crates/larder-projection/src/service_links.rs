@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ServiceFacts;
+use crate::{ServiceFacts, Unknown, Value};
 
 /// The Services that a pod of `namespace` gets variables for, by name.
 ///
@@ -29,35 +29,45 @@ pub(crate) fn visible<'a>(
 }
 
 /// Hands each variable of `service` to `emit`, name and value.
-pub(crate) fn variables(service: &ServiceFacts, mut emit: impl FnMut(String, String)) {
+pub(crate) fn variables(service: &ServiceFacts, mut emit: impl FnMut(String, Value<'static>)) {
     let prefix = variable_name(&service.name);
     let host = &service.cluster_ip;
-    emit(format!("{prefix}_SERVICE_HOST"), host.to_string());
+    let text = |text: String| Value::Owned(text.into_bytes());
+    let with_host = |before: &str, after: &str| {
+        if !host.is_empty() {
+            return text([before, host, after].concat());
+        }
+        let unknown = Unknown::of_fact(format!("clusterIP of service {}", service.name));
+        let parts = [Ok(before.as_bytes()), Err(&unknown), Ok(after.as_bytes())];
+        Unknown::joined(parts.into_iter()).into()
+    };
+    emit(format!("{prefix}_SERVICE_HOST"), with_host("", ""));
     if let Some(first) = service.ports.first() {
-        emit(format!("{prefix}_SERVICE_PORT"), first.port.to_string());
+        let port = text(first.port.to_string());
+        emit(format!("{prefix}_SERVICE_PORT"), port);
     }
     for port in service.ports.iter().filter(|port| !port.name.is_empty()) {
         let name = variable_name(&port.name);
         emit(
             format!("{prefix}_SERVICE_PORT_{name}"),
-            port.port.to_string(),
+            text(port.port.to_string()),
         );
     }
     for (index, port) in service.ports.iter().enumerate() {
         let number = port.port;
         let protocol = port.protocol.to_lowercase();
         let url = if host.contains(':') {
-            format!("{protocol}://[{host}]:{number}")
+            with_host(&format!("{protocol}://["), &format!("]:{number}"))
         } else {
-            format!("{protocol}://{host}:{number}")
+            with_host(&format!("{protocol}://"), &format!(":{number}"))
         };
         if index == 0 {
             emit(format!("{prefix}_PORT"), url.clone());
         }
         let prefix = format!("{prefix}_PORT_{number}_{}", port.protocol.to_uppercase());
-        emit(format!("{prefix}_PROTO"), protocol);
-        emit(format!("{prefix}_PORT"), number.to_string());
-        emit(format!("{prefix}_ADDR"), host.to_string());
+        emit(format!("{prefix}_PROTO"), text(protocol));
+        emit(format!("{prefix}_PORT"), text(number.to_string()));
+        emit(format!("{prefix}_ADDR"), with_host("", ""));
         emit(prefix, url);
     }
 }
@@ -94,6 +104,7 @@ mod tests {
     fn check(service: &ServiceFacts, expected: Expect) {
         let mut shown = String::new();
         variables(service, |name, value| {
+            let value = String::from_utf8_lossy(&value);
             shown.extend([&name, "=", &value, "\n"]);
         });
         expected.assert_eq(&shown);

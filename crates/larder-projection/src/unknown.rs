@@ -2,14 +2,18 @@
 //!
 //! Such a value has no bytes. It is compared by what it is made of, so `$(POD_IP):80` and `$(POD_IP):81` differ.
 
-use std::{collections::BTreeSet, fmt, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Pod, ResourceFieldSelector};
-use larder_objects::{Kind, SecretBytes};
+use larder_objects::{Kind, SecretBytes, split_subscript};
 
 use crate::{
     NodeFacts,
-    downward::{host_ips, pod_ips, raw_pod_ip},
+    downward::{host_ips, pod_ips, quote, raw_pod_ip},
 };
 
 /// What a projection takes as unknown, instead of failing or leaving it empty. By default, nothing.
@@ -17,8 +21,8 @@ use crate::{
 pub struct Assumptions {
     /// Facts about the running pod and its node, unless pod or node have them.
     pub facts: bool,
-    /// What `metadata.name` is in a pod that a controller makes.
-    pub pod_name: PodNameFact,
+    /// Fields that something in the cluster sets when it makes the pod, by path: the value, or `None` if it is not known.
+    pub fields: BTreeMap<String, Option<String>>,
     /// What something in the cluster writes later, such as tokens and certificates, exists.
     pub written_later: bool,
     /// Objects and keys that are missing exist, except these; `None` assumes none.
@@ -30,27 +34,18 @@ pub struct Assumptions {
 /// Kind and name of an object, and a key of it or the whole.
 pub type ObjectPart = (Kind, String, Option<String>);
 
-/// The name of a pod in its cluster.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum PodNameFact {
-    /// The name that the pod has here.
-    #[default]
-    Same,
-    /// This one.
-    Other(String),
-    /// The API server appends random characters.
-    Generated,
-}
-
 impl Assumptions {
-    /// The source of `path` in a variable of `pod`, if it is unknown.
+    /// The source of `path` of `pod`, if it is unknown.
     pub(crate) fn field(&self, pod: &Pod, node: Option<&NodeFacts>, path: &str) -> Option<Unknown> {
         let has_node = || {
             let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
             name.is_some_and(|name| !name.is_empty())
         };
         let is_unknown = match path {
-            "metadata.name" => self.pod_name == PodNameFact::Generated,
+            "metadata.labels" => return self.with_lines(path, pod.metadata.labels.as_ref()),
+            "metadata.annotations" => {
+                return self.with_lines(path, pod.metadata.annotations.as_ref());
+            }
             "spec.nodeName" | "spec.host" => self.facts && !has_node(),
             "status.hostIP" | "status.hostIPs" => {
                 self.facts && node.is_none() && host_ips(pod, node).is_empty()
@@ -58,7 +53,7 @@ impl Assumptions {
             "status.podIP" | "status.podIPs" => {
                 self.facts && raw_pod_ip(pod).is_empty() && pod_ips(pod, node).is_empty()
             }
-            _ => false,
+            _ => self.fields.get(path).is_some_and(Option::is_none),
         };
         is_unknown.then(|| Unknown::of_fact(path))
     }
@@ -82,16 +77,39 @@ impl Assumptions {
         )))
     }
 
-    /// The name of the pod, if it is another one in its cluster.
-    pub(crate) fn other_name(&self, path: &str) -> Option<String> {
-        match &self.pod_name {
-            PodNameFact::Other(name) if path == "metadata.name" => Some(name.clone()),
-            _ => None,
+    /// All labels or annotations: the pod's `own`, and those that are set when it is made. `None` if these are known.
+    fn with_lines(&self, path: &str, own: Option<&BTreeMap<String, String>>) -> Option<Unknown> {
+        if self.fields.is_empty() {
+            return None;
         }
+        let set = self.fields.iter().filter_map(|(field, value)| {
+            let (base, key) = split_subscript(field)?;
+            (base == path).then_some((key, value.as_ref()))
+        });
+        let own = own.into_iter().flatten();
+        let mut all: BTreeMap<_, _> = own.map(|(key, value)| (&**key, Some(value))).collect();
+        all.extend(set);
+        all.values().find(|value| value.is_none())?;
+        let lines = all.iter().enumerate().flat_map(|(index, (key, value))| {
+            let end = if index == 0 { "" } else { "\n" };
+            let unknown = Unknown::of_fact(format!("{path}['{key}']"));
+            match value {
+                Some(value) => vec![Ok(format!("{end}{key}={}", quote(value)))],
+                None => vec![Ok(format!("{end}{key}=\"")), Err(unknown), Ok("\"".into())],
+            }
+        });
+        let lines: Vec<Result<String, Unknown>> = lines.collect();
+        let parts = lines.iter().map(|part| part.as_ref().map(String::as_bytes));
+        Some(Unknown::joined(parts))
+    }
+
+    /// The value of a field that is set when the pod is made.
+    pub(crate) fn set_field(&self, path: &str) -> Option<String> {
+        self.fields.get(path).cloned().flatten()
     }
 
     /// An object that is missing or could not be read, or a key of it.
-    pub(crate) fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
+    pub fn object(&self, kind: Kind, name: &str, key: Option<&str>) -> Option<Unknown> {
         let detail = key.map(|key| format!(" key {key}")).unwrap_or_default();
         let what = format!("{} {name}", kind.singular());
         if self.not_read.contains(&(kind, name.to_owned())) {

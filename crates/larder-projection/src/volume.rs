@@ -333,8 +333,8 @@ impl<'a> Collector<'a> {
             let path = &field.field_path;
             let data = match assumptions.field(self.pod, node, path) {
                 Some(unknown) => unknown.into(),
-                None => owned(match assumptions.other_name(path) {
-                    Some(name) => name.into_bytes(),
+                None => owned(match assumptions.set_field(path) {
+                    Some(text) => text.into_bytes(),
                     None => volume_field(self.pod, path)?.into_bytes(),
                 }),
             };

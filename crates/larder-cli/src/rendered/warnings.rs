@@ -6,7 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Volume;
 use larder_objects::Kind;
-use larder_projection::{ContainerView, Inputs, Mount, Origin, Unknown, expand, pod_volumes};
+use larder_projection::{
+    ContainerView, Environment, Inputs, Mount, Origin, Unknown, expand, pod_volumes,
+};
 use serde_json::Value;
 
 use super::{
@@ -45,7 +47,8 @@ pub(super) fn of_container(
     });
     found.extend(hints.collect::<BTreeSet<_>>());
     found.extend(unexpanded(container, view));
-    found.extend(set_twice(pod.inputs, container));
+    found.extend(blocked(pod, view));
+    found.extend(set_twice(pod.inputs, container, &view.environment));
     let variables = view.environment.iter();
     let of_secret = variables.filter(|(_, variable)| variable.secret);
     let with_newline = of_secret.filter(|(_, variable)| variable.value.ends_with(b"\n"));
@@ -64,6 +67,33 @@ fn is_missing(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> bool {
         return false;
     };
     projection.opaque.is_none() && files_below(&projection.payload, path).next().is_none()
+}
+
+/// Files that are mounted below a volume that is filled from objects. The kubelet makes a directory there, of each mount
+/// point, before it writes the volume (`pkg/volume/util/nested_volumes.go`).
+fn blocked(pod: &RenderedPod<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
+    let path = |mount: &Mount<'_>| mount.mount_path.trim_end_matches('/').to_owned();
+    let found = view.mounts.iter().filter_map(|mount| {
+        let (Some(part), None) = (&mount.sub_path, &mount.unknown_sub_path) else {
+            return None;
+        };
+        let projection = pod.projection(&mount.volume.name)?.as_ref().ok()?;
+        let is_file = |(below, ..): (&str, _, _)| below.is_empty();
+        files_below(&projection.payload, part).find(|file| is_file(*file))?;
+        let inner = path(mount);
+        let is_around = |outer: &&Mount<'_>| {
+            let below = inner.strip_prefix(&path(outer));
+            below.is_some_and(|below| below.starts_with('/'))
+        };
+        let around = view.mounts.iter().filter(is_around);
+        let outer = around.max_by_key(|outer| path(outer).len())?;
+        pod.projection(&outer.volume.name)?;
+        Some(format!(
+            "{inner}: a file cannot be mounted below {}, as volume {} gets a directory for it: the container does not start",
+            outer.mount_path, outer.volume.name
+        ))
+    });
+    found.collect()
 }
 
 fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Vec<String> {
@@ -109,7 +139,11 @@ fn unexpanded(container: &ContainerView<'_>, view: &RenderedContainer<'_>) -> Ve
 }
 
 /// Variables that are set more than once: the last one counts.
-fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
+fn set_twice(
+    inputs: &Inputs,
+    container: &ContainerView<'_>,
+    environment: &Environment<'_>,
+) -> Vec<String> {
     let mut by_name = BTreeMap::<String, Vec<String>>::new();
     for source in container.env_from {
         let prefix = source.prefix.as_deref().unwrap_or_default();
@@ -124,7 +158,19 @@ fn set_twice(inputs: &Inputs, container: &ContainerView<'_>) -> Vec<String> {
             }
         }
     }
+    let is_absent = |wanted: (Kind, &str, &str)| {
+        let mut absent = environment.absent().iter();
+        absent.any(|one| wanted == (one.kind, one.name, one.key.unwrap_or(wanted.2)))
+    };
     for variable in container.env {
+        let source = variable.value_from.as_ref();
+        let map = source.and_then(|source| source.config_map_key_ref.as_ref());
+        let map = map.map(|key| (Kind::ConfigMap, &*key.name, &*key.key));
+        let secret = source.and_then(|source| source.secret_key_ref.as_ref());
+        let secret = secret.map(|key| (Kind::Secret, &*key.name, &*key.key));
+        if map.or(secret).is_some_and(is_absent) {
+            continue;
+        }
         let sources = by_name.entry(variable.name.clone()).or_default();
         sources.push("env".to_owned());
     }

@@ -724,6 +724,43 @@ fn api_server_is_asked_for_named_objects_only() {
 }
 
 #[test]
+fn other_owner_or_mode_of_a_file_needs_a_restart() {
+    let pod = |user: &str, volume: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  {user}\n  containers: [{{name: web, image: i, \
+            volumeMounts: [{{name: v, mountPath: /v}}]}}]\n  volumes: [{{name: v, {volume}}}]\n"
+        )
+    };
+    let token = "projected: {sources: [{serviceAccountToken: {path: token}}]}";
+    let user = |user: u32| pod(&format!("securityContext: {{runAsUser: {user}}}"), token);
+    let restart = [("web", "restart")];
+    check_verdicts(&user(1000), &user(2000), &restart);
+    check_verdicts(&pod("", token), &user(2000), &restart);
+    let run = run(&user(1000), &user(2000), "");
+    let why = "needs a restart: modes or owners of files";
+    assert!(run.stdout.contains(why), "{run:?}");
+    let fields = |mode: &str| {
+        let field = "fieldRef: {fieldPath: metadata.name}";
+        pod(
+            "",
+            &format!("downwardAPI: {{{}}}", mode.replace("FIELD", field)),
+        )
+    };
+    for (from, to) in [
+        (
+            "items: [{path: a, FIELD}]",
+            "defaultMode: 0400, items: [{path: a, FIELD}]",
+        ),
+        (
+            "items: [{path: a, FIELD}]",
+            "items: [{path: a, mode: 0400, FIELD}]",
+        ),
+    ] {
+        check_verdicts(&fields(from), &fields(to), &restart);
+    }
+}
+
+#[test]
 fn api_server_that_is_not_there_is_an_error() {
     let desk = Desk::with([("new.yaml", FROM)]);
     let (server, _) = Server::start(&desk, "--kubeconfig-out kubeconfig");

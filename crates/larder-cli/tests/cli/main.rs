@@ -12,6 +12,7 @@ mod checkpoint;
 mod checkpoint_canaries;
 mod clean;
 mod cluster;
+mod cluster_facts;
 mod containers;
 mod descriptors;
 mod diff;

@@ -84,6 +84,49 @@ fn nothing_is_said_about_an_ordinary_pod() {
 }
 
 #[test]
+fn file_mounted_below_a_volume_of_objects_is_named() {
+    let with = |around: &str, key: &str| {
+        format!(
+            "{{apiVersion: v1, kind: ConfigMap, metadata: {{name: app}}, data: {{a: x, {key}: z}}}}\n---\n\
+            apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers:\n  - {{name: web, image: i, \
+            volumeMounts: [{{name: v, mountPath: /etc/v/}}, {{name: o, mountPath: /etc/v/extra.conf, subPath: a}}, \
+            {{name: o, mountPath: /etc/v/dir}}, {{name: o, mountPath: /etc/vv, subPath: a}}]}}\n  \
+            volumes: [{{name: v, {around}}}, {{name: o, configMap: {{name: app}}}}]\n"
+        )
+    };
+    let warning = "/etc/v/extra.conf: a file cannot be mounted below /etc/v, as volume v gets a directory for it: \
+        the container does not start";
+    for (around, key, expected) in [
+        ("configMap: {name: app}", "b", json!([warning])),
+        // The directory takes the place of the key.
+        ("configMap: {name: app}", "extra.conf", json!([warning])),
+        (
+            "secret: {secretName: s, optional: true}",
+            "b",
+            json!([warning]),
+        ),
+        ("emptyDir: {}", "b", json!(null)),
+    ] {
+        let desk = Desk::with([("app.yaml", &with(around, key))]);
+        let found = &pod(&desk)["containers"]["web"]["warnings"];
+        assert_eq!(*found, expected, "{around} {key}");
+    }
+}
+
+#[test]
+fn optional_key_that_is_missing_sets_nothing() {
+    let text = "{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {A: x, B: x, C: x}}\n---\n\
+        apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - name: web\n    image: i\n    \
+        envFrom: [{configMapRef: {name: app}}]\n    env:\n    \
+        - {name: A, valueFrom: {configMapKeyRef: {name: app, key: none, optional: true}}}\n    \
+        - {name: B, valueFrom: {secretKeyRef: {name: none, key: b, optional: true}}}\n    \
+        - {name: C, valueFrom: {configMapKeyRef: {name: app, key: A, optional: true}}}\n";
+    let desk = Desk::with([("app.yaml", text)]);
+    let twice = "C: set by ConfigMap app, then by env; the last one counts";
+    assert_eq!(pod(&desk)["containers"]["web"]["warnings"], json!([twice]));
+}
+
+#[test]
 fn environment_that_the_kernel_rejects_is_named() {
     let service = |index: u32| {
         format!(

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::{
-    Manifest, Problem, RawObject,
+    Manifest, Problem, RawObject, SetFields, controllers,
     kind::ObjectKind,
     normalize,
     typed::{decode, wrong_type},
@@ -34,6 +34,7 @@ pub(super) enum Recognized {
 /// A decoded object.
 pub(super) struct Decoded {
     pub(super) workload: Option<String>,
+    pub(super) set_fields: SetFields,
     pub(super) object: RawObject,
     pub(super) manifest: Manifest,
 }
@@ -188,6 +189,7 @@ fn typed(
     };
     Ok(Decoded {
         workload: None,
+        set_fields: SetFields::new(),
         object,
         manifest,
     })
@@ -238,6 +240,7 @@ fn workload(
 ) -> Result<Decoded, Problem> {
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or("");
     let name = format!("{} {}", text("/kind"), text("/metadata/name"));
+    let set_fields = controllers::set_fields(&value);
     let mut pod_value = normalize::pod_of_workload(value, template)?;
     if let Some(metadata) = metadata_mut(&mut pod_value) {
         normalize::set_uid(metadata);
@@ -249,6 +252,7 @@ fn workload(
     })?;
     Ok(Decoded {
         workload: Some(name),
+        set_fields,
         object,
         manifest: Manifest::Pod(pod),
     })

@@ -363,6 +363,7 @@ impl Loader {
     ) {
         let Decoded {
             workload,
+            set_fields,
             object,
             manifest,
         } = decoded;
@@ -388,6 +389,7 @@ impl Loader {
         self.manifests.documents.push(Document {
             origin,
             workload,
+            set_fields,
             object,
             manifest,
         });

@@ -3,8 +3,9 @@
 //! Invariants:
 //! 1. The differences of a container, applied to what it sees on the first side, give what it sees on the second. A
 //!    container that would not start sees nothing.
-//! 2. A difference that a running container cannot see needs a restart: of a variable, of a file that is mounted by
-//!    `subPath` and that larder does not replace, of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
+//! 2. A difference that a running container cannot see needs a restart: of a variable, of the owner or mode of a file,
+//!    which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of a mount or of the
+//!    definition of its volume, which Kubernetes does not change in a pod.
 //! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
 //! 4. An object is unreferenced if no pod of either side references it.
 
@@ -260,7 +261,10 @@ impl<'r> ContainerDiff<'r> {
         let sides = sides.map(|(path, edit)| (path.as_str(), edit.sides()));
         let has_other_mount = |path: &str| mounts.contains_key(path);
         let sub_paths = SubPathDiff::of(sides, has_other_mount, &shown, asks);
-        let has_new_start = !variables.is_empty() || !mounts.is_empty() || sub_paths.is_fixed();
+        let has_new_start = !variables.is_empty()
+            || !mounts.is_empty()
+            || sub_paths.is_fixed()
+            || has_other_permissions(&files);
         let verdict = match verdict {
             // It would start on both sides.
             Verdict::Same if has_new_start => Verdict::Restart,
@@ -277,6 +281,17 @@ impl<'r> ContainerDiff<'r> {
             unknown,
         }
     }
+}
+
+/// Whether the mode or owner of a file differs.
+pub(super) fn has_other_permissions(files: &Edits<String, MountedFile<'_>>) -> bool {
+    let mut edits = files.values();
+    edits.any(|edit| match edit {
+        Edit::Changed(from, to) => {
+            (from.file.mode, from.file.owner) != (to.file.mode, to.file.owner)
+        }
+        _ => false,
+    })
 }
 
 /// The variables, and those of objects that are not known.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use larder_projection::Mount;
 
 use super::{
-    compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict},
+    compare::{Comparison, ContainerDiff, Edit, PodDiff, Verdict, has_other_permissions},
     lines::{DiffLine, unified},
     sub_paths::SubPathDiff,
 };
@@ -37,6 +37,10 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
                 (!diff.variables.is_empty(), "variables"),
                 (!diff.mounts.is_empty(), "mounts"),
                 (diff.sub_paths.is_fixed(), &*sub_paths),
+                (
+                    has_other_permissions(&diff.files),
+                    "modes or owners of files",
+                ),
             ];
             let reasons = reasons.iter().filter(|(is_reason, _)| *is_reason);
             let reasons: Vec<_> = reasons.map(|(_, reason)| *reason).collect();

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{EnvVar, Pod, Volume};
 use larder_objects::{SecretBytes, manifest::Manifests};
 use larder_on_change::PodOutline;
 use larder_projection::{
-    ContainerKind, ContainerView, Environment, Inputs, VolumeKind, containers, environment,
-    pod_volumes,
+    ContainerKind, ContainerView, Environment, Inputs, Value, VolumeKind, containers, environment,
+    pod_volumes, project,
 };
 
 use crate::{
@@ -115,20 +115,29 @@ impl ExecTarget {
         }
     }
 
-    /// Prints which variables are empty because their values are not known.
+    /// Prints which variables and files are empty because their values are not known.
     pub(super) fn note_unknown(&self) {
         // Its errors are those of the start.
         let environment = self.environment().unwrap_or_default();
-        let unknown = environment.iter().chain(environment.opaque());
-        let unknown = unknown.filter_map(|(name, variable)| {
-            let sources = variable.value.unknown()?.sources();
+        let line = |name: String, value: &Value<'_>| {
+            let sources = value.unknown()?.sources();
             let sources: Vec<_> = sources.map(ToString::to_string).collect();
             Some(format!("{name} ({})", sources.join(", ")))
-        });
-        let unknown: Vec<_> = unknown.collect();
+        };
+        let variables = environment.iter().chain(environment.opaque());
+        let variables = variables.filter_map(|(name, one)| line(name.to_owned(), &one.value));
+        let mut unknown: Vec<_> = variables.collect();
+        if let Contents::Inputs(inputs) = &self.contents {
+            for volume in filled(self.volumes()) {
+                let projection = project(&self.pod, volume, inputs).unwrap_or_default();
+                unknown.extend(projection.payload.iter().filter_map(|(path, file)| {
+                    line(format!("{path} of volume {}", volume.name), &file.data)
+                }));
+            }
+        }
         if !unknown.is_empty() {
             output::note(format_args!(
-                "not known here, so empty: {}; --env NAME=VALUE sets one",
+                "not known here, so empty: {}; --env NAME=VALUE sets a variable",
                 unknown.join(", ")
             ));
         }

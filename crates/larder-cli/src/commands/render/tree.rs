@@ -206,10 +206,14 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
         variables => format!("environment: {}", count(variables, "variable")),
     };
     let mut branch = Branch::new().plain(heading);
-    let mut services: IndexMap<(&str, &str), usize> = IndexMap::new();
+    let mut services: IndexMap<(&str, &str), (usize, &str)> = IndexMap::new();
     for (name, variable) in environment.iter() {
         if let Origin::Service { namespace, name } = variable.origin {
-            *services.entry((namespace, name)).or_default() += 1;
+            let (count, unknown) = services.entry((namespace, name)).or_default();
+            *count += 1;
+            if variable.value.unknown().is_some() {
+                *unknown = ", <known when it runs: clusterIP>";
+            }
             continue;
         }
         let is_hidden = variable.secret && !shown.secrets;
@@ -228,8 +232,8 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
             line
         });
     }
-    for ((namespace, name), count) in services {
-        let text = format!("{count} variables of Service {namespace}/{name}");
+    for ((namespace, name), (count, unknown)) in services {
+        let text = format!("{count} variables of Service {namespace}/{name}{unknown}");
         branch.push(Branch::new().dim(text));
     }
     for (prefix, variable) in environment.opaque() {

@@ -211,6 +211,30 @@ fn render_names_what_only_a_running_pod_has() {
 }
 
 #[test]
+fn what_is_assumed_is_not_named_as_missing() {
+    let map = "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: app, namespace: prod}, data: {a: x}}\n";
+    let key = "valueFrom: {configMapKeyRef: {name: app, key: level}}";
+    let text = POD.replace("value: info", key);
+    let text = text.replace(
+        "mountPath: /tls",
+        "mountPath: /tls, subPathExpr: \"$(NONE)\"",
+    ) + map;
+    let desk = Desk::with([("app.yaml", &text)]);
+    let run = desk.run("render --assume-missing -f app.yaml");
+    assert_eq!(run.code, 1, "{run:?}");
+    for missing in ["not found", "has no key"] {
+        assert!(!run.stdout.contains(missing), "{run:?}");
+    }
+    let run = desk.run("render -f app.yaml");
+    for missing in [
+        "Secret shop-tls not found",
+        "ConfigMap app has no key level",
+    ] {
+        assert!(run.stdout.contains(missing), "{run:?}");
+    }
+}
+
+#[test]
 fn part_of_a_volume_that_is_not_known_differs_from_a_literal_one() {
     let pod = |sub_path: &str| {
         let mount = format!("volumeMounts: [{{name: tls, mountPath: /tls, {sub_path}}}]");

@@ -37,8 +37,11 @@ pub(super) fn missing_references(
         .chain(variables)
         .filter(|(.., optional)| *optional != Some(true));
     let objects = required.filter_map(|(user, kind, name, key, _)| {
+        let assumptions = &pod.inputs.assumptions;
+        let assumed = assumptions.object(kind, name, key.map(String::as_str));
         let (problem, hint) = match has_key(pod.inputs, kind, name, key) {
             Some(true) => return None,
+            _ if assumed.is_some() => return None,
             Some(false) => {
                 let key = key?;
                 let hint = did_you_mean(key, keys(pod.inputs, kind, name));
