@@ -350,7 +350,7 @@ fn managers(c: &mut Criterion) {
             cpu_time(|| {
                 for _ in 0..count {
                     manager.add_pod(Arc::clone(black_box(&added)));
-                    manager.update_pod(Arc::clone(black_box(&updated)));
+                    manager.add_pod(Arc::clone(black_box(&updated)));
                     manager.remove_pod(black_box(&updated));
                 }
             })
