@@ -439,7 +439,7 @@ async fn repaired_manifest_restores_its_pod_untouched() {
     agent.signal(Signal::TERM);
     put(&desk, "web.yaml", "kind: Pod\nmetadata: {");
     let mut agent = Agent::start(&desk);
-    agent.event("manifest rejected, keeping its last good content");
+    agent.event("manifest rejected");
     put(&desk, "web.yaml", &pod("web", "app"));
     agent.event("every manifest is readable or was removed, resuming removals");
     until("the pod", || {
