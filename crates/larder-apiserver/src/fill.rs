@@ -28,12 +28,12 @@ impl ApiServer {
     /// object or as JSON. It passes the same rules as over HTTP, but may state a status and a uid. A namespace that
     /// does not exist is created; an object that names none goes to `default`.
     ///
-    /// An object that differs in what an update may not change (most of a pod's spec, immutable data, a uid) is deleted
-    /// at once and created again.
+    /// An object that differs in what an update may not change (most of a pod's spec, a uid) is deleted at once and
+    /// created again, except a ConfigMap or Secret that is immutable.
     ///
     /// # Errors
     ///
-    /// The object is not of a known kind, or breaks a rule.
+    /// The object is not of a known kind, breaks a rule, or changes what is immutable.
     pub fn apply(&self, object: &impl Serialize) -> Result<Applied, ApiError> {
         let mut value = serde_json::to_value(object)
             .map_err(|_| ApiError::bad_request("the object has no JSON form"))?;
@@ -76,8 +76,12 @@ impl ApiServer {
         match self.writer().update(kind, &key, Part::Whole, params, make) {
             Ok(after) if after.object.version == before.version => Ok(Applied::Unchanged),
             Ok(_) => Ok(Applied::Changed),
-            // Another identity, or a change of what cannot change: a new object, if it could be one.
-            Err(error) if matches!(error.reason(), "Conflict" | "Invalid") => {
+            // Another identity, or a change of what cannot change: a new object, if it could be one. Who reads an
+            // immutable object would not notice a new one of its name.
+            Err(error)
+                if matches!(error.reason(), "Conflict" | "Invalid")
+                    && before.value()["immutable"] != true =>
+            {
                 if create(true).is_err_and(|rejected| rejected.reason() != "AlreadyExists") {
                     return Err(error);
                 }

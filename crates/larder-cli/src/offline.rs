@@ -232,6 +232,15 @@ impl Offline {
         }
     }
 
+    /// Whether the object is immutable, and `other` has other content for it or none.
+    pub(crate) fn is_immutable_change(&self, other: &Self, kind: Kind, key: &ObjectKey) -> bool {
+        let is_immutable = match kind {
+            Kind::ConfigMap => self.config_maps.get(key).is_some_and(|map| map.immutable),
+            Kind::Secret => self.secrets.get(key).is_some_and(|secret| secret.immutable),
+        };
+        is_immutable && !self.has_same_object(other, kind, key)
+    }
+
     /// Takes what something in the cluster writes as there, with unknown values.
     pub(crate) fn assume_written(&mut self) {
         for pod in &mut self.pods {

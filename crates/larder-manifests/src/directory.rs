@@ -282,10 +282,11 @@ impl ManifestDir {
         self.has_news = true;
         let known: HashSet<_> = before.iter().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
-            warn!(
-                problem = problem.as_str(),
-                "manifest rejected, keeping its last good content"
-            );
+            if self.catalogue.keeps_last_good(problem) {
+                warn!(problem, "manifest rejected, keeping its last good content");
+            } else {
+                warn!(problem, "manifest rejected");
+            }
         }
         let current: HashSet<_> = problems.iter().collect();
         for problem in before.iter().filter(|problem| !current.contains(problem)) {

@@ -128,7 +128,11 @@ impl Feed {
                 }
                 Err(error) => {
                     let reason = error.to_string();
-                    warn!(error = reason, object = %id, "object rejected, keeping its last good version");
+                    if self.held(&id).is_some() {
+                        warn!(error = reason, object = %id, "object rejected, keeping its last good version");
+                    } else {
+                        warn!(error = reason, object = %id, "object rejected");
+                    }
                     self.rejected.insert(id, reason);
                 }
             }
@@ -158,16 +162,18 @@ impl Feed {
 
     fn upsert(&self, id: &ObjectId, object: RawObject) -> Result<(), ApiError> {
         let object = match &self.placement {
-            Some(placement) if id.kind == "Pod" => placement.complete(object, || {
-                let key = &id.key;
-                self.server
-                    .get(ApiKind::of_name("Pod")?, &key.namespace, &key.name)
-            }),
+            Some(placement) if id.kind == "Pod" => placement.complete(object, || self.held(id)),
             _ => object,
         };
         let applied = self.server.apply(&*object)?;
         debug!(object = %id, ?applied, "applied");
         Ok(())
+    }
+
+    /// The object as the server has it.
+    fn held(&self, id: &ObjectId) -> Option<Value> {
+        let kind = ApiKind::of_name(&id.kind)?;
+        self.server.get(kind, &id.key.namespace, &id.key.name)
     }
 }
 

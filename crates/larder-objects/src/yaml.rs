@@ -381,13 +381,21 @@ impl<'a> Builder<'a> {
                 break;
             }
             let line = self.line(span);
-            let is_merge_key =
-                matches!(&event, Event::Scalar(text, ScalarStyle::Plain, _, None) if text == "<<");
+            let is_merge_key = is_merge_key(&event);
+            if is_merge_key
+                && self.kubernetes.is_some()
+                && !(entries.is_empty() && merged.is_empty())
+            {
+                let problem = "to Kubernetes, a merge key (<<) wins over what stands before it: write one, as the first \
+                               key; it takes several mappings as [*a, *b]";
+                return Err(Error::syntax(line, problem));
+            }
             let key = self.node(event, span)?;
             let (event, span) = self.expect_next()?;
+            let is_alias = matches!(event, Event::Alias(_));
             let value = self.node(event, span)?;
             if is_merge_key {
-                merged.extend(merge_sources(value)?);
+                merged.extend(merge_sources(value, is_alias)?);
             } else {
                 entries.push((key_name(key)?, value, line));
             }
@@ -444,11 +452,27 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// What `<<: value` brings in: a mapping, or several in a sequence, of which the earlier win.
-fn merge_sources(value: Node) -> Result<Vec<(String, Node)>, Error> {
+/// Whether the node that begins with `event` is a merge key, if it is a key (`go.yaml.in/yaml/v2`, `decode.go`).
+fn is_merge_key(event: &Event<'_>) -> bool {
+    let Event::Scalar(text, style, _, tag) = event else {
+        return false;
+    };
+    let tag = tag
+        .as_deref()
+        .map(|tag| [tag.handle(), tag.suffix()].concat());
+    let is_merge = match tag.as_deref() {
+        None => *style == ScalarStyle::Plain,
+        Some(tag) => matches!(tag, "!" | "tag:yaml.org,2002:merge"),
+    };
+    is_merge && text == "<<"
+}
+
+/// What `<<: value` brings in: a mapping, or several in a sequence, of which the earlier win. As in Kubernetes, an alias
+/// stands for no sequence.
+fn merge_sources(value: Node, is_alias: bool) -> Result<Vec<(String, Node)>, Error> {
     let line = value.line;
     let sources = match value.content {
-        Content::Sequence(nodes) => nodes,
+        Content::Sequence(nodes) if !is_alias => nodes,
         _ => vec![value],
     };
     let mut entries = Vec::new();

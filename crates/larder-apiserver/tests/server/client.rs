@@ -515,7 +515,7 @@ async fn defaults_are_filled_and_broken_rules_named() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn immutable_fields_are_rejected_over_http_and_recreated_from_a_manifest() {
+async fn fields_that_cannot_change_are_rejected_over_http_and_recreated_from_a_manifest() {
     let server = server();
     let maps: Api<ConfigMap> = Api::default_namespaced(client(&server));
     let pods: Api<Pod> = Api::default_namespaced(client(&server));
@@ -532,14 +532,11 @@ async fn immutable_fields_are_rejected_over_http_and_recreated_from_a_manifest()
         server.apply(&manifest("1", "u1")).unwrap(),
         Applied::Unchanged
     );
-    assert_eq!(
-        server.apply(&manifest("2", "u2")).unwrap(),
-        Applied::Changed
-    );
-    assert_eq!(
-        maps.get("a").await.unwrap().metadata.uid.as_deref(),
-        Some("u2")
-    );
+    // Immutable data stays as it is in either way.
+    let error = server.apply(&manifest("2", "u1")).unwrap_err();
+    let rule = "data: Forbidden: field is immutable when `immutable` is set";
+    assert!(error.to_string().contains(rule), "{error}");
+    assert_eq!(maps.get("a").await.unwrap().data, config_map("a", "1").data);
 
     let created = pods
         .create(&PostParams::default(), &pod("p", "n1"))

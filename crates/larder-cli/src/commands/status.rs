@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 pub(super) use self::report::is_failing;
 use self::{
-    progress::waiting_for,
+    progress::{NAMED_PODS, hiding, waiting_for},
     report::{explanation, is_settled, overview},
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     args::{HealthCheck, StatusArgs, StatusOutput},
     outcome::{Failure, partial_if},
     output::{
-        self, Style,
+        self, Style, because, first_names,
         json::write_json,
         jsonpath::Template,
         progress::Progress,
@@ -73,7 +73,13 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     let missing = print(args, &status)?;
     if !is_delivered {
         let timeout = args.timeout.as_secs_f64();
-        let error = anyhow!("not everything was delivered within {timeout} s");
+        let hiding = if args.pods.is_empty() {
+            hiding(&status)
+        } else {
+            Vec::new()
+        };
+        let why = because(&first_names(&hiding, NAMED_PODS));
+        let error = anyhow!("not everything was delivered within {timeout} s{why}");
         output::error(error.as_ref());
     }
     Ok(partial_if(!is_delivered || missing))
@@ -107,10 +113,11 @@ fn wait(
     }
 }
 
-/// Whether the named pods are delivered; without names, all pods of all sources.
+/// Whether the named pods are delivered; without names, all pods of all sources, which can be read.
 fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
     let (status, missing) = selected(args, status);
-    let has_all = !args.pods.is_empty() || status.silent_sources.is_empty();
+    let is_known = status.silent_sources.is_empty() && hiding(&status).is_empty();
+    let has_all = !args.pods.is_empty() || is_known;
     has_all && missing.is_empty() && status.pods.iter().all(is_settled)
 }
 

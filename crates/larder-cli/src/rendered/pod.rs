@@ -5,14 +5,15 @@ use std::collections::{BTreeMap, HashSet};
 use indexmap::IndexMap;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use larder_actions::subpaths::ANNOTATION;
+use larder_objects::ObjectKey;
 use larder_on_change::{
     PodOutline,
     parse::{AllowedActions, AnnotatedHooks, annotated_hooks},
 };
 use larder_projection::{
-    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, PayloadError,
-    Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts, pod_volumes, project,
-    used_volumes,
+    ContainerView, Environment, EnvironmentError, Inputs, MountError, MountTable, Origin,
+    PayloadError, Projection, RuntimeFeatures, VolumeKind, containers, environment, mounts,
+    pod_volumes, project, used_volumes,
 };
 
 use crate::offline::{Offline, OfflinePod};
@@ -122,6 +123,17 @@ impl<'a> RenderedPod<'a> {
 
     pub(crate) fn name(&self) -> &'a str {
         self.pod.metadata.name.as_deref().unwrap_or("")
+    }
+
+    /// The immutable object that is the `origin` of something, if the manifests of `to` change or lack it: containers
+    /// that run keep what they see of it.
+    pub(crate) fn pinned(&self, to: &Self, origin: &Origin<'_>) -> Option<String> {
+        let Origin::Key { kind, name, .. } = origin else {
+            return None;
+        };
+        let key = ObjectKey::new(self.namespace(), *name);
+        let is_pinned = self.offline.is_immutable_change(to.offline, *kind, &key);
+        is_pinned.then(|| format!("{} {name}", kind.object_type().singular))
     }
 
     /// The content of the volume `name`; `None` if it is not filled from objects.

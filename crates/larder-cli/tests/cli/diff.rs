@@ -88,6 +88,44 @@ fn check_verdicts(from: &str, to: &str, expected: &[(&str, &str)]) {
 }
 
 #[test]
+fn change_of_an_immutable_object_needs_a_restart() {
+    let hook = "{name: web, namespace: prod, annotations: {larder.dev/on-change: 'signal:SIGHUP'}}";
+    let pod = POD.replace("{name: web, namespace: prod}", hook);
+    let immutable = |data: &str| map(data) + "immutable: true\n";
+    let (one, two) = ("{a: '1', b: '1'}", "{a: '2', b: '1'}");
+    let base = [&*pod, &immutable(one)].concat();
+    let restart = [("side", "same"), ("web", "restart")];
+    // The API server rejects each of these; one that is deleted and made anew is not seen either.
+    for to in [immutable(two), map(two), immutable("{b: '1'}")] {
+        check_verdicts(&base, &[&*pod, &to].concat(), &restart);
+    }
+    let changed = [&*pod, &immutable(two)].concat();
+    let report = diff(&base, &changed);
+    assert_eq!(
+        report["pods"][0]["containers"]["web"]["immutable"],
+        json!(["configmap app"])
+    );
+    assert_eq!(report["pods"][0]["hooks"], Value::Null, "{report:#}");
+    for format in ["tree", "markdown", "html"] {
+        let shown = run(&base, &changed, &format!("-o {format}")).stdout;
+        let why = "needs a restart: an immutable object (the API server rejects this change;";
+        assert!(shown.contains(why), "{shown}");
+    }
+    // It becomes immutable with this change, or its data stays as it is.
+    let before = [&*pod, &map(one)].concat();
+    let live = [("side", "same"), ("web", "live")];
+    check_verdicts(&before, &changed, &live);
+    check_verdicts(&before, &base, &[]);
+    let secret = |value: &str| secret(&format!("{{key: {value}}}")) + "immutable: true\n";
+    let with = |value: &str| [&*base, &secret(value)].concat();
+    check_verdicts(
+        &with("one"),
+        &with("two"),
+        &[("side", "restart"), ("web", "same")],
+    );
+}
+
+#[test]
 fn verdict_follows_from_what_a_running_container_sees() {
     let data = map("{level: info, a: '1', b: '1'}");
     let base = [POD, &data].concat();

@@ -13,7 +13,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, geteuid, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::{Instant, sleep};
 
 use crate::{Desk, Run};
@@ -439,7 +439,7 @@ async fn repaired_manifest_restores_its_pod_untouched() {
     agent.signal(Signal::TERM);
     put(&desk, "web.yaml", "kind: Pod\nmetadata: {");
     let mut agent = Agent::start(&desk);
-    agent.event("manifest rejected, keeping its last good content");
+    agent.event("manifest rejected");
     put(&desk, "web.yaml", &pod("web", "app"));
     agent.event("every manifest is readable or was removed, resuming removals");
     until("the pod", || {
@@ -450,6 +450,37 @@ async fn repaired_manifest_restores_its_pod_untouched() {
     put(&desk, "app.yaml", &config_map("app", "a: '2'"));
     until("the edit", || {
         key(&desk, "web", "a").as_deref() == Some("2")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn edit_of_immutable_data_is_rejected() {
+    let desk = desk();
+    let map = |value: &str| config_map("app", &format!("a: '{value}'")) + "immutable: true\n";
+    put(&desk, "app.yaml", &map("1"));
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    put(&desk, "app.yaml", &map("2"));
+    let event = agent.event("object rejected, keeping its last good version");
+    let rule = "data: Forbidden: field is immutable when `immutable` is set";
+    assert!(event["error"].as_str().unwrap().contains(rule), "{event}");
+    until("the problem in the status", || {
+        let problem = status(&desk)["problems"][0].to_string();
+        problem.contains("ConfigMap default/app") && problem.contains(rule)
+    })
+    .await;
+    assert_eq!(key(&desk, "web", "a").as_deref(), Some("1"));
+    // Made anew, it is another object.
+    fs::remove_file(desk.path().join("m/app.yaml")).unwrap();
+    until("the problem to go", || {
+        status(&desk)["problems"] == json!([])
+    })
+    .await;
+    put(&desk, "app.yaml", &map("2"));
+    put(&desk, "new.yaml", &pod("new", "app"));
+    until("the new object", || {
+        key(&desk, "new", "a").as_deref() == Some("2")
     })
     .await;
 }

@@ -123,6 +123,34 @@ fn wait_reports_pending_pods_and_reasons_once_per_change() {
 }
 
 #[test]
+fn wait_for_all_pods_includes_those_of_rejected_manifests() {
+    let desk = desk();
+    let bad = pod("bad", "app").replace("image: i, ", "");
+    put(&desk, "bad.yaml", &bad);
+    put(&desk, "syn.yaml", "kind: Pod\nmetadata: {");
+    let mut agent = Agent::start(&desk);
+    for _ in 0..2 {
+        // There is no last good content.
+        agent.event("manifest rejected");
+    }
+    agent.summary();
+    let wait = "status --root-dir root --wait --timeout";
+    let run = desk.run(&format!("{wait} 10m default/web"));
+    assert_eq!(run.code, 0, "{run:?}");
+    let run = desk.run(&format!("{wait} 100ms"));
+    assert_eq!(run.code, 1, "{run:?}");
+    for part in [
+        "not everything was delivered within 0.1 s: m/bad.yaml: ",
+        ", m/syn.yaml: ",
+    ] {
+        assert!(run.stderr.contains(part), "{part}: {run:?}");
+    }
+    std::fs::remove_file(desk.path().join("m/syn.yaml")).unwrap();
+    put(&desk, "bad.yaml", &pod("bad", "app"));
+    assert_eq!(desk.run(&format!("{wait} 10m")).code, 0);
+}
+
+#[test]
 fn wait_for_an_agent_that_never_runs_ends_with_1() {
     let run = Desk::with([]).run("status --root-dir root --wait --timeout 1ms");
     assert_eq!((run.code, &*run.stdout), (1, ""));

@@ -84,6 +84,8 @@ pub(super) struct Catalogue {
 struct FileState {
     objects: BTreeMap<ObjectId, Held>,
     problems: Vec<String>,
+    /// Whether some of the objects are of its last good content.
+    keeps_last_good: bool,
 }
 
 /// One object of a file.
@@ -122,6 +124,7 @@ impl Catalogue {
             state.objects.insert(id.clone(), held);
             objects.insert(id, object);
         }
+        state.keeps_last_good = state.objects.len() > objects.len();
         objects
     }
 
@@ -152,6 +155,12 @@ impl Catalogue {
     pub(super) fn is_broken(&self, file: &Path) -> bool {
         let state = self.files.get(file);
         state.is_some_and(|state| !state.problems.is_empty())
+    }
+
+    /// Whether the file with this problem keeps objects of its last good content.
+    pub(super) fn keeps_last_good(&self, problem: &String) -> bool {
+        let mut keeping = self.files.values().filter(|state| state.keeps_last_good);
+        keeping.any(|state| state.problems.contains(problem))
     }
 
     /// The problems of all files, in their order.

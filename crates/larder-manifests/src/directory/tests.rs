@@ -60,10 +60,13 @@ async fn the_first_look_finds_everything_and_pods_come_last() {
     fs::write(directory.path().join("a.yaml"), pod).unwrap();
     fs::write(directory.path().join("b.yaml"), config_map("app", "x")).unwrap();
     fs::write(directory.path().join("ignored.txt"), "}").unwrap();
-    fs::write(directory.path().join(".hidden.yaml"), "}").unwrap();
+    // kubectl reads hidden files, too.
+    fs::write(directory.path().join(".c.yaml"), config_map("hidden", "y")).unwrap();
+    fs::write(directory.path().join("..data.yaml"), "}").unwrap();
+    fs::write(directory.path().join(".#a.yaml"), "}").unwrap();
     fs::create_dir(directory.path().join("directory.yaml")).unwrap();
     let (follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
-    assert_eq!(summary(&changes), "app=x web");
+    assert_eq!(summary(&changes), "app=x hidden=y web");
     assert!(follower.problems().is_empty());
 }
 

@@ -123,9 +123,10 @@ impl Loader {
     }
 }
 
-/// Whether a directory entry of this name is a manifest of a directory that is followed: no hidden file.
+/// Whether a directory entry of this name is a manifest of a directory that is followed: no lock of Emacs (`.#a.yaml`),
+/// and none of a ConfigMap volume's own links (`..data`).
 pub fn is_manifest_name(name: &str) -> bool {
-    !name.starts_with('.') && has_manifest_extension(Path::new(name))
+    !name.starts_with(".#") && !name.starts_with("..") && has_manifest_extension(Path::new(name))
 }
 
 /// Whether kubectl takes the file at `path` for a manifest when it reads a directory; `.yaml` is one.

@@ -329,3 +329,49 @@ fn what_kubernetes_lacks_is_refused_in_manifests_only() {
         assert_eq!(read(taken, true), Ok(1), "{taken:?}");
     }
 }
+
+/// What kubectl (1.32) makes of merge keys; an error where it fails, or where its order of precedence differs.
+#[test]
+fn merge_keys_mean_what_they_mean_to_kubernetes() {
+    let sources = "a: &a {k: a, x: a}\nb: &b {k: b, z: b}\nc: &c {<<: *a, x: c}\ns: &s [*a, *b]\n";
+    let first = "write one, as the first key";
+    let takes = "takes a mapping or a sequence of mappings";
+    for (mapping, expected) in [
+        ("{<<: *a, k: own}", r#"{"k":"own","x":"a"}"#),
+        ("{<<: [*a, *b]}", r#"{"k":"a","x":"a","z":"b"}"#),
+        ("{<<: [*b, *a], x: own}", r#"{"k":"b","x":"own","z":"b"}"#),
+        ("{<<: *c, k: own}", r#"{"k":"own","x":"c"}"#),
+        ("{<<: [*c, *b]}", r#"{"k":"a","x":"c","z":"b"}"#),
+        ("{<<: {k: 1, <<: *a}}", first),
+        ("{<<: {k: 1}, x: 2}", r#"{"k":1,"x":2}"#),
+        ("{<<: [], x: 2}", r#"{"x":2}"#),
+        ("\n  <<: *a\n  k: null", r#"{"k":null,"x":"a"}"#),
+        ("{\"<<\": x, k: own}", r#"{"<<":"x","k":"own"}"#),
+        ("{!!str <<: x, k: own}", r#"{"<<":"x","k":"own"}"#),
+        ("{! <<: *a, k: own}", r#"{"k":"own","x":"a"}"#),
+        ("{!!merge \"<<\": *a, k: own}", r#"{"k":"own","x":"a"}"#),
+        ("{k: own, <<: *a}", first),
+        ("\n  k: own\n  <<: *a", first),
+        ("{<<: *a, <<: *b}", first),
+        ("{<<: *s}", takes),
+        ("{<<: [*s]}", takes),
+        ("{<<: [[*a]]}", takes),
+        ("{<<: null}", takes),
+        ("{<<: x}", takes),
+    ] {
+        let mut limits = limits(1 << 20);
+        limits.as_kubernetes = true;
+        let text = format!("{sources}m: {mapping}\n");
+        let read = match parse(
+            Chunk {
+                text: &text,
+                line: 1,
+            },
+            &mut limits,
+        ) {
+            Ok(mut documents) => documents[0].take_value()["m"].to_string(),
+            Err(error) => error.problem,
+        };
+        assert!(read.contains(expected), "{mapping}: {read}");
+    }
+}

@@ -4,8 +4,8 @@
 //! 1. The differences of a container, applied to what it sees on the first side, give what it sees on the second. A
 //!    container that would not start sees nothing.
 //! 2. A difference that a running container cannot see needs a restart: of a variable, of the owner or mode of a file,
-//!    which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of a mount or of the
-//!    definition of its volume, which Kubernetes does not change in a pod.
+//!    which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of an immutable object,
+//!    of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
 //! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
 //! 4. An object is unreferenced if no pod of either side references it.
 
@@ -15,7 +15,7 @@ use std::{
 };
 
 use larder_objects::{Kind, ObjectKey};
-use larder_projection::{ContainerView, Environment, Mount, Variable};
+use larder_projection::{ContainerView, Environment, Mount, Origin, Variable};
 
 use super::{
     hooks::{FiredHook, fired_hooks},
@@ -60,6 +60,8 @@ pub(super) struct ContainerDiff<'r> {
     pub(super) files: Edits<String, MountedFile<'r>>,
     pub(super) mounts: Edits<&'r str, &'r Mount<'r>>,
     pub(super) sub_paths: SubPathDiff,
+    /// The immutable objects whose changes are among the differences.
+    pub(super) immutable: BTreeSet<String>,
     /// What is not known of it on a side.
     pub(super) unknown: BTreeSet<String>,
 }
@@ -102,6 +104,11 @@ impl<T: Copy> Edit<T> {
             Self::Removed(from) => (Some(from), None),
             Self::Changed(from, to) => (Some(from), Some(to)),
         }
+    }
+
+    fn values(&self) -> impl Iterator<Item = T> {
+        let (from, to) = self.sides();
+        from.into_iter().chain(to)
     }
 }
 
@@ -159,6 +166,7 @@ impl<'r> PodDiff<'r> {
     ) -> Option<Self> {
         let (from, to) = sides.sides();
         let asks = to.is_some_and(RenderedPod::updates_sub_paths);
+        let pinned = |origin: &Origin<'_>| from?.pinned(to?, origin);
         let before = from.into_iter().flat_map(contents);
         let mut before: HashMap<_, _> = before.map(|(view, one)| (view.name, one)).collect();
         let after = to.into_iter().flat_map(contents);
@@ -168,7 +176,7 @@ impl<'r> PodDiff<'r> {
                 let found = sources
                     .filter_map(|source| Some((source.what.to_string(), to?.key_hint(source)?)));
                 hints.extend(found);
-                ContainerDiff::new(view, before.remove(view.name), Some(one), asks)
+                ContainerDiff::new(view, before.remove(view.name), Some(one), asks, pinned)
             })
             .collect();
         for container in &containers {
@@ -180,7 +188,7 @@ impl<'r> PodDiff<'r> {
             let views = from.containers.iter().map(|(view, _)| *view);
             containers.extend(views.filter_map(|view| {
                 let one = before.remove(view.name)?;
-                Some(ContainerDiff::new(view, Some(one), None, asks))
+                Some(ContainerDiff::new(view, Some(one), None, asks, pinned))
             }));
             let mut verdicts = containers.iter().map(|container| &container.verdict);
             if verdicts.all(|verdict| matches!(verdict, Verdict::Same | Verdict::Unknown)) {
@@ -212,6 +220,7 @@ impl<'r> ContainerDiff<'r> {
         before: Option<ContentResult<'r>>,
         after: Option<ContentResult<'r>>,
         asks: bool,
+        pinned: impl Fn(&Origin<'_>) -> Option<String>,
     ) -> Self {
         let verdict = match (&before, &after) {
             (_, None) => Verdict::Removed,
@@ -261,10 +270,16 @@ impl<'r> ContainerDiff<'r> {
         let sides = sides.map(|(path, edit)| (path.as_str(), edit.sides()));
         let has_other_mount = |path: &str| mounts.contains_key(path);
         let sub_paths = SubPathDiff::of(sides, has_other_mount, &shown, asks);
+        let of_files = files.values().flat_map(Edit::values);
+        let origins = of_files.filter_map(|file| file.origin);
+        let of_variables = variables.values().flat_map(Edit::values);
+        let origins = origins.chain(of_variables.map(|variable| &variable.origin));
+        let immutable: BTreeSet<_> = origins.filter_map(pinned).collect();
         let has_new_start = !variables.is_empty()
             || !mounts.is_empty()
             || sub_paths.is_fixed()
-            || has_other_permissions(&files);
+            || has_other_permissions(&files)
+            || !immutable.is_empty();
         let verdict = match verdict {
             // It would start on both sides.
             Verdict::Same if has_new_start => Verdict::Restart,
@@ -278,6 +293,7 @@ impl<'r> ContainerDiff<'r> {
             files,
             mounts,
             sub_paths,
+            immutable,
             unknown,
         }
     }

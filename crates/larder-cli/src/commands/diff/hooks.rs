@@ -7,7 +7,7 @@ use larder_on_change::{
     Changes, Content, DigestKey, HookSources, PartContent, PartKey, PartTags, PodHooks, PodOutline,
     parse::AllowedActions,
 };
-use larder_projection::{Unknown, VolumeKind};
+use larder_projection::{Origin, Unknown, VolumeKind};
 use serde::Serialize;
 
 use crate::rendered::RenderedPod;
@@ -33,7 +33,10 @@ pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<F
     let (Some(hooks), Ok(key)) = (hooks, DigestKey::temporary()) else {
         return Vec::new();
     };
-    let (before, after) = (content(from, &hooks, &key), content(to, &hooks, &key));
+    // What containers keep fires nothing.
+    let is_kept = |origin: &Origin<'_>| from.pinned(to, origin).is_some();
+    let before = content(from, &hooks, &key, is_kept);
+    let after = content(to, &hooks, &key, is_kept);
     let fired = hooks.hooks.iter().filter_map(|hook| {
         let changes = after.changes_since(&before, hook);
         (changes != Changes::default()).then(|| FiredHook {
@@ -45,12 +48,18 @@ pub(super) fn fired_hooks(from: &RenderedPod<'_>, to: &RenderedPod<'_>) -> Vec<F
     fired.collect()
 }
 
-/// What hooks select of the volumes and variables of a pod.
-fn content(pod: &RenderedPod<'_>, hooks: &PodHooks, key: &DigestKey) -> Content {
+/// What hooks select of the volumes and variables of a pod, without what `is_kept`.
+fn content(
+    pod: &RenderedPod<'_>,
+    hooks: &PodHooks,
+    key: &DigestKey,
+    is_kept: impl Fn(&Origin<'_>) -> bool + Copy,
+) -> Content {
     let volumes = pod.volumes.values().filter_map(|(volume, projection)| {
         let projection = projection.as_ref().ok().filter(|_| pod.is_used(volume))?;
         let part = PartKey::Volume(volume.name.as_str().into(), VolumeKind::of(volume)?);
         let files = projection.payload.iter();
+        let files = files.filter(|(path, _)| !projection.origins.get(*path).is_some_and(is_kept));
         // What is not known has its sources in place of its bytes.
         let files =
             files.map(|(path, file)| (path.as_str(), bytes(&file.data, file.data.unknown())));
@@ -59,6 +68,7 @@ fn content(pod: &RenderedPod<'_>, hooks: &PodHooks, key: &DigestKey) -> Content 
     let environments = pod.containers.iter().filter_map(|(container, view)| {
         let part = PartKey::Environment(container.name.into());
         let variables = view.as_ref().ok()?.environment.iter();
+        let variables = variables.filter(|(_, one)| !is_kept(&one.origin));
         let variables = variables.map(|(name, one)| (name, bytes(&one.value, one.value.unknown())));
         Some((PartTags::of(hooks, &part, variables, key)?, part))
     });

@@ -138,6 +138,9 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
     if !diff.unknown.is_empty() {
         container["unknown"] = json!(diff.unknown);
     }
+    if !diff.immutable.is_empty() {
+        container["immutable"] = json!(diff.immutable);
+    }
     if let Some(error) = error {
         container["error"] = error.as_str().into();
     }

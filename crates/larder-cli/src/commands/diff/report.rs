@@ -19,6 +19,9 @@ use crate::{
 
 /// Most containers that one line names.
 const MAX_NAMED: usize = 5;
+/// The reason of a restart for immutable objects.
+const IMMUTABLE: &str = "an immutable object (the API server rejects this change; where it is deleted and made anew, \
+                         running containers keep the old content)";
 /// The text in place of a summary.
 const NO_DIFFERENCE: &str = "No container sees a difference.";
 
@@ -41,6 +44,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
                     has_other_permissions(&diff.files),
                     "modes or owners of files",
                 ),
+                (!diff.immutable.is_empty(), IMMUTABLE),
             ];
             let reasons = reasons.iter().filter(|(is_reason, _)| *is_reason);
             let reasons: Vec<_> = reasons.map(|(_, reason)| *reason).collect();

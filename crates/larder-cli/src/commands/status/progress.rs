@@ -6,7 +6,15 @@ use super::report::{is_done, is_settled};
 use crate::output::{because, first_names};
 
 /// Number of pods that are named; the others are counted.
-const NAMED_PODS: usize = 3;
+pub(super) const NAMED_PODS: usize = 3;
+
+/// The problems that may hide pods and objects, which are rejected manifests and sources that cannot be read. A mirror
+/// pod hides nothing.
+pub(super) fn hiding(status: &AgentStatus) -> Vec<&str> {
+    let problems = status.problems.iter().map(String::as_str);
+    let hiding = problems.filter(|problem| !problem.starts_with("mirror pod of "));
+    hiding.collect()
+}
 
 /// The pending pods of a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
 /// the wait includes the pods of sources that have not reported.
@@ -33,7 +41,9 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
     });
     let missing = missing.iter();
     let missing = missing.map(|name| format!("{name} (not served by the agent)"));
-    let waiting: Vec<_> = pods.chain(missing).collect();
+    let hiding = if all { hiding(status) } else { Vec::new() };
+    let hiding = hiding.into_iter().map(str::to_owned);
+    let waiting: Vec<_> = pods.chain(missing).chain(hiding).collect();
     format!("waiting for {}", first_names(&waiting, NAMED_PODS))
 }
 
@@ -72,7 +82,7 @@ mod tests {
         let one = status(&[done, excluded, missing], &[]);
         assert_eq!(
             waiting_for(&one, &[], true),
-            "waiting for prod/web (secret \"tls\" not found)"
+            "waiting for prod/web (secret \"tls\" not found), api: connection refused"
         );
         let many = status(
             &[("a", "Waiting", ""), missing, ("c", "Waiting", ""), missing],
