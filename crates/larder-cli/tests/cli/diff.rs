@@ -50,6 +50,45 @@ fn secret(data: &str) -> String {
     )
 }
 
+#[test]
+fn key_of_a_secret_that_selects_a_file_is_hidden() {
+    let pod = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: prod}
+spec:
+  containers:
+  - name: web
+    image: i
+    env: [{name: K, valueFrom: {secretKeyRef: {name: tls, key: key}}}]
+    volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(K)}]
+  volumes: [{name: v, configMap: {name: app}}]
+"#;
+    let with = |key: &str| {
+        [
+            pod,
+            &map("{hunter2: one, hunter4: two}"),
+            &secret(&format!("{{key: {key}}}")),
+        ]
+        .concat()
+    };
+    let (from, to) = (with("hunter2"), with("hunter4"));
+    let desk = Desk::with([("from.yaml", &*from), ("to.yaml", &*to)]);
+    for command in [
+        "diff --from-file from.yaml --to-file to.yaml -o tree",
+        "diff --from-file from.yaml --to-file to.yaml -o markdown",
+        "diff --from-file from.yaml --to-file to.yaml -o html",
+        "render -f from.yaml -o tree",
+        "render -f from.yaml -o html",
+    ] {
+        let run = desk.run(command);
+        assert!(run.stdout.contains("hidden"), "{command}: {run:?}");
+        assert!(!run.stdout.contains("hunter"), "{command}: {run:?}");
+        let run = desk.run(&format!("{command} --show-secrets"));
+        assert!(run.stdout.contains("hunter2"), "{command}: {run:?}");
+    }
+}
+
 /// A repository with [`FROM`] in `k8s/app.yaml` of its first commit, and [`to`] in the working tree.
 struct Checkout {
     desk: Desk,
