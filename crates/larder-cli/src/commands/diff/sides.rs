@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 use larder_objects::{
@@ -29,6 +29,15 @@ pub(super) struct Sides {
 ///
 /// A side cannot be read at all.
 pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
+    let is_stdin = |paths: &[PathBuf]| paths.iter().any(|path| path == Path::new("-"));
+    if args.from.is_some() && is_stdin(&args.filenames) {
+        let why = "-f - cannot be used with --from: git has no revision of standard input";
+        return Err(Failure::unreadable(why));
+    }
+    if is_stdin(&args.from_file) && is_stdin(&args.to_file) {
+        let why = "--from-file - cannot be used with --to-file -: standard input is only one side";
+        return Err(Failure::unreadable(why));
+    }
     let loader = || Loader::new(args.namespace.as_str()).recursive(args.recursive);
     let load = |paths: &[PathBuf]| input::load(loader(), paths);
     let (mut not_read, mut cluster) = (BTreeSet::new(), None);
