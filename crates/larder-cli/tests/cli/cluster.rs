@@ -15,6 +15,221 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{Desk, Run, run::until};
 
+/// A server with some objects, and the kubeconfig of its administrator on the desk.
+struct Cluster {
+    desk: Desk,
+    api: ApiServer,
+    _serving: JoinSet<()>,
+}
+
+impl Cluster {
+    async fn with(objects: &[Value]) -> Self {
+        let api = ApiServer::new(Options::default().audit(AuditLog::in_memory()));
+        for object in objects {
+            api.apply(object).unwrap();
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let kubeconfig = api.kubeconfig(listener.local_addr().unwrap(), User::admin());
+        let desk = Desk::with([("kubeconfig", &kubeconfig.unwrap())]);
+        let (server, mut serving) = (api.clone(), JoinSet::new());
+        serving.spawn(async move {
+            let shutdown = CancellationToken::new();
+            server
+                .serve(listener, Protocol::Tls, shutdown)
+                .await
+                .unwrap();
+        });
+        Self {
+            desk,
+            api,
+            _serving: serving,
+        }
+    }
+
+    /// Answers requests for this object with 403.
+    fn forbid(&self, resource: &str, name: &str) {
+        let requests = Fault::on(Verb::Get).resource(resource).name(name);
+        self.api
+            .faults()
+            .inject(requests.rejection(403, "not for you"));
+    }
+
+    /// Runs `command` for these manifests, and returns its JSON and the paths that it requested.
+    #[track_caller]
+    fn run(&self, command: &str, manifests: &[Value], code: i32) -> (Value, Run, Vec<String>) {
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": manifests});
+        fs::write(self.desk.path().join("app.yaml"), list.to_string()).unwrap();
+        self.api.audit().take();
+        let run = self.desk.run(&format!(
+            "{command} -f app.yaml --kubeconfig kubeconfig -o json"
+        ));
+        assert_eq!(run.code, code, "{run:?}");
+        let records = self.api.audit().take().into_iter();
+        let mut paths: Vec<_> = records
+            .inspect(|record| assert_eq!(record.verb, "get"))
+            .map(|record| record.path.rsplit("/v1/").next().unwrap().to_owned())
+            .collect();
+        paths.sort();
+        (serde_json::from_str(&run.stdout).unwrap(), run, paths)
+    }
+}
+
+fn map(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "namespace": "default"},
+        "data": {"k": value}})
+}
+
+fn secret(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name, "namespace": "default"},
+        "stringData": {"k": value}})
+}
+
+fn node(address: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {
+        "allocatable": {"memory": "8Gi", "cpu": "4"}, "addresses": [{"type": "InternalIP", "address": address}]}})
+}
+
+fn pod(env: Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web", "namespace": "default"},
+        "spec": {"containers": [{"name": "web", "image": "i", "env": env}]}})
+}
+
+fn on_node(mut pod: Value) -> Value {
+    pod["spec"]["nodeName"] = "n1".into();
+    pod
+}
+
+/// A variable of the key `k` of an object, called as that.
+fn key(kind: &str, name: &str) -> Value {
+    json!({"name": name, "valueFrom": {kind: {"name": name, "key": "k"}}})
+}
+
+fn node_facts() -> Value {
+    json!([
+        {"name": "NODE", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+        {"name": "MEMORY", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory"}}},
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn render_reads_what_the_manifests_lack_and_nothing_else() {
+    let objects = [
+        map("a", "cluster"),
+        map("b", "cluster"),
+        map("c", "cluster"),
+        secret("s", "cluster"),
+    ];
+    let cluster = Cluster::with(&objects).await;
+    let env = json!([
+        key("configMapKeyRef", "a"),
+        key("configMapKeyRef", "b"),
+        key("secretKeyRef", "s")
+    ]);
+    let mut web = pod(env);
+    web["spec"]["imagePullSecrets"] = json!([{"name": "pull"}]);
+    let (report, run, paths) = cluster.run("render", &[web, map("a", "given")], 0);
+    let env = &report["pods"][0]["containers"]["web"]["env"];
+    assert_eq!(*env, json!({"a": "given", "b": "cluster", "s": "cluster"}));
+    assert_eq!(run.stderr, "");
+    let expected = [
+        "namespaces/default/configmaps/b",
+        "namespaces/default/secrets/s",
+    ];
+    assert_eq!(paths, expected);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn object_that_may_not_be_read_is_not_known_and_one_that_is_not_there_is_missing() {
+    let cluster = Cluster::with(&[secret("s", "hunter2")]).await;
+    cluster.forbid("secrets", "s");
+    let manifests = [pod(json!([key("secretKeyRef", "s")]))];
+    let (report, run, _) = cluster.run("render", &manifests, 1);
+    let container = json!({"env": {"s": ""}, "unknown": {"s": "secret s key k"}});
+    assert_eq!(report["pods"][0]["containers"]["web"], container);
+    let expected = "larder: cannot read Secret default/s: ";
+    assert!(
+        run.stderr.starts_with(expected) && run.stderr.contains("not for you"),
+        "{run:?}"
+    );
+    // On both sides, so no difference, but an error.
+    let (report, _, _) = cluster.run("diff", &manifests, 2);
+    assert_eq!(report["notRead"][0]["path"], "Secret default/s");
+
+    let missing = [pod(json!([key("secretKeyRef", "other")]))];
+    let (report, _, _) = cluster.run("render", &missing, 1);
+    let container = &report["pods"][0]["containers"]["web"];
+    assert_eq!(*container, json!({"error": "secret \"other\" not found"}));
+    // Not even in the API server, so it would not start.
+    let from = Cluster::with(&[pod(json!([]))]).await;
+    let (report, _, _) = from.run("diff", &missing, 1);
+    assert_eq!(report["pods"][0]["containers"]["web"]["verdict"], "fails");
+    let (report, _, _) = cluster.run("render --assume-missing", &missing, 0);
+    let container = &report["pods"][0]["containers"]["web"];
+    assert_eq!(container["unknown"]["other"], "secret other key k");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn secret_for_image_pulls_is_not_read_since_no_container_sees_it() {
+    let mut web = pod(json!([key("configMapKeyRef", "a")]));
+    web["spec"]["imagePullSecrets"] = json!([{"name": "pull"}]);
+    let cluster = Cluster::with(&[web.clone(), map("a", "1"), secret("pull", "x")]).await;
+    cluster.forbid("secrets", "pull");
+    let (report, run, _) = cluster.run("diff", &[web, secret("pull", "y")], 0);
+    assert_eq!(report["pods"], json!([]));
+    let note = "1 object of the manifests is not compared: no container in them sees it";
+    assert!(run.stderr.contains(note), "{run:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn trust_bundle_that_was_not_read_is_not_known() {
+    let bundle = |source: Value| json!({"name": "v", "projected": {"sources": [{"clusterTrustBundle": source}]}});
+    let mut web = pod(json!([]));
+    web["spec"]["volumes"] = json!([
+        bundle(json!({"name": "ca", "path": "ca.crt"})),
+        bundle(json!({"name": "none", "path": "ca.crt", "optional": true})),
+        bundle(json!({"signerName": "example.com/s", "labelSelector": {}, "path": "ca.crt"})),
+        bundle(json!({"signerName": "example.com/s", "path": "ca.crt", "optional": true})),
+    ]);
+    let volumes = web["spec"]["volumes"].as_array_mut().unwrap();
+    for (number, volume) in volumes.iter_mut().enumerate() {
+        volume["name"] = format!("v{number}").into();
+    }
+    let cluster = Cluster::with(&[]).await;
+    let (report, _, _) = cluster.run("render", &[web], 0);
+    let volumes = &report["pods"][0]["volumes"];
+    let unknown = |volume: &str| volumes[volume]["unknown"]["ca.crt"].clone();
+    assert_eq!(unknown("v0"), "ClusterTrustBundle ca");
+    assert_eq!(unknown("v1"), "ClusterTrustBundle none");
+    assert_eq!(unknown("v2"), "ClusterTrustBundle example.com/s");
+    assert_eq!(
+        volumes["v3"]["unknown"],
+        Value::Null,
+        "without a selector, none"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_side_that_may_not_be_read_is_not_taken_as_missing() {
+    let manifests = [pod(json!([key("secretKeyRef", "s")])), secret("s", "x")];
+    let cluster = Cluster::with(&manifests).await;
+    cluster.forbid("secrets", "s");
+    let (report, _, _) = cluster.run("diff", &manifests, 2);
+    let web = &report["pods"][0]["containers"]["web"];
+    assert_eq!(web["verdict"], "restart", "not that it starts: {web}");
+    assert_eq!(web["unknown"], json!(["secret s"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pod_that_may_not_be_read_is_not_added() {
+    let manifests = [pod(json!([]))];
+    let cluster = Cluster::with(&manifests).await;
+    cluster.forbid("pods", "web");
+    let (report, _, _) = cluster.run("diff", &manifests, 2);
+    assert_eq!(report["pods"], json!([]));
+    assert_eq!(report["notRead"][0]["path"], "Pod default/web");
+}
+
 #[test]
 fn workload_that_the_api_server_lacks_is_added_whatever_pod_has_its_name() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -50,6 +50,535 @@ fn secret(data: &str) -> String {
     )
 }
 
+/// Runs `larder diff` of two manifests.
+#[track_caller]
+fn run(from: &str, to: &str, args: &str) -> Run {
+    let desk = Desk::with([("from.yaml", from), ("to.yaml", to)]);
+    desk.run(&format!(
+        "diff --from-file from.yaml --to-file to.yaml {args}"
+    ))
+}
+
+/// The differences between two manifests as JSON.
+#[track_caller]
+fn diff(from: &str, to: &str) -> Value {
+    diff_with(from, to, "")
+}
+
+#[track_caller]
+fn diff_with(from: &str, to: &str, args: &str) -> Value {
+    let run = run(from, to, &format!("-o json {args}"));
+    let report: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
+    let is_empty = report["pods"] == json!([]) && report["unreferenced"] == json!([]);
+    assert_eq!(run.code, i32::from(!is_empty), "{run:?}");
+    report
+}
+
+/// Checks the verdicts of the containers of the only pod that differs; of none, if `expected` is empty.
+#[track_caller]
+fn check_verdicts(from: &str, to: &str, expected: &[(&str, &str)]) {
+    let report = diff(from, to);
+    let containers = report["pods"][0]["containers"].as_object();
+    let found: Vec<_> = containers
+        .into_iter()
+        .flatten()
+        .map(|(name, container)| (name.as_str(), container["verdict"].as_str().unwrap()))
+        .collect();
+    assert_eq!(found, expected, "{report:#}");
+}
+
+#[test]
+fn verdict_follows_from_what_a_running_container_sees() {
+    let data = map("{level: info, a: '1', b: '1'}");
+    let base = [POD, &data].concat();
+    let with = |data: &str| [POD, &map(data)].concat();
+    // A file of a volume; the other container has another file by subPath.
+    check_verdicts(
+        &base,
+        &with("{level: info, a: '2', b: '1'}"),
+        &[("side", "same"), ("web", "live")],
+    );
+    check_verdicts(
+        &base,
+        &with("{level: info, a: '1', b: '2'}"),
+        &[("side", "restart"), ("web", "live")],
+    );
+    check_verdicts(
+        &base,
+        &with("{level: debug, a: '1', b: '1'}"),
+        &[("side", "same"), ("web", "restart")],
+    );
+    check_verdicts(&base, &base, &[]);
+    // The same object in another place of the text.
+    check_verdicts(&base, &[&data, "---", POD].concat(), &[]);
+    let secret = secret("{key: one}");
+    check_verdicts(
+        &base,
+        &[&base, &*secret].concat(),
+        &[("side", "live"), ("web", "same")],
+    );
+    // Mounts.
+    let moved = base.replace("mountPath: /etc/app", "mountPath: /etc/web");
+    check_verdicts(&base, &moved, &[("side", "same"), ("web", "restart")]);
+    let renamed = base.replace("configMap: {name: app}", "configMap: {name: app-2}");
+    let renamed = renamed + &data.replace("name: app", "name: app-2");
+    check_verdicts(&base, &renamed, &[("side", "restart"), ("web", "restart")]);
+    // Starts, and no start.
+    check_verdicts(&base, POD, &[("side", "fails"), ("web", "fails")]);
+    check_verdicts(POD, &base, &[("side", "starts"), ("web", "starts")]);
+    check_verdicts(POD, &format!("{POD}\n# still"), &[]);
+    // Containers and pods that come and go.
+    let side = base.find("  - name: side").unwrap()..base.find("  volumes:").unwrap();
+    let mut alone = base.clone();
+    alone.replace_range(side, "");
+    check_verdicts(&alone, &base, &[("side", "starts"), ("web", "same")]);
+    check_verdicts(&base, &alone, &[("side", "restart"), ("web", "same")]);
+    check_verdicts(&data, &base, &[("side", "starts"), ("web", "starts")]);
+    check_verdicts(&data, POD, &[("side", "fails"), ("web", "fails")]);
+    let report = diff(&base, &data);
+    let removed =
+        json!({"namespace": "prod", "name": "web", "change": "removed", "containers": {}});
+    assert_eq!(report["pods"], json!([removed]));
+}
+
+#[test]
+#[expect(clippy::too_many_lines, reason = "the expected text is long")]
+fn json_has_values_modes_and_unreferenced_objects() {
+    let from = [POD, &map("{level: info, a: '1', old: x}")].concat();
+    let to = POD.replace(
+        "configMap: {name: app}",
+        "configMap: {name: app, defaultMode: 0400}",
+    );
+    let unused = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: unused, namespace: prod}\ndata: {a: b}\n";
+    let to = [&to, &*map("{a: '2', new: 'y'}"), unused].concat();
+    let expected = expect![[r#"
+        {
+          "pods": [
+            {
+              "change": "changed",
+              "containers": {
+                "side": {
+                  "env": {
+                    "added": {},
+                    "changed": {},
+                    "removed": []
+                  },
+                  "files": {
+                    "added": {},
+                    "changed": {},
+                    "removed": []
+                  },
+                  "mounts": {
+                    "added": {},
+                    "changed": {
+                      "/one": {
+                        "from": "b of volume cfg: ConfigMap app, read-only",
+                        "to": "b of volume cfg: ConfigMap app, read-only"
+                      }
+                    },
+                    "removed": []
+                  },
+                  "unknown": [
+                    "secret tls"
+                  ],
+                  "verdict": "restart"
+                },
+                "web": {
+                  "env": {
+                    "added": {},
+                    "changed": {},
+                    "removed": [
+                      "LEVEL"
+                    ]
+                  },
+                  "files": {
+                    "added": {
+                      "/etc/app/new": {
+                        "data": "eQ==",
+                        "mode": "0400"
+                      }
+                    },
+                    "changed": {
+                      "/etc/app/a": {
+                        "from": "MQ==",
+                        "mode": {
+                          "from": "0644",
+                          "to": "0400"
+                        },
+                        "to": "Mg=="
+                      }
+                    },
+                    "removed": [
+                      "/etc/app/level",
+                      "/etc/app/old"
+                    ]
+                  },
+                  "mounts": {
+                    "added": {},
+                    "changed": {
+                      "/etc/app": {
+                        "from": "volume cfg: ConfigMap app, read-only",
+                        "to": "volume cfg: ConfigMap app, read-only"
+                      }
+                    },
+                    "removed": []
+                  },
+                  "verdict": "restart"
+                }
+              },
+              "name": "web",
+              "namespace": "prod"
+            }
+          ],
+          "unknown": [
+            {
+              "container": "side",
+              "namespace": "prod",
+              "pod": "web",
+              "what": "secret tls"
+            }
+          ],
+          "unreferenced": [
+            {
+              "kind": "ConfigMap",
+              "name": "unused",
+              "namespace": "prod"
+            }
+          ],
+          "version": 1
+        }"#]];
+    expected.assert_eq(&format!("{:#}", diff(&from, &to)));
+}
+
+#[test]
+fn values_of_secrets_are_null_unless_asked_for() {
+    let pod = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: prod}
+spec:
+  containers:
+  - name: web
+    image: i
+    env:
+    - {name: KEY, valueFrom: {secretKeyRef: {name: tls, key: key}}}
+    - {name: URL, value: "https://$(KEY)@host"}
+    volumeMounts: [{name: tls, mountPath: /tls}]
+  volumes: [{name: tls, secret: {secretName: tls}}]
+"#;
+    let from = [pod, &secret("{key: hunter2, old: hunter3}")].concat();
+    let to = [pod, &secret("{key: hunter4, new: hunter5}")].concat();
+    let container = &diff(&from, &to)["pods"][0]["containers"]["web"];
+    let hidden = json!({"from": null, "to": null});
+    assert_eq!(
+        container["env"]["changed"],
+        json!({"KEY": hidden, "URL": hidden})
+    );
+    assert_eq!(container["files"]["changed"], json!({"/tls/key": hidden}));
+    assert_eq!(container["files"]["added"]["/tls/new"]["data"], Value::Null);
+    let shown = diff_with(&from, &to, "--show-secrets");
+    let container = &shown["pods"][0]["containers"]["web"];
+    assert_eq!(
+        container["env"]["changed"]["URL"],
+        json!({"from": "https://hunter2@host", "to": "https://hunter4@host"})
+    );
+    for format in ["tree", "json", "markdown", "html"] {
+        let run = run(&from, &to, &format!("-o {format}"));
+        assert!(!run.stdout.contains("hunter"), "{run:?}");
+        // In base64.
+        assert!(!run.stdout.contains("aHVudGVy"), "{run:?}");
+    }
+}
+
+const FROM: &str = r#"
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web, namespace: prod}
+spec:
+  template:
+    metadata:
+      annotations: {larder.dev/on-change: "signal:SIGHUP"}
+    spec:
+      containers:
+      - name: web
+        image: i
+        envFrom: [{configMapRef: {name: app}}]
+        volumeMounts: [{name: cfg, mountPath: /etc/app}]
+      - {name: side, image: i, volumeMounts: [{name: cfg, mountPath: /cfg}]}
+      - {name: job, image: i, env: [{name: T, valueFrom: {secretKeyRef: {name: token, key: t}}}]}
+      volumes: [{name: cfg, configMap: {name: files}}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: app, namespace: prod}
+data: {LEVEL: info, OLD: "1"}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: files, namespace: prod}
+data:
+  app.conf: |
+    level = info
+    port = 80
+    user = web
+---
+apiVersion: v1
+kind: Secret
+metadata: {name: token, namespace: prod}
+stringData: {t: hunter2}
+"#;
+
+/// [`FROM`], edited.
+fn to() -> String {
+    FROM.replace("port = 80", "port = 8080")
+        .replace("LEVEL: info, OLD: \"1\"", "LEVEL: debug, NEW: \"a\\nb\"")
+        .replace("{t: hunter2}", "{other: hunter2}")
+        + "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: loose, namespace: prod}\n"
+}
+
+#[track_caller]
+fn check_output(args: &str, expected: Expect) {
+    let run = run(FROM, &to(), args);
+    assert_eq!((run.code, &*run.stderr), (1, ""));
+    expected.assert_eq(&run.stdout);
+}
+
+#[test]
+fn tree_shows_each_container_with_its_verdict() {
+    check_output(
+        "",
+        expect![[r#"
+            prod/web  Deployment web, to.yaml: document 1, line 2
+            ├─ container job       would not start: couldn't find key t in Secret prod/token
+            ├─ container web       needs a restart: variables
+            │  ├─ variables
+            │  │  ├─ ~ LEVEL  "info" → "debug"  ConfigMap app
+            │  │  ├─ + NEW    ConfigMap app
+            │  │  │  @@ -0,0 +1,2 @@
+            │  │  │  +a
+            │  │  │  +b
+            │  │  └─ - OLD    "1"               ConfigMap app
+            │  └─ ~ /etc/app/app.conf  0644  ConfigMap files
+            │     @@ -1,3 +1,3 @@
+            │      level = info
+            │     -port = 80
+            │     +port = 8080
+            │      user = web
+            ├─ container side      sees it without a restart
+            │  └─ ~ /cfg/app.conf  0644  ConfigMap files
+            │     @@ -1,3 +1,3 @@
+            │      level = info
+            │     -port = 80
+            │     +port = 8080
+            │      user = web
+            └─ hook 0-signal runs  signal:SIGHUP  volume cfg changed
+
+            changed objects that no pod references
+            └─ ~ ConfigMap prod/loose
+
+            1 pod differs (containers: 1 would not start, 1 needs a restart, 1 sees it without a restart); 1 unreferenced object differs
+        "#]],
+    );
+}
+
+#[test]
+fn markdown_has_a_table_and_folded_details() {
+    check_output(
+        "-o markdown",
+        expect![[r#"
+            **1 pod differs (containers: 1 would not start, 1 needs a restart, 1 sees it without a restart); 1 unreferenced object differs**
+
+            | pod | container | verdict |
+            | --- | --- | --- |
+            | `prod/web` | `job` | `would not start: couldn't find key t in Secret prod/token` |
+            | `prod/web` | `web` | needs a restart: variables |
+            | `prod/web` | `side` | sees it without a restart |
+
+            <details><summary><code>prod/web  Deployment web, to.yaml: document 1, line 2</code></summary>
+
+            ```diff
+             container job       would not start: couldn't find key t in Secret prod/token
+             container web       needs a restart: variables
+               variables
+            ~     LEVEL  "info" → "debug"  ConfigMap app
+            +     NEW    ConfigMap app
+                   @@ -0,0 +1,2 @@
+            +      a
+            +      b
+            -     OLD    "1"               ConfigMap app
+            ~   /etc/app/app.conf  0644  ConfigMap files
+                 @@ -1,3 +1,3 @@
+                 level = info
+            -    port = 80
+            +    port = 8080
+                 user = web
+             container side      sees it without a restart
+            ~   /cfg/app.conf  0644  ConfigMap files
+                 @@ -1,3 +1,3 @@
+                 level = info
+            -    port = 80
+            +    port = 8080
+                 user = web
+             hook 0-signal runs  signal:SIGHUP  volume cfg changed
+            ```
+
+            </details>
+
+            <details><summary><code>changed objects that no pod references</code></summary>
+
+            ```diff
+            ~ ConfigMap prod/loose
+            ```
+
+            </details>
+        "#]],
+    );
+}
+
+#[test]
+fn markdown_cannot_be_left_by_a_value() {
+    let with = |text: &str| [POD, &map(&json!({"a": text}).to_string())].concat();
+    let hostile = with("```\n</details>\n# large `````\n");
+    let run = run(&with("1"), &hostile, "-o markdown");
+    let fences = run.stdout.lines().filter(|line| line.starts_with("``````"));
+    assert_eq!(fences.count(), 2, "{}", run.stdout);
+    assert!(run.stdout.lines().all(|line| !line.starts_with("# large")));
+}
+
+#[test]
+fn markdown_of_a_large_difference_fits_into_a_comment() {
+    let pods = |value: &str| -> String {
+        let pods = (0..100).map(|number| {
+            POD.replace(
+                "name: web, namespace",
+                &format!("name: web-{number}, namespace"),
+            )
+        });
+        let pods: Vec<_> = pods.collect();
+        pods.join("---") + &map(&json!({"a": value.repeat(500)}).to_string())
+    };
+    let run = run(&pods("x\n"), &pods("y\n"), "-o markdown");
+    assert_eq!(run.code, 1);
+    assert!(run.stdout.len() < 65_536, "{}", run.stdout.len());
+    assert!(run.stdout.contains("Left out, because they are too long: "));
+}
+
+#[test]
+fn markdown_counts_the_pods_that_its_table_lacks() {
+    let pods = |value: &str| -> String {
+        let pods =
+            (0..1500).map(|number| POD.replace("name: web, n", &format!("name: web-{number}, n")));
+        let pods: Vec<_> = pods.collect();
+        pods.join("---") + &map(&format!("{{a: {value}}}"))
+    };
+    let run = run(&pods("one"), &pods("two"), "-o markdown");
+    let shown = run.stdout.lines().filter(|line| line.starts_with("| `"));
+    let left_out = 1500 - shown.count();
+    assert_ne!(left_out, 0);
+    let sentence = format!("\nLeft out of the table, because it is too long: {left_out} pods.\n");
+    assert!(run.stdout.contains(&sentence), "{}", run.stdout);
+}
+
+#[test]
+fn nothing_is_printed_without_a_difference() {
+    let run = run(FROM, FROM, "");
+    assert_eq!((run.code, &*run.stdout, &*run.stderr), (0, "", ""));
+}
+
+#[test]
+fn containers_that_start_on_neither_side_are_named() {
+    // A process cannot have this value.
+    let nul = POD.replace("env: [", "env: [{name: X, value: \"a\\0\"}, ");
+    let run = run(&nul, &nul, "");
+    assert_eq!((run.code, &*run.stderr), (0, ""));
+    let reason = "would start on neither side: environment variable \"X\" contains a NUL byte";
+    assert!(run.stdout.contains(reason), "{run:?}");
+}
+
+#[test]
+fn errors_exit_with_2() {
+    let desk = Desk::with([("good.yaml", FROM), ("bad.yaml", "kind: [")]);
+    fs::create_dir(desk.path().join("empty")).unwrap();
+    for args in [
+        "diff",
+        "diff --from-file good.yaml",
+        "diff -f good.yaml",
+        "diff -f good.yaml --to main",
+        "diff -f good.yaml --from main --kubeconfig k",
+        "diff --from-file missing.yaml --to-file good.yaml",
+        "diff --from-file good.yaml --to-file empty",
+        "diff -f good.yaml --kubeconfig missing",
+        // No repository.
+        "diff -f good.yaml --from HEAD",
+    ] {
+        let run = desk.run(args);
+        assert_eq!((run.code, &*run.stdout), (2, ""), "{args}: {run:?}");
+        assert!(!run.stderr.is_empty(), "{args}");
+    }
+    // What could be read is compared.
+    let run = desk.run("diff --from-file good.yaml --to-file good.yaml bad.yaml");
+    assert_eq!(run.code, 2);
+    assert!(
+        run.stdout.contains("not read: bad.yaml: document 1"),
+        "{run:?}"
+    );
+    assert!(
+        run.stderr.starts_with("larder: to: bad.yaml: document 1"),
+        "{run:?}"
+    );
+}
+
+#[test]
+fn flags_of_two_forms_are_bad_usage() {
+    let desk = Desk::with([("a.yaml", FROM)]);
+    for (args, flag) in [
+        ("-f a.yaml --from HEAD --to-file a.yaml", "--to-file"),
+        ("--from HEAD --to-file missing.yaml", "--to-file"),
+        (
+            "--from-file a.yaml --to-file a.yaml --to no-such",
+            "--to <REV>",
+        ),
+        ("-f a.yaml --kubeconfig k --to HEAD", "--to <REV>"),
+        ("-f a.yaml --kubeconfig k --to-file a.yaml", "--to-file"),
+        ("-f a.yaml --from HEAD --context x", "--context"),
+        (
+            "--from-file a.yaml --to-file a.yaml --context x",
+            "--context",
+        ),
+        ("-f - --from HEAD", "-f -"),
+        ("--from-file - --to-file -", "--to-file -"),
+    ] {
+        let run = desk.run_with_input(&format!("diff {args}"), FROM);
+        assert_eq!((run.code, &*run.stdout), (2, ""), "{args}: {run:?}");
+        let conflict = run.stderr.contains(flag) && run.stderr.contains("cannot be used with");
+        assert!(conflict, "{args}: {run:?}");
+    }
+    for args in [
+        "--from-file - --to-file a.yaml",
+        "--from-file a.yaml --to-file -",
+    ] {
+        let run = desk.run_with_input(&format!("diff {args}"), FROM);
+        assert_eq!((run.code, &*run.stderr), (0, ""), "{args}: {run:?}");
+    }
+}
+
+#[test]
+fn objects_of_other_kinds_are_counted_in_every_output() {
+    let rollout =
+        "---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: r}\nspec: {n: 1}\n";
+    let (from, to) = (
+        [FROM, rollout].concat(),
+        [FROM, &rollout.replace('1', "2")].concat(),
+    );
+    for format in ["tree", "json", "markdown", "html"] {
+        let run = run(&from, &to, &format!("-o {format}"));
+        assert_eq!(run.code, 0, "{run:?}");
+        let sentence = "skipped 1 object of other kinds: 1 Rollout.argoproj.io";
+        assert!(run.stdout.contains(sentence), "{run:?}");
+        assert_eq!(run.stderr, format!("larder: {sentence}\n"));
+    }
+}
+
 #[test]
 fn key_of_a_secret_that_selects_a_file_is_hidden() {
     let pod = r#"
@@ -252,6 +781,8 @@ fn api_server_is_asked_for_named_objects_only() {
     // It is in the manifests, but no container of them sees it.
     assert_eq!(expected["unreferenced"].take()[0]["name"], "loose");
     expected["unreferenced"] = json!([]);
+    expected["notCompared"] =
+        json!(["1 object of the manifests is not compared: no container in them sees it"]);
     let found: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
     assert_eq!((run.code, &found), (1, &expected));
     assert_eq!(
