@@ -525,7 +525,7 @@ pub(crate) struct DiffArgs {
     pub(crate) from: Option<String>,
 
     /// Compare to this git revision [default: the working tree]
-    #[arg(long, value_name = "REV", requires = "from")]
+    #[arg(long, value_name = "REV", requires = "from", conflicts_with_all = ["from_file", "to_file", "kubeconfig", "context"])]
     pub(crate) to: Option<String>,
 
     /// Compare from these manifests or directories
@@ -533,7 +533,7 @@ pub(crate) struct DiffArgs {
     pub(crate) from_file: Vec<PathBuf>,
 
     /// Compare to these manifests or directories
-    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "from_file")]
+    #[arg(long, value_name = "PATH", num_args = 1.., value_hint = ValueHint::AnyPath, requires = "from_file", conflicts_with_all = ["filenames", "from", "kubeconfig", "context"])]
     pub(crate) to_file: Vec<PathBuf>,
 
     /// Compare from what the API server in this kubeconfig has
@@ -541,7 +541,7 @@ pub(crate) struct DiffArgs {
     pub(crate) kubeconfig: Option<PathBuf>,
 
     /// Context of the kubeconfig, instead of its current one
-    #[arg(long, value_name = "NAME", requires = "kubeconfig")]
+    #[arg(long, value_name = "NAME", requires = "kubeconfig", conflicts_with_all = ["from", "from_file"])]
     pub(crate) context: Option<String>,
 
     #[command(flatten)]

@@ -39,7 +39,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// Prefix of the volume with a token that the API server adds to each pod.
 const ADDED_VOLUME: &str = "kube-api-access-";
 
-/// What the API server has, and `to` applied to it.
+/// What the API server has, and `to` applied to it; and the number of objects of `to` that no container in it sees.
 ///
 /// # Errors
 ///
@@ -48,7 +48,7 @@ pub(crate) fn sides(
     source: ClusterSource,
     mut from: Loader,
     mut to: Manifests,
-) -> Result<((Manifests, Manifests), NotRead), Failure> {
+) -> Result<((Manifests, Manifests, usize), NotRead), Failure> {
     ClusterReader::with(source, async |reader| {
         let wanted = to.documents.iter().filter_map(wanted_side);
         for (name, pod) in reader.read(wanted.collect()).await? {
@@ -73,16 +73,7 @@ pub(crate) fn sides(
             }
             _ => true,
         });
-        if let left @ 1.. = count - to.documents.len() {
-            let (is, it) = match left {
-                1 => ("is", "it"),
-                _ => ("are", "these"),
-            };
-            let objects = output::count(left, "object");
-            output::note(format_args!(
-                "{objects} of the manifests {is} not compared: no container in them sees {it}"
-            ));
-        }
+        let unseen = count - to.documents.len();
         let given: BTreeSet<_> = to.documents.iter().filter_map(object_key).collect();
         let is_kept = |one: &&Document| object_key(one).is_some_and(|key| !given.contains(&key));
         let kept = objects.documents.iter().filter(is_kept);
@@ -92,7 +83,7 @@ pub(crate) fn sides(
         from.documents.extend(objects.documents);
         from.documents.extend(nodes);
         from.errors.extend(objects.errors);
-        Ok((from, to))
+        Ok((from, to, unseen))
     })
 }
 

@@ -1,6 +1,7 @@
 //! Loads the manifests of `-f`, and reports their problems.
 
 use std::{
+    collections::BTreeMap,
     io,
     path::{Path, PathBuf},
 };
@@ -34,8 +35,8 @@ pub(crate) fn read(args: &ManifestArgs) -> Result<Manifests, Failure> {
     explain_missing(&args.filenames);
     explain_built(&args.filenames);
     check(&manifests, args.recursive)?;
-    if !manifests.skipped.is_empty() {
-        output::note(skipped(&manifests));
+    if let Some(skipped) = skipped(&manifests.skipped) {
+        output::note(skipped);
     }
     Ok(manifests)
 }
@@ -112,12 +113,10 @@ fn explain_built(filenames: &[PathBuf]) {
     }
 }
 
-/// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`
-fn skipped(manifests: &Manifests) -> String {
-    let total: usize = manifests.skipped.values().sum();
-    let kinds = manifests.skipped.iter();
-    let kinds = kinds.map(|(kind, count)| format!("{count} {kind}"));
-    let kinds = kinds.collect::<Vec<_>>().join(", ");
-    let objects = output::count(total, "object");
-    format!("skipped {objects} of other kinds: {kinds}")
+/// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`; `None` for none.
+pub(crate) fn skipped(kinds: &BTreeMap<String, usize>) -> Option<String> {
+    let objects = output::count(kinds.values().sum(), "object");
+    let names = kinds.iter().map(|(kind, count)| format!("{count} {kind}"));
+    let names = names.collect::<Vec<_>>().join(", ");
+    (!kinds.is_empty()).then(|| format!("skipped {objects} of other kinds: {names}"))
 }

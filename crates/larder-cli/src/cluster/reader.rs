@@ -39,7 +39,7 @@ pub(crate) struct NotRead {
 pub(super) struct Wanted {
     /// `Secret prod/db`
     pub(super) name: String,
-    /// The paths at which it may be, the likeliest first.
+    /// Its path, followed by others for an API server that does not serve the first one.
     pub(super) paths: Vec<String>,
     pub(super) purpose: Purpose,
 }
@@ -167,7 +167,9 @@ impl ClusterReader {
     async fn get(&self, paths: &[String]) -> Result<Option<SecretBytes>, RequestError> {
         for path in paths {
             match request_secret(&self.client, Method::GET, path, None::<&()>).await {
-                Err(error) if error.is_not_found() => {}
+                // The embedded API server serves no workloads, but the pods that its manifests make of them.
+                Err(error) if error.is_not_served() => {}
+                Err(error) if error.is_not_found() => return Ok(None),
                 answer => return answer.map(Some),
             }
         }

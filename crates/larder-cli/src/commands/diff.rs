@@ -56,7 +56,8 @@ pub(crate) fn manifests_of_revision(
     revision: &str,
 ) -> Result<Manifests, Failure> {
     let loader = Loader::new("default").recursive(true);
-    git::load(loader, &[directory.to_owned()], revision, true)
+    let (manifests, _) = git::load(loader, &[directory.to_owned()], revision, true)?;
+    Ok(manifests)
 }
 
 fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
@@ -75,7 +76,7 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
         to.assume_missing(Some(&from));
     }
     let (from_pods, to_pods) = in_parallel(|| rendered(&from), || rendered(&to));
-    let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.not_read);
+    let comparison = compare::Comparison::new(&from, &from_pods, &to, &to_pods, sides.left_out);
     output::results(|out| match args.output {
         DiffOutput::Json => write_json(out, &Report::new(&comparison, args.show_secrets)),
         DiffOutput::Yaml => write_yaml(out, &Report::new(&comparison, args.show_secrets)),
@@ -87,7 +88,7 @@ fn print(args: &DiffArgs) -> Result<ExitCode, Failure> {
             write_page(out, "What changes", summary, trees, &jumps)
         }
     })?;
-    Ok(if !comparison.not_read.is_empty() {
+    Ok(if !comparison.left_out.not_read.is_empty() {
         // Something was left out, which was reported.
         ExitCode::from(2)
     } else if comparison.is_empty() {

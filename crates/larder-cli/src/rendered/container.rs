@@ -46,6 +46,11 @@ impl MountedFile<'_> {
     pub(crate) fn is_secret(&self) -> bool {
         self.origin.is_none_or(Origin::is_secret)
     }
+
+    /// Whether its place in the volume must not be shown: something of a Secret selects it.
+    pub(crate) fn has_secret_place(&self) -> bool {
+        self.sub_mount.is_some_and(|mount| mount.secret_sub_path)
+    }
 }
 
 impl<'a> RenderedPod<'a> {

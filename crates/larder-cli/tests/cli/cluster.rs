@@ -2,7 +2,9 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader, Write as _},
     process::{Command, Stdio},
+    thread,
 };
 
 use larder_apiserver::{ApiServer, AuditLog, Fault, Options, Protocol, User, Verb};
@@ -216,6 +218,54 @@ async fn one_side_that_may_not_be_read_is_not_taken_as_missing() {
     let web = &report["pods"][0]["containers"]["web"];
     assert_eq!(web["verdict"], "restart", "not that it starts: {web}");
     assert_eq!(web["unknown"], json!(["secret s"]));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pod_that_may_not_be_read_is_not_added() {
+    let manifests = [pod(json!([]))];
+    let cluster = Cluster::with(&manifests).await;
+    cluster.forbid("pods", "web");
+    let (report, _, _) = cluster.run("diff", &manifests, 2);
+    assert_eq!(report["pods"], json!([]));
+    assert_eq!(report["notRead"][0]["path"], "Pod default/web");
+}
+
+#[test]
+fn workload_that_the_api_server_lacks_is_added_whatever_pod_has_its_name() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = format!("http://{}", listener.local_addr().unwrap());
+    let live = pod(json!([]));
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"template": {"spec": live["spec"]}}});
+    let kubeconfig = json!({"current-context": "c", "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}]});
+    let desk = Desk::with([
+        ("app.yaml", &deployment.to_string()),
+        ("kubeconfig", &kubeconfig.to_string()),
+    ]);
+    // The embedded API server serves no workloads.
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let request = BufReader::new(&stream).lines().next().unwrap().unwrap();
+            let (status, body) = if request.contains("/deployments/") {
+                let details = json!({"name": "web", "group": "apps", "kind": "deployments"});
+                let body = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 404,
+                    "reason": "NotFound", "message": "not found", "details": details});
+                ("404 Not Found", body)
+            } else {
+                ("200 OK", live.clone())
+            };
+            let (body, close) = (body.to_string(), "connection: close");
+            let length = body.len();
+            let head = format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{close}");
+            write!(stream, "{head}\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+        }
+    });
+    let run = desk.run("diff -f app.yaml --kubeconfig kubeconfig -o json");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.contains(r#""change": "added""#), "{run:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -502,6 +502,22 @@ fn markdown_of_a_large_difference_fits_into_a_comment() {
 }
 
 #[test]
+fn markdown_counts_the_pods_that_its_table_lacks() {
+    let pods = |value: &str| -> String {
+        let pods =
+            (0..1500).map(|number| POD.replace("name: web, n", &format!("name: web-{number}, n")));
+        let pods: Vec<_> = pods.collect();
+        pods.join("---") + &map(&format!("{{a: {value}}}"))
+    };
+    let run = run(&pods("one"), &pods("two"), "-o markdown");
+    let shown = run.stdout.lines().filter(|line| line.starts_with("| `"));
+    let left_out = 1500 - shown.count();
+    assert_ne!(left_out, 0);
+    let sentence = format!("\nLeft out of the table, because it is too long: {left_out} pods.\n");
+    assert!(run.stdout.contains(&sentence), "{}", run.stdout);
+}
+
+#[test]
 fn nothing_is_printed_without_a_difference() {
     let run = run(FROM, FROM, "");
     assert_eq!((run.code, &*run.stdout, &*run.stderr), (0, "", ""));
@@ -548,6 +564,96 @@ fn errors_exit_with_2() {
         run.stderr.starts_with("larder: to: bad.yaml: document 1"),
         "{run:?}"
     );
+}
+
+#[test]
+fn flags_of_two_forms_are_bad_usage() {
+    let desk = Desk::with([("a.yaml", FROM)]);
+    for (args, flag) in [
+        ("-f a.yaml --from HEAD --to-file a.yaml", "--to-file"),
+        ("--from HEAD --to-file missing.yaml", "--to-file"),
+        (
+            "--from-file a.yaml --to-file a.yaml --to no-such",
+            "--to <REV>",
+        ),
+        ("-f a.yaml --kubeconfig k --to HEAD", "--to <REV>"),
+        ("-f a.yaml --kubeconfig k --to-file a.yaml", "--to-file"),
+        ("-f a.yaml --from HEAD --context x", "--context"),
+        (
+            "--from-file a.yaml --to-file a.yaml --context x",
+            "--context",
+        ),
+        ("-f - --from HEAD", "-f -"),
+        ("--from-file - --to-file -", "--to-file -"),
+    ] {
+        let run = desk.run_with_input(&format!("diff {args}"), FROM);
+        assert_eq!((run.code, &*run.stdout), (2, ""), "{args}: {run:?}");
+        let conflict = run.stderr.contains(flag) && run.stderr.contains("cannot be used with");
+        assert!(conflict, "{args}: {run:?}");
+    }
+    for args in [
+        "--from-file - --to-file a.yaml",
+        "--from-file a.yaml --to-file -",
+    ] {
+        let run = desk.run_with_input(&format!("diff {args}"), FROM);
+        assert_eq!((run.code, &*run.stderr), (0, ""), "{args}: {run:?}");
+    }
+}
+
+#[test]
+fn objects_of_other_kinds_are_counted_in_every_output() {
+    let rollout =
+        "---\napiVersion: argoproj.io/v1alpha1\nkind: Rollout\nmetadata: {name: r}\nspec: {n: 1}\n";
+    let (from, to) = (
+        [FROM, rollout].concat(),
+        [FROM, &rollout.replace('1', "2")].concat(),
+    );
+    for format in ["tree", "json", "markdown", "html"] {
+        let run = run(&from, &to, &format!("-o {format}"));
+        assert_eq!(run.code, 0, "{run:?}");
+        let sentence = "skipped 1 object of other kinds: 1 Rollout.argoproj.io";
+        assert!(run.stdout.contains(sentence), "{run:?}");
+        assert_eq!(run.stderr, format!("larder: {sentence}\n"));
+    }
+}
+
+#[test]
+fn key_of_a_secret_that_selects_a_file_is_hidden() {
+    let pod = r#"
+apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: prod}
+spec:
+  containers:
+  - name: web
+    image: i
+    env: [{name: K, valueFrom: {secretKeyRef: {name: tls, key: key}}}]
+    volumeMounts: [{name: v, mountPath: /v, subPathExpr: $(K)}]
+  volumes: [{name: v, configMap: {name: app}}]
+"#;
+    let with = |key: &str| {
+        [
+            pod,
+            &map("{hunter2: one, hunter4: two}"),
+            &secret(&format!("{{key: {key}}}")),
+        ]
+        .concat()
+    };
+    let (from, to) = (with("hunter2"), with("hunter4"));
+    let desk = Desk::with([("from.yaml", &*from), ("to.yaml", &*to)]);
+    for command in [
+        "diff --from-file from.yaml --to-file to.yaml -o tree",
+        "diff --from-file from.yaml --to-file to.yaml -o markdown",
+        "diff --from-file from.yaml --to-file to.yaml -o html",
+        "render -f from.yaml -o tree",
+        "render -f from.yaml -o html",
+    ] {
+        let run = desk.run(command);
+        assert!(run.stdout.contains("hidden"), "{command}: {run:?}");
+        assert!(!run.stdout.contains("hunter"), "{command}: {run:?}");
+        let run = desk.run(&format!("{command} --show-secrets"));
+        assert!(run.stdout.contains("hunter2"), "{command}: {run:?}");
+    }
 }
 
 /// A repository with [`FROM`] in `k8s/app.yaml` of its first commit, and [`to`] in the working tree.
@@ -713,6 +819,8 @@ fn api_server_is_asked_for_named_objects_only() {
     // It is in the manifests, but no container of them sees it.
     assert_eq!(expected["unreferenced"].take()[0]["name"], "loose");
     expected["unreferenced"] = json!([]);
+    expected["notCompared"] =
+        json!(["1 object of the manifests is not compared: no container in them sees it"]);
     let found: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
     assert_eq!((run.code, &found), (1, &expected));
     assert_eq!(

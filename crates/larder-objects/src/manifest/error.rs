@@ -72,6 +72,8 @@ impl ManifestError {
 pub struct Subject {
     /// Its kind, if it has one.
     pub kind: Option<String>,
+    /// Its namespace, or the default one.
+    pub namespace: Option<String>,
     /// Its name, if it has one.
     pub name: Option<String>,
 }

@@ -49,7 +49,10 @@ impl Loader {
     /// error.
     pub fn path(&mut self, path: &Path) {
         match files(path, self.recursive) {
-            Ok(Some(files)) => {
+            Ok(Some((files, unlisted))) => {
+                for (directory, source) in unlisted {
+                    self.unreadable("list", &directory, source);
+                }
                 for (file, leaves) in files {
                     if leaves {
                         self.not_read(&file, LEAVES);
@@ -162,17 +165,26 @@ fn is_pipe(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_fifo())
 }
 
-/// The manifests of a directory, sorted, with those of its subdirectories if `recursive`, and the links among them that
-/// lead out of it; `None` if `path` is not a directory. As kubectl 1.32 with `-f`, which takes hidden names also.
-fn files(path: &Path, recursive: bool) -> io::Result<Option<Vec<(PathBuf, bool)>>> {
+/// The manifests of a directory, each with whether it is a link that leads out of it, and the subdirectories that cannot
+/// be listed.
+type Found = (Vec<(PathBuf, bool)>, Vec<(PathBuf, io::Error)>);
+
+/// Those of a directory, sorted, with those of its subdirectories if `recursive`; `None` if `path` is not a directory. As
+/// kubectl 1.32 with `-f`, which takes hidden names also.
+fn files(path: &Path, recursive: bool) -> io::Result<Option<Found>> {
     if !path.is_dir() {
         return Ok(None);
     }
     let root = path.canonicalize()?;
     let (mut files, mut directories) = (Vec::new(), vec![path.to_owned()]);
+    let mut unlisted = Vec::new();
     while let Some(directory) = directories.pop() {
-        for entry in fs::read_dir(directory)? {
-            let entry = entry?;
+        let entries = fs::read_dir(&directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.unwrap_or_else(|source| {
+            unlisted.push((directory, source));
+            Vec::new()
+        });
+        for entry in entries {
             let (path, kind) = (entry.path(), entry.file_type()?);
             // A link to a directory may lead back here; git's own files are no manifests.
             if kind.is_dir() {
@@ -187,5 +199,5 @@ fn files(path: &Path, recursive: bool) -> io::Result<Option<Vec<(PathBuf, bool)>
         }
     }
     files.sort();
-    Ok(Some(files))
+    Ok(Some((files, unlisted)))
 }

@@ -289,7 +289,7 @@ impl Loader {
             Some(other) => {
                 let subject = Subject {
                     kind: Some(format!("{item_kind}List")),
-                    name: None,
+                    ..Subject::default()
                 };
                 let problem = wrong_type("items", "a sequence", &other);
                 return self.failed(source, None, subject, problem);
@@ -323,6 +323,7 @@ impl Loader {
                 |pointer| Some(object.text(pointer).to_owned()).filter(|text| !text.is_empty());
             subject = Subject {
                 kind: text("/kind"),
+                namespace: text("/metadata/namespace").or_else(|| Some(self.namespace.to_string())),
                 name: text("/metadata/name"),
             };
             let completion = Completion {

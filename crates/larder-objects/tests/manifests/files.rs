@@ -12,7 +12,7 @@ use larder_objects::{
     chain,
     manifest::{Loader, MAX_MANIFEST_BYTES, Manifests, read_manifest},
 };
-use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, mkdirat, mknodat, open, openat};
 use tempfile::TempDir;
 
 const MAP: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\n";
@@ -49,6 +49,30 @@ fn a_sparse_file_is_rejected_without_reading_it() {
     }
     let expected = format!("cannot read {}: has 10485760 bytes or more", path.display());
     assert_eq!(errors(&load(&path)), [expected]);
+}
+
+#[test]
+fn subdirectory_that_cannot_be_listed_is_named_and_the_rest_is_read() {
+    let root = TempDir::new().unwrap();
+    fs::write(root.path().join("a.yaml"), MAP).unwrap();
+    // Nobody can list a directory whose path is too long, not even root.
+    let name = "d".repeat(255);
+    let mut directory = open(root.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..17 {
+        mkdirat(&directory, &*name, Mode::from_raw_mode(0o700)).unwrap();
+        directory = openat(&directory, &*name, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    let mut loader = Loader::new("default").recursive(true);
+    loader.path(root.path());
+    let manifests = loader.finish();
+    assert_eq!(manifests.documents.len(), 1);
+    let [error] = &*errors(&manifests) else {
+        panic!("{manifests:?}")
+    };
+    assert!(
+        error.contains("/dddd") && error.starts_with("cannot list "),
+        "{error}"
+    );
 }
 
 #[test]

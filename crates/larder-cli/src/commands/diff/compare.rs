@@ -7,10 +7,11 @@
 //!    which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of an immutable object,
 //!    of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
 //! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
-//! 4. An object is unreferenced if no pod of either side references it.
+//! 4. What could not be read of a side is neither removed nor added.
+//! 5. An object is unreferenced if no pod of either side references it.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     hash::Hash,
 };
 
@@ -37,8 +38,18 @@ pub(super) struct Comparison<'r> {
     pub(super) unknown: Vec<(ObjectKey, &'r str, String)>,
     /// What some of that may be instead.
     pub(super) hints: BTreeMap<String, String>,
+    pub(super) left_out: LeftOut,
+}
+
+/// What is not part of a comparison.
+#[derive(Default)]
+pub(super) struct LeftOut {
     /// Paths or objects that could not be read, and why.
     pub(super) not_read: BTreeSet<(String, String)>,
+    /// Pods of one side that the other one may have in what could not be read of it.
+    pub(super) in_doubt: HashSet<ObjectKey>,
+    /// Sentences about objects that no pod's containers see, as far as larder knows.
+    pub(super) not_compared: Vec<String>,
 }
 
 /// The differences of one pod.
@@ -118,7 +129,7 @@ impl<'r> Comparison<'r> {
         from: &'r [RenderedPod<'r>],
         to_world: &Offline,
         to: &'r [RenderedPod<'r>],
-        not_read: BTreeSet<(String, String)>,
+        left_out: LeftOut,
     ) -> Self {
         let by_name = |pods: &'r [RenderedPod<'r>]| -> HashMap<_, _> {
             let pods = pods.iter().map(|pod| ((pod.namespace(), pod.name()), pod));
@@ -130,6 +141,10 @@ impl<'r> Comparison<'r> {
         let (mut unknown, mut hints) = (Vec::new(), BTreeMap::new());
         let pods = sides.into_iter().filter_map(|((namespace, name), sides)| {
             let key = ObjectKey::new(namespace, name);
+            let is_in_doubt = left_out.in_doubt.contains(&key);
+            if is_in_doubt && !matches!(sides, Edit::Changed(..)) {
+                return None;
+            }
             PodDiff::new(key, sides, &mut unknown, &mut hints)
         });
         let pods = pods.collect();
@@ -138,7 +153,7 @@ impl<'r> Comparison<'r> {
             unreferenced: unreferenced(from_world, to_world),
             unknown,
             hints,
-            not_read,
+            left_out,
         }
     }
 

@@ -10,7 +10,7 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     env,
     ffi::OsStr,
     fs,
@@ -23,7 +23,7 @@ use std::{
 use anyhow::{Context as _, anyhow, bail};
 use larder_objects::manifest::{LEAVES, Loader, Manifests, has_manifest_extension};
 
-use crate::outcome::Failure;
+use crate::{input, outcome::Failure};
 
 /// Variables with which a git hook points to its own repository, instead of that of the directory.
 const OF_HOOKS: [&str; 5] = [
@@ -53,7 +53,7 @@ const TOO_MANY_LINKS: &str = "it is a link, and others have led through too many
 /// Why a submodule is not read.
 const SUBMODULE: &str = "it is a submodule: its files are in another repository";
 
-/// The manifests at `paths` in `revision`. A path that the revision lacks has none.
+/// The manifests at `paths` in `revision`, and the paths that it lacks.
 ///
 /// # Errors
 ///
@@ -63,25 +63,41 @@ pub(super) fn load(
     paths: &[PathBuf],
     revision: &str,
     recursive: bool,
-) -> Result<Manifests, Failure> {
+) -> Result<(Manifests, Absent), Failure> {
+    let mut absent = Absent::new();
     for path in paths {
-        read(&mut loader, path, revision, recursive).with_context(|| {
+        let is_there = read(&mut loader, path, revision, recursive).with_context(|| {
             let path = path.display();
             format!("cannot read revision {revision:?} of {path}")
         })?;
+        absent.extend((!is_there).then(|| path.clone()));
     }
-    Ok(loader.finish())
+    Ok((loader.finish(), absent))
 }
 
-fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> anyhow::Result<()> {
+/// The same of the working tree.
+pub(super) fn load_working_tree(loader: Loader, paths: &[PathBuf]) -> (Manifests, Absent) {
+    let is_absent = |path: &Path| {
+        let error = path.symlink_metadata().err().map(|error| error.kind());
+        matches!(
+            error,
+            Some(io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+        )
+    };
+    let (absent, there): (Vec<_>, Vec<_>) = paths.iter().cloned().partition(|path| is_absent(path));
+    (input::load(loader, &there), absent.into_iter().collect())
+}
+
+/// `false` if the revision has nothing at `path`.
+fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> anyhow::Result<bool> {
     let (repository, below) = Repository::of(path)?;
     let commit = repository.resolve(&format!("{revision}^{{commit}}"))?;
     let tree = repository.resolve(&format!("{commit}^{{tree}}"))?;
     let files = match repository.find(tree, &below)? {
-        Found::Nothing => return Ok(()),
+        Found::Nothing => return Ok(false),
         Found::NotRead(why) => {
             loader.not_read(path, why);
-            return Ok(());
+            return Ok(true);
         }
         Found::Entry(Entry {
             kind: EntryKind::Tree,
@@ -89,8 +105,12 @@ fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> an
         }) => repository.files(loader, path, &id, recursive)?,
         Found::Entry(Entry { id, .. }) => vec![(path.to_owned(), id)],
     };
-    repository.read(loader, &files)
+    repository.read(loader, &files)?;
+    Ok(true)
 }
+
+/// Paths at which a side has nothing.
+pub(super) type Absent = BTreeSet<PathBuf>;
 
 /// What a tree has at a name.
 #[derive(Clone)]

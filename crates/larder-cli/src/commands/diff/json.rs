@@ -17,6 +17,8 @@ const VERSION: u32 = 1;
 /// Everything that differs.
 #[derive(Serialize)]
 pub(super) struct Report<'c> {
+    #[serde(rename = "notCompared", skip_serializing_if = "<[_]>::is_empty")]
+    not_compared: &'c [String],
     #[serde(rename = "notRead", skip_serializing_if = "Vec::is_empty")]
     not_read: Vec<Value>,
     pods: Pods<'c>,
@@ -48,7 +50,8 @@ impl<'c> Report<'c> {
             json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
         });
         Self {
-            not_read: not_read(&comparison.not_read),
+            not_compared: &comparison.left_out.not_compared,
+            not_read: not_read(&comparison.left_out.not_read),
             pods: Pods {
                 comparison,
                 show_secrets,

@@ -11,7 +11,7 @@ use super::{
     report::{containers, notes, pods, summary, verdict},
     tree::differences,
 };
-use crate::output::escaped;
+use crate::output::{count, escaped};
 
 /// Most bytes of the text. A comment on GitHub has at most 65,536 characters.
 const MAX_BYTES: usize = 48_000;
@@ -31,16 +31,24 @@ pub(super) fn write(
     }
     writeln!(out, "**{}**\n", summary(comparison))?;
     let mut rows = String::from("| pod | container | verdict |\n| --- | --- | --- |\n");
+    let mut not_shown = 0;
     for pod in pods(comparison) {
-        rows += &row(pod);
+        let row = row(pod);
+        if rows.len() + row.len() > MAX_BYTES {
+            not_shown += 1;
+        } else {
+            rows += &row;
+        }
     }
-    let mut room = MAX_BYTES.saturating_sub(rows.len());
-    if room == 0 {
-        let end = rows.floor_char_boundary(MAX_BYTES);
-        let end = rows[..end].rfind('\n').map_or(0, |line| line + 1);
-        rows.truncate(end);
-    }
+    let mut room = MAX_BYTES - rows.len();
     out.write_all(rows.as_bytes())?;
+    if not_shown > 0 {
+        let pods = count(not_shown, "pod");
+        writeln!(
+            out,
+            "\nLeft out of the table, because it is too long: {pods}."
+        )?;
+    }
     write_notes(out, &notes)?;
     let (mut left_out, mut count) = (0, 0);
     for tree in differences(comparison, show_secrets) {

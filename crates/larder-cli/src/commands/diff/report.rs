@@ -56,7 +56,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
     }
 }
 
-/// What is not known, and what was not read: a line each.
+/// What was not read, not compared, and not known: a line each.
 pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
     let mut containers: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (pod, container, what) in &comparison.unknown {
@@ -69,9 +69,10 @@ pub(super) fn notes(comparison: &Comparison<'_>) -> Vec<String> {
         let hint = hint.map(|hint| format!(", {hint}")).unwrap_or_default();
         format!("not known, taken as there and unchanged: {what}{hint} ({containers})")
     });
-    let not_read = comparison.not_read.iter();
+    let not_read = comparison.left_out.not_read.iter();
     let not_read = not_read.map(|(path, reason)| format!("not read: {path}: {reason}"));
-    not_read.chain(unknown).collect()
+    let not_compared = comparison.left_out.not_compared.iter().cloned();
+    not_read.chain(not_compared).chain(unknown).collect()
 }
 
 /// The words for the pods of each [`rank`], and for one container or many.

@@ -1,24 +1,23 @@
 //! The manifests of both sides.
 
 use std::{
-    collections::{BTreeSet, HashSet},
-    path::PathBuf,
+    collections::{BTreeMap, BTreeSet, HashSet},
+    path::{Path, PathBuf},
 };
 
 use larder_objects::{
     Kind, ObjectKey, chain,
-    manifest::{Loader, Manifests},
+    manifest::{Loader, Manifest, ManifestError, Manifests, Problem},
 };
 
-use super::{git, in_parallel};
+use super::{compare::LeftOut, git, in_parallel};
 use crate::{agent::origin, args::DiffArgs, cluster, input, outcome::Failure, output};
 
 /// Both sides, and what could not be read of them.
 pub(super) struct Sides {
     pub(super) from: Manifests,
     pub(super) to: Manifests,
-    /// Paths or objects that could not be read, and why.
-    pub(super) not_read: BTreeSet<(String, String)>,
+    pub(super) left_out: LeftOut,
     /// Of an API server's side: the objects that could not be read.
     pub(super) cluster: Option<HashSet<(Kind, ObjectKey)>>,
 }
@@ -29,26 +28,49 @@ pub(super) struct Sides {
 ///
 /// A side cannot be read at all.
 pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
+    let is_stdin = |paths: &[PathBuf]| paths.iter().any(|path| path == Path::new("-"));
+    if args.from.is_some() && is_stdin(&args.filenames) {
+        let why = "-f - cannot be used with --from: git has no revision of standard input";
+        return Err(Failure::unreadable(why));
+    }
+    if is_stdin(&args.from_file) && is_stdin(&args.to_file) {
+        let why = "--from-file - cannot be used with --to-file -: standard input is only one side";
+        return Err(Failure::unreadable(why));
+    }
     let loader = || Loader::new(args.namespace.as_str()).recursive(args.recursive);
     let load = |paths: &[PathBuf]| input::load(loader(), paths);
-    let (mut not_read, mut cluster) = (BTreeSet::new(), None);
+    let (mut left_out, mut cluster) = (LeftOut::default(), None);
     let (from, to) = if args.kubeconfig.is_some() {
         let to = load(&args.filenames);
         input::check(&to, args.recursive)?;
         let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
-        let (sides, missed) = cluster::sides(source, loader(), to)?;
-        not_read = missed.reasons;
+        let ((from, to, unseen), missed) = cluster::sides(source, loader(), to)?;
+        left_out.not_read = missed.reasons;
         cluster = Some(missed.objects);
-        sides
+        if unseen > 0 {
+            let (objects, are, them) = match unseen {
+                1 => ("1 object".to_owned(), "is", "it"),
+                _ => (output::count(unseen, "object"), "are", "these"),
+            };
+            left_out.not_compared.push(format!(
+                "{objects} of the manifests {are} not compared: no container in them sees {them}"
+            ));
+        }
+        (from, to)
     } else if let Some(from) = &args.from {
         let revision =
             |revision: &str| git::load(loader(), &args.filenames, revision, args.recursive);
         let to = || match &args.to {
             Some(to) => revision(to),
-            None => Ok(load(&args.filenames)),
+            None => Ok(git::load_working_tree(loader(), &args.filenames)),
         };
         let (from, to) = in_parallel(|| revision(from), to);
-        let (from, to) = (from?, to?);
+        let ((from, absent), (to, absent_to)) = (from?, to?);
+        for path in absent.intersection(&absent_to) {
+            let (path, why) = (path.display().to_string(), "neither side has it");
+            output::note(format_args!("{path}: {why}"));
+            left_out.not_read.insert((path, why.to_owned()));
+        }
         // One side may have no file: the directory is new, or was removed.
         if from.files == 0 || to.nothing_read() {
             input::check(&to, args.recursive)?;
@@ -64,16 +86,67 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
     for warning in &to.warnings {
         output::note(format_args!("warning: {warning}"));
     }
+    for (one, other) in [(&from, &to), (&to, &from)] {
+        let pods = in_doubt(one, other, !args.to_file.is_empty(), &left_out.not_read);
+        left_out.in_doubt.extend(pods);
+    }
     for (side, manifests) in [("from", &from), ("to", &to)] {
         for error in &manifests.errors {
             output::note(format_args!("{side}: {}", chain(error)));
-            not_read.insert(input::not_read(error));
+            left_out.not_read.insert(input::not_read(error));
         }
+    }
+    let mut skipped = BTreeMap::new();
+    for (kind, count) in from.skipped.iter().chain(&to.skipped) {
+        let most = skipped.entry(kind.clone()).or_default();
+        *most = (*count).max(*most);
+    }
+    left_out.not_compared.extend(input::skipped(&skipped));
+    for sentence in &left_out.not_compared {
+        output::note(sentence);
     }
     Ok(Sides {
         from,
         to,
-        not_read,
+        left_out,
         cluster,
     })
+}
+
+/// The pods of `one` that `other` may have in what could not be read of it: those that are `unread` or of a rejected
+/// document, and those of the same file if no name is known. If the sides have other paths, that may be any file.
+fn in_doubt(
+    one: &Manifests,
+    other: &Manifests,
+    has_other_paths: bool,
+    unread: &BTreeSet<(String, String)>,
+) -> HashSet<ObjectKey> {
+    let mut names: HashSet<_> = unread.iter().map(|(name, _)| name.clone()).collect();
+    let mut paths = HashSet::new();
+    for error in &other.errors {
+        if let ManifestError::Document {
+            subject, problem, ..
+        } = error
+            && let (Some(kind), Some(namespace), Some(name)) =
+                (&subject.kind, &subject.namespace, &subject.name)
+            && !matches!(problem, Problem::UnknownKind { .. })
+        {
+            names.insert(format!("{kind} {namespace}/{name}"));
+        } else {
+            paths.insert(error.path());
+        }
+    }
+    let pods = one.documents.iter();
+    let pods = pods.filter(|document| matches!(document.manifest, Manifest::Pod(_)));
+    let pods = pods.filter_map(|document| {
+        let key = document.object.key();
+        let workload = document.workload.as_deref().unwrap_or_default();
+        let workload = workload.split_once(' ').unwrap_or_default();
+        let workload = format!("{} {}/{}", workload.0, key.namespace, workload.1);
+        let is_named = names.contains(&format!("Pod {key}")) || names.contains(&workload);
+        let file = Path::new(&*document.origin.file);
+        let has_path = |path: &&str| has_other_paths || file.starts_with(path);
+        (is_named || paths.iter().any(has_path)).then_some(key)
+    });
+    pods.collect()
 }

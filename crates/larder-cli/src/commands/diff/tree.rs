@@ -153,12 +153,13 @@ impl BranchSides<'_> {
     fn file<'a>(self, path: &str, edit: &Edit<MountedFile<'a>>) -> Branch {
         let (from, to) = edit.sides();
         let name = path.rsplit('/').next().unwrap_or(path);
-        let origin = |one: MountedFile<'a>| one.origin;
+        let both = || from.into_iter().chain(to);
+        let hides_source = both().any(|one| one.has_secret_place()) && !self.show_secrets;
+        let origin = |one: MountedFile<'a>| one.origin.filter(|_| !hides_source);
         let sources = self.origins(name, from.and_then(origin), to.and_then(origin));
         let is_hidden = |file: MountedFile<'_>| file.is_secret() && !self.show_secrets;
         let modes = arrow(from.map(permissions), to.map(permissions));
         let line = signed(edit, path).plain(modes);
-        let both = || from.into_iter().chain(to);
         if both().any(|one| one.file.data.unknown().is_some()) {
             let words = |one: MountedFile<'_>| match one.file.data.unknown() {
                 Some(unknown) => words::unknown(unknown, !is_hidden(one)),

@@ -292,10 +292,16 @@ fn content(
     let sub_path = sub_path.unwrap_or_default();
     let shown_path = mount.and_then(Mount::shown_sub_path).unwrap_or_default();
     let wanted = shown_path.trim_end_matches('/');
+    let hides_path = mount.is_some_and(|mount| mount.secret_sub_path) && !shown.secrets;
     let mut branches: Vec<_> = files_below(&projection.payload, sub_path)
-        .map(|(_, path, file)| {
+        .map(|(below, path, file)| {
             let source = projection.origins.get(path);
-            let branch = Branch::new().plain(path).plain(match file.owner {
+            let branch = Branch::new().plain(if hides_path {
+                format!("{wanted}/{below}").trim_end_matches('/').to_owned()
+            } else {
+                path.to_string()
+            });
+            let branch = branch.plain(match file.owner {
                 Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
                 _ => format!("{:04o}", file.mode),
             });
@@ -303,7 +309,8 @@ fn content(
                 Some(unknown) => branch.yellow(unknown_words(unknown, false)),
                 None => branch.plain(size(file.data.len())),
             };
-            let from = source.map(|source| origin(pod, source, path.as_str()));
+            let from = source.filter(|_| !hides_path);
+            let from = from.map(|source| origin(pod, source, path.as_str()));
             let branch = branch.dim(from.unwrap_or_default());
             let is_secret = source.is_none_or(Origin::is_secret);
             shown.with_content(branch, &file.data, is_secret)

@@ -6,9 +6,9 @@ use std::{
     os::unix::{ffi::OsStrExt as _, fs::symlink},
 };
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Checkout, FROM};
+use super::{Checkout, FROM, POD};
 
 fn map(name: &str, value: &str) -> String {
     format!(
@@ -116,6 +116,82 @@ fn a_directory_that_is_a_link_is_another_one_in_another_revision() {
         report(&checkout, &["-f", "live", "--from", "a"], 1),
         expected
     );
+}
+
+/// The names of the pods that differ, and how.
+fn changed_pods(checkout: &Checkout, args: &[&str], code: i32) -> Vec<Value> {
+    let run = checkout.diff(".", &[args, &["-o", "json"]].concat());
+    assert_eq!(run.code, code, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
+    let pods = report["pods"].as_array().unwrap().iter();
+    pods.map(|pod| json!([pod["name"], pod["change"]]))
+        .collect()
+}
+
+#[test]
+fn path_that_one_side_lacks_comes_or_goes() {
+    let checkout = Checkout::new();
+    fs::remove_file(checkout.path().join("k8s/app.yaml")).unwrap();
+    let args = ["-f", "k8s/app.yaml", "--from", "first"];
+    assert_eq!(
+        changed_pods(&checkout, &args, 1),
+        [json!(["web", "removed"])]
+    );
+    checkout.commit("empty");
+    let args = ["-f", "k8s/app.yaml", "--from", "empty", "--to", "first"];
+    assert_eq!(changed_pods(&checkout, &args, 1), [json!(["web", "added"])]);
+}
+
+#[test]
+fn path_that_neither_side_has_is_named() {
+    let checkout = Checkout::new();
+    checkout.write("k8s/app.yaml", FROM);
+    for to in [&["--to", "first"][..], &[]] {
+        let args = [&["-f", "k8s", "typo", "--from", "first"], to].concat();
+        let expected = (Vec::new(), vec!["typo".to_owned()]);
+        assert_eq!(report(&checkout, &args, 2), expected);
+        for format in ["tree", "markdown", "html"] {
+            let run = checkout.diff(".", &[&*args, &["-o", format]].concat());
+            assert!(run.stdout.contains("typo: neither side has it"), "{run:?}");
+        }
+    }
+}
+
+#[test]
+fn pods_that_could_not_be_read_are_neither_removed_nor_added() {
+    let checkout = Checkout::new();
+    checkout.write("k8s/app.yaml", FROM);
+    checkout.write(
+        "k8s/gone.yaml",
+        &POD.replace("name: web, n", "name: gone, n"),
+    );
+    checkout.commit("good");
+    fs::remove_file(checkout.path().join("k8s/gone.yaml")).unwrap();
+    let without_image = FROM.replacen("        image: i\n", "", 1);
+    for (tag, text) in [
+        ("rejected", &*without_image),
+        ("broken", "kind: ["),
+        ("bytes", "\0"),
+    ] {
+        checkout.write("k8s/app.yaml", text);
+        let args = ["-f", "k8s", "--from", "good"];
+        assert_eq!(
+            changed_pods(&checkout, &args, 2),
+            [json!(["gone", "removed"])],
+            "{tag}"
+        );
+        checkout.commit(tag);
+        let args = ["-f", "k8s", "--from", tag, "--to", "good"];
+        assert_eq!(
+            changed_pods(&checkout, &args, 2),
+            [json!(["gone", "added"])],
+            "{tag}"
+        );
+    }
+    // Files have other names on both sides.
+    checkout.write("good.yaml", FROM);
+    let args = ["--from-file", "good.yaml", "--to-file", "k8s/app.yaml"];
+    assert_eq!(changed_pods(&checkout, &args, 2), [Value::Null; 0]);
 }
 
 #[test]
