@@ -93,17 +93,21 @@ fn read(loader: &mut Loader, path: &Path, revision: &str, recursive: bool) -> an
     let (repository, below) = Repository::of(path)?;
     let commit = repository.resolve(&format!("{revision}^{{commit}}"))?;
     let tree = repository.resolve(&format!("{commit}^{{tree}}"))?;
-    let files = match repository.find(tree, &below)? {
+    let files = match repository.find(&tree, &below)? {
         Found::Nothing => return Ok(false),
         Found::NotRead(why) => {
             loader.not_read(path, why);
             return Ok(true);
         }
-        Found::Entry(Entry {
-            kind: EntryKind::Tree,
-            id,
-        }) => repository.files(loader, path, &id, recursive)?,
-        Found::Entry(Entry { id, .. }) => vec![(path.to_owned(), id)],
+        Found::Entry(entry, place) if entry.kind == EntryKind::Tree => {
+            let directory = Directory {
+                root: tree,
+                place,
+                id: entry.id,
+            };
+            repository.files(loader, path, &directory, recursive)?
+        }
+        Found::Entry(Entry { id, .. }, _) => vec![(path.to_owned(), id)],
     };
     repository.read(loader, &files)?;
     Ok(true)
@@ -131,7 +135,17 @@ enum EntryKind {
 enum Found {
     Nothing,
     NotRead(&'static str),
-    Entry(Entry),
+    /// With its path in the revision, which has no links.
+    Entry(Entry, PathBuf),
+}
+
+/// A directory in a revision.
+struct Directory {
+    /// The tree of the revision.
+    root: String,
+    /// Its path in it, without links.
+    place: PathBuf,
+    id: String,
 }
 
 struct Repository {
@@ -220,10 +234,10 @@ impl Repository {
     }
 
     /// The entry at `path` in the tree `root`, with links on the way followed.
-    fn find(&self, root: String, path: &Path) -> anyhow::Result<Found> {
+    fn find(&self, root: &str, path: &Path) -> anyhow::Result<Found> {
         let mut rest: Vec<_> = path.iter().rev().map(OsStr::to_owned).collect();
-        // The directories that were gone through.
-        let mut trees = vec![root];
+        // The directories that were gone through, and their path.
+        let (mut trees, mut place) = (vec![root.to_owned()], PathBuf::new());
         let mut links = 0;
         while let Some(name) = rest.pop() {
             if name == "." {
@@ -231,7 +245,7 @@ impl Repository {
             }
             if name == ".." {
                 trees.pop();
-                if trees.is_empty() {
+                if !place.pop() {
                     return Ok(Found::NotRead(LEAVES));
                 }
                 continue;
@@ -249,9 +263,14 @@ impl Repository {
                 return Ok(Found::Nothing);
             };
             match entry.kind {
-                EntryKind::Tree => trees.push(entry.id),
+                EntryKind::Tree => {
+                    trees.push(entry.id);
+                    place.push(name);
+                }
                 EntryKind::Submodule => return Ok(Found::NotRead(SUBMODULE)),
-                EntryKind::File if rest.is_empty() => return Ok(Found::Entry(entry)),
+                EntryKind::File if rest.is_empty() => {
+                    return Ok(Found::Entry(entry, place.join(name)));
+                }
                 EntryKind::File => return Ok(Found::Nothing),
                 EntryKind::Link => {
                     links += 1;
@@ -264,7 +283,7 @@ impl Repository {
             }
         }
         let (kind, id) = (EntryKind::Tree, trees.pop().context("the root is in it")?);
-        Ok(Found::Entry(Entry { kind, id }))
+        Ok(Found::Entry(Entry { kind, id }, place))
     }
 
     /// At most so many bytes of what git prints with these arguments, and whether it has printed all and succeeded.
@@ -311,32 +330,30 @@ impl Repository {
         Ok(entries.collect())
     }
 
-    /// The manifests of the tree `id` at `directory`, sorted by name. `loader` learns of entries that are not read.
+    /// The manifests of a directory, shown as `path`, sorted by name. `loader` learns of entries that are not read.
     fn files(
         &self,
         loader: &mut Loader,
-        directory: &Path,
-        id: &str,
+        path: &Path,
+        directory: &Directory,
         recursive: bool,
     ) -> anyhow::Result<Vec<(PathBuf, String)>> {
         let mut files = Vec::new();
-        // A link may lead to a subdirectory.
-        for (path, entry) in self.list(id, true)? {
-            if !recursive && path.components().count() > 1 {
-                continue;
-            }
-            let shown = directory.join(&path);
+        for (below, entry) in self.list(&directory.id, recursive)? {
+            let shown = path.join(&below);
             match entry.kind {
                 EntryKind::Submodule if recursive => loader.not_read(&shown, SUBMODULE),
-                EntryKind::File if has_manifest_extension(&path) => files.push((shown, entry.id)),
-                EntryKind::Link if has_manifest_extension(&path) => {
-                    match self.find(id.to_owned(), &path)? {
-                        Found::Entry(Entry {
-                            kind: EntryKind::File,
-                            id,
-                        }) => files.push((shown, id)),
+                EntryKind::File if has_manifest_extension(&below) => files.push((shown, entry.id)),
+                EntryKind::Link if has_manifest_extension(&below) => {
+                    match self.find(&directory.root, &directory.place.join(&below))? {
+                        Found::Entry(_, target) if !target.starts_with(&directory.place) => {
+                            loader.not_read(&shown, LEAVES);
+                        }
+                        Found::Entry(entry, _) if entry.kind == EntryKind::File => {
+                            files.push((shown, entry.id));
+                        }
                         Found::NotRead(why) => loader.not_read(&shown, why),
-                        Found::Entry(_) => loader.not_read(&shown, "it is a link to a directory"),
+                        Found::Entry(..) => loader.not_read(&shown, "it is a link to a directory"),
                         Found::Nothing => loader.not_read(&shown, "it is a link to nothing"),
                     }
                 }
