@@ -114,9 +114,10 @@ fn workload(kind: &str, spec: &str, fields: &[&str]) -> String {
         })
         .unzip();
     let (variables, files) = (variables.join(", "), files.join(", "));
-    let (group, policy) = match kind.ends_with("Job") {
-        true => ("batch", "Never"),
-        false => ("apps", "Always"),
+    let (group, policy) = if kind.ends_with("Job") {
+        ("batch", "Never")
+    } else {
+        ("apps", "Always")
     };
     let template = format!(
         "{{metadata: {{labels: {{app: web}}}}, spec: {{restartPolicy: {policy}, volumes: [{{name: d, downwardAPI: {{items: \
