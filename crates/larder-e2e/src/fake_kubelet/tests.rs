@@ -364,6 +364,8 @@ async fn an_immutable_object_is_served_until_its_last_pod_is_gone() {
     node.apply_pod();
     node.until_shown().await;
     sleep(Duration::from_secs(5)).await;
+    let (kind, namespace) = (ApiKind::ConfigMap, "default");
+    node.server.delete(kind, namespace, "app").unwrap();
     node.server.apply(&map("2")).unwrap();
     node.touch().await;
     sleep(Duration::from_secs(2)).await;
