@@ -76,8 +76,8 @@ impl ApiServer {
         match self.writer().update(kind, &key, Part::Whole, params, make) {
             Ok(after) if after.object.version == before.version => Ok(Applied::Unchanged),
             Ok(_) => Ok(Applied::Changed),
-            // Another identity, or a change of what cannot change: a new object, if it could be one. Who reads an
-            // immutable object would not notice a new one of its name.
+            // The identity or an immutable field differs: recreate the object, if the new one is valid. Readers of
+            // immutable data have stopped watching, so they would not notice a new object of the same name.
             Err(error)
                 if matches!(error.reason(), "Conflict" | "Invalid")
                     && before.value()["immutable"] != true =>

@@ -206,7 +206,7 @@ fn an_edit_of_many_objects_costs_each_watcher_its_own_change() {
 }
 
 #[derive(Debug, Clone)]
-enum Op {
+enum StoreAction {
     Put(usize, usize),
     Delete(usize),
     /// All watchers read what waits for them.
@@ -225,12 +225,12 @@ const FILTERS: [(&str, &str); 5] = [
     ("metadata.name=c", "l in (x,z)"),
 ];
 
-fn op() -> impl Strategy<Value = Op> {
+fn action() -> impl Strategy<Value = StoreAction> {
     prop_oneof![
-        6 => (0..NAMES.len(), 0..LABELS.len()).prop_map(|(name, label)| Op::Put(name, label)),
-        2 => (0..NAMES.len()).prop_map(Op::Delete),
-        1 => Just(Op::Read),
-        1 => (0..FILTERS.len(), proptest::option::of(0..8_u64)).prop_map(|(filter, ago)| Op::Watch(filter, ago)),
+        6 => (0..NAMES.len(), 0..LABELS.len()).prop_map(|(name, label)| StoreAction::Put(name, label)),
+        2 => (0..NAMES.len()).prop_map(StoreAction::Delete),
+        1 => Just(StoreAction::Read),
+        1 => (0..FILTERS.len(), proptest::option::of(0..8_u64)).prop_map(|(filter, ago)| StoreAction::Watch(filter, ago)),
     ]
 }
 
@@ -273,7 +273,7 @@ fn list(store: &Store, filter: &Filter, at: Option<u64>) -> State {
 proptest! {
     #[test]
     fn every_replay_equals_the_list_and_every_old_list_equals_what_was_listed_then(
-        ops in proptest::collection::vec(op(), 1..120),
+        ops in proptest::collection::vec(action(), 1..120),
     ) {
         let store = store(LIMITS);
         let all = filter("", "");
@@ -281,20 +281,20 @@ proptest! {
         let mut replays: Vec<Replay> = Vec::new();
         for op in ops {
             match op {
-                Op::Put(name, label) => {
+                StoreAction::Put(name, label) => {
                     let value = object(NAMES[name], LABELS[label]);
                     match store.get(KIND, &key(NAMES[name])) {
                         Some(current) => store.replace(&current, value).unwrap(),
                         None => store.create(KIND, value).unwrap(),
                     };
                 }
-                Op::Delete(name) => {
+                StoreAction::Delete(name) => {
                     if let Some(current) = store.get(KIND, &key(NAMES[name])) {
                         store.delete(&current).unwrap();
                     }
                 }
-                Op::Read => replays.iter_mut().for_each(Replay::read),
-                Op::Watch(index, ago) => {
+                StoreAction::Read => replays.iter_mut().for_each(Replay::read),
+                StoreAction::Watch(index, ago) => {
                     let filter = filter(FILTERS[index].0, FILTERS[index].1);
                     let now = store.version();
                     let version = ago.map_or(now, |ago| now.saturating_sub(ago).max(100));

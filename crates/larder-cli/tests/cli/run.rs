@@ -471,7 +471,7 @@ async fn edit_of_immutable_data_is_rejected() {
     })
     .await;
     assert_eq!(key(&desk, "web", "a").as_deref(), Some("1"));
-    // Made anew, it is another object.
+    // A recreated object is another one.
     fs::remove_file(desk.path().join("m/app.yaml")).unwrap();
     until("the problem to go", || {
         status(&desk)["problems"] == json!([])

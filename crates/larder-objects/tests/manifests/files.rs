@@ -55,7 +55,7 @@ fn a_sparse_file_is_rejected_without_reading_it() {
 fn subdirectory_that_cannot_be_listed_is_named_and_the_rest_is_read() {
     let root = TempDir::new().unwrap();
     fs::write(root.path().join("a.yaml"), MAP).unwrap();
-    // Nobody can list a directory whose path is too long, not even root.
+    // Listing a directory whose path is too long fails even for root.
     let name = "d".repeat(255);
     let mut directory = open(root.path(), OFlags::DIRECTORY, Mode::empty()).unwrap();
     for _ in 0..17 {

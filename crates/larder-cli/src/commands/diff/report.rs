@@ -20,7 +20,7 @@ use crate::{
 /// Most containers that one line names.
 const MAX_NAMED: usize = 5;
 /// The reason of a restart for immutable objects.
-const IMMUTABLE: &str = "an immutable object (the API server rejects this change; where it is deleted and made anew, \
+const IMMUTABLE: &str = "an immutable object (the API server rejects this change; if it is deleted and recreated, \
                          running containers keep the old content)";
 /// The text in place of a summary.
 const NO_DIFFERENCE: &str = "No container sees a difference.";

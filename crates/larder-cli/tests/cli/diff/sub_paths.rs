@@ -1,6 +1,6 @@
 //! Files mounted by `subPath`: whether a running container sees their change.
 
-use super::{check_verdicts, run};
+use super::{run, verdicts::check_verdicts};
 use crate::Desk;
 
 /// The lines of containers in the tree, without the rest.

@@ -495,6 +495,7 @@ pub(crate) async fn sub_path_that_the_container_has_covered_is_left_alone(bed: &
     fs::write(c.path("/cover"), "").unwrap();
     until_content(&c.path("/one"), "own\n").await;
     bed.set_config_map(&ns, "app", "2").await;
+    println!("{:#?}", mounts_on(&c, "/one"));
     let pinned = until_state(bed, &web, "c", "/one", "pinned").await;
     println!("{pinned}");
     assert!(
