@@ -105,7 +105,15 @@ pub(super) async fn until_state(
         }
         sleep(Duration::from_millis(100)).await;
     }
-    panic!("{path} of {container} is not {state} within a minute: {last}");
+    let namespace = pod.metadata.namespace.as_deref().unwrap();
+    let name = pod.metadata.name.as_deref().unwrap();
+    let now = bed.pods(namespace).get(name).await.unwrap();
+    let mounts = container_named(&now, container).map(|found| mounts_on(&found, path));
+    panic!(
+        "{path} of {container} is not {state} within a minute: {last}\nmounts: {mounts:#?}\nlarder's log: {}\nstatus: {:#?}",
+        bed.larder().log(),
+        now.status
+    );
 }
 
 /// The mounts below a directory on the node.
@@ -485,8 +493,7 @@ pub(crate) async fn sub_path_that_the_container_has_covered_is_left_alone(bed: &
         "/bin/sh",
         "-c",
         "echo own > /own; trap 'exit 0' TERM; \
-        while :; do [ ! -f /cover ] || { busybox rm /cover; busybox mount --bind /own /one; }; \
-        [ ! -f /uncover ] || { busybox rm /uncover; busybox umount /one; }; sleep 0.1; done"
+        while :; do [ ! -f /cover ] || { busybox rm /cover; busybox mount --bind /own /one; }; sleep 0.1; done"
     ]);
     let web = bed.run_pod(&ns, &web).await;
     bed.start_larder().await;
@@ -494,16 +501,16 @@ pub(crate) async fn sub_path_that_the_container_has_covered_is_left_alone(bed: &
     let c = container(&web);
     fs::write(c.path("/cover"), "").unwrap();
     until_content(&c.path("/one"), "own\n").await;
-    bed.set_config_map(&ns, "app", "2").await;
-    println!("{:#?}", mounts_on(&c, "/one"));
+    bed.stop_larder();
+    bed.start_larder().await;
     let pinned = until_state(bed, &web, "c", "/one", "pinned").await;
-    println!("{pinned}");
     assert!(
         pinned["reason"].as_str().unwrap().contains("over it"),
         "{pinned}"
     );
     assert_eq!(content(&c.path("/one")).as_deref(), Some("own\n"));
-    fs::write(c.path("/uncover"), "").unwrap();
+    // The kubelet removes the old file, and with it the kernel what is mounted on it.
+    bed.set_config_map(&ns, "app", "2").await;
     until_content(&c.path("/one"), "2").await;
     until_state(bed, &web, "c", "/one", "live").await;
     assert_one_mount(&c, "/one");
