@@ -8,7 +8,7 @@ use std::{collections::BTreeMap, ops::Bound};
 
 use larder_projection::{
     ContainerView, Environment, File, Mount, MountTable, Origin, Payload, PayloadError, Unknown,
-    UnknownSource, VolumePath,
+    UnknownSource, VolumePath, fs_group,
 };
 
 use super::pod::RenderedPod;
@@ -27,6 +27,8 @@ pub(crate) struct ContainerContent<'r> {
 pub(crate) struct MountedFile<'r> {
     pub(crate) file: &'r File<'r>,
     pub(crate) origin: Option<&'r Origin<'r>>,
+    /// The pod's `fsGroup`, to which the file belongs and which may read it.
+    pub(crate) group: Option<u32>,
     /// Its mount, if that has a `subPath`: a running container keeps the old file, unless larder replaces it.
     pub(crate) sub_mount: Option<&'r Mount<'r>>,
 }
@@ -68,6 +70,7 @@ impl<'a> RenderedPod<'a> {
         let mut outer_first: Vec<_> = view.mounts.iter().collect();
         outer_first.sort_by_key(|mount| mount.mount_path.len());
         let mut files = BTreeMap::new();
+        let group = fs_group(self.pod);
         for mount in outer_first {
             hide(&mut files, &mount.mount_path);
             let Some(Ok(projection)) = self.projection(&mount.volume.name) else {
@@ -79,6 +82,7 @@ impl<'a> RenderedPod<'a> {
             let mounted = |file, origin| MountedFile {
                 file,
                 origin,
+                group,
                 sub_mount,
             };
             if let Some((file, origin)) = &projection.opaque {
@@ -179,6 +183,7 @@ mod tests {
         let file = MountedFile {
             file,
             origin: None,
+            group: None,
             sub_mount: None,
         };
         let paths = ["/a", "/a-b", "/a/b", "/a/b/c", "/ab"];

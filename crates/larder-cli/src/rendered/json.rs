@@ -6,6 +6,7 @@ use std::{
 };
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use larder_projection::fs_group;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -17,6 +18,9 @@ struct PodReport<'a> {
     namespace: &'a str,
     name: &'a str,
     uid: &'a str,
+    /// The group to which all files belong, and which may read them.
+    #[serde(rename = "fsGroup", skip_serializing_if = "Option::is_none")]
+    fs_group: Option<u32>,
     references: References,
     containers: BTreeMap<&'a str, KnownReport<'a>>,
     volumes: BTreeMap<&'a str, KnownReport<'a>>,
@@ -168,6 +172,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         namespace: rendered.namespace(),
         name: rendered.name(),
         uid: rendered.pod.metadata.uid.as_deref().unwrap_or(""),
+        fs_group: fs_group(rendered.pod),
         references: References::of(rendered.pod),
         containers: containers.collect(),
         volumes: volumes.collect(),

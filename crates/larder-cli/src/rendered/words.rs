@@ -49,6 +49,16 @@ pub(crate) fn unknown(value: &Unknown, shows_text: bool) -> String {
     escaped(&format!("<{words}: {what}>")).into_owned()
 }
 
+/// The mode of a file, `owner` if it is to be named, and the `group` of its pod, which may read it: `0440, user 1000,
+/// group 2000`.
+pub(crate) fn permissions(mode: u32, owner: Option<u32>, group: Option<u32>) -> String {
+    let mode = group.map_or(mode, |_| mode | 0o440);
+    let owner = owner.map(|owner| format!(", user {owner}"));
+    let group = group.map(|group| format!(", group {group}"));
+    let parts = [Some(format!("{mode:04o}")), owner, group];
+    parts.into_iter().flatten().collect()
+}
+
 /// The value of a variable; its length instead if it `is_hidden`.
 pub(crate) fn variable_value(variable: &Variable<'_>, is_hidden: bool) -> String {
     match variable.value.unknown() {

@@ -284,6 +284,30 @@ fn json_has_the_documented_shape() {
     assert_eq!(report, expected);
 }
 
+// projection 44
+#[test]
+fn group_of_the_pod_may_read_each_file() {
+    let group = "securityContext: {fsGroup: 2000}\n  volumes: [{name: v, configMap: {name: app, defaultMode: 0400}}]";
+    let manifest = GOOD.replace("volumes: [{name: v, configMap: {name: app}}]", group);
+    check_tree(
+        &manifest,
+        "",
+        0,
+        expect![[r#"
+            default/web  app.yaml: document 2, line 7
+            ├─ ready to start: every reference is met
+            └─ container c
+               └─ /v  volume v: ConfigMap app, read-only
+                  └─ a  0440, group 2000  1 B  ConfigMap app
+        "#]],
+    );
+    let run = Desk::with([("app.yaml", &*manifest)]).run("render -f app.yaml -o json");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let pod = &report["pods"][0];
+    assert_eq!(pod["fsGroup"], 2000);
+    assert_eq!(pod["volumes"]["v"]["files"]["a"]["mode"], "0400");
+}
+
 #[test]
 fn errors_of_one_part_leave_the_others_rendered() {
     let run = Desk::with([("app.yaml", APP)]).run("render -f app.yaml -o json");

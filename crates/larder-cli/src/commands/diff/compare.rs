@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. The differences of a container, applied to what it sees on the first side, give what it sees on the second. A
 //!    container that would not start sees nothing.
-//! 2. A difference that a running container cannot see needs a restart: of a variable, of the owner or mode of a file,
+//! 2. A difference that a running container cannot see needs a restart: of a variable, of the owner, group or mode of a
+//!    file,
 //!    which the pod says, of a file that is mounted by `subPath` and that larder does not replace, of an immutable object,
 //!    of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
 //! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
@@ -279,7 +280,11 @@ impl<'r> ContainerDiff<'r> {
         let files = edits(
             files(before).into_iter().flatten(),
             files(after).into_iter().flatten(),
-            |one, other| one.file == other.file && one.is_secret() == other.is_secret(),
+            |one, other| {
+                one.file == other.file
+                    && one.group == other.group
+                    && one.is_secret() == other.is_secret()
+            },
         );
         let sides = files.iter();
         let sides = sides.map(|(path, edit)| (path.as_str(), edit.sides()));
@@ -314,15 +319,11 @@ impl<'r> ContainerDiff<'r> {
     }
 }
 
-/// Whether the mode or owner of a file differs.
+/// Whether the mode, owner or group of a file differs.
 pub(super) fn has_other_permissions(files: &Edits<String, MountedFile<'_>>) -> bool {
+    let of = |one: &MountedFile<'_>| (one.file.mode, one.file.owner, one.group);
     let mut edits = files.values();
-    edits.any(|edit| match edit {
-        Edit::Changed(from, to) => {
-            (from.file.mode, from.file.owner) != (to.file.mode, to.file.owner)
-        }
-        _ => false,
-    })
+    edits.any(|edit| matches!(edit, Edit::Changed(from, to) if of(from) != of(to)))
 }
 
 /// The variables, and those of objects that are not known.

@@ -100,6 +100,9 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         if let Some(owner) = one.file.owner {
             file["owner"] = owner.into();
         }
+        if let Some(group) = one.group {
+            file["group"] = group.into();
+        }
         file
     };
     let changed_file = |from: &MountedFile<'_>, to: &MountedFile<'_>| {
@@ -109,6 +112,9 @@ fn container(diff: &ContainerDiff<'_>, show_secrets: bool) -> Value {
         }
         if from.file.owner != to.file.owner {
             change["owner"] = json!({"from": from.file.owner, "to": to.file.owner});
+        }
+        if from.group != to.group {
+            change["group"] = json!({"from": from.group, "to": to.group});
         }
         change
     };

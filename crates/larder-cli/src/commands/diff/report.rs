@@ -13,7 +13,7 @@ use crate::{
     output::first_names,
     rendered::{
         MountedFile,
-        words::{mount_source, size},
+        words::{self, mount_source, size},
     },
 };
 
@@ -42,7 +42,7 @@ pub(super) fn verdict(diff: &ContainerDiff<'_>) -> String {
                 (diff.sub_paths.is_fixed(), &*sub_paths),
                 (
                     has_other_permissions(&diff.files),
-                    "modes or owners of files",
+                    "modes, owners or groups of files",
                 ),
                 (!diff.immutable.is_empty(), IMMUTABLE),
             ];
@@ -210,10 +210,9 @@ pub(super) fn arrow(from: Option<String>, to: Option<String>) -> String {
     }
 }
 
-/// The mode of a file, and its owner if it has one: `0644, user 1000`.
-pub(super) fn permissions(file: MountedFile<'_>) -> String {
-    let owner = file.file.owner.map(|owner| format!(", user {owner}"));
-    format!("{:04o}{}", file.file.mode, owner.unwrap_or_default())
+/// The mode of a file, its owner if it has one, and its group.
+pub(super) fn permissions(one: MountedFile<'_>) -> String {
+    words::permissions(one.file.mode, one.file.owner, one.group)
 }
 
 /// The volumes of a mount on both sides.

@@ -12,7 +12,7 @@ use std::{
 use indexmap::IndexMap;
 use larder_actions::subpaths::ANNOTATION;
 use larder_objects::chain;
-use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection};
+use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection, fs_group};
 
 use self::missing::{files, missing_references};
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     rendered::{
         RenderedPod, files_below, mount_table,
         words::{
-            absent, heading, is_cut, mount_source, origin, size, text_lines,
+            absent, heading, is_cut, mount_source, origin, permissions, size, text_lines,
             unknown as unknown_words, variable_value, volume_type,
         },
     },
@@ -293,6 +293,7 @@ fn content(
     let shown_path = mount.and_then(Mount::shown_sub_path).unwrap_or_default();
     let wanted = shown_path.trim_end_matches('/');
     let hides_path = mount.is_some_and(|mount| mount.secret_sub_path) && !shown.secrets;
+    let group = fs_group(pod.pod);
     let mut branches: Vec<_> = files_below(&projection.payload, sub_path)
         .map(|(below, path, file)| {
             let source = projection.origins.get(path);
@@ -301,10 +302,8 @@ fn content(
             } else {
                 path.to_string()
             });
-            let branch = branch.plain(match file.owner {
-                Some(owner) if projection.names_owner => format!("{:04o} {owner}", file.mode),
-                _ => format!("{:04o}", file.mode),
-            });
+            let owner = file.owner.filter(|_| projection.names_owner);
+            let branch = branch.plain(permissions(file.mode, owner, group));
             let branch = match file.data.unknown() {
                 Some(unknown) => branch.yellow(unknown_words(unknown, false)),
                 None => branch.plain(size(file.data.len())),

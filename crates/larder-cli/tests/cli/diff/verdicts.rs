@@ -108,7 +108,7 @@ fn verdict_follows_from_what_a_running_container_sees() {
 }
 
 #[test]
-fn other_owner_or_mode_of_a_file_needs_a_restart() {
+fn other_owner_group_or_mode_of_a_file_needs_a_restart() {
     let pod = |user: &str, volume: &str| {
         format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  {user}\n  containers: [{{name: web, image: i, \
@@ -121,7 +121,7 @@ fn other_owner_or_mode_of_a_file_needs_a_restart() {
     check_verdicts(&user(1000), &user(2000), &restart);
     check_verdicts(&pod("", token), &user(2000), &restart);
     let run = run(&user(1000), &user(2000), "");
-    let why = "needs a restart: modes or owners of files";
+    let why = "needs a restart: modes, owners or groups of files";
     assert!(run.stdout.contains(why), "{run:?}");
     let fields = |mode: &str| {
         let field = "fieldRef: {fieldPath: metadata.name}";
@@ -142,4 +142,17 @@ fn other_owner_or_mode_of_a_file_needs_a_restart() {
     ] {
         check_verdicts(&fields(from), &fields(to), &restart);
     }
+    // The group of the pod may read every file, whatever its mode.
+    let group = |group: &str| {
+        let file = "downwardAPI: {defaultMode: 0400, items: [{path: a, fieldRef: {fieldPath: metadata.name}}]}";
+        pod(group, file)
+    };
+    let (without, with) = (group(""), group("securityContext: {fsGroup: 2000}"));
+    check_verdicts(&without, &with, &restart);
+    let run = super::run(&without, &with, "");
+    assert!(run.stdout.contains("0400 → 0440, group 2000"), "{run:?}");
+    assert_eq!(
+        diff(&without, &with)["pods"][0]["containers"]["web"]["files"]["changed"]["/v/a"]["group"],
+        json!({"from": null, "to": 2000})
+    );
 }
