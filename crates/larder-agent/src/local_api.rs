@@ -23,7 +23,7 @@ mod program;
 mod v1;
 mod zpages;
 
-use std::{io, time::Duration};
+use std::{io, sync::Arc, time::Duration};
 
 pub use axum::Router;
 use axum::{
@@ -36,10 +36,13 @@ use larder_connections::{ConnectionLimits, Listener};
 use larder_objects::exact_json;
 use rustix::process::{Resource, geteuid, getrlimit};
 use serde::Serialize;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Semaphore,
+};
 use tracing::{debug, info};
 
-use self::documents::Documents;
+use self::documents::{Documents, budget};
 pub use self::program::{LogControl, Program, Projector};
 use crate::agent::AgentHandle;
 
@@ -54,14 +57,15 @@ pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
         .route("/v1/openapi.json", get(async || json(OPENAPI.into())))
         .merge(log)
         .merge(v1::router(agent.clone(), program.clone()))
-        .merge(pages(agent, program, |agent| {
+        .merge(pages(agent, program, &budget(), |agent| {
             written(&agent.status_document(|pod| pod))
         }))
 }
 
 /// The API of `agent` for every client.
 pub fn router(agent: AgentHandle, program: Program) -> Router {
-    pages(agent, program, |agent| {
+    let unread = Arc::clone(&program.unread);
+    pages(agent, program, &unread, |agent| {
         written(&agent.status_document(|mut pod| {
             for hook in &mut pod.on_change {
                 hook.output.clear();
@@ -71,8 +75,13 @@ pub fn router(agent: AgentHandle, program: Program) -> Router {
     })
 }
 
-fn pages(agent: AgentHandle, program: Program, status: fn(&AgentHandle) -> Vec<u8>) -> Router {
-    let documents = documents(&agent, &program, status);
+fn pages(
+    agent: AgentHandle,
+    program: Program,
+    unread: &Arc<Semaphore>,
+    status: fn(&AgentHandle) -> Vec<u8>,
+) -> Router {
+    let documents = documents(&agent, unread, status);
     let pages = zpages::router(agent.clone(), program);
     Router::new()
         .route("/healthz", get(healthz))
@@ -114,11 +123,11 @@ fn written(document: &impl Serialize) -> Vec<u8> {
 
 fn documents(
     agent: &AgentHandle,
-    program: &Program,
+    unread: &Arc<Semaphore>,
     status: fn(&AgentHandle) -> Vec<u8>,
 ) -> Router {
     let answer = |media_type, build: fn(&AgentHandle) -> Vec<u8>| {
-        let (documents, agent) = (Documents::new(&program.unread), agent.clone());
+        let (documents, agent) = (Documents::new(unread), agent.clone());
         get(async move || {
             let sequence = agent.journal().newest();
             documents.answer(sequence, media_type, || build(&agent))

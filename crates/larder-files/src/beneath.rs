@@ -1,4 +1,4 @@
-//! Directories beneath an open directory, without crossing a link or a mount.
+//! Directories beneath an open directory, without crossing a link or a mount; and files beneath one.
 //!
 //! Invariant: mounts are distinguished by their IDs. A bind mount can have the device number of its parent, so
 //! comparing device numbers would miss it.
@@ -30,6 +30,19 @@ pub fn open_dir(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
 /// [`set_mode_of_place`](crate::sys::set_mode_of_place): it needs no permission on the directory itself.
 pub fn open_place(dir: BorrowedFd<'_>, path: &[u8]) -> Result<OwnedFd> {
     open(dir, path, PLACE)
+}
+
+/// Opens the file or directory `name` in `dir` for reading, without waiting for a pipe. Links are followed as long as they
+/// stay beneath `dir`; one that leaves it is [`Errno::XDEV`]. Linux before 5.6 follows none: [`Errno::LOOP`].
+pub fn open_file(dir: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+    match openat2(dir, name, flags, Mode::empty(), resolve) {
+        Err(Errno::NOSYS | Errno::PERM) => {
+            openat(dir, name, flags | OFlags::NOFOLLOW, Mode::empty())
+        }
+        opened => opened,
+    }
 }
 
 fn open(dir: BorrowedFd<'_>, path: &[u8], flags: OFlags) -> Result<OwnedFd> {

@@ -281,8 +281,9 @@ impl ManifestDir {
         }
         self.has_news = true;
         let known: HashSet<_> = before.iter().collect();
+        let of_kept: HashSet<_> = self.catalogue.problems_of_kept().collect();
         for problem in problems.iter().filter(|problem| !known.contains(problem)) {
-            if self.catalogue.keeps_last_good(problem) {
+            if of_kept.contains(problem) {
                 warn!(problem, "manifest rejected, keeping its last good content");
             } else {
                 warn!(problem, "manifest rejected");

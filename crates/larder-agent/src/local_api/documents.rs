@@ -20,8 +20,9 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// Bytes of documents that clients of all listeners may leave unread. The status of a full node has some 330 KiB.
-const MAX_UNREAD: u32 = 16 << 20;
+/// Bytes of documents that clients of the socket, and those of all other listeners, may leave unread. The status of a full
+/// node has some 330 KiB.
+const MAX_UNREAD: u32 = 8 << 20;
 /// Time for which a document is shared, unless the status of a pod changes.
 const SHARED_FOR: Duration = Duration::from_millis(100);
 

@@ -17,7 +17,7 @@ pub struct Program {
     pub(super) log: Option<LogControl>,
     pub(super) projector: Option<Projector>,
     pub(super) shutdown: CancellationToken,
-    /// Of the documents of all listeners.
+    /// Of the documents of all listeners but the socket, from which no other client takes room.
     pub(super) unread: Arc<Semaphore>,
 }
 

@@ -157,10 +157,10 @@ impl Catalogue {
         state.is_some_and(|state| !state.problems.is_empty())
     }
 
-    /// Whether the file with this problem keeps objects of its last good content.
-    pub(super) fn keeps_last_good(&self, problem: &String) -> bool {
-        let mut keeping = self.files.values().filter(|state| state.keeps_last_good);
-        keeping.any(|state| state.problems.contains(problem))
+    /// The problems of files that keep objects of their last good content.
+    pub(super) fn problems_of_kept(&self) -> impl Iterator<Item = &String> {
+        let keeping = self.files.values().filter(|state| state.keeps_last_good);
+        keeping.flat_map(|state| &state.problems)
     }
 
     /// The problems of all files, in their order.

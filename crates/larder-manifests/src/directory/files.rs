@@ -1,16 +1,21 @@
 //! Lists the files of a directory and reads them. Synchronous.
+//!
+//! Invariant: a link leads out of the directory only if no other user can have made it.
 
 use std::{
     collections::BTreeMap,
-    fs, io,
+    fs::{self, File},
+    io,
+    os::{fd::AsFd as _, unix::ffi::OsStrExt as _},
     path::{Path, PathBuf},
 };
 
-use larder_files::stamp::Stamp;
+use larder_files::{beneath, ownership::Ownership, stamp::Stamp, sys};
 use larder_objects::{
     chain,
-    manifest::{Document, Loader, is_manifest_name},
+    manifest::{Document, LEAVES, Loader, is_manifest_name},
 };
+use rustix::io::Errno;
 
 /// Namespace of objects that name none, as `kubectl`'s.
 const DEFAULT_NAMESPACE: &str = "default";
@@ -48,7 +53,12 @@ pub(super) struct Reading {
 /// Reads one file; an unreadable part is a problem.
 pub(super) fn read(path: PathBuf) -> Reading {
     let mut loader = Loader::new(DEFAULT_NAMESPACE);
-    loader.file(&path);
+    match open(&path) {
+        Ok(None) => loader.file(&path),
+        Ok(Some(file)) => loader.opened(&path, file),
+        Err(Errno::XDEV | Errno::LOOP) => loader.not_read(&path, LEAVES),
+        Err(errno) => loader.unreadable("open", &path, errno.into()),
+    }
     let manifests = loader.finish();
     Reading {
         path,
@@ -60,4 +70,19 @@ pub(super) fn read(path: PathBuf) -> Reading {
             .map(|warning| chain(warning))
             .collect(),
     }
+}
+
+/// Opens the file where other users may write to its directory: links that they make there stay below it. `None`: they may
+/// not, so a link may lead anywhere.
+fn open(path: &Path) -> rustix::io::Result<Option<File>> {
+    let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+        return Ok(None);
+    };
+    let directory = sys::open_root(directory)?;
+    let ownership = Ownership::from(&sys::stat(&directory)?);
+    if ownership.is_trusted() && !ownership.is_writable_by_others() {
+        return Ok(None);
+    }
+    let opened = beneath::open_file(directory.as_fd(), name.as_bytes())?;
+    Ok(Some(opened.into()))
 }

@@ -1,4 +1,8 @@
-use std::{fs, time::Duration};
+use std::{
+    fs::{self, Permissions},
+    os::unix::fs::{PermissionsExt as _, symlink},
+    time::Duration,
+};
 
 use tempfile::TempDir;
 use tokio::time::timeout;
@@ -167,6 +171,30 @@ async fn a_link_to_a_file_that_is_swapped_is_followed() {
     link("..2", "..data_tmp");
     fs::rename(path("..data_tmp"), path("..data")).unwrap();
     assert_eq!(summary(&follower.next().await), "a=new");
+}
+
+#[tokio::test]
+async fn link_that_another_user_may_have_made_leads_to_nothing_outside() {
+    let outside = tempfile::tempdir().unwrap();
+    fs::write(outside.path().join("a.yaml"), config_map("a", "1")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    fs::create_dir(path("..data")).unwrap();
+    fs::write(path("..data").join("b.yaml"), config_map("b", "1")).unwrap();
+    symlink("..data/b.yaml", path("b.yaml")).unwrap();
+    symlink(outside.path().join("a.yaml"), path("a.yaml")).unwrap();
+    let (_, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    assert_eq!(summary(&changes), "a=1 b=1");
+
+    fs::set_permissions(directory.path(), Permissions::from_mode(0o777)).unwrap();
+    let (follower, changes) = ManifestDir::open(directory.path()).await.unwrap();
+    assert_eq!(summary(&changes), "b=1");
+    let problems = follower.problems();
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(
+        problems[0].contains("a link that leads out of the directory"),
+        "{problems:?}"
+    );
 }
 
 #[tokio::test]

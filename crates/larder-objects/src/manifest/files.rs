@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use larder_files::regular_file::{RegularFileError, read_bounded, read_regular_file};
+use larder_files::regular_file::{RegularFileError, read_bounded, read_file, read_regular_file};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Mode, OFlags, fcntl_setfl},
@@ -85,6 +85,11 @@ impl Loader {
         self.add(path, read_manifest(path));
     }
 
+    /// Reads a file that was opened without waiting for a pipe, as the file at `path`.
+    pub fn opened(&mut self, path: &Path, file: File) {
+        self.add(path, read_file(file, MAX_MANIFEST_BYTES));
+    }
+
     fn add(&mut self, path: &Path, bytes: Result<Zeroizing<Vec<u8>>, RegularFileError>) {
         self.manifests.files += 1;
         match bytes {
@@ -117,7 +122,8 @@ impl Loader {
         self.unreadable("read", path, io::Error::other(why));
     }
 
-    fn unreadable(&mut self, step: &'static str, path: &Path, source: io::Error) {
+    /// Notes that a step failed for the file at `path`, and why.
+    pub fn unreadable(&mut self, step: &'static str, path: &Path, source: io::Error) {
         self.manifests.errors.push(ManifestError::Read {
             step,
             path: path.display().to_string(),

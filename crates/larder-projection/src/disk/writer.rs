@@ -81,6 +81,9 @@ pub(super) const DATA: &str = "..data";
 const DATA_TMP: &str = "..data_tmp";
 /// How often another random number is tried when the name of a new set is taken. The kubelet tries as often.
 const NAME_ATTEMPTS: usize = 10_000;
+/// Most leftovers, and most stale links, that one pass removes; the next one goes on. The group of a pod may create what it
+/// likes in a volume.
+const MAX_STRAYS: usize = 10_000;
 
 /// A directory that can be made to hold a payload.
 #[derive(Debug)]
@@ -164,7 +167,7 @@ impl AtomicWriter {
         // Step 2
         let current = self.read_current()?;
         // Step 3
-        let root = self.list_root()?;
+        let root = self.list_root(&plan)?;
 
         let mut pass = Pass {
             writer: self,
@@ -238,11 +241,14 @@ impl AtomicWriter {
     }
 
     /// Step 3.
-    fn list_root(&self) -> Result<Root, DiskError> {
+    fn list_root(&self, plan: &Plan<'_>) -> Result<Root, DiskError> {
         let fails = |errno| DiskError::new("list volume", self.volume.path(), errno);
         // Listed by the pass before, perhaps.
         let mut root = Root::default();
-        sys::list(self.volume.fd(), |name, kind| root.add(name, kind)).map_err(fails)?;
+        let volume = self.volume.as_fd();
+        let is_ours = |name: &str| sys::is_link_to(volume, DATA, name) != Ok(false);
+        let add = |name: &CStr, kind| root.add(plan, name, kind, is_ours);
+        sys::list(self.volume.fd(), add).map_err(fails)?;
         Ok(root)
     }
 
@@ -279,22 +285,39 @@ struct Set {
     dir: OwnedFd,
 }
 
-/// What lies in the directory of a volume, but for `..data`. Names that are not UTF-8 belong to other programs.
+/// What a pass has to do with in the directory of a volume, but for `..data`. Names that are not UTF-8 belong to other
+/// programs.
 #[derive(Default)]
 struct Root {
     /// `..data_tmp`, and whatever has the name of a set.
     internal: Vec<String>,
-    /// Entries that the path of a file may begin with.
-    visible: BTreeMap<String, FileType>,
+    /// What has the name of a planned link.
+    planned: BTreeMap<String, FileType>,
+    /// Other links of the form of ours.
+    stale: Vec<String>,
 }
 
 impl Root {
-    fn add(&mut self, name: &CStr, kind: FileType) {
+    fn add(
+        &mut self,
+        plan: &Plan<'_>,
+        name: &CStr,
+        kind: FileType,
+        is_ours: impl FnOnce(&str) -> bool,
+    ) {
         let Ok(name) = name.to_str() else { return };
-        if name == DATA_TMP || is_set_name(name) {
-            self.internal.push(name.to_owned());
-        } else if !name.starts_with("..") {
-            self.visible.insert(name.to_owned(), kind);
+        let strays = if name == DATA_TMP || is_set_name(name) {
+            &mut self.internal
+        } else if plan.links.contains_key(name) {
+            self.planned.insert(name.to_owned(), kind);
+            return;
+        } else if kind == FileType::Symlink && !name.starts_with("..") && is_ours(name) {
+            &mut self.stale
+        } else {
+            return;
+        };
+        if strays.len() < MAX_STRAYS {
+            strays.push(name.to_owned());
         }
     }
 }

@@ -42,6 +42,9 @@ const SETTINGS: [&str; 4] = [
 ];
 /// Most bytes of a listing: some hundred thousand files.
 const MAX_LISTING_BYTES: u64 = 64 << 20;
+/// Most manifests of a path, and most bytes in them: a revision may have one file under any number of names.
+const MAX_FILES: usize = 50_000;
+const MAX_BYTES: u64 = 256 << 20;
 /// Most links that are followed one after the other, as in Linux.
 const MAX_LINKS: usize = 40;
 /// Longest target of a link, as in Linux.
@@ -213,7 +216,8 @@ impl Repository {
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
-            .stderr(Stdio::piped())
+            // It may be more than a pipe holds, and nobody reads it.
+            .stderr(Stdio::null())
             .stdout(Stdio::piped());
         git
     }
@@ -222,7 +226,11 @@ impl Repository {
     fn resolve(&self, name: &str) -> anyhow::Result<String> {
         let mut git = self.git();
         git.args(["rev-parse", "--verify", "--end-of-options"]);
-        let output = git.arg(name).output().context("cannot run git")?;
+        let output = git
+            .arg(name)
+            .stderr(Stdio::piped())
+            .output()
+            .context("cannot run git")?;
         let id = String::from_utf8_lossy(&output.stdout).trim().to_owned();
         let is_id = id.len() >= 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         if output.status.success() && is_id {
@@ -365,9 +373,12 @@ impl Repository {
 
     /// Reads the objects of `files`.
     fn read(&self, loader: &mut Loader, files: &[(PathBuf, String)]) -> anyhow::Result<()> {
+        if files.len() > MAX_FILES {
+            bail!("more than {MAX_FILES} manifests");
+        }
+        let mut left = MAX_BYTES;
         let mut git = self.git();
         git.args(["cat-file", "--batch"]).stdin(Stdio::piped());
-        git.stderr(Stdio::null());
         let mut child = git.spawn().context("cannot run git")?;
         let mut stdin = child.stdin.take().context("no input of git")?;
         let mut stdout = BufReader::new(child.stdout.take().context("no output of git")?);
@@ -380,6 +391,9 @@ impl Repository {
             let bytes = head.trim_end().rsplit_once(" blob ");
             let bytes = bytes.and_then(|(_, bytes)| bytes.parse::<u64>().ok());
             let bytes = bytes.with_context(|| format!("cannot read {}", path.display()))?;
+            left = left
+                .checked_sub(bytes)
+                .context("more than 256 MiB of manifests")?;
             // One that is too long is an error of that file; the rest of it is passed over.
             let mut content = stdout.by_ref().take(bytes);
             loader.input(path, &mut content);

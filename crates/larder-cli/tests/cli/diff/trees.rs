@@ -125,3 +125,25 @@ fn links_in_a_circle_lead_nowhere() {
     let tree = checkout.tree(&[("120000", "a.yaml", &own), ("120000", "b.yaml", &other)]);
     assert_eq!(checkout.compare(&tree).code, 2);
 }
+
+#[test]
+fn file_under_very_many_names_is_an_error_and_not_read_for_each() {
+    let checkout = Checkout::new();
+    let file = checkout.object("blob", b"kind: ConfigMap\n");
+    let names: Vec<_> = (0..1000)
+        .map(|number| format!("{number:04}.yaml"))
+        .collect();
+    let files: Vec<_> = names
+        .iter()
+        .map(|name| ("100644", &**name, &*file))
+        .collect();
+    let below = checkout.tree(&files);
+    let names: Vec<_> = (0..60).map(|number| format!("{number:02}")).collect();
+    let trees: Vec<_> = names
+        .iter()
+        .map(|name| ("40000", &**name, &*below))
+        .collect();
+    let run = checkout.compare(&checkout.tree(&trees));
+    assert_eq!((run.code, &*run.stdout), (2, ""), "{}", run.stderr);
+    assert!(run.stderr.contains("more than 50000 manifests"), "{run:?}");
+}

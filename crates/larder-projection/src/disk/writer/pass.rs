@@ -132,7 +132,7 @@ impl Pass<'_> {
     pub(super) fn link(&mut self, root: &Root) {
         let writer = self.writer;
         for (&name, &owner) in &self.plan.links {
-            let exists = match root.visible.get(name) {
+            let exists = match root.planned.get(name) {
                 None => false,
                 Some(FileType::Symlink) => true,
                 Some(_) => {
@@ -151,10 +151,7 @@ impl Pass<'_> {
 
     /// Step 11.
     pub(super) fn unlink(&mut self, root: &Root) {
-        let is_needed = |name: &str| self.plan.links.contains_key(name);
-        let is_link = |kind: FileType| kind == FileType::Symlink;
-        let entries = root.visible.iter();
-        for (name, _) in entries.filter(|&(name, &kind)| is_link(kind) && !is_needed(name)) {
+        for name in &root.stale {
             let removed = self.late("remove link", name, |volume| remove_link(volume, name));
             self.note_repair(removed);
         }

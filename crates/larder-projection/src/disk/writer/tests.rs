@@ -321,6 +321,27 @@ fn a_link_to_remove_may_be_gone() {
 }
 
 #[test]
+fn a_pass_removes_no_more_links_than_it_may_and_the_next_one_goes_on() {
+    let mut volume = TestVolume::new();
+    let payload = files([("a", "1")]);
+    for number in 0..=MAX_STRAYS {
+        let target = format!("..data/{number}");
+        symlink(target, volume.path().join(number.to_string())).unwrap();
+    }
+    let links = |volume: &TestVolume| {
+        let entries = fs::read_dir(volume.path()).unwrap();
+        entries
+            .filter(|entry| entry.as_ref().unwrap().file_type().unwrap().is_symlink())
+            .count()
+    };
+    volume.write(&payload).unwrap();
+    // With `..data` and `a`.
+    assert_eq!(links(&volume), 3);
+    assert!(volume.write(&payload).unwrap().repaired);
+    assert_eq!(links(&volume), 2);
+}
+
+#[test]
 fn a_changed_mode_alone_is_applied() {
     // projection 17, improved
     let mut volume = TestVolume::holding(&[file("a", "1", 0o644)].into());
