@@ -7,15 +7,22 @@
 //! 3. The lock is removed last, so that an interrupted clean-up can be repeated.
 
 use std::{
-    fs,
-    io::{self, ErrorKind},
+    ffi::OsStr,
+    os::{
+        fd::{AsFd as _, BorrowedFd},
+        unix::ffi::OsStrExt as _,
+    },
     path::{Path, PathBuf},
 };
 
 use larder_checkpoint::{Store, StoreError};
-use larder_files::operation_error::{OperationError, failed};
+use larder_files::{
+    operation_error::{OperationError, failed},
+    sys,
+};
 use larder_pods::PodSource;
 use larder_projection::disk::{DiskError, PodOnDisk, VolumeHost};
+use rustix::{fs::FileType, io::Errno};
 
 use crate::root_dir::{CHECKPOINT, RootDir, RootDirError};
 
@@ -86,16 +93,20 @@ impl Leftovers {
             }
         }
         errors.extend(self.host.remove_names().err().map(CleanError::Disk));
+        // Reached by no path: another user may own a directory above.
+        let root = self.root.directory();
         for path in &self.others {
+            let name = path.file_name().unwrap_or_default();
             if path.ends_with(CHECKPOINT) {
                 let erased = Store::erase(&self.root.checkpoint());
                 errors.extend(erased.err().map(CleanError::Checkpoint));
-            } else {
+            } else if let Ok(directory) = sys::open_dir(root.as_fd(), name) {
                 for source in [PodSource::File, PodSource::Http] {
-                    errors.extend(remove_files(&self.root.manifests(source)));
+                    let path = path.join(source.as_str());
+                    errors.extend(remove_files(directory.as_fd(), &path));
                 }
             }
-            errors.extend(removed(path, fs::remove_dir(path)));
+            errors.extend(removed(path, sys::remove_dir(root.as_fd(), name)));
         }
         let path = self.path().to_owned();
         if errors.is_empty() {
@@ -105,23 +116,56 @@ impl Leftovers {
     }
 }
 
-/// Removes the files of a directory, and the directory if nothing else is in it.
-fn remove_files(directory: &Path) -> Vec<CleanError> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let files = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()));
-    let files = files.map(|entry| entry.path());
-    let failed = files.filter_map(|path| removed(&path, fs::remove_file(&path)));
-    let mut errors: Vec<_> = failed.collect();
-    errors.extend(removed(directory, fs::remove_dir(directory)));
+/// Removes the files of the directory `path` in `parent`, and the directory if nothing else is in it.
+fn remove_files(parent: BorrowedFd<'_>, path: &Path) -> Vec<CleanError> {
+    let name = path.file_name().unwrap_or_default();
+    let directory = match sys::open_dir(parent, name) {
+        Ok(directory) => directory,
+        Err(errno) => return removed(path, Err(errno)).into_iter().collect(),
+    };
+    let mut files = Vec::new();
+    let listed = sys::list(&directory, |name, kind| {
+        files.extend((kind == FileType::RegularFile).then(|| name.to_owned()));
+    });
+    let mut errors: Vec<_> = removed(path, listed).into_iter().collect();
+    for file in files {
+        let path = path.join(OsStr::from_bytes(file.to_bytes()));
+        errors.extend(removed(&path, sys::remove_file(directory.as_fd(), file)));
+    }
+    errors.extend(removed(path, sys::remove_dir(parent, name)));
     errors
 }
 
 /// The error of a removal. What is missing, or keeps files of others, is none.
-fn removed(path: &Path, result: io::Result<()>) -> Option<CleanError> {
-    let source = result.err()?;
-    let is_fine = matches!(
-        source.kind(),
-        ErrorKind::NotFound | ErrorKind::DirectoryNotEmpty
-    );
-    (!is_fine).then(|| failed("remove", path)(source).into())
+fn removed(path: &Path, result: rustix::io::Result<()>) -> Option<CleanError> {
+    let errno = result.err()?;
+    let is_fine = matches!(errno, Errno::NOENT | Errno::NOTEMPTY);
+    (!is_fine).then(|| failed("remove", path)(errno).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::symlink};
+
+    use super::*;
+
+    #[test]
+    fn what_takes_the_place_of_the_directory_meanwhile_is_not_touched() {
+        let home = tempfile::tempdir().unwrap();
+        let [path, away, victim] = ["larder", "away", "victim"].map(|name| home.path().join(name));
+        let root = RootDir::lock(&path).unwrap();
+        for directory in [root.manifests(PodSource::File), victim.clone()] {
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("a"), "").unwrap();
+        }
+        drop(root);
+        let found = Leftovers::find(&path).unwrap().unwrap();
+        fs::rename(&path, &away).unwrap();
+        fs::create_dir_all(path.join("static-pods")).unwrap();
+        symlink(&victim, path.join("static-pods/file")).unwrap();
+        let (errors, _) = found.remove();
+        assert!(errors.is_empty(), "{errors:?}");
+        assert!(victim.join("a").exists());
+        assert!(!away.join("static-pods").exists());
+    }
 }

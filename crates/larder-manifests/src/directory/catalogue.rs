@@ -104,9 +104,15 @@ impl Catalogue {
         &mut self,
         file: &Path,
         documents: Vec<Document>,
-        problems: Vec<String>,
+        mut problems: Vec<String>,
     ) -> FileObjects {
         let state = self.files.entry(file.to_owned()).or_default();
+        if documents.is_empty() && problems.is_empty() && !state.objects.is_empty() {
+            problems.push(format!(
+                "{}: has no objects (remove the file to remove those that it had)",
+                file.display()
+            ));
+        }
         if problems.is_empty() {
             state.objects.clear();
         }

@@ -40,7 +40,7 @@ impl ReadSchedule {
         });
         let wait = match touch {
             Touch::Settled => SETTLE,
-            Touch::Writing | Touch::Gone => PATIENCE,
+            Touch::Other | Touch::Writing | Touch::Gone => PATIENCE,
         };
         entry.due = (now + wait).min(entry.first + MAX_WAIT);
     }

@@ -1,5 +1,6 @@
 use std::{
     fs::{self, Permissions},
+    io::Write as _,
     os::unix::fs::{PermissionsExt as _, symlink},
     time::Duration,
 };
@@ -108,9 +109,48 @@ async fn a_file_that_is_read_while_it_is_empty_loses_nothing() {
     }
     fs::write(&path, config_map("a", "2")).unwrap();
     assert_eq!(followed.next().await, "a=2");
-    // And one that stays so has lost them.
+    // One that stays so is what a failed command leaves.
     fs::write(&path, "").unwrap();
+    assert_eq!(followed.next().await, "");
+    assert!(followed.follower.problems()[0].contains("has no objects"));
+    fs::remove_file(&path).unwrap();
     assert_eq!(followed.next().await, "-a");
+}
+
+#[tokio::test]
+async fn a_file_loses_no_object_before_its_writer_has_closed_it() {
+    let mut followed = Followed::holding(&[("b", "1")]).await;
+    let path = followed.path("a.yaml");
+    let both = [config_map("a", "1"), config_map("c", "1")].join("---\n");
+    fs::write(&path, &both).unwrap();
+    assert_eq!(followed.next().await, "a=1 c=1");
+    // Half of it, for however long: the notices of another file come later.
+    let mut file = fs::File::create(&path).unwrap();
+    file.write_all(config_map("a", "1").as_bytes()).unwrap();
+    fs::write(followed.path("b.yaml"), config_map("b", "2")).unwrap();
+    assert_eq!(followed.next().await, "b=2");
+    let look_after = async |followed: &mut Followed, age: Duration| {
+        let follower = &mut followed.follower;
+        let mut look = async |age| {
+            let touched = follower.schedule.take_due(Instant::now() + age);
+            assert!(touched.contains(&path));
+            if let Some(doubt) = follower.doubts.get_mut(&path) {
+                doubt.1 -= age;
+            }
+            summary(&follower.look(touched).await.unwrap())
+        };
+        assert_eq!(look(PATIENCE).await, "");
+        look(age).await
+    };
+    assert_eq!(look_after(&mut followed, 2 * PATIENCE).await, "");
+    drop(file);
+    assert_eq!(followed.next().await, "-c");
+    // A writer that never closes it does not keep it for ever.
+    let _open = fs::File::create(&path).unwrap();
+    fs::write(followed.path("b.yaml"), config_map("b", "3")).unwrap();
+    assert_eq!(followed.next().await, "b=3");
+    assert_eq!(look_after(&mut followed, WRITER_PATIENCE).await, "");
+    assert!(followed.follower.problems()[0].contains("has no objects"));
 }
 
 #[tokio::test]

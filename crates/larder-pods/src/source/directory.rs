@@ -41,7 +41,9 @@ pub enum Signal {
 /// An event about a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Touch {
-    /// It was created or written, and its writer may continue.
+    /// It was created, or its permissions or times have changed. A writer may follow.
+    Other,
+    /// It was written, and is still open: its writer may continue.
     Writing,
     /// It was closed, or renamed into place: it is complete.
     Settled,
@@ -171,7 +173,8 @@ fn signal(event: notify::Result<Event>, directory: &Path) -> Option<Signal> {
         EventKind::Remove(_) | EventKind::Modify(ModifyKind::Name(RenameMode::From)) => Touch::Gone,
         // Both halves of the rename were reported before.
         EventKind::Modify(ModifyKind::Name(RenameMode::Both)) => return None,
-        EventKind::Create(_) | EventKind::Modify(_) => Touch::Writing,
+        EventKind::Create(_) | EventKind::Modify(ModifyKind::Metadata(_)) => Touch::Other,
+        EventKind::Modify(_) => Touch::Writing,
         // Among them the traces of our own reads.
         EventKind::Access(_) | EventKind::Any | EventKind::Other => return None,
     };
