@@ -141,7 +141,7 @@ impl ApiServer {
             clock,
             tokens: TokenIssuer::generate()?,
             namespace_authority: options.fill_namespaces.then(|| authority.certificate()),
-            next_address: Mutex::new(0),
+            allocations: Mutex::default(),
         };
         writer.create_first_namespaces();
         let inner = Arc::new(ServerInner {

@@ -36,6 +36,7 @@ use crate::{
 
 pub(crate) use delete::Deleted;
 use options::WriteParams;
+use services::Allocations;
 
 /// The objects and the rules for writing them.
 #[derive(Debug)]
@@ -45,8 +46,8 @@ pub(crate) struct Writer {
     pub(crate) tokens: TokenIssuer,
     /// The certificate authority, as PEM, that new namespaces get in a ConfigMap; `None`: they stay empty.
     pub(crate) namespace_authority: Option<String>,
-    /// The start of the search for a free cluster address.
-    pub(crate) next_address: Mutex<u32>,
+    /// Of Services.
+    pub(crate) allocations: Mutex<Allocations>,
 }
 
 /// The result of a write.

@@ -10,9 +10,9 @@ use larder_hooks::Observer;
 use larder_objects::{ObjectKey, chain};
 use larder_on_change::PartKey;
 use larder_projection::{
-    Inputs, Needs, NestedMountPoints, VolumeKind,
+    Inputs, Needs, NestedMountPoints, RuntimeFeatures, VolumeKind,
     disk::{DiskError, PodVolume, VolumeHost},
-    environment, fs_group, memory_limit, nested_mount_points, project, unknown_address,
+    environment, fs_group, memory_limit, mounts, nested_mount_points, project, unknown_address,
 };
 
 use crate::delivery::{
@@ -204,6 +204,17 @@ impl Job {
             observer.add(part, files, swapped);
         }
         let set_up = set_up.map_err(|error| DeliveryFailure::on_disk(&error))?;
+        let is_mounted_on = |name: &str| mount_points.iter().any(|point| point.first() == name);
+        let mut shadowed = set_up.written.shadowed.iter();
+        if let Some(name) = shadowed.find(|name| !is_mounted_on(name)) {
+            return Err(DeliveryFailure {
+                reason: format!(
+                    "something else in the volume has the name {name:?}: it is not larder's"
+                ),
+                swapped: set_up.written.swapped,
+                ..DeliveryFailure::default()
+            });
+        }
         Ok(Delivered {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
@@ -224,6 +235,12 @@ impl Job {
             ));
         }
         let environment = environment(parts.pod, container, &self.inputs)
+            .map_err(|error| DeliveryFailure::in_projection(&error))?;
+        // What its runtime has is unknown here, and most have it.
+        let runtime = RuntimeFeatures {
+            recursive_read_only: true,
+        };
+        mounts(parts.pod, container, &environment, runtime)
             .map_err(|error| DeliveryFailure::in_projection(&error))?;
         let variables: BTreeMap<&str, &[u8]> = environment
             .iter()

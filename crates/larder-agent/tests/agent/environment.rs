@@ -131,3 +131,27 @@ async fn environment_waits_for_the_address_of_the_node() {
         ["10.0.0.1"; 2].map(|ip| ip)
     );
 }
+
+// projection 9.4.3
+#[tokio::test(start_paused = true)]
+async fn container_whose_mounts_are_wrong_is_not_delivered() {
+    let node = Node::start();
+    node.apply(&config_map("app", &[("A", "1")]));
+    for (name, value, reason) in [
+        ("empty", "", "missing value for E"),
+        (
+            "absolute",
+            "/abs",
+            "error SubPath `/abs` must not be an absolute path",
+        ),
+    ] {
+        let web = pod(name).config_map("app", "app");
+        let web = web.env(json!({"name": "E", "value": value}));
+        let web = web.set(
+            "/spec/containers/0/volumeMounts/0/subPathExpr",
+            json!("$(E)"),
+        );
+        node.apply(&web.build());
+        node.until_environment_failing(name, reason).await;
+    }
+}

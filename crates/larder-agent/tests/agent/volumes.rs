@@ -1,5 +1,7 @@
 //! Volumes of a running pod, by the scenarios of Kubernetes' own end-to-end tests.
 
+use std::fs;
+
 use serde_json::json;
 
 use larder_apiserver::ApiKind;
@@ -118,4 +120,20 @@ async fn labels_and_annotations_of_a_running_pod_reach_its_files() {
         .await;
     assert_eq!(node.pod("web").unwrap().uid, uid, "it is the same pod");
     node.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn key_whose_name_something_else_has_is_not_delivered() {
+    let node = Node::start();
+    node.apply(&secret("tls", &[("ca", "1")]));
+    node.apply(&pod("web").secret("tls", "tls").build());
+    node.until("web", "tls", &[("ca", "1")]).await;
+    // A member of the pod's group may write there.
+    let forged = node.volume_path("web", "tls").unwrap().join("key");
+    fs::write(&forged, "forged").unwrap();
+    node.apply(&secret("tls", &[("ca", "1"), ("key", "2")]));
+    let reason = "something else in the volume has the name \"key\": it is not larder's";
+    node.until_failing("web", "tls", reason).await;
+    fs::remove_file(&forged).unwrap();
+    node.until("web", "tls", &[("ca", "1"), ("key", "2")]).await;
 }

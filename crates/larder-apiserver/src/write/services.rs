@@ -10,6 +10,7 @@ use crate::{
     resource::ApiKind,
     selector::Filter,
     status::{ApiError, Cause},
+    store::Store,
 };
 
 /// Cluster addresses are 10.96.0.0/16, as kubeadm's default range; the first ones are left to services that a cluster
@@ -18,6 +19,52 @@ const FIRST_ADDRESS: u32 = u32::from_be_bytes([10, 96, 0, 16]);
 const LAST_ADDRESS: u32 = u32::from_be_bytes([10, 96, 255, 254]);
 /// Node ports, as kube-apiserver's default range.
 const NODE_PORTS: std::ops::RangeInclusive<i64> = 30_000..=32_767;
+
+/// What Services may hold: all that they do, and what some held that are gone. That is found to be free when it is asked
+/// for, or when nothing else is left, so that a write does not look at all Services.
+#[derive(Debug, Default)]
+pub(crate) struct Allocations {
+    addresses: HashSet<String>,
+    ports: HashSet<i64>,
+    /// The address to try first, from [`FIRST_ADDRESS`] on.
+    next: u32,
+}
+
+impl Allocations {
+    /// Something that is free, by `find`; if that has nothing, after a look at what the Services of `store` other than
+    /// `uid` hold.
+    fn find<T>(
+        &mut self,
+        store: &Store,
+        uid: &str,
+        find: impl Fn(&Self) -> Option<T>,
+    ) -> Option<T> {
+        if let Some(found) = find(self) {
+            return Some(found);
+        }
+        let page = store.list(ApiKind::Service, &Filter::default(), None, None, None);
+        let others = page.map(|page| page.objects).unwrap_or_default();
+        let others: Vec<_> = others.iter().filter(|other| other.uid != uid).collect();
+        let addresses = others.iter().map(|other| other.field("spec.clusterIP"));
+        self.addresses = addresses.map(str::to_owned).collect();
+        self.ports = others
+            .iter()
+            .filter(|other| has_node_ports(other.field("spec.type")))
+            .flat_map(|other| ports(&other.value()).collect::<Vec<_>>())
+            .collect();
+        find(self)
+    }
+
+    fn free_address(&self) -> Option<u32> {
+        let first = FIRST_ADDRESS + self.next;
+        let mut all = (first..=LAST_ADDRESS).chain(FIRST_ADDRESS..first);
+        all.find(|address| {
+            !self
+                .addresses
+                .contains(&Ipv4Addr::from(*address).to_string())
+        })
+    }
+}
 
 impl Writer {
     /// Gives the Service what it needs and does not name. Of `old` it keeps what it had.
@@ -34,26 +81,17 @@ impl Writer {
             keep(old, service);
         }
         let uid = text(service, "/metadata/uid").to_owned();
-        let page = self
-            .store
-            .list(ApiKind::Service, &Filter::default(), None, None, None);
-        let others: Vec<_> = page.map(|page| page.objects).unwrap_or_default();
-        let others: Vec<_> = others.iter().filter(|other| other.uid != uid).collect();
-        let taken = others.iter().map(|other| other.field("spec.clusterIP"));
-        let taken: HashSet<_> = taken.collect();
-
+        let mut held = self.allocations.lock();
         let given = text(service, "/spec/clusterIP").to_owned();
         let address = if given.is_empty() {
-            let mut next = self.next_address.lock();
-            let free = (FIRST_ADDRESS + *next..=LAST_ADDRESS)
-                .chain(FIRST_ADDRESS..FIRST_ADDRESS + *next)
-                .find(|address| !taken.contains(&*Ipv4Addr::from(*address).to_string()))
-                .ok_or_else(|| ApiError::internal("no cluster address is free"))?;
-            *next = (free + 1 - FIRST_ADDRESS) % (LAST_ADDRESS - FIRST_ADDRESS + 1);
+            let free = held.find(&self.store, &uid, Allocations::free_address);
+            let free = free.ok_or_else(|| ApiError::internal("no cluster address is free"))?;
+            held.next = (free + 1 - FIRST_ADDRESS) % (LAST_ADDRESS - FIRST_ADDRESS + 1);
             Ipv4Addr::from(free).to_string()
         } else {
             let changed = old.is_none_or(|old| text(old, "/spec/clusterIP") != given);
-            if changed && given != "None" && taken.contains(&*given) {
+            let is_free = |held: &Allocations| (!held.addresses.contains(&given)).then_some(());
+            if changed && given != "None" && held.find(&self.store, &uid, is_free).is_none() {
                 let why = format_args!("\"{given}\": provided IP is already allocated");
                 let cause = Cause::invalid("spec.clusterIPs", why);
                 return Err(ApiError::invalid("Service", name(service), vec![cause]));
@@ -69,28 +107,34 @@ impl Writer {
         ] {
             set_default(&mut spec[field], value);
         }
-        if matches!(&*kind, "NodePort" | "LoadBalancer") {
-            let ports = |service: &Value| -> Vec<i64> {
-                let ports = items(service, "/spec/ports");
-                ports.filter_map(|port| port["nodePort"].as_i64()).collect()
-            };
-            let mut used: HashSet<i64> = others
-                .iter()
-                .filter(|other| matches!(other.field("spec.type"), "NodePort" | "LoadBalancer"))
-                .flat_map(|other| ports(&other.value()))
-                .chain(ports(service))
-                .collect();
+        held.addresses.insert(address);
+        if has_node_ports(&kind) {
+            let mut own: HashSet<i64> = ports(service).collect();
             for port in ports_mut(service) {
                 if port["nodePort"].as_i64().unwrap_or(0) == 0 {
-                    let free = NODE_PORTS.into_iter().find(|port| !used.contains(port));
+                    let is_free = |held: &Allocations| {
+                        let mut all = NODE_PORTS.into_iter();
+                        all.find(|port| !held.ports.contains(port) && !own.contains(port))
+                    };
+                    let free = held.find(&self.store, &uid, is_free);
                     let free = free.ok_or_else(|| ApiError::internal("no node port is free"))?;
-                    used.insert(free);
+                    own.insert(free);
                     port["nodePort"] = free.into();
                 }
             }
+            held.ports.extend(own);
         }
         Ok(())
     }
+}
+
+fn has_node_ports(kind: &str) -> bool {
+    matches!(kind, "NodePort" | "LoadBalancer")
+}
+
+fn ports(service: &Value) -> impl Iterator<Item = i64> {
+    let ports = items(service, "/spec/ports");
+    ports.filter_map(|port| port["nodePort"].as_i64())
 }
 
 /// An update that names no address or node port means the one that the Service has.

@@ -157,6 +157,21 @@ async fn services_get_addresses_and_keep_them() {
     assert_eq!(headless.spec.unwrap().cluster_ip.as_deref(), Some("None"));
     let taken = service("t", json!({"clusterIP": a.cluster_ip, "ports": ports}));
     assert!(rejected(services.create(&post, &taken).await, 422).contains("already allocated"));
+    // What a Service held that is gone is free again, also when nothing else is left.
+    for name in ["a", "b"] {
+        let gone = services.delete(name, &DeleteParams::default()).await;
+        gone.unwrap();
+    }
+    let t = services.create(&post, &taken).await.unwrap();
+    assert_eq!(t.spec.unwrap().cluster_ip, a.cluster_ip);
+    let many: Vec<_> = (30_001..=32_767)
+        .map(|port| json!({"name": format!("p{port}"), "port": port, "nodePort": port}))
+        .collect();
+    let all = service("all", json!({"ports": many, "type": "NodePort"}));
+    services.create(&post, &all).await.unwrap();
+    let last = service("last", json!({"ports": ports, "type": "NodePort"}));
+    let last = services.create(&post, &last).await.unwrap();
+    assert_eq!(last.spec.unwrap().ports.unwrap()[0].node_port, Some(30_000));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use k8s_openapi::api::core::v1::Pod;
 use larder::references;
 use larder_objects::{Kind, ObjectKey};
+use larder_projection::Needs;
 use serde::Serialize;
 use smol_str::SmolStr;
 
@@ -33,10 +34,28 @@ impl References {
 
 /// The objects that any of `pods` references.
 pub(crate) fn referenced<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<(Kind, ObjectKey)> {
+    of_pods(pods, |pod| References::of(pod))
+}
+
+/// The objects that the containers of any of `pods` see.
+pub(crate) fn seen<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<(Kind, ObjectKey)> {
+    of_pods(pods, |pod| {
+        let needs = Needs::of_pod(pod);
+        References {
+            config_maps: needs.config_maps.into_iter().map(SmolStr::from).collect(),
+            secrets: needs.secrets.into_iter().map(SmolStr::from).collect(),
+        }
+    })
+}
+
+fn of_pods<'a>(
+    pods: impl Iterator<Item = &'a Pod>,
+    references: impl Fn(&Pod) -> References,
+) -> BTreeSet<(Kind, ObjectKey)> {
     let mut all = BTreeSet::new();
     for pod in pods {
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let references = References::of(pod);
+        let references = references(pod);
         let keys = references.iter();
         all.extend(keys.map(|(kind, name)| (kind, ObjectKey::new(namespace, name.clone()))));
     }

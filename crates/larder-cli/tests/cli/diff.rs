@@ -70,7 +70,8 @@ fn diff(from: &str, to: &str) -> Value {
 fn diff_with(from: &str, to: &str, args: &str) -> Value {
     let run = run(from, to, &format!("-o json {args}"));
     let report: Value = serde_json::from_str(&run.stdout).expect(&run.stderr);
-    let is_empty = report["pods"] == json!([]) && report["unreferenced"] == json!([]);
+    let mut parts = ["pods", "unreferenced", "unseen"].iter();
+    let is_empty = parts.all(|part| report[part].as_array().is_none_or(Vec::is_empty));
     assert_eq!(run.code, i32::from(!is_empty), "{run:?}");
     report
 }

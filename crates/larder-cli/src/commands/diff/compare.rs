@@ -9,7 +9,8 @@
 //!    of a mount or of the definition of its volume, which Kubernetes does not change in a pod.
 //! 3. What is not known on both sides counts as equal, and is in [`Comparison::unknown`].
 //! 4. What could not be read of a side is neither removed nor added.
-//! 5. An object is unreferenced if no pod of either side references it.
+//! 5. An object that differs is unreferenced if no pod of either side references it, and unseen if one does, and no
+//!    container sees anything of it: it is for an image pull, or for a volume of another kind.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},
@@ -25,7 +26,7 @@ use super::{
 };
 use crate::{
     offline::Offline,
-    output::references::referenced,
+    output::references::{referenced, seen},
     rendered::{ContainerContent, MountedFile, RenderedPod},
 };
 
@@ -35,6 +36,8 @@ pub(super) struct Comparison<'r> {
     pub(super) pods: Vec<PodDiff<'r>>,
     /// Objects that differ, and that no pod references.
     pub(super) unreferenced: Vec<(Kind, ObjectKey)>,
+    /// Objects that differ, that pods reference, and of which no container sees anything.
+    pub(super) unseen: Vec<(Kind, ObjectKey)>,
     /// What is not known of each container, with its pod, whether or not they differ.
     pub(super) unknown: Vec<(ObjectKey, &'r str, String)>,
     /// What some of that may be instead.
@@ -149,9 +152,11 @@ impl<'r> Comparison<'r> {
             PodDiff::new(key, sides, &mut unknown, &mut hints)
         });
         let pods = pods.collect();
+        let (unseen, unreferenced) = of_no_container(from_world, to_world);
         Self {
             pods,
-            unreferenced: unreferenced(from_world, to_world),
+            unreferenced,
+            unseen,
             unknown,
             hints,
             left_out,
@@ -159,17 +164,22 @@ impl<'r> Comparison<'r> {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.pods.is_empty() && self.unreferenced.is_empty()
+        self.pods.is_empty() && self.unreferenced.is_empty() && self.unseen.is_empty()
     }
 }
 
-fn unreferenced(from: &Offline, to: &Offline) -> Vec<(Kind, ObjectKey)> {
-    let referenced = referenced(from.pods.iter().chain(&to.pods).map(|pod| &pod.pod));
+/// The objects that differ and that no container sees: those that a pod references, and the others.
+fn of_no_container(from: &Offline, to: &Offline) -> (Vec<Object>, Vec<Object>) {
+    let pods = || from.pods.iter().chain(&to.pods).map(|pod| &pod.pod);
+    let (referenced, seen) = (referenced(pods()), seen(pods()));
     let objects = from.objects().chain(to.objects());
     let changed = objects.filter(|(kind, key)| !from.has_same_object(to, *kind, key));
     let changed: BTreeSet<_> = changed.map(|(kind, key)| (kind, key.clone())).collect();
-    changed.difference(&referenced).cloned().collect()
+    let unseen = changed.difference(&seen).cloned();
+    unseen.partition(|object| referenced.contains(object))
 }
+
+type Object = (Kind, ObjectKey);
 
 impl<'r> PodDiff<'r> {
     /// `None` without a difference. Adds what is not known of its containers to `unknown`, and to `hints` what that may

@@ -1,6 +1,7 @@
 //! Differences as JSON, for programs. A secret that is not to be shown is `null`.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use larder_objects::{Kind, ObjectKey};
 use larder_projection::Variable;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
@@ -25,6 +26,8 @@ pub(super) struct Report<'c> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unknown: Vec<Value>,
     unreferenced: Vec<Value>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unseen: Vec<Value>,
     version: u32,
 }
 
@@ -46,9 +49,7 @@ impl<'c> Report<'c> {
         let unknown = comparison.unknown.iter().map(|(pod, container, what)| {
             json!({"namespace": pod.namespace, "pod": pod.name, "container": container, "what": what})
         });
-        let objects = comparison.unreferenced.iter().map(|(kind, key)| {
-            json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name})
-        });
+        let object = |(kind, key): &(Kind, ObjectKey)| json!({"kind": kind.object_type().kind, "namespace": key.namespace, "name": key.name});
         Self {
             not_compared: &comparison.left_out.not_compared,
             not_read: not_read(&comparison.left_out.not_read),
@@ -57,7 +58,8 @@ impl<'c> Report<'c> {
                 show_secrets,
             },
             unknown: unknown.collect(),
-            unreferenced: objects.collect(),
+            unreferenced: comparison.unreferenced.iter().map(object).collect(),
+            unseen: comparison.unseen.iter().map(object).collect(),
             version: VERSION,
         }
     }

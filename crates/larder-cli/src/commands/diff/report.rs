@@ -150,9 +150,15 @@ pub(super) fn summary(comparison: &Comparison<'_>) -> String {
         [] => pods,
         containers => format!("{pods} (containers: {})", containers.join(", ")),
     });
+    let (one, many) = (
+        "object that no container sees differs",
+        "objects that no container sees differ",
+    );
+    let unseen = counted(comparison.unseen.len(), one, many);
     let (one, many) = ("unreferenced object differs", "unreferenced objects differ");
     let objects = counted(comparison.unreferenced.len(), one, many);
     pods.into_iter()
+        .chain(unseen)
         .chain(objects)
         .collect::<Vec<_>>()
         .join("; ")

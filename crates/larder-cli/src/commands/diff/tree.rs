@@ -5,6 +5,7 @@ use std::{
     io::{self, Write},
 };
 
+use larder_objects::{Kind, ObjectKey};
 use larder_projection::{Origin, Variable};
 
 use super::{
@@ -57,14 +58,20 @@ pub(super) fn differences<'d>(
     show_secrets: bool,
 ) -> impl Iterator<Item = Branch> + 'd {
     let pods = report::pods(comparison).into_iter();
-    let objects = comparison.unreferenced.iter();
-    let objects = objects.map(|(kind, key)| {
-        let kind = kind.object_type().kind;
-        Branch::new().plain(format_args!("~ {kind} {key}"))
-    });
-    let title = "changed objects that no pod references";
+    let objects = |title, objects: &[(Kind, ObjectKey)]| {
+        let lines = objects.iter().map(|(kind, key)| {
+            let kind = kind.object_type().kind;
+            Branch::new().plain(format_args!("~ {kind} {key}"))
+        });
+        list(title, lines.collect())
+    };
+    let unseen = "changed objects that pods reference and no container sees";
     pods.map(move |pod| tree_of(pod, show_secrets))
-        .chain(list(title, objects.collect()))
+        .chain(objects(unseen, &comparison.unseen))
+        .chain(objects(
+            "changed objects that no pod references",
+            &comparison.unreferenced,
+        ))
 }
 
 /// `None` if the list is empty.

@@ -299,3 +299,29 @@ fn part_of_a_volume_that_a_secret_names_is_hidden() {
         assert!(!run.stdout.contains("c4n4ry"), "{run:?}");
     }
 }
+
+#[test]
+fn object_that_no_container_sees_is_a_difference() {
+    let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  imagePullSecrets: [{name: registry}]\n  \
+        containers: [{name: web, image: i}]\n  volumes: [{name: v, configMap: {name: app}}]\n---\n\
+        apiVersion: v1\nkind: ConfigMap\nmetadata: {name: app}\ndata: {a: '1'}\n";
+    let secret =
+        "---\napiVersion: v1\nkind: Secret\nmetadata: {name: registry}\nstringData: {a: b}\n";
+    let (from, to) = ([pod, secret].concat(), pod.replace("'1'", "'2'"));
+    let report = diff(&from, &to);
+    assert_eq!(report["pods"], json!([]));
+    let object =
+        |kind: &str, name: &str| json!({"kind": kind, "namespace": "default", "name": name});
+    assert_eq!(
+        report["unseen"],
+        json!([object("ConfigMap", "app"), object("Secret", "registry")])
+    );
+    let run = run(&from, &to, "-o markdown");
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(
+        run.stdout
+            .contains("2 objects that no container sees differ"),
+        "{run:?}"
+    );
+    assert!(run.stdout.contains("~ Secret default/registry"), "{run:?}");
+}
