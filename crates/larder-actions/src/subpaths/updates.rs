@@ -168,16 +168,22 @@ pub struct MountStatus {
 #[derive(Debug)]
 pub struct PodSubPaths {
     mounts: Vec<MountStatus>,
-    /// The volumes to look at.
-    due: BTreeSet<SmolStr>,
-    /// The sets that were verified, by volume.
-    sets: BTreeMap<SmolStr, SmolStr>,
-    /// The arrival of the oldest change that a container does not see yet, by volume.
-    changed: BTreeMap<SmolStr, Instant>,
+    /// Their volumes.
+    volumes: BTreeMap<SmolStr, VolumeState>,
     /// Where the mounts of a container were, by its main process.
     known: BTreeMap<SmolStr, (FoundProcess, MountPoints)>,
     backoff: Backoff,
     retry_at: Option<Instant>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct VolumeState {
+    /// Whether it is to be looked at.
+    is_due: bool,
+    /// The set that was verified.
+    set: Option<SmolStr>,
+    /// The arrival of the oldest change that a container does not see yet.
+    changed: Option<Instant>,
 }
 
 impl PodSubPaths {
@@ -185,9 +191,7 @@ impl PodSubPaths {
     pub fn new(backoff: Backoff) -> Self {
         Self {
             mounts: Vec::new(),
-            due: BTreeSet::new(),
-            sets: BTreeMap::new(),
-            changed: BTreeMap::new(),
+            volumes: BTreeMap::new(),
             known: BTreeMap::new(),
             backoff,
             retry_at: None,
@@ -201,7 +205,7 @@ impl PodSubPaths {
         let mut known: BTreeSet<_> = known.collect();
         for mount in wanted {
             if known.insert(key(&mount)) {
-                self.due.insert(volume.into());
+                self.volumes.entry(volume.into()).or_default().is_due = true;
                 self.mounts.push(MountStatus {
                     mount,
                     state: MountState::Unknown,
@@ -213,32 +217,29 @@ impl PodSubPaths {
         }
     }
 
-    fn has_mounts_of(&self, volume: &str) -> bool {
-        let mut mounts = self.mounts.iter();
-        mounts.any(|status| status.mount.volume == volume)
-    }
-
     /// An object of the volume has changed.
     pub fn changed(&mut self, volume: &str, at: Instant) {
-        if self.has_mounts_of(volume) {
-            self.changed.entry(volume.into()).or_insert(at);
+        if let Some(state) = self.volumes.get_mut(volume) {
+            state.changed.get_or_insert(at);
         }
     }
 
     /// The volume has other content, which was verified in this set if one is given.
     pub fn swapped(&mut self, volume: &str, set: Option<SmolStr>) {
-        if self.has_mounts_of(volume) {
-            self.due.insert(volume.into());
-            if let Some(set) = set {
-                self.sets.insert(volume.into(), set);
-            }
+        if let Some(state) = self.volumes.get_mut(volume) {
+            state.is_due = true;
+            state.set = set.or(state.set.take());
         }
     }
 
     /// A container may have started: every mount is compared.
     pub fn all_due(&mut self) {
-        for status in &self.mounts {
-            self.due.insert(status.mount.volume.clone());
+        self.set_due(true);
+    }
+
+    fn set_due(&mut self, is_due: bool) {
+        for state in self.volumes.values_mut() {
+            state.is_due = is_due;
         }
     }
 
@@ -254,7 +255,7 @@ impl PodSubPaths {
 
     /// Nothing is updated, for this reason.
     pub fn pin(&mut self, reason: &str) {
-        self.due.clear();
+        self.set_due(false);
         self.retry_at = None;
         for status in &mut self.mounts {
             status.state = MountState::Pinned(reason.to_owned());
@@ -264,7 +265,7 @@ impl PodSubPaths {
     /// Whether there is something to do now.
     pub fn is_due(&self) -> bool {
         let is_time = self.retry_at.is_some_and(|at| at <= Instant::now());
-        is_time || !self.due.is_empty()
+        is_time || self.volumes.values().any(|state| state.is_due)
     }
 
     /// Shows the containers that run the present content of the volumes that are due. Returns the mounts of which an event
@@ -282,17 +283,16 @@ impl PodSubPaths {
         if self.retry_at.take_if(|at| *at <= Instant::now()).is_some() {
             self.all_due();
         }
-        let mut due = self.due.clone();
-        if query.ids.is_some() {
-            // Beside a kubelet, only what was verified is shown (S3).
-            due.retain(|volume| self.sets.contains_key(volume));
-        }
-        let is_due = |status: &MountStatus| due.contains(&status.mount.volume);
-        let indexes = self.mounts.iter().enumerate();
-        let indexes = indexes.filter(|(_, status)| is_due(status));
-        let wanted: Vec<_> = indexes.map(|(index, _)| index).collect();
+        // Beside a kubelet, only what was verified is shown (S3).
+        let is_beside = query.ids.is_some();
+        let due = self.volumes.iter();
+        let due = due.filter(|(_, state)| state.is_due && (state.set.is_some() || !is_beside));
+        let due: BTreeSet<_> = due.map(|(volume, _)| volume.clone()).collect();
+        let mounts = self.mounts.iter().enumerate();
+        let wanted = mounts.filter(|(_, status)| due.contains(&status.mount.volume));
+        let wanted: Vec<_> = wanted.map(|(index, _)| index).collect();
         if wanted.is_empty() {
-            self.due.clear();
+            self.set_due(false);
             return Vec::new();
         }
         query.volumes = Some(due);
@@ -366,7 +366,7 @@ impl PodSubPaths {
             node: Arc::clone(node),
             pod: pod.clone(),
             wanted: own.map(|(index, mount)| (index, mount.clone())).collect(),
-            sets: self.sets.clone(),
+            volumes: self.volumes.clone(),
             known: known.unwrap_or_default(),
             container,
         }
@@ -379,7 +379,7 @@ impl PodSubPaths {
         mut results: BTreeMap<usize, Result<bool, Kept>>,
         now: Timestamp,
     ) -> Vec<MountStatus> {
-        self.due.clear();
+        self.set_due(false);
         let (mut reported, mut may_pass) = (Vec::new(), false);
         let mut behind = BTreeSet::new();
         for &index in wanted {
@@ -390,8 +390,8 @@ impl PodSubPaths {
                     if is_replaced {
                         node.count("replaced");
                         status.replaced = Some(now);
-                        let changed = self.changed.get(&status.mount.volume);
-                        status.took = changed.map(Instant::elapsed);
+                        let changed = self.volumes[&status.mount.volume].changed;
+                        status.took = changed.map(|changed| changed.elapsed());
                         if let Some(took) = status.took {
                             node.delay.observe(took.as_secs_f64());
                         }
@@ -417,8 +417,10 @@ impl PodSubPaths {
         }
         for &index in wanted {
             let volume = &self.mounts[index].mount.volume;
-            if !behind.contains(volume) {
-                self.changed.remove(volume);
+            if let Some(state) = self.volumes.get_mut(volume)
+                && !behind.contains(volume)
+            {
+                state.changed = None;
             }
         }
         if may_pass {
@@ -439,7 +441,7 @@ struct Job {
     pod: PodMounts,
     container: FoundContainer,
     wanted: Vec<(usize, WantedMount)>,
-    sets: BTreeMap<SmolStr, SmolStr>,
+    volumes: BTreeMap<SmolStr, VolumeState>,
     known: MountPoints,
 }
 
@@ -517,9 +519,8 @@ impl Job {
         let directory = self.pod.volumes.get(&wanted.volume);
         let directory = directory.ok_or_else(|| Kept::new("gone", "the volume is gone"))?;
         let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
-        if let Some(set) = self.sets.get(&wanted.volume)
-            && *set != source.set
-        {
+        let verified = self.volumes[&wanted.volume].set.as_ref();
+        if verified.is_some_and(|set| *set != source.set) {
             return Err(Kept::new("changed", "the volume has changed meanwhile"));
         }
         let Some(file) = source.file else {
