@@ -14,9 +14,9 @@ use crate::run::{Agent, config_map, desk, key, pod, put, until};
 const CLIENTS: usize = 1100;
 
 /// The answer at `path`.
-fn get(address: SocketAddr, path: &str) -> String {
+fn get(address: SocketAddr, host: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -55,6 +55,9 @@ async fn half_sent_requests_do_not_stop_delivery() {
         key(&desk, "two", "a").as_deref() == Some("2")
     })
     .await;
-    assert!(get(address, "/healthz").ends_with("ok\n"));
+    assert!(get(address, "h", "/healthz").ends_with("ok\n"));
     drop(clients);
+    // A name of another site that leads here.
+    let refused = get(address, "evil.example", "/status");
+    assert!(refused.starts_with("HTTP/1.1 421 "), "{refused}");
 }

@@ -1,7 +1,18 @@
 //! The HTTP API of the agent, which a reload may move to another address.
+//!
+//! Invariant: on loopback, requests to a domain are not answered, so no name of a foreign site leads a browser here.
 
-use std::{net::SocketAddr, pin::pin};
+use std::{
+    net::{IpAddr, SocketAddr},
+    pin::pin,
+};
 
+use axum::{
+    extract::Request,
+    http::{StatusCode, header, uri::Authority},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+};
 use futures::future::OptionFuture;
 use larder_agent::local_api::Router;
 use larder_connections::{Acceptor, ConnectionLimits};
@@ -37,10 +48,13 @@ pub(super) async fn serve(
             match current {
                 None => stop.cancelled().await,
                 Some(listener) => {
+                    let (mut router, limits) = (router.clone(), limits.clone());
                     if let Ok(address) = listener.local_addr() {
                         info!(%address, "listening");
+                        if address.ip().is_loopback() {
+                            router = router.layer(middleware::from_fn(only_local_names));
+                        }
                     }
-                    let (router, limits) = (router.clone(), limits.clone());
                     let acceptor = Acceptor::new(listener, limits);
                     acceptor.serve(router, stop.clone()).await;
                 }
@@ -54,5 +68,52 @@ pub(super) async fn serve(
         stop.cancel();
         serving.await;
         listener = next;
+    }
+}
+
+async fn only_local_names(request: Request, next: Next) -> Response {
+    let host = request.headers().get(header::HOST);
+    let host = host.map(|host| host.to_str().unwrap_or_default());
+    if host.is_none_or(is_local_name) {
+        next.run(request).await
+    } else {
+        let text = "expected localhost or an IP address as Host, not a domain\n";
+        (StatusCode::MISDIRECTED_REQUEST, text).into_response()
+    }
+}
+
+/// Whether `host` is an IP address or a name without a domain, with or without a port.
+fn is_local_name(host: &str) -> bool {
+    let Ok(host) = host.parse::<Authority>() else {
+        return false;
+    };
+    let host = host.host();
+    let address = host.trim_start_matches('[').trim_end_matches(']');
+    !host.contains('.') || address.parse::<IpAddr>().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_other_sites_are_not_local() {
+        for host in [
+            "localhost",
+            "n1:10290",
+            "127.0.0.1",
+            "127.0.0.1:1",
+            "[::1]:1",
+        ] {
+            assert!(is_local_name(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:10290",
+            "127.0.0.1.example:1",
+            "a b",
+        ] {
+            assert!(!is_local_name(host), "{host}");
+        }
     }
 }
