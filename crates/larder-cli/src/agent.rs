@@ -9,5 +9,8 @@ mod root_dir;
 
 pub(crate) use self::{
     client::{AgentClient, NotListening},
-    config::{client_config, cluster_id, config, config_with, connect, load_config, origin},
+    config::{
+        client_config, cluster_id, config, config_with, connect, default_namespace, load_config,
+        origin,
+    },
 };

@@ -410,9 +410,9 @@ pub(crate) struct ManifestArgs {
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
-    /// Namespace of objects that name none
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
-    pub(crate) namespace: String,
+    /// Namespace of objects that name none [default: that of the kubeconfig's context if one is given, else default]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub(crate) namespace: Option<String>,
 }
 
 /// Show the variables and files of each container, and why it would not start
@@ -551,9 +551,9 @@ pub(crate) struct DiffArgs {
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
 
-    /// Namespace of objects that name none
-    #[arg(short, long, value_name = "NAMESPACE", default_value = "default", value_parser = namespace)]
-    pub(crate) namespace: String,
+    /// Namespace of objects that name none [default: that of the kubeconfig's context if one is given, else default]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = namespace)]
+    pub(crate) namespace: Option<String>,
 
     /// Output format
     #[arg(short, long, value_enum, default_value_t = DiffOutput::Tree)]

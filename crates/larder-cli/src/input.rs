@@ -17,13 +17,13 @@ use crate::{
     output,
 };
 
-/// Reads the manifests. Each error is reported once; manifests without errors are returned.
+/// Reads the manifests; objects that name no namespace are of `namespace`. Each error is reported once; manifests without errors are returned.
 ///
 /// # Errors
 ///
 /// No manifest could be read at all.
-pub(crate) fn read(args: &ManifestArgs) -> Result<Manifests, Failure> {
-    let loader = Loader::new(args.namespace.as_str()).recursive(args.recursive);
+pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Failure> {
+    let loader = Loader::new(namespace).recursive(args.recursive);
     let manifests = load(loader, &args.filenames);
     // A misspelled field often causes the error of the field that is then missing.
     for warning in &manifests.warnings {

@@ -71,6 +71,26 @@ pub(crate) fn origin(kubeconfig: Option<&Path>, context: Option<&str>) -> Cluste
     }
 }
 
+/// The namespace of objects that name none: `given`, or that of the kubeconfig's context, as kubectl has it.
+///
+/// # Errors
+///
+/// The kubeconfig is invalid.
+pub(crate) fn default_namespace(
+    given: Option<&str>,
+    kubeconfig: Option<&Path>,
+    context: Option<&str>,
+) -> Result<String, Failure> {
+    match (given, kubeconfig) {
+        (Some(given), _) => Ok(given.to_owned()),
+        (None, None) => Ok("default".to_owned()),
+        (None, Some(_)) => {
+            let namespace = origin(kubeconfig, context).namespace();
+            namespace.map_err(|error| Failure::unreadable(chain(&error)))
+        }
+    }
+}
+
 /// A client of the API server `source`; the second keeps its connections.
 ///
 /// # Errors

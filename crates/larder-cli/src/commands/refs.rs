@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use serde::Serialize;
 
 use crate::{
+    agent::default_namespace,
     args::{RefsArgs, RefsOutput},
     input,
     outcome::{Failure, partial_if},
@@ -19,7 +20,8 @@ struct PodReferences<'a> {
 }
 
 pub(super) fn run(args: &RefsArgs) -> Result<ExitCode, Failure> {
-    let manifests = input::read(&args.manifests)?;
+    let namespace = default_namespace(args.manifests.namespace.as_deref(), None, None)?;
+    let manifests = input::read(&args.manifests, &namespace)?;
     let pods = manifests.pods().map(|pod| PodReferences {
         namespace: pod.metadata.namespace.as_deref().unwrap_or(""),
         name: pod.metadata.name.as_deref().unwrap_or(""),

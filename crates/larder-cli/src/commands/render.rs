@@ -11,7 +11,7 @@ mod tree;
 use std::{collections::BTreeSet, process::ExitCode};
 
 use crate::{
-    agent::origin,
+    agent::{default_namespace, origin},
     args::{RenderArgs, RenderOutput},
     cluster, input,
     offline::{ClusterObjects, Offline, OfflinePod},
@@ -21,7 +21,9 @@ use crate::{
 };
 
 pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
-    let manifests = input::read(&args.manifests)?;
+    let (given, kubeconfig) = (&args.manifests.namespace, args.kubeconfig.as_deref());
+    let namespace = default_namespace(given.as_deref(), kubeconfig, args.context.as_deref())?;
+    let manifests = input::read(&args.manifests, &namespace)?;
     let mut not_read: BTreeSet<_> = manifests.errors.iter().map(input::not_read).collect();
     let cluster = match args.output {
         RenderOutput::Json | RenderOutput::Yaml if !args.assume_cluster => {
@@ -30,7 +32,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
         _ => ClusterObjects::Assumed,
     };
     let mut offline = if args.kubeconfig.is_some() {
-        let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
+        let source = origin(kubeconfig, args.context.as_deref());
         let known = manifests.errors.len();
         let (manifests, missed) = cluster::complete(source, manifests)?;
         for error in &manifests.errors[known..] {
@@ -45,7 +47,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
     if args.assume_missing {
         offline.assume_missing(None);
     }
-    let pods = chosen(args, &offline)?.into_iter();
+    let pods = chosen(args, &offline, &namespace)?.into_iter();
     let rendered: Vec<_> = pods.map(|pod| RenderedPod::new(pod, &offline)).collect();
 
     output::results(|out| match args.output {
@@ -67,13 +69,17 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
 }
 
 /// The requested pods.
-fn chosen<'a>(args: &RenderArgs, offline: &'a Offline) -> Result<Vec<&'a OfflinePod>, Failure> {
+fn chosen<'a>(
+    args: &RenderArgs,
+    offline: &'a Offline,
+    namespace: &str,
+) -> Result<Vec<&'a OfflinePod>, Failure> {
     let Some(wanted) = &args.pod else {
         if offline.pods.is_empty() {
             output::note("no pod in the manifests");
         }
         return Ok(offline.pods.iter().collect());
     };
-    let position = offline.position(wanted, &args.manifests.namespace)?;
+    let position = offline.position(wanted, namespace)?;
     Ok(vec![&offline.pods[position]])
 }

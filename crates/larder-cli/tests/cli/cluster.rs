@@ -454,3 +454,40 @@ fn flags_of_kubectl_work_or_say_what_does() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn namespace_of_the_context_is_that_of_objects_that_name_none() {
+    let mut pod = pod(json!([key("configMapKeyRef", "app")]));
+    let of_prod = |value: &str| {
+        let mut map = map("app", value);
+        map["metadata"]["namespace"] = "prod".into();
+        map
+    };
+    pod["metadata"]["namespace"] = "prod".into();
+    let cluster = Cluster::with(&[map("app", "theirs"), of_prod("old"), pod.clone()]).await;
+    let path = cluster.desk.path().join("kubeconfig");
+    let kubeconfig = fs::read_to_string(&path).unwrap();
+    let of_context = kubeconfig.replace("namespace: default", "namespace: prod");
+    assert_ne!(kubeconfig, of_context);
+    fs::write(&path, of_context).unwrap();
+    let without = |mut object: Value| {
+        object["metadata"]
+            .as_object_mut()
+            .unwrap()
+            .remove("namespace");
+        object
+    };
+    let manifests = [without(of_prod("new")), without(pod)];
+    let (report, ..) = cluster.run("diff", &manifests, 1);
+    let changed = &report["pods"][0]["containers"]["web"]["env"]["changed"];
+    assert_eq!(changed["app"], json!({"from": "old", "to": "new"}));
+    assert_eq!(report["pods"][0]["namespace"], "prod");
+    let (report, ..) = cluster.run("render", &manifests[1..], 0);
+    assert_eq!(report["pods"][0]["containers"]["web"]["env"]["app"], "old");
+    // A flag wins.
+    let (report, ..) = cluster.run("render -n default", &manifests[1..], 0);
+    assert_eq!(
+        report["pods"][0]["containers"]["web"]["env"]["app"],
+        "theirs"
+    );
+}

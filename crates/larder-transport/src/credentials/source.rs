@@ -97,6 +97,16 @@ impl ClusterSource {
         Ok((authority, name))
     }
 
+    /// The namespace that the source names: that of the kubeconfig's context, or of the service account; `default` if it
+    /// names none. Blocks on files; connects to nothing.
+    ///
+    /// # Errors
+    ///
+    /// The configuration is unreadable or invalid.
+    pub fn namespace(&self) -> Result<String, SetupError> {
+        Ok(self.load()?.namespace)
+    }
+
     /// Reads the configuration. Blocks on files.
     pub(super) fn load(&self) -> Result<Settings, SetupError> {
         match self {

@@ -11,7 +11,13 @@ use larder_objects::{
 };
 
 use super::{compare::LeftOut, git, in_parallel};
-use crate::{agent::origin, args::DiffArgs, cluster, input, outcome::Failure, output};
+use crate::{
+    agent::{default_namespace, origin},
+    args::DiffArgs,
+    cluster, input,
+    outcome::Failure,
+    output,
+};
 
 /// Both sides, and what could not be read of them.
 pub(super) struct Sides {
@@ -37,13 +43,15 @@ pub(super) fn load(args: &DiffArgs) -> Result<Sides, Failure> {
         let why = "--from-file - cannot be used with --to-file -: standard input is only one side";
         return Err(Failure::unreadable(why));
     }
-    let loader = || Loader::new(args.namespace.as_str()).recursive(args.recursive);
+    let (kubeconfig, context) = (args.kubeconfig.as_deref(), args.context.as_deref());
+    let namespace = default_namespace(args.namespace.as_deref(), kubeconfig, context)?;
+    let loader = || Loader::new(namespace.as_str()).recursive(args.recursive);
     let load = |paths: &[PathBuf]| input::load(loader(), paths);
     let (mut left_out, mut cluster) = (LeftOut::default(), None);
     let (from, to) = if args.kubeconfig.is_some() {
         let to = load(&args.filenames);
         input::check(&to, args.recursive)?;
-        let source = origin(args.kubeconfig.as_deref(), args.context.as_deref());
+        let source = origin(kubeconfig, context);
         let ((from, to, unseen), missed) = cluster::sides(source, loader(), to)?;
         left_out.not_read = missed.reasons;
         cluster = Some(missed.objects);

@@ -57,11 +57,12 @@ impl Origin {
         let args = &self.args;
         let (mut target, is_valid) = match &self.source {
             PodSource::Manifests { .. } => {
-                let manifests = input::read(&ManifestArgs {
+                let given = ManifestArgs {
                     filenames: args.filenames.clone(),
                     recursive: false,
-                    namespace: args.namespace.clone(),
-                })?;
+                    namespace: None,
+                };
+                let manifests = input::read(&given, &args.namespace)?;
                 if manifests.errors.iter().any(ManifestError::is_unreadable) {
                     // Most likely `--` is missing before the command.
                     let why = "cannot read every file; the command comes after --";
