@@ -152,7 +152,7 @@ fn write(
     }
     let made = fs::create_dir_all(&volume.path);
     made.map_err(|error| format!("cannot make the directory: {error}"))?;
-    let swapped = replace(&volume.path, &payload).map_err(|error| chain(&error))?;
+    let swapped = replace(&volume.path, &payload)?;
     let files = payload.iter();
     let tags = files.map(|(path, file)| (path.to_string(), key.tag(&file.data)));
     Ok((tags.collect(), swapped))
@@ -179,17 +179,33 @@ fn put<K: Object>(
     known.insert(name, found);
 }
 
-/// Makes a directory hold this payload, and returns whether it was swapped.
-fn replace(path: &Path, payload: &Payload<'_>) -> Result<bool, DiskError> {
-    let (writer, mut random) = (AtomicWriter::open(path)?, fastrand::Rng::new());
-    let written = writer.write(payload, clock::now(), &mut random)?;
-    Ok(written.swapped)
+/// Makes a directory hold this payload, and returns whether it was swapped. A foreign file in the way is replaced (A3).
+fn replace(path: &Path, payload: &Payload<'_>) -> Result<bool, String> {
+    let disk = |error: DiskError| chain(&error);
+    let (writer, mut random) = (
+        AtomicWriter::open(path).map_err(disk)?,
+        fastrand::Rng::new(),
+    );
+    let mut write = || {
+        writer
+            .write(payload, clock::now(), &mut random)
+            .map_err(disk)
+    };
+    let written = write()?;
+    if written.shadowed.is_empty() {
+        return Ok(written.swapped);
+    }
+    for name in &written.shadowed {
+        let removed = fs::remove_file(path.join(name));
+        removed.map_err(|error| format!("cannot replace {name}: {error}"))?;
+    }
+    write().map(|_| true)
 }
 
 /// Empties a directory that a reload has dropped.
 pub(crate) fn clear(path: &Path) {
     if let Err(error) = replace(path, &Payload::new()) {
-        let (path, error) = (path.display(), chain(&error));
+        let path = path.display();
         warn!(%path, error, "cannot empty a volume that is no longer wanted");
     }
 }
@@ -264,6 +280,8 @@ impl Sink for Volumes {
 
 #[cfg(test)]
 mod tests {
+    use larder_projection::{File, Value, VolumePath};
+
     use super::*;
 
     #[test]
@@ -280,5 +298,28 @@ mod tests {
         assert_eq!(joined[0].sources.len(), 2);
         let inside = join_volumes(vec![volume("a", "/d/x"), volume("b", "/d")]);
         assert_eq!(inside, Err("/d/x is inside /d".to_owned()));
+    }
+
+    // A3
+    #[test]
+    fn foreign_file_in_the_way_is_replaced_and_a_directory_is_an_error() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let file = File {
+            data: Value::Borrowed(b"1"),
+            mode: 0o644,
+            owner: None,
+        };
+        let payload = [(VolumePath::parse("a").unwrap(), file)].into();
+        fs::write(path("a"), "foreign").unwrap();
+        fs::write(path("b"), "foreign").unwrap();
+        assert_eq!(replace(directory.path(), &payload), Ok(true));
+        assert_eq!(fs::read_to_string(path("a")).unwrap(), "1");
+        assert_eq!(fs::read_to_string(path("b")).unwrap(), "foreign");
+        assert_eq!(replace(directory.path(), &payload), Ok(false));
+        fs::remove_file(path("a")).unwrap();
+        fs::create_dir(path("a")).unwrap();
+        let error = replace(directory.path(), &payload).unwrap_err();
+        assert!(error.contains("cannot replace a"), "{error}");
     }
 }

@@ -456,6 +456,19 @@ fn volumes_are_written_with_their_modes_and_follow_edits() {
 }
 
 #[test]
+fn file_that_is_in_the_way_of_a_volumes_is_named_and_kept() {
+    let desk = Desk::with([("app.yaml", GOOD)]);
+    let volume = desk.path().join("out/default/web/v");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("a"), "mine").unwrap();
+    let run = desk.run("render -f app.yaml --to out");
+    assert_eq!(run.code, 1, "{run:?}");
+    let said = "cannot write out/default/web/v/a: something else is there";
+    assert!(run.stderr.contains(said), "{run:?}");
+    assert_eq!(fs::read_to_string(volume.join("a")).unwrap(), "mine");
+}
+
+#[test]
 fn unwritable_volume_is_named_and_the_others_are_written() {
     let desk = Desk::with([("app.yaml", APP)]);
     fs::create_dir_all(desk.path().join("out/prod/web")).unwrap();

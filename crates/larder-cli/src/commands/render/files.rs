@@ -65,7 +65,12 @@ fn write_volume(
         file.owner = None;
     }
     let (now, random) = (output::now(), &mut fastrand::Rng::new());
-    AtomicWriter::new(directory, path).write(&payload, now, random)?;
+    let writer = AtomicWriter::new(directory, path.clone());
+    let written = writer.write(&payload, now, random)?;
+    if let Some(name) = written.shadowed.first() {
+        let path = path.join(name);
+        bail!("cannot write {}: something else is there", path.display());
+    }
     Ok(())
 }
 
