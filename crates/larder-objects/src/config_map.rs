@@ -61,13 +61,20 @@ impl fmt::Debug for ConfigMap {
 }
 
 fn binary_data<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Data<Vec<u8>>, D::Error> {
-    null_as_default::<D, Data<SmolStr>>(deserializer)?
-        .iter()
-        .map(|(key, text)| match decode_base64(text) {
-            Some(bytes) => Ok((key, bytes)),
-            None => Err(D::Error::custom("value is not base64")),
-        })
-        .collect()
+    /// Fails while its own value is read, so that the error is that of its key.
+    struct Bytes(Vec<u8>);
+
+    impl<'de> Deserialize<'de> for Bytes {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let text = SmolStr::deserialize(deserializer)?;
+            let bytes = decode_base64(&text).map(Self);
+            bytes.ok_or_else(|| D::Error::custom("value is not base64"))
+        }
+    }
+
+    let values = null_as_default::<D, BTreeMap<SmolStr, Bytes>>(deserializer)?;
+    let values = values.into_iter();
+    Ok(values.map(|(key, bytes)| (key, bytes.0)).collect())
 }
 
 #[cfg(test)]

@@ -80,9 +80,9 @@ pub struct Manifests {
     pub documents: Vec<Document>,
     /// The rejected parts, in the same order.
     pub errors: Vec<ManifestError>,
-    /// Fields that do not exist, mostly misspelt: [`Problem::UnknownField`]. Their objects are taken all the same.
-    ///
-    /// Not looked for outside the pod template of a workload.
+    /// Fields that do not exist, mostly misspelt: [`Problem::UnknownField`], which are not looked for outside the pod
+    /// template of a workload; and workloads that the API server rejects: [`Problem::Rejected`]. Their objects are
+    /// taken all the same.
     pub warnings: Vec<ManifestError>,
     /// Number of files and other inputs, readable or not.
     pub files: usize,

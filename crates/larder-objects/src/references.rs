@@ -83,6 +83,14 @@ pub fn visit_secrets<'a>(pod: &'a Pod, found: &mut impl FnMut(&'a str)) {
     }
 }
 
+/// Names of the Secrets that `volume` refers to.
+pub fn secrets_of_volume(volume: &Volume) -> BTreeSet<SmolStr> {
+    let mut names = BTreeSet::new();
+    let mut found = |name: &str| names.extend([SmolStr::new(name)]);
+    visit_secrets_of_volume(volume, &mut named(&mut found));
+    names
+}
+
 /// `found` without empty names.
 fn named<'a>(found: &mut impl FnMut(&'a str)) -> impl FnMut(&'a str) {
     |name| {

@@ -20,6 +20,7 @@ mod pod;
 mod ports;
 mod resources;
 mod volumes;
+mod workload;
 
 pub use self::{
     certificates::{cluster_trust_bundle, cluster_trust_bundle_update, is_signer_name},
@@ -35,3 +36,4 @@ pub use self::{
     pod::pod,
     volumes::{certificate_secs, token_secs_problem},
 };
+pub(crate) use workload::workload;

@@ -13,7 +13,7 @@ use k8s_openapi::{
     api::{certificates::v1beta1::ClusterTrustBundle, core::v1::ClusterTrustBundleProjection},
     apimachinery::pkg::apis::meta::v1::LabelSelector,
 };
-use larder_objects::pem;
+use larder_objects::{pem, selects};
 
 use crate::downward::quote;
 
@@ -184,23 +184,4 @@ fn check_selector(selector: &LabelSelector) -> Result<(), TrustBundleError> {
         return Err(TrustBundleError::SelectorTooLong(length));
     }
     Ok(())
-}
-
-fn selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
-    let mut wanted = selector.match_labels.iter().flatten();
-    let mut requirements = selector.match_expressions.iter().flatten();
-    wanted.all(|(key, value)| labels.get(key) == Some(value))
-        && requirements.all(|requirement| {
-            let value = labels.get(&requirement.key);
-            let listed = value.is_some_and(|value| {
-                let values = requirement.values.as_deref().unwrap_or_default();
-                values.contains(value)
-            });
-            match requirement.operator.as_str() {
-                "In" => listed,
-                "NotIn" => !listed,
-                "Exists" => value.is_some(),
-                _ => value.is_none(),
-            }
-        })
 }

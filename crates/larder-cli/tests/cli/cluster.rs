@@ -363,8 +363,8 @@ async fn each_of_many_objects_is_requested_once() {
     let cluster = Cluster::with(&[map("shared", "1")]).await;
     let deployments = (0..100).map(|number| {
         json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": format!("d{number}")},
-            "spec": {"template": {"spec": {"containers": [{"name": "c", "image": "i",
-                "env": [key("configMapKeyRef", "shared")]}]}}}})
+            "spec": {"selector": {"matchLabels": {"app": "d"}}, "template": {"metadata": {"labels": {"app": "d"}},
+                "spec": {"containers": [{"name": "c", "image": "i", "env": [key("configMapKeyRef", "shared")]}]}}}})
     });
     let deployments: Vec<_> = deployments.collect();
     let (_, run, paths) = cluster.run("render", &deployments, 0);

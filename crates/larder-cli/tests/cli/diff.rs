@@ -230,8 +230,10 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, namespace: prod}
 spec:
+  selector: {matchLabels: {app: web}}
   template:
     metadata:
+      labels: {app: web}
       annotations: {larder.dev/on-change: "signal:SIGHUP"}
     spec:
       containers:

@@ -32,7 +32,9 @@ apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, namespace: prod}
 spec:
+  selector: {matchLabels: {app: web}}
   template:
+    metadata: {labels: {app: web}}
     spec:
       initContainers:
       - {name: init, image: i, env: [{name: X, valueFrom: {secretKeyRef: {name: tls, key: k}}}]}

@@ -37,6 +37,8 @@ pub(super) struct Decoded {
     pub(super) set_fields: SetFields,
     pub(super) object: RawObject,
     pub(super) manifest: Manifest,
+    /// Why the API server rejects it all the same.
+    pub(super) rejected: FieldErrors,
 }
 
 /// How objects are completed.
@@ -192,6 +194,7 @@ fn typed(
         set_fields: SetFields::new(),
         object,
         manifest,
+        rejected: FieldErrors::default(),
     })
 }
 
@@ -241,6 +244,7 @@ fn workload(
     let text = |pointer| value.pointer(pointer).and_then(Value::as_str).unwrap_or("");
     let name = format!("{} {}", text("/kind"), text("/metadata/name"));
     let set_fields = controllers::set_fields(&value);
+    let rejected = validation::workload(&value, template);
     let mut pod_value = normalize::pod_of_workload(value, template)?;
     if let Some(metadata) = metadata_mut(&mut pod_value) {
         normalize::set_uid(metadata);
@@ -255,6 +259,7 @@ fn workload(
         set_fields,
         object,
         manifest: Manifest::Pod(pod),
+        rejected,
     })
 }
 

@@ -3,7 +3,11 @@
 use std::{fmt, io, sync::Arc};
 
 use super::{Origin, kind::KINDS};
-use crate::{FieldPath, ObjectKey, similar::most_similar, validation::FieldErrors};
+use crate::{
+    FieldPath, ObjectKey,
+    similar::most_similar,
+    validation::{FieldError, FieldErrors},
+};
 
 /// Why a file or a document was not taken.
 ///
@@ -130,6 +134,8 @@ pub enum Problem {
     },
     /// The API server would reject the object.
     Invalid(FieldErrors),
+    /// The API server would reject the workload. A warning: larder uses its pod template all the same.
+    Rejected(FieldError),
     /// The object is there already.
     Duplicate {
         /// The place where it was seen first.
@@ -156,6 +162,7 @@ impl Problem {
             | Self::Type { field, .. }
             | Self::UnknownField { field, .. } => field.clone(),
             Self::UnknownKind { .. } => FieldPath::fields("kind"),
+            Self::Rejected(error) => error.field.clone(),
             Self::Invalid(errors) => errors
                 .first()
                 .map_or_else(FieldPath::root, |error| error.field.clone()),
@@ -207,6 +214,7 @@ impl fmt::Display for Problem {
             Self::Type { field, problem } if field.segments().is_empty() => f.write_str(problem),
             Self::Type { field, problem } => write!(f, "{field}: {problem}"),
             Self::Invalid(errors) => write!(f, "{errors}"),
+            Self::Rejected(error) => write!(f, "{error}; the API server rejects it"),
             Self::Duplicate { first } => write!(f, "already defined in {first}"),
             Self::Internal => f.write_str("internal error in the decoder, please report it"),
             Self::SamePod { pod, other, first } => write!(

@@ -22,7 +22,7 @@ use super::{
     unknown::UnknownField,
 };
 use crate::{
-    FieldPath,
+    FieldPath, PathSegment,
     yaml::{self, Chunk, Limits, Node},
 };
 
@@ -66,23 +66,25 @@ impl Source<'_> {
         node.map_or(self.line, |node| node.line_of(path.segments()))
     }
 
-    /// The place of the field at `path` of an object, the `item` of a list if it is one.
-    fn origin(&self, item: Option<usize>, mut path: FieldPath) -> Origin {
-        if let Some(index) = item {
-            path = FieldPath::fields("items").index(index).join(&path);
-        }
+    /// The place of the field at `path` of the object at `place`.
+    fn origin(&self, place: &FieldPath, path: &FieldPath) -> Origin {
+        let mut segments = place.segments().iter();
+        let item = segments.find_map(|segment| match segment {
+            PathSegment::Index(index) => Some(index + 1),
+            _ => None,
+        });
         Origin {
             file: Arc::clone(self.file),
             document: self.document,
-            item: item.map(|index| index + 1),
-            line: self.line_of(&path),
+            item,
+            line: self.line_of(&place.join(path)),
         }
     }
 
-    /// The error of an object, the `item` of a list if it is one.
-    fn error(&self, item: Option<usize>, subject: Subject, problem: Problem) -> ManifestError {
+    /// The error of the object at `place`: the root, or an item of a list.
+    fn error(&self, place: &FieldPath, subject: Subject, problem: Problem) -> ManifestError {
         ManifestError::Document {
-            origin: self.origin(item, problem.field()),
+            origin: self.origin(place, &problem.field()),
             subject,
             problem,
         }
@@ -267,18 +269,25 @@ impl Loader {
 
     fn document(&mut self, source: &Source<'_>, value: Value) {
         self.manifests.documents_read += 1;
-        let object = RawObject::new(value);
+        self.entry(source, &FieldPath::root(), RawObject::new(value));
+    }
+
+    /// Reads the document itself, or an item of a list: it may be a list of one kind.
+    fn entry(&mut self, source: &Source<'_>, place: &FieldPath, object: RawObject) {
         let (api_version, kind) = (object.text("/apiVersion"), object.text("/kind"));
         let is_list = ObjectKind::of(api_version, kind) == ObjectKind::List
-            && (kind == "List" || object.get("items").is_some());
+            && match kind {
+                "List" => place.segments().is_empty(),
+                _ => object.get("items").is_some(),
+            };
         if is_list {
-            self.list(source, object);
+            self.list(source, place, object);
         } else {
-            self.object(source, None, object);
+            self.object(source, place, object);
         }
     }
 
-    fn list(&mut self, source: &Source<'_>, list: RawObject) {
+    fn list(&mut self, source: &Source<'_>, place: &FieldPath, list: RawObject) {
         let api_version = list.text("/apiVersion").to_owned();
         let item_kind = list.text("/kind").strip_suffix("List");
         let item_kind = item_kind.unwrap_or("").to_owned();
@@ -292,7 +301,7 @@ impl Loader {
                     ..Subject::default()
                 };
                 let problem = wrong_type("items", "a sequence", &other);
-                return self.failed(source, None, subject, problem);
+                return self.failed(source, place, subject, problem);
             }
         };
         for (index, mut item) in items.into_iter().enumerate() {
@@ -302,14 +311,15 @@ impl Loader {
                     .or_insert_with(|| (&*api_version).into());
                 item.entry("kind").or_insert_with(|| (&*item_kind).into());
             }
-            self.object(source, Some(index), RawObject::new(item));
+            let place = place.child("items").index(index);
+            self.entry(source, &place, RawObject::new(item));
         }
     }
 
-    fn object(&mut self, source: &Source<'_>, item: Option<usize>, object: RawObject) {
+    fn object(&mut self, source: &Source<'_>, place: &FieldPath, object: RawObject) {
         if self.manifests.documents.len() >= self.most {
             let problem = Problem::TooMany { most: self.most };
-            return self.failed(source, item, Subject::default(), problem);
+            return self.failed(source, place, Subject::default(), problem);
         }
         let mut unknown = Vec::new();
         let mut subject = Subject::default();
@@ -332,41 +342,42 @@ impl Loader {
             };
             recognize(object, completion, &mut unknown)
         });
-        for UnknownField { field, suggestion } in unknown {
-            let problem = Problem::UnknownField { field, suggestion };
+        let mut warn = |problem| {
             self.warnings
-                .push(|| source.error(item, subject.clone(), problem));
+                .push(|| source.error(place, subject.clone(), problem));
+        };
+        for UnknownField { field, suggestion } in unknown {
+            warn(Problem::UnknownField { field, suggestion });
+        }
+        if let Ok(Recognized::Object(decoded)) = &recognized {
+            let rejected = decoded.rejected.iter().cloned();
+            rejected.map(Problem::Rejected).for_each(warn);
         }
         match recognized {
-            Ok(Recognized::Object(decoded)) => self.keep(source, item, subject, *decoded),
+            Ok(Recognized::Object(decoded)) => self.keep(source, place, subject, *decoded),
             Ok(Recognized::Skipped(kind)) => *self.manifests.skipped.entry(kind).or_default() += 1,
-            Err(problem) => self.failed(source, item, subject, problem),
+            Err(problem) => self.failed(source, place, subject, problem),
         }
     }
 
     fn failed(
         &mut self,
         source: &Source<'_>,
-        item: Option<usize>,
+        place: &FieldPath,
         subject: Subject,
         problem: Problem,
     ) {
-        self.errors.push(|| source.error(item, subject, problem));
+        self.errors.push(|| source.error(place, subject, problem));
     }
 
     /// Adds an object, unless another one of that name is there.
-    fn keep(
-        &mut self,
-        source: &Source<'_>,
-        item: Option<usize>,
-        subject: Subject,
-        decoded: Decoded,
-    ) {
+    fn keep(&mut self, source: &Source<'_>, place: &FieldPath, subject: Subject, decoded: Decoded) {
         let Decoded {
             workload,
             set_fields,
             object,
             manifest,
+            ..
         } = decoded;
         let kind = object.text("/kind").to_owned();
         let key = object.key();
@@ -382,9 +393,9 @@ impl Loader {
                     first,
                 }
             };
-            return self.failed(source, item, subject, problem);
+            return self.failed(source, place, subject, problem);
         }
-        let origin = source.origin(item, FieldPath::root());
+        let origin = source.origin(place, &FieldPath::root());
         self.seen
             .insert((kind, key), (origin.clone(), workload.clone()));
         self.manifests.documents.push(Document {

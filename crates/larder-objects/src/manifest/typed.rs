@@ -278,7 +278,9 @@ impl<'de> MapAccess<'de> for TypedEntries<'_, '_, 'de> {
             Path::Key(within, key)
         };
         let notes = self.within.notes;
-        seed.deserialize(TypedValue { value, path, notes })
+        // A type may fail after the value was read.
+        let value = TypedValue { value, path, notes };
+        value.noting(|value| seed.deserialize(TypedValue { ..*value }))
     }
 
     fn size_hint(&self) -> Option<usize> {

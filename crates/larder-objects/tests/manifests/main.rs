@@ -77,12 +77,29 @@ apiVersion: v1
 kind: ConfigMapList
 items:
 - metadata: {name: b}
+---
+apiVersion: v1
+kind: List
+items:
+- {apiVersion: v1, kind: Secret, metadata: {name: t}}
+- apiVersion: v1
+  kind: ConfigMapList
+  items:
+  - metadata: {name: c}
+  - metadata: {name: d}
+    data:
+      k: 1
+- {apiVersion: v1, kind: List, items: []}
 ",
         expect![[r#"
             ConfigMap prod/a at app.yaml: document 1, line 2
             Secret default/s at app.yaml: document 2, item 1, line 11
             Node -/node-1 at app.yaml: document 2, item 2, line 12
             ConfigMap default/b at app.yaml: document 3, item 1, line 17
+            Secret default/t at app.yaml: document 4, item 1, line 22
+            ConfigMap default/c at app.yaml: document 4, item 2, line 26
+            error: app.yaml: document 4, item 2, line 29: ConfigMap "d": data[k]: expected a string, found a number (quote it)
+            error: app.yaml: document 4, item 3, line 30: List: a List cannot be an item of a list
         "#]],
     );
 }
@@ -112,6 +129,12 @@ fn every_workload_gives_the_pod_of_its_template() {
             Pod prod/replicationcontroller of ReplicationController replicationcontroller at app.yaml: document 5, line 38
             Pod prod/job of Job job at app.yaml: document 6, line 47
             Pod prod/cronjob of CronJob cronjob at app.yaml: document 7, line 56
+            warning: app.yaml: document 1, line 6: Deployment "deployment": spec.selector: Required value; the API server rejects it
+            warning: app.yaml: document 2, line 15: StatefulSet "statefulset": spec.selector: Required value; the API server rejects it
+            warning: app.yaml: document 3, line 24: DaemonSet "daemonset": spec.selector: Required value; the API server rejects it
+            warning: app.yaml: document 4, line 33: ReplicaSet "replicaset": spec.selector: Required value; the API server rejects it
+            warning: app.yaml: document 6, line 54: Job "job": spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"; the API server rejects it
+            warning: app.yaml: document 7, line 59: CronJob "cronjob": spec.jobTemplate.spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"; the API server rejects it
         "#]],
     );
     let manifests = load(&text);
@@ -121,6 +144,47 @@ fn every_workload_gives_the_pod_of_its_template() {
     assert_eq!(
         pod.spec.as_ref().unwrap().restart_policy.as_deref(),
         Some("Always")
+    );
+}
+
+#[test]
+fn workloads_that_the_api_server_rejects_are_read_with_a_warning() {
+    check(
+        "apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata:
+      labels: {app: api}
+    spec:
+      restartPolicy: Never
+      containers: [{name: c, image: i}]
+---
+apiVersion: batch/v1
+kind: CronJob
+metadata: {name: nightly}
+spec:
+  jobTemplate: {spec: {template: {spec: {containers: [{name: c, image: i}]}}}}
+",
+        expect![[r#"
+            Pod default/web of Deployment web at app.yaml: document 1, line 1
+            Pod default/nightly of CronJob nightly at app.yaml: document 2, line 13
+            warning: app.yaml: document 1, line 10: Deployment "web": spec.template.spec.restartPolicy: Unsupported value: "Never": supported values: "Always"; the API server rejects it
+            warning: app.yaml: document 1, line 8: Deployment "web": spec.template.metadata.labels: Invalid value: {"app": "api"}: `selector` does not match template `labels`; the API server rejects it
+            warning: app.yaml: document 2, line 17: CronJob "nightly": spec.jobTemplate.spec.template.spec.restartPolicy: Required value: valid values: "OnFailure", "Never"; the API server rejects it
+        "#]],
+    );
+}
+
+#[test]
+fn binary_value_that_is_not_base64_is_named_by_its_key() {
+    check(
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\nbinaryData:\n  good: YQ==\n  bad: '!'\n",
+        expect![[r#"
+            error: app.yaml: document 1, line 6: ConfigMap "a": binaryData[bad]: value is not base64
+        "#]],
     );
 }
 
@@ -366,6 +430,10 @@ fn workloads_whose_pods_would_share_a_name_are_both_named() {
         error: b.yaml: document 2, line 6: Pod "web": the pod default/web is already made from Deployment web in a.yaml: document 1, line 1; give one of the two another name
         error: b.yaml: document 3, line 11: Deployment "web": already defined in a.yaml: document 1, line 1
         error: d.yaml: document 1, line 1: DaemonSet "other": the pod default/other is already made from Pod other in c.yaml: document 1, line 1; give one of the two another name
+        warning: a.yaml: document 1, line 4: Deployment "web": spec.selector: Required value; the API server rejects it
+        warning: b.yaml: document 1, line 4: StatefulSet "web": spec.selector: Required value; the API server rejects it
+        warning: b.yaml: document 3, line 14: Deployment "web": spec.selector: Required value; the API server rejects it
+        warning: d.yaml: document 1, line 4: DaemonSet "other": spec.selector: Required value; the API server rejects it
     "#]]
     .assert_eq(&show(&loader.finish()));
 }
@@ -535,6 +603,7 @@ Data: {}
             Pod default/web of Deployment web at app.yaml: document 1, line 2
             ConfigMap default/a at app.yaml: document 2, line 13
             warning: app.yaml: document 1, line 11: Deployment "web": unknown field "spec.template.spec.containers[0].evn", ignored; did you mean "env"?
+            warning: app.yaml: document 1, line 6: Deployment "web": spec.selector: Required value; the API server rejects it
             warning: app.yaml: document 2, line 16: ConfigMap "a": unknown field "Data", ignored; did you mean "data"?
         "#]],
     );
