@@ -385,15 +385,15 @@ impl<'a> Builder<'a> {
         let optional = *optional == Some(true);
         let file = match self.inputs.env_files.get(&reference) {
             Some(Ok(file)) => file,
-            Some(Err(Unavailable::NotFound)) if optional => return Ok(None),
             Some(Err(Unavailable::NotFound)) => {
                 let what = format!("{path} of volume {volume_name} key {key}");
-                let Some(unknown) = self.inputs.assumptions.written_later(what) else {
-                    return unreadable("no such file");
-                };
                 let (volume, path) = (volume_name.as_str(), path.as_str());
                 let origin = Origin::EnvFile { volume, path, key };
-                return Ok(Some(of_unknown(unknown, origin)));
+                return match self.inputs.assumptions.env_file(what) {
+                    Some(unknown) => Ok(Some(of_unknown(unknown, origin))),
+                    None if optional => Ok(None),
+                    None => unreadable("no such file"),
+                };
             }
             Some(Err(Unavailable::Failed(message))) => return unreadable(message),
             None => return unreadable("was not gathered"),

@@ -19,7 +19,8 @@ use crate::{
 /// What a projection takes as unknown, instead of failing or leaving it empty. By default, nothing.
 #[derive(Clone, Debug, Default)]
 pub struct Assumptions {
-    /// Facts about the running pod and its node, unless pod or node have them.
+    /// Facts about the running pod and its node, unless pod or node have them; also its files of variables, which its
+    /// containers write.
     pub facts: bool,
     /// Fields that something in the cluster sets when it makes the pod, by path: the value, or `None` if it is not known.
     pub fields: BTreeMap<String, Option<String>>,
@@ -139,6 +140,11 @@ impl Assumptions {
         let known = self.missing.as_ref()?;
         let part = (kind, name.to_owned(), key.map(str::to_owned));
         (!known.contains(&part)).then(|| Unknown::of_object(kind, what, detail))
+    }
+
+    /// A file of variables that does not exist yet.
+    pub(crate) fn env_file(&self, what: impl Into<Arc<str>>) -> Option<Unknown> {
+        self.facts.then(|| Unknown::of_fact(what))
     }
 
     /// A file that something in the cluster writes.
