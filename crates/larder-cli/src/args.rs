@@ -461,7 +461,7 @@ pub(crate) struct RenderArgs {
     #[arg(long)]
     pub(crate) show_secrets: bool,
 
-    /// Assume what every cluster has (the ConfigMap kube-root-ca.crt) in JSON, too
+    /// Assume what every cluster has (the ConfigMap kube-root-ca.crt, the service account default) in JSON, too
     #[arg(long)]
     pub(crate) assume_cluster: bool,
 

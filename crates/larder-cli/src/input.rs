@@ -33,7 +33,7 @@ pub(crate) fn read(args: &ManifestArgs, namespace: &str) -> Result<Manifests, Fa
         output::error(error);
     }
     explain_missing(&args.filenames);
-    explain_built(&args.filenames);
+    built(&args.filenames).for_each(output::note);
     check(&manifests, args.recursive)?;
     if let Some(skipped) = skipped(&manifests.skipped) {
         output::note(skipped);
@@ -94,23 +94,29 @@ fn explain_missing(filenames: &[PathBuf]) {
     }
 }
 
+/// What deserves a look in the manifests of `filenames`, as [`read`] reports it: fields that do not exist, what the API
+/// server rejects, and what was left out.
+pub(crate) fn warnings(manifests: &Manifests, filenames: &[PathBuf]) -> Vec<String> {
+    let warnings = manifests.warnings.iter().map(ToString::to_string);
+    let skipped = skipped(&manifests.skipped);
+    warnings.chain(built(filenames)).chain(skipped).collect()
+}
+
 /// Names the program that makes manifests of a directory, and how its output gets here.
-fn explain_built(filenames: &[PathBuf]) {
+fn built(filenames: &[PathBuf]) -> impl Iterator<Item = String> {
     let makers = [
         ("kustomization.yaml", "kustomize", "kubectl kustomize"),
         ("kustomization.yml", "kustomize", "kubectl kustomize"),
         ("Kustomization", "kustomize", "kubectl kustomize"),
         ("Chart.yaml", "Helm", "helm template"),
     ];
-    for path in filenames {
-        let made = makers.iter().find(|(file, ..)| path.join(file).is_file());
-        if let Some((file, maker, command)) = made {
-            let path = path.display();
-            output::note(format_args!(
-                "{path} has a {file}, so its manifests are made by {maker}: {command} {path} | larder render -f -"
-            ));
-        }
-    }
+    filenames.iter().filter_map(move |path| {
+        let (file, maker, command) = makers.iter().find(|(file, ..)| path.join(file).is_file())?;
+        let path = path.display();
+        Some(format!(
+            "{path} has a {file}, so its manifests are made by {maker}: {command} {path} | larder render -f -"
+        ))
+    })
 }
 
 /// `skipped 3 objects of other kinds: 1 Role.rbac.authorization.k8s.io, 2 …`; `None` for none.

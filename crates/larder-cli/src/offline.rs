@@ -40,7 +40,7 @@ const COMPLETION_INDEX: &str = "metadata.labels['batch.kubernetes.io/job-complet
 pub(crate) enum ClusterObjects {
     /// The manifests are all there is.
     FromManifests,
-    /// Every namespace has the ConfigMap `kube-root-ca.crt`.
+    /// Every namespace has the ConfigMap `kube-root-ca.crt`, and every pod a service account.
     Assumed,
 }
 
@@ -108,6 +108,9 @@ impl Offline {
                     }
                     if set_fields.contains_key(COMPLETION_INDEX) {
                         add_completion_index(&mut pod);
+                    }
+                    if cluster == ClusterObjects::Assumed {
+                        set_service_account(&mut pod);
                     }
                     let workload = document.workload.map(|name| format!("{name}, "));
                     let source = format!("{}{}", workload.unwrap_or_default(), document.origin);
@@ -198,6 +201,11 @@ impl Offline {
         };
         let problem = format!("no pod {namespace}/{name} in the manifests");
         anyhow::anyhow!(with_hint(problem, &advice))
+    }
+
+    /// Whether the manifests have this Secret.
+    pub(crate) fn has_secret(&self, namespace: &str, name: &str) -> bool {
+        self.secrets.contains_key(&ObjectKey::new(namespace, name))
     }
 
     /// Whether the object is a placeholder, because no manifest has it.
@@ -392,6 +400,15 @@ fn add_completion_index(pod: &mut Pod) {
                 ..EnvVar::default()
             });
         }
+    }
+}
+
+/// Sets the service account of a pod that names none (kubernetes v1.36, `plugin/pkg/admission/serviceaccount`).
+fn set_service_account(pod: &mut Pod) {
+    let spec = pod.spec.get_or_insert_default();
+    let name = spec.service_account_name.get_or_insert_default();
+    if name.is_empty() {
+        "default".clone_into(name);
     }
 }
 

@@ -28,6 +28,7 @@ pub(crate) use self::{
     pod::{RenderedPod, mount_table},
 };
 use crate::{
+    input,
     offline::{ClusterObjects, Offline},
     output::json::write_json,
 };
@@ -55,6 +56,7 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
     if manifests.documents.is_empty() {
         return Err("no manifest in the body".to_owned());
     }
+    let warnings = input::warnings(&manifests, &[]);
     let offline = Offline::new(manifests, ClusterObjects::FromManifests);
     let mut rendered = Vec::new();
     let mut bytes = 0;
@@ -77,7 +79,7 @@ pub(crate) fn project_text(manifests: &[u8]) -> Result<Vec<u8>, String> {
         }
     }
     let mut json = Vec::new();
-    write_json(&mut json, &document(&rendered, &BTreeSet::new()))
+    write_json(&mut json, &document(&rendered, &BTreeSet::new(), &warnings))
         .map_err(|error| error.to_string())?;
     Ok(json)
 }

@@ -24,6 +24,7 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
     let (given, kubeconfig) = (&args.manifests.namespace, args.kubeconfig.as_deref());
     let namespace = default_namespace(given.as_deref(), kubeconfig, args.context.as_deref())?;
     let manifests = input::read(&args.manifests, &namespace)?;
+    let warnings = input::warnings(&manifests, &args.manifests.filenames);
     let mut not_read: BTreeSet<_> = manifests.errors.iter().map(input::not_read).collect();
     let cluster = match args.output {
         RenderOutput::Json | RenderOutput::Yaml if !args.assume_cluster => {
@@ -51,12 +52,13 @@ pub(super) fn run(args: &RenderArgs) -> Result<ExitCode, Failure> {
     let rendered: Vec<_> = pods.map(|pod| RenderedPod::new(pod, &offline)).collect();
 
     output::results(|out| match args.output {
-        RenderOutput::Json => write_json(out, &document(&rendered, &not_read)),
-        RenderOutput::Yaml => write_yaml(out, &document(&rendered, &not_read)),
+        RenderOutput::Json => write_json(out, &document(&rendered, &not_read, &warnings)),
+        RenderOutput::Yaml => write_yaml(out, &document(&rendered, &not_read, &warnings)),
         RenderOutput::Tree => tree::write(out, &rendered, args.show_secrets, Style::of_stdout()),
         RenderOutput::Html => {
             let mut trees = tree::trees(&rendered, args.show_secrets);
             trees.extend(tree::not_read(&not_read));
+            trees.extend(tree::warnings(&warnings));
             let summary = tree::summary(&rendered);
             write_page(out, "What containers see", summary, trees, &[])
         }

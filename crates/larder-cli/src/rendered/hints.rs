@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use larder_objects::{ConfigMap, Kind, Secret, chain};
+use larder_objects::{ConfigMap, Kind, Secret, chain, references::secrets_of_volume};
 use larder_projection::{
-    EnvironmentError, Inputs, Keyed, MountError, ObjectError, PayloadError, SourceError,
-    UnknownSource, pod_volumes,
+    Absent, ContainerView, EnvironmentError, Inputs, Keyed, MountError, ObjectError, PayloadError,
+    SourceError, UnknownSource, VolumeKind, pod_volumes,
 };
 
 use super::{
     pod::{RenderedPod, StartError},
-    words::WRITTEN_LATER,
+    words,
 };
 use crate::offline::{did_you_mean, with_hint};
 
@@ -32,12 +32,13 @@ impl RenderedPod<'_> {
             StartError::Environment(EnvironmentError::MissingKey { kind, object, key }) => {
                 did_you_mean(key, keys(self.inputs, *kind, &object.name))
             }
-            StartError::Environment(EnvironmentError::UnreadableEnvFile(_)) => {
-                WRITTEN_LATER.to_owned()
-            }
             StartError::Environment(EnvironmentError::NoVolume(volume))
             | StartError::Mounts(MountError::NoVolume { volume, .. }) => {
-                did_you_mean(volume, pod_volumes(self.pod).map(|known| &*known.name))
+                let known: Vec<_> = pod_volumes(self.pod).map(|known| &*known.name).collect();
+                if known.contains(&&**volume) {
+                    return "no container mounts it".to_owned();
+                }
+                did_you_mean(volume, known)
             }
             StartError::Mounts(MountError::MissingValue(_)) => {
                 "a subPathExpr refers to it".to_owned()
@@ -51,6 +52,44 @@ impl RenderedPod<'_> {
         let (kind, (name, key)) = (source.object?, source.lacking.as_ref()?);
         let hint = did_you_mean(key, keys(self.inputs, kind, name));
         (!hint.is_empty()).then_some(hint)
+    }
+
+    /// The optional objects and keys among `all`, each line with what may be meant instead; empty if that is not known.
+    pub(crate) fn absent(&self, all: &[Absent<'_>]) -> Vec<(String, String)> {
+        words::absent(all, |absent| match absent.key {
+            Some(key) => did_you_mean(key, keys(self.inputs, absent.kind, absent.name)),
+            None => self.why_missing(absent.kind, absent.name),
+        })
+    }
+
+    /// The Secrets that drivers of volumes need, those that the container mounts, and that the manifests lack.
+    pub(crate) fn missing_secrets(&self, container: &ContainerView<'_>) -> Vec<String> {
+        let mounted: Vec<_> = container.volumes().collect();
+        let volumes = pod_volumes(self.pod)
+            .filter(|volume| VolumeKind::of(volume).is_none() && mounted.contains(&&*volume.name));
+        let missing = volumes.flat_map(|volume| {
+            let names = secrets_of_volume(volume).into_iter();
+            let missing = names.filter_map(|name| self.missing_secret(&name));
+            missing.map(|text| format!("volume {}: {text}", volume.name))
+        });
+        missing.collect()
+    }
+
+    /// The Secrets for image registries that the manifests lack.
+    pub(crate) fn missing_pull_secrets(&self) -> impl Iterator<Item = String> {
+        let spec = self.pod.spec.iter();
+        let secrets = spec.flat_map(|spec| spec.image_pull_secrets.iter().flatten());
+        let named = secrets.filter(|secret| !secret.name.is_empty());
+        named.filter_map(|secret| self.missing_secret(&secret.name))
+    }
+
+    /// That a Secret that larder does not read is missing, with the hint.
+    fn missing_secret(&self, name: &str) -> Option<String> {
+        if self.offline.has_secret(self.namespace(), name) {
+            return None;
+        }
+        let problem = format!("{} {name} is not among the manifests", Kind::Secret);
+        Some(with_hint(problem, &self.why_missing(Kind::Secret, name)))
     }
 
     /// The same for a volume.
@@ -68,11 +107,14 @@ impl RenderedPod<'_> {
 
     fn object_hint(&self, error: &ObjectError) -> String {
         match error {
-            ObjectError::NotFound { kind, name } => {
-                self.offline.why_missing(*kind, self.namespace(), name)
-            }
+            ObjectError::NotFound { kind, name } => self.why_missing(*kind, name),
             _ => String::new(),
         }
+    }
+
+    /// What may be wrong with a reference to an object that is missing; empty if nothing is known.
+    pub(crate) fn why_missing(&self, kind: Kind, name: &str) -> String {
+        self.offline.why_missing(kind, self.namespace(), name)
     }
 }
 

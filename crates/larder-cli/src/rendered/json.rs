@@ -77,14 +77,23 @@ struct Document<'r> {
     pods: Vec<PodReport<'r>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     not_read: Vec<Value>,
+    /// What deserves a look outside of containers and volumes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
 }
 
-/// All pods, and the paths or objects that could not be read, with the reasons.
+/// All pods, the paths or objects that could not be read, with the reasons, and what deserves a look in the manifests.
 pub(crate) fn document(
     pods: &[RenderedPod<'_>],
     all_not_read: &BTreeSet<(String, String)>,
+    warnings: &[String],
 ) -> impl Serialize {
+    let of_pods = pods.iter().flat_map(|pod| {
+        let found = warnings::of_pod(pod).into_iter();
+        found.map(|(place, text)| format!("{}/{}: {place}: {text}", pod.namespace(), pod.name()))
+    });
     Document {
+        warnings: warnings.iter().cloned().chain(of_pods).collect(),
         pods: pods.iter().map(pod).collect(),
         not_read: not_read(all_not_read),
     }
@@ -118,12 +127,13 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         });
         let unknown =
             variables.filter_map(|(name, variable)| Some((name, variable.value.unknown()?.text())));
-        let warnings = view.iter();
-        let warnings = warnings.flat_map(|view| warnings::of_container(rendered, container, view));
+        let mut warnings = rendered.missing_secrets(container);
+        let found = view.iter();
+        warnings.extend(found.flat_map(|view| warnings::of_container(rendered, container, view)));
         let report = KnownReport {
             part,
             unknown: unknown.collect(),
-            warnings: warnings.collect(),
+            warnings,
         };
         (container.name, report)
     });
@@ -151,7 +161,7 @@ fn pod<'a>(rendered: &'a RenderedPod<'a>) -> PodReport<'a> {
         let report = KnownReport {
             part,
             unknown: unknown.collect(),
-            warnings: warnings::of_volume(rendered.inputs, volume),
+            warnings: warnings::of_volume(rendered, volume),
         };
         (volume.name.as_str(), report)
     });

@@ -5,16 +5,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::Volume;
+use larder_actions::subpaths;
+use larder_kubelet::touch;
 use larder_objects::Kind;
+use larder_on_change::parse as on_change;
 use larder_projection::{
-    ContainerView, Environment, Inputs, Mount, Origin, Unknown, expand, pod_volumes,
+    Absent, ContainerView, Environment, Inputs, Mount, Origin, Unknown, expand, pod_volumes,
 };
 use serde_json::Value;
 
 use super::{
     RenderedPod, container::files_below, hints::keys, pod::RenderedContainer, words::size,
 };
-use crate::output;
+use crate::{
+    offline::{did_you_mean, with_hint},
+    output,
+};
 
 /// Longest string of an environment or a command line, its end included (Linux, `MAX_ARG_STRLEN`).
 const MAX_STRING: usize = 128 << 10;
@@ -22,6 +28,15 @@ const MAX_STRING: usize = 128 << 10;
 const MAX_SUM: usize = 2 << 20;
 /// Size of the pointer to a string.
 const POINTER: usize = 8;
+
+/// The annotations with larder's prefix.
+const ANNOTATIONS: [&str; 5] = [
+    on_change::ANNOTATION,
+    subpaths::ANNOTATION,
+    touch::REFRESH,
+    "larder.dev/refresh-policy",
+    "larder.dev/static-pod-content",
+];
 
 /// What deserves a look in a container that starts.
 pub(super) fn of_container(
@@ -46,6 +61,7 @@ pub(super) fn of_container(
         Some(format!("{}: {hint}", source.what))
     });
     found.extend(hints.collect::<BTreeSet<_>>());
+    found.extend(absent(pod, view.environment.absent()));
     found.extend(unexpanded(container, view));
     found.extend(blocked(pod, view));
     found.extend(set_twice(pod.inputs, container, &view.environment));
@@ -57,6 +73,13 @@ pub(super) fn of_container(
     );
     found.extend(too_large(view));
     found
+}
+
+/// Optional objects and keys that are missing, if something else may be meant.
+fn absent(pod: &RenderedPod<'_>, all: &[Absent<'_>]) -> impl Iterator<Item = String> {
+    let lines = pod.absent(all).into_iter();
+    let hinted = lines.filter(|(_, hint)| !hint.is_empty());
+    hinted.map(|(line, hint)| with_hint(line, &hint))
 }
 
 fn is_missing(pod: &RenderedPod<'_>, mount: &Mount<'_>) -> bool {
@@ -215,7 +238,7 @@ fn too_large(view: &RenderedContainer<'_>) -> Vec<String> {
 }
 
 /// What deserves a look in a volume.
-pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
+pub(super) fn of_volume(pod: &RenderedPod<'_>, volume: &Volume) -> Vec<String> {
     let mut found = Vec::new();
     let stated = serde_json::to_value(volume).unwrap_or_default();
     decimal_modes(&stated, &mut found);
@@ -230,7 +253,7 @@ pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
             .chain(secret)
             .flat_map(|(kind, name, items)| match items.as_deref() {
                 Some(items @ [_, ..]) => items.iter().map(|item| &*item.path).collect(),
-                _ => keys(inputs, kind, name),
+                _ => keys(pod.inputs, kind, name),
             });
         let mut own: Vec<_> = objects.collect();
         let fields = source.downward_api.iter().flat_map(|api| &api.items);
@@ -248,7 +271,33 @@ pub(super) fn of_volume(inputs: &Inputs, volume: &Volume) -> Vec<String> {
         let sources = output::count(count, "source");
         format!("{path}: {sources} have this path; the last one counts")
     }));
+    if let Some(Ok(projection)) = pod.projection(&volume.name) {
+        found.extend(absent(pod, &projection.absent));
+    }
     found
+}
+
+/// What deserves a look in the pod itself, each with its place.
+pub(super) fn of_pod(pod: &RenderedPod<'_>) -> Vec<(String, String)> {
+    let secrets = pod.missing_pull_secrets();
+    // Otherwise they are taken as there.
+    let secrets = secrets.filter(|_| pod.inputs.assumptions.missing.is_none());
+    let secrets = secrets.map(|text| ("imagePullSecrets".to_owned(), text));
+    let annotations = pod.pod.metadata.annotations.iter().flatten();
+    let annotations = annotations.filter_map(|(key, value)| {
+        let problem = match key.as_str() {
+            subpaths::ANNOTATION if !matches!(value.as_str(), "true" | "false") => {
+                "neither \"true\" nor \"false\", so it is ignored".to_owned()
+            }
+            key if key.starts_with("larder.dev/") && !ANNOTATIONS.contains(&key) => {
+                let hint = did_you_mean(key, ANNOTATIONS);
+                with_hint("larder knows no such annotation".to_owned(), &hint)
+            }
+            _ => return None,
+        };
+        Some((format!("annotation {key}"), problem))
+    });
+    secrets.chain(annotations).collect()
 }
 
 /// Modes of a volume and its items that look like octal numbers.
@@ -281,9 +330,10 @@ impl RenderedPod<'_> {
             found.map(|text| (super::words::heading(container), text))
         });
         let volumes = pod_volumes(self.pod).flat_map(|volume| {
-            let found = of_volume(self.inputs, volume).into_iter();
+            let found = of_volume(self, volume).into_iter();
             found.map(|text| (format!("volume {}", volume.name), text))
         });
-        containers.chain(volumes).collect()
+        let own = of_pod(self).into_iter();
+        own.chain(containers).chain(volumes).collect()
     }
 }

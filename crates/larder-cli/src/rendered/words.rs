@@ -8,8 +8,6 @@ use larder_projection::{Absent, ContainerKind, ContainerView, Mount, Origin, Unk
 use super::pod::RenderedPod;
 use crate::output::escaped;
 
-/// Why an env file is missing offline: a container writes it while the pod runs.
-pub(crate) const WRITTEN_LATER: &str = "only a running pod has it";
 /// Longest value that is shown whole, in characters.
 const MAX_VALUE: usize = 60;
 /// Most bytes of a text that is shown in full.
@@ -170,20 +168,30 @@ pub(crate) fn mount_source(mount: &Mount<'_>) -> String {
     what
 }
 
-/// What is missing, one line for each object: the object itself, or keys of it.
-pub(crate) fn absent(all: &[Absent<'_>]) -> Vec<String> {
-    let mut objects: IndexMap<(Kind, &str), IndexSet<&str>> = IndexMap::new();
-    for Absent { kind, name, key } in all {
-        objects.entry((*kind, *name)).or_default().extend(key);
-    }
-    let lines = objects.iter().map(|((kind, name), keys)| match keys.len() {
-        0 => format!("{kind} {name}"),
-        1 => format!("key {} of {kind} {name}", keys[0]),
-        count => {
-            let more = if count > MAX_KEYS { ", …" } else { "" };
-            let first: Vec<_> = keys.iter().copied().take(MAX_KEYS).collect();
-            format!("{count} keys of {kind} {name}: {}{more}", first.join(", "))
+/// What is missing, one line for each object: the object itself, or keys of it. Each with the first hint at one of them.
+pub(crate) fn absent(
+    all: &[Absent<'_>],
+    hint: impl Fn(&Absent<'_>) -> String,
+) -> Vec<(String, String)> {
+    let mut objects: IndexMap<(Kind, &str), (IndexSet<&str>, String)> = IndexMap::new();
+    for absent in all {
+        let (keys, first_hint) = objects.entry((absent.kind, absent.name)).or_default();
+        keys.extend(absent.key);
+        if first_hint.is_empty() {
+            *first_hint = hint(absent);
         }
+    }
+    let lines = objects.into_iter().map(|((kind, name), (keys, hint))| {
+        let line = match keys.len() {
+            0 => format!("{kind} {name}"),
+            1 => format!("key {} of {kind} {name}", keys[0]),
+            count => {
+                let more = if count > MAX_KEYS { ", …" } else { "" };
+                let first: Vec<_> = keys.iter().copied().take(MAX_KEYS).collect();
+                format!("{count} keys of {kind} {name}: {}{more}", first.join(", "))
+            }
+        };
+        (format!("optional, missing: {line}"), hint)
     });
     lines.collect()
 }
@@ -225,7 +233,7 @@ mod tests {
             name,
             key,
         };
-        let lines = absent(&[
+        let all = [
             one("a", Some("x")),
             one("b", None),
             one("c", Some("1")),
@@ -236,16 +244,19 @@ mod tests {
             one("d", Some("3")),
             one("d", Some("4")),
             one("d", Some("5")),
-        ]);
-        assert_eq!(
-            lines,
-            [
-                "key x of ConfigMap a",
-                "ConfigMap b",
-                "2 keys of ConfigMap c: 1, 2",
-                "5 keys of ConfigMap d: 1, 2, 3, 4, …",
-            ]
-        );
+        ];
+        let hint = |absent: &Absent<'_>| absent.key.map_or("none", |_| "").to_owned();
+        let expected = [
+            ("optional, missing: key x of ConfigMap a", ""),
+            ("optional, missing: ConfigMap b", "none"),
+            ("optional, missing: 2 keys of ConfigMap c: 1, 2", ""),
+            (
+                "optional, missing: 5 keys of ConfigMap d: 1, 2, 3, 4, …",
+                "",
+            ),
+        ];
+        let expected = expected.map(|(line, hint)| (line.to_owned(), hint.to_owned()));
+        assert_eq!(absent(&all, hint), expected);
     }
 
     #[test]

@@ -251,14 +251,13 @@ spec:
     expect![[r#"
         default/web  app.yaml: document 1, line 1
         ├─ does not start
-        │  ├─ container required  couldn't parse env file: failed to read app.env of volume shared: no such file  only a running pod has it
-        │  └─ container unnamed   missing value for A                                                             a subPathExpr refers to it
+        │  └─ container unnamed  missing value for A  a subPathExpr refers to it
         ├─ container required
-        │  ├─ not started: couldn't parse env file: failed to read app.env of volume shared: no such file
-        │  └─ A  app.env of volume shared is missing  only a running pod has it
+        │  └─ environment: 1 variable
+        │     └─ A  <known when it runs: app.env of volume shared key A>  key A of file app.env in volume shared
         ├─ container optional
-        │  ├─ environment: empty
-        │  │  └─ optional, missing: A in app.env of volume shared; only a running pod has it
+        │  ├─ environment: 1 variable
+        │  │  └─ A  <known when it runs: app.env of volume shared key A>  key A of file app.env in volume shared
         │  ├─ /shared        volume shared: emptyDir
         │  ├─ /etc/app.conf  app.conf of volume config: ConfigMap app, read-only  needs a restart to see changes, or larder.dev/subpath-updates: "true"
         │  │  ├─ the volume has no app.conf: the container gets an empty directory
@@ -578,6 +577,68 @@ fn json_assumes_cluster_objects_only_when_asked() {
     assert_eq!(
         report["pods"][0]["references"],
         json!({"configMaps": ["kube-root-ca.crt"], "secrets": []})
+    );
+}
+
+#[test]
+fn service_account_is_the_default_one_of_a_cluster() {
+    let variable = "env: [{name: SA, valueFrom: {fieldRef: {fieldPath: spec.serviceAccountName}}}]";
+    let pod = format!(
+        "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec: {{containers: [{{name: c, image: i, {variable}}}]}}\n"
+    );
+    let desk = Desk::with([("app.yaml", &pod)]);
+    let account = |args: &str| {
+        let run = desk.run(&format!("render -f app.yaml -o json {args}"));
+        let report: Value = serde_json::from_str(&run.stdout).unwrap();
+        report["pods"][0]["containers"]["c"]["env"]["SA"].clone()
+    };
+    assert_eq!(account("--assume-cluster"), "default");
+    assert_eq!(account(""), "");
+}
+
+#[test]
+fn env_file_is_not_known_before_the_pod_runs() {
+    let pod = |mounts: &str| {
+        format!(
+            "apiVersion: v1
+kind: Pod
+metadata: {{name: web}}
+spec:
+  initContainers: [{{name: init, image: i{mounts}}}]
+  containers:
+  - name: c
+    image: i
+    env:
+    - {{name: A, valueFrom: {{fileKeyRef: {{volumeName: e, path: a.env, key: A}}}}}}
+    - {{name: B, valueFrom: {{fileKeyRef: {{volumeName: e, path: a.env, key: B, optional: true}}}}}}
+  volumes: [{{name: e, emptyDir: {{}}}}]
+"
+        )
+    };
+    let desk = Desk::with([(
+        "app.yaml",
+        &*pod(", volumeMounts: [{name: e, mountPath: /e}]"),
+    )]);
+    let run = desk.run("render -f app.yaml -o json");
+    assert_eq!(run.code, 0, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let expected = json!({
+        "env": {"A": "", "B": ""},
+        "unknown": {"A": "a.env of volume e key A", "B": "a.env of volume e key B"},
+    });
+    assert_eq!(report["pods"][0]["containers"]["c"], expected);
+    let run = desk.run("exec -f app.yaml -- /bin/sh -c true");
+    assert_eq!(run.code, 0, "{run:?}");
+    let note = "not known here, so empty: A (a.env of volume e key A), B (a.env of volume e key B)";
+    assert!(run.stderr.contains(note), "{run:?}");
+
+    let run = Desk::with([("app.yaml", &*pod(""))]).run("render -f app.yaml -o json");
+    assert_eq!(run.code, 1, "{run:?}");
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    let error = "cannot find the volume \"e\" referenced by FileKeyRef; no container mounts it";
+    assert_eq!(
+        report["pods"][0]["containers"]["c"],
+        json!({"error": error})
     );
 }
 

@@ -70,6 +70,165 @@ fn what_deserves_a_look_is_named_in_every_format() {
     }
 }
 
+/// What a run with `-o json` says about its only pod, and outside of pods.
+fn report(desk: &Desk, args: &str) -> (Value, Value) {
+    let run = desk.run(&format!("render -f app.yaml -o json {args}"));
+    let mut report = serde_json::from_str::<Value>(&run.stdout).unwrap();
+    (report["pods"][0].take(), report["warnings"].take())
+}
+
+#[test]
+fn secrets_of_other_volumes_and_of_registries_are_named_if_missing() {
+    let text = "{apiVersion: v1, kind: Secret, metadata: {name: share}}\n---\n\
+        apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  imagePullSecrets: [{name: pull}, {name: share}]\n  \
+        containers:\n  - {name: web, image: i, volumeMounts: [{name: a, mountPath: /a}, {name: b, mountPath: /b}]}\n  \
+        - {name: side, image: i}\n  volumes:\n  \
+        - {name: a, csi: {driver: d, nodePublishSecretRef: {name: shaer}}}\n  \
+        - {name: b, azureFile: {secretName: share, shareName: s}}\n  \
+        - {name: unused, csi: {driver: d, nodePublishSecretRef: {name: none}}}\n";
+    let desk = Desk::with([("app.yaml", text)]);
+    let volume = "volume a: Secret shaer is not among the manifests; did you mean \"share\"?";
+    let pull = "Secret pull is not among the manifests";
+    let (pod, top) = report(&desk, "");
+    assert_eq!(pod["containers"]["web"]["warnings"], json!([volume]));
+    assert_eq!(pod["containers"]["side"], json!({"env": {}}));
+    let pull_of_pod = format!("default/web: imagePullSecrets: {pull}");
+    assert_eq!(top, json!([pull_of_pod]));
+    let run = desk.run("render -f app.yaml");
+    assert_eq!(run.code, 0, "{run:?}");
+    let verdict = format!("starts if these are there, which are not known\n│  └─ {volume}\n");
+    assert!(run.stdout.contains(&verdict), "{run:?}");
+    assert!(
+        run.stdout.contains(&format!("imagePullSecrets  {pull}")),
+        "{run:?}"
+    );
+    assert!(!run.stdout.contains("ready"), "{run:?}");
+    let run = desk.run("render -f app.yaml -o html");
+    assert!(run.stdout.contains("Secret shaer"), "{run:?}");
+    // Taken as there.
+    let (_, top) = report(&desk, "--assume-missing");
+    assert_eq!(top, json!(null));
+}
+
+#[test]
+fn not_every_reference_is_met_though_the_pod_starts() {
+    let pod = |more: &str| {
+        format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web}}\nspec:\n  containers: [{{name: web, image: i}}]\n  {more}\n"
+        )
+    };
+    for more in [
+        "imagePullSecrets: [{name: pull}]",
+        "volumes: [{name: v, configMap: {name: none}}]",
+    ] {
+        let run = Desk::with([("app.yaml", &pod(more))]).run("render -f app.yaml");
+        let verdict = "ready to start, but not every reference is met";
+        assert!(run.stdout.contains(verdict), "{run:?}");
+    }
+}
+
+#[test]
+fn what_is_on_standard_error_is_in_json_and_on_the_page() {
+    let text = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  template:\n    spec:\n      \
+        containers: [{name: web, image: i, envfrom: []}]\n---\n\
+        {apiVersion: argoproj.io/v1alpha1, kind: Rollout, metadata: {name: r}}\n";
+    let desk = Desk::with([("app.yaml", text), ("kustomization.yaml", "")]);
+    let expected = [
+        "./app.yaml: document 1, line 7: Deployment \"web\": unknown field \"spec.template.spec.containers[0].envfrom\", \
+            ignored; did you mean \"envFrom\"?",
+        "./app.yaml: document 1, line 5: Deployment \"web\": spec.selector: Required value; the API server rejects it",
+        ". has a kustomization.yaml, so its manifests are made by kustomize: kubectl kustomize . | larder render -f -",
+        "skipped 1 object of other kinds: 1 Rollout.argoproj.io",
+    ];
+    let run = desk.run("render -f . -o json");
+    assert_eq!(run.code, 0, "{run:?}");
+    let json: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(json["warnings"], json!(expected));
+    for text in expected {
+        assert!(run.stderr.contains(text), "{text}: {run:?}");
+    }
+    let page = desk.run("render -f . -o html").stdout;
+    for text in [
+        "containers[0].envfrom",
+        "spec.selector",
+        "kubectl kustomize",
+        "1 Rollout",
+    ] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+}
+
+#[test]
+fn annotations_of_larder_that_do_nothing_are_named() {
+    let annotated = |annotations: &str| {
+        let pod = format!(
+            "apiVersion: v1\nkind: Pod\nmetadata: {{name: web, annotations: {{{annotations}}}}}\n\
+            spec: {{containers: [{{name: web, image: i}}]}}\n"
+        );
+        let desk = Desk::with([("app.yaml", &pod)]);
+        let (_, top) = report(&desk, "");
+        (top, desk.run("render -f app.yaml").stdout)
+    };
+    let (top, tree) = annotated("larder.dev/onchange: restart, larder.dev/subpath-updates: 'yes'");
+    let expected = [
+        "default/web: annotation larder.dev/onchange: larder knows no such annotation; did you mean \"larder.dev/on-change\"?",
+        "default/web: annotation larder.dev/subpath-updates: neither \"true\" nor \"false\", so it is ignored",
+    ];
+    assert_eq!(top, json!(expected));
+    assert!(
+        tree.contains("did you mean \"larder.dev/on-change\"?"),
+        "{tree}"
+    );
+    let known = "larder.dev/on-change: restart, larder.dev/refresh-policy: never, \
+        larder.dev/subpath-updates: 'false', example.com/larder.dev: x";
+    assert_eq!(annotated(known).0, json!(null));
+}
+
+#[test]
+fn optional_reference_that_is_missing_may_be_misspelled_or_rejected() {
+    let text = "
+{apiVersion: v1, kind: ConfigMap, metadata: {name: app}, data: {level: info}}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: broken}
+data:
+  port: 8080
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - name: web
+    image: i
+    envFrom: [{configMapRef: {name: ap, optional: true}}, {configMapRef: {name: unlike, optional: true}}]
+    env: [{name: L, valueFrom: {configMapKeyRef: {name: app, key: levle, optional: true}}}]
+    volumeMounts: [{name: v, mountPath: /v}]
+  volumes: [{name: v, configMap: {name: broken, optional: true}}]
+";
+    let desk = Desk::with([("app.yaml", text)]);
+    let (pod, _) = report(&desk, "");
+    let container = [
+        "optional, missing: ConfigMap ap; did you mean \"app\"?",
+        "optional, missing: key levle of ConfigMap app; did you mean \"level\"?",
+    ];
+    let volume = "optional, missing: ConfigMap broken; rejected: app.yaml line 8";
+    assert_eq!(pod["containers"]["web"]["warnings"], json!(container));
+    assert_eq!(pod["volumes"]["v"]["warnings"], json!([volume]));
+    let tree = desk.run("render -f app.yaml").stdout;
+    for (start, end) in [
+        ("missing: ConfigMap ap;", "did you mean \"app\"?"),
+        ("missing: key levle", "did you mean \"level\"?"),
+        ("missing: ConfigMap broken", "rejected: app.yaml line 8"),
+        ("missing: ConfigMap unlike", "unlike"),
+    ] {
+        let mut lines = tree.lines();
+        let line = lines.find(|line| line.contains(start)).unwrap_or_default();
+        assert!(line.ends_with(end), "{start}: {tree}");
+    }
+}
+
 #[test]
 fn nothing_is_said_about_an_ordinary_pod() {
     let ordinary = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec:\n  containers:\n  - {name: web, image: i, \

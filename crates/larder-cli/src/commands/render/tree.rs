@@ -14,13 +14,14 @@ use larder_actions::subpaths::ANNOTATION;
 use larder_objects::chain;
 use larder_projection::{Absent, Environment, Mount, Origin, PayloadError, Projection, fs_group};
 
-use self::missing::{files, missing_references};
+use self::missing::missing_references;
 use crate::{
+    offline::with_hint,
     output::{Paint, Style, count, tree::Branch},
     rendered::{
         RenderedPod, files_below, mount_table,
         words::{
-            absent, heading, is_cut, mount_source, origin, permissions, size, text_lines,
+            heading, is_cut, mount_source, origin, permissions, size, text_lines,
             unknown as unknown_words, variable_value, volume_type,
         },
     },
@@ -60,8 +61,18 @@ pub(super) fn trees(pods: &[RenderedPod<'_>], show_secrets: bool) -> Vec<Branch>
 pub(super) fn not_read(all: &BTreeSet<(String, String)>) -> Option<Branch> {
     let entries = all.iter();
     let entries = entries.map(|(path, reason)| format!("not read: {path}: {reason}"));
-    let entries = entries.map(|text| Branch::new().yellow(text));
-    (!all.is_empty()).then(|| Branch::new().bold("not looked at").with(entries))
+    listing("not looked at", entries)
+}
+
+/// What deserves a look in the manifests, outside of pods; `None` if nothing does.
+pub(super) fn warnings(all: &[String]) -> Option<Branch> {
+    listing("what deserves a look", all.iter().cloned())
+}
+
+fn listing(heading: &str, texts: impl ExactSizeIterator<Item = String>) -> Option<Branch> {
+    let is_empty = texts.len() == 0;
+    let entries = texts.map(|text| Branch::new().yellow(text));
+    (!is_empty).then(|| Branch::new().bold(heading).with(entries))
 }
 
 /// What trees show besides names and sizes.
@@ -106,9 +117,7 @@ fn tree_of(pod: &RenderedPod<'_>, shown: Shown) -> Branch {
         let mut branch = Branch::new().bold(heading(container));
         match view {
             Ok(view) => {
-                let mut group = variables(pod, &view.environment, shown);
-                group.extend(files(container, true));
-                branch.push_group(group);
+                branch.push_group(variables(pod, &view.environment, shown));
                 branch.extend(view.mounts.iter().map(|mount| mounted(pod, mount, shown)));
             }
             Err(error) => {
@@ -164,7 +173,8 @@ fn hooks(pod: &RenderedPod<'_>) -> Vec<Branch> {
 fn verdict(pod: &RenderedPod<'_>) -> Branch {
     let reasons = failures(pod);
     let mut objects = BTreeSet::new();
-    for index in 0..pod.containers.len() {
+    for (index, (container, _)) in pod.containers.iter().enumerate() {
+        objects.extend(pod.missing_secrets(container));
         if let Ok(content) = pod.content(index) {
             let missing = content.unknown().filter(|source| source.object.is_some());
             objects.extend(missing.map(ToString::to_string));
@@ -175,7 +185,13 @@ fn verdict(pod: &RenderedPod<'_>) -> Branch {
         let verdict = "starts if these are there, which are not known";
         Branch::new().yellow(verdict).with(objects)
     } else if reasons.is_empty() {
-        Branch::new().green("ready to start: every reference is met")
+        let unfilled = pod.volumes.values().any(|(_, filled)| filled.is_err());
+        let verdict = if unfilled || pod.missing_pull_secrets().next().is_some() {
+            "ready to start, but not every reference is met"
+        } else {
+            "ready to start: every reference is met"
+        };
+        Branch::new().green(verdict)
     } else {
         Branch::new().red("does not start").with(reasons)
     }
@@ -245,15 +261,14 @@ fn variables(pod: &RenderedPod<'_>, environment: &Environment<'_>, shown: Shown)
                 .yellow(words.unwrap_or_default()),
         );
     }
-    branch.extend(missing(environment.absent()));
+    branch.extend(missing(pod, environment.absent()));
     branch
 }
 
 /// Optional objects and keys that are missing.
-fn missing(all: &[Absent<'_>]) -> Vec<Branch> {
-    let lines = absent(all).into_iter();
-    let lines = lines.map(|line| format!("optional, missing: {line}"));
-    lines.map(|line| Branch::new().yellow(line)).collect()
+fn missing(pod: &RenderedPod<'_>, all: &[Absent<'_>]) -> impl Iterator<Item = Branch> {
+    let lines = pod.absent(all).into_iter();
+    lines.map(|(line, hint)| Branch::new().yellow(with_hint(line, &hint)))
 }
 
 /// One mount, with the files that the container finds there.
@@ -331,7 +346,7 @@ fn content(
     }
     // A mount that shows what it should needs no hint at what else is missing.
     if wanted.is_empty() || !found {
-        branches.extend(missing(&projection.absent));
+        branches.extend(missing(pod, &projection.absent));
     }
     branches
 }

@@ -7,7 +7,7 @@ use larder_projection::{ContainerView, Inputs};
 use crate::{
     offline::did_you_mean,
     output::tree::Branch,
-    rendered::{RenderedPod, keys, words::WRITTEN_LATER},
+    rendered::{RenderedPod, keys},
 };
 
 /// One line for each variable or `envFrom` entry whose required object or key is missing.
@@ -49,34 +49,12 @@ pub(super) fn missing_references(
             }
             None => (
                 format!("{kind} {name} not found"),
-                pod.offline.why_missing(kind, pod.namespace(), name),
+                pod.why_missing(kind, name),
             ),
         };
         Some(Branch::new().plain(user).red(problem).dim(hint))
     });
-    objects.chain(files(container, false)).collect()
-}
-
-/// One line for each variable from an env file that is optional or, otherwise, required. Offline, none of these files
-/// exists: containers write them while the pod runs.
-pub(super) fn files<'a>(
-    container: &ContainerView<'a>,
-    is_optional: bool,
-) -> impl Iterator<Item = Branch> + use<'a> {
-    let sources = container.env.iter().filter_map(|variable| {
-        let key = variable.value_from.as_ref()?.file_key_ref.as_ref()?;
-        Some((&variable.name, key))
-    });
-    let wanted = sources.filter(move |(_, key)| (key.optional == Some(true)) == is_optional);
-    wanted.map(move |(name, key)| {
-        let file = format!("{} of volume {}", key.path, key.volume_name);
-        if is_optional {
-            let missing = format!("optional, missing: {name} in {file}; {WRITTEN_LATER}");
-            return Branch::new().yellow(missing);
-        }
-        let line = Branch::new().plain(name).red(format!("{file} is missing"));
-        line.dim(WRITTEN_LATER)
-    })
+    objects.collect()
 }
 
 /// Whether the object has the key, or is there at all if no key is wanted; `None` if it does not exist.
