@@ -296,7 +296,7 @@ impl ManifestDir {
         for warning in &reading.warnings {
             warn!(
                 problem = warning,
-                "manifest has a field that does not exist, ignoring it"
+                "manifest has something that the API server would reject"
             );
         }
         self.catalogue

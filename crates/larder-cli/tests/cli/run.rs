@@ -652,7 +652,7 @@ async fn misspelled_field_of_a_manifest_is_logged_with_the_likely_one() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_larder"));
     command.env_clear();
     let mut agent = Agent::spawn(&desk, command, "--manifests m --node-name n1");
-    let event = agent.event("manifest has a field that does not exist, ignoring it");
+    let event = agent.event("manifest has something that the API server would reject");
     let problem = event["problem"].as_str().unwrap();
     for part in ["m/app.yaml: document 1", "envs", "did you mean \"env\"?"] {
         assert!(problem.contains(part), "{problem}");
