@@ -7,7 +7,7 @@
 //! | `/metrics` | OpenMetrics' text format | both |
 //! | `/status` | [`AgentStatus`](crate::status::AgentStatus) as JSON | both |
 //! | `/statusz`, `/flagz`, `/configz` | Kubernetes' z-pages | both |
-//! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404 | socket |
+//! | `/pods/NAMESPACE/NAME` | [`ServedPod`](crate::status::ServedPod) as JSON, or 404; 503 if only its status is known | socket |
 //! | `/log-level` | the log filter; PUT sets it | socket |
 //! | `/v1/…` | pods, changes and projections, for other programs | socket |
 //!
@@ -44,7 +44,7 @@ use tracing::{debug, info};
 
 use self::documents::{Documents, budget};
 pub use self::program::{LogControl, Program, Projector};
-use crate::agent::AgentHandle;
+use crate::{agent::AgentHandle, status::Delivery};
 
 /// The API of `agent` for its socket.
 pub fn socket_router(agent: AgentHandle, program: Program) -> Router {
@@ -147,7 +147,15 @@ async fn pod(
     match agent.served_pod(&namespace, &name) {
         // It may hold credentials.
         Some(pod) => json(exact_json(&pod).expect(WRITABLE)),
-        None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
+        None => match agent.status_of_named(&namespace, &name) {
+            // Of an earlier start, while not every manifest can be read.
+            Some(Delivery { phase, reason, .. }) => {
+                let phase = phase.as_str();
+                let text = format!("the pod is {phase}, its specification unknown: {reason}\n");
+                (StatusCode::SERVICE_UNAVAILABLE, text).into_response()
+            }
+            None => (StatusCode::NOT_FOUND, "no such pod\n").into_response(),
+        },
     }
 }
 

@@ -29,7 +29,9 @@ use crate::{
         worker::{DeliveryNode, WorkerFactory},
     },
     reconcile::Reconciler,
-    status::{AgentOverview, AgentStatus, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus},
+    status::{
+        AgentOverview, AgentStatus, Delivery, ObjectStatus, PodStatus, ServedPod, WatchScopeStatus,
+    },
 };
 
 /// The source of pods of an embedded API server, in the status.
@@ -289,6 +291,13 @@ impl AgentHandle {
             Some(ServedPod { status, pod })
         });
         served.min_by_key(|served| served.status.delivery.phase)
+    }
+
+    /// The state of the pod with this name, also if its specification is unknown.
+    pub(crate) fn status_of_named(&self, namespace: &str, name: &str) -> Option<Delivery> {
+        let mut entries = self.node.statuses.sorted().into_iter();
+        let named = entries.find(|pod| pod.name.namespace == namespace && pod.name.name == name)?;
+        Some(named.status().delivery)
     }
 
     /// All metrics in Prometheus' text format.

@@ -20,6 +20,7 @@ use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
 use super::root_dir::{TrustedDir, is_trusted, trusted_users};
+use crate::output::because;
 
 /// Longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -69,7 +70,11 @@ impl AgentClient {
         match status.as_str() {
             "200" => {}
             "404" => return Ok(None),
-            _ => bail!("the agent answered with status {status}, expected 200"),
+            _ => {
+                let why = String::from_utf8_lossy(&body);
+                let why = because(why.trim());
+                bail!("the agent answered with status {status}, expected 200{why}")
+            }
         }
         let document = serde_json::from_slice(&body);
         document

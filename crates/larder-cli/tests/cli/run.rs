@@ -398,6 +398,10 @@ async fn agent_started_with_a_broken_manifest_keeps_its_pods() {
             (kept.1, waits.1) == (Some(KEPT.into()), Some(reason.into()))
         })
         .await;
+        let run = desk.run("exec --root-dir root --pod default/web -- true");
+        let why = format!("the pod is Failing, its specification unknown: {KEPT}\n");
+        assert_eq!(run.code, 1);
+        assert!(run.stderr.ends_with(&why), "{run:?}");
         let problems = status(&desk)["problems"].to_string();
         assert!(
             problems.contains("m/web.yaml") && problems.contains("m/extra.yaml"),

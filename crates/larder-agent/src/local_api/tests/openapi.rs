@@ -325,6 +325,7 @@ fn read_pod(operation: &str, summary: &str) -> Value {
                 "200": answer("The pod", "ServedPod"),
                 "400": text("The path is not UTF-8"),
                 "404": text("The agent serves no such pod"),
+                "503": text("The agent keeps the volumes of the pod, whose specification is in a manifest that cannot be read"),
             },
         },
     })
