@@ -227,7 +227,7 @@ pub(crate) struct StatusArgs {
     #[arg(short, long, conflicts_with = "wait")]
     pub(crate) watch: bool,
 
-    /// Wait until all pods, or those given, are delivered and their hooks have succeeded
+    /// Wait until all pods, or those given, are delivered and their hooks have succeeded, for half a second
     #[arg(long)]
     pub(crate) wait: bool,
 

@@ -46,6 +46,8 @@ pub(crate) struct AgentClient {
     root: TrustedDir,
     /// For messages.
     socket: PathBuf,
+    /// Longest wait for an answer.
+    timeout: Duration,
 }
 
 impl AgentClient {
@@ -57,7 +59,18 @@ impl AgentClient {
     pub(crate) fn new(root_dir: &Path) -> anyhow::Result<Self> {
         let socket = root_dir::socket(root_dir);
         let root = TrustedDir::open(root_dir).map_err(|error| explain(error, &socket))?;
-        Ok(Self { root, socket })
+        Ok(Self {
+            root,
+            socket,
+            timeout: TIMEOUT,
+        })
+    }
+
+    /// Waits for an answer no longer than this.
+    #[must_use]
+    pub(crate) fn within(mut self, most: Duration) -> Self {
+        self.timeout = self.timeout.min(most);
+        self
     }
 
     /// Asks for the document at `path`; `None` if the agent has none there.
@@ -113,7 +126,7 @@ impl AgentClient {
             body.len()
         );
         let answer = self.connect();
-        let answer = answer.and_then(|stream| Ok(exchange(stream, &request)?));
+        let answer = answer.and_then(|stream| Ok(exchange(stream, &request, self.timeout)?));
         let mut answer = answer.map_err(|error| explain(error, &self.socket))?;
         let mut windows = answer.windows(END_OF_HEAD.len());
         let head = windows.position(|window| window == END_OF_HEAD);
@@ -195,16 +208,16 @@ fn explain(error: anyhow::Error, socket: &Path) -> anyhow::Error {
 }
 
 /// HTTP/1.0, so that the end of the answer is the end of the connection.
-fn exchange(mut stream: UnixStream, request: &str) -> io::Result<Vec<u8>> {
-    let deadline = Instant::now() + TIMEOUT;
-    stream.set_write_timeout(Some(TIMEOUT))?;
+fn exchange(mut stream: UnixStream, request: &str, timeout: Duration) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + timeout;
+    stream.set_write_timeout(Some(timeout))?;
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            let why = format!("no whole answer within {} s", TIMEOUT.as_secs());
+            let why = format!("no whole answer within {:.1} s", timeout.as_secs_f64());
             return Err(io::Error::new(io::ErrorKind::TimedOut, why));
         }
         stream.set_read_timeout(Some(left))?;

@@ -3,7 +3,7 @@
 //! | module | purpose |
 //! | --- | --- |
 //! | `beside` | the mode beside a kubelet, as lines |
-//! | `progress` | the pending pods of `--wait` |
+//! | `progress` | what `--wait` waits for |
 //! | `report` | formats a status as lines |
 
 mod beside;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 
 pub(super) use self::report::is_failing;
 use self::{
-    progress::{NAMED_PODS, hiding, waiting_for},
+    progress::{hiding, pending},
     report::{explanation, is_settled, overview},
 };
 use crate::{
@@ -31,7 +31,7 @@ use crate::{
     args::{HealthCheck, StatusArgs, StatusOutput},
     outcome::{Failure, partial_if},
     output::{
-        self, Style, because, first_names,
+        self, Style, because,
         json::write_json,
         jsonpath::Template,
         progress::Progress,
@@ -42,6 +42,10 @@ use crate::{
 
 /// Time between two requests of `--watch` and `--wait`.
 const INTERVAL: Duration = Duration::from_millis(500);
+/// Time for which everything must stay delivered, with `--wait`. The agent sees an edit some 100 ms later.
+const SETTLED_FOR: Duration = Duration::from_millis(500);
+/// Time for an answer at the deadline of `--wait`.
+const LAST_LOOK: Duration = Duration::from_secs(1);
 
 pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
     if let StatusOutput::JsonPath(template) = &args.output {
@@ -49,10 +53,11 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         read.map_err(|error| Failure::unreadable(format!("cannot read the jsonpath: {error}")))?;
     }
     let root_dir = client_config(&args.place)?.root_dir;
-    let ask = || -> anyhow::Result<AgentStatus> {
-        let status = AgentClient::new(&root_dir)?.ask("/status")?;
+    let ask_within = |most: Duration| -> anyhow::Result<AgentStatus> {
+        let status = AgentClient::new(&root_dir)?.within(most).ask("/status")?;
         status.context("the agent has no status (is it of another version of larder?)")
     };
+    let ask = || ask_within(Duration::MAX);
     if let Some(check) = args.check {
         let path = match check {
             HealthCheck::Healthz => "/healthz",
@@ -66,51 +71,61 @@ pub(super) fn run(args: &StatusArgs) -> Result<ExitCode, Failure> {
         return watch(args, ask);
     }
     let (status, is_delivered) = if args.wait {
-        wait(args, ask)?
+        wait(args, ask_within)?
     } else {
         (ask()?, true)
     };
     let missing = print(args, &status)?;
     if !is_delivered {
         let timeout = args.timeout.as_secs_f64();
-        let hiding = if args.pods.is_empty() {
-            hiding(&status)
-        } else {
-            Vec::new()
-        };
-        let why = because(&first_names(&hiding, NAMED_PODS));
+        let why = because(&pending_pods(args, &status));
         let error = anyhow!("not everything was delivered within {timeout} s{why}");
         output::error(error.as_ref());
     }
     Ok(partial_if(!is_delivered || missing))
 }
 
-/// Repeats the request until everything is delivered, or time is up. Returns the last status, and whether everything is
-/// delivered.
+/// Repeats the request until everything has been delivered for [`SETTLED_FOR`], or time is up. Returns the last status,
+/// and whether everything is delivered.
 fn wait(
     args: &StatusArgs,
-    ask: impl Fn() -> anyhow::Result<AgentStatus>,
+    ask_within: impl Fn(Duration) -> anyhow::Result<AgentStatus>,
 ) -> anyhow::Result<(AgentStatus, bool)> {
     let deadline = Instant::now() + args.timeout;
+    let left = || deadline.saturating_duration_since(Instant::now());
     let mut progress = Progress::start();
+    let mut delivered_since = None;
     loop {
-        let asked = ask();
-        let left = deadline.saturating_duration_since(Instant::now());
+        let looked = Instant::now();
+        let asked = ask_within(left().max(LAST_LOOK));
+        let left = left();
         match asked {
-            Ok(status) if is_delivered(args, &status) => return Ok((status, true)),
+            Ok(status) if is_delivered(args, &status) => {
+                let since = *delivered_since.get_or_insert(looked);
+                if looked - since >= SETTLED_FOR || left.is_zero() {
+                    return Ok((status, true));
+                }
+            }
             Ok(status) if left.is_zero() => return Ok((status, false)),
             // It may be about to start.
             Err(error) if error.is::<NotListening>() && !left.is_zero() => {
+                delivered_since = None;
                 progress.tell(format!("waiting: {error}"));
             }
             Err(error) => return Err(error),
             Ok(status) => {
-                let (selected, missing) = selected(args, &status);
-                progress.tell(waiting_for(&selected, &missing, args.pods.is_empty()));
+                delivered_since = None;
+                progress.tell(format!("waiting for {}", pending_pods(args, &status)));
             }
         }
         pause(INTERVAL.min(left));
     }
+}
+
+/// What `--wait` waits for, with reasons.
+fn pending_pods(args: &StatusArgs, status: &AgentStatus) -> String {
+    let (selected, missing) = selected(args, status);
+    pending(&selected, &missing, args.pods.is_empty())
 }
 
 /// Whether the named pods are delivered; without names, all pods of all sources, which can be read.
@@ -122,7 +137,7 @@ fn is_delivered(args: &StatusArgs, status: &AgentStatus) -> bool {
 }
 
 /// The status of the named pods and their objects, or of all; and the names of pods that the agent does not serve,
-/// escaped.
+/// escaped. `--wait` needs a pod in the namespace of `-n`.
 fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String>) {
     let mut selected = status.clone();
     if args.pods.is_empty() {
@@ -131,7 +146,11 @@ fn selected(args: &StatusArgs, status: &AgentStatus) -> (AgentStatus, Vec<String
             let objects = &mut selected.objects;
             objects.retain(|object| object.namespace == *namespace);
         }
-        return (selected, Vec::new());
+        let namespace = args.namespace.as_ref();
+        let is_missing = args.wait && selected.pods.is_empty();
+        let missing = namespace.filter(|_| is_missing);
+        let missing = missing.map(|namespace| format!("{namespace}/*"));
+        return (selected, missing.into_iter().collect());
     }
     let default = args.namespace.as_deref().unwrap_or("default");
     let names = args.pods.iter();

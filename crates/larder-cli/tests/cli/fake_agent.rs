@@ -10,11 +10,17 @@ use std::{
     },
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     thread,
+    time::Duration,
 };
 
 use rustix::{fs::Uid, process::geteuid, thread::set_thread_uid};
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use crate::{Desk, exec::larder_for_everybody};
 
@@ -42,8 +48,8 @@ fn set_mode(path: &Path, mode: u32) {
     fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
 }
 
-/// Answers every request on `listener` with `document`.
-fn answer(listener: UnixListener, document: Value) {
+/// Answers every request on `listener` with the next document.
+fn answer(listener: UnixListener, mut next: impl FnMut() -> Value + Send + 'static) {
     let reply = move |stream: UnixStream| {
         let mut lines = BufReader::new(&stream).lines();
         while lines
@@ -51,7 +57,7 @@ fn answer(listener: UnixListener, document: Value) {
             .is_some_and(|line| line.is_ok_and(|line| !line.is_empty()))
         {}
         // A client that does not trust this agent has gone.
-        let _ = write!(&stream, "HTTP/1.0 200 OK\r\n\r\n{document}");
+        let _ = write!(&stream, "HTTP/1.0 200 OK\r\n\r\n{}", next());
     };
     thread::spawn(move || listener.incoming().flatten().for_each(reply));
 }
@@ -73,9 +79,15 @@ fn serve_pod(root: &Path, environment: &str, volume: &str) {
     let pod = json!({"metadata": {"name": "web", "namespace": "prod", "uid": "u"}, "spec": {
         "containers": [{"name": "c", "image": "i", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}],
         "volumes": [{"name": "v", "configMap": {"name": "app"}}]}});
+    let document = json!({"status": status, "pod": pod});
+    answer(listener(root), move || document.clone());
+}
+
+/// The socket of an agent of this user in `root`.
+fn listener(root: &Path) -> UnixListener {
     let listener = UnixListener::bind(root.join("agent.sock")).unwrap();
     set_mode(&root.join("agent.sock"), 0o600);
-    answer(listener, json!({"status": status, "pod": pod}));
+    listener
 }
 
 /// Both commands that ask an agent; neither may use this one's answer.
@@ -160,7 +172,7 @@ fn agent_process_of_another_user_is_not_trusted() {
         set_thread_uid(Uid::from_raw(USER)).unwrap();
         UnixListener::bind(socket).unwrap()
     });
-    answer(listener.join().unwrap(), json!({}));
+    answer(listener.join().unwrap(), || json!({}));
     chown(root.join("agent.sock"), Some(0), None).unwrap();
     set_mode(&root, 0o755);
     check_rejected(&desk, "it runs as user 65534, expected root\n");
@@ -270,4 +282,58 @@ fn default_root_directory_is_closed_to_other_users() {
     agent.wait().unwrap();
     assert_eq!(mode & 0o7777, 0o700, "{summary}");
     assert!(status.status.success(), "{status:?}");
+}
+
+/// The status of an agent with one pod, which has these fields besides.
+fn status_of_pod(fields: &Value) -> Value {
+    let mut pod = json!({"namespace": "prod", "name": "web", "uid": "u", "source": "api", "path": "/r",
+        "since": "2026-01-01T00:00:00Z", "volumes": [], "containers": []});
+    let fields = fields.as_object().unwrap().clone();
+    pod.as_object_mut().unwrap().extend(fields);
+    json!({"node": "n1", "rootDir": "/r", "started": "2026-01-01T00:00:00Z", "changeDetection": "Watch",
+        "watchScope": "Object", "silentSources": [], "problems": [], "pods": [pod], "objects": []})
+}
+
+#[test]
+fn wait_returns_once_everything_has_stayed_delivered() {
+    let desk = Desk::with([]);
+    let root = root_dir(&desk);
+    // The agent has yet to see an edit when it is first asked.
+    let phases = ["Delivered", "Waiting", "Delivered", "Delivered"];
+    let (mut phases, asked) = (phases.into_iter(), Arc::new(AtomicUsize::new(0)));
+    let count = Arc::clone(&asked);
+    answer(listener(&root), move || {
+        count.fetch_add(1, Ordering::Relaxed);
+        status_of_pod(&json!({"phase": phases.next().unwrap_or("Waiting")}))
+    });
+    let run = desk.run("status --root-dir root --wait --timeout 1m");
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(asked.load(Ordering::Relaxed), 4);
+}
+
+#[test]
+fn wait_ends_in_time_though_the_agent_hangs() {
+    let desk = Desk::with([]);
+    let _listener = listener(&root_dir(&desk));
+    let began = Instant::now();
+    let run = desk.run("status --root-dir root --wait --timeout 1s");
+    assert!(began.elapsed() < Duration::from_secs(5));
+    assert_eq!((run.code, &*run.stdout), (1, ""));
+    let expected = "no whole answer within 1.0 s\n";
+    assert!(run.stderr.ends_with(expected), "{run:?}");
+}
+
+#[test]
+fn timed_out_wait_names_a_hook_that_has_not_succeeded() {
+    let desk = Desk::with([]);
+    let hook = json!({"name": "reload", "action": "signal:SIGHUP", "place": "larder.dev/on-change",
+        "state": "Retrying", "since": null, "reason": "no such process", "attempts": 2, "lastSuccess": null});
+    let status = status_of_pod(&json!({"phase": "Delivered", "onChange": [hook]}));
+    answer(listener(&root_dir(&desk)), move || status.clone());
+    for pods in ["", " prod/web"] {
+        let run = desk.run(&format!("status --root-dir root --wait --timeout 0s{pods}"));
+        let why = "prod/web (hook reload is Retrying: no such process)";
+        let expected = format!("larder: not everything was delivered within 0 s: {why}\n");
+        assert_eq!((run.code, run.stderr), (1, expected));
+    }
 }

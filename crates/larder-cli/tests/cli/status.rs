@@ -81,7 +81,7 @@ fn wait_starts_before_the_agent_and_ends_with_delivery() {
     assert!(run.stdout.contains("default/late"), "{run:?}");
     assert_eq!(
         run.stderr,
-        "larder: not everything was delivered within 0 s\n"
+        "larder: not everything was delivered within 0 s: default/late (volume cfg: configmap \"missing\" not found)\n"
     );
     assert!(waiting.try_wait().unwrap().is_none(), "ended too early");
     put(&desk, "missing.yaml", &config_map("missing", "k: v"));
@@ -147,6 +147,27 @@ fn wait_for_all_pods_includes_those_of_rejected_manifests() {
     }
     std::fs::remove_file(desk.path().join("m/syn.yaml")).unwrap();
     put(&desk, "bad.yaml", &pod("bad", "app"));
+    assert_eq!(desk.run(&format!("{wait} 10m")).code, 0);
+}
+
+#[test]
+fn wait_for_pods_of_a_namespace_needs_one() {
+    let desk = desk();
+    let mut agent = Agent::start(&desk);
+    agent.summary();
+    let wait = "status --root-dir root --wait --timeout";
+    assert_eq!(desk.run(&format!("{wait} 10m -n default")).code, 0);
+    let run = desk.run(&format!("{wait} 100ms -n typo"));
+    assert_eq!(run.code, 1, "{run:?}");
+    assert_eq!(
+        run.stderr,
+        "larder: the agent serves no pod typo/*; `larder status` lists its pods\n\
+         larder: not everything was delivered within 0.1 s: typo/* (not served by the agent)\n"
+    );
+    // A list may be empty, and so may everything.
+    assert_eq!(desk.run("status --root-dir root -n typo").code, 0);
+    std::fs::remove_file(desk.path().join("m/web.yaml")).unwrap();
+    agent.event("volumes removed");
     assert_eq!(desk.run(&format!("{wait} 10m")).code, 0);
 }
 

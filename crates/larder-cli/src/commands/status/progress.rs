@@ -1,4 +1,4 @@
-//! The pending pods of `larder status --wait`, and why they are pending.
+//! What `larder status --wait` waits for: pods, hooks and sources, with reasons.
 
 use larder_agent::status::AgentStatus;
 
@@ -6,7 +6,7 @@ use super::report::{is_done, is_settled};
 use crate::output::{because, first_names};
 
 /// Number of pods that are named; the others are counted.
-pub(super) const NAMED_PODS: usize = 3;
+const NAMED_PODS: usize = 3;
 
 /// The problems that may hide pods and objects, which are rejected manifests and sources that cannot be read. A mirror
 /// pod hides nothing.
@@ -16,15 +16,15 @@ pub(super) fn hiding(status: &AgentStatus) -> Vec<&str> {
     hiding.collect()
 }
 
-/// The pending pods of a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
+/// What is pending in a wait for the pods of `status`. The agent does not serve the pods called `missing`. With `all`,
 /// the wait includes the pods of sources that have not reported.
-pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -> String {
+pub(super) fn pending(status: &AgentStatus, missing: &[String], all: bool) -> String {
     if all && !status.silent_sources.is_empty() {
         let sources = status.silent_sources.join(", ");
         let problem = status.problems.first();
         let problem = problem.map(|problem| format!(" ({problem})"));
         let problem = problem.unwrap_or_default();
-        return format!("waiting for the pods of: {sources}{problem}");
+        return format!("the pods of: {sources}{problem}");
     }
     let pods = status.pods.iter().filter(|pod| !is_settled(pod));
     let pods = pods.map(|pod| {
@@ -44,7 +44,7 @@ pub(super) fn waiting_for(status: &AgentStatus, missing: &[String], all: bool) -
     let hiding = if all { hiding(status) } else { Vec::new() };
     let hiding = hiding.into_iter().map(str::to_owned);
     let waiting: Vec<_> = pods.chain(missing).chain(hiding).collect();
-    format!("waiting for {}", first_names(&waiting, NAMED_PODS))
+    first_names(&waiting, NAMED_PODS)
 }
 
 #[cfg(test)]
@@ -81,16 +81,16 @@ mod tests {
         let missing = ("web", "Failing", "secret \"tls\" not found");
         let one = status(&[done, excluded, missing], &[]);
         assert_eq!(
-            waiting_for(&one, &[], true),
-            "waiting for prod/web (secret \"tls\" not found), api: connection refused"
+            pending(&one, &[], true),
+            "prod/web (secret \"tls\" not found), api: connection refused"
         );
         let many = status(
             &[("a", "Waiting", ""), missing, ("c", "Waiting", ""), missing],
             &[],
         );
         assert_eq!(
-            waiting_for(&many, &["prod/x".to_owned()], false),
-            "waiting for prod/a (Waiting), prod/web (secret \"tls\" not found), prod/c (Waiting) and 2 more"
+            pending(&many, &["prod/x".to_owned()], false),
+            "prod/a (Waiting), prod/web (secret \"tls\" not found), prod/c (Waiting) and 2 more"
         );
     }
 
@@ -98,13 +98,10 @@ mod tests {
     fn a_source_that_has_not_reported_is_named_with_the_first_problem() {
         let silent = status(&[("a", "Waiting", "")], &["api"]);
         assert_eq!(
-            waiting_for(&silent, &[], true),
-            "waiting for the pods of: api (api: connection refused)"
+            pending(&silent, &[], true),
+            "the pods of: api (api: connection refused)"
         );
         // A wait for one pod does not wait for the source.
-        assert_eq!(
-            waiting_for(&silent, &[], false),
-            "waiting for prod/a (Waiting)"
-        );
+        assert_eq!(pending(&silent, &[], false), "prod/a (Waiting)");
     }
 }
