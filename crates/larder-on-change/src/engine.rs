@@ -83,6 +83,8 @@ pub enum AttemptEnd {
         reason: String,
         /// The output of its command, as far as it may be shown.
         output: String,
+        /// No attempt follows, however many are left.
+        is_final: bool,
     },
     /// It may not continue before this time, for this reason. Then it begins again, with the content of that time. Changes
     /// meanwhile join it.
@@ -97,6 +99,7 @@ impl AttemptEnd {
         failure.map_or(Self::Succeeded, |reason| Self::Failed {
             reason: reason.to_owned(),
             output,
+            is_final: false,
         })
     }
 }
@@ -337,6 +340,7 @@ impl HookEngine {
                 return;
             }
         };
+        let is_final = matches!(end, AttemptEnd::Failed { is_final: true, .. });
         let meanwhile = running.meanwhile;
         if succeeded {
             self.notified = LastNotification::Content(running.digest);
@@ -350,7 +354,7 @@ impl HookEngine {
             Phase::Quiet { first, latest }
         } else if succeeded {
             Phase::Idle
-        } else if self.is_last_failure(self.failures) {
+        } else if is_final || self.is_last_failure(self.failures) {
             Phase::Failing
         } else {
             let pause = self.hook.timing.retry.pause(self.failures, random);

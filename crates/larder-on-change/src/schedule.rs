@@ -514,7 +514,7 @@ impl<P: Clone> Schedule<P> {
         let was_reported = tracked.has_failed;
         tracked.engine.finished(end, now.instant, random);
         match end {
-            AttemptEnd::Failed { reason, output } => {
+            AttemptEnd::Failed { reason, output, .. } => {
                 is_news = tracked.pending().reason != *reason;
                 tracked.pending_mut().reason.clone_from(reason);
                 tracked.pending_mut().output.clone_from(output);

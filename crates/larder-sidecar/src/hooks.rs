@@ -11,7 +11,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
-use larder_actions::{StepOutcome, run_attempt};
+use larder_actions::run_attempt;
 use larder_on_change::{
     Attempt, AttemptEnd, DigestKey, Hook, HookId, HookState, Now, Past, PodHooks, PodOutline,
     Record, Schedule, VolumeChange,
@@ -35,7 +35,7 @@ const APPLICATION: SmolStr = SmolStr::new_static("");
 pub(crate) type HookAndRound = (Hook, Option<Arc<RequestRound>>);
 
 /// A round that is over, and what it took.
-type RoundEnd = (HookId, Duration, StepOutcome);
+type RoundEnd = (HookId, Duration, AttemptEnd);
 
 /// The hooks of a sidecar.
 pub(crate) struct Hooks {
@@ -159,27 +159,30 @@ impl Hooks {
         let (context, newer) = (Arc::clone(&self.context), self.changes.subscribe());
         let round = async move {
             let began = Instant::now();
-            let outcome = match own_round {
-                Some(round) => round.run(&change, &context, newer).await,
-                None => run_attempt(&attempt, Duration::ZERO, &change, &*context).await,
+            let end = if let Some(round) = own_round {
+                round.run(&change, &context, newer).await
+            } else {
+                let outcome = run_attempt(&attempt, Duration::ZERO, &change, &*context).await;
+                AttemptEnd::of(outcome.failure(), String::new())
             };
-            (attempt.id, began.elapsed(), outcome)
+            (attempt.id, began.elapsed(), end)
         };
         self.running.push(round.boxed());
     }
 
-    fn ended(&mut self, (id, took, outcome): RoundEnd) {
-        let end = AttemptEnd::of(outcome.failure(), String::new());
+    fn ended(&mut self, (id, took, end): RoundEnd) {
         if let Some(ended) = self.schedule.ended(id, &end, now()) {
             let hook = ended.hook;
-            match outcome.failure() {
-                None => {
+            match end {
+                AttemptEnd::Succeeded => {
                     info!(hook, ?took, "round succeeded");
                     self.context.metrics.on_change.succeeded(clock::now());
                 }
                 // Once for each reason.
-                Some(error) if ended.is_news => warn!(hook, ?took, error, "round failed"),
-                Some(_) => {}
+                AttemptEnd::Failed { reason: error, .. } if ended.is_news => {
+                    warn!(hook, ?took, error, "round failed");
+                }
+                _ => {}
             }
         }
         self.show();

@@ -14,7 +14,7 @@ use larder_actions::{
     run_step,
 };
 use larder_files::regular_file::read_regular_text;
-use larder_on_change::{Action, Command, Debounce, Hook, PodChange, Retry, Timing};
+use larder_on_change::{Action, AttemptEnd, Command, Debounce, Hook, PodChange, Retry, Timing};
 use parking_lot::Mutex;
 use rustix::fs::{Access, access};
 use tokio::{
@@ -50,6 +50,8 @@ pub(crate) struct RequestRound {
     pub(crate) waits_for_credentials: bool,
     /// Why the last login was refused, unless another answer has come since.
     pub(crate) refusal: Mutex<Option<String>>,
+    /// Why the script of this round failed.
+    pub(crate) script_failure: Mutex<Option<String>>,
     /// Those of a webhook.
     pub(crate) metrics: Option<WebhookMetrics>,
 }
@@ -64,28 +66,47 @@ pub(crate) fn hook(name: String, debounce: Debounce, retry: Retry) -> Hook {
 }
 
 impl RequestRound {
-    /// Runs the script and sends the request. A script that fails is logged, and the request is sent all the same.
+    /// Runs the script and sends the request, also after a script that fails. A retry repeats the request alone, as
+    /// theirs does; once it has succeeded, the round has still failed if its script has (rule N4).
     pub(crate) async fn run(
         &self,
         change: &PodChange,
         context: &StepContext,
-        mut newer: watch::Receiver<u64>,
-    ) -> StepOutcome {
+        newer: watch::Receiver<u64>,
+    ) -> AttemptEnd {
         let is_first = change.attempt == 1;
-        // A retry repeats the request alone, as theirs does.
         if let (Some((path, longest)), true) = (&self.script, is_first) {
             let script = Action::Exec(Command::new(words(path)));
             let outcome = run_step(&script, None, MAX_TIME.min(*longest), change, context).await;
             if let Some(error) = outcome.failure() {
                 error!(script = %path.display(), error, "script failed");
             }
+            *self.script_failure.lock() = outcome.failure().map(str::to_owned);
         }
+        let sent = self.request(change, context, newer).await;
+        match self.script_failure.lock().as_ref() {
+            Some(error) if sent.failure().is_none() => AttemptEnd::Failed {
+                reason: format!("script failed: {error}"),
+                output: String::new(),
+                is_final: true,
+            },
+            _ => AttemptEnd::of(sent.failure(), String::new()),
+        }
+    }
+
+    /// Sends the request, if there is one, with its fast retries.
+    async fn request(
+        &self,
+        change: &PodChange,
+        context: &StepContext,
+        mut newer: watch::Receiver<u64>,
+    ) -> StepOutcome {
         let skips = self.skips_request.swap(false, Ordering::Relaxed);
         let Some(request) = self.request.as_ref().filter(|_| !skips) else {
             return StepOutcome::Succeeded;
         };
         let mut left = request.client.retries;
-        if !is_first {
+        if change.attempt > 1 {
             // The slow retries are single attempts.
             left.total = 0;
         }

@@ -105,6 +105,7 @@ const DONE: Option<AttemptEnd> = Some(AttemptEnd::Succeeded);
 const FAILED: AttemptEnd = AttemptEnd::Failed {
     reason: String::new(),
     output: String::new(),
+    is_final: false,
 };
 
 // on-change 14
@@ -348,6 +349,22 @@ fn used_up_attempts_end_as_the_hook_says() {
         (2, HookState::Failing, true),
     ];
     assert_eq!(outcomes, expected);
+}
+
+#[test]
+fn final_failure_rests_until_the_next_change() {
+    let mut simulation = Simulation::delivered(timing());
+    simulation.observe("second");
+    simulation.run(200, None);
+    simulation.finish(&AttemptEnd::Failed {
+        reason: String::new(),
+        output: String::new(),
+        is_final: true,
+    });
+    simulation.run(3_600_000, None);
+    assert_eq!(simulation.engine.state(), HookState::Failing);
+    simulation.observe("third");
+    assert_eq!(simulation.engine.state(), HookState::Waiting);
 }
 
 // on-change 33

@@ -94,6 +94,7 @@ fn failed() -> AttemptEnd {
     AttemptEnd::Failed {
         reason: "exit status 1".to_owned(),
         output: "no such file".to_owned(),
+        is_final: false,
     }
 }
 

@@ -62,3 +62,59 @@ async fn metrics_show_files_objects_fetches_and_whether_the_hook_has_succeeded()
     ];
     until("a success", || shows(&succeeded)).await;
 }
+
+// sidecar 36
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn log_health_and_metrics_show_a_script_that_fails() {
+    let world = World::new().await;
+    let application = Application::start().await;
+    let object = json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "data": {"k": "1"}});
+    world.create("ConfigMap", object).await;
+    let (script, log) = (world.path().join("script"), world.path().join("log"));
+    std::fs::write(&script, "exit 3").unwrap();
+    let url = application.url("/reload");
+    // By the first, a request would be repeated at once.
+    for (variable, requests) in [(("REQ_URL", &*url), 1), (("LABEL_VALUE", ""), 2)] {
+        let variables = [
+            ("LABEL", "l"),
+            ("SCRIPT", script.to_str().unwrap()),
+            variable,
+            ("FOLDER", variable.0),
+        ];
+        let mut command = world.sidecar(&[], &variables);
+        command.stderr(std::fs::File::create(&log).unwrap());
+        let sidecar = Sidecar::start(command);
+        let shows = |path, parts: &[&str]| {
+            let text = sidecar.ask(path).map(|(_, text)| text).unwrap_or_default();
+            parts.iter().all(|part| text.contains(part))
+        };
+        let failed = [
+            "larder_sidecar_on_change_last_failed 1\n",
+            "larder_sidecar_on_change_pending 1\n",
+            "larder_sidecar_on_change_last_success_timestamp_seconds 0.0\n",
+        ];
+        until("the failure", || shows("/metrics", &failed)).await;
+        let reason = "\"reason\":\"script failed: exit status 3\"";
+        assert!(shows(
+            "/healthz",
+            &["\"state\":\"Failing\"", "\"failures\":1", reason]
+        ));
+        let text = std::fs::read_to_string(&log).unwrap();
+        assert!(
+            text.contains("round failed") && !text.contains("round succeeded"),
+            "{text}"
+        );
+        assert_eq!(application.seen().len(), requests);
+
+        std::fs::write(&script, "exit 0").unwrap();
+        let change = json!({"data": {"k": variable.0}});
+        world.change("ConfigMap", "a", change).await;
+        let idle = ["\"state\":\"Idle\""];
+        until("the success", || shows("/healthz", &idle)).await;
+        assert!(shows(
+            "/metrics",
+            &["larder_sidecar_on_change_last_failed 0\n"]
+        ));
+        std::fs::write(&script, "exit 3").unwrap();
+    }
+}
