@@ -3,10 +3,12 @@
 use std::path::PathBuf;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMapVolumeSource, ProjectedVolumeSource, SecretVolumeSource, Volume, VolumeProjection,
+    ConfigMapVolumeSource, Pod, PodSpec, ProjectedVolumeSource, SecretVolumeSource, Volume,
+    VolumeProjection,
 };
 use larder_objects::{
-    Kind,
+    FieldPath, Kind,
+    validation::{self, is_label, is_subdomain},
     yaml::{COPIED_BYTES, YamlDocument},
 };
 use larder_on_change::{
@@ -14,7 +16,7 @@ use larder_on_change::{
     parse::{self, HookOrigin},
 };
 use larder_sidecar::OwnVolume;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use smol_str::SmolStr;
 
@@ -83,9 +85,15 @@ pub(crate) fn read(
     text: &str,
     namespace: Option<&str>,
 ) -> Result<(Vec<OwnVolume>, Vec<Hook>), String> {
-    let file = YamlDocument::parse(text, COPIED_BYTES).and_then(|document| document.decode());
-    let file: Option<File> = file.map_err(|error| error.to_string())?;
+    let document = YamlDocument::parse(text, COPIED_BYTES).map_err(|error| error.to_string())?;
+    let file: Option<File> = document.decode().map_err(|error| error.to_string())?;
     let file = file.unwrap_or_default();
+    let known = json!({ "volumes": file.volumes });
+    let given = json!({ "volumes": document.value().get("volumes") });
+    if let Some(field) = unknown_field(&FieldPath::root(), &given, &known) {
+        let line = document.line_of(&field);
+        return Err(format!("line {line}: {field}: unknown field"));
+    }
     if file.kind.is_some_and(|kind| kind != "SidecarConfiguration") {
         return Err("kind: expected SidecarConfiguration".to_owned());
     }
@@ -101,6 +109,44 @@ pub(crate) fn read(
     Ok((volumes.collect::<Result<_, _>>()?, hooks?))
 }
 
+/// The first field of `given` that `known`, the same as it was decoded, lacks: types of Kubernetes drop such fields.
+fn unknown_field(path: &FieldPath, given: &Value, known: &Value) -> Option<FieldPath> {
+    match (given, known) {
+        (Value::Object(given), Value::Object(known)) => {
+            let mut given = given.iter().filter(|(_, value)| !value.is_null());
+            given.find_map(|(name, value)| match known.get(name) {
+                Some(known) => unknown_field(&path.child(name), value, known),
+                None => Some(path.child(name)),
+            })
+        }
+        (Value::Array(given), Value::Array(known)) => {
+            let mut both = given.iter().zip(known).enumerate();
+            both.find_map(|(index, (given, known))| unknown_field(&path.index(index), given, known))
+        }
+        _ => None,
+    }
+}
+
+/// Checks a volume as the API server does.
+fn check(volume: &Volume) -> Result<(), String> {
+    let spec = PodSpec {
+        volumes: Some(vec![volume.clone()]),
+        ..PodSpec::default()
+    };
+    let pod = Pod {
+        spec: Some(spec),
+        ..Pod::default()
+    };
+    let place = FieldPath::fields("spec.volumes").index(0);
+    for error in validation::pod(&pod).iter() {
+        if let Some(field) = error.field.segments().strip_prefix(place.segments()) {
+            let field: FieldPath = field.iter().cloned().collect();
+            return Err(format!("{field}: {}", error.body()));
+        }
+    }
+    Ok(())
+}
+
 #[derive(Default, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct File {
@@ -111,7 +157,7 @@ struct File {
     on_change: Option<Value>,
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct FileVolume {
     name: Option<SmolStr>,
@@ -153,14 +199,19 @@ impl FileVolume {
             if name.is_empty() {
                 return Err("the name of the object is missing".to_owned());
             }
+            if !is_subdomain(name) || !is_label(namespace) {
+                return Err(format!("{namespace}/{name}: no object can have this name"));
+            }
             *name = format!("{namespace}/{name}");
         }
         let volume = Volume {
+            name: "v".to_owned(),
             config_map: self.config_map,
             secret: self.secret,
             projected: self.projected,
             ..Volume::default()
         };
+        check(&volume)?;
         let path = std::path::absolute(&self.path).unwrap_or(self.path);
         let path: PathBuf = path.components().collect();
         let last = path.file_name().unwrap_or_default().to_string_lossy();
@@ -204,6 +255,10 @@ mod tests {
             "app:/d,x",
             "app:/d,mode=9",
             "app:/d,item=a",
+            "app:/d,item=A:../x",
+            "app:/d,item=A:x,item=B:..x",
+            "App:/d",
+            "n_/app:/d",
         ] {
             assert!(volume(Kind::ConfigMap, bad, Some("n")).is_err(), "{bad}");
         }
@@ -248,6 +303,18 @@ onChange:
             (
                 "volumes: [{path: /d, configMap: {}}]",
                 "the name of the object is missing",
+            ),
+            (
+                "volumes:\n- {path: /d, configMap: {name: a}}\n- {path: /e, secret: {nam: s}}",
+                "line 3: volumes[1].secret.nam: unknown field",
+            ),
+            (
+                "volumes: [{path: /d, projected: {sources: [{secret: {name: s, items: [{key: a, paht: b, path: c}]}}]}}]",
+                "line 1: volumes[0].projected.sources[0].secret.items[0].paht: unknown field",
+            ),
+            (
+                "volumes: [{path: /d, secret: {secretName: s, defaultMode: 4096}}]",
+                "volumes[0]: secret.defaultMode: Invalid value: 4096",
             ),
             (
                 "volumes:\n- path: /d\n  emptyDir: {}",
