@@ -159,6 +159,10 @@ impl Running {
                 let refusal = round.and_then(|round| round.refusal.lock().take());
                 return refusal.map_or(Ok(()), |reason| Err(RunError(reason)));
             }
+            let is_hopeless = deadline.filter(|_| !self.is_synced);
+            if let Some(reason) = is_hopeless.and_then(|at| self.urls.missing(Some(at))) {
+                return Err(RunError(reason));
+            }
             let stale = self.intake.lock().next_stale();
             let stale = stale.filter(|_| self.reread.is_none());
             let due = stale.as_ref().map(|(due, _)| *due);
@@ -212,6 +216,11 @@ impl Running {
             Report::Synced(all) => {
                 // Otherwise others may be there, too.
                 if all.incomplete.is_none() {
+                    // Nothing will find it: no list follows.
+                    let is_last = self.timing.poll == Some(MAX_TIME);
+                    if is_last && selection.name.is_some() && all.state.is_empty() {
+                        warn!(%selection, "object not found");
+                    }
                     self.intake.lock().listed(selection, &all.state);
                 }
                 self.health.listed(number);
@@ -260,6 +269,10 @@ impl Running {
                 self.observe_at.get_or_insert(Instant::now() + PAUSE);
             }
             return settled;
+        }
+        if self.once.is_some() {
+            // Nothing fetches them later.
+            settled.unwritten = settled.unwritten.or_else(|| self.urls.missing(None));
         }
         self.has_written |= settled.is_changed;
         self.health.set_problem(settled.unwritten.clone());

@@ -5,9 +5,9 @@
 //! 2. A failure, or a status other than 2xx, keeps the old file.
 //! 3. Credentials go, and loopback addresses are asked, only where the user says so, and never after a redirect to
 //!    another origin.
-//! 4. Readiness waits for foreign hosts no longer than for one request.
+//! 4. Readiness waits for foreign hosts no longer than for one request, but for the one sync of `METHOD=LIST`.
 
-use std::{collections::BTreeMap, io, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, io, path::Path, sync::Arc, time::Duration};
 
 use futures::{
     FutureExt as _, StreamExt as _,
@@ -58,6 +58,8 @@ struct Key {
     due: Instant,
     failures: u32,
     is_tried: bool,
+    /// Why the last attempt failed.
+    error: Option<String>,
     content: FetchedContent,
 }
 
@@ -110,6 +112,7 @@ impl UrlKeys {
                 due: now,
                 failures: 0,
                 is_tried: false,
+                error: None,
                 content: FetchedContent::default(),
                 file,
             };
@@ -121,6 +124,15 @@ impl UrlKeys {
     pub(crate) fn is_tried(&self) -> bool {
         let is_late = self.ready_at.is_some_and(|at| at <= Instant::now());
         is_late || self.keys.values().all(|key| key.is_tried)
+    }
+
+    /// A file that is not there, and why. With a deadline, one that is not fetched again before.
+    pub(crate) fn missing(&self, deadline: Option<Instant>) -> Option<String> {
+        let is_late = |key: &Key| deadline.is_none_or(|deadline| key.due > deadline);
+        let mut keys = self.keys.iter();
+        let (path, key) = keys.find(|(path, key)| is_late(key) && !Path::new(&***path).exists())?;
+        let reason = key.error.as_deref().unwrap_or("the fetch is under way");
+        Some(format!("cannot fetch {path}: {reason}"))
     }
 
     /// Waits for the end of the next fetch, or until readiness waits no longer.
@@ -205,6 +217,7 @@ impl UrlKeys {
             // Without a refresh, a change of the object causes the next one.
             _ => self.settings.refresh.unwrap_or(MAX_TIME),
         };
+        key.error = None;
         let outcome = match fetched {
             Ok(Some(content)) => {
                 key.content = content;
@@ -213,6 +226,7 @@ impl UrlKeys {
             Ok(None) => "unchanged",
             Err(FetchFailure { reason, .. }) => {
                 warn!(path = %file.path, error = reason, "cannot fetch, keeping the old file");
+                key.error = Some(reason);
                 "failed"
             }
         };

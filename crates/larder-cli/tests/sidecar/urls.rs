@@ -1,7 +1,17 @@
 //! `*.url` keys.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
 use base64::{Engine as _, engine::general_purpose::STANDARD};
+use larder_sidecar::{RunError, run_label};
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     application::{Application, reply},
@@ -301,4 +311,44 @@ async fn object_that_takes_a_path_over_fetches_the_same_url_for_itself() {
     world.until_files("y=1").await;
     world.config_map("n", "a", &[("x.json.url", &url)]);
     world.until_files("x.json=two").await;
+}
+
+/// A sidecar with `METHOD=LIST` and this URL of a key `x.url`, which gives up after a second.
+async fn list(world: &World, url: &str) -> Result<(), RunError> {
+    world.config_map("n", "a", &[("x.url", url), ("y", "1")]);
+    let mut settings = world.settings();
+    settings.once = Some(Duration::from_secs(2));
+    run_label(
+        settings,
+        world.client(),
+        Vec::new(),
+        Arc::default(),
+        CancellationToken::new(),
+    )
+    .await
+}
+
+// sidecar 24
+#[tokio::test]
+async fn one_list_fails_without_the_content_of_a_url_and_repeats_the_fetch_before() {
+    let application = Application::start().await;
+    let world = world("0").with("METHOD", "LIST");
+    application.answers(|_| Some(reply(404, &[], b"")));
+    let url = application.url("/x");
+    let error = list(&world, &url).await.unwrap_err().to_string();
+    let path = world.folder().join("x");
+    let expected = format!("cannot fetch {}: {url}: answered 404", path.display());
+    assert_eq!(error, expected);
+    assert_eq!(world.files(), "y=1");
+
+    let is_first = AtomicBool::new(true);
+    application.answers(move |_| {
+        let is_first = is_first.swap(false, Ordering::Relaxed);
+        Some(reply(if is_first { 503 } else { 200 }, &[], b"one"))
+    });
+    assert_eq!(list(&world, &url).await, Ok(()));
+    assert_eq!(world.files(), "x=one y=1");
+    // An old file is enough.
+    application.answers(|_| Some(reply(404, &[], b"")));
+    assert_eq!(list(&world, &url).await, Ok(()));
 }

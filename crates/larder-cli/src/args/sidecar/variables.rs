@@ -1,6 +1,7 @@
 //! The variables of the label form, those of k8s-sidecar and our own (docs/spec/sidecar.md, section 4).
 //!
-//! Every mistake is reported with its variable, all of them at once. Values are not repeated: some are credentials.
+//! Every mistake is reported with its variable, all of them at once. Values are not repeated, but for names of objects:
+//! some are credentials.
 
 mod environment;
 
@@ -164,6 +165,16 @@ fn selected(env: &mut Environment<'_>, own: &SmolStr) -> BTreeSet<Selection> {
     ];
     let kinds = env.word("RESOURCE", &words);
     let (labels, namespaces) = (labels(env), namespaces(env, own));
+    let texts = env.text("RESOURCE_NAME").unwrap_or_default();
+    for (text, name) in parts(&texts).zip(names.iter().flatten()) {
+        let alone = Some(vec![name.clone()]);
+        if selections(kinds, namespaces.clone(), None, alone).is_empty() {
+            let excluding = "RESOURCE (default: configmap) or NAMESPACE excludes it";
+            env.warn(&format!(
+                "RESOURCE_NAME: {text} is not read, as {excluding}"
+            ));
+        }
+    }
     selections(kinds, namespaces, labels, names)
 }
 

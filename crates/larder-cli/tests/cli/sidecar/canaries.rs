@@ -137,11 +137,17 @@ fn code(output: &Output) -> (Option<i32>, String) {
 async fn canaries_are_in_no_output_of_runs_that_end() {
     let world = world().await;
     let url = format!("http://user:{CANARY}@127.0.0.1:1/reload?token={CANARY}");
-    let mut command = world.sidecar(&[], &variables(&url));
-    let (status, log) = code(&command.env("METHOD", "LIST").output().unwrap());
-    assert_eq!(status, Some(0), "{log}");
-    assert!(log.contains("request failed"), "{log}");
-    check("the log", &log);
+    for (url_keys, expected, text) in [
+        ("Fetch", Some(1), "cannot fetch"),
+        ("Ignore", Some(0), "request failed"),
+    ] {
+        let mut command = world.sidecar(&[], &variables(&url));
+        command.envs([("METHOD", "LIST"), ("LARDER_URL_KEYS", url_keys)]);
+        let (status, log) = code(&command.output().unwrap());
+        assert_eq!(status, expected, "{log}");
+        assert!(log.contains(text), "{log}");
+        check("the log", &log);
+    }
 
     let kubeconfig = ["--kubeconfig", &world.kubeconfig, "--state-dir", "state-2"];
     let once = ["--secret", "default/s:volume,mode=0400", "--once"];

@@ -56,6 +56,8 @@ fn form_is_chosen_by_flags_or_variables() {
     refused(&["--config-map", "a:/d"], &[], "the namespace is unknown");
     let nested = ["--config-map", "n/a:/d", "--secret", "n/b:/d/e"];
     refused(&nested, &[], "/d/e is inside /d");
+    let outside = ["--once", "--secret", "n/a:/d,item=A:../x"];
+    refused(&outside, &[], "secret.items[0].path: Invalid value");
     let hook = ["--config-map", "n/a:/d", "--on-change", "restart"];
     refused(&hook, &[], "a sidecar cannot restart containers");
     // Of the program that is left out.
@@ -161,7 +163,7 @@ async fn missing_parts_are_one_warning_each_and_the_files_are_written() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     std::fs::write(world.path().join("script"), "#!/nowhere/python\n").unwrap();
     let variables = [
-        ("LABEL", "l"),
+        ("RESOURCE_NAME", "a,configmap/gone,secret/a"),
         ("METHOD", "LIST"),
         ("SCRIPT", "script"),
         ("HEALTH_HOST", "127.0.0.1"),
@@ -178,6 +180,8 @@ async fn missing_parts_are_one_warning_each_and_the_files_are_written() {
         "cannot listen, running without health",
         "cannot use the state directory",
         "this image cannot run the script",
+        "RESOURCE_NAME: secret/a is not read, as RESOURCE (default: configmap) or NAMESPACE excludes it",
+        "object not found selection=configmaps gone in namespace default",
     ] {
         assert_eq!(log.matches(warning).count(), 1, "{warning} in {log}");
     }

@@ -60,6 +60,8 @@ fn bad_value_is_an_error_that_names_its_variable() {
     for (name, value) in [
         ("METHOD", "POLL"),
         ("LABEL", ""),
+        ("RESOURCE_NAME", "x,secret/x"),
+        ("RESOURCE_NAME", "other/configmap/x"),
         ("SKIP_TLS_VERIFY", "true"),
     ] {
         let warnings = read(&[(name, value)]).unwrap().warnings;
