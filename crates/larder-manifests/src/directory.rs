@@ -285,9 +285,10 @@ impl ManifestDir {
         if doubt.0 != stamp {
             *doubt = (stamp, now);
         }
-        let patience = match self.being_written.contains(&reading.path) {
-            true => WRITER_PATIENCE,
-            false => PATIENCE,
+        let patience = if self.being_written.contains(&reading.path) {
+            WRITER_PATIENCE
+        } else {
+            PATIENCE
         };
         now < doubt.1 + patience
     }

@@ -113,7 +113,7 @@ impl Writer {
             for port in ports_mut(service) {
                 if port["nodePort"].as_i64().unwrap_or(0) == 0 {
                     let is_free = |held: &Allocations| {
-                        let mut all = NODE_PORTS.into_iter();
+                        let mut all = NODE_PORTS;
                         all.find(|port| !held.ports.contains(port) && !own.contains(port))
                     };
                     let free = held.find(&self.store, &uid, is_free);

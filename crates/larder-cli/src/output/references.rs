@@ -34,7 +34,7 @@ impl References {
 
 /// The objects that any of `pods` references.
 pub(crate) fn referenced<'a>(pods: impl Iterator<Item = &'a Pod>) -> BTreeSet<(Kind, ObjectKey)> {
-    of_pods(pods, |pod| References::of(pod))
+    of_pods(pods, References::of)
 }
 
 /// The objects that the containers of any of `pods` see.

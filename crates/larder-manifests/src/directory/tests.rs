@@ -130,14 +130,14 @@ async fn a_file_loses_no_object_before_its_writer_has_closed_it() {
     fs::write(followed.path("b.yaml"), config_map("b", "2")).unwrap();
     assert_eq!(followed.next().await, "b=2");
     let look_after = async |followed: &mut Followed, age: Duration| {
-        let follower = &mut followed.follower;
+        let directory = &mut followed.follower;
         let mut look = async |age| {
-            let touched = follower.schedule.take_due(Instant::now() + age);
+            let touched = directory.schedule.take_due(Instant::now() + age);
             assert!(touched.contains(&path));
-            if let Some(doubt) = follower.doubts.get_mut(&path) {
+            if let Some(doubt) = directory.doubts.get_mut(&path) {
                 doubt.1 -= age;
             }
-            summary(&follower.look(touched).await.unwrap())
+            summary(&directory.look(touched).await.unwrap())
         };
         assert_eq!(look(PATIENCE).await, "");
         look(age).await
