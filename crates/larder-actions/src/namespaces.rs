@@ -3,20 +3,23 @@
 use std::{
     sync::{OnceLock, mpsc},
     thread,
+    time::Duration,
 };
 
 use rustix::thread::UnshareFlags;
 use tokio::{
     sync::{Semaphore, oneshot},
-    task::spawn_blocking,
+    time::timeout,
 };
 
 type Work = Box<dyn FnOnce() + Send>;
 
 /// Passes work to the thread that is kept apart.
 static APART: OnceLock<mpsc::Sender<Work>> = OnceLock::new();
-/// Turns of `run_apart`: work that takes long delays no other, and leaves a thread for blocking work of other kinds.
+/// Turns of `run_apart`: work that takes long delays no other.
 static TURNS: Semaphore = Semaphore::const_new(2);
+/// Threads of `run_apart`. One whose work never ends is there until the process ends.
+static THREADS: Semaphore = Semaphore::const_new(128);
 
 /// Keeps a thread free from what this process is denied afterwards: Landlock denies every mount. Called before any other
 /// thread runs. The thread starts those of `run_apart`, and does nothing else.
@@ -24,33 +27,36 @@ pub fn keep_apart() {
     APART.get_or_init(|| {
         let (sender, work) = mpsc::channel::<Work>();
         // It ends with the process.
-        thread::spawn(move || {
-            for work in work {
-                // A panic ends the thread of this work only, and is its caller's missing answer.
-                thread::spawn(work);
-            }
-        });
+        thread::spawn(move || work.into_iter().for_each(start));
         sender
     });
 }
 
-/// Runs `work` on a thread that the one kept apart starts, or, without that, where blocking work runs. `None` if it panics.
+/// A panic ends the thread of this work only, and is its caller's missing answer, as is a thread that cannot be started.
+fn start(work: Work) {
+    let _ = thread::Builder::new().spawn(work);
+}
+
+/// Runs `work` on a thread that the one kept apart starts, or, without that, this one. `None` if it panics, or has not ended
+/// after `limit`: whoever is in a mount namespace can make the kernel wait there for ever. The end of the process waits
+/// for no such thread.
 pub(crate) async fn run_apart<T: Send + 'static>(
+    limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Option<T> {
-    // It is kept until the work has ended, even if its caller no longer waits.
-    let turn = TURNS.acquire().await.ok()?;
+    let _turn = TURNS.acquire().await.ok()?;
+    let thread = THREADS.try_acquire().ok()?;
     let (done, result) = oneshot::channel();
-    let work = move || {
-        let _turn = turn;
+    let work = Box::new(move || {
+        let _thread = thread;
         // Fails only if the caller no longer waits.
         let _ = done.send(work());
-    };
+    });
     match APART.get() {
-        Some(apart) => apart.send(Box::new(work)).ok()?,
-        None => drop(spawn_blocking(work)),
+        Some(apart) => apart.send(work).ok()?,
+        None => start(work),
     }
-    result.await.ok()
+    timeout(limit, result).await.ok()?.ok()
 }
 
 /// Runs `work` in a thread of its own, whose namespaces it may change.
@@ -67,4 +73,23 @@ pub fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
 pub fn unshare(flags: UnshareFlags) -> rustix::io::Result<()> {
     #[expect(deprecated, reason = "unsafe for file tables only, and this is none")]
     rustix::thread::unshare(flags)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Barrier};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn work_that_never_ends_delays_no_other() {
+        let end = Arc::new(Barrier::new(4));
+        for _ in 0..3 {
+            let end = Arc::clone(&end);
+            let work = move || drop(end.wait());
+            assert_eq!(run_apart(Duration::from_millis(10), work).await, None);
+        }
+        assert_eq!(run_apart(Duration::from_mins(1), || 1).await, Some(1));
+        end.wait();
+    }
 }

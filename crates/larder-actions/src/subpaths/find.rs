@@ -101,11 +101,19 @@ pub struct WantedMount {
     pub volume: SmolStr,
     /// The file or directory in a set of the volume: `subPath`, or the expanded `subPathExpr`.
     pub path: PathBuf,
+    /// Whether that has something of a Secret in it, so that no text may name it.
+    pub is_secret: bool,
 }
 
 impl WantedMount {
     /// `None` for a path that is no file or directory of a set: the volume itself, which follows by itself.
-    pub fn new(container: &str, mount_path: &str, volume: &str, sub_path: &str) -> Option<Self> {
+    pub fn new(
+        container: &str,
+        mount_path: &str,
+        volume: &str,
+        sub_path: &str,
+        is_secret: bool,
+    ) -> Option<Self> {
         let path = normalized(Path::new(sub_path));
         let path = path.strip_prefix("/").unwrap_or(&path);
         let path = path.strip_prefix("..data").unwrap_or(path);
@@ -114,6 +122,7 @@ impl WantedMount {
             mount_path: mount_path.into(),
             volume: volume.into(),
             path: path.to_owned(),
+            is_secret,
         })
     }
 

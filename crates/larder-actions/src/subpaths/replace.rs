@@ -13,8 +13,9 @@
 //! 1. No path is looked up twice: from step 3 on, the old mount is an open file. So whatever is renamed or linked
 //!    meanwhile, what is unmounted is that file's mount, or one that the container has mounted on it since the last look;
 //!    then the old one is still listed, which is a failure.
-//! 2. No lookup waits for a file system: it finds what the kernel has at hand (`RESOLVE_CACHED`), as it has every name on
-//!    the way to a mount point.
+//! 2. No lookup on the way to the mount point waits for a file system: it finds what the kernel has at hand
+//!    (`RESOLVE_CACHED`), as it has every name there. Links on the way of the path in the specification may not be at hand,
+//!    and the kernel may wait for an automount on the root: the caller bounds the time of the whole look.
 //! 3. A failure leaves the old mount visible. If it happens after step 4, the new one is beneath it, and the next attempt
 //!    goes on with step 5.
 
@@ -306,6 +307,23 @@ impl Inside {
         let (id, file) = look().map_err(failed("look at the mount point"))?;
         let record = self.with_id(id)?.0.ok_or(ReplaceError::Changed)?;
         Ok((record, file))
+    }
+
+    /// Checks that `path`, with links followed, leads to this mount: what is mounted there is what the container sees.
+    pub(super) fn leads_to(&self, path: &Path, mount: &MountRecord) -> Result<(), ReplaceError> {
+        let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        let lookup = |resolve| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve);
+        let found = match lookup(resolve | ResolveFlags::CACHED) {
+            // A link on the way is not at hand.
+            Err(Errno::AGAIN) => lookup(resolve),
+            found => found,
+        };
+        let id = found.ok().and_then(|found| mount_id(&found).ok());
+        (id == Some(mount.id))
+            .then_some(())
+            .ok_or(ReplaceError::Changed)
     }
 
     /// Steps 3 to 5: replaces `old` by `new`, a mount that is attached nowhere. `false`: it shows the same file already.

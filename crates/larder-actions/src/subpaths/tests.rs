@@ -67,7 +67,8 @@ impl Pod {
         let second = Duration::from_secs(1);
         let mut sub_paths = PodSubPaths::new(Backoff::new(second, 8 * second));
         let wanted = wanted.iter();
-        let wanted = wanted.map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap());
+        let wanted =
+            wanted.map(|(at, path)| WantedMount::new("web", at, "v", path, false).unwrap());
         sub_paths.add_mounts("v", wanted.collect());
         Self {
             web: Container::start(&node, mounts),
@@ -261,6 +262,13 @@ async fn key_that_is_gone_keeps_its_content_until_it_is_back() {
     assert_eq!(pod.sees(), "one");
     pod.write("three");
     pod.check_live("three").await;
+    // One that a Secret has chosen is not named.
+    let second = Duration::from_secs(1);
+    pod.sub_paths = PodSubPaths::new(Backoff::new(second, second));
+    let chosen = WantedMount::new("web", "/etc/app.conf", "v", "key", true);
+    pod.sub_paths.add_mounts("v", vec![chosen.unwrap()]);
+    pod.node.write("v", &[("other", "")]);
+    assert_eq!(pod.reason().await, "its key is gone");
 }
 
 // subpath 11
@@ -332,6 +340,29 @@ async fn what_a_container_covers_moves_or_doubles_is_left_alone() {
         assert_eq!(before.len(), after.len(), "{command}: {after:?}");
         assert_eq!(pod.web.run(&cat), text, "{command}");
         assert!(pod.sub_paths.retry_at().is_some());
+    }
+}
+
+// subpath 12
+#[tokio::test]
+async fn mount_that_its_path_does_not_lead_to_is_not_live() {
+    for command in [
+        "mount --move /etc/app.conf /etc/moved; echo own > /etc/app.conf",
+        "mount -t tmpfs none /etc; echo own > /etc/app.conf",
+    ] {
+        let mounts = format!("{KEY}\n{WHOLE}");
+        let Some(mut pod) = Pod::with(&mounts, &[("/etc/app.conf", "key")]) else {
+            return;
+        };
+        // Before the first look.
+        let prepared = pod.web.run("touch /etc/moved; mount --make-rprivate /");
+        assert_eq!(prepared, "");
+        assert_eq!(pod.web.run(command), "", "{command}");
+        let reason = "the mount point has changed";
+        assert_eq!(pod.reason().await, reason, "{command}");
+        pod.write("two");
+        assert_eq!(pod.reason().await, reason, "{command}");
+        assert_eq!(pod.sees(), "own");
     }
 }
 
@@ -656,7 +687,7 @@ async fn of_two_containers_the_one_that_was_restarted_is_left_as_its_runtime_mou
         name: "side".into(),
         mounts: vec![("v".into(), "/etc/side.conf".into())],
     });
-    let wanted = WantedMount::new("side", "/etc/side.conf", "v", "key").unwrap();
+    let wanted = WantedMount::new("side", "/etc/side.conf", "v", "key", false).unwrap();
     pod.sub_paths.add_mounts("v", vec![wanted]);
     let beside = Container::start(&pod.node, &side);
     pod.write("two");

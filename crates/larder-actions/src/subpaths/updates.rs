@@ -9,7 +9,8 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     io, mem,
     os::fd::{AsFd as _, OwnedFd},
-    sync::Arc,
+    path::Path,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -39,6 +40,10 @@ use crate::{
 
 /// Longest search for the containers of a pod.
 const SEARCH: Duration = Duration::from_secs(10);
+/// Longest look at a container. It reads for five seconds at most; the kernel may wait for the container.
+const LOOK: Duration = Duration::from_secs(10);
+/// Why a container is not looked at.
+const HANGS: &str = "the look at the mounts of the container does not end";
 /// Failures with the same reason after which an event says so.
 const FAILURES: u32 = 3;
 /// Why a container that runs by the pod's status is not found.
@@ -172,6 +177,8 @@ pub struct PodSubPaths {
     volumes: BTreeMap<SmolStr, VolumeState>,
     /// Where the mounts of a container were, by its main process.
     known: BTreeMap<SmolStr, (FoundProcess, MountPoints)>,
+    /// A look that has not ended in time: no other begins before it ends.
+    hanging: Weak<()>,
     backoff: Backoff,
     retry_at: Option<Instant>,
 }
@@ -193,6 +200,7 @@ impl PodSubPaths {
             mounts: Vec::new(),
             volumes: BTreeMap::new(),
             known: BTreeMap::new(),
+            hanging: Weak::new(),
             backoff,
             retry_at: None,
         }
@@ -314,7 +322,26 @@ impl PodSubPaths {
                     let job = self.job(node, &query.mounts, container, &wanted);
                     let names = job.container.candidate_names.clone();
                     let main = job.container.main.clone();
-                    let Some((seen, places)) = run_apart(move || job.run()).await else {
+                    let own: Vec<_> = job.wanted.iter().map(|(index, _)| *index).collect();
+                    let looked = if self.hanging.strong_count() > 0 {
+                        None
+                    } else {
+                        let looking = Arc::new(());
+                        let hanging = Arc::downgrade(&looking);
+                        let look = move || {
+                            let _looking = looking;
+                            job.run()
+                        };
+                        let looked = run_apart(LOOK, look).await;
+                        if looked.is_none() {
+                            self.hanging = hanging;
+                        }
+                        looked
+                    };
+                    let Some((seen, places)) = looked else {
+                        let hangs = own.into_iter();
+                        let hangs = hangs.map(|index| (index, Err(Kept::new("failed", HANGS))));
+                        results.extend(hangs);
                         continue;
                     };
                     for name in names {
@@ -515,7 +542,6 @@ impl Job {
         found: &VolumeMount,
         wanted: &WantedMount,
     ) -> Result<bool, Kept> {
-        let path = wanted.path.display();
         let directory = self.pod.volumes.get(&wanted.volume);
         let directory = directory.ok_or_else(|| Kept::new("gone", "the volume is gone"))?;
         let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
@@ -524,10 +550,16 @@ impl Job {
             return Err(Kept::new("changed", "the volume has changed meanwhile"));
         }
         let Some(file) = source.file else {
-            return Err(Kept::new("gone", format!("key {path} is gone")));
+            let reason = match wanted.path.display() {
+                _ if wanted.is_secret => "its key is gone".to_owned(),
+                path => format!("key {path} is gone"),
+            };
+            return Err(Kept::new("gone", reason));
         };
+        let path = Path::new(&*wanted.mount_path);
         if found.set == Some(source.set) && !found.is_deleted {
-            return Ok(false);
+            let shows = |inside: &Inside| inside.leads_to(path, &found.record);
+            return Ok(Inside::run(namespace.as_fd(), bounds, shows).map(|()| false)?);
         }
         // It is never writable, whatever the old one is.
         let flags = found.record.flags | MountFlags::RDONLY;
@@ -536,7 +568,10 @@ impl Job {
             return Err(Kept::new("changed", "the container has ended"));
         }
         let enforces = (self.node.enforces_labels)();
-        let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
+        let replace = |inside: &Inside| {
+            inside.leads_to(path, &found.record)?;
+            inside.replace(&found.record, &new, enforces)
+        };
         Ok(Inside::run(namespace.as_fd(), bounds, replace)?)
     }
 }

@@ -32,7 +32,8 @@ pub(crate) fn wanted(mounts: &SubPathMounts<'_>, volume: &str) -> Vec<WantedMoun
     let mounts = mounts.of_volume(volume);
     let wanted = mounts.filter_map(|(container, mount)| {
         let path = mount.sub_path.as_deref().unwrap_or_default();
-        WantedMount::new(container, &mount.mount_path, volume, path)
+        let is_secret = mount.secret_sub_path;
+        WantedMount::new(container, &mount.mount_path, volume, path, is_secret)
     });
     wanted.collect()
 }

@@ -29,7 +29,7 @@ fn found(table: &str) -> Result<Vec<VolumeMount>, Obstacle> {
 fn wanted(mounts: &[(&str, &str)]) -> Vec<WantedMount> {
     let mounts = mounts.iter();
     mounts
-        .map(|(at, path)| WantedMount::new("web", at, "v", path).unwrap())
+        .map(|(at, path)| WantedMount::new("web", at, "v", path, false).unwrap())
         .collect()
 }
 
@@ -66,8 +66,8 @@ fn mount_of_another_path_of_the_same_volume_is_not_taken() {
     ];
     assert_eq!(picked(&table.concat(), &own, &none), expected);
     // The volume itself follows by itself.
-    assert_eq!(WantedMount::new("web", "/v", "v", "."), None);
-    assert_eq!(WantedMount::new("web", "/v", "v", "..data/"), None);
+    assert_eq!(WantedMount::new("web", "/v", "v", ".", false), None);
+    assert_eq!(WantedMount::new("web", "/v", "v", "..data/", false), None);
 }
 
 // subpath 12
