@@ -6,9 +6,9 @@
 //! Invariants:
 //! 1. Of one namespace, at most [`Limit`] is read: less where any user may have made the mounts, in another user
 //!    namespace than this process's, than where mounting needs privileges.
-//! 2. Of all namespaces of one such user, at most [`MAX_USER_LINES`] mounts in [`MAX_USER_TIME`]. So a user takes
-//!    nothing from containers without a user namespace, nor from those of other users. Time is that of the processor, so
-//!    a busy machine hides no container.
+//! 2. Of all namespaces of one such user, at most [`MAX_USER_LINES`] mounts in [`MAX_USER_TIME`]; of those of one container
+//!    without a user namespace, as many as can be read in [`MAX_CONTAINER_TIME`]. So a user takes nothing from other users,
+//!    nor a container from others. Time is that of the processor, so a busy machine hides no container.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::time::Instant;
 
-use super::{Processes, proc_directory::number};
+use super::{ContainerId, Processes, proc_directory::number};
 
 /// How much is read of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,8 @@ pub(super) const MAX_USER_LINES: usize = 4 * OF_ANYONE.lines;
 /// Ten times as long as so many mounts take that are not deep. Of mounts that were moved onto a stack of 50,000, a line
 /// takes 2 ms.
 const MAX_USER_TIME: Duration = Duration::from_millis(200);
+/// Ten times as long as 100 copies of a machine's own namespace take, with 500 mounts each.
+const MAX_CONTAINER_TIME: Duration = Duration::from_secs(1);
 /// Lines between two looks at the clock.
 pub(super) const TIMED_LINES: usize = 16;
 /// Opening a table takes as long as some lines.
@@ -64,10 +66,12 @@ pub(super) struct Allowance {
 }
 
 /// The user behind the mounts of a namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum MountingUser {
     /// A user with privileges in the user namespace of this process.
     Privileged,
+    /// The same in a container that its control groups name.
+    Container(ContainerId),
     /// An ordinary user.
     Ordinary(u32),
     /// The users of a range as it is given to users, and to pods with `hostUsers: false`.
@@ -93,22 +97,26 @@ impl Default for Allowance {
 
 impl Allowance {
     /// How much may be read of the next namespace of the user.
-    pub(super) fn limit(&self, user: MountingUser) -> Limit {
-        if user == MountingUser::Privileged {
-            return OF_PRIVILEGED;
-        }
-        let (lines, time) = self.read.get(&user).copied().unwrap_or_default();
-        let left = MAX_USER_LINES.saturating_sub(lines + LINES_OF_OPENING);
-        let time = MAX_USER_TIME.saturating_sub(time);
-        Limit {
-            lines: if time.is_zero() {
-                0
-            } else {
-                OF_ANYONE.lines.min(left)
+    pub(super) fn limit(&self, user: &MountingUser) -> Limit {
+        let (lines, time) = self.read.get(user).copied().unwrap_or_default();
+        let mut limit = match user {
+            MountingUser::Privileged => return OF_PRIVILEGED,
+            MountingUser::Container(_) => Limit {
+                time: MAX_CONTAINER_TIME.saturating_sub(time),
+                ..OF_PRIVILEGED
             },
-            time,
-            ..OF_ANYONE
+            _ => Limit {
+                lines: OF_ANYONE
+                    .lines
+                    .min(MAX_USER_LINES.saturating_sub(lines + LINES_OF_OPENING)),
+                time: MAX_USER_TIME.saturating_sub(time),
+                ..OF_ANYONE
+            },
+        };
+        if limit.time.is_zero() {
+            limit.lines = 0;
         }
+        limit
     }
 
     pub(super) fn charge(&mut self, user: MountingUser, lines: usize, time: Duration) {
@@ -144,7 +152,8 @@ impl Processes {
         let map = self.proc().read(pid, "uid_map").ok();
         // A kernel without user namespaces has no such file. With CAP_SETUID, anyone can map all users in a new namespace.
         if map == self.proc().read("self", "uid_map").ok() && self.shares_users(pid) {
-            return MountingUser::Privileged;
+            let container = self.container_of(pid);
+            return container.map_or(MountingUser::Privileged, MountingUser::Container);
         }
         let map = map.unwrap_or_default();
         let fields = map.split(u8::is_ascii_whitespace);

@@ -27,7 +27,7 @@ use super::{
 const MAX_MOUNTS: usize = 1024;
 /// Most bytes of their paths.
 const MAX_PATH_BYTES: usize = 64 << 10;
-/// Most namespaces of one pod. Further ones are passed over.
+/// Most namespaces of one pod. Of one with more, which of them are its containers is not known.
 const MAX_NAMESPACES: usize = 64;
 /// Most processes of a namespace whose mounts are read: a process that has changed its root shows only what is below.
 const MAX_READS: usize = 16;
@@ -99,10 +99,10 @@ impl Processes {
                 continue;
             }
             let of_pod = namespaces.entry(read.uid.clone()).or_default();
-            let is_container = !mounts.is_empty() && *of_pod < MAX_NAMESPACES;
+            *of_pod += usize::from(!mounts.is_empty());
+            let is_container = !mounts.is_empty() && *of_pod <= MAX_NAMESPACES;
             seen.insert(namespace, is_container);
             if is_container {
-                *of_pod += 1;
                 let mut pids = std::mem::take(earlier);
                 pids.push(pid);
                 let uid = read.uid;
@@ -115,6 +115,7 @@ impl Processes {
                 found.insert(namespace, container);
             }
         }
+        found.retain(|_, found| namespaces[&found.uid] <= MAX_NAMESPACES);
         Ok(found.into_values().collect())
     }
 
@@ -128,7 +129,7 @@ impl Processes {
         let table = self.proc().open(pid, "mountinfo").ok()?;
         // Afterwards: a process can enter another user namespace, but cannot come back.
         let user = self.mounting_user(pid);
-        let limit = allowance.limit(user);
+        let limit = allowance.limit(&user);
         let mut mounts = NamespaceMounts {
             most_lines: limit.lines,
             ..NamespaceMounts::default()

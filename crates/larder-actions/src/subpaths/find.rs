@@ -74,17 +74,24 @@ fn without_deleted(root: &Path) -> (&Path, bool) {
     }
 }
 
-/// The mount with this number, and whether something is mounted on it.
+/// The mount with this number, and whether something is mounted on it, or it lies in one that is shared with other
+/// namespaces.
 pub(super) fn with_id(table: impl Read, id: u64) -> io::Result<(Option<MountRecord>, bool)> {
     let (mut found, mut is_covered) = (None, false);
+    let mut shared = BTreeSet::new();
     each_mount(table, |line| {
         if line.id == id {
             found = Some(MountRecord::of(line));
         }
         is_covered |= line.parent == id;
+        if line.is_shared {
+            shared.insert(line.id);
+        }
         ControlFlow::Continue(())
     })?;
-    Ok((found, is_covered))
+    let parent = found.as_ref().map(|found: &MountRecord| found.parent);
+    let is_shared = parent.is_some_and(|parent| shared.contains(&parent));
+    Ok((found, is_covered || is_shared))
 }
 
 /// Where mounts are in a container, by their paths in its specification.

@@ -401,7 +401,8 @@ impl Inside {
         self.unmount(old, &self.open_mount(old)?)
     }
 
-    /// Step 3: opens the root of a mount, if it is still the same in the same place, and nothing is on it.
+    /// Step 3: opens the root of a mount, if it is still the same in the same place, nothing is on it, and no other namespace
+    /// would see what is mounted there.
     pub(super) fn open_mount(&self, mount: &MountRecord) -> Result<OwnedFd, ReplaceError> {
         let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
         let path = &*mount.mount_point;

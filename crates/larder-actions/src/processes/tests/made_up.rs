@@ -401,6 +401,47 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
     assert_eq!(allowance.refused, stacks.len());
 }
 
+/// The same in a container without a user namespace, which its control groups name.
+#[test]
+fn container_does_not_delay_the_search_by_deep_mounts_and_hides_no_other() {
+    thread_local!(static RUN: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+    let clock = || {
+        RUN.set(RUN.get() + Duration::from_millis(10));
+        RUN.get()
+    };
+    let proc = with_stacks(&[(ALL_USERS, 4000); 20]);
+    for pid in 20..40 {
+        let group = format!("0::/pods/{}/{pid}\n", "a".repeat(64));
+        proc.write(&pid.to_string(), "cgroup", group.as_bytes());
+    }
+    let mut allowance = Allowance::default();
+    allowance.clock = clock;
+    let found = proc.processes().search_within(&mut allowance).unwrap();
+    let found: Vec<_> = found.iter().map(|found| &*found.pids).collect();
+    assert_eq!(found, [[10]]);
+    assert!(allowance.lines < 2000, "{} lines", allowance.lines);
+    assert_eq!(allowance.refused, 20);
+}
+
+/// A container of the pod may make any number that look like another one of it.
+#[test]
+fn of_a_pod_with_very_many_namespaces_none_is_taken_for_a_container() {
+    let proc = MadeUpProc::with(&[IMAGE, IN_CONTAINER].concat());
+    for pid in 20..83 {
+        proc.process(pid, 3, 1);
+        proc.enter(
+            pid,
+            u64::try_from(pid).unwrap(),
+            &[IMAGE, IN_CONTAINER].concat(),
+        );
+    }
+    let pod = pod("/etc/s", "/etc/c");
+    assert_eq!(mains(&proc.processes(), &pod).len(), 64);
+    proc.process(83, 3, 1);
+    proc.enter(83, 83, &[IMAGE, IN_CONTAINER].concat());
+    assert_eq!(mains(&proc.processes(), &pod), [0; 0]);
+}
+
 /// With CAP_SETUID, a container can map all users in a namespace that it makes.
 #[test]
 fn user_namespace_of_all_users_is_not_that_of_the_machine() {
