@@ -267,11 +267,14 @@ impl ServingWorker {
             if result.is_ok() {
                 self.work.parts[index].of_mode.stale_as_of = mark;
             }
+            let set = result.as_ref().ok().and_then(|done| done.set.clone());
             let swapped = self.record(plan, index, result);
-            if swapped && let PartKind::Volume(name, _) = &plan.parts[index].kind {
-                self.sub_paths
-                    .changed(name, self.changed_at.unwrap_or(began));
-                self.sub_paths.swapped(name, None);
+            if let PartKind::Volume(name, _) = &plan.parts[index].kind {
+                if swapped {
+                    self.sub_paths
+                        .changed(name, self.changed_at.unwrap_or(began));
+                }
+                self.sub_paths.written(name, set.as_deref(), swapped);
             }
             replaced |= swapped;
         }

@@ -383,6 +383,21 @@ async fn mount_over_it_is_a_reason_until_the_old_file_goes_and_takes_it_along() 
     assert_eq!(pod.web.mounts_at("/etc/app.conf").len(), 1);
 }
 
+// subpath S3: a process that may write to the volume has put it there
+#[tokio::test]
+async fn set_that_was_not_written_by_larder_is_not_shown() {
+    let Some(mut pod) = Pod::new() else { return };
+    pod.sub_paths.written("v", Some("..written".into()), true);
+    pod.write("two");
+    assert_eq!(pod.reason().await, "the volume has changed meanwhile");
+    assert_eq!(pod.sees(), "one");
+    assert!(pod.sub_paths.retry_at().is_some());
+    let written = fs::read_link(pod.node.volume("v").join("..data")).unwrap();
+    let written = written.to_str().unwrap().into();
+    pod.sub_paths.written("v", Some(written), false);
+    pod.check_live("two").await;
+}
+
 /// Replaces the parent of the mount point by a link and back, in a loop, and lists what is below the directory that the
 /// link leads to.
 const RACE: &str = r#"mkdir -p /etc/a /other; echo mine > /other/app.conf; mount --bind /other/app.conf /other/app.conf;

@@ -187,7 +187,7 @@ pub struct PodSubPaths {
 struct VolumeState {
     /// Whether it is to be looked at.
     is_due: bool,
-    /// The set that was verified.
+    /// The set that was written or verified.
     set: Option<SmolStr>,
     /// The arrival of the oldest change that a container does not see yet.
     changed: Option<Instant>,
@@ -232,10 +232,11 @@ impl PodSubPaths {
         }
     }
 
-    /// The volume has other content, which was verified in this set if one is given.
-    pub fn swapped(&mut self, volume: &str, set: Option<SmolStr>) {
+    /// The volume has its content in this set, if one is given, and is shown from no other: whoever may write to it could
+    /// have put one there. It is other content than before if it was `swapped`.
+    pub fn written(&mut self, volume: &str, set: Option<SmolStr>, swapped: bool) {
         if let Some(state) = self.volumes.get_mut(volume) {
-            state.is_due = true;
+            state.is_due |= swapped;
             state.set = set.or(state.set.take());
         }
     }

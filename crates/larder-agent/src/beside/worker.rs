@@ -400,7 +400,7 @@ impl BesideWorker {
                 if let Some((_, set)) = seen.place.as_ref().filter(|_| is_same)
                     && state.of_mode.verified_set.as_ref() != Some(set)
                 {
-                    self.sub_paths.swapped(volume, Some(set.as_str()));
+                    self.sub_paths.written(volume, Some(set.as_str()), true);
                     state.of_mode.verified_set = Some(set.clone());
                 }
                 if name.is_none() {

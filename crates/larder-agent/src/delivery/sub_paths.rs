@@ -78,10 +78,10 @@ impl SubPaths {
         }
     }
 
-    /// The volume has other content, verified in this set if one is given.
-    pub(crate) fn swapped(&mut self, volume: &str, set: Option<&str>) {
+    /// The volume has its content in this set, if one is given: other content than before if it was `swapped`.
+    pub(crate) fn written(&mut self, volume: &str, set: Option<&str>, swapped: bool) {
         if let Some(pod) = &mut self.pod {
-            pod.swapped(volume, set.map(SmolStr::new));
+            pod.written(volume, set.map(SmolStr::new), swapped);
         }
     }
 

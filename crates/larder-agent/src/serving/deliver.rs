@@ -58,6 +58,8 @@ pub(super) struct Delivered {
     pub(super) swapped: bool,
     /// Number of its files or variables.
     pub(super) files: usize,
+    /// The set of a volume.
+    pub(super) set: Option<String>,
 }
 
 /// A part could not be delivered.
@@ -218,6 +220,7 @@ impl Job {
         Ok(Delivered {
             swapped: set_up.written.swapped,
             files: projection.payload.len(),
+            set: Some(set_up.set),
         })
     }
 
@@ -258,6 +261,7 @@ impl Job {
         Ok(Delivered {
             swapped,
             files: variables.len(),
+            set: None,
         })
     }
 

@@ -56,7 +56,7 @@ impl ServingWorker {
                 }
                 state.files = delivered.files;
                 state.delivery.update(Phase::Delivered, "", now);
-                let Delivered { swapped, files } = *delivered;
+                let Delivered { swapped, files, .. } = *delivered;
                 if was == Phase::Failing {
                     info!(%pod, part = part.kind.to_string(), "delivered after a failure");
                 } else if swapped && seen && matches!(part.kind, PartKind::Volume(..)) {

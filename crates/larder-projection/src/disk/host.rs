@@ -70,6 +70,8 @@ pub struct SetUp {
     pub path: PathBuf,
     /// The content that was written.
     pub written: Written,
+    /// The name of the set that has it: whoever may write to the volume could lead `..data` elsewhere.
+    pub set: String,
 }
 
 /// A pod that has volumes on disk.
@@ -230,8 +232,8 @@ impl VolumeHost {
             // The error names the failed operation; what cannot be removed now is set up again or torn down later.
             let _ = tear_down(&pod, volume.kind, name);
         }
-        let written = filled?;
-        Ok(SetUp { path, written })
+        let (written, set) = filled?;
+        Ok(SetUp { path, written, set })
     }
 
     /// Tears a volume down: unmounts it, and removes it with its marker. A missing volume is no error.
@@ -470,7 +472,7 @@ fn fill(
     volume: &PodVolume<'_>,
     payload: &Payload<'_>,
     now: Timestamp,
-) -> Result<Written, DiskError> {
+) -> Result<(Written, String), DiskError> {
     let group = Group(volume.fs_group);
     let mode = volume.kind.root_mode() | volume.fs_group.map_or(0, |_| GROUP_ROOT);
     // Step 3
@@ -482,9 +484,9 @@ fn fill(
     // Step 4
     let writer = AtomicWriter::over(directory, group);
     // The name of a set need not be secret, only rarely taken.
-    let mut written = writer.write(payload, now, &mut fastrand::Rng::new())?;
+    let (mut written, set) = writer.write_set(payload, now, &mut fastrand::Rng::new())?;
     written.not_owned += usize::from(!owned);
-    Ok(written)
+    Ok((written, set))
 }
 
 fn tear_down(pod: &Directory, kind: VolumeKind, name: &str) -> Result<(), DiskError> {

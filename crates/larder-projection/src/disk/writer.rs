@@ -148,20 +148,30 @@ impl AtomicWriter {
         now: Timestamp,
         random: &mut fastrand::Rng,
     ) -> Result<Written, DiskError> {
-        let (written, replaced) = self.first_steps(payload, now, random)?;
+        Ok(self.write_set(payload, now, random)?.0)
+    }
+
+    /// The same; also returns the name of the set that has the payload.
+    pub(super) fn write_set(
+        &self,
+        payload: &Payload<'_>,
+        now: Timestamp,
+        random: &mut fastrand::Rng,
+    ) -> Result<(Written, String), DiskError> {
+        let (written, set, replaced) = self.first_steps(payload, now, random)?;
         if let Some(old) = replaced {
             self.remove_old(old)?;
         }
-        Ok(written)
+        Ok((written, set))
     }
 
-    /// Does steps 1 to 11, and returns the set that step 12 removes. After a late failure, it has done step 12 too.
+    /// Does steps 1 to 11, and returns the name of the set, and the one that step 12 removes. After a late failure, it has done step 12 too.
     fn first_steps(
         &self,
         payload: &Payload<'_>,
         now: Timestamp,
         random: &mut fastrand::Rng,
-    ) -> Result<(Written, Option<Set>), DiskError> {
+    ) -> Result<(Written, String, Option<Set>), DiskError> {
         // Step 1
         let plan = Plan::of(payload)?;
         // Step 2
@@ -173,6 +183,7 @@ impl AtomicWriter {
             writer: self,
             plan: &plan,
             written: Written::default(),
+            set: String::new(),
             late: Ok(()),
         };
         // Step 4
@@ -185,6 +196,7 @@ impl AtomicWriter {
         let replaced = match (comparison, current) {
             (Comparison::Same { misowned }, Some(set)) => {
                 pass.correct_owners(&set, &misowned);
+                pass.set = set.name;
                 None
             }
             (_, current) => {
@@ -200,7 +212,7 @@ impl AtomicWriter {
             let _ = replaced.map(|old| self.remove_old(old));
             return Err(failure);
         }
-        Ok((pass.written, replaced))
+        Ok((pass.written, pass.set, replaced))
     }
 
     /// Step 12.

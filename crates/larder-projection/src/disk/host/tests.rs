@@ -275,6 +275,10 @@ fn volumes_are_found_again_and_leave_nothing() {
         .set_up(&config("cfg"), &files([("a", "1")]), noon())
         .unwrap();
     assert_eq!(again.written, Written::default());
+    assert_eq!(
+        fs::read_link(again.path.join("..data")).unwrap(),
+        Path::new(&again.set)
+    );
 
     host.tear_down("u1", VolumeKind::ConfigMap, "cfg").unwrap();
     host.tear_down("u1", VolumeKind::ConfigMap, "cfg").unwrap();

@@ -21,6 +21,8 @@ pub(super) struct Pass<'p> {
     pub(super) writer: &'p AtomicWriter,
     pub(super) plan: &'p Plan<'p>,
     pub(super) written: Written,
+    /// The name of the set that has the payload.
+    pub(super) set: String,
     /// The first failure of a step that keeps no other from being done.
     pub(super) late: Result<(), DiskError>,
 }
@@ -89,6 +91,7 @@ impl Pass<'_> {
             let _ = sys::remove_file(volume, DATA_TMP);
             let _ = tree::remove_dir_all(volume, set.name.as_bytes());
         }
+        self.set = set.name;
         published
     }
 
