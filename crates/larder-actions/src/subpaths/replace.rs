@@ -309,23 +309,6 @@ impl Inside {
         Ok((record, file))
     }
 
-    /// Checks that `path`, with links followed, leads to this mount: what is mounted there is what the container sees.
-    pub(super) fn leads_to(&self, path: &Path, mount: &MountRecord) -> Result<(), ReplaceError> {
-        let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
-        let flags = OFlags::PATH | OFlags::CLOEXEC;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let lookup = |resolve| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve);
-        let found = match lookup(resolve | ResolveFlags::CACHED) {
-            // A link on the way is not at hand.
-            Err(Errno::AGAIN) => lookup(resolve),
-            found => found,
-        };
-        let id = found.ok().and_then(|found| mount_id(&found).ok());
-        (id == Some(mount.id))
-            .then_some(())
-            .ok_or(ReplaceError::Changed)
-    }
-
     /// Steps 3 to 5: replaces `old` by `new`, a mount that is attached nowhere. `false`: it shows the same file already.
     pub(super) fn replace(
         &self,
@@ -458,6 +441,24 @@ impl Inside {
         }
         Ok(label)
     }
+}
+
+/// Checks that in the namespace of this thread `path`, with links followed, leads to this mount: what is mounted there is
+/// what the container sees.
+pub(super) fn check_leads_to(path: &Path, mount: &MountRecord) -> Result<(), ReplaceError> {
+    let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let lookup = |resolve| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve);
+    let found = match lookup(resolve | ResolveFlags::CACHED) {
+        // A link on the way is not at hand.
+        Err(Errno::AGAIN) => lookup(resolve),
+        found => found,
+    };
+    let id = found.ok().and_then(|found| mount_id(&found).ok());
+    (id == Some(mount.id))
+        .then_some(())
+        .ok_or(ReplaceError::Changed)
 }
 
 fn fd_path(file: &OwnedFd) -> String {

@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
-    replace::{Bounds, Inside, ReplaceError, Stage, enforces_labels, failed},
+    replace::{Bounds, Inside, ReplaceError, Stage, check_leads_to, enforces_labels, failed},
     source::Source,
 };
 use crate::{
@@ -330,8 +330,9 @@ impl PodSubPaths {
                         let looking = Arc::new(());
                         let hanging = Arc::downgrade(&looking);
                         let look = move || {
-                            let _looking = looking;
-                            job.run()
+                            let result = job.run();
+                            drop(looking);
+                            result
                         };
                         let looked = run_apart(LOOK, look).await;
                         if looked.is_none() {
@@ -559,7 +560,7 @@ impl Job {
         };
         let path = Path::new(&*wanted.mount_path);
         if found.set == Some(source.set) && !found.is_deleted {
-            let shows = |inside: &Inside| inside.leads_to(path, &found.record);
+            let shows = |_: &Inside| check_leads_to(path, &found.record);
             return Ok(Inside::run(namespace.as_fd(), bounds, shows).map(|()| false)?);
         }
         // It is never writable, whatever the old one is.
@@ -570,7 +571,7 @@ impl Job {
         }
         let enforces = (self.node.enforces_labels)();
         let replace = |inside: &Inside| {
-            inside.leads_to(path, &found.record)?;
+            check_leads_to(path, &found.record)?;
             inside.replace(&found.record, &new, enforces)
         };
         Ok(Inside::run(namespace.as_fd(), bounds, replace)?)
