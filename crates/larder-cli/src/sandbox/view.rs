@@ -20,7 +20,10 @@ use std::{
     io::{self, ErrorKind},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::fs::{MetadataExt, PermissionsExt, chown, symlink},
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{MetadataExt, PermissionsExt, chown, symlink},
+        },
     },
     path::{Component, Path, PathBuf},
 };
@@ -29,7 +32,7 @@ use anyhow::{Context as _, bail};
 use larder_actions::processes::unescaped;
 use larder_projection::BindOptions;
 use rustix::{
-    fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstatvfs, open, openat2},
+    fs::{Mode, OFlags, ResolveFlags, StatVfsMountFlags, fstat, fstatvfs, open, openat2},
     io::Errno,
     mount::{MountFlags, UnmountFlags, mount, mount_bind_recursive, mount_remount, unmount},
     process::{chdir, pivot_root},
@@ -282,7 +285,11 @@ struct Opened {
 fn opened(path: &Path) -> io::Result<Opened> {
     let file = open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let link = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-    if fs::read_link(&link)? != path {
+    let found = fs::read_link(&link)?;
+    // What is mounted there was removed, as the old file behind a `subPath`.
+    let removed = found.as_os_str().as_bytes().strip_suffix(b" (deleted)");
+    let is_removed = removed == Some(path.as_os_str().as_bytes()) && fstat(&file)?.st_nlink == 0;
+    if found != path && !is_removed {
         return Err(io::Error::other("another user has replaced a directory"));
     }
     Ok(Opened { link, file })

@@ -12,7 +12,7 @@ use std::{
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 
-use crate::Desk;
+use crate::{Desk, Run};
 
 /// A pod with a volume on `/larder-test/config`, one key of it on `/etc/larder-test/key`, and a Secret below a link of
 /// most systems.
@@ -760,6 +760,22 @@ fn read_only_root_leaves_only_volumes_writable() {
             assert_eq!(printed, "kept\ndevice\n", "{context} {caller:?}");
         }
     }
+}
+
+/// As the kubelet leaves one behind a `subPath`, when the object has changed.
+#[test]
+fn mount_of_a_removed_file_is_no_obstacle_to_a_read_only_root() {
+    if !may_mount() {
+        return;
+    }
+    let desk = secured("{readOnlyRootFilesystem: true}");
+    let script =
+        "touch old new; mount --bind old new; rm old; exec \"$0\" exec -f app.yaml -- true";
+    let mut command = Command::new("unshare");
+    command.args(if geteuid().is_root() { "-m" } else { "-rm" }.split(' '));
+    command.args(["sh", "-c", script, env!("CARGO_BIN_EXE_larder")]);
+    let run = Run::from(command.current_dir(desk.path()).output().unwrap());
+    assert_eq!((run.code, &*run.stderr), (0, ""), "{run:?}");
 }
 
 #[test]
