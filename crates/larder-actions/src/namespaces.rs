@@ -40,9 +40,9 @@ fn start(work: Work) {
     let _ = thread::Builder::new().spawn(work);
 }
 
-/// Runs `work` on a thread that the one kept apart starts, or, without that, this one. `None` if it panics, or has not ended
-/// after `limit`: whoever is in a mount namespace can make the kernel wait there for ever. The end of the process waits
-/// for no such thread.
+/// Runs `work` on a new thread, which the one kept apart starts if there is one. `None` if it panics, or has not ended
+/// after `limit`: a process in a mount namespace can make the kernel wait there indefinitely. Shutdown does not wait for
+/// these threads.
 pub(crate) async fn run_apart<T: Send + 'static>(
     limit: Duration,
     work: impl FnOnce() -> T + Send + 'static,

@@ -85,7 +85,7 @@ pub(crate) struct ManifestDir {
     stamps: BTreeMap<PathBuf, Stamp>,
     /// Files that have lost an object, with their state and the time of the loss.
     doubts: BTreeMap<PathBuf, (Stamp, Instant)>,
-    /// Files that were written and have not been closed since, as far as the kernel has told.
+    /// Files that, by the kernel's notices, are still open for writing.
     being_written: BTreeSet<PathBuf>,
     schedule: ReadSchedule,
     watch: DirectoryWatch,

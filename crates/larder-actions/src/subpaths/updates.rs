@@ -232,8 +232,8 @@ impl PodSubPaths {
         }
     }
 
-    /// The volume has its content in this set, if one is given, and is shown from no other: whoever may write to it could
-    /// have put one there. It is other content than before if it was `swapped`.
+    /// Notes the set that holds the volume's content, if it is known. Containers are shown that set only, since anyone who
+    /// can write to the volume can add another one. `swapped`: the content has changed.
     pub fn written(&mut self, volume: &str, set: Option<SmolStr>, swapped: bool) {
         if let Some(state) = self.volumes.get_mut(volume) {
             state.is_due |= swapped;

@@ -12,7 +12,9 @@ use crate::output::escaped;
 const MAX_VALUE: usize = 60;
 /// Most bytes of a text that is shown in full.
 const MAX_TEXT: usize = 64 << 10;
-/// Most missing keys that are named on one line.
+/// Most missing objects that get a hint, which looks at all objects or at all keys of one.
+const MAX_HINTS: usize = 20;
+/// Most missing keys that are named on one line, and that get a hint.
 const MAX_KEYS: usize = 4;
 
 /// A value in quotes, on one line, cut when it is long, with everything escaped that a terminal may act on.
@@ -168,16 +170,18 @@ pub(crate) fn mount_source(mount: &Mount<'_>) -> String {
     what
 }
 
-/// What is missing, one line for each object: the object itself, or keys of it. Each with the first hint at one of them.
+/// What is missing, one line for each object: the object itself, or keys of it. Each of the first ones with the first
+/// hint at one of them.
 pub(crate) fn absent(
     all: &[Absent<'_>],
     hint: impl Fn(&Absent<'_>) -> String,
 ) -> Vec<(String, String)> {
     let mut objects: IndexMap<(Kind, &str), (IndexSet<&str>, String)> = IndexMap::new();
     for absent in all {
+        let has_hint = objects.len() < MAX_HINTS;
         let (keys, first_hint) = objects.entry((absent.kind, absent.name)).or_default();
         keys.extend(absent.key);
-        if first_hint.is_empty() {
+        if has_hint && first_hint.is_empty() && keys.len() <= MAX_KEYS {
             *first_hint = hint(absent);
         }
     }

@@ -378,20 +378,21 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_stacked_mounts() {
     assert_eq!(allowance.refused, stacks.len());
 }
 
+/// Every look at the clock is 10 ms after the one before.
+fn slow_clock() -> Duration {
+    thread_local!(static RUN: Cell<Duration> = const { Cell::new(Duration::ZERO) });
+    RUN.set(RUN.get() + Duration::from_millis(10));
+    RUN.get()
+}
+
 /// Mounts on top of a deep stack: the kernel takes long for each line.
 #[test]
 fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
-    thread_local!(static RUN: Cell<Duration> = const { Cell::new(Duration::ZERO) });
-    // Every look at the clock is 10 ms after the one before.
-    let clock = || {
-        RUN.set(RUN.get() + Duration::from_millis(10));
-        RUN.get()
-    };
     let stacks = [("0 1234 1\n", 4000); 20];
     let proc = with_stacks(&stacks);
     proc.write("10", "uid_map", b"0 1235 1\n");
     let mut allowance = Allowance::default();
-    allowance.clock = clock;
+    allowance.clock = slow_clock;
     let found = proc.processes().search_within(&mut allowance).unwrap();
     assert_eq!(
         found.iter().map(|found| &*found.pids).collect::<Vec<_>>(),
@@ -404,18 +405,13 @@ fn user_with_a_user_namespace_does_not_delay_the_search_by_deep_mounts() {
 /// The same in a container without a user namespace, which its control groups name.
 #[test]
 fn container_does_not_delay_the_search_by_deep_mounts_and_hides_no_other() {
-    thread_local!(static RUN: Cell<Duration> = const { Cell::new(Duration::ZERO) });
-    let clock = || {
-        RUN.set(RUN.get() + Duration::from_millis(10));
-        RUN.get()
-    };
     let proc = with_stacks(&[(ALL_USERS, 4000); 20]);
     for pid in 20..40 {
         let group = format!("0::/pods/{}/{pid}\n", "a".repeat(64));
         proc.write(&pid.to_string(), "cgroup", group.as_bytes());
     }
     let mut allowance = Allowance::default();
-    allowance.clock = clock;
+    allowance.clock = slow_clock;
     let found = proc.processes().search_within(&mut allowance).unwrap();
     let found: Vec<_> = found.iter().map(|found| &*found.pids).collect();
     assert_eq!(found, [[10]]);

@@ -216,7 +216,7 @@ impl Repository {
             .env("GIT_OPTIONAL_LOCKS", "0")
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
-            // It may be more than a pipe holds, and nobody reads it.
+            // Unread messages would fill a pipe and block git.
             .stderr(Stdio::null())
             .stdout(Stdio::piped());
         git
