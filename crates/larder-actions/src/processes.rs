@@ -53,13 +53,6 @@ use std::{
 use smol_str::SmolStr;
 use tokio::task::spawn_blocking;
 
-pub(crate) use self::{
-    allowance::OF_PRIVILEGED,
-    mount_table::{MountLine, below, each_mount},
-    pod_mounts::normalized,
-    search::NamespaceMounts,
-    volume_places::{Shown, VolumePlaces},
-};
 use self::{
     allowance::Refusals,
     proc_directory::{ProcDirectory, number},
@@ -72,6 +65,12 @@ pub use self::{
     mount_table::unescaped,
     open::{OpenProcess, SignalProcessError},
     pod_mounts::{ContainerMounts, PodMounts},
+};
+pub(crate) use self::{
+    mount_table::{MountLine, below, each_mount},
+    pod_mounts::normalized,
+    search::NamespaceMounts,
+    volume_places::{Shown, VolumePlaces},
 };
 
 /// A running container of a pod.

@@ -16,7 +16,7 @@ mod updates;
 
 use std::{os::fd::BorrowedFd, path::Path};
 
-use self::replace::{Bounds, Inside, open_source};
+use self::replace::{Inside, deadline, open_source};
 pub use self::{
     find::WantedMount,
     replace::{FileId, ReplaceError, Stage},
@@ -39,14 +39,12 @@ pub fn replace_at(
     old: FileId,
     source: &Path,
 ) -> Result<(), ReplaceError> {
-    let bounds = Bounds::of_look();
-    let record = Inside::run(mounts, bounds, |inside| match inside.mount_at(target)? {
+    let until = deadline();
+    let record = Inside::run(mounts, until, |inside| match inside.mount_at(target)? {
         (record, file) if file == old => Ok(record),
         _ => Err(ReplaceError::Changed),
     })?;
     let new = stage.mount_of(&open_source(source)?, record.flags)?;
-    Inside::run(mounts, bounds, |inside| {
-        inside.replace(&record, &new, false)
-    })?;
+    Inside::run(mounts, until, |inside| inside.replace(&record, &new, false))?;
     Ok(())
 }

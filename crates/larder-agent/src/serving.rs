@@ -19,6 +19,7 @@ use std::{mem, path::Path, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
+use larder_actions::subpaths::PodSubPaths;
 use larder_hooks::Observer;
 use larder_kubelet::backoff::RETRY;
 use larder_objects::chain;
@@ -34,7 +35,7 @@ use crate::{
     delivery::{
         inbox::DesiredState,
         plan::{PartKind, PodPlan},
-        sub_paths::SubPaths,
+        sub_paths,
         worker::{DeliveryNode, PodWork, WorkerFactory, WorkerSeat},
     },
     status::Phase,
@@ -98,7 +99,7 @@ struct ServingWorker {
     observed: Option<Arc<PodHooks>>,
     /// Delay and time of the next attempt to tear the volumes down; `None` once they are torn down.
     teardown: Option<(Backoff, Instant)>,
-    sub_paths: SubPaths,
+    sub_paths: PodSubPaths,
 }
 
 impl ServingWorker {
@@ -110,7 +111,7 @@ impl ServingWorker {
             tidying: Tidying::default(),
             observed: None,
             teardown: None,
-            sub_paths: SubPaths::default(),
+            sub_paths: PodSubPaths::new(RETRY),
         }
     }
 
@@ -146,7 +147,7 @@ impl ServingWorker {
             Some(DesiredState::Serve(plan)) => {
                 self.teardown = None;
                 if self.work.set_plan(&plan) {
-                    self.sub_paths = SubPaths::default();
+                    self.sub_paths = PodSubPaths::new(RETRY);
                 }
                 self.tidying.due = true;
             }
@@ -198,7 +199,7 @@ impl ServingWorker {
         self.tidying.due |= is_time(&mut self.tidying.retry_at);
         if !self.is_due() || !self.write_limiter.wait(now).is_zero() {
             if self.sub_paths.retry_at().is_some_and(|at| at <= now) {
-                self.sub_paths.update(&self.work.node, plan).await;
+                sub_paths::update(&mut self.sub_paths, &self.work.node, plan).await;
                 self.publish(plan);
             }
             return;
@@ -257,7 +258,7 @@ impl ServingWorker {
         };
         let report = blocking(move || job.run()).await;
         for (volume, wanted) in report.sub_paths {
-            self.sub_paths.add(&volume, wanted);
+            self.sub_paths.add_mounts(&volume, wanted);
         }
         if let Some(failure) = report.tidied {
             self.record_tidying(failure);
@@ -278,7 +279,7 @@ impl ServingWorker {
             }
             replaced |= swapped;
         }
-        self.sub_paths.update(&self.work.node, plan).await;
+        sub_paths::update(&mut self.sub_paths, &self.work.node, plan).await;
         if let Some(observer) = report.observer {
             observer.finish();
         }

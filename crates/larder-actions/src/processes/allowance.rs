@@ -20,9 +20,9 @@ use super::{ContainerId, Processes, proc_directory::number};
 
 /// How much is read of one namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub(super) struct Limit {
     pub(super) lines: usize,
-    pub(crate) bytes: u64,
+    pub(super) bytes: u64,
     pub(super) time: Duration,
 }
 
@@ -33,7 +33,7 @@ pub(super) const OF_ANYONE: Limit = Limit {
     time: MAX_USER_TIME,
 };
 /// Containers may be copies of the machine, whose namespace has the mounts of all others.
-pub(crate) const OF_PRIVILEGED: Limit = Limit {
+pub(super) const OF_PRIVILEGED: Limit = Limit {
     lines: 64 << 10,
     bytes: 16 << 20,
     time: Duration::MAX,

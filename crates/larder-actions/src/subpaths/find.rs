@@ -6,8 +6,8 @@
 //!
 //! Invariants:
 //! 1. Nothing is found in a namespace that shows the agent's directory, or files of another pod.
-//! 2. A mount that something is mounted on, that appears elsewhere, or of which there are more than the pod asks for, is
-//!    left alone.
+//! 2. A mount that its path in the specification does not lead to, that something is mounted on, that appears elsewhere,
+//!    or of which there are more than the pod asks for, is left alone.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -94,9 +94,6 @@ pub(super) fn with_id(table: impl Read, id: u64) -> io::Result<(Option<MountReco
     Ok((found, is_covered || is_shared))
 }
 
-/// Where mounts are in a container, by their paths in its specification.
-pub(super) type MountPoints = BTreeMap<SmolStr, PathBuf>;
-
 /// A mount with `subPath` in the specification of a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WantedMount {
@@ -133,9 +130,9 @@ impl WantedMount {
         })
     }
 
-    /// Identifies the mount among those of its container.
-    pub(super) fn place(&self) -> (&str, &str, &Path) {
-        (&self.mount_path, &self.volume, &self.path)
+    /// Volume and path of what is mounted.
+    fn file(&self) -> (&str, &Path) {
+        (&self.volume, &self.path)
     }
 }
 
@@ -146,7 +143,7 @@ pub(super) enum Obstacle {
     #[error("the container sees the directory of larder's volumes, or those of other pods")]
     Foreign,
     /// There is none.
-    #[error("the container has no such mount: it has unmounted or covered it")]
+    #[error("the container has no such mount there: it has unmounted, moved or covered it")]
     Missing,
     /// There are too many.
     #[error("the container has mounted the file more than once")]
@@ -157,9 +154,6 @@ pub(super) enum Obstacle {
     /// The mount of an earlier attempt is still on the new one.
     #[error("the earlier mount could not be removed from it")]
     LeftOver,
-    /// It is elsewhere than before.
-    #[error("the container has moved the mount")]
-    Moved,
     /// A new mount would appear in other namespaces.
     #[error("it lies in a mount that is shared with other namespaces")]
     Shared,
@@ -177,12 +171,8 @@ pub(super) struct VolumeMount {
     pub(super) set: Option<SmolStr>,
     path: PathBuf,
     pub(super) is_deleted: bool,
-    /// The number of mounts on it.
-    children: usize,
-    /// Why it is left alone, even if nothing is mounted on it.
-    obstacle: Option<Obstacle>,
-    /// An earlier attempt has ended before it had unmounted this one: a mount of another set is beneath.
-    pub(super) is_left_over: bool,
+    /// Why it is left alone.
+    pub(super) obstacle: Option<Obstacle>,
 }
 
 impl VolumeMount {
@@ -201,35 +191,27 @@ impl VolumeMount {
             set,
             path: path.to_owned(),
             is_deleted,
-            children: 0,
             obstacle: line
                 .options
                 .ends_with(b",idmapped")
                 .then_some(Obstacle::MapsUsers),
-            is_left_over: false,
         })
     }
 
+    /// Volume and path of what is mounted.
+    fn file(&self) -> (&str, &Path) {
+        (&self.volume, &self.path)
+    }
+
     pub(super) fn is_alike(&self, wanted: &WantedMount) -> bool {
-        self.volume == wanted.volume && self.path == wanted.path
+        self.file() == wanted.file()
     }
 
-    /// Whether it is mounted on `lower`, a mount of the same path of another set in the same place.
-    fn is_over(&self, lower: &Self) -> bool {
-        self.record.parent == lower.record.id
-            && self.record.mount_point == lower.record.mount_point
-            && (&self.volume, &self.path) == (&lower.volume, &lower.path)
+    /// Whether it is of the same path of another set as `lower`, in the same place.
+    fn is_other_set_of(&self, lower: &Self) -> bool {
+        self.record.mount_point == lower.record.mount_point
+            && self.file() == lower.file()
             && self.record.root != lower.record.root
-            && lower.children == 1
-    }
-
-    fn unless_hindered(&self) -> Result<&Self, Obstacle> {
-        let covered = (self.children > 0).then_some(Obstacle::Covered);
-        let left_over = self.is_left_over.then_some(Obstacle::LeftOver);
-        covered
-            .or(left_over)
-            .or(self.obstacle)
-            .map_or(Ok(self), Err)
     }
 }
 
@@ -262,74 +244,61 @@ pub(super) fn volume_mounts<R: Read>(
         return Ok(Err(Obstacle::Foreign));
     }
     let parents: BTreeSet<_> = found.values().map(|mount| mount.record.parent).collect();
-    let mut shared = BTreeSet::new();
+    let (mut children, mut shared) = (BTreeMap::new(), BTreeSet::new());
     each_mount(open()?, |line| {
-        if let Some(parent) = found.get_mut(&line.parent) {
-            parent.children += 1;
+        if found.contains_key(&line.parent) {
+            *children.entry(line.parent).or_insert(0) += 1;
         }
         if line.is_shared && parents.contains(&line.id) {
             shared.insert(line.id);
         }
         ControlFlow::Continue(())
     })?;
-    let mut mounts: Vec<_> = found.into_values().collect();
-    let (all, mut lower) = (mounts.clone(), Vec::new());
-    for mount in &mut mounts {
-        if shared.contains(&mount.record.parent) {
-            mount.obstacle = Some(Obstacle::Shared);
-        }
-        if let Some(under) = all.iter().find(|under| mount.is_over(under)) {
-            mount.is_left_over = true;
-            lower.push(under.record.id);
-        }
+    // An earlier attempt has ended before it had unmounted the upper one.
+    let stacked = found.values().filter_map(|upper| {
+        let (id, lower) = (upper.record.parent, found.get(&upper.record.parent)?);
+        (children[&id] == 1 && upper.is_other_set_of(lower)).then_some((upper.record.id, id))
+    });
+    let (upper, lower): (BTreeSet<_>, BTreeSet<_>) = stacked.unzip();
+    found.retain(|id, _| !lower.contains(id));
+    for (id, mount) in &mut found {
+        let covered = children.contains_key(id).then_some(Obstacle::Covered);
+        let left_over = upper.contains(id).then_some(Obstacle::LeftOver);
+        let is_shared = shared.contains(&mount.record.parent);
+        let shared = is_shared.then_some(Obstacle::Shared);
+        mount.obstacle = covered.or(left_over).or(shared).or(mount.obstacle);
     }
-    mounts.retain(|mount| !lower.contains(&mount.record.id));
-    Ok(Ok(mounts))
+    Ok(Ok(found.into_values().collect()))
 }
 
 /// Picks the mounts of a container: for each of `wanted`, in their order, the one that it is, or why none is touched.
-/// `known` has the mount points of an earlier look at the same container.
-pub(super) fn pick<'m>(
-    mounts: &'m [VolumeMount],
-    wanted: &[&WantedMount],
-    known: &MountPoints,
-) -> Vec<Result<&'m VolumeMount, Obstacle>> {
-    let mut files: BTreeMap<_, (Vec<usize>, Vec<&VolumeMount>)> = BTreeMap::new();
-    for (number, one) in wanted.iter().enumerate() {
-        let file = files.entry((&one.volume, &one.path)).or_default();
-        file.0.push(number);
+/// With each goes the number of the mount that its path leads to.
+pub(super) fn pick(
+    mounts: &[VolumeMount],
+    wanted: &[(&WantedMount, Option<u64>)],
+) -> Vec<Result<VolumeMount, Obstacle>> {
+    let mut files: BTreeMap<_, (BTreeSet<&str>, Vec<&VolumeMount>)> = BTreeMap::new();
+    for (one, _) in wanted {
+        let (asked, _) = files.entry(one.file()).or_default();
+        asked.insert(&one.mount_path);
     }
     for mount in mounts {
-        if let Some((_, shown)) = files.get_mut(&(&mount.volume, &mount.path)) {
+        if let Some((_, shown)) = files.get_mut(&mount.file()) {
             shown.push(mount);
         }
     }
-    // The mount point that the specification or an earlier look names, unless it was reached through a link.
-    let place = |number: &usize| {
-        let path = &wanted[*number].mount_path;
-        let known = known.get(path).cloned();
-        known.unwrap_or_else(|| normalized(Path::new(path)))
-    };
-    let mut picked = vec![Err(Obstacle::Missing); wanted.len()];
-    for (asked, shown) in files.into_values() {
-        let places: BTreeSet<_> = asked.iter().map(place).collect();
-        let at = |mount: &&'m VolumeMount| (&*mount.record.mount_point, *mount);
-        let in_place: BTreeMap<_, _> = shown.iter().rev().map(at).collect();
-        let elsewhere = |mount: &&&VolumeMount| !places.contains(&mount.record.mount_point);
-        let mut others = shown.iter().filter(elsewhere);
-        for number in asked.iter().copied() {
-            picked[number] = match in_place.get(&*place(&number)) {
-                _ if shown.len() > asked.len() => Err(Obstacle::Several),
-                Some(mount) => mount.unless_hindered(),
-                None => match others.next() {
-                    None => Err(Obstacle::Missing),
-                    Some(_) if known.contains_key(&wanted[number].mount_path) => {
-                        Err(Obstacle::Moved)
-                    }
-                    Some(mount) => mount.unless_hindered(),
-                },
-            };
+    let picked = wanted.iter().map(|(one, leads_to)| {
+        let (asked, shown) = &files[&one.file()];
+        if shown.len() > asked.len() {
+            return Err(Obstacle::Several);
         }
-    }
-    picked
+        let is_there = |mount: &&&VolumeMount| Some(mount.record.id) == *leads_to;
+        let is_covered = |mount: &&VolumeMount| mount.obstacle == Some(Obstacle::Covered);
+        match shown.iter().find(is_there) {
+            Some(mount) => mount.obstacle.map_or_else(|| Ok((*mount).clone()), Err),
+            None if shown.iter().any(is_covered) => Err(Obstacle::Covered),
+            None => Err(Obstacle::Missing),
+        }
+    });
+    picked.collect()
 }

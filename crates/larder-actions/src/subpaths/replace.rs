@@ -29,7 +29,7 @@ use std::{
 
 use parking_lot::Mutex;
 use rustix::{
-    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatVfsMountFlags, StatxFlags},
+    fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, statvfs},
     io::Errno,
     mount::{
         MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount,
@@ -42,10 +42,7 @@ use rustix::{
 use tokio::time::Instant;
 
 use super::find::{MountRecord, with_id};
-use crate::{
-    namespaces::{in_thread, unshare},
-    processes::OF_PRIVILEGED,
-};
+use crate::namespaces::{in_thread, unshare};
 
 /// How often a lookup is made again that the kernel did not finish because something was mounted or renamed meanwhile.
 const LOOKUPS: usize = 100;
@@ -172,18 +169,10 @@ impl Stage {
             let attach = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
             move_mount(&clone, c"", CWD, place, attach)?;
             let finish = || {
-                let mut flags = MountFlags::BIND | flags;
                 // A mount keeps what forbids more, which a user namespace may not drop.
-                let kept = rustix::fs::statvfs(place)?.f_flag;
-                for (has, keep) in [
-                    (StatVfsMountFlags::RDONLY, MountFlags::RDONLY),
-                    (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),
-                    (StatVfsMountFlags::NODEV, MountFlags::NODEV),
-                    (StatVfsMountFlags::NOEXEC, MountFlags::NOEXEC),
-                ] {
-                    flags.set(keep, flags.contains(keep) || kept.contains(has));
-                }
-                mount_remount(place, flags, c"")?;
+                let kept = u32::try_from(statvfs(place)?.f_flag.bits()).unwrap_or_default();
+                let kept = MountFlags::from_bits_retain(kept) & SAME_BITS;
+                mount_remount(place, MountFlags::BIND | flags | kept, c"")?;
                 mount_change(place, MountPropagationFlags::PRIVATE)?;
                 open_tree(CWD, place, CLONE)
             };
@@ -216,6 +205,12 @@ impl Stage {
     }
 }
 
+/// Flags that statvfs(3) reports with the bits that mount(2) takes.
+const SAME_BITS: MountFlags = MountFlags::RDONLY
+    .union(MountFlags::NOSUID)
+    .union(MountFlags::NODEV)
+    .union(MountFlags::NOEXEC);
+
 const CLONE: OpenTreeFlags = OpenTreeFlags::OPEN_TREE_CLONE.union(OpenTreeFlags::OPEN_TREE_CLOEXEC);
 
 /// Opens a file or directory to be mounted.
@@ -227,34 +222,20 @@ fn open(path: impl Arg, flags: OFlags) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// How much is read of a namespace: a container may stack as many mounts as it likes, and the kernel takes the longer to
-/// list one the deeper its stack is.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// Most bytes of a table.
-    pub(super) bytes: u64,
-    /// When the last table must have been read.
-    pub(super) until: Instant,
+/// Longest time in which the mounts of a container are read: a hundred times as long as the largest pod's take. A container
+/// may stack as many as it likes, and the kernel takes the longer to list one the deeper its stack is.
+const READING: Duration = Duration::from_secs(5);
+
+/// When the mounts of a container must have been read, of which a look begins now.
+pub(super) fn deadline() -> Instant {
+    Instant::now() + READING
 }
 
-impl Bounds {
-    /// Of a look at one container: a hundred times as long as the largest pod's takes.
-    pub(super) fn of_look() -> Self {
-        Self {
-            bytes: OF_PRIVILEGED.bytes,
-            until: Instant::now() + Duration::from_secs(5),
-        }
-    }
-}
-
-/// A table of mounts that is read within bounds.
-pub(super) struct Table(io::Take<File>, Instant);
+/// A table of mounts that is read in time.
+pub(super) struct Table(File, Instant);
 
 impl Read for Table {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.0.limit() == 0 {
-            return Err(io::Error::other("it has too many mounts"));
-        }
         if Instant::now() > self.1 {
             return Err(io::Error::other("that takes too long"));
         }
@@ -266,7 +247,7 @@ impl Read for Table {
 pub(super) struct Inside {
     /// The thread in `/proc`, whose files do not depend on the namespace.
     thread: OwnedFd,
-    bounds: Bounds,
+    until: Instant,
 }
 
 impl Inside {
@@ -277,7 +258,7 @@ impl Inside {
     /// It cannot be entered.
     pub(super) fn run<T: Send>(
         namespace: BorrowedFd<'_>,
-        bounds: Bounds,
+        until: Instant,
         work: impl FnOnce(&Self) -> Result<T, ReplaceError> + Send,
     ) -> Result<T, ReplaceError> {
         in_thread(|| {
@@ -287,22 +268,20 @@ impl Inside {
             unshare(UnshareFlags::FS).map_err(failed("leave the root"))?;
             move_into_link_name_space(namespace, Some(LinkNameSpaceType::Mount))
                 .map_err(failed("enter the container's mount namespace"))?;
-            work(&Self { thread, bounds })
+            work(&Self { thread, until })
         })
     }
 
-    /// The mounts of the namespace. To read more than the bounds allow is an error.
+    /// The mounts of the namespace. To read for too long is an error.
     pub(super) fn table(&self) -> io::Result<Table> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let table = rustix::fs::openat(&self.thread, "mountinfo", flags, Mode::empty())?;
-        let Bounds { bytes, until } = self.bounds;
-        Ok(Table(File::from(table).take(bytes), until))
+        Ok(Table(table.into(), self.until))
     }
 
-    /// The mount that `path` leads to, with its file. Links are followed: a caller that does not trust the namespace
-    /// does not use it.
+    /// The mount that `path` leads to, with its file.
     pub(super) fn mount_at(&self, path: &Path) -> Result<(MountRecord, FileId), ReplaceError> {
-        let target = open(path, OFlags::PATH).map_err(|_| ReplaceError::Changed)?;
+        let target = follow(path).map_err(|_| ReplaceError::Changed)?;
         let look = || Ok::<_, io::Error>((mount_id(&target)?, FileId::of_open(&target)?));
         let (id, file) = look().map_err(failed("look at the mount point"))?;
         let record = self.with_id(id)?.0.ok_or(ReplaceError::Changed)?;
@@ -443,22 +422,22 @@ impl Inside {
     }
 }
 
-/// Checks that in the namespace of this thread `path`, with links followed, leads to this mount: what is mounted there is
-/// what the container sees.
-pub(super) fn check_leads_to(path: &Path, mount: &MountRecord) -> Result<(), ReplaceError> {
-    let root = open("/", OFlags::PATH | OFlags::DIRECTORY).map_err(failed("open the root"))?;
+/// The number of the mount that `path` leads to in the namespace of this thread, with links followed: what the container
+/// sees there.
+pub(super) fn leads_to(path: &str) -> Option<u64> {
+    mount_id(&follow(path).ok()?).ok()
+}
+
+fn follow(path: impl Arg + Copy) -> rustix::io::Result<OwnedFd> {
+    let root = open("/", OFlags::PATH | OFlags::DIRECTORY)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
     let lookup = |resolve| rustix::fs::openat2(&root, path, flags, Mode::empty(), resolve);
-    let found = match lookup(resolve | ResolveFlags::CACHED) {
+    match lookup(resolve | ResolveFlags::CACHED) {
         // A link on the way is not at hand.
         Err(Errno::AGAIN) => lookup(resolve),
         found => found,
-    };
-    let id = found.ok().and_then(|found| mount_id(&found).ok());
-    (id == Some(mount.id))
-        .then_some(())
-        .ok_or(ReplaceError::Changed)
+    }
 }
 
 fn fd_path(file: &OwnedFd) -> String {

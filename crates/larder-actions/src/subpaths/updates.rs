@@ -2,14 +2,13 @@
 //!
 //! Invariants:
 //! 1. A container is looked at once for each change of a volume that it mounts by `subPath`, after a start, and after a
-//!    failure that time may cure. A pod without such mounts has no state and costs nothing.
+//!    failure that time may cure. For a pod without such mounts nothing is allocated.
 //! 2. In doubt nothing is done, and the status has the reason.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    io, mem,
+    io,
     os::fd::{AsFd as _, OwnedFd},
-    path::Path,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -28,14 +27,14 @@ use smol_str::SmolStr;
 use tokio::time::{Instant, timeout};
 
 use super::{
-    find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
-    replace::{Bounds, Inside, ReplaceError, Stage, check_leads_to, enforces_labels, failed},
+    find::{Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
+    replace::{Inside, ReplaceError, Stage, deadline, enforces_labels, failed, leads_to},
     source::Source,
 };
 use crate::{
     namespaces::run_apart,
-    processes::{FoundContainer, FoundProcess, PodMounts, Processes},
-    targets::{TargetError, TargetQuery},
+    processes::{FoundContainer, PodMounts, Processes},
+    targets::{KnownContainers, TargetQuery},
 };
 
 /// Longest search for the containers of a pod.
@@ -175,8 +174,10 @@ pub struct PodSubPaths {
     mounts: Vec<MountStatus>,
     /// Their volumes.
     volumes: BTreeMap<SmolStr, VolumeState>,
-    /// Where the mounts of a container were, by its main process.
-    known: BTreeMap<SmolStr, (FoundProcess, MountPoints)>,
+    /// The IDs of the containers that ran at the last look, where they are known.
+    running: Vec<SmolStr>,
+    /// The containers that earlier searches have found.
+    known: Option<Arc<KnownContainers>>,
     /// A look that has not ended in time: no other begins before it ends.
     hanging: Weak<()>,
     backoff: Backoff,
@@ -199,7 +200,8 @@ impl PodSubPaths {
         Self {
             mounts: Vec::new(),
             volumes: BTreeMap::new(),
-            known: BTreeMap::new(),
+            running: Vec::new(),
+            known: None,
             hanging: Weak::new(),
             backoff,
             retry_at: None,
@@ -234,10 +236,19 @@ impl PodSubPaths {
 
     /// Notes the set that holds the volume's content, if it is known. Containers are shown that set only, since anyone who
     /// can write to the volume can add another one. `swapped`: the content has changed.
-    pub fn written(&mut self, volume: &str, set: Option<SmolStr>, swapped: bool) {
+    pub fn written(&mut self, volume: &str, set: Option<&str>, swapped: bool) {
         if let Some(state) = self.volumes.get_mut(volume) {
             state.is_due |= swapped;
-            state.set = set.or(state.set.take());
+            state.set = set.map(SmolStr::new).or(state.set.take());
+        }
+    }
+
+    /// The IDs of the containers that run.
+    pub fn running(&mut self, ids: impl Iterator<Item = SmolStr>) {
+        let running: Vec<_> = ids.collect();
+        if !self.mounts.is_empty() && self.running != running {
+            self.running = running;
+            self.all_due();
         }
     }
 
@@ -262,9 +273,18 @@ impl PodSubPaths {
         &self.mounts
     }
 
-    /// Nothing is updated, for this reason.
+    /// Whether the container sees the present content through the mount.
+    pub fn is_live(&self, container: &str, mount_path: &str) -> bool {
+        self.mounts.iter().any(|status| {
+            status.mount.container == container
+                && status.mount.mount_path == mount_path
+                && status.state == MountState::Live
+        })
+    }
+
+    /// Nothing is updated, for this reason. Once there is none, every mount is compared.
     pub fn pin(&mut self, reason: &str) {
-        self.set_due(false);
+        self.all_due();
         self.retry_at = None;
         for status in &mut self.mounts {
             status.state = MountState::Pinned(reason.to_owned());
@@ -277,8 +297,8 @@ impl PodSubPaths {
         is_time || self.volumes.values().any(|state| state.is_due)
     }
 
-    /// Shows the containers that run the present content of the volumes that are due. Returns the mounts of which an event
-    /// is to say that they were not updated.
+    /// Shows the containers that run the present content of the volumes that are due. Returns the mounts of which something
+    /// is to be said: live ones were replaced; others were not, for the third time.
     ///
     /// # Cancel safety
     ///
@@ -300,112 +320,87 @@ impl PodSubPaths {
         let mounts = self.mounts.iter().enumerate();
         let wanted = mounts.filter(|(_, status)| due.contains(&status.mount.volume));
         let wanted: Vec<_> = wanted.map(|(index, _)| index).collect();
-        if wanted.is_empty() {
-            self.set_due(false);
-            return Vec::new();
-        }
-        query.volumes = Some(due);
-        let found = match timeout(SEARCH, query.find(&node.processes, false)).await {
-            Ok(found) => found.map_err(|error: TargetError| error.to_string()),
-            Err(_) => {
-                Err("the search for the processes of the container takes too long".to_owned())
-            }
-        };
-        let mut results: BTreeMap<usize, Result<bool, Kept>> = BTreeMap::new();
-        match found {
-            Err(reason) => {
-                let failed = |&index: &usize| (index, Err(Kept::new("failed", &*reason)));
-                results.extend(wanted.iter().map(failed));
-            }
-            Ok(containers) => {
-                let mut known = BTreeMap::new();
-                for container in containers {
-                    let job = self.job(node, &query.mounts, container, &wanted);
-                    let names = job.container.candidate_names.clone();
-                    let main = job.container.main.clone();
-                    let own: Vec<_> = job.wanted.iter().map(|(index, _)| *index).collect();
-                    let looked = if self.hanging.strong_count() > 0 {
-                        None
-                    } else {
-                        let looking = Arc::new(());
-                        let hanging = Arc::downgrade(&looking);
-                        let look = move || {
-                            let result = job.run();
-                            drop(looking);
-                            result
-                        };
-                        let looked = run_apart(LOOK, look).await;
-                        if looked.is_none() {
-                            self.hanging = hanging;
-                        }
-                        looked
-                    };
-                    let Some((seen, places)) = looked else {
-                        let hangs = own.into_iter();
-                        let hangs = hangs.map(|index| (index, Err(Kept::new("failed", HANGS))));
-                        results.extend(hangs);
-                        continue;
-                    };
-                    for name in names {
-                        known.insert(name, (main.clone(), places.clone()));
-                    }
-                    for (index, result) in seen {
-                        let slot = results.entry(index).or_insert(Ok(false));
-                        // Of containers with the same mounts, one that fails counts.
-                        if let (Ok(done), Ok(more)) = (&mut *slot, &result) {
-                            *done |= *more;
-                        } else if slot.is_ok() {
-                            *slot = result;
-                        }
-                    }
-                }
-                // What was known of containers that were not looked at.
-                for (name, places) in mem::replace(&mut self.known, known) {
-                    self.known.entry(name).or_insert(places);
-                }
-                for &index in &wanted {
-                    let name = &self.mounts[index].mount.container;
-                    let runs = query.ids.as_ref().is_some_and(|ids| ids.contains_key(name));
-                    if runs {
-                        let hidden = Kept::new("not_permitted", HIDDEN);
-                        results.entry(index).or_insert(Err(hidden));
-                    }
-                }
-            }
+        let mut results = BTreeMap::new();
+        if !wanted.is_empty() {
+            query.volumes = Some(due);
+            query.known = Arc::clone(self.known.get_or_insert_default());
+            results = self.look(node, &query, &wanted).await;
         }
         self.take_in(node, &wanted, results, now)
     }
 
-    fn job(
-        &self,
+    /// What becomes of the mounts with these indices. Those of containers that do not run are left out.
+    async fn look(
+        &mut self,
         node: &Arc<SubPathNode>,
-        pod: &PodMounts,
-        container: FoundContainer,
+        query: &TargetQuery,
         wanted: &[usize],
-    ) -> Job {
-        let mounts = wanted
-            .iter()
-            .map(|&index| (index, &self.mounts[index].mount));
-        let own = mounts.filter(|(_, mount)| container.candidate_names.contains(&mount.container));
-        let known = container.candidate_names.iter();
-        let known = known.filter_map(|name| self.known.get(name));
-        let mut known = known.filter(|(main, _)| *main == container.main);
-        let known = known.next().map(|(_, places)| places.clone());
-        Job {
-            node: Arc::clone(node),
-            pod: pod.clone(),
-            wanted: own.map(|(index, mount)| (index, mount.clone())).collect(),
-            volumes: self.volumes.clone(),
-            known: known.unwrap_or_default(),
-            container,
+    ) -> BTreeMap<usize, Outcome> {
+        let mut results: BTreeMap<usize, Outcome> = BTreeMap::new();
+        let found = match timeout(SEARCH, query.find(&node.processes, false)).await {
+            Ok(found) => found.map_err(|error| error.to_string()),
+            Err(_) => {
+                Err("the search for the processes of the container takes too long".to_owned())
+            }
+        };
+        let containers = match found {
+            Ok(containers) => containers,
+            Err(reason) => {
+                let failed = |&index: &usize| (index, Err(Kept::new("failed", &*reason)));
+                return wanted.iter().map(failed).collect();
+            }
+        };
+        for container in containers {
+            let own = |&index: &usize| {
+                let mount = &self.mounts[index].mount;
+                let names = &container.candidate_names;
+                names
+                    .contains(&mount.container)
+                    .then(|| (index, mount.clone()))
+            };
+            let (indices, own): (Vec<_>, Vec<_>) = wanted.iter().filter_map(own).unzip();
+            let mut looked = None;
+            if self.hanging.strong_count() == 0 {
+                let job = Job {
+                    is_running: Arc::new(()),
+                    node: Arc::clone(node),
+                    pod: query.mounts.clone(),
+                    wanted: own,
+                    volumes: self.volumes.clone(),
+                    container,
+                };
+                let is_running = Arc::downgrade(&job.is_running);
+                looked = run_apart(LOOK, move || job.run()).await;
+                if looked.is_none() {
+                    self.hanging = is_running;
+                }
+            }
+            let hangs = || vec![Err(Kept::new("failed", HANGS)); indices.len()];
+            for (index, result) in indices.iter().zip(looked.unwrap_or_else(hangs)) {
+                let slot = results.entry(*index).or_insert(Ok(false));
+                // Of containers with the same mounts, one that fails counts.
+                if let (Ok(done), Ok(more)) = (&mut *slot, &result) {
+                    *done |= *more;
+                } else if slot.is_ok() {
+                    *slot = result;
+                }
+            }
         }
+        let runs = |name| query.ids.as_ref().is_some_and(|ids| ids.contains_key(name));
+        for &index in wanted {
+            if runs(&self.mounts[index].mount.container) {
+                let hidden = Kept::new("not_permitted", HIDDEN);
+                results.entry(index).or_insert(Err(hidden));
+            }
+        }
+        results
     }
 
     fn take_in(
         &mut self,
         node: &SubPathNode,
         wanted: &[usize],
-        mut results: BTreeMap<usize, Result<bool, Kept>>,
+        mut results: BTreeMap<usize, Outcome>,
         now: Timestamp,
     ) -> Vec<MountStatus> {
         self.set_due(false);
@@ -413,20 +408,20 @@ impl PodSubPaths {
         let mut behind = BTreeSet::new();
         for &index in wanted {
             let status = &mut self.mounts[index];
-            let state = match results.remove(&index) {
-                None => MountState::Unknown,
-                Some(Ok(is_replaced)) => {
-                    if is_replaced {
-                        node.count("replaced");
-                        status.replaced = Some(now);
-                        let changed = self.volumes[&status.mount.volume].changed;
-                        status.took = changed.map(|changed| changed.elapsed());
-                        if let Some(took) = status.took {
-                            node.delay.observe(took.as_secs_f64());
-                        }
-                    }
-                    MountState::Live
+            let result = results.remove(&index);
+            let is_replaced = matches!(result, Some(Ok(true)));
+            if is_replaced {
+                node.count("replaced");
+                status.replaced = Some(now);
+                let changed = self.volumes[&status.mount.volume].changed;
+                status.took = changed.map(|changed| changed.elapsed());
+                if let Some(took) = status.took {
+                    node.delay.observe(took.as_secs_f64());
                 }
+            }
+            let state = match result {
+                None => MountState::Unknown,
+                Some(Ok(_)) => MountState::Live,
                 Some(Err(kept)) => {
                     node.count(kept.result);
                     may_pass |= kept.may_pass();
@@ -440,7 +435,7 @@ impl PodSubPaths {
                 _ => 0,
             };
             status.state = state;
-            if status.failures == FAILURES {
+            if is_replaced || status.failures == FAILURES {
                 reported.push(status.clone());
             }
         }
@@ -461,53 +456,40 @@ impl PodSubPaths {
     }
 }
 
-/// What became of the mount with this index: whether it was replaced.
-type Outcome = (usize, Result<bool, Kept>);
+/// What became of a mount: whether it was replaced.
+type Outcome = Result<bool, Kept>;
 
 /// The look at one container.
 struct Job {
+    /// Goes when the look has ended.
+    is_running: Arc<()>,
     node: Arc<SubPathNode>,
     pod: PodMounts,
-    container: FoundContainer,
-    wanted: Vec<(usize, WantedMount)>,
+    wanted: Vec<WantedMount>,
     volumes: BTreeMap<SmolStr, VolumeState>,
-    known: MountPoints,
+    container: FoundContainer,
 }
 
 impl Job {
-    /// What became of each mount, and where they are.
-    fn run(self) -> (Vec<Outcome>, MountPoints) {
-        // In serve mode, containers with the same mounts may be the same one.
-        let (mut wanted, mut numbers) = (Vec::new(), BTreeMap::new());
-        for (_, mount) in &self.wanted {
-            numbers.entry(mount.place()).or_insert_with(|| {
-                wanted.push(mount);
-                wanted.len() - 1
-            });
-        }
-        let mut places = self.known.clone();
-        let bounds = Bounds::of_look();
-        let looked = self.look(bounds);
-        let done: Vec<Result<bool, Kept>> = match &looked {
-            Err(kept) => wanted.iter().map(|_| Err(kept.clone())).collect(),
-            Ok((namespace, mounts)) => {
-                let picked = pick(mounts, &wanted, &self.known).into_iter();
-                let done = picked.zip(&wanted).map(|(found, mount)| {
-                    let found = found?;
-                    let place = found.record.mount_point.clone();
-                    places.entry(mount.mount_path.clone()).or_insert(place);
-                    self.update(namespace, bounds, found, mount)
-                });
-                done.collect()
-            }
+    /// What became of each mount, in their order.
+    fn run(self) -> Vec<Outcome> {
+        let until = deadline();
+        let (namespace, picked) = match self.look(until) {
+            Ok(looked) => looked,
+            Err(kept) => return vec![Err(kept); self.wanted.len()],
         };
-        let results = self.wanted.iter();
-        let results = results.map(|(index, mount)| (*index, done[numbers[&mount.place()]].clone()));
-        (results.collect(), places)
+        // In serve mode, containers with the same mounts may be the same one.
+        let mut done: BTreeMap<_, Outcome> = BTreeMap::new();
+        let results = self.wanted.iter().zip(picked).map(|(mount, found)| {
+            let place = (&mount.mount_path, &mount.volume, &mount.path);
+            let update = || self.update(&namespace, until, &found?, mount);
+            done.entry(place).or_insert_with(update).clone()
+        });
+        results.collect()
     }
 
-    /// The mount namespace of the container, and the mounts of the pod's volumes in it.
-    fn look(&self, bounds: Bounds) -> Result<(OwnedFd, Vec<VolumeMount>), Kept> {
+    /// The mount namespace of the container, and what each mount is in it.
+    fn look(&self, until: Instant) -> Result<(OwnedFd, Vec<Result<VolumeMount, Obstacle>>), Kept> {
         let processes = &self.node.processes;
         let namespace = processes.mount_namespace(&self.container.main);
         let namespace = namespace.map_err(failed("open the container's mount namespace"))?;
@@ -518,32 +500,41 @@ impl Job {
         }
         let places = processes.places();
         let places = places.map_err(failed::<io::Error>("read the mounts of this process"))?;
-        let mounts = Inside::run(namespace.as_fd(), bounds, |inside| {
+        let picked = Inside::run(namespace.as_fd(), until, |inside| {
             let look = || {
                 let found = volume_mounts(|| inside.table(), &places, &self.pod);
                 found.map_err(failed("read the mounts of the container"))
             };
-            let found = look()?;
+            let mut found = look()?;
             let mut uncovered = false;
-            for mount in found.iter().flatten().filter(|mount| mount.is_left_over) {
-                if self.wanted.iter().any(|(_, wanted)| mount.is_alike(wanted)) {
+            for mount in found.iter().flatten() {
+                if mount.obstacle == Some(Obstacle::LeftOver)
+                    && self.wanted.iter().any(|wanted| mount.is_alike(wanted))
+                {
                     // One that stays hinders this mount only.
                     uncovered |= inside.uncover(&mount.record).is_ok();
                 }
             }
-            if uncovered { look() } else { Ok(found) }
+            if uncovered {
+                found = look()?;
+            }
+            Ok(found.map(|mounts| {
+                let wanted = self.wanted.iter();
+                let wanted = wanted.map(|mount| (mount, leads_to(&mount.mount_path)));
+                pick(&mounts, &wanted.collect::<Vec<_>>())
+            }))
         })?;
-        Ok((namespace, mounts?))
+        Ok((namespace, picked?))
     }
 
     /// Replaces the mount, if it does not show the present content; returns whether it was.
     fn update(
         &self,
         namespace: &OwnedFd,
-        bounds: Bounds,
+        until: Instant,
         found: &VolumeMount,
         wanted: &WantedMount,
-    ) -> Result<bool, Kept> {
+    ) -> Outcome {
         let directory = self.pod.volumes.get(&wanted.volume);
         let directory = directory.ok_or_else(|| Kept::new("gone", "the volume is gone"))?;
         let source = Source::of(directory, &wanted.path).map_err(failed("open the volume"))?;
@@ -558,10 +549,8 @@ impl Job {
             };
             return Err(Kept::new("gone", reason));
         };
-        let path = Path::new(&*wanted.mount_path);
         if found.set == Some(source.set) && !found.is_deleted {
-            let shows = |_: &Inside| check_leads_to(path, &found.record);
-            return Ok(Inside::run(namespace.as_fd(), bounds, shows).map(|()| false)?);
+            return Ok(false);
         }
         // It is never writable, whatever the old one is.
         let flags = found.record.flags | MountFlags::RDONLY;
@@ -570,10 +559,7 @@ impl Job {
             return Err(Kept::new("changed", "the container has ended"));
         }
         let enforces = (self.node.enforces_labels)();
-        let replace = |inside: &Inside| {
-            check_leads_to(path, &found.record)?;
-            inside.replace(&found.record, &new, enforces)
-        };
-        Ok(Inside::run(namespace.as_fd(), bounds, replace)?)
+        let replace = |inside: &Inside| inside.replace(&found.record, &new, enforces);
+        Ok(Inside::run(namespace.as_fd(), until, replace)?)
     }
 }

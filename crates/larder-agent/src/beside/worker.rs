@@ -26,7 +26,7 @@ use crate::{
     delivery::{
         inbox::DesiredState,
         plan::{Need, Part, PartKind, PodPlan},
-        sub_paths::SubPaths,
+        sub_paths,
         worker::{PartProgress, PodWork, WorkerFactory, WorkerSeat},
     },
     status::Phase,
@@ -34,8 +34,10 @@ use crate::{
 use futures::{FutureExt as _, future::BoxFuture};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use larder_actions::subpaths::PodSubPaths;
 use larder_hooks::HookedParts;
 use larder_kubelet::{
+    backoff::RETRY,
     kubelet_dir::{SetName, VolumeIdentity},
     node_state::has_volume_of,
     node_view::NodeView,
@@ -104,7 +106,7 @@ struct BesideWorker {
     rules: PodRules,
     outdated: Outdated,
     hooked: HookedParts,
-    sub_paths: SubPaths,
+    sub_paths: PodSubPaths,
     swaps: PodSwaps,
     /// The volumes whose swaps are followed, by their index in the plan.
     followed: BTreeSet<usize>,
@@ -129,7 +131,7 @@ impl BesideWorker {
             traits: PodTraits::default(),
             outdated: Outdated::default(),
             hooked: HookedParts::default(),
-            sub_paths: SubPaths::default(),
+            sub_paths: PodSubPaths::new(RETRY),
             followed: BTreeSet::new(),
             node,
             known_node: view,
@@ -183,7 +185,7 @@ impl BesideWorker {
             self.look(&plan).await;
             self.touch(permit);
             if self.node.borrow().gate.acts() {
-                self.sub_paths.update(&self.work.node, &plan).await;
+                sub_paths::update(&mut self.sub_paths, &self.work.node, &plan).await;
             }
             self.hand_over(&plan).await;
             let overdue = self.rules.overdue(Instant::now());
@@ -229,7 +231,7 @@ impl BesideWorker {
             None => {}
             Some(DesiredState::Serve(plan)) => {
                 if self.work.set_plan(&plan) {
-                    self.sub_paths = SubPaths::default();
+                    self.sub_paths = PodSubPaths::new(RETRY);
                     self.follow_none();
                 }
                 self.view_pod(&plan, &plan.pod.decode());
@@ -392,7 +394,7 @@ impl BesideWorker {
                 }
                 let state = &mut self.work.parts[index];
                 state.files = seen.files;
-                self.sub_paths.add(volume, seen.sub_paths);
+                self.sub_paths.add_mounts(volume, seen.sub_paths);
                 if let Some(at) = arrived {
                     self.sub_paths.changed(volume, at);
                 }

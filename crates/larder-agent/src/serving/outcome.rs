@@ -12,6 +12,7 @@ use crate::{
     delivery::{
         plan::{Need, PartKind, PodPlan},
         pod_statuses::PartStatus,
+        sub_paths,
     },
     status::{Delivery, Phase},
 };
@@ -122,7 +123,7 @@ impl ServingWorker {
             match &mut status {
                 PartStatus::Volume(volume) => {
                     volume.stale_as_of = state.of_mode.stale_as_of;
-                    volume.sub_paths = self.sub_paths.statuses(&volume.name);
+                    volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
                 }
                 PartStatus::Container(container) => {
                     container.stale_as_of = state.of_mode.stale_as_of;

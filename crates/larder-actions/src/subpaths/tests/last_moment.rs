@@ -86,8 +86,7 @@ async fn left_over_that_cannot_be_removed_hinders_that_mount_only() {
         Ok(())
     });
     attached.await.unwrap();
-    let reason = "the earlier mount could not be removed from it";
-    assert_eq!(pod.reason().await, reason);
+    assert_eq!(pod.reason().await, ELSEWHERE);
     assert_eq!(pod.web.run("cat /run/other.conf"), "two");
     assert_eq!(pod.web.run("umount /etc 2>&1"), "");
     pod.check_live("two").await;

@@ -1,12 +1,12 @@
 //! Which mounts are found and picked in tables that are made up.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{fs, path::Path};
 
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
     processes::{PodMounts, Processes},
-    subpaths::find::{MountPoints, Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
+    subpaths::find::{Obstacle, VolumeMount, WantedMount, pick, volume_mounts},
 };
 
 /// The volume `v` of the pod `1`, on a device of the machine.
@@ -33,14 +33,19 @@ fn wanted(mounts: &[(&str, &str)]) -> Vec<WantedMount> {
         .collect()
 }
 
-/// The mount points that are picked for these mounts, or why none is.
-fn picked(
-    table: &str,
-    mounts: &[(&str, &str)],
-    known: &MountPoints,
-) -> Vec<Result<String, Obstacle>> {
-    let (found, wanted) = (found(table).unwrap(), wanted(mounts));
-    let picked = pick(&found, &wanted.iter().collect::<Vec<_>>(), known).into_iter();
+/// The mount points that are picked for these paths of the volume, each with the mount that its path leads to, or why
+/// none is.
+fn picked(table: &str, mounts: &[(&str, u64)]) -> Vec<Result<String, Obstacle>> {
+    let found = found(table).unwrap();
+    let paths = mounts.iter().zip(b'a'..);
+    let paths: Vec<_> = paths
+        .map(|((path, _), at)| (format!("/{}", char::from(at)), *path))
+        .collect();
+    let paths: Vec<_> = paths.iter().map(|(at, path)| (&**at, *path)).collect();
+    let wanted = wanted(&paths);
+    let leads_to = mounts.iter().map(|(_, id)| Some(*id));
+    let picked = pick(&found, &wanted.iter().zip(leads_to).collect::<Vec<_>>());
+    let picked = picked.into_iter();
     picked
         .map(|mount| Ok(mount?.record.mount_point.display().to_string()))
         .collect()
@@ -57,14 +62,18 @@ fn mount_of_another_path_of_the_same_volume_is_not_taken() {
         line(51, 50, "..1/a//deleted", "/a"),
         line(52, 50, "..1/d/b", "/b"),
     ];
-    let none = BTreeMap::new();
-    let own = [("/a", "a"), ("/b", "..data/./d//b/"), ("/c", "c")];
+    let own = [("a", 51), ("..data/./d//b/", 52), ("c", 50)];
     let expected = [
         Ok("/a".to_owned()),
         Ok("/b".to_owned()),
         Err(Obstacle::Missing),
     ];
-    assert_eq!(picked(&table.concat(), &own, &none), expected);
+    assert_eq!(picked(&table.concat(), &own), expected);
+    // The path leads to that of another file.
+    assert_eq!(
+        picked(&table.concat(), &[("a", 52)]),
+        [Err(Obstacle::Missing)]
+    );
     // The volume itself follows by itself.
     assert_eq!(WantedMount::new("web", "/v", "v", ".", false), None);
     assert_eq!(WantedMount::new("web", "/v", "v", "..data/", false), None);
@@ -73,46 +82,38 @@ fn mount_of_another_path_of_the_same_volume_is_not_taken() {
 // subpath 12
 #[test]
 fn covered_doubled_moved_and_shared_mounts_are_obstacles() {
-    let none = BTreeMap::new();
-    let own = [("/a", "a")];
+    let own = [("a", 51)];
     let a = line(51, 50, "..1/a", "/a");
     let over = "60 51 0:9 /x /a rw - overlay none rw\n";
-    assert_eq!(
-        picked(&[ROOT, &a, over].concat(), &own, &none),
-        [Err(Obstacle::Covered)]
-    );
+    for leads_to in [51, 60] {
+        let covered = picked(&[ROOT, &a, over].concat(), &[("a", leads_to)]);
+        assert_eq!(covered, [Err(Obstacle::Covered)]);
+    }
     let twice = [ROOT, &a, &line(52, 50, "..1/a", "/z")].concat();
-    assert_eq!(picked(&twice, &own, &none), [Err(Obstacle::Several)]);
-    // The pod may ask for both.
-    let both = [("/a", "a"), ("/z", "a")];
+    assert_eq!(picked(&twice, &own), [Err(Obstacle::Several)]);
+    // The pod may ask for both, below links of the image.
     assert_eq!(
-        picked(&twice, &both, &none),
-        [Ok("/a".to_owned()), Ok("/z".to_owned())]
+        picked(&twice, &[("a", 52), ("a", 51)]),
+        [Ok("/z".to_owned()), Ok("/a".to_owned())]
     );
-    // Two links of the image.
-    let linked = [("/var/a", "a"), ("/var/z", "a")];
+    // Moved, or covered further up.
     assert_eq!(
-        picked(&twice, &linked, &none),
-        [Ok("/a".to_owned()), Ok("/z".to_owned())]
-    );
-    let known = [("/a".into(), "/elsewhere".into())].into();
-    assert_eq!(
-        picked(&[ROOT, &a].concat(), &own, &known),
-        [Err(Obstacle::Moved)]
+        picked(&[ROOT, &a].concat(), &[("a", 50)]),
+        [Err(Obstacle::Missing)]
     );
     let shared = ROOT.replace("rw -", "rw shared:7 -");
     assert_eq!(
-        picked(&[&*shared, &a].concat(), &own, &none),
+        picked(&[&*shared, &a].concat(), &own),
         [Err(Obstacle::Shared)]
     );
     let mapped = a.replace("ro -", "ro,relatime,idmapped -");
     assert_eq!(
-        picked(&[ROOT, &mapped].concat(), &own, &none),
+        picked(&[ROOT, &mapped].concat(), &own),
         [Err(Obstacle::MapsUsers)]
     );
     let follower = ROOT.replace("rw -", "rw master:7 -");
     assert_eq!(
-        picked(&[&*follower, &a].concat(), &own, &none),
+        picked(&[&*follower, &a].concat(), &own),
         [Ok("/a".to_owned())]
     );
 }
@@ -138,7 +139,8 @@ fn a_stack_of_two_sets_is_left_over_and_one_of_the_same_file_is_not() {
     let upper = line(51, 52, "..1/a//deleted", "/a");
     let mounts = found(&[ROOT, &upper, &lower].concat()).unwrap();
     assert_eq!(mounts.len(), 1);
-    assert!(mounts[0].is_left_over && mounts[0].is_deleted);
+    assert_eq!(mounts[0].obstacle, Some(Obstacle::LeftOver));
+    assert!(mounts[0].is_deleted);
     assert_eq!(
         mounts[0].record.root,
         Path::new("/agent/pods/1/volumes/v/..1/a")
@@ -149,20 +151,20 @@ fn a_stack_of_two_sets_is_left_over_and_one_of_the_same_file_is_not() {
 
 #[test]
 fn picking_takes_no_longer_than_a_few_looks_at_each_mount() {
-    // Of one file, and none where the specification has it: each mount may be any of them.
+    // All of one file.
     let count: u32 = 1000;
     let paths: Vec<_> = (0..count).map(|n| format!("/var/{n:04}")).collect();
     let own: Vec<_> = paths.iter().map(|path| (path.as_str(), "a")).collect();
     let lines = (0..count).map(|n| line(100 + n, 50, "..1/a", &format!("/run/{n:04}")));
     let table = ROOT.to_owned() + &lines.collect::<String>();
     let (found, wanted) = (found(&table).unwrap(), wanted(&own));
-    let wanted: Vec<_> = wanted.iter().collect();
+    let wanted: Vec<_> = wanted.iter().zip((100..).map(Some)).collect();
     let started = clock_gettime(ClockId::ThreadCPUTime);
-    let picked = pick(&found, &wanted, &BTreeMap::new());
+    let picked = pick(&found, &wanted);
     let took = clock_gettime(ClockId::ThreadCPUTime) - started;
     for (number, mount) in picked.iter().enumerate() {
         let at = format!("/run/{number:04}");
-        assert_eq!(mount.unwrap().record.mount_point, Path::new(&at));
+        assert_eq!(mount.as_ref().unwrap().record.mount_point, Path::new(&at));
     }
     // By each pair, it took more than a minute.
     assert!(took.tv_sec < 5, "{took:?}");

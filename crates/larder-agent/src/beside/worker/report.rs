@@ -15,6 +15,7 @@ use crate::{
     delivery::{
         plan::{PartKind, PodPlan},
         pod_statuses::PartStatus,
+        sub_paths,
     },
     status::{OutdatedStatus, Phase},
 };
@@ -113,7 +114,7 @@ impl BesideWorker {
                     let mut status = state.status(&part.kind);
                     if let PartStatus::Volume(volume) = &mut status {
                         volume.verified_in_ms = verified_in;
-                        volume.sub_paths = self.sub_paths.statuses(&volume.name);
+                        volume.sub_paths = sub_paths::statuses(&self.sub_paths, &volume.name);
                     }
                     statuses.push(status);
                 }
