@@ -9,7 +9,7 @@ use std::{
 
 use rustix::process::geteuid;
 
-use crate::Desk;
+use crate::{Desk, exec::may_mount};
 
 const POD: &str =
     "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c, image: i}]}}";
@@ -222,6 +222,9 @@ fn devices_pipes_and_huge_files_are_not_read_as_manifests() {
 
 #[test]
 fn read_only_root_directory_is_reported_at_the_start() {
+    if !may_mount() {
+        return;
+    }
     let desk = Desk::with([("app.yaml", POD)]);
     fs::create_dir(desk.path().join("root")).unwrap();
     let namespaces: &[_] = if geteuid().is_root() {
