@@ -4,7 +4,6 @@
 //! the group bits limit every entry.
 
 use std::{
-    collections::VecDeque,
     ffi::OsString,
     fs::{self, Metadata},
     os::unix::fs::MetadataExt as _,
@@ -114,12 +113,12 @@ pub enum OwnershipError {
 /// Names the first component that others may change, or that cannot be examined.
 pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, OwnershipError> {
     let absolute = std::path::absolute(path).map_err(failed("examine", path))?;
-    let mut ahead: VecDeque<OsString> = elements(&absolute).collect();
+    let mut ahead: Vec<OsString> = elements(&absolute).collect();
     let mut reached = PathBuf::from("/");
     let root = fs::symlink_metadata(&reached).map_err(failed("examine", &reached))?;
     check(&reached, &root, changers)?;
     let mut links = 0;
-    while let Some(element) = ahead.pop_front() {
+    while let Some(element) = ahead.pop() {
         if element == ".." {
             reached.pop();
             continue;
@@ -139,19 +138,17 @@ pub fn resolve(path: &Path, changers: Changers) -> Result<PathBuf, OwnershipErro
         if target.is_absolute() {
             reached = PathBuf::from("/");
         }
-        for element in elements(&target).collect::<Vec<_>>().into_iter().rev() {
-            ahead.push_front(element);
-        }
+        ahead.extend(elements(&target));
     }
     Ok(reached)
 }
 
-/// The components of `path` that lead somewhere.
+/// The components of `path` that lead somewhere, the last one first.
 fn elements(path: &Path) -> impl Iterator<Item = OsString> {
-    path.components().filter_map(|component| match component {
-        Component::Normal(_) | Component::ParentDir => Some(component.as_os_str().to_owned()),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    })
+    let components = path.components().rev();
+    let leading =
+        components.filter(|one| matches!(one, Component::Normal(_) | Component::ParentDir));
+    leading.map(|component| component.as_os_str().to_owned())
 }
 
 fn check(path: &Path, found: &Metadata, changers: Changers) -> Result<(), OwnershipError> {

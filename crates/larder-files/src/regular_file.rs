@@ -72,7 +72,6 @@ pub fn read_regular_file(
     path: &Path,
     max_bytes: u64,
 ) -> Result<Zeroizing<Vec<u8>>, RegularFileError> {
-    let failed = |step| move |source| RegularFileError::Io { step, source };
     // Opening some devices has an effect, so look first. What is opened may be another file by then: look again.
     regular(fs::metadata(path).map_err(failed("stat"))?.file_type())?;
     let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -90,11 +89,7 @@ pub fn read_regular_file(
 ///
 /// Those of [`read_regular_file`].
 pub fn read_file(file: File, max_bytes: u64) -> Result<Zeroizing<Vec<u8>>, RegularFileError> {
-    let metadata = file.metadata();
-    let metadata = metadata.map_err(|source| RegularFileError::Io {
-        step: "stat",
-        source,
-    })?;
+    let metadata = file.metadata().map_err(failed("stat"))?;
     regular(metadata.file_type())?;
     read_bounded(file, metadata.len(), max_bytes)
 }
@@ -115,6 +110,10 @@ pub fn read_regular_text(
             drop(Zeroizing::new(error.into_bytes()));
             RegularFileError::NotText
         })
+}
+
+fn failed(step: &'static str) -> impl Fn(io::Error) -> RegularFileError {
+    move |source| RegularFileError::Io { step, source }
 }
 
 fn regular(kind: FileType) -> Result<(), RegularFileError> {
@@ -183,12 +182,7 @@ pub fn read_bounded(
             Ok(0) => break,
             Ok(count) => filled += count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(source) => {
-                return Err(RegularFileError::Io {
-                    step: "read",
-                    source,
-                });
-            }
+            Err(error) => return Err(failed("read")(error)),
         }
         if filled as u64 >= max_bytes {
             return Err(RegularFileError::TooLong { max_bytes });
