@@ -230,8 +230,8 @@ impl ManifestDir {
         }
         let mut read: BTreeMap<PathBuf, FileObjects> = BTreeMap::new();
         for (path, stamp) in stale {
-            let file = path.clone();
-            let reading = spawn_blocking(move || files::read(file)).await?;
+            let reading = spawn_blocking(move || files::read(path)).await?;
+            let path = reading.path.clone();
             if self.is_doubtful(&reading, stamp) {
                 self.schedule.touch(path, Touch::Writing, Instant::now());
                 continue;
@@ -241,12 +241,12 @@ impl ManifestDir {
             read.insert(path, self.take(reading));
         }
 
-        let plan = self.catalogue.plan();
+        let (files, deletes) = self.catalogue.plan();
         let mut changes = ManifestDiff {
-            deletes: plan.delete,
-            ..ManifestDiff::default()
+            upserts: Vec::new(),
+            deletes,
         };
-        for (id, path) in plan.upsert {
+        for (id, path) in files {
             // An object may come from a file that did not change: when the file that had it first was removed.
             if !read.contains_key(&path) {
                 let file = path.clone();

@@ -109,11 +109,9 @@ impl Feed {
     async fn apply(&mut self, changes: ManifestDiff) {
         let (pods, others): (Vec<_>, Vec<_>) =
             changes.deletes.into_iter().partition(|id| id.kind == "Pod");
-        let pods_change = !pods.is_empty()
-            || changes
-                .upserts
-                .iter()
-                .any(|object| ObjectId::of(object).kind == "Pod");
+        // Pods come last.
+        let last = changes.upserts.last();
+        let pods_change = !pods.is_empty() || last.is_some_and(|last| last.text("/kind") == "Pod");
         for id in pods {
             self.delete(&id);
         }
@@ -148,15 +146,15 @@ impl Feed {
 
     fn delete(&mut self, id: &ObjectId) {
         self.rejected.remove(id);
-        let kind = ApiKind::of_name(&id.kind);
-        let deleted = kind.map(|kind| self.server.delete(kind, &id.key.namespace, &id.key.name));
-        match deleted {
+        let Some(kind) = ApiKind::of_name(&id.kind) else {
+            return;
+        };
+        match self.server.delete(kind, &id.key.namespace, &id.key.name) {
+            Ok(()) => info!(object = %id, "deleted"),
             // Another client may have deleted it before.
-            Some(Err(error)) => {
+            Err(error) => {
                 debug!(%error, object = %id, "object was already gone, nothing to delete");
             }
-            Some(Ok(())) => info!(object = %id, "deleted"),
-            None => {}
         }
     }
 

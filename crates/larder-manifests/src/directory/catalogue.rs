@@ -8,7 +8,8 @@
 use std::{
     collections::{BTreeMap, BTreeSet, btree_map::Entry},
     fmt,
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
+    mem,
     path::{Path, PathBuf},
 };
 
@@ -53,31 +54,16 @@ impl fmt::Display for ObjectId {
 pub(super) type FileObjects = BTreeMap<ObjectId, RawObject>;
 
 /// Equal for equal objects; different for different ones except in one case of 2^64.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Fingerprint(u64);
-
-impl Fingerprint {
-    pub(crate) fn of(object: &Value) -> Self {
-        let mut hash = DefaultHasher::new();
-        object.hash(&mut hash);
-        Self(hash.finish())
-    }
-}
-
-/// The changes that make the served objects equal to those of the files.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
-    /// New and changed objects, and the file to take each from.
-    pub(super) upsert: BTreeMap<ObjectId, PathBuf>,
-    /// Objects that are in no file any more.
-    pub(super) delete: Vec<ObjectId>,
+fn fingerprint(object: &Value) -> u64 {
+    BuildHasherDefault::<DefaultHasher>::default().hash_one(object)
 }
 
 /// The files and their objects.
 #[derive(Debug, Default)]
 pub(super) struct Catalogue {
     files: BTreeMap<PathBuf, FileState>,
-    served: BTreeMap<ObjectId, Fingerprint>,
+    /// With their fingerprints.
+    served: BTreeMap<ObjectId, u64>,
 }
 
 #[derive(Debug, Default)]
@@ -91,7 +77,7 @@ struct FileState {
 /// One object of a file.
 #[derive(Debug)]
 struct Held {
-    fingerprint: Fingerprint,
+    fingerprint: u64,
     /// The workload that the pod is made from, as `Deployment web`.
     workload: Option<String>,
 }
@@ -124,7 +110,7 @@ impl Catalogue {
         {
             let id = ObjectId::of(&object);
             let held = Held {
-                fingerprint: Fingerprint::of(&object),
+                fingerprint: fingerprint(&object),
                 workload,
             };
             state.objects.insert(id.clone(), held);
@@ -196,28 +182,23 @@ impl Catalogue {
         problems
     }
 
-    /// Compares what is served with what should be, and takes the plan for done.
-    pub(super) fn plan(&mut self) -> Plan {
-        let mut plan = Plan::default();
-        let mut wanted = BTreeMap::new();
+    /// Compares what is served with what should be, and takes the plan for done: the new and changed objects, with the file
+    /// to take each from, and the objects that are in no file any more.
+    pub(super) fn plan(&mut self) -> (BTreeMap<ObjectId, PathBuf>, Vec<ObjectId>) {
+        let (mut upserts, mut wanted) = (BTreeMap::new(), BTreeMap::new());
         for (file, state) in &self.files {
             for (id, held) in &state.objects {
                 if let Entry::Vacant(entry) = wanted.entry(id.clone()) {
                     entry.insert(held.fingerprint);
                     if self.served.get(id) != Some(&held.fingerprint) {
-                        plan.upsert.insert(id.clone(), file.clone());
+                        upserts.insert(id.clone(), file.clone());
                     }
                 }
             }
         }
-        plan.delete = self
-            .served
-            .keys()
-            .filter(|id| !wanted.contains_key(id))
-            .cloned()
-            .collect();
-        self.served = wanted;
-        plan
+        let served = mem::replace(&mut self.served, wanted).into_keys();
+        let deletes = served.filter(|id| !self.served.contains_key(id));
+        (upserts, deletes.collect())
     }
 }
 
@@ -251,13 +232,12 @@ mod tests {
     }
 
     fn plan(catalogue: &mut Catalogue) -> (Vec<String>, Vec<String>) {
-        let plan = catalogue.plan();
+        let (upserts, deletes) = catalogue.plan();
         let names = |id: &ObjectId| id.key.name.to_string();
-        let upsert = plan
-            .upsert
+        let upserts = upserts
             .iter()
             .map(|(id, file)| format!("{} from {}", id.key.name, file.display()));
-        (upsert.collect(), plan.delete.iter().map(names).collect())
+        (upserts.collect(), deletes.iter().map(names).collect())
     }
 
     fn changes(upsert: &[&str], delete: &[&str]) -> (Vec<String>, Vec<String>) {

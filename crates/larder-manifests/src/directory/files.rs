@@ -27,15 +27,12 @@ pub(super) fn list(directory: &Path) -> io::Result<BTreeMap<PathBuf, Stamp>> {
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
         let name = path.file_name().and_then(|name| name.to_str());
-        if !name.is_some_and(is_manifest_name) {
-            continue;
-        }
-        match fs::metadata(&path) {
-            Ok(metadata) if !metadata.is_dir() => {
-                files.insert(path, Stamp::from(&metadata));
-            }
-            // A directory, a file removed meanwhile, or a link that leads nowhere.
-            Ok(_) | Err(_) => {}
+        // Not one that was removed meanwhile, and not a link that leads nowhere.
+        if name.is_some_and(is_manifest_name)
+            && let Ok(metadata) = fs::metadata(&path)
+            && !metadata.is_dir()
+        {
+            files.insert(path, Stamp::from(&metadata));
         }
     }
     Ok(files)
