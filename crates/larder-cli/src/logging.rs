@@ -14,10 +14,7 @@ use std::{
 };
 
 use larder_agent::local_api::LogControl;
-use tracing::{
-    Event, Level, Subscriber, dispatcher, error, field,
-    field::{Field, Visit},
-};
+use tracing::{Event, Level, Subscriber, dispatcher, error, field};
 use tracing_subscriber::{
     EnvFilter,
     fmt::{
@@ -112,7 +109,7 @@ where
 {
     fn format_event(
         &self,
-        _: &FmtContext<'_, S, N>,
+        context: &FmtContext<'_, S, N>,
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
@@ -124,31 +121,13 @@ where
             Level::INFO => "INFO",
             _ => "DEBUG",
         };
-        let mut message = Message::default();
-        event.record(&mut message);
-        let message = format!("{}{}", message.text, message.fields);
+        let mut message = String::new();
+        context.format_fields(Writer::new(&mut message), event)?;
         if self.json {
             let line = serde_json::json!({"time": time, "level": level, "msg": message});
             writeln!(writer, "{line}")
         } else {
             writeln!(writer, "time={time} level={level} msg={message:?}")
-        }
-    }
-}
-
-/// The message of an event, and its fields.
-#[derive(Default)]
-struct Message {
-    text: String,
-    fields: String,
-}
-
-impl Visit for Message {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if field.name() == "message" {
-            self.text = format!("{value:?}");
-        } else {
-            self.fields = format!("{} {}={value:?}", self.fields, field.name());
         }
     }
 }
